@@ -1,0 +1,149 @@
+"""Names and their grammar, and the values that pass between the layers.
+
+Contract: protocol.md, "Framing". Knows no bytes on the wire or on disk.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NewType
+
+from toymq_py.errors import BadArgument, BadName
+
+MsgId = NewType("MsgId", int)
+"""Number of a message in its topic, dense, from 0. u64."""
+Position = NewType("Position", int)
+"""Byte offset in one segment file. Never interchangeable with an id."""
+
+IdRange = tuple[int, int]
+"""First and last id, both included."""
+
+NAME_BYTES_MAX = 196  # leaves room for ".dlq" and a temp suffix below the 255 bytes of a file name
+KEY_BYTES_MAX = 512
+MSG_ID_MAX = 2**64 - 1
+DURATION_MS_MAX = 10 * 366 * 24 * 3600 * 1000
+"""Ten years in milliseconds: the longest duration that any command or setting takes."""
+
+DEFAULT_MAX_PAYLOAD = 2 * 1024 * 1024
+PAYLOAD_BYTES_LIMIT = 64 * 1024 * 1024
+"""What ``--max-payload`` may be at most; fixed by the record format (storage.md)."""
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,195}\Z")
+_PATTERN_WORD = re.compile(r"[A-Za-z0-9_-]+\Z|\*\Z|>\Z")
+
+
+def check_name(kind: str, name: str) -> str:
+    """Return ``name`` when it is a legal topic or consumer name.
+
+    Args:
+        kind: "topic" or "consumer", for the message.
+        name: 1 to 196 of ``A-Z a-z 0-9 . _ -``, not beginning with ``.`` or ``-``.
+
+    Raises:
+        BadName: it is not.
+    """
+    if _NAME.match(name) is None:
+        raise BadName(f"{kind} name must be 1 to {NAME_BYTES_MAX} of A-Z a-z 0-9 . _ - and not begin with . or -")
+    return name
+
+
+def is_pattern(name: str) -> bool:
+    """Whether the name has a wildcard word."""
+    return "*" in name or ">" in name
+
+
+class TopicPattern:
+    """A topic name in which whole words may be ``*`` (one word) and the last ``>`` (one or more).
+
+    A wildcard never matches ``dlq`` as the last word: dead letters are named by spelling it.
+    """
+
+    __slots__ = ("_regex", "text")
+
+    def __init__(self, text: str) -> None:
+        """Raises: BadName when a wildcard is not a whole word, or ``>`` is not the last."""
+        self.text = text
+        words = text.split(".")
+        parts = []
+        for i, word in enumerate(words):
+            last = i == len(words) - 1
+            if word == "*":
+                parts.append(r"(?!dlq\Z)[^.]+" if last else r"[^.]+")
+            elif word == ">" and last:
+                parts.append(r"(?:[^.]+\.)*(?!dlq\Z)[^.]+")
+            elif "*" in word or ">" in word:
+                raise BadName("a wildcard is a whole word: * for one word, > for the rest at the end")
+            else:
+                parts.append(re.escape(word))
+        check_name("topic", text.replace("*", "x").replace(">", "x"))
+        self._regex = re.compile(r"\.".join(parts) + r"\Z")
+
+    def matches(self, topic: str) -> bool:
+        """Whether a topic name falls under this pattern."""
+        return self._regex.match(topic) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a consumer begins, or is moved to: ``earliest | latest | <msg-id> | @<unix-ms>``.
+
+    ``value`` is the id for "id", milliseconds since the epoch for "time", otherwise 0 and without meaning.
+    """
+
+    kind: Literal["earliest", "latest", "id", "time"]
+    value: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> "Start":
+        """Raises: BadArgument when the text is none of the four forms."""
+        if text == "earliest" or text == "latest":
+            return cls(text)
+        at_time = text.startswith("@")
+        digits = text[1:] if at_time else text
+        if digits.isascii() and digits.isdigit() and len(digits) <= 20:
+            value = int(digits)
+            if at_time and value <= 2**63 // 1_000_000:
+                return cls("time", value)
+            if not at_time and value <= MSG_ID_MAX:
+                return cls("id", value)
+        raise BadArgument("a position is earliest, latest, a message id or @<unix-ms>")
+
+    def __str__(self) -> str:
+        return {"id": str(self.value), "time": f"@{self.value}"}.get(self.kind, self.kind)
+
+
+EARLIEST = Start("earliest")
+LATEST = Start("latest")
+
+
+class Records:
+    """A run of committed records in ascending id order, as columns.
+
+    Columns instead of objects: at several 100,000 messages a second a row object per message is what costs.
+    Immutable by convention; slices share the columns' items. ``memo`` is scratch for whoever encodes the run (the
+    session keeps the shared MSG frames there); nobody else looks at it.
+
+    Shapes: all columns have ``len(ids)`` items. ``keys[i]`` is b"" for none. ``headers`` is None when no record of
+    the run has a header block, else b"" where one has none.
+    """
+
+    __slots__ = ("headers", "ids", "keys", "memo", "payload_bytes", "payloads", "ts_ns")
+
+    def __init__(
+        self,
+        ids: Sequence[int],
+        ts_ns: Sequence[int],
+        keys: Sequence[bytes],
+        payloads: Sequence[bytes],
+        headers: Sequence[bytes] | None = None,
+    ) -> None:
+        self.ids = ids
+        self.ts_ns = ts_ns
+        self.keys = keys
+        self.payloads = payloads
+        self.headers = headers
+        self.payload_bytes = sum(map(len, payloads)) + (sum(map(len, headers)) if headers else 0)
+        self.memo: Any = None
+
+    def __len__(self) -> int:
+        return len(self.ids)

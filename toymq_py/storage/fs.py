@@ -1,0 +1,233 @@
+"""The seam: every call that touches the disk goes through a ``FileSystem``.
+
+``RealFileSystem`` is the machine's; the tests' simulated disk implements the same protocol and decides what survives a
+power cut. Nothing above this file imports ``os`` for a file operation. All methods raise ``OSError``.
+
+Promises that callers rely on:
+  - bytes are durable after ``File.sync`` returned, and not before;
+  - a name (create, rename, unlink, mkdir) is durable after ``sync_dir`` of its directory returned, and not before.
+"""
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import sys
+from pathlib import Path
+from typing import Protocol
+
+
+class File(Protocol):
+    """An open regular file. Offsets and lengths in bytes."""
+
+    path: str
+
+    def pwrite(self, data: bytes, offset: int) -> int:
+        """Write at ``offset``; returns how many bytes were taken, which may be fewer."""
+
+    def pread(self, length: int, offset: int) -> bytes:
+        """Read up to ``length`` bytes; shorter only at the end of the file."""
+
+    def sync(self) -> None:
+        """Put data and size on stable storage. Never call it again after it failed: the pages may be gone."""
+
+    def truncate(self, length: int) -> None:
+        """Cut or extend (with zeros) to ``length``."""
+
+    def allocate(self, offset: int, length: int) -> None:
+        """Reserve space that reads as zeros and extend the size; may be refused (EOPNOTSUPP, ENOSPC)."""
+
+    def size(self) -> int:
+        """Present size."""
+
+    def lock(self) -> bool:
+        """Take the exclusive advisory lock; False when another process holds it. Released by ``close``."""
+
+    def close(self) -> None:
+        """Close; idempotent, and never raises."""
+
+
+class FileSystem(Protocol):
+    """Names and free space. Paths are strings below the data directory."""
+
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False, write: bool = True) -> File:
+        """Open a file; ``create`` makes a missing one, ``exclusive`` fails with EEXIST when it is there."""
+
+    def mkdir(self, path: str) -> None:
+        """Make one directory; no error when it is there."""
+
+    def listdir(self, path: str) -> list[str]:
+        """Names in a directory, sorted."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def is_dir(self, path: str) -> bool: ...
+
+    def file_size(self, path: str) -> int: ...
+
+    def read_file(self, path: str) -> bytes:
+        """The whole of a small file (offsets, settings, sidecars)."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomic replace within one file system."""
+
+    def unlink(self, path: str) -> None: ...
+
+    def rmdir(self, path: str) -> None: ...
+
+    def sync_dir(self, path: str) -> None:
+        """Put the names in this directory on stable storage."""
+
+    def free_bytes(self, path: str) -> int:
+        """Space that an unprivileged process may still use on the file system of ``path``."""
+
+
+class RealFile:
+    """A file descriptor. Closed at most once."""
+
+    __slots__ = ("fd", "path")
+
+    def __init__(self, fd: int, path: str) -> None:
+        self.fd = fd
+        self.path = path
+
+    def pwrite(self, data: bytes, offset: int) -> int:
+        return os.pwrite(self.fd, data, offset)
+
+    def pread(self, length: int, offset: int) -> bytes:
+        data = os.pread(self.fd, length, offset)
+        if len(data) == length or not data:
+            return data
+        parts = [data]  # a signal or a file system may cut a read short before the end of the file
+        got = len(data)
+        while got < length:
+            data = os.pread(self.fd, length - got, offset + got)
+            if not data:
+                break
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    if sys.platform == "darwin":
+
+        def sync(self) -> None:
+            fcntl.fcntl(self.fd, fcntl.F_FULLFSYNC)
+
+        def allocate(self, offset: int, length: int) -> None:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    else:
+
+        def sync(self) -> None:
+            os.fdatasync(self.fd)  # flushes the size too where reading the data needs it
+
+        def allocate(self, offset: int, length: int) -> None:
+            if _fallocate(self.fd, 0, offset, length) != 0:
+                code = ctypes.get_errno()
+                raise OSError(code, os.strerror(code), self.path)
+
+    def truncate(self, length: int) -> None:
+        os.ftruncate(self.fd, length)
+
+    def size(self) -> int:
+        return os.fstat(self.fd).st_size
+
+    def lock(self) -> bool:
+        try:
+            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def close(self) -> None:
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+
+if sys.platform != "darwin":
+    # Not os.posix_fallocate: where the file system cannot preallocate, glibc writes every block by hand.
+    _libc = ctypes.CDLL(None, use_errno=True)
+    _fallocate = _libc.fallocate
+    _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_longlong, ctypes.c_longlong)
+
+
+class RealFileSystem:
+    """The machine's file system."""
+
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False, write: bool = True) -> File:
+        flags = os.O_CLOEXEC | (os.O_RDWR if write else os.O_RDONLY)
+        if create:
+            flags |= os.O_CREAT
+        if exclusive:
+            flags |= os.O_EXCL
+        return RealFile(os.open(path, flags, 0o644), path)
+
+    def mkdir(self, path: str) -> None:
+        with contextlib.suppress(FileExistsError):
+            Path(path).mkdir()
+
+    def listdir(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))  # noqa: PTH208 (names only: 100,000 of them cost nothing as strings)
+
+    def exists(self, path: str) -> bool:
+        return Path(path).exists()
+
+    def is_dir(self, path: str) -> bool:
+        return Path(path).is_dir()
+
+    def file_size(self, path: str) -> int:
+        return Path(path).stat().st_size
+
+    def read_file(self, path: str) -> bytes:
+        return Path(path).read_bytes()
+
+    def rename(self, old: str, new: str) -> None:
+        Path(old).replace(new)
+
+    def unlink(self, path: str) -> None:
+        Path(path).unlink()
+
+    def rmdir(self, path: str) -> None:
+        Path(path).rmdir()
+
+    def sync_dir(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def free_bytes(self, path: str) -> int:
+        stat = os.statvfs(path)
+        return stat.f_bavail * stat.f_frsize
+
+
+def write_all(file: File, data: bytes, offset: int) -> None:
+    """Write every byte, going on after short writes.
+
+    Raises: OSError, also when the file takes nothing at all (EIO: a disk that accepts 0 bytes for ever).
+    """
+    taken = file.pwrite(data, offset)
+    while taken < len(data):
+        more = file.pwrite(data[taken:], offset + taken)
+        if more <= 0:
+            raise OSError(errno.EIO, "the file takes no more bytes", file.path)
+        taken += more
+
+
+def replace_file(fs: FileSystem, path: str, data: bytes) -> None:
+    """Put ``data`` at ``path`` so that a crash leaves the old content or the new, never a mixture: temp file, sync,
+    rename, sync of the directory."""
+    temporary = path + ".tmp"
+    file = fs.open(temporary, create=True)
+    try:
+        file.truncate(0)
+        write_all(file, data, 0)
+        file.sync()
+    finally:
+        file.close()
+    fs.rename(temporary, path)
+    fs.sync_dir(path.rpartition("/")[0])
