@@ -1,0 +1,116 @@
+"""Which key was published as which id. Pure state, no I/O.
+
+Contract: delivery.md, "Dedupe". A topic's newest keys in memory, least recently used out first, rebuilt from the log
+at start. An entry may be newer than the committed position: the topic decides what a hit on it waits for.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+DEFAULT_DEDUPE_KEYS = 65_536
+
+
+class KeyBudget:
+    """How many keys all topics together may hold (``--dedupe-keys-total``)."""
+
+    __slots__ = ("used", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+
+
+class DedupeTable:
+    """Key to message id, for the newest ``capacity`` keys.
+
+    The order of use is a deque beside the dict, because deleting the oldest entry of a large dict over and over walks
+    over its deleted slots. A key that was used again stands in the deque more than once; ``_repeats`` counts the
+    surplus, and the deque is rebuilt before it reaches twice the capacity.
+    """
+
+    __slots__ = ("_budget", "_ids", "_order", "_repeats", "capacity")
+
+    def __init__(self, capacity: int, budget: KeyBudget | None = None) -> None:
+        """``capacity`` in keys; 0 switches deduplication off."""
+        self.capacity = capacity
+        self._budget = budget or KeyBudget(1 << 62)
+        self._ids: dict[bytes, int] = {}
+        self._order: deque[bytes] = deque()
+        self._repeats: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def all_new(self, keys: Sequence[bytes]) -> bool:
+        """Whether none of the keys is known and none stands twice; costs a hash a key, nothing more."""
+        return self._ids.keys().isdisjoint(keys) and len(set(keys)) == len(keys)
+
+    def find(self, key: bytes) -> int | None:
+        """The id the key was published as. Does not count as a use."""
+        return self._ids.get(key)
+
+    def touch(self, key: bytes) -> None:
+        """A hit: the key becomes the newest. Assumes it is known."""
+        self._order.append(key)
+        self._repeats[key] = self._repeats.get(key, 0) + 1
+        if len(self._order) > 2 * max(self.capacity, len(self._ids)) + 16:
+            self._rebuild()
+
+    def remember(self, keys: Sequence[bytes], first_id: int) -> None:
+        """Enter new keys under consecutive ids. Nothing is evicted yet: the batch may still fail."""
+        self._ids.update(zip(keys, range(first_id, first_id + len(keys)), strict=True))
+        self._order.extend(keys)
+        self._budget.used += len(keys)
+
+    def replace(self, key: bytes, msg_id: int) -> None:
+        """Enter one key, known or not, as the newest."""
+        if key in self._ids:
+            self._ids[key] = msg_id
+            self.touch(key)
+        else:
+            self.remember((key,), msg_id)
+
+    def forget(self, keys: Sequence[bytes]) -> None:
+        """Take back keys of a batch that failed. Unknown ones are passed over."""
+        gone = [key for key in keys if self._ids.pop(key, None) is not None]
+        self._budget.used -= len(gone)
+        if gone:
+            self._rebuild(set(gone))
+
+    def evict(self) -> None:
+        """Drop the oldest keys beyond the capacity; called when a batch has committed."""
+        allowed = self.capacity
+        over_budget = self._budget.used - self._budget.limit
+        if over_budget > 0:
+            allowed = min(allowed, max(len(self._ids) - over_budget, 0))
+        excess = len(self._ids) - allowed
+        if excess <= 0:
+            return
+        self._budget.used -= excess
+        ids, popleft, repeats = self._ids, self._order.popleft, self._repeats
+        while excess:
+            key = popleft()
+            if repeats and key in repeats:
+                repeats[key] -= 1
+                if not repeats[key]:
+                    del repeats[key]
+            else:
+                del ids[key]
+                excess -= 1
+
+    def resize(self, capacity: int) -> None:
+        """A changed ``dedupe_keys`` setting."""
+        self.capacity = capacity
+        self.evict()
+
+    def clear(self) -> None:
+        """Forget everything (topic deleted)."""
+        self._budget.used -= len(self._ids)
+        self._ids.clear()
+        self._order.clear()
+        self._repeats.clear()
+
+    def _rebuild(self, gone: set[bytes] | None = None) -> None:
+        newest_first = dict.fromkeys(key for key in reversed(self._order) if not gone or key not in gone)
+        self._order = deque(reversed(newest_first))
+        self._repeats.clear()

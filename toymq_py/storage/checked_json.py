@@ -1,0 +1,40 @@
+"""Small JSON files whose bytes are covered by a checksum.
+
+``{"crc32": "1f0a2b3c", "<name>": {...}}``: the checksum is over the bytes of the object as written, so one flipped digit
+is seen. Used by ``offsets.json`` and the segments' sidecars (storage.md).
+"""
+
+import json
+import re
+from typing import Any
+
+from toymq_py.errors import DamagedData
+from toymq_py.storage.record import crc32
+
+_OPENING = re.compile(rb'\{"crc32": "([0-9a-f]{8})", "([a-z]+)": ')
+
+
+def encode(name: str, value: dict[str, Any]) -> bytes:
+    """The file's bytes."""
+    body = json.dumps(value, separators=(", ", ": ")).encode()
+    return b'{"crc32": "%08x", "%b": %b}\n' % (crc32(body), name.encode(), body)
+
+
+def decode(name: str, data: bytes) -> dict[str, Any]:
+    """The object, when the checksum fits.
+
+    Raises: DamagedData when it does not, or the file is of another form.
+    """
+    opening = _OPENING.match(data)
+    if opening is None or opening[2] != name.encode():
+        raise DamagedData(f"not a checked {name} file")
+    body = data[opening.end() :].rstrip()[:-1]
+    if not data.rstrip().endswith(b"}") or crc32(body) != int(opening[1], 16):
+        raise DamagedData(f"checksum of the {name} does not fit")
+    try:
+        value = json.loads(body)
+    except ValueError as error:
+        raise DamagedData(f"the {name} is no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise DamagedData(f"the {name} is no object")
+    return value

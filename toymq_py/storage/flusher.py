@@ -1,0 +1,149 @@
+"""The debouncer: when consumer state goes to disk.
+
+Contract: storage.md, "offsets.json". A flush begins no later than 100 ms after the first unsaved change; one flush at a
+time for all topics, off the event loop; stretched so that flushing costs at most 5 % of a core. Belongs to the loop.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from toymq_py.clock import Clock
+from toymq_py.storage import offsets
+from toymq_py.storage.committer import Scheduler
+from toymq_py.storage.fs import FileSystem
+from toymq_py.storage.offsets import OffsetsState
+
+logger = logging.getLogger("toymq_py.storage")
+
+DEBOUNCE_S = 0.1
+COST_SHARE_MAX = 0.05
+RETRY_S = 1.0
+"""How soon a failed flush is tried again."""
+
+
+class FlushSource(Protocol):
+    """One topic's consumer state, as the flusher sees it."""
+
+    path: str
+
+    def offsets_snapshot(self) -> OffsetsState:
+        """The state to write, taken on the loop."""
+
+    def offsets_flushed(self, state: OffsetsState) -> None:
+        """``state`` is on stable storage."""
+
+
+Done = Callable[[OSError | None], None]
+
+
+class OffsetsFlusher:
+    """Writes changed topics' offsets, grouped.
+
+    A topic that changes while it is being written is written again. A failed flush (a full disk, say) keeps the topic
+    dirty and is retried; it poisons nothing.
+    """
+
+    def __init__(self, fs: FileSystem, scheduler: Scheduler, clock: Clock) -> None:
+        self._fs = fs
+        self._scheduler = scheduler
+        self._clock = clock
+        self._dirty: dict[FlushSource, None] = {}
+        self._waiters: dict[FlushSource, list[Done]] = {}
+        self._running = False
+        self._timer: float | None = None  # when the armed timer fires
+        self._not_before = 0.0
+        self._failing: set[FlushSource] = set()
+        self._idle_waiters: list[Callable[[], None]] = []
+
+    def mark(self, source: FlushSource) -> None:
+        """The source has unsaved changes. Cheap when it is marked already."""
+        if source not in self._dirty:
+            self._dirty[source] = None
+            self._arm(max(self._clock.monotonic() + DEBOUNCE_S, self._not_before))
+
+    def flush(self, source: FlushSource, done: Done) -> None:
+        """Write the source as it is now; ``done`` is told when that is on stable storage, or why it is not."""
+        self._waiters.setdefault(source, []).append(done)
+        self._dirty[source] = None
+        self._arm(self._clock.monotonic())
+
+    def discard(self, source: FlushSource) -> None:
+        """The topic was deleted: nothing of it is written any more. Waiters are told that nothing is left to do."""
+        self._dirty.pop(source, None)
+        self._failing.discard(source)
+        for done in self._waiters.pop(source, ()):
+            done(None)
+
+    def flush_all(self, done: Callable[[], None]) -> None:
+        """Write all that is unsaved, once each; for shutdown."""
+        self._idle_waiters.append(done)
+        self._arm(self._clock.monotonic())
+
+    def _arm(self, at: float) -> None:
+        if self._running or (self._timer is not None and self._timer <= at):
+            return
+        self._timer = at
+        self._scheduler.later(max(at - self._clock.monotonic(), 0.0), lambda: self._due(at))
+
+    def _due(self, at: float) -> None:
+        if self._timer != at or self._running:
+            return  # a timer that was superseded by an earlier one
+        self._timer = None
+        self._run()
+
+    def _run(self) -> None:
+        sources = list(self._dirty)
+        self._dirty.clear()
+        waiters = {source: self._waiters.pop(source, []) for source in sources}
+        work = [(source, source.offsets_snapshot()) for source in sources]
+        errors: dict[FlushSource, OSError] = {}
+        fs = self._fs
+        started = self._clock.monotonic()
+
+        def job() -> None:
+            for source, state in work:
+                try:
+                    offsets.write(fs, source.path, offsets.encode(state))
+                except OSError as error:
+                    errors[source] = error
+
+        def finished() -> None:
+            self._running = False
+            now = self._clock.monotonic()
+            self._not_before = now + (now - started) / COST_SHARE_MAX - (now - started)
+            for source, state in work:
+                self._tell(source, state, errors.get(source), waiters[source])
+            self._finish(now)
+
+        self._running = True
+        if work:
+            self._scheduler.offload(job, finished)
+        else:
+            finished()
+
+    def _tell(self, source: FlushSource, state: OffsetsState, error: OSError | None, waiters: list[Done]) -> None:
+        if error is None:
+            self._failing.discard(source)
+            source.offsets_flushed(state)
+        else:
+            if source not in self._failing:
+                self._failing.add(source)
+                logger.error("offsets of %s not written (%s); trying again", source.path, error.strerror or error)
+            self._dirty[source] = None
+        for done in waiters:
+            done(error)
+
+    def _finish(self, now: float) -> None:
+        if self._waiters:
+            self._arm(now)
+        elif self._dirty and not self._idle_waiters:
+            self._arm(max(now + DEBOUNCE_S, self._not_before) if not self._failing else now + RETRY_S)
+        else:
+            idle, self._idle_waiters = self._idle_waiters, []
+            if idle and set(self._dirty) - self._failing:
+                self._idle_waiters = idle
+                self._arm(now)
+                return
+            for done in idle:
+                done()

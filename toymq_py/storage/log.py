@@ -1,0 +1,394 @@
+"""A topic's log as its readers see it: the segments, the committed position, reads that check, the tail in memory.
+
+Contract: storage.md, "Recovery" (last paragraph) and "Segments". Belongs to the event loop. How records get in is the
+committer's business, how segments go is retention's.
+"""
+
+import errno
+import logging
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+
+from toymq_py.errors import OutOfRange
+from toymq_py.model import IdRange, Records
+from toymq_py.storage.fs import FileSystem
+from toymq_py.storage.record import FRAME_OVERHEAD, Columns, Stop, scan, to_records
+from toymq_py.storage.salvage import find_chains, trusted_end
+from toymq_py.storage.segment import Damage, Segment
+
+logger = logging.getLogger("toymq_py.storage")
+
+READ_BYTES = 256 * 1024
+"""What one read takes from disk, unless a single record is larger."""
+PAGE_BYTES = 4096
+HINTS_MAX = 64
+OPEN_SEALED_MAX = 8
+"""Sealed segments of one log that stay open for readers."""
+
+
+class Tail:
+    """The newest committed records in memory, for subscribers that keep up.
+
+    Bounded by ``limit_bytes``; the oldest run goes first. Empty while nobody is subscribed (``limit_bytes`` 0).
+    """
+
+    __slots__ = ("_first_ids", "_runs", "bytes", "limit_bytes")
+
+    ROW_OVERHEAD = 200  # bytes objects, list slots and the encoded frame that a session may keep beside a row
+
+    def __init__(self) -> None:
+        self._runs: list[Records] = []
+        self._first_ids: list[int] = []
+        self.bytes = 0
+        self.limit_bytes = 0
+
+    def set_limit(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self._trim()
+
+    def push(self, run: Records) -> None:
+        """Add a run; its ids follow the newest one's, or the tail starts anew."""
+        if self._runs and self._runs[-1].ids[-1] + 1 != run.ids[0]:
+            self.clear()
+        self._runs.append(run)
+        self._first_ids.append(run.ids[0])
+        self.bytes += self._cost(run)
+        if self.bytes > self.limit_bytes:
+            self._trim()
+
+    def find(self, msg_id: int) -> tuple[Records, int] | None:
+        """The run that holds an id, and the row in it."""
+        if not self._runs or msg_id < self._first_ids[0]:
+            return None
+        run = self._runs[bisect_right(self._first_ids, msg_id) - 1]
+        row = msg_id - run.ids[0]
+        return (run, row) if row < len(run.ids) else None
+
+    def clear(self) -> None:
+        self._runs.clear()
+        self._first_ids.clear()
+        self.bytes = 0
+
+    def _cost(self, run: Records) -> int:
+        return 2 * run.payload_bytes + self.ROW_OVERHEAD * len(run)
+
+    def _trim(self) -> None:
+        drop = 0
+        while self.bytes > self.limit_bytes and drop < len(self._runs) - (1 if self.limit_bytes else 0):
+            self.bytes -= self._cost(self._runs[drop])
+            drop += 1
+        if drop:
+            del self._runs[:drop]
+            del self._first_ids[:drop]
+
+
+class Log:
+    """Committed records of one topic.
+
+    ``committed_id`` is the id after the last committed record: readers never pass it. ``first_id`` is the first retained
+    one. ``lost`` are id ranges inside that no record stands for; ``unreadable`` those that the disk refuses to give until
+    a restart.
+    """
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        path: str,
+        topic: str,
+        segments: list[Segment],
+        *,
+        next_id: int = 0,
+        first_id: int = 0,
+        lost: Sequence[IdRange] = (),
+    ) -> None:
+        """
+        Args:
+            path: the topic's directory.
+            segments: in order; the last one is active unless it is ``sealed``.
+        """
+        self.fs = fs
+        self.path = path
+        self.topic = topic
+        self.segments = segments
+        self.committed_id = next_id
+        self.first_id = first_id
+        self.lost: list[IdRange] = list(lost)
+        self.unreadable: list[IdRange] = []
+        self.tail = Tail()
+        self.on_lost: Callable[[int, int], None] = lambda first, last: None
+        """Called when a read finds records lost, with the id range."""
+        self.damaged_reads = 0
+        self._hints: dict[int, tuple[Segment, int]] = {}  # id -> where a sequential reader goes on
+
+    # -- numbers
+
+    @property
+    def degraded(self) -> bool:
+        """Whether some record that should be there is not."""
+        return bool(self.lost or self.unreadable)
+
+    @property
+    def bytes(self) -> int:
+        return sum(segment.end for segment in self.segments)
+
+    @property
+    def newest_ts_ns(self) -> int:
+        """Time of the newest committed record, 0 for none."""
+        return max((segment.newest_ts_ns for segment in self.segments), default=0)
+
+    def lost_count(self) -> int:
+        """Ids in the retained range that no record stands for."""
+        return sum(last - first + 1 for first, last in self.lost)
+
+    def messages(self) -> int:
+        """Records in the retained range."""
+        return self.committed_id - self.first_id - self.lost_count()
+
+    # -- reading
+
+    def read(self, from_id: int, max_count: int, max_bytes: int = READ_BYTES) -> tuple[Records | None, int, int]:
+        """Records from ``from_id`` on, one stretch of consecutive ids.
+
+        Returns: (run, row of its first record to use, id after what was read). The run is None when the stretch holds no
+        readable record: ids up to the returned one are lost or unreadable. At least one record comes where there is
+        one, whatever ``max_bytes``.
+
+        Raises: OSError other than EIO when the segment cannot be opened.
+        """
+        found = self.tail.find(from_id)
+        if found is not None:
+            run, row = found
+            return run, row, min(run.ids[-1] + 1, from_id + max_count)
+        gap = self._gap_at(from_id)
+        if gap is not None:
+            return None, 0, min(gap + 1, self.committed_id)
+        max_count = min(max_count, self._next_gap(from_id) - from_id)
+        columns, _, _, next_id = self._read_frames(from_id, max_count, max_bytes, with_payloads=True)
+        if columns is None:
+            return None, 0, next_id
+        return to_records(from_id, columns), 0, next_id
+
+    def read_frames(self, from_id: int, max_count: int, max_bytes: int) -> tuple[bytes, int, int]:
+        """Committed frames byte for byte, for FETCH.
+
+        Returns: (frames, how many, next id). Lost ids inside the range are skipped and the next id passes them.
+
+        Raises: OutOfRange when ``from_id`` lies below the first or above the next id.
+        """
+        if not self.first_id <= from_id <= self.committed_id:
+            raise OutOfRange(self.first_id, f"is the first id of {self.topic}, {self.committed_id} the next")
+        parts: list[bytes] = []
+        count = size = 0
+        while from_id < self.committed_id and count < max_count and (not parts or size < max_bytes):
+            gap = self._gap_at(from_id)
+            if gap is not None:
+                from_id = min(gap + 1, self.committed_id)
+                continue
+            limit = min(max_count - count, self._next_gap(from_id) - from_id)
+            columns, data, end, next_id = self._read_frames(from_id, limit, max_bytes - size)
+            if columns is not None:
+                start = columns.positions[0]
+                if parts and size + end - start > max_bytes:
+                    break
+                parts.append(data[start:end])
+                size += end - start
+                count += len(columns.positions)
+            from_id = next_id
+        return b"".join(parts), count, from_id
+
+    def id_at_time(self, ts_ns: int) -> int:
+        """The first committed record at or after a time; the next id when there is none."""
+        for segment in self.segments:
+            if segment.newest_ts_ns < ts_ns or segment.next_id == segment.base_id:
+                continue
+            from_id = max(segment.seek_time(ts_ns)[0], self.first_id)
+            while from_id < min(segment.next_id, self.committed_id):
+                run, row, next_id = self.read(from_id, 4096)
+                if run is not None:
+                    times = run.ts_ns[row : row + next_id - from_id]
+                    at = bisect_left(times, ts_ns)
+                    if at < len(times):
+                        return from_id + at
+                from_id = next_id
+        return self.committed_id
+
+    # -- changes by the committer and by retention
+
+    def advance(self, next_id: int) -> None:
+        """Records up to ``next_id`` are committed."""
+        self.committed_id = next_id
+
+    def forget_below(self, first_id: int) -> None:
+        """Retention moved the first id: ranges below it are nobody's business any more."""
+        self.first_id = first_id
+        self.lost = [(max(a, first_id), b) for a, b in self.lost if b >= first_id]
+        self.unreadable = [(max(a, first_id), b) for a, b in self.unreadable if b >= first_id]
+
+    def close(self) -> None:
+        for segment in self.segments:
+            segment.close()
+
+    # -- inside
+
+    def _gap_at(self, msg_id: int) -> int | None:
+        """Last id of the lost or unreadable range that holds ``msg_id``."""
+        for ranges in (self.lost, self.unreadable):
+            at = bisect_right(ranges, (msg_id, 1 << 64)) - 1
+            if at >= 0 and ranges[at][1] >= msg_id:
+                return ranges[at][1]
+        return None
+
+    def _next_gap(self, msg_id: int) -> int:
+        """First id of the next such range, at most the committed position."""
+        best = self.committed_id
+        for ranges in (self.lost, self.unreadable):
+            at = bisect_left(ranges, (msg_id, 0))
+            if at < len(ranges):
+                best = min(best, ranges[at][0])
+        return best
+
+    def segment_of(self, msg_id: int) -> Segment:
+        """The segment whose range holds an id. Assumes that there is one."""
+        return self.segments[bisect_right(self.segments, msg_id, key=lambda segment: segment.base_id) - 1]
+
+    def _open(self, segment: Segment) -> None:
+        if segment.file is None and segment.sealed:
+            opened = [other for other in self.segments if other.sealed and other.file is not None]
+            if len(opened) >= OPEN_SEALED_MAX:
+                opened[0].close()
+        segment.open(self.fs)
+
+    def _read_frames(
+        self, from_id: int, max_count: int, max_bytes: int, *, with_payloads: bool = False
+    ) -> tuple[Columns | None, bytes, int, int]:
+        """Valid frames of one segment from ``from_id`` on.
+
+        Returns: (columns, data, end in data, next id); the columns' positions are offsets in the data. None for the
+        columns when the first record proved damaged: it has been entered as lost, and the next id passes it.
+        """
+        segment = self.segment_of(from_id)
+        self._open(segment)
+        assert segment.file is not None
+        hint = self._hints.pop(from_id, None)
+        if hint is not None and hint[0] is segment:
+            at_id, pos = from_id, hint[1]
+        else:
+            at_id, pos = segment.seek_id(from_id)
+        max_count = min(max_count, segment.next_id - from_id)
+        want = max(min(max_bytes, READ_BYTES), FRAME_OVERHEAD)
+        near_eio = one_record = False  # the disk refused a larger read; what is asked for now is exactly one record
+        while True:
+            want = min(want, segment.end - pos)
+            try:
+                data = segment.file.pread(want, pos)
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                if want > PAGE_BYTES and not one_record:
+                    want, near_eio = max(want // 4, PAGE_BYTES), True
+                    continue
+                after = from_id + 1 if one_record else self._next_known(segment, from_id, pos + want)
+                self._pass_over(segment, from_id, after, pos)
+                return None, b"", 0, after
+            used = 0
+            if at_id < from_id:
+                used, at_id, stop = scan(data, 0, at_id, max_count=from_id - at_id)
+                if at_id < from_id:
+                    if stop is Stop.END or (stop is Stop.PARTIAL and used):
+                        pos += used
+                        continue
+                    if stop is Stop.PARTIAL and len(data) == want < segment.end - pos:
+                        want *= 4
+                        continue
+                    at_id, pos = self._pass_damage(segment, at_id, pos + used)
+                    if at_id > from_id:
+                        return None, b"", 0, at_id
+                    continue
+            columns = Columns()
+            end, next_id, stop = scan(
+                data, used, from_id, columns, with_payloads=with_payloads, max_count=max_count, max_bytes=max_bytes
+            )
+            if columns.positions:
+                if next_id < segment.next_id:
+                    if len(self._hints) >= HINTS_MAX:
+                        self._hints.clear()
+                    self._hints[next_id] = (segment, pos + end)
+                return columns, data, end, next_id
+            if stop is Stop.PARTIAL and len(data) == want < segment.end - pos:
+                pos += used
+                one_record = near_eio and len(data) - used >= 4
+                want = 4 + int.from_bytes(data[used : used + 4], "little") if one_record else max(want * 4, READ_BYTES)
+                continue
+            if stop is Stop.END and want < segment.end - pos:
+                pos += used
+                continue
+            next_id, _ = self._pass_damage(segment, from_id, pos + used)
+            return None, b"", 0, next_id
+
+    def _pass_damage(self, segment: Segment, msg_id: int, pos: int) -> tuple[int, int]:
+        """A committed record does not check. Read once more, then enter it as lost.
+
+        Returns: id and position of the next record.
+        """
+        assert segment.file is not None
+        data = segment.file.pread(segment.end - pos, pos)
+        _, next_id, _ = scan(data, 0, msg_id, max_count=1)
+        if next_id > msg_id:
+            return msg_id, pos  # it was the read, not the disk
+        end = trusted_end(data, 0, msg_id)
+        last_id, resume = segment.next_id - 1, segment.end
+        if end is not None and end < len(data):
+            last_id, resume = msg_id, pos + end
+        elif end is None:
+            # Inside a log that was whole when it was opened, the next record that checks and has a later id will do:
+            # its place comes from the index, which no payload can forge.
+            for entry_id, entry_pos in zip(segment.index_ids, segment.index_positions, strict=True):
+                if entry_id > msg_id and entry_pos > pos and scan(data, entry_pos - pos, entry_id, max_count=1)[1] > entry_id:
+                    last_id, resume = entry_id - 1, entry_pos
+                    break
+            found = self._nearer(data, msg_id, resume - pos, last_id)
+            if found is not None:
+                last_id, resume = found[0] - 1, pos + found[1]
+        segment.damages.append(Damage(pos, resume, msg_id, last_id))
+        segment.damages.sort(key=lambda damage: damage.position)
+        self._enter(self.lost, msg_id, last_id)
+        self.damaged_reads += 1
+        logger.error(
+            "topic %s: records %d to %d are damaged at byte %d of %s and skipped",
+            self.topic, msg_id, last_id, pos, segment.path,
+        )  # fmt: skip
+        self.on_lost(msg_id, last_id)
+        return last_id + 1, resume
+
+    def _nearer(self, data: bytes, msg_id: int, end: int, last_id: int) -> tuple[int, int] | None:
+        """(id, offset) of the first chain of valid frames that leads up to a known good place."""
+        for chain in find_chains(data[:end], 0, msg_id - 1):
+            if chain.last_id <= last_id:
+                return chain.first_id, chain.start
+        return None
+
+    @staticmethod
+    def _next_known(segment: Segment, msg_id: int, pos: int) -> int:
+        """The first id behind ``msg_id`` whose place the index knows at or behind ``pos``."""
+        places = zip(segment.index_ids, segment.index_positions, strict=True)
+        return next((entry_id for entry_id, at in places if entry_id > msg_id and at >= pos), segment.next_id)
+
+    def _pass_over(self, segment: Segment, from_id: int, after: int, pos: int) -> None:
+        """The disk gives EIO: that is not damage. Pass over as little as can be told, until restart."""
+        self._enter(self.unreadable, from_id, after - 1)
+        logger.error(
+            "topic %s: records %d to %d cannot be read (EIO near byte %d of %s); passed over until restart",
+            self.topic, from_id, after - 1, pos, segment.path,
+        )  # fmt: skip
+
+    @staticmethod
+    def _enter(ranges: list[IdRange], first: int, last: int) -> None:
+        ranges.append((first, last))
+        ranges.sort()
+        merged = [ranges[0]]
+        for a, b in ranges[1:]:
+            if a <= merged[-1][1] + 1:
+                merged[-1] = (merged[-1][0], max(merged[-1][1], b))
+            else:
+                merged.append((a, b))
+        ranges[:] = merged

@@ -1,0 +1,122 @@
+"""``offsets.json``: consumer state on disk, and its previous generation.
+
+Contract: storage.md, "offsets.json"; ADR 0004. The consumers' own form is their business; here they are JSON objects.
+"""
+
+import contextlib
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from toymq_py.errors import DamagedData
+from toymq_py.storage import checked_json
+from toymq_py.storage.fs import FileSystem, write_all
+
+FILE_NAME = "offsets.json"
+PREVIOUS_NAME = "offsets.json.prev"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsState:
+    """What one topic's offsets file holds. ``first_id`` and ``next_id`` only ever raise what the log says."""
+
+    first_id: int = 0
+    next_id: int = 0
+    consumers: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+class Source(Enum):
+    """Where a loaded state came from."""
+
+    CURRENT = "offsets.json"
+    PREVIOUS = "its previous generation"
+    NEW = "a topic that never had one"
+    LOST = "nothing: both generations are damaged"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedOffsets:
+    state: OffsetsState
+    source: Source
+    problem: str | None = None
+    """What is wrong with a generation that was passed over, for the log and for ``toymq verify``."""
+
+
+def encode(state: OffsetsState) -> bytes:
+    """The file's bytes."""
+    return checked_json.encode(
+        "state",
+        {
+            "version": VERSION,
+            "first_id": state.first_id,
+            "next_id": state.next_id,
+            "consumers": state.consumers,
+        },
+    )
+
+
+def decode(data: bytes) -> OffsetsState:
+    """Raises: DamagedData when the checksum or the form does not fit."""
+    found = checked_json.decode("state", data)
+    first_id, next_id, consumers = found.get("first_id"), found.get("next_id"), found.get("consumers")
+    if found.get("version") != VERSION:
+        raise DamagedData(f"offsets version {found.get('version')!r} is not known here")
+    if type(first_id) is not int or type(next_id) is not int or not 0 <= first_id <= next_id < 1 << 64:
+        raise DamagedData("first_id and next_id of the offsets make no sense")
+    if not isinstance(consumers, dict) or not all(isinstance(value, dict) for value in consumers.values()):
+        raise DamagedData("the offsets hold no consumers object")
+    return OffsetsState(first_id, next_id, consumers)
+
+
+def load(fs: FileSystem, directory: str) -> LoadedOffsets:
+    """The newest generation that checks (recovery, step 8). Never raises for what the files hold.
+
+    Raises: OSError other than a missing file.
+    """
+    problems = []
+    for name, source in ((FILE_NAME, Source.CURRENT), (PREVIOUS_NAME, Source.PREVIOUS)):
+        path = f"{directory}/{name}"
+        if not fs.exists(path):
+            continue
+        try:
+            state = decode(fs.read_file(path))
+        except DamagedData as error:
+            problems.append(f"{name}: {error}")
+        except OSError as error:
+            problems.append(f"{name}: {error.strerror or error}")
+        else:
+            return LoadedOffsets(state, source, "; ".join(problems) or None)
+    if problems:
+        return LoadedOffsets(OffsetsState(), Source.LOST, "; ".join(problems))
+    return LoadedOffsets(OffsetsState(), Source.NEW)
+
+
+def write(fs: FileSystem, directory: str, data: bytes) -> None:
+    """Put a new generation in place: temp file, sync, the present one becomes the previous, rename, sync of the directory.
+
+    A kill between the two renames leaves the previous generation alone, which is the last one that was finished.
+
+    Raises: OSError; nothing of the present generations is lost then.
+    """
+    path = f"{directory}/{FILE_NAME}"
+    temporary = path + ".tmp"
+    if not fs.exists(directory):
+        fs.mkdir(directory)
+        fs.sync_dir(directory.rpartition("/")[0])
+    try:
+        file = fs.open(temporary, create=True)
+        try:
+            file.truncate(0)
+            write_all(file, data, 0)
+            file.sync()
+        finally:
+            file.close()
+        if fs.exists(path):
+            fs.rename(path, f"{directory}/{PREVIOUS_NAME}")
+        fs.rename(temporary, path)
+        fs.sync_dir(directory)
+    except OSError:
+        with contextlib.suppress(OSError):
+            fs.unlink(temporary)  # on a full disk the torn temp file would hold space that acks need
+        raise

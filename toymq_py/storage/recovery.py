@@ -1,0 +1,226 @@
+"""From the bytes on disk to a log that can be opened: the nine steps of storage.md, those that concern one topic.
+
+    1  LOCK                                                                   dirlock
+    2  list the segments, remove .tmp leftovers                               _list_segments
+    3  sealed segments: trust the sidecar or scan; missing ids are a hole     _open_sealed
+    4  active segment: scan                                                   _open_active
+    5  zeros or the end: clean                                                segment.scan_segment
+    6  an invalid frame: torn tail or hole                                    segment.scan_segment, salvage
+    7  the newest keys                                                        _newest_keys
+    8  offsets, or their previous generation; their ids raise the log's       storage.offsets, recover_log
+    9  listen                                                                 the server
+
+Assumes what storage.md assumes: what was not synced may be there whole, in part, out of order at 4 KiB grain, or not at
+all; a name that was not synced may be missing; what was synced stays, unless the medium fails.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from toymq_py.errors import DamagedData
+from toymq_py.model import IdRange
+from toymq_py.storage.fs import FileSystem
+from toymq_py.storage.record import Columns, scan
+from toymq_py.storage.segment import WINDOW_BYTES, Segment, load_sidecar, parse_segment_name, scan_segment
+
+logger = logging.getLogger("toymq_py.storage")
+
+KeyRun = tuple[int, list[bytes]]
+"""First id and the keys of consecutive records, b"" for none."""
+
+
+@dataclass(slots=True)
+class RecoveredLog:
+    """A topic's log as it was found and mended."""
+
+    segments: list[Segment] = field(default_factory=list)
+    first_id: int = 0
+    next_id: int = 0
+    lost: list[IdRange] = field(default_factory=list)
+    """Ranges that no record stands for: damage, and ids that only the offsets know of."""
+    missing: list[IdRange] = field(default_factory=list)
+    """Ranges whose whole segment is not there: retention, if every consumer has acked them, otherwise a loss."""
+    torn_bytes: int = 0
+    keys: list[KeyRun] = field(default_factory=list)
+    """The newest keyed records, in log order."""
+    roll_first: bool = False
+
+
+def recover_log(
+    fs: FileSystem,
+    path: str,
+    *,
+    first_id: int = 0,
+    next_id: int = 0,
+    dedupe_keys: int = 0,
+) -> RecoveredLog:
+    """Open, check and mend one topic's directory.
+
+    Args:
+        first_id: from the offsets; segments wholly below are removed, ids below are not retained.
+        next_id: from the offsets; ids below are never used again, whatever the log says.
+        dedupe_keys: how many keys are wanted for the dedupe table.
+
+    Raises: OSError when a file cannot be read or mended.
+    """
+    found = RecoveredLog()
+    names = _list_segments(fs, path)
+    names = _remove_below(fs, path, names, first_id)
+    active_keys: list[KeyRun] = []
+    for at, base_id in enumerate(names):
+        last = at == len(names) - 1
+        if found.segments and base_id > found.next_id:
+            found.missing.append((found.next_id, base_id - 1))
+        elif not found.segments and base_id > first_id:
+            first_id = base_id
+        if last:
+            segment = _open_active(fs, path, base_id, found, active_keys)
+        else:
+            segment = _open_sealed(fs, path, base_id, names[at + 1], found)
+        found.segments.append(segment)
+        found.lost.extend((damage.first_id, damage.last_id) for damage in segment.damages)
+        found.next_id = segment.next_id
+    if found.segments and found.segments[-1].damages and found.next_id > found.segments[-1].base_id:
+        found.roll_first = True  # so that a later torn tail never shares a segment with this hole
+    if next_id > found.next_id:
+        if found.segments:
+            found.lost.append((found.next_id, next_id - 1))
+            logger.error("%s: records %d to %d are gone from the end of the log", path, found.next_id, next_id - 1)
+            found.roll_first = True
+        else:
+            first_id = next_id
+        found.next_id = next_id
+    found.first_id = min(max(first_id, names[0] if names else 0), found.next_id)
+    found.lost = [(max(a, found.first_id), b) for a, b in found.lost if b >= found.first_id]
+    found.missing = [(max(a, found.first_id), b) for a, b in found.missing if b >= found.first_id]
+    found.keys = _newest_keys(fs, found.segments, active_keys, dedupe_keys)
+    return found
+
+
+def _list_segments(fs: FileSystem, path: str) -> list[int]:
+    """Step 2. First ids in order. Files that are not ours are left alone."""
+    if not fs.is_dir(path):
+        return []
+    ids = []
+    for name in fs.listdir(path):
+        base_id = parse_segment_name(name)
+        if base_id is not None:
+            ids.append(base_id)
+        elif name.endswith(".tmp"):
+            fs.unlink(f"{path}/{name}")
+    return sorted(ids)
+
+
+def _remove_below(fs: FileSystem, path: str, names: list[int], first_id: int) -> list[int]:
+    """What retention or PURGE had decided to remove when the broker died."""
+    while len(names) > 1 and names[1] <= first_id:
+        for suffix in (".log", ".idx"):
+            leftover = f"{path}/{names[0]:020d}{suffix}"
+            if fs.exists(leftover):
+                fs.unlink(leftover)
+        names = names[1:]
+    return names
+
+
+def _open_sealed(fs: FileSystem, path: str, base_id: int, next_base_id: int, found: RecoveredLog) -> Segment:
+    """Step 3."""
+    name = f"{path}/{base_id:020d}.log"
+    segment = load_sidecar(fs, name, base_id, next_base_id)
+    if segment is not None:
+        return segment
+    result = scan_segment(fs, name, base_id)
+    segment = result.segment
+    segment.sealed = True
+    if segment.next_id > next_base_id:
+        raise DamagedData(f"{name} holds ids of the segment behind it; run `toymq verify`")
+    _report(segment)
+    if result.torn_bytes:
+        logger.error("%s: %d bytes at the end hold no valid record", name, result.torn_bytes)
+    if not segment.damages and not result.torn_bytes and result.size == segment.end:
+        try:
+            segment.write_sidecar(fs)
+        except OSError as error:
+            logger.warning("sidecar of %s not written: %s", name, error)
+    return segment
+
+
+def _open_active(
+    fs: FileSystem, path: str, base_id: int, found: RecoveredLog, keys: list[KeyRun]
+) -> Segment:
+    """Steps 4 to 6."""
+    name = f"{path}/{base_id:020d}.log"
+
+    def visit(_position: int, first_id: int, columns: Columns) -> None:
+        if any(columns.keys):
+            keys.append((first_id, columns.keys))
+
+    result = scan_segment(fs, name, base_id, visit=visit)
+    segment = result.segment
+    _report(segment)
+    if result.torn_bytes:
+        found.torn_bytes = result.torn_bytes
+        logger.warning("%s: cut a torn tail of %d bytes behind record %d (never acknowledged)",
+                       name, result.torn_bytes, segment.next_id - 1)  # fmt: skip
+        file = fs.open(name)
+        try:
+            file.truncate(segment.end)
+            file.sync()
+        finally:
+            file.close()
+    return segment
+
+
+def _report(segment: Segment) -> None:
+    for damage in segment.damages:
+        logger.error("%s: damage at byte %d, records %d to %d are lost",
+                     segment.path, damage.position, damage.first_id, damage.last_id)  # fmt: skip
+
+
+def _newest_keys(
+    fs: FileSystem, segments: list[Segment], active_keys: list[KeyRun], wanted: int
+) -> list[KeyRun]:
+    """Step 7. Reads no more of the sealed segments than holds the wanted keys."""
+    if not segments:
+        return []
+    runs = active_keys
+    have = segments[-1].keyed
+    for segment in reversed(segments[:-1]):
+        if have >= wanted:
+            break
+        if segment.keyed:
+            runs = _keys_of(fs, segment, wanted - have) + runs
+            have += segment.keyed
+    return runs
+
+
+def _keys_of(fs: FileSystem, segment: Segment, wanted: int) -> list[KeyRun]:
+    """Key runs from the end of a sealed segment that hold at least ``wanted`` keys, or all."""
+    msg_id, pos = segment.base_id, 0
+    for at in range(len(segment.index_ids) - 1, -1, -1):
+        if segment.keyed - segment.index_keyed[at] >= wanted:
+            msg_id, pos = segment.index_ids[at], segment.index_positions[at]
+            break
+    resumes: dict[int, tuple[int, int]] = {d.position: (d.resume, d.last_id + 1) for d in segment.damages}
+    runs: list[KeyRun] = []
+    file = fs.open(segment.path, write=False)
+    window = WINDOW_BYTES
+    try:
+        while pos < segment.end:
+            if pos in resumes:
+                pos, msg_id = resumes[pos]
+                continue
+            columns = Columns()
+            used, next_id, _ = scan(file.pread(min(window, segment.end - pos), pos), 0, msg_id, columns)
+            if used:
+                runs.append((msg_id, columns.keys))
+                pos += used
+                msg_id = next_id
+                window = WINDOW_BYTES
+            elif window < segment.end - pos:
+                window *= 4
+            else:
+                break  # damaged since it was sealed: reads will find and report it
+    finally:
+        file.close()
+    return runs

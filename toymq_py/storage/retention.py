@@ -1,0 +1,57 @@
+"""Which sealed segments may go. Pure decisions; the topic carries them out.
+
+Contract: storage.md, "Retention".
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from toymq_py.model import IdRange
+from toymq_py.storage.segment import Segment
+
+
+@dataclass(frozen=True, slots=True)
+class AckedView:
+    """What one consumer has acked, as far as that is on stable storage: all below ``floor``, and ``above``."""
+
+    floor: int
+    above: Sequence[IdRange]
+
+    def covers(self, first: int, last: int) -> bool:
+        """Whether every id of the range is acked."""
+        if last < self.floor:
+            return True
+        first = max(first, self.floor)
+        at = bisect_right(self.above, (first, 1 << 64)) - 1
+        return at >= 0 and self.above[at][0] <= first and last <= self.above[at][1]
+
+
+def removable_by_acks(
+    segments: Sequence[Segment],
+    consumers: Sequence[AckedView],
+    *,
+    now_ns: int,
+    retain_acked_for_ns: int,
+    disk_low: bool,
+) -> list[Segment]:
+    """Sealed segments that every registered consumer has acked and that are old enough.
+
+    A topic without consumers drops nothing by acks. One stuck message pins its own segment and not those behind it.
+    ``disk_low`` ignores the age.
+    """
+    if not consumers:
+        return []
+    return [
+        segment
+        for segment in segments
+        if segment.sealed
+        and segment.newest_deliver_at_ns <= now_ns
+        and (disk_low or now_ns - segment.newest_ts_ns >= retain_acked_for_ns)
+        and all(view.covers(segment.base_id, segment.next_id - 1) for view in consumers)
+    ]
+
+
+def roll_age_ns(retain_acked_for_ns: int) -> int:
+    """Age at which an active segment is sealed so that retention can get at it: a quarter of the retention time."""
+    return retain_acked_for_ns // 4

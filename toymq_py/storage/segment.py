@@ -1,0 +1,321 @@
+"""One file of a topic's log: what is in it, how it is scanned, its sidecar.
+
+Contract: storage.md, "Segments" and "Recovery". Knows nothing of other segments, of commits or of threads.
+
+A ``Segment`` object belongs to the event loop. While a commit runs, the sync thread writes behind ``end`` of the active
+segment's file and touches nothing of the object.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from toymq_py.errors import DamagedData
+from toymq_py.storage import checked_json
+from toymq_py.storage.fs import File, FileSystem, replace_file
+from toymq_py.storage.record import (
+    ATTRIBUTE_DELIVER_AT,
+    ATTRIBUTE_SEQUENCE,
+    Columns,
+    Stop,
+    parse_attributes,
+    scan,
+)
+from toymq_py.storage.salvage import Chain, find_chains, proven_end, trusted_end
+
+WINDOW_BYTES = 1 << 20
+"""Scans read in windows of this size: 8 MiB falls out of the cache (performance.md)."""
+INDEX_INTERVAL_BYTES = 64 * 1024
+"""Distance of the sparse index's entries: what a read at a random id scans at most."""
+
+
+def segment_name(base_id: int) -> str:
+    """File name of the segment whose first id is ``base_id``."""
+    return f"{base_id:020d}.log"
+
+
+def parse_segment_name(name: str) -> int | None:
+    """The first id, or None when the name is not a segment's."""
+    stem = name[:-4]
+    return int(stem) if name.endswith(".log") and len(stem) == 20 and stem.isdigit() and stem.isascii() else None
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes that hold no valid record although some were there.
+
+    ``first_id`` to ``last_id`` are lost; scanning goes on at ``resume``, where id ``last_id + 1`` begins.
+    """
+
+    position: int
+    resume: int
+    first_id: int
+    last_id: int
+
+
+@dataclass(slots=True)
+class Segment:
+    """What is known of one segment file. Positions and sizes in bytes, ``end`` is where the next frame goes."""
+
+    path: str
+    base_id: int
+    next_id: int = -1
+    end: int = 0
+    keyed: int = 0
+    newest_ts_ns: int = 0
+    newest_deliver_at_ns: int = 0
+    producers: dict[bytes, tuple[int, int]] = field(default_factory=dict)
+    """Producer name to (highest sequence, its id)."""
+    damages: list[Damage] = field(default_factory=list)
+    index_ids: list[int] = field(default_factory=list)
+    index_positions: list[int] = field(default_factory=list)
+    index_keyed: list[int] = field(default_factory=list)
+    """Keyed records before the entry."""
+    index_ts_ns: list[int] = field(default_factory=list)
+    sealed: bool = False
+    file: File | None = None
+
+    def __post_init__(self) -> None:
+        if self.next_id < 0:
+            self.next_id = self.base_id
+
+    @property
+    def sidecar_path(self) -> str:
+        return self.path[:-4] + ".idx"
+
+    @property
+    def lost(self) -> int:
+        """Ids of this segment that no record stands for."""
+        return sum(damage.last_id - damage.first_id + 1 for damage in self.damages)
+
+    def add_index_entry(self, msg_id: int, position: int, keyed: int, ts_ns: int) -> None:
+        """Enter a frame's place when the last entry is far enough away."""
+        if not self.index_positions or position - self.index_positions[-1] >= INDEX_INTERVAL_BYTES:
+            self.index_ids.append(msg_id)
+            self.index_positions.append(position)
+            self.index_keyed.append(keyed)
+            self.index_ts_ns.append(ts_ns)
+
+    def seek_id(self, msg_id: int) -> tuple[int, int]:
+        """(id, position) of the nearest known frame at or before ``msg_id``."""
+        at = bisect_right(self.index_ids, msg_id) - 1
+        best = (self.base_id, 0) if at < 0 else (self.index_ids[at], self.index_positions[at])
+        for damage in self.damages:
+            if best[0] < damage.last_id + 1 <= msg_id:
+                best = (damage.last_id + 1, damage.resume)
+        return best
+
+    def seek_time(self, ts_ns: int) -> tuple[int, int]:
+        """(id, position) of the nearest known frame before the first one at or after ``ts_ns``."""
+        at = max(bisect_right(self.index_ts_ns, ts_ns - 1) - 1, 0)
+        return (self.index_ids[at], self.index_positions[at]) if self.index_ids else (self.base_id, 0)
+
+    def open(self, fs: FileSystem, *, write: bool = False) -> File:
+        """The file, opened once. A sealed segment is opened for reading only."""
+        if self.file is None:
+            self.file = fs.open(self.path, write=write or not self.sealed)
+        return self.file
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self.file is not None:
+            self.file.close()
+            self.file = None
+
+    def sidecar(self) -> bytes:
+        """The sidecar's content for the segment as it is."""
+        return checked_json.encode(
+            "segment",
+            {
+                "size": self.end,
+                "first_id": self.base_id,
+                "next_id": self.next_id,
+                "keyed": self.keyed,
+                "newest_ts_ns": self.newest_ts_ns,
+                "newest_deliver_at_ns": self.newest_deliver_at_ns,
+                "producers": {name.decode("latin-1"): seq for name, seq in self.producers.items()},
+                "gaps": [[d.position, d.resume, d.first_id, d.last_id] for d in self.damages],
+                "index": [self.index_ids, self.index_positions, self.index_keyed, self.index_ts_ns],
+            },
+        )
+
+    def write_sidecar(self, fs: FileSystem) -> None:
+        """Raises: OSError. Nothing depends on it: the next start scans instead."""
+        replace_file(fs, self.sidecar_path, self.sidecar())
+
+
+def load_sidecar(fs: FileSystem, path: str, base_id: int, next_base_id: int) -> Segment | None:
+    """A sealed segment as its sidecar tells it.
+
+    Returns: None when there is none, or it does not fit the file: its checksum, the file's size or the ids disagree.
+    """
+    segment = Segment(path, base_id, sealed=True)
+    try:
+        found = checked_json.decode("segment", fs.read_file(segment.sidecar_path))
+        size = fs.file_size(path)
+        if found["size"] != size or found["first_id"] != base_id or not base_id <= found["next_id"] <= next_base_id:
+            return None
+        _fill(segment, found)
+    except (OSError, DamagedData, KeyError, TypeError, ValueError):
+        return None
+    return segment
+
+
+def _fill(segment: Segment, found: dict[str, Any]) -> None:
+    segment.end = int(found["size"])
+    segment.next_id = int(found["next_id"])
+    segment.keyed = int(found["keyed"])
+    segment.newest_ts_ns = int(found["newest_ts_ns"])
+    segment.newest_deliver_at_ns = int(found["newest_deliver_at_ns"])
+    segment.producers = {
+        name.encode("latin-1"): (int(seq), int(msg_id)) for name, (seq, msg_id) in found["producers"].items()
+    }
+    segment.damages = [Damage(*map(int, gap)) for gap in found["gaps"]]
+    segment.index_ids, segment.index_positions, segment.index_keyed, segment.index_ts_ns = (
+        [int(value) for value in column] for column in found["index"]
+    )
+
+
+@dataclass(slots=True)
+class ScanResult:
+    """What ``scan_segment`` found beside the segment itself."""
+
+    segment: Segment
+    torn_bytes: int = 0
+    """Bytes behind ``segment.end`` that belong to no valid record and are not zero space."""
+    size: int = 0
+    """Size of the file, with preallocated space."""
+
+
+def scan_segment(
+    fs: FileSystem,
+    path: str,
+    base_id: int,
+    *,
+    visit: Callable[[int, int, Columns], None] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> ScanResult:
+    """Check every byte of a segment (steps 4 to 6 of the recovery).
+
+    Args:
+        visit: called per window with the position of the window, the id of its first record and its columns.
+        progress: called with the number of bytes that were checked since the last call.
+
+    Raises: OSError when the file cannot be read.
+    """
+    segment = Segment(path, base_id)
+    file = fs.open(path, write=False)
+    try:
+        result = ScanResult(segment, size=file.size())
+        _scan(file, result, visit, progress or (lambda _bytes: None))
+    finally:
+        file.close()
+    return result
+
+
+def _scan(
+    file: File,
+    result: ScanResult,
+    visit: Callable[[int, int, Columns], None] | None,
+    progress: Callable[[int], None],
+) -> None:
+    segment, size = result.segment, result.size
+    pos, msg_id = 0, segment.base_id
+    window = WINDOW_BYTES
+    chains: list[Chain] = []
+    while pos < size:
+        data = file.pread(min(window, size - pos), pos)
+        columns = Columns()
+        first_id = msg_id
+        used, msg_id, stop = scan(data, 0, msg_id, columns)
+        _account(segment, columns, pos, first_id)
+        if visit is not None:
+            visit(pos, first_id, columns)
+        progress(used)
+        pos += used
+        segment.end, segment.next_id = pos, msg_id
+        at_end = pos - used + len(data) >= size or not data
+        if stop is Stop.END and not at_end:
+            continue
+        if stop is Stop.PARTIAL and not at_end:
+            window = WINDOW_BYTES if used else window * 2
+            continue
+        window = WINDOW_BYTES
+        if stop is Stop.END or (stop is Stop.ZERO and _all_zero(file, pos, size)):
+            progress(size - pos)
+            return
+        resume = _resume(file, pos, size, msg_id, chains)
+        if resume is None:
+            tail = file.pread(size - pos, pos)
+            result.torn_bytes = len(tail.rstrip(b"\0"))
+            progress(size - pos)
+            return
+        segment.damages.append(Damage(pos, resume[0], msg_id, resume[1] - 1))
+        progress(resume[0] - pos)
+        pos, msg_id = resume
+
+
+def _account(segment: Segment, columns: Columns, base: int, first_id: int) -> None:
+    """Bring the segment's totals and its sparse index up to date with a window's records."""
+    if not columns.positions:
+        return
+    keys, times = columns.keys, columns.ts_ns
+    index_at = segment.index_positions[-1] + INDEX_INTERVAL_BYTES if segment.index_positions else 0
+    keyed = segment.keyed
+    counted = 0
+    for row, position in enumerate(columns.positions):
+        if base + position >= index_at:
+            keyed += sum(map(bool, keys[counted:row]))
+            counted = row
+            segment.add_index_entry(first_id + row, base + position, keyed, times[row])
+            index_at = base + position + INDEX_INTERVAL_BYTES
+    segment.keyed = keyed + sum(map(bool, keys[counted:]))
+    segment.newest_ts_ns = max(segment.newest_ts_ns, times[-1])
+    for row, block in columns.attributes.items():
+        account_attributes(segment, first_id + row, keys[row], block)
+
+
+def account_attributes(segment: Segment, msg_id: int, key: bytes, block: bytes) -> None:
+    """Note what the sidecar must know of a record's attributes."""
+    found = parse_attributes(block) or {}
+    deliver_at = found.get(ATTRIBUTE_DELIVER_AT)
+    if deliver_at is not None:
+        segment.newest_deliver_at_ns = max(segment.newest_deliver_at_ns, int.from_bytes(deliver_at, "little"))
+    sequence = found.get(ATTRIBUTE_SEQUENCE)
+    if sequence is not None:
+        segment.producers[key] = (int.from_bytes(sequence, "little"), msg_id)
+
+
+def _all_zero(file: File, pos: int, size: int) -> bool:
+    while pos < size:
+        data = file.pread(min(WINDOW_BYTES, size - pos), pos)
+        if not data:
+            return True
+        if data.count(0) != len(data):
+            return False
+        pos += len(data)
+    return True
+
+
+def _resume(file: File, pos: int, size: int, msg_id: int, chains: list[Chain]) -> tuple[int, int] | None:
+    """Where scanning goes on behind a break, and with which id; None for a torn tail.
+
+    ``chains`` holds what one search found, so that a segment with many breaks is searched once.
+    """
+    while chains and chains[0].start < pos:
+        del chains[0]
+    if chains:
+        return chains[0].start, chains[0].first_id
+    end = proven_end(file.pread(min(WINDOW_BYTES, size - pos), pos), 0, msg_id)
+    if end is not None:
+        return pos + end, msg_id + 1
+    data = file.pread(size - pos, pos)
+    end = trusted_end(data, 0, msg_id)
+    if end is not None:
+        return None if end > len(data) or not data[end:].strip(b"\0") else (pos + end, msg_id + 1)
+    found = find_chains(data, 0, msg_id - 1)
+    if not found:
+        return None
+    chains.extend(Chain(pos + c.start, pos + c.end, c.first_id, c.last_id) for c in found)
+    return chains[0].start, chains[0].first_id
