@@ -133,6 +133,10 @@ class SpaceGuard:
             logger.error("less than %d bytes are free: publishing is refused", self.min_free_bytes)
             self.on_low()
 
+    def getting_low(self) -> bool:
+        """Below twice the mark: what may be removed is removed at once."""
+        return self.low or (self.min_free_bytes > 0 and self.free_bytes() < 2 * self.min_free_bytes)
+
     def admit(self) -> None:
         """Before an append. Raises: DiskLow while refusing."""
         if not self.low:
@@ -327,6 +331,13 @@ class Committer:
         appended.append(self._take(ts_ns, start, len(frames), frames, keys, payloads, attributes, headers))
         self._start_soon()
         return appended
+
+    def commit_of(self, msg_id: int) -> Commit:
+        """The commit that an assigned id waits for."""
+        for batch in (*self._pending, self._running):
+            if batch is not None and batch.first_id <= msg_id < batch.next_id:
+                return batch.commit
+        return COMMITTED
 
     def roll(self) -> None:
         """Seal the active segment although there is room (retention wants it gone). Nothing happens when it is empty or

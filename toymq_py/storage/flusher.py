@@ -55,6 +55,8 @@ class OffsetsFlusher:
         self._not_before = 0.0
         self._failing: set[FlushSource] = set()
         self._idle_waiters: list[Callable[[], None]] = []
+        self._quiet_waiters: list[Callable[[], None]] = []
+        self._discarded: set[FlushSource] = set()
 
     def mark(self, source: FlushSource) -> None:
         """The source has unsaved changes. Cheap when it is marked already."""
@@ -71,9 +73,18 @@ class OffsetsFlusher:
     def discard(self, source: FlushSource) -> None:
         """The topic was deleted: nothing of it is written any more. Waiters are told that nothing is left to do."""
         self._dirty.pop(source, None)
+        if self._running:
+            self._discarded.add(source)
         self._failing.discard(source)
         for done in self._waiters.pop(source, ()):
             done(None)
+
+    def when_quiet(self, call: Callable[[], None]) -> None:
+        """Have ``call`` called when no file of an offsets flush is being written; at once when that is so."""
+        if self._running:
+            self._quiet_waiters.append(call)
+        else:
+            call()
 
     def flush_all(self, done: Callable[[], None]) -> None:
         """Write all that is unsaved, once each; for shutdown."""
@@ -96,24 +107,32 @@ class OffsetsFlusher:
         sources = list(self._dirty)
         self._dirty.clear()
         waiters = {source: self._waiters.pop(source, []) for source in sources}
-        work = [(source, source.offsets_snapshot()) for source in sources]
         errors: dict[FlushSource, OSError] = {}
-        fs = self._fs
-        started = self._clock.monotonic()
+        fs, monotonic = self._fs, self._clock.monotonic
+        started = monotonic()
+        work = [(source, source.offsets_snapshot()) for source in sources]
+        cost_s = [monotonic() - started]  # of computing; waiting for the disk takes no core
 
         def job() -> None:
             for source, state in work:
+                began = monotonic()
+                data = offsets.encode(state)
+                cost_s.append(monotonic() - began)
                 try:
-                    offsets.write(fs, source.path, offsets.encode(state))
+                    offsets.write(fs, source.path, data)
                 except OSError as error:
                     errors[source] = error
 
         def finished() -> None:
             self._running = False
-            now = self._clock.monotonic()
-            self._not_before = now + (now - started) / COST_SHARE_MAX - (now - started)
+            now = monotonic()
+            self._not_before = now + sum(cost_s) / COST_SHARE_MAX
+            quiet, self._quiet_waiters = self._quiet_waiters, []
+            for call in quiet:
+                call()
             for source, state in work:
                 self._tell(source, state, errors.get(source), waiters[source])
+            self._discarded.clear()
             self._finish(now)
 
         self._running = True
@@ -123,10 +142,10 @@ class OffsetsFlusher:
             finished()
 
     def _tell(self, source: FlushSource, state: OffsetsState, error: OSError | None, waiters: list[Done]) -> None:
-        if error is None:
+        if error is None and source not in self._discarded:
             self._failing.discard(source)
             source.offsets_flushed(state)
-        else:
+        elif source not in self._discarded:
             if source not in self._failing:
                 self._failing.add(source)
                 logger.error("offsets of %s not written (%s); trying again", source.path, error.strerror or error)

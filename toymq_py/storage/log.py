@@ -87,7 +87,7 @@ class Log:
 
     ``committed_id`` is the id after the last committed record: readers never pass it. ``first_id`` is the first retained
     one. ``lost`` are id ranges inside that no record stands for; ``unreadable`` those that the disk refuses to give until
-    a restart.
+    a restart; ``removed`` those that retention took from behind a segment that has to stay.
     """
 
     def __init__(
@@ -114,6 +114,7 @@ class Log:
         self.first_id = first_id
         self.lost: list[IdRange] = list(lost)
         self.unreadable: list[IdRange] = []
+        self.removed: list[IdRange] = []
         self.tail = Tail()
         self.on_lost: Callable[[int, int], None] = lambda first, last: None
         """Called when a read finds records lost, with the id range."""
@@ -142,7 +143,8 @@ class Log:
 
     def messages(self) -> int:
         """Records in the retained range."""
-        return self.committed_id - self.first_id - self.lost_count()
+        removed = sum(last - first + 1 for first, last in self.removed)
+        return self.committed_id - self.first_id - self.lost_count() - removed
 
     # -- reading
 
@@ -223,6 +225,7 @@ class Log:
         self.first_id = first_id
         self.lost = [(max(a, first_id), b) for a, b in self.lost if b >= first_id]
         self.unreadable = [(max(a, first_id), b) for a, b in self.unreadable if b >= first_id]
+        self.removed = [(max(a, first_id), b) for a, b in self.removed if b >= first_id]
 
     def close(self) -> None:
         for segment in self.segments:
@@ -231,8 +234,8 @@ class Log:
     # -- inside
 
     def _gap_at(self, msg_id: int) -> int | None:
-        """Last id of the lost or unreadable range that holds ``msg_id``."""
-        for ranges in (self.lost, self.unreadable):
+        """Last id of the lost, unreadable or removed range that holds ``msg_id``."""
+        for ranges in (self.lost, self.unreadable, self.removed):
             at = bisect_right(ranges, (msg_id, 1 << 64)) - 1
             if at >= 0 and ranges[at][1] >= msg_id:
                 return ranges[at][1]
@@ -241,7 +244,7 @@ class Log:
     def _next_gap(self, msg_id: int) -> int:
         """First id of the next such range, at most the committed position."""
         best = self.committed_id
-        for ranges in (self.lost, self.unreadable):
+        for ranges in (self.lost, self.unreadable, self.removed):
             at = bisect_left(ranges, (msg_id, 0))
             if at < len(ranges):
                 best = min(best, ranges[at][0])

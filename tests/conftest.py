@@ -1,0 +1,31 @@
+"""What holds for every test: requirements of the machine, and a run that says what it skipped and why."""
+
+import os
+
+import hypothesis
+import pytest
+
+from tests.support import requirements
+
+# A deadline measures the neighbours on a busy machine; a bound on time belongs into a test that says so.
+hypothesis.settings.register_profile("toymq", deadline=None)
+hypothesis.settings.load_profile("toymq")
+
+INSISTED = pytest.StashKey[frozenset[str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[INSISTED] = requirements.insisted(os.environ)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    requirements.check(item, item.config.stash[INSISTED])
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = terminalreporter.getreports("skipped")
+    terminalreporter.section("skipped, and why")
+    for report in skipped:
+        terminalreporter.line(f"{report.nodeid}: {requirements.reason_of(report)}")
+    if not skipped:
+        terminalreporter.line("nothing was skipped")

@@ -1,0 +1,347 @@
+"""The consumer against a model with one row per id: any sequence of operations and restarts."""
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from toymq_py.consumer import Consumer, ConsumerSnapshot, Counts, DeliveryPolicy
+from toymq_py.consumer.inflight import DELAYED, INFLIGHT, MERGE_SLACK_S, READY
+
+POLICY = DeliveryPolicy(nack_backoff_min_s=1.0, nack_backoff_max_s=8.0)
+SPAN = 32  # ids beyond the base that a run looks at: small, so that operations meet
+BASES = st.sampled_from([0, 1, 5, 2**63])
+
+
+@dataclass
+class Row:
+    state: str = "fresh"  # fresh, ready, inflight, delayed, acked
+    owner: object = None
+    deadline: float = 0.0
+    attempt: int = 0
+
+    def become(self, state: str, owner: object = None, deadline: float = 0.0) -> None:
+        self.state, self.owner, self.deadline = state, owner, deadline
+
+
+@dataclass
+class Model:
+    start: int
+    end: int
+    rows: dict[int, Row] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.rows = {i: Row("acked" if i < self.start else "fresh") for i in range(self.end)}
+
+    def pick(self, first: int, last: int, *states: str) -> list[Row]:
+        return [self.rows[i] for i in range(first, last + 1) if self.rows[i].state in states]
+
+    def cursor(self) -> int:
+        return next((i for i in self.rows if self.rows[i].state == "fresh"), self.end)
+
+    def floor(self) -> int:
+        return next((i for i in self.rows if self.rows[i].state != "acked"), self.end)
+
+    def ack(self, first: int, last: int) -> int:
+        got = [r for r in self.pick(first, last, "ready", "inflight", "delayed") if r.attempt]
+        for row in got:
+            row.become("acked")
+        return len(got)
+
+    def skip(self, first: int, last: int) -> int:
+        got = self.pick(first, last, "fresh", "ready", "inflight", "delayed")
+        for row in got:
+            row.become("acked")
+        return len(got)
+
+    def tick(self, now: float) -> bool:
+        rows = [r for r in self.rows.values() if r.state in ("inflight", "delayed")]
+        due = [row for row in rows if row.deadline <= now]
+        for row in due:
+            row.become("ready")
+        return bool(due)
+
+    def restart(self) -> None:
+        live = (i for i, r in self.rows.items() if r.state != "acked" and r.attempt)
+        top = max(live, default=-1)
+        for i, row in self.rows.items():
+            if row.state != "acked":
+                row.become("ready" if i <= top else "fresh")
+
+
+class ConsumerMachine(RuleBasedStateMachine):
+    """Ids of the machine count from ``base``; deadlines are whole seconds, so that none merge
+    unless they are equal (merging has its own tests).
+
+    Rules are drawn alike, and a few of them wipe the table: those act only now and then, and
+    ranges are short, or else the machine would mostly look at an empty table. ``seen`` counts
+    the steps at which something worth testing was there, and the test asks for enough of them.
+    """
+
+    seen: Counter[str] = Counter()
+
+    spans = st.tuples(st.integers(0, SPAN - 1), st.integers(0, 7)).map(
+        lambda t: (t[0], min(t[0] + t[1], SPAN - 1))
+    )
+    ranges = st.lists(spans, min_size=1, max_size=3)
+    now_and_then = st.integers(0, 9).map(lambda n: n == 9)
+    owners = st.sampled_from(["a", "b"])
+    visibility = st.integers(1, 4).map(float)
+
+    @initialize(base=BASES, start=st.integers(0, 6))
+    def begin(self, base: int, start: int) -> None:
+        self.base, self.now = base, 0.0
+        self.real = Consumer("c", start=base + start, since_ns=1)
+        self.model = Model(start, SPAN)
+        self.shown = (self.real.changes, self.real.snapshot())
+        self.take_fresh("a", 6, 0, 2.0)
+        self.take_fresh("b", 6, 1, 3.0)
+
+    def ids(self, ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        return [(first + self.base, last + self.base) for first, last in ranges]
+
+    @rule(owner=owners, width=st.integers(1, 6), hole=st.integers(0, 2), lease=visibility)
+    def take_fresh(self, owner: str, width: int, hole: int, lease: float) -> None:
+        fresh = self.real.next_fresh(self.base + SPAN)
+        if fresh is None:
+            assert self.model.cursor() == SPAN
+            return
+        first, last = fresh[0] - self.base, fresh[1] - self.base
+        assert first == self.model.cursor()
+        assert all(self.model.rows[i].state == "fresh" for i in range(first, last + 1))
+        assert last + 1 == SPAN or self.model.rows[last + 1].state == "acked"
+        self.model.skip(first, (taken := min(first + hole, last)) - 1)
+        last = min(taken + width - 1, last)
+        for row in self.model.pick(taken, last, "fresh"):
+            row.attempt = 1
+            row.become("inflight", owner, self.now + lease)
+        self.real.take_fresh(owner, taken + self.base, last + self.base, self.now + lease)
+
+    @rule(owner=owners, max_count=st.integers(0, 9), lease=visibility)
+    def take_ready(self, owner: str, max_count: int, lease: float) -> None:
+        want = [(i, r) for i, r in self.model.rows.items() if r.state == "ready"][:max_count]
+        for _, row in want:
+            row.attempt += 1
+            row.become("inflight", owner, self.now + lease)
+        got = self.real.take_ready(owner, max_count, self.now + lease)
+        flat = [(i - self.base, n) for a, b, n in got for i in range(a, b + 1)]
+        assert flat == [(i, row.attempt) for i, row in want]
+
+    @rule(owner=owners, max_count=st.integers(1, 9), lease=visibility)
+    def deliver_again(self, owner: str, max_count: int, lease: float) -> None:
+        self.release("a" if owner == "b" else "b")
+        self.take_ready(owner, max_count, lease)
+
+    @rule(ranges=ranges)
+    def ack(self, ranges: list[tuple[int, int]]) -> None:
+        want = sum(self.model.ack(*r) for r in ranges)
+        assert self.real.ack(self.ids(ranges)) == want
+        assert self.real.has_acked or not want
+
+    @rule(really=now_and_then)
+    def ack_everything(self, really: bool) -> None:
+        if not really:
+            return
+        assert self.real.ack([(0, 2**64 - 1)]) == self.model.ack(0, SPAN - 1)
+
+    @rule(ranges=ranges, delay=st.sampled_from([None, 0.0, 1.0, 3.0]))
+    def nack(self, ranges: list[tuple[int, int]], delay: float | None) -> None:
+        want = 0
+        for first, last in ranges:
+            for row in self.model.pick(first, last, "inflight"):
+                rest = POLICY.backoff_s(row.attempt) if delay is None else delay
+                row.become("delayed" if rest else "ready", None, self.now + rest)
+                want += 1
+        assert self.real.nack(self.ids(ranges), self.now, delay, POLICY) == want
+
+    @rule(ranges=ranges, lease=visibility)
+    def touch(self, ranges: list[tuple[int, int]], lease: float) -> None:
+        want = 0
+        for first, last in ranges:
+            for row in self.model.pick(first, last, "inflight"):
+                row.deadline = self.now + lease
+                want += 1
+        assert self.real.touch(self.ids(ranges), self.now + lease) == want
+
+    @rule(owner=owners, span=spans)
+    def unsend(self, owner: str, span: tuple[int, int]) -> None:
+        for row in self.model.pick(*span, "inflight"):
+            if row.owner == owner:
+                row.attempt -= 1
+                row.become("ready")
+        self.real.unsend(owner, *self.ids([span])[0])
+
+    @rule(owner=owners)
+    def release(self, owner: str) -> None:
+        mine = [r for r in self.model.pick(0, SPAN - 1, "inflight") if r.owner == owner]
+        for row in mine:
+            row.become("ready")
+        assert self.real.release(owner) == len(mine)
+
+    @rule(at=st.integers(0, SPAN - 1), width=st.integers(1, 2))
+    def skip(self, at: int, width: int) -> None:
+        span = (at, min(at + width, SPAN) - 1)
+        self.model.skip(*span)
+        self.real.skip(*self.ids([span])[0])
+
+    @rule(step=st.integers(0, 3))
+    def tick(self, step: int) -> None:
+        self.now += step
+        assert self.real.tick(self.now) == self.model.tick(self.now)
+
+    @rule(first=st.integers(0, 4), really=now_and_then)
+    def drop_below(self, first: int, really: bool) -> None:
+        if not really:
+            return
+        first = min(self.model.floor() + first, SPAN)
+        assert self.real.drop_below(self.base + first) == self.model.skip(0, first - 1)
+
+    @rule(to=st.integers(0, SPAN), really=now_and_then)
+    def seek(self, to: int, really: bool) -> None:
+        if not really:
+            return
+        self.model = Model(to, SPAN)
+        self.real.seek(self.base + to, 2)
+        assert not self.real.has_acked
+
+    @rule()
+    def restart(self) -> None:
+        before = self.real.snapshot()
+        value = json.loads(json.dumps(before.to_json()))
+        snapshot = ConsumerSnapshot.from_json(value)
+        assert snapshot == before
+        self.real, changed = Consumer.restore("c", snapshot, 0, self.base + SPAN)
+        assert not changed
+        assert self.real.snapshot() == before, "nothing is lost on the way"
+        self.model.restart()
+        self.shown = (self.real.changes, before)
+
+    @rule(low=st.integers(-3, 3), high=st.integers(-3, 3), really=now_and_then)
+    def restart_with_another_log(self, low: int, high: int, really: bool) -> None:
+        if not really:
+            return
+        first = max(self.model.floor() + low, 0)
+        cut = (min(first, SPAN), min(max(self.model.cursor() + high, first), SPAN))
+        first_id, next_id = self.base + cut[0], self.base + cut[1]
+        rows = self.model.rows
+        start = self.real.start - self.base
+        snapshot = self.real.snapshot()
+        beyond = any(r.state == "acked" or r.attempt for i, r in rows.items() if i >= cut[1])
+        lost = any(r.state != "acked" for i, r in rows.items() if i < cut[0])
+        self.real, changed = Consumer.restore("c", snapshot, first_id, next_id)
+        assert changed == (lost or beyond or start > cut[1])
+        self.model.skip(0, cut[0] - 1)
+        for i in range(cut[1], SPAN):
+            rows[i] = Row()
+        self.model.restart()
+        self.shown = (self.real.changes, self.real.snapshot())
+
+    @invariant()
+    def every_id_is_in_its_place(self) -> None:
+        real, base, rows = self.real, self.base, self.model.rows
+        floor, cursor = real.floor - base, real.cursor - base
+        assert (floor, cursor) == (self.model.floor(), self.model.cursor())
+        found: dict[int, tuple[object, ...]] = dict.fromkeys(range(floor), ("acked",))
+        for first, last in real._acks.ranges():
+            for i in range(first - base, last - base + 1):
+                assert i not in found, f"id {i} acked twice"
+                found[i] = ("acked",)
+        for run in real._runs:
+            for i in range(run.first - base, run.last - base + 1):
+                assert i not in found, f"id {i} in two places"
+                assert i < cursor, f"id {i} in a run above the cursor"
+                deadline = 0.0 if run.state is READY else run.deadline
+                found[i] = (run.state.name.lower(), run.owner, deadline, run.attempt)
+        for i, row in rows.items():
+            deadline = 0.0 if row.state == "ready" else row.deadline
+            live = (row.state, row.owner, deadline, row.attempt)
+            want = None if row.state == "fresh" else ("acked",) if row.state == "acked" else live
+            assert found.get(i) == want, f"id {i}"
+
+    @invariant()
+    def the_books_agree(self) -> None:
+        real, rows = self.real, list(self.model.rows.values())
+        number = {s: sum(r.state == s for r in rows) for s in ("ready", "inflight", "delayed")}
+        timed = [r.deadline for r in rows if r.state in ("inflight", "delayed")]
+        backlog = sum(r.state != "acked" for r in rows)
+        self.seen.update(state for state, n in number.items() if n)
+        self.seen["redelivered"] += any(r.attempt > 1 for r in rows)
+        self.seen["given back uncounted"] += any(r.state == "ready" and not r.attempt for r in rows)
+        self.seen["acked above a gap"] += bool(real._acks.ranges())
+        self.seen["five runs or more"] += len(real._runs) >= 5
+        ready = backlog - number["inflight"] - number["delayed"]
+        want = Counts(ready, number["inflight"], number["delayed"], backlog)
+        assert real.counts(self.base + SPAN) == want
+        assert real.has_ready() == bool(number["ready"])
+        assert real.inflight == number["inflight"]
+        assert real.next_deadline() == min(timed, default=None)
+        for owner in ("a", "b"):
+            want_owned = sum(r.state == "inflight" and r.owner == owner for r in rows)
+            assert real.inflight_of(owner) == want_owned
+
+    @invariant()
+    def the_table_is_sound(self) -> None:
+        table = self.real._runs
+        runs = list(table)
+        assert table._firsts == [run.first for run in runs]
+        for heap, states in ((table._ready, {READY}), (table._deadlines, {INFLIGHT, DELAYED})):
+            live = [run for _, ticket, run in heap._entries if run.ticket == ticket]
+            assert sorted(r.first for r in live) == [r.first for r in runs if r.state in states]
+            assert len(heap) <= 2 * len(runs) + 64
+            rank = (lambda r: r.first) if heap is table._ready else (lambda r: r.deadline)
+            assert all(e[0] <= rank(e[2]) for e in heap._entries if e[2].ticket == e[1])
+
+    @invariant()
+    def changes_tell_when_a_flush_is_due(self) -> None:
+        changes, snapshot = self.shown
+        now = self.real.snapshot()
+        assert (now == snapshot) or self.real.changes != changes
+        self.shown = (self.real.changes, now)
+
+
+def test_the_consumer_does_what_the_model_does() -> None:
+    ConsumerMachine.seen.clear()
+    bounded = settings(
+        max_examples=200, stateful_step_count=50, derandomize=True, deadline=None, database=None
+    )
+    run_state_machine_as_test(ConsumerMachine, settings=bounded)
+    rare = {what: n for what, n in ConsumerMachine.seen.items() if n < 100}
+    assert len(ConsumerMachine.seen) == 7, f"expected all seven, saw {ConsumerMachine.seen}"
+    assert not rare, f"expected each in 100 steps or more, saw {rare}"
+
+
+@settings(max_examples=200, derandomize=True, deadline=None, database=None)
+@given(
+    gaps_us=st.lists(st.integers(-6_000, 6_000), min_size=1, max_size=40),
+    acked=st.sets(st.integers(0, 39)),
+)
+def test_merged_deadlines_are_late_by_less_than_the_slack_and_never_early(
+    gaps_us: list[int], acked: set[int]
+) -> None:
+    """Each delivery's deadline lies anywhere near the one before, then some are acked."""
+    it = Consumer("c", start=0, since_ns=0)
+    deadlines: list[float] = []
+    at = 30.0
+    for i, gap in enumerate(gaps_us):
+        at += gap / 1e6
+        deadlines.append(at)
+        it.take_fresh("s", i, i, at)
+    for i in acked:
+        it.ack([(i, i)])
+    waiting = set(range(len(deadlines))) - acked
+    while (due := it.next_deadline()) is not None:
+        assert it.tick(due)
+        ready = {i for a, b, _ in it.take_ready("t", 99, 1e9) for i in range(a, b + 1)}
+        assert all(deadlines[i] <= due < deadlines[i] + MERGE_SLACK_S for i in ready)
+        it.ack([(i, i) for i in ready])
+        waiting -= ready
+    assert not waiting

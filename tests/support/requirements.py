@@ -1,0 +1,105 @@
+"""What some tests need of the machine, and how one finds out whether it is there.
+
+    @require("tmpfs")                            # or pytestmark = require("nc", "strace")
+
+A test whose requirement is missing is skipped with the reason; with ``TOYMQ_REQUIRE=tmpfs,strace`` it fails instead, so
+that a CI that claims to have them cannot skip in silence. The hooks are in tests/conftest.py.
+"""
+
+import functools
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping
+
+import pytest
+
+ENVIRONMENT = "TOYMQ_REQUIRE"
+PROBE_TIMEOUT_S = 20  # a JVM on a busy machine takes seconds
+
+
+def _says(*command: str) -> str | None:
+    """Why ``command`` does not work here, None when it does."""
+    if shutil.which(command[0]) is None:
+        return f"no {command[0]} on PATH"
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
+        return f"{' '.join(command)}: {said[-1]}"
+    return None
+
+
+def _any_of(*programs: str) -> str | None:
+    found = any(shutil.which(program) for program in programs)
+    return None if found else f"none of {', '.join(programs)} on PATH"
+
+
+def _tmpfs() -> str | None:
+    """A small file system of its own, to be filled up: needs the right to mount."""
+    if os.geteuid() != 0:
+        return "mounting needs root"
+    with tempfile.TemporaryDirectory(prefix="toymq-probe-") as directory:
+        missing = _says("mount", "-t", "tmpfs", "-o", "size=1m", "toymq-probe", directory)
+        return missing or _says("umount", directory)
+
+
+def _fuse() -> str | None:
+    """The device, and the right to mount what is served through it."""
+    try:
+        os.close(os.open("/dev/fuse", os.O_RDWR))
+    except OSError as error:
+        return str(error)
+    return None if os.geteuid() == 0 else _any_of("fusermount3", "fusermount")
+
+
+PROBES: Mapping[str, Callable[[], str | None]] = {
+    "tmpfs": _tmpfs,
+    "fuse": _fuse,
+    "java": lambda: _says("java", "-version"),
+    "chromium": lambda: _any_of("chromium", "chromium-browser", "google-chrome"),
+    "peers": lambda: _any_of("redis-server", "beanstalkd", "nats-server", "mosquitto", "rabbitmq-server"),
+    "nc": lambda: _any_of("nc"),
+    "strace": lambda: _says("strace", "-o", os.devnull, "true"),  # containers often forbid it
+}
+
+
+@functools.cache
+def missing(name: str) -> str | None:
+    """Why ``name`` is not there, None when it is. Looked at once per run, when the first test asks."""
+    return PROBES[name]()
+
+
+def require(*names: str) -> pytest.MarkDecorator:
+    """Mark a test, a class or (as ``pytestmark``) a module with what it needs."""
+    if unknown := sorted(set(names) - set(PROBES)):
+        raise ValueError(f"no such requirement: {', '.join(unknown)}; known: {', '.join(PROBES)}")
+    return pytest.mark.require(*names)
+
+
+def insisted(environ: Mapping[str, str]) -> frozenset[str]:
+    """The names in ``TOYMQ_REQUIRE``. Raises: ``pytest.UsageError`` on an unknown one: a typo must not mean "skip"."""
+    names = frozenset(name.strip() for name in environ.get(ENVIRONMENT, "").split(",") if name.strip())
+    if unknown := sorted(names - set(PROBES)):
+        raise pytest.UsageError(f"{ENVIRONMENT}: no such requirement: {', '.join(unknown)}; known: {', '.join(PROBES)}")
+    return names
+
+
+def check(item: pytest.Item, insisted_on: frozenset[str]) -> None:
+    """Skip ``item``, or fail it, when something it needs is missing."""
+    for mark in item.iter_markers("require"):
+        for name in mark.args:
+            if reason := missing(name):
+                if name in insisted_on:
+                    pytest.fail(f"needs {name}, and {ENVIRONMENT} insists on it: {reason}", pytrace=False)
+                pytest.skip(f"needs {name}: {reason}")
+
+
+def reason_of(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """The reason that a skipped test or module gave."""
+    if isinstance(report.longrepr, tuple):
+        return report.longrepr[2].removeprefix("Skipped: ")
+    return str(report.longrepr)

@@ -1,0 +1,55 @@
+"""The ack set: a floor and ranges above it."""
+
+from toymq_py.consumer.acks import AckSet
+
+
+def test_floor_rises_over_the_contiguous_prefix() -> None:
+    acks = AckSet(0)
+    assert acks.add(3, 5) == 3
+    assert (acks.floor, acks.ranges()) == (0, ((3, 5),))
+    assert acks.add(0, 2) == 3
+    assert (acks.floor, acks.ranges()) == (6, ())
+
+
+def test_id_zero_alone_raises_the_floor() -> None:
+    acks = AckSet(0)
+    assert acks.add(0, 0) == 1
+    assert acks.floor == 1
+
+
+def test_ranges_that_touch_or_overlap_become_one_and_count_only_what_is_new() -> None:
+    acks = AckSet(0)
+    assert acks.add(10, 12) == 3
+    assert acks.add(14, 16) == 3
+    assert acks.add(20, 22) == 3
+    assert acks.add(13, 13) == 1, "the gap between two ranges"
+    assert acks.ranges() == ((10, 16), (20, 22))
+    assert acks.add(11, 21) == 3, "17 to 19"
+    assert acks.ranges() == ((10, 22),)
+    assert acks.add(9, 9) == 1
+    assert acks.add(23, 23) == 1
+    assert acks.ranges() == ((9, 23),)
+    assert acks.add(9, 23) == 0
+
+
+def test_below_the_floor_and_empty_ranges_add_nothing() -> None:
+    acks = AckSet(5)
+    assert acks.add(0, 4) == 0
+    assert acks.add(9, 8) == 0
+    assert acks.add(3, 6) == 2
+    assert (acks.floor, acks.ranges()) == (7, ())
+
+
+def test_gaps() -> None:
+    acks = AckSet(2)
+    acks.add(5, 6)
+    acks.add(9, 9)
+    assert [acks.next_open(i) for i in (0, 2, 5, 6, 7, 9, 30)] == [2, 2, 7, 7, 7, 10, 30]
+    assert [acks.open_until(i, 8) for i in (2, 7)] == [5, 8]
+    assert acks.open_until(10, 12) == 12
+    assert [acks.open_below(i) for i in (0, 2, 5, 6, 7, 8, 9, 10, 12)] == [
+        0, 0, 3, 3, 3, 4, 5, 5, 7
+    ]  # fmt: skip
+    assert [acks.overlaps(*r) for r in ((1, 1), (2, 4), (2, 5), (6, 8), (7, 8), (8, 30))] == [
+        True, False, True, True, False, True
+    ]  # fmt: skip

@@ -1,0 +1,392 @@
+"""All topics of one data directory: opening, limits, the ticker, what concerns more than one topic.
+
+Contract: architecture.md, delivery.md, storage.md. Speaks methods and model types, so that sessions, the HTTP gateway and the
+embedded API stand on the same thing. Belongs to the event loop; the scheduler, clock and file system come in from outside.
+"""
+
+import contextlib
+import json
+import logging
+from collections.abc import Callable, Mapping
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any
+
+from toymq_py import __version__
+from toymq_py.clock import Clock
+from toymq_py.config import BrokerOptions, TopicSettings
+from toymq_py.consumer import Consumer
+from toymq_py.dedupe import KeyBudget
+from toymq_py.errors import (
+    DamagedData,
+    DataDirectoryError,
+    NoSuchTopic,
+    RequestError,
+    TooManyTopics,
+    TopicExists,
+)
+from toymq_py.metrics import Metrics
+from toymq_py.model import TopicPattern, check_name, is_pattern
+from toymq_py.storage import offsets
+from toymq_py.storage.committer import Scheduler, SpaceGuard
+from toymq_py.storage.dirlock import DirectoryLock
+from toymq_py.storage.flusher import OffsetsFlusher
+from toymq_py.storage.fs import FileSystem, replace_file
+from toymq_py.storage.recovery import recover_log
+from toymq_py.topic import Topic
+
+logger = logging.getLogger("toymq_py.broker")
+
+DELETED_PREFIX = ".deleted-"
+SETTINGS_NAME = "topic.json"
+
+Done = Callable[[OSError | None], None]
+"""Told when an effect is on stable storage, or why it is not."""
+
+
+class Broker:
+    """Open with ``Broker.open``; ``topics`` is its dict of names, for reading only."""
+
+    def __init__(
+        self,
+        options: BrokerOptions,
+        *,
+        fs: FileSystem,
+        scheduler: Scheduler,
+        clock: Clock,
+        rss_bytes: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self.options = options
+        self.metrics = Metrics()
+        self.topics: dict[str, Topic] = {}
+        self.on_deadline: Callable[[float], None] = lambda at: None
+        """Called when ``tick`` must run earlier than was said before."""
+        self.shutting_down = False
+        self._fs = fs
+        self._scheduler = scheduler
+        self._clock = clock
+        self._rss_bytes = rss_bytes
+        self._root = f"{options.data_dir}/topics"
+        self._space = SpaceGuard(fs, options.data_dir, options.min_free_bytes, clock)
+        self._space.on_low = self._disk_low
+        self._flusher = OffsetsFlusher(fs, scheduler, clock)
+        self._key_budget = KeyBudget(options.dedupe_keys_total)
+        self._started = clock.monotonic()
+        self._due: list[tuple[float, int, Topic, Consumer]] = []
+        self._armed: dict[Consumer, float] = {}
+        self._ticket = count()
+        self._deleted = count()
+        self._lock: DirectoryLock | None = None
+
+    # -- opening
+
+    def open(self, pid: int) -> None:
+        """Take the directory and recover every topic (storage.md, "Recovery"). Blocks; listen only afterwards.
+
+        Raises:
+            DirectoryLocked: another broker has it.
+            DataDirectoryError: it cannot be used, or is damaged and ``strict_recovery`` is on.
+        """
+        fs, data_dir = self._fs, self.options.data_dir
+        try:
+            fs.mkdir(data_dir)
+        except OSError as error:
+            raise DataDirectoryError(f"cannot make {data_dir}: {error.strerror or error}") from error
+        self._lock = DirectoryLock.take(fs, data_dir, pid)
+        try:
+            self._open_topics()
+        except OSError as error:
+            self._lock.release()
+            raise DataDirectoryError(f"cannot open {data_dir}: {error}") from error
+        except DamagedData as error:
+            self._lock.release()
+            raise DataDirectoryError(f"{data_dir} is damaged: {error}") from error
+        except DataDirectoryError:
+            self._lock.release()
+            raise
+
+    def _open_topics(self) -> None:
+        fs, root = self._fs, self._root
+        if not fs.is_dir(root):
+            fs.mkdir(root)
+            fs.sync_dir(self.options.data_dir)
+        for name in fs.listdir(root):
+            path = f"{root}/{name}"
+            if name.startswith(DELETED_PREFIX):
+                _remove_tree(fs, path)
+                continue
+            try:
+                check_name("topic", name)
+            except RequestError:
+                continue  # not ours: left alone
+            if fs.is_dir(path):
+                self._open_topic(name, path)
+
+    def _open_topic(self, name: str, path: str) -> None:
+        settings = self._load_settings(name, path)
+        loaded = offsets.load(self._fs, path)
+        state = loaded.state
+        wanted = settings.dedupe_keys if settings.dedupe_keys is not None else self.options.dedupe_keys
+        recovered = recover_log(
+            self._fs, path, first_id=state.first_id, next_id=state.next_id, dedupe_keys=wanted
+        )
+        topic = self._make(name, settings, recovered=recovered, offsets=loaded)
+        self.topics[name] = topic
+        if topic.offsets_problem is not None:
+            level = logging.WARNING if loaded.source is offsets.Source.CURRENT else logging.ERROR
+            logger.log(level, "topic %s: offsets from %s: %s", name, loaded.source.value, topic.offsets_problem)
+        if topic.log.lost and self.options.strict_recovery:
+            first, last = topic.log.lost[0]
+            raise DataDirectoryError(
+                f"topic {name} has a hole, records {first} to {last} are lost, and --strict-recovery is on"
+            )
+        if topic.log.lost:
+            logger.error("topic %s is degraded: %d records are lost", name, topic.log.lost_count())
+
+    def _load_settings(self, name: str, path: str) -> TopicSettings:
+        file = f"{path}/{SETTINGS_NAME}"
+        if not self._fs.exists(file):
+            return TopicSettings()
+        try:
+            found = json.loads(self._fs.read_file(file))
+            return TopicSettings.from_json(found)
+        except (ValueError, AttributeError, RequestError) as error:
+            raise DamagedData(f"{file}: {error}") from error
+
+    def _make(self, name: str, settings: TopicSettings, **recovered: Any) -> Topic:
+        return Topic(
+            name,
+            f"{self._root}/{name}",
+            fs=self._fs,
+            scheduler=self._scheduler,
+            clock=self._clock,
+            options=self.options,
+            settings=settings,
+            space=self._space,
+            flusher=self._flusher,
+            key_budget=self._key_budget,
+            metrics=self.metrics,
+            arm=self._arm,
+            **recovered,
+        )
+
+    # -- topics
+
+    def topic(self, name: str) -> Topic:
+        """Raises: NoSuchTopic."""
+        topic = self.topics.get(name)
+        if topic is None:
+            raise NoSuchTopic(f"there is no topic {name}")
+        return topic
+
+    def topic_or_new(self, name: str) -> Topic:
+        """The topic, created in memory when it is not there. Assumes a checked name. Raises: TooManyTopics."""
+        topic = self.topics.get(name)
+        return topic if topic is not None else self._new_topic(name, TopicSettings())
+
+    def _new_topic(self, name: str, settings: TopicSettings) -> Topic:
+        if len(self.topics) >= self.options.max_topics:
+            raise TooManyTopics(f"there are {len(self.topics)} topics, the limit (--max-topics)")
+        topic = self.topics[name] = self._make(name, settings)
+        return topic
+
+    def create(self, name: str, changes: Mapping[str, str], done: Done) -> None:
+        """Create a topic, or confirm one whose named settings are equal.
+
+        Raises: TopicExists, BadArgument, TooManyTopics; then ``done`` is not called.
+        """
+        topic = self.topics.get(name)
+        if topic is not None:
+            settings = topic.settings.changed(changes)
+            if settings != topic.settings:
+                raise TopicExists(f"{name} exists with other settings; change them with CONFIG")
+            if topic.deleted:
+                raise TopicExists(f"{name} is being deleted")
+            done(None)
+            return
+        settings = TopicSettings().changed(changes)
+        topic = self._new_topic(name, settings)
+        self._store_settings(topic, settings, done)
+
+    def configure(self, name: str, changes: Mapping[str, str], done: Done) -> None:
+        """Change settings. Raises: NoSuchTopic, BadArgument; then ``done`` is not called."""
+        topic = self.topic(name)
+        settings = topic.settings.changed(changes)
+        if settings == topic.settings:
+            done(None)
+            return
+
+        def stored(error: OSError | None) -> None:
+            if error is None:
+                topic.apply_settings(settings)
+            done(error)
+
+        self._store_settings(topic, settings, stored)
+
+    def _store_settings(self, topic: Topic, settings: TopicSettings, done: Done) -> None:
+        fs, path, root = self._fs, topic.path, self._root
+        data = json.dumps(settings.to_json(), indent=2).encode() + b"\n"
+        errors: list[OSError] = []
+
+        def job() -> None:
+            file = f"{path}/{SETTINGS_NAME}"
+            try:
+                fs.mkdir(path)
+                fs.sync_dir(root)
+                if settings != TopicSettings():
+                    replace_file(fs, file, data)
+                elif fs.exists(file):
+                    fs.unlink(file)
+                    fs.sync_dir(path)
+            except OSError as error:
+                errors.append(error)
+
+        self._scheduler.offload(job, lambda: done(errors[0] if errors else None))
+
+    def delete(self, name: str, done: Callable[[int, OSError | None], None]) -> None:
+        """Remove a topic with everything in it; ``done`` is told how many messages went, once that is certain.
+
+        Raises: NoSuchTopic.
+        """
+        topic = self.topic(name)
+        if topic.deleted:
+            raise NoSuchTopic(f"{name} is being deleted")
+        topic.begin_delete()
+        fs, root = self._fs, self._root
+        while fs.exists(grave := f"{root}/{DELETED_PREFIX}{next(self._deleted)}"):
+            pass
+        errors: list[OSError] = []
+
+        def job() -> None:
+            try:
+                if fs.exists(topic.path):
+                    fs.rename(topic.path, grave)
+                    fs.sync_dir(root)
+            except OSError as error:
+                errors.append(error)
+
+        def renamed() -> None:
+            messages = topic.log.messages()
+            topic.close()
+            topic.dedupe.clear()
+            if self.topics.get(name) is topic:
+                del self.topics[name]
+            if errors:
+                logger.error("topic %s not removed from the disk: %s", name, errors[0])
+            else:
+                self._scheduler.offload(lambda: _remove_tree(fs, grave), lambda: None)
+            done(messages, errors[0] if errors else None)
+
+        # Neither a commit nor an offsets flush may write into the directory while its name goes.
+        topic.committer.when_idle(
+            lambda: self._flusher.when_quiet(lambda: self._scheduler.offload(job, renamed))
+        )
+
+    def matching(self, pattern: str | None) -> list[Topic]:
+        """Topics under a name or pattern, by name. Raises: BadName."""
+        if pattern is None:
+            names = sorted(self.topics)
+        elif is_pattern(pattern):
+            matches = TopicPattern(pattern).matches
+            names = sorted(filter(matches, self.topics))
+        else:
+            names = [pattern] if pattern in self.topics else []
+        return [self.topics[name] for name in names]
+
+    # -- time
+
+    def _arm(self, topic: Topic, consumer: Consumer, at: float) -> None:
+        armed = self._armed.get(consumer)
+        if armed is not None and armed <= at:
+            return
+        self._armed[consumer] = at
+        earliest = not self._due or at < self._due[0][0]
+        heappush(self._due, (at, next(self._ticket), topic, consumer))
+        if earliest:
+            self.on_deadline(at)
+
+    def tick(self, now: float) -> float | None:
+        """Do all that is due at ``now`` (monotonic seconds).
+
+        Returns: when there is something to do next, None for never.
+        """
+        due = self._due
+        while due and due[0][0] <= now:
+            at, _, topic, consumer = heappop(due)
+            if self._armed.get(consumer) == at:
+                del self._armed[consumer]
+                topic.consumer_due(consumer, now)
+        return due[0][0] if due else None
+
+    def _disk_low(self) -> None:
+        for topic in self.topics.values():
+            topic.apply_retention()
+
+    # -- numbers
+
+    def stats(self) -> dict[str, Any]:
+        """The JSON object of STATS."""
+        metrics = self.metrics
+        try:
+            free = self._space.free_bytes()
+        except OSError:
+            free = 0
+        return {
+            "version": __version__,
+            "uptime_s": round(self._clock.monotonic() - self._started, 3),
+            "fsync": self.options.fsync,
+            "connections": metrics.connections,
+            "publish_total": metrics.publish_total,
+            "duplicate_total": metrics.duplicate_total,
+            "deliver_total": metrics.deliver_total,
+            "redeliver_total": metrics.redeliver_total,
+            "ack_total": metrics.ack_total,
+            "nack_total": metrics.nack_total,
+            "fsync_total": metrics.fsync_total,
+            "fsync_p99_s": round(metrics.fsync_p99_s(), 6),
+            "torn_total": metrics.torn_total,
+            "error_total": metrics.error_total,
+            "rss_bytes": self._rss_bytes(),
+            "disk_free_bytes": free,
+            "topics": [topic.describe() for topic in self.matching(None)],
+        }
+
+    # -- ending
+
+    def stop_deliveries(self) -> None:
+        """Shutdown begins: no more deliveries, subscribers are told."""
+        self.shutting_down = True
+        for topic in self.topics.values():
+            topic.stop_deliveries("SHUTTING_DOWN")
+
+    def finish(self, done: Callable[[], None]) -> None:
+        """Commit what is in flight and flush the offsets, then call ``done``; ``close`` may follow."""
+        waiting = {topic.name for topic in self.topics.values()}
+        topics = list(self.topics.values())
+
+        def idle(name: str) -> None:
+            waiting.discard(name)
+            if not waiting:
+                self._flusher.flush_all(done)
+
+        if not topics:
+            self._flusher.flush_all(done)
+        for topic in topics:
+            topic.committer.when_idle(lambda name=topic.name: idle(name))  # type: ignore[misc]
+
+    def close(self) -> None:
+        """Close every file and give the directory back. Idempotent."""
+        for topic in self.topics.values():
+            topic.close()
+        self.topics.clear()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+
+def _remove_tree(fs: FileSystem, path: str) -> None:
+    """Remove a deleted topic's directory; what does not go now goes at the next start."""
+    with contextlib.suppress(OSError):
+        for name in fs.listdir(path):
+            fs.unlink(f"{path}/{name}")
+        fs.rmdir(path)

@@ -1,0 +1,5 @@
+"""``toymq demo``."""
+import click
+@click.command()
+def demo() -> None:
+    """x"""

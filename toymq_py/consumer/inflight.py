@@ -1,0 +1,498 @@
+"""The runs table: every id that was handed out and is not acked, deadlines and lookup in one.
+
+Owns runs and the order in which they fall due or are redelivered. Must not know acks, the cursor,
+or what is on disk; reads no clock, ``now`` and deadlines are passed in. Contract: delivery.md,
+"Runs, not rows".
+
+    new ─────── lease ──────▶ INFLIGHT ◀──────────── take_ready ──────────── READY
+                              INFLIGHT ── give_back, release, tick, postpone(0) ──▶ READY
+                              INFLIGHT ── postpone ──▶ DELAYED ────── tick ───────▶ READY
+    any ─────── remove ─────▶ gone (acked)
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Hashable, Iterator
+from enum import IntEnum
+from heapq import heapify, heappop, heappush, heapreplace
+from itertools import count
+from operator import attrgetter
+from typing import Final
+
+from toymq_py.model import IdRange
+
+AttemptRange = tuple[int, int, int]
+"""First id, last id, deliveries so far."""
+
+MERGE_SLACK_S: Final = 0.005
+"""Neighbours whose deadlines lie closer than this become one run, due with the latest of them.
+
+Half of the 10 ms that delivery.md allows between a deadline and its effect; it turns 100,000
+single deliveries a second into 200 runs a second."""
+
+_STALE_SLACK: Final = 64  # a small table is not worth compacting
+_SINGLY_FACTOR: Final = 64  # fewer than one changed run in so many: look each up, else one pass
+
+
+class RunState(IntEnum):
+    """What the ids of a run wait for. The value indexes the table's totals."""
+
+    READY = 0
+    INFLIGHT = 1
+    DELAYED = 2
+
+
+# module globals: read on every operation, and an enum's members are slower to reach
+READY: Final = RunState.READY
+INFLIGHT: Final = RunState.INFLIGHT
+DELAYED: Final = RunState.DELAYED
+
+
+class Run:
+    """Ids ``first`` to ``last``, all in one state. Changed only by the ``RunTable`` that holds it.
+
+    ``deadline`` is the latest and ``earliest`` the earliest of the deadlines that were merged into
+    this run; both mean nothing while READY. ``attempt`` counts deliveries so far; 0 when all were
+    given back uncounted. ``ticket`` names the one heap entry that stands for this run; None when
+    there is none (yet, or any more).
+    """
+
+    __slots__ = ("attempt", "deadline", "earliest", "first", "last", "owner", "state", "ticket")
+
+    def __init__(
+        self,
+        first: int,
+        last: int,
+        state: RunState,
+        owner: Hashable,
+        deadline: float,
+        attempt: int,
+    ) -> None:
+        self.first = first
+        self.last = last
+        self.state = state
+        self.owner = owner
+        self.deadline = deadline
+        self.earliest = deadline
+        self.attempt = attempt
+        self.ticket: int | None = None
+
+    def tail(self, first: int) -> "Run":
+        """A copy of the part from ``first`` on, without a heap entry."""
+        run = Run(first, self.last, self.state, self.owner, self.deadline, self.attempt)
+        run.earliest = self.earliest
+        return run
+
+    def accepts(
+        self,
+        first: int,
+        state: RunState,
+        owner: Hashable,
+        earliest: float,
+        deadline: float,
+        attempt: int,
+    ) -> bool:
+        """Whether ids from ``first`` on, in this condition, may become part of this run.
+
+        The whole spread of merged deadlines counts, not the distance to the last one: otherwise a
+        steady stream would push the deadline of its first message before it for ever.
+        """
+        if self.last + 1 != first or self.state is not state or self.attempt != attempt:
+            return False
+        if state is READY:
+            return True
+        if self.owner != owner:
+            return False
+        latest = max(self.deadline, deadline)
+        earliest = min(self.earliest, earliest)
+        return latest == earliest or latest - earliest < MERGE_SLACK_S
+
+    def extend(self, last: int, earliest: float, deadline: float) -> None:
+        """Take in what ``accepts`` allowed.
+
+        The later deadline counts: late by a little, never early.
+        """
+        self.last = last
+        self.deadline = max(self.deadline, deadline)
+        self.earliest = min(self.earliest, earliest)
+
+    def retire(self) -> None:
+        """No longer in the table: its heap entry is stale, and must not keep a session alive."""
+        self.ticket = None
+        self.owner = None
+
+
+class _LazyHeap:
+    """Runs by a rank (deadline, or first id), lowest first, with entries that may be out of date.
+
+    An entry counts only while the run still carries its ticket; its rank is then at most the run's
+    rank of now, so a run whose rank rises needs no new entry. ``top`` puts right what it meets.
+    Bound: ``trim``.
+    """
+
+    __slots__ = ("_entries", "_rank", "_tickets")
+
+    def __init__(self, rank: Callable[[Run], float], tickets: Iterator[int]) -> None:
+        self._entries: list[tuple[float, int, Run]] = []
+        self._rank = rank
+        self._tickets = tickets  # shared by both heaps of a table: no two entries are alike
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def push(self, run: Run) -> None:
+        run.ticket = ticket = next(self._tickets)
+        heappush(self._entries, (self._rank(run), ticket, run))
+
+    def top(self) -> Run | None:
+        entries = self._entries
+        while entries:
+            rank, ticket, run = entries[0]
+            if run.ticket != ticket:
+                heappop(entries)
+            elif rank != self._rank(run):
+                heapreplace(entries, (self._rank(run), ticket, run))
+            else:
+                return run
+        return None
+
+    def pop(self) -> None:
+        """Drop the entry of the run that ``top`` just returned."""
+        heappop(self._entries)[2].ticket = None
+
+    def trim(self, runs: int) -> None:
+        """Compact when more than half is stale: memory follows the ``runs`` in the table."""
+        if len(self._entries) > 2 * runs + _STALE_SLACK:
+            self._entries = [entry for entry in self._entries if entry[2].ticket == entry[1]]
+            heapify(self._entries)
+
+
+class RunTable:
+    """Runs in id order, disjoint, in two parallel lists; each stands in exactly one of two heaps.
+
+    Ensures: READY runs stand in the heap by first id, the others in the heap by deadline; the
+    totals by state and by owner agree with the runs; both heaps hold at most twice the runs plus
+    64 entries after every call. Owned by one ``Consumer``.
+    """
+
+    __slots__ = ("_deadlines", "_firsts", "_leased", "_ready", "_runs", "_totals")
+
+    def __init__(self) -> None:
+        tickets = count()
+        self._firsts: list[int] = []
+        self._runs: list[Run] = []
+        self._ready = _LazyHeap(attrgetter("first"), tickets)
+        self._deadlines = _LazyHeap(attrgetter("deadline"), tickets)
+        self._totals = [0, 0, 0]  # messages, by RunState
+        self._leased: dict[Hashable, int] = {}  # messages inflight, by owner; no zeros
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self._runs)
+
+    def messages(self, state: RunState) -> int:
+        """How many ids are in this state."""
+        return self._totals[state]
+
+    def leased_by(self, owner: Hashable) -> int:
+        """How many ids are inflight to this owner."""
+        return self._leased.get(owner, 0)
+
+    def attempts(self) -> tuple[AttemptRange, ...]:
+        """What was delivered, in id order, neighbours with equal attempts joined."""
+        found: list[AttemptRange] = []
+        first, last, n = 0, -1, 0  # an empty range, which nothing is joined to
+        for run in self._runs:
+            if run.attempt == n and run.first == last + 1:
+                last = run.last
+                continue
+            if n:
+                found.append((first, last, n))
+            first, last, n = run.first, run.last, run.attempt
+        if n:
+            found.append((first, last, n))
+        return tuple(found)
+
+    # -- deliveries
+
+    def lease(self, owner: Hashable, first: int, last: int, deadline: float) -> None:
+        """First delivery of ids above every run in the table."""
+        self._count_lease(owner, last + 1 - first)
+        if self._runs:
+            newest = self._runs[-1]
+            if newest.accepts(first, INFLIGHT, owner, deadline, deadline, 1):
+                newest.extend(last, deadline, deadline)
+                return
+        run = Run(first, last, INFLIGHT, owner, deadline, 1)
+        self._firsts.append(first)
+        self._runs.append(run)
+        self._deadlines.push(run)
+
+    def append_ready(self, first: int, last: int, attempt: int) -> None:
+        """Enter ids above every run in the table as waiting for redelivery (restart)."""
+        run = Run(first, last, READY, None, 0.0, attempt)
+        self._firsts.append(first)
+        self._runs.append(run)
+        self._ready.push(run)
+        self._totals[READY] += last + 1 - first
+
+    def take_ready(
+        self, owner: Hashable, max_count: int, deadline: float
+    ) -> list[AttemptRange]:
+        """Lease up to ``max_count`` ready ids, lowest first.
+
+        Returns: (first, last, attempt with this delivery counted) of each run.
+        """
+        taken: list[AttemptRange] = []
+        runs, firsts = self._runs, self._firsts
+        while max_count > 0 and (run := self._ready.top()) is not None:
+            first = run.first
+            last = min(run.last, first + max_count - 1)
+            whole = last == run.last
+            attempt = run.attempt + 1
+            taken.append((first, last, attempt))
+            max_count -= last + 1 - first
+            self._totals[READY] -= last + 1 - first
+            self._count_lease(owner, last + 1 - first)
+            i = bisect_left(firsts, first)
+            before = runs[i - 1] if i else None
+            if whole:
+                self._ready.pop()
+            else:  # what is left keeps its heap entry, which top() puts right
+                run.first = firsts[i] = last + 1
+            if before is not None and before.accepts(
+                first, INFLIGHT, owner, deadline, deadline, attempt
+            ):
+                before.extend(last, deadline, deadline)
+                if whole:
+                    run.retire()
+                    del runs[i], firsts[i]
+            elif whole:
+                run.state = INFLIGHT
+                run.owner = owner
+                run.deadline = run.earliest = deadline
+                run.attempt = attempt
+                self._deadlines.push(run)
+            else:
+                lease = Run(first, last, INFLIGHT, owner, deadline, attempt)
+                runs.insert(i, lease)
+                firsts.insert(i, first)
+                self._deadlines.push(lease)
+        self._trim()
+        return taken
+
+    # -- ways back
+
+    def give_back(self, owner: Hashable, first: int, last: int) -> int:
+        """Leases of ``owner`` that were never written: READY, with one attempt less.
+
+        Returns: how many ids.
+        """
+        i, j = self._carve(first, last)
+        returned = 0
+        for run in self._runs[i:j]:
+            if run.state is INFLIGHT and run.owner == owner:
+                returned += run.last + 1 - run.first
+                run.attempt -= 1
+                self._to_ready(run)
+        self._settle(i, j)
+        return returned
+
+    def release(self, owner: Hashable) -> int:
+        """All leases of ``owner`` are READY again, attempts kept. Returns how many ids."""
+        released = self.leased_by(owner)
+        if released:
+            self._return([r for r in self._runs if r.state is INFLIGHT and r.owner == owner])
+        return released
+
+    def postpone(
+        self, first: int, last: int, now: float, delay_s: Callable[[int], float]
+    ) -> int:
+        """Leases in the range are DELAYED by ``delay_s(attempt)``, or READY when that is 0."""
+        i, j = self._carve(first, last)
+        postponed = 0
+        for run in self._runs[i:j]:
+            if run.state is INFLIGHT:
+                postponed += run.last + 1 - run.first
+                delay = delay_s(run.attempt)
+                self._to_ready(run)
+                if delay > 0:
+                    self._totals[READY] -= run.last + 1 - run.first
+                    self._totals[DELAYED] += run.last + 1 - run.first
+                    run.state = DELAYED
+                    run.deadline = run.earliest = now + delay
+        self._settle(i, j)
+        return postponed
+
+    def touch(self, first: int, last: int, deadline: float) -> int:
+        """Leases in the range end at ``deadline`` instead, sooner or later than before.
+
+        Returns how many ids.
+        """
+        i, j = self._carve(first, last)
+        touched = 0
+        for run in self._runs[i:j]:
+            if run.state is INFLIGHT:
+                touched += run.last + 1 - run.first
+                if deadline < run.deadline:
+                    run.ticket = None  # its entry would come too late
+                run.deadline = run.earliest = deadline
+        self._settle(i, j)
+        return touched
+
+    def tick(self, now: float) -> bool:
+        """Leases and delays that are due become READY; whether there were any."""
+        due: list[Run] = []
+        while (run := self._deadlines.top()) is not None and run.deadline <= now:
+            self._deadlines.pop()
+            due.append(run)
+        self._return(due)
+        return bool(due)
+
+    def next_deadline(self) -> float | None:
+        """When ``tick`` has work next; None when nothing waits for a time."""
+        run = self._deadlines.top()
+        return None if run is None else run.deadline
+
+    # -- the end
+
+    def remove(self, first: int, last: int, *, delivered_only: bool) -> list[IdRange]:
+        """Take the ids out, whatever their state, and return the spans in which no run is left.
+
+        With ``delivered_only``, runs that were never delivered stay. A span reaches over ids that
+        had left the table before: they are acked already, and one span for many runs keeps the ack
+        set's work linear.
+        """
+        if last < first:
+            return []
+        i = self._index(first)
+        j = bisect_right(self._firsts, last)
+        spans: list[IdRange] = []
+        kept: list[Run] = []
+        span_first: int | None = None  # of the span that is still growing, up to span_last
+        span_last = 0
+        for run in self._runs[i:j]:
+            if delivered_only and run.attempt == 0:
+                kept.append(run)
+                if span_first is not None:
+                    spans.append((span_first, span_last))
+                    span_first = None
+                continue
+            low = run.first if run.first >= first else first
+            span_last = run.last if run.last <= last else last
+            if span_first is None:
+                span_first = low
+            self._discount(run, span_last + 1 - low)
+            if run.first < low:
+                kept.append(run)
+                if run.last > span_last:
+                    kept.append(rest := run.tail(span_last + 1))
+                    self._enqueue(rest)
+                run.last = low - 1
+            elif run.last > span_last:
+                kept.append(run)
+                run.first = span_last + 1
+            else:
+                run.retire()
+        if span_first is not None:
+            spans.append((span_first, span_last))
+        if spans:
+            self._runs[i:j] = kept
+            self._firsts[i:j] = [run.first for run in kept]
+            self._trim()
+        return spans
+
+    # -- inside
+
+    def _index(self, msg_id: int) -> int:
+        """Index of the first run that ends at or above ``msg_id``."""
+        i = bisect_right(self._firsts, msg_id)
+        return i - 1 if i and self._runs[i - 1].last >= msg_id else i
+
+    def _carve(self, first: int, last: int) -> tuple[int, int]:
+        """Split at the edges, so that runs i to j - 1 are exactly what lies in the range.
+
+        Assumes a ``_settle(i, j)`` afterwards, which joins again what did not change.
+        """
+        if last < first:
+            return 0, 0
+        i = self._index(first)
+        if i < len(self._runs) and self._runs[i].first < first:
+            self._split(i, first)
+            i += 1
+        j = bisect_right(self._firsts, last)
+        if j > i and self._runs[j - 1].last > last:
+            self._split(j - 1, last + 1)
+        return i, j
+
+    def _split(self, i: int, at: int) -> None:
+        run = self._runs[i]
+        rest = run.tail(at)
+        run.last = at - 1
+        self._runs.insert(i + 1, rest)
+        self._firsts.insert(i + 1, at)
+        self._enqueue(rest)
+
+    def _return(self, changed: list[Run]) -> None:
+        """Make timed runs READY: a few by looking each up, many with one pass over the table."""
+        for run in changed:
+            self._to_ready(run)
+        if len(changed) * _SINGLY_FACTOR > len(self._runs):
+            self._settle(0, len(self._runs))
+            return
+        for run in changed:
+            i = self._index(run.first)  # of what has absorbed it, when it is already gone
+            self._settle(i, i + 1)
+
+    def _to_ready(self, run: Run) -> None:
+        """Assumes a timed run, and a ``_settle`` over it next, which gives it its heap entry."""
+        self._discount(run, run.last + 1 - run.first)
+        self._totals[READY] += run.last + 1 - run.first
+        run.state = READY
+        run.owner = None
+        run.ticket = None
+
+    def _settle(self, i: int, j: int) -> None:
+        """Join what can be joined around runs i to j - 1, and give every run its heap entry."""
+        if i == j:
+            return
+        low = max(i - 1, 0)
+        span = self._runs[low : j + 1]
+        kept = span[:1]
+        for run in span[1:]:
+            left = kept[-1]
+            if left.accepts(
+                run.first, run.state, run.owner, run.earliest, run.deadline, run.attempt
+            ):
+                left.extend(run.last, run.earliest, run.deadline)
+                run.retire()
+            else:
+                kept.append(run)
+        if len(kept) < len(span):
+            self._runs[low : j + 1] = kept
+            self._firsts[low : j + 1] = [run.first for run in kept]
+        for run in kept:
+            if run.ticket is None:
+                self._enqueue(run)
+        self._trim()
+
+    def _enqueue(self, run: Run) -> None:
+        (self._ready if run.state is READY else self._deadlines).push(run)
+
+    def _trim(self) -> None:
+        self._ready.trim(len(self._runs))
+        self._deadlines.trim(len(self._runs))
+
+    def _count_lease(self, owner: Hashable, messages: int) -> None:
+        self._totals[INFLIGHT] += messages
+        self._leased[owner] = self._leased.get(owner, 0) + messages
+
+    def _discount(self, run: Run, messages: int) -> None:
+        self._totals[run.state] -= messages
+        if run.state is INFLIGHT:
+            left = self._leased[run.owner] - messages
+            if left:
+                self._leased[run.owner] = left
+            else:
+                del self._leased[run.owner]

@@ -1,0 +1,380 @@
+"""One consumer of one topic: what was handed out, what is acked, what comes next.
+
+Joins the ack set, the runs table and the cursor, and is the only place that changes them together.
+Must not know sessions (an owner is any hashable), records, or files: the snapshot is the JSON
+object of storage.md as plain values. Contracts: delivery.md; storage.md, "offsets.json".
+"""
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from toymq_py.consumer.acks import AckSet
+from toymq_py.consumer.inflight import AttemptRange, RunState, RunTable
+from toymq_py.consumer.policy import DeliveryPolicy
+from toymq_py.errors import DamagedData
+from toymq_py.model import MSG_ID_MAX, IdRange
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What DESCRIBE says of a consumer, in messages: ``backlog`` is the sum of the other three."""
+
+    ready: int
+    inflight: int
+    scheduled: int
+    backlog: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSnapshot:
+    """What of a consumer survives a restart.
+
+    ``has_acked`` says whether ``last_acked`` means anything; without it everything below ``start``
+    counts as acked. ``acked_above`` are ranges at or above that point, whether acked or skipped;
+    ``attempts`` the unacked ids that were delivered. Both ascend, overlap neither themselves nor
+    each other.
+    """
+
+    since_ns: int
+    start: int
+    has_acked: bool
+    last_acked: int
+    acked_above: tuple[IdRange, ...]
+    attempts: tuple[AttemptRange, ...]
+
+    @property
+    def floor(self) -> int:
+        """All ids below count as acked, before ``acked_above`` is looked at."""
+        return self.last_acked + 1 if self.has_acked else self.start
+
+    def to_json(self) -> dict[str, Any]:
+        """The consumer's object in ``offsets.json``."""
+        return {
+            "since_ns": self.since_ns,
+            "start": self.start,
+            "has_acked": self.has_acked,
+            "last_acked": self.last_acked,
+            "acked_above": [list(item) for item in self.acked_above],
+            "attempts": [list(item) for item in self.attempts],
+        }
+
+    @classmethod
+    def from_json(cls, value: object) -> "ConsumerSnapshot":
+        """The other way round.
+
+        Raises: DamagedData when a field is missing, unknown, of another type, or contradicts
+            another one.
+        """
+        if not isinstance(value, dict) or value.keys() != _FIELDS:
+            raise DamagedData(f"a consumer must be an object of {', '.join(sorted(_FIELDS))}")
+        has_acked = value["has_acked"]
+        if not isinstance(has_acked, bool):
+            raise DamagedData("has_acked must be true or false")
+        snapshot = cls(
+            since_ns=_u64("since_ns", value["since_ns"]),
+            start=_u64("start", value["start"]),
+            has_acked=has_acked,
+            last_acked=_u64("last_acked", value["last_acked"]),
+            acked_above=tuple(
+                (first, last) for first, last in _rows("acked_above", value["acked_above"], 2)
+            ),
+            attempts=tuple(
+                (first, last, n) for first, last, n in _rows("attempts", value["attempts"], 3)
+            ),
+        )
+        if snapshot.floor < snapshot.start:
+            raise DamagedData("last_acked lies below start")
+        if any(n == 0 for _, _, n in snapshot.attempts):
+            raise DamagedData("attempts must be counted from 1")
+        _check_ascending("acked_above", snapshot.floor, snapshot.acked_above)
+        delivered = [(first, last) for first, last, _ in snapshot.attempts]
+        _check_ascending("attempts", snapshot.floor, delivered)
+        together = sorted([*snapshot.acked_above, *delivered])
+        _check_ascending("acked_above with attempts", snapshot.floor, together)
+        return snapshot
+
+
+class Consumer:
+    """The state of one consumer on one topic. Touched only by the event loop, through its topic.
+
+    With ack floor F (``floor``) and cursor C (``cursor``, the lowest id that was never handed out
+    nor skipped):
+    - F <= C, and neither F nor C is acked;
+    - every id in [F, C) is either in the acked ranges or in exactly one run, never both;
+    - at or above C there are no runs, but maybe acked ranges: ids skipped ahead of their turn.
+
+    ``changes`` counts the changes that a snapshot would show; leases and deadlines are none.
+    """
+
+    __slots__ = ("_acks", "_runs", "changes", "cursor", "has_acked", "name", "since_ns", "start")
+
+    def __init__(self, name: str, *, start: int, since_ns: int) -> None:
+        """A consumer that has seen nothing; ids below ``start`` count as acked."""
+        self.name = name
+        self.start = start
+        self.since_ns = since_ns
+        self.cursor = start
+        self.has_acked = False
+        self.changes = 0
+        self._acks = AckSet(start)
+        self._runs = RunTable()
+
+    @property
+    def floor(self) -> int:
+        """The lowest id that is not acked."""
+        return self._acks.floor
+
+    @property
+    def last_acked(self) -> int:
+        """The id below the floor.
+
+        Means something only with ``has_acked``, and is -1 while id 0 itself is open.
+        """
+        return self._acks.floor - 1
+
+    # -- delivery
+
+    def next_fresh(self, limit: int) -> IdRange | None:
+        """The lowest ids below ``limit`` that were neither handed out nor skipped: one range."""
+        if self.cursor >= limit:
+            return None
+        return self.cursor, self._acks.open_until(self.cursor, limit) - 1
+
+    def take_fresh(self, owner: Hashable, first: int, last: int, deadline: float) -> None:
+        """Lease fresh ids to ``owner``; those between the cursor and ``first`` count as acked.
+
+        Raises: ValueError when ids of the range were handed out or skipped before. What is free,
+            ``next_fresh`` says.
+        """
+        if last < first or first < self.cursor or self._acks.overlaps(first, last):
+            raise ValueError(f"ids {first} to {last} are not fresh, the cursor is {self.cursor}")
+        if first > self.cursor:
+            self._acks.add(self.cursor, first - 1)
+        self._runs.lease(owner, first, last, deadline)
+        self.cursor = self._acks.next_open(last + 1)
+        self.changes += 1
+
+    def has_ready(self) -> bool:
+        """Whether anything waits for redelivery."""
+        return self._runs.messages(RunState.READY) > 0
+
+    def take_ready(self, owner: Hashable, max_count: int, deadline: float) -> list[AttemptRange]:
+        """Lease up to ``max_count`` ids that wait for redelivery, lowest first.
+
+        Returns:
+            (first, last, attempt) of each run, the attempt with this delivery counted.
+        """
+        taken = self._runs.take_ready(owner, max_count, deadline)
+        if taken:
+            self.changes += 1
+        return taken
+
+    def skip(self, first: int, last: int) -> None:
+        """Holes, lost and expired records: the ids count as acked, whatever their state.
+
+        Above the cursor they are remembered, and the cursor passes them in its turn.
+        """
+        self._runs.remove(first, last, delivered_only=False)
+        if self._acks.add(first, last):
+            self.cursor = self._acks.next_open(self.cursor)
+            self.changes += 1
+
+    def drop_below(self, first_id: int) -> int:
+        """Retention removed the ids below ``first_id``: they count as acked.
+
+        Returns: how many were not acked before, delivered or not.
+        """
+        self._runs.remove(self.floor, first_id - 1, delivered_only=False)
+        dropped = self._acks.add(self.floor, first_id - 1)
+        self.cursor = self._acks.next_open(self.cursor)
+        if dropped or first_id > self.start:
+            self.start = max(self.start, first_id)
+            self.changes += 1
+        return dropped
+
+    # -- the ways back
+
+    def unsend(self, owner: Hashable, first: int, last: int) -> None:
+        """Leases of ``owner`` that were never really written: ready again and not counted."""
+        if self._runs.give_back(owner, first, last):
+            self.changes += 1
+
+    def release(self, owner: Hashable) -> int:
+        """The owner is gone: what is inflight to it is ready at once, attempts kept.
+
+        Returns: how many messages.
+        """
+        return self._runs.release(owner)
+
+    def ack(self, ranges: Iterable[IdRange]) -> int:
+        """Take every id that was delivered and is not acked, whatever became of its lease.
+
+        Returns:
+            How many were taken. Ids that were never delivered are left alone.
+        """
+        taken = 0
+        for first, last in ranges:
+            for span_first, span_last in self._runs.remove(first, last, delivered_only=True):
+                taken += self._acks.add(span_first, span_last)
+        if taken:
+            self.has_acked = True
+            self.changes += 1
+        return taken
+
+    def nack(
+        self,
+        ranges: Iterable[IdRange],
+        now: float,
+        delay_s: float | None,
+        policy: DeliveryPolicy,
+    ) -> int:
+        """Give leases back, to be ready after ``delay_s``; None asks the policy's backoff.
+
+        Returns: how many messages.
+        """
+
+        def delay_of(attempt: int) -> float:
+            return policy.backoff_s(attempt) if delay_s is None else delay_s
+
+        return sum(self._runs.postpone(first, last, now, delay_of) for first, last in ranges)
+
+    def touch(self, ranges: Iterable[IdRange], deadline: float) -> int:
+        """Leases in the ranges end at ``deadline`` instead. Returns how many messages."""
+        return sum(self._runs.touch(first, last, deadline) for first, last in ranges)
+
+    def tick(self, now: float) -> bool:
+        """Leases and backoffs that are due at ``now`` end; whether anything became ready."""
+        return self._runs.tick(now)
+
+    def next_deadline(self) -> float | None:
+        """When ``tick`` has work next; None when nothing waits for a time."""
+        return self._runs.next_deadline()
+
+    # -- questions
+
+    @property
+    def inflight(self) -> int:
+        """Messages inflight to all owners."""
+        return self._runs.messages(RunState.INFLIGHT)
+
+    def inflight_of(self, owner: Hashable) -> int:
+        """Messages inflight to this owner."""
+        return self._runs.leased_by(owner)
+
+    def counts(self, next_id: int) -> Counts:
+        """Messages by what they wait for.
+
+        Assumes that nothing at or beyond ``next_id`` was ever delivered.
+        """
+        backlog = self._acks.open_below(next_id)
+        inflight = self.inflight
+        scheduled = self._runs.messages(RunState.DELAYED)
+        return Counts(backlog - inflight - scheduled, inflight, scheduled, backlog)
+
+    # -- moves, and the life across restarts
+
+    def seek(self, target: int, since_ns: int) -> None:
+        """Forget deliveries and acks: below ``target`` all counts as acked, the rest is fresh."""
+        self.start = self.cursor = target
+        self.since_ns = since_ns
+        self.has_acked = False
+        self.changes += 1
+        self._acks = AckSet(target)
+        self._runs = RunTable()
+
+    def snapshot(self) -> ConsumerSnapshot:
+        """What a restart must find again. Leases and deadlines are not part of it."""
+        attempts = self._runs.attempts()
+        acked_above = self._acks.ranges()
+        has_acked = self.has_acked and self.floor > 0  # below 0 there is no last_acked to write
+        if not has_acked and self.floor > self.start:
+            acked_above = ((self.start, self.floor - 1), *acked_above)
+        return ConsumerSnapshot(
+            since_ns=self.since_ns,
+            start=self.start,
+            has_acked=has_acked,
+            last_acked=self.last_acked if has_acked else 0,
+            acked_above=acked_above,
+            attempts=attempts,
+        )
+
+    @classmethod
+    def restore(
+        cls, name: str, snapshot: ConsumerSnapshot, first_id: int, next_id: int
+    ) -> tuple["Consumer", bool]:
+        """A consumer as it was, without leases, cut to what the log holds.
+
+        Delivered ids are ready again with their attempts. Ids below the highest of them that carry
+        no attempts are ready with 0. Everything above it that is not acked stays fresh, also
+        between acked ranges: the cursor is the lowest such id.
+
+        Returns:
+            The consumer, and whether the cut changed anything: ids below ``first_id`` that were
+            not acked, or a position, range or attempt beyond ``next_id``. Raising the start or the
+            floor over ids that were acked is what retention does every day, and no change. A
+            position equal to ``next_id`` is the end of the log.
+        """
+        old_floor = snapshot.floor
+        acks = AckSet(old_floor)
+        for first, last in snapshot.acked_above:
+            acks.add(first, last)
+        lost = acks.open_below(min(first_id, next_id)) > 0
+        beyond = max(
+            snapshot.start,
+            old_floor,
+            *(last + 1 for _, last in snapshot.acked_above),
+            *(last + 1 for _, last, _ in snapshot.attempts),
+        )
+
+        start = min(max(snapshot.start, first_id), next_id)
+        consumer = cls(name, start=start, since_ns=snapshot.since_ns)
+        acks = consumer._acks = AckSet(min(max(old_floor, first_id), next_id))
+        for first, last in snapshot.acked_above:
+            acks.add(first, min(last, next_id - 1))
+        consumer.has_acked = snapshot.has_acked and acks.floor > 0
+        position = acks.floor
+        for first, last, n in snapshot.attempts:
+            first, last = max(first, position), min(last, next_id - 1)
+            if first <= last:
+                consumer._restore_undelivered(position, first)
+                consumer._runs.append_ready(first, last, n)
+                position = last + 1
+        consumer.cursor = acks.next_open(position)
+        return consumer, lost or beyond > next_id
+
+    def _restore_undelivered(self, position: int, limit: int) -> None:
+        """Ids from ``position`` up to ``limit`` that are not acked become ready, attempt 0."""
+        while (position := self._acks.next_open(position)) < limit:
+            until = self._acks.open_until(position, limit)
+            self._runs.append_ready(position, until - 1, 0)
+            position = until
+
+
+_FIELDS = frozenset(("since_ns", "start", "has_acked", "last_acked", "acked_above", "attempts"))
+
+
+def _u64(field: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MSG_ID_MAX:
+        raise DamagedData(f"{field} must hold integers from 0 to {MSG_ID_MAX}")
+    return value
+
+
+def _rows(field: str, value: object, width: int) -> list[list[int]]:
+    if not isinstance(value, list):
+        raise DamagedData(f"{field} must be a list")
+    rows = []
+    for row in value:
+        if not isinstance(row, list) or len(row) != width:
+            raise DamagedData(f"{field} must hold lists of {width} integers")
+        rows.append([_u64(field, item) for item in row])
+    return rows
+
+
+def _check_ascending(field: str, floor: int, ranges: Iterable[IdRange]) -> None:
+    """Raises: DamagedData unless the ranges ascend from ``floor`` and share no id."""
+    position = floor
+    for first, last in ranges:
+        if first < position or last < first:
+            raise DamagedData(f"{field} must ascend from {floor} and not overlap")
+        position = last + 1

@@ -1,0 +1,112 @@
+"""Wires everything: loop, threads, clock, disk, broker, server, signals. The only home of uvloop."""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import resource
+import signal
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from toymq_py.broker import Broker
+from toymq_py.clock import SystemClock
+from toymq_py.config import BrokerOptions
+from toymq_py.server import Server
+from toymq_py.storage.committer import SyncThreads
+from toymq_py.storage.fs import RealFileSystem
+
+logger = logging.getLogger("toymq_py.daemon")
+
+DESCRIPTORS_SPARE = 256
+
+
+class LoopScheduler:
+    """The event loop and the sync threads, as the layers below know them."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._threads = SyncThreads(loop.call_soon_threadsafe)
+        self.soon: Callable[[Callable[[], None]], object] = loop.call_soon
+        self.later: Callable[[float, Callable[[], None]], object] = loop.call_later
+        self.offload = self._threads.offload
+
+    def close(self) -> None:
+        self._threads.close()
+
+
+def serve(options: BrokerOptions, host: str, port: int, ready: Callable[[list[str]], None]) -> None:
+    """Run a broker until SIGTERM or SIGINT; a second signal ends the process at once.
+
+    Args:
+        ready: called with the addresses, ``host:port``, once connections are accepted.
+
+    Raises: DirectoryLocked, DataDirectoryError; OSError when the address cannot be used.
+    """
+    raise_descriptor_limit(options.max_connections)
+    _run(_serve(options, host, port, ready))
+
+
+def _run(main: Coroutine[Any, Any, None]) -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main)
+
+
+async def _serve(
+    options: BrokerOptions, host: str, port: int, ready: Callable[[list[str]], None]
+) -> None:
+    loop = asyncio.get_running_loop()
+    clock = SystemClock()
+    scheduler = LoopScheduler(loop)
+    broker = Broker(options, fs=RealFileSystem(), scheduler=scheduler, clock=clock, rss_bytes=rss_bytes)
+    listeners = Server.bind(host, port)
+    try:
+        broker.open(os.getpid())
+        gc.collect()
+        gc.freeze()  # what recovery made stays; the collector need not look at it again and again
+        server = Server(broker, clock, loop)
+        _handle_signals(loop, server)
+        addresses = ["{}:{}".format(*listener.getsockname()[:2]) for listener in listeners]
+        loop.call_soon(ready, addresses)
+        await server.run(listeners)
+    finally:
+        for listener in listeners:
+            listener.close()
+        scheduler.close()
+        broker.close()
+
+
+def _handle_signals(loop: asyncio.AbstractEventLoop, server: Server) -> None:
+    def stop() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)  # a second signal exits at once
+        server.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+
+
+def raise_descriptor_limit(max_connections: int) -> None:
+    """Raise the soft descriptor limit to the hard one; warn when it is still too low for the connection limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    if soft != resource.RLIM_INFINITY and soft < max_connections + DESCRIPTORS_SPARE:
+        logger.warning("%d descriptors are allowed, fewer than --max-connections %d may need", soft, max_connections)
+
+
+def rss_bytes() -> int:
+    """Resident memory of this process, 0 where it cannot be told."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+

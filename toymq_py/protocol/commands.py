@@ -1,0 +1,484 @@
+"""Commands: one frozen value per verb, a closed union, the header line's grammar and its inverse.
+
+Contract: protocol.md, "Commands". A body is the connection's business; here are header lines.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from toymq_py.errors import BadArgument, RequestError, UnknownCommand
+from toymq_py.model import IdRange, Start, TopicPattern, check_name, is_pattern
+from toymq_py.protocol.frames import (
+    COUNT_MAX,
+    DEFAULT_FETCH_BYTES,
+    NO_KEY,
+    format_ids,
+    is_key,
+    parse_ids,
+    parse_ms,
+    parse_number,
+)
+
+Mode = Literal["exclusive", "shared"]
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    version: int
+    auth: str | None = field(default=None, repr=False)
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """A run of consecutive PUBs to one topic. With any option set it is one record.
+
+    ``keys[i]`` is b"" for none. The first ``hdr`` bytes of a body are its header block.
+    """
+
+    topic: str
+    keys: list[bytes]
+    bodies: list[bytes]
+    hdr: int = 0
+    delay_ms: int | None = None
+    ttl_ms: int | None = None
+    seq: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    topic: str
+    consumer: str
+    window: int | None = None
+    visibility_ms: int | None = None
+    start: Start | None = None
+    mode: Mode | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribe:
+    topic: str
+    consumer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    topic: str
+    consumer: str
+    max_count: int
+    wait_ms: int = 0
+    visibility_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    topic: str
+    consumer: str
+    ids: tuple[IdRange, ...]
+    sync: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Nack:
+    topic: str
+    consumer: str
+    ids: tuple[IdRange, ...]
+    delay_ms: int | None = None
+    dead: bool = False
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    topic: str
+    consumer: str
+    ids: tuple[IdRange, ...]
+    visibility_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    topic: str
+    from_id: int
+    max_count: int
+    max_bytes: int = DEFAULT_FETCH_BYTES
+    wait_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    topic: str
+    at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    topic: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    topic: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Purge:
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seek:
+    topic: str
+    consumer: str
+    start: Start
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    topic: str
+    consumer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Redrive:
+    topic: str
+    ids: tuple[IdRange, ...] | None = None
+    max_count: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    pattern: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Describe:
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Quit:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """One command that was refused before it was understood; it takes that command's place in the order."""
+
+    error: RequestError
+
+
+Command = (
+    Hello | Publish | Subscribe | Unsubscribe | Pull | Ack | Nack | Touch | Pause | Resume | Fetch | Offsets | Create
+    | Config | Delete | Purge | Seek | Forget | Redrive | Topics | Describe | Stats | Ping | Quit | Rejected
+)  # fmt: skip
+
+Options = dict[str, str]
+_SETTING = re.compile(r"[a-z_]{1,64}\Z")
+_WORD = re.compile(r"[!-~]{1,256}\Z")
+
+
+def topic_name(text: str) -> str:
+    """Raises: BadName."""
+    return check_name("topic", text)
+
+
+def topic_or_pattern(text: str) -> str:
+    """Raises: BadName."""
+    if is_pattern(text):
+        TopicPattern(text)
+        return text
+    return check_name("topic", text)
+
+
+def consumer_name(text: str) -> str:
+    """Raises: BadName."""
+    return check_name("consumer", text)
+
+
+def split_options(tokens: list[str], known: frozenset[str] | None) -> Options:
+    """``name=value`` tokens by name; ``known`` None takes any setting's name.
+
+    Raises: BadArgument for an unknown one, one that stands twice, or a token of another form.
+    """
+    options: Options = {}
+    for token in tokens:
+        name, equals, value = token.partition("=")
+        if not equals or (name not in known if known is not None else not _SETTING.match(name)):
+            raise BadArgument(f"{_shown(token)} is no option of this command")
+        if name in options:
+            raise BadArgument(f"{name} stands twice")
+        if not value:
+            raise BadArgument(f"{name} has no value")
+        options[name] = value
+    return options
+
+
+def _shown(token: str) -> str:
+    return token[:40].encode("ascii", "backslashreplace").decode()
+
+
+def _flag(options: Options, name: str) -> bool:
+    value = options.get(name, "0")
+    if value not in ("0", "1"):
+        raise BadArgument(f"{name} is 0 or 1")
+    return value == "1"
+
+
+def _ms(options: Options, name: str, low: int = 0) -> int | None:
+    return parse_ms(name, options[name], low) if name in options else None
+
+
+def _number(options: Options, name: str, low: int, high: int) -> int | None:
+    return parse_number(name, options[name], low, high) if name in options else None
+
+
+def _hello(a: list[str], o: Options) -> Command:
+    return Hello(parse_number("the version", a[0], 0, COUNT_MAX), o.get("auth"), o.get("name"))
+
+
+def _subscribe(a: list[str], o: Options) -> Command:
+    mode = o.get("mode")
+    if mode not in (None, "exclusive", "shared"):
+        raise BadArgument("mode is exclusive or shared")
+    start = Start.parse(o["start"]) if "start" in o else None
+    return Subscribe(
+        topic_or_pattern(a[0]), consumer_name(a[1]), _number(o, "window", 1, COUNT_MAX), _ms(o, "visibility", 1),
+        start, mode,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def _pull(a: list[str], o: Options) -> Command:
+    count = parse_number("max", a[2], 1, COUNT_MAX)
+    return Pull(topic_or_pattern(a[0]), consumer_name(a[1]), count, _ms(o, "wait") or 0, _ms(o, "visibility", 1))
+
+
+def _ack(a: list[str], o: Options) -> Command:
+    return Ack(topic_name(a[0]), consumer_name(a[1]), parse_ids(a[2]), _flag(o, "sync"))
+
+
+def _nack(a: list[str], o: Options) -> Command:
+    reason = o.get("reason")
+    if reason is not None and not _WORD.match(reason):
+        raise BadArgument("reason is one word")
+    return Nack(
+        topic_name(a[0]), consumer_name(a[1]), parse_ids(a[2]), _ms(o, "delay"), _flag(o, "dead"), reason
+    )
+
+
+def _touch(a: list[str], o: Options) -> Command:
+    return Touch(topic_name(a[0]), consumer_name(a[1]), parse_ids(a[2]), _ms(o, "visibility", 1))
+
+
+def _fetch(a: list[str], o: Options) -> Command:
+    from_id = parse_number("a message id", a[1])
+    count = parse_number("max-count", a[2], 1, COUNT_MAX)
+    max_bytes = _number(o, "max_bytes", 1, 1 << 40) or DEFAULT_FETCH_BYTES
+    return Fetch(topic_name(a[0]), from_id, count, max_bytes, _ms(o, "wait") or 0)
+
+
+def _offsets(a: list[str], o: Options) -> Command:
+    return Offsets(topic_name(a[0]), _number(o, "at", 0, 2**63 // 1_000_000))
+
+
+def _redrive(a: list[str], o: Options) -> Command:
+    ids = parse_ids(o["ids"]) if "ids" in o else None
+    return Redrive(topic_name(a[0]), ids, _number(o, "max", 1, COUNT_MAX))
+
+
+@dataclass(frozen=True, slots=True)
+class _Verb:
+    """``args`` positional arguments (at least; ``optional`` more), the options it knows, and how it is built."""
+
+    args: int
+    options: frozenset[str] | None
+    build: Callable[[list[str], Options], Command]
+    optional: int = 0
+
+
+def _verb(args: int, options: str, build: Callable[[list[str], Options], Command], optional: int = 0) -> _Verb:
+    return _Verb(args, frozenset(options.split()), build, optional)
+
+
+VERBS: dict[str, _Verb] = {
+    "HELLO": _verb(1, "auth name", _hello),
+    "SUB": _verb(2, "window visibility start mode", _subscribe),
+    "UNSUB": _verb(2, "", lambda a, o: Unsubscribe(topic_or_pattern(a[0]), consumer_name(a[1]))),
+    "PULL": _verb(3, "wait visibility", _pull),
+    "ACK": _verb(3, "sync", _ack),
+    "NACK": _verb(3, "delay dead reason", _nack),
+    "TOUCH": _verb(3, "visibility", _touch),
+    "PAUSE": _verb(0, "", lambda a, o: Pause()),
+    "RESUME": _verb(0, "", lambda a, o: Resume()),
+    "FETCH": _verb(3, "max_bytes wait", _fetch),
+    "OFFSETS": _verb(1, "at", _offsets),
+    "CREATE": _Verb(1, None, lambda a, o: Create(topic_name(a[0]), o)),
+    "CONFIG": _Verb(1, None, lambda a, o: Config(topic_name(a[0]), o)),
+    "DELETE": _verb(1, "", lambda a, o: Delete(topic_name(a[0]))),
+    "PURGE": _verb(1, "", lambda a, o: Purge(topic_name(a[0]))),
+    "SEEK": _verb(3, "", lambda a, o: Seek(topic_name(a[0]), consumer_name(a[1]), Start.parse(a[2]))),
+    "FORGET": _verb(2, "", lambda a, o: Forget(topic_name(a[0]), consumer_name(a[1]))),
+    "REDRIVE": _verb(1, "ids max", _redrive),
+    "TOPICS": _verb(0, "", lambda a, o: Topics(topic_or_pattern(a[0]) if a else None), optional=1),
+    "DESCRIBE": _verb(1, "", lambda a, o: Describe(topic_name(a[0]))),
+    "STATS": _verb(0, "", lambda a, o: Stats()),
+    "PING": _verb(0, "", lambda a, o: Ping()),
+    "QUIT": _verb(0, "", lambda a, o: Quit()),
+}
+"""Every verb but PUB, which has a body."""
+
+
+def parse_line(line: bytes) -> Command:
+    """The command of a header line without its newline; any verb but PUB.
+
+    Raises: UnknownCommand, BadArgument, BadName.
+    """
+    text = line.decode("latin-1")
+    verb, *tokens = text.split(" ")
+    known = VERBS.get(verb)
+    if known is None:
+        raise UnknownCommand(f"{_shown(verb) or 'an empty line'} is no command here")
+    if not text.isascii() or not text.isprintable():
+        raise BadArgument("a header line is printable ASCII")
+    if "" in tokens:
+        raise BadArgument("tokens are separated by exactly one space")
+    args, rest = tokens[: known.args], tokens[known.args :]
+    if len(args) < known.args:
+        raise BadArgument(f"{verb} takes {known.args} arguments, not {len(args)}")
+    if known.optional and rest:
+        args, rest = [*args, rest[0]], rest[1:]
+    return known.build(args, split_options(rest, known.options))
+
+
+PUB_OPTIONS = frozenset(("hdr", "delay", "ttl", "seq"))
+
+
+def build_publish(topic: str, key: bytes, options: list[str], body_len: int) -> Publish:
+    """A single PUB with options, its body still to come.
+
+    Raises: BadArgument.
+    """
+    found = split_options(options, PUB_OPTIONS)
+    hdr = _number(found, "hdr", 0, body_len) or 0
+    delay_ms, ttl_ms = _ms(found, "delay"), _ms(found, "ttl", 1)
+    return Publish(topic, [key], [], hdr, delay_ms, ttl_ms, _number(found, "seq", 0, 2**64 - 1))
+
+
+def _line(verb: str, *args: object, **options: object) -> bytes:
+    shown = [f"{name}={value}" for name, value in options.items() if value is not None]
+    return " ".join([verb, *map(str, args), *shown]).encode("ascii") + b"\n"
+
+
+def encode_command(command: Command) -> bytes:  # noqa: PLR0911, PLR0912 (one arm a verb)
+    """A command's bytes, with bodies; the inverse of the server's parser.
+
+    Raises: BadName, BadArgument for what the grammar cannot carry; nothing is ever sent that would be read as something
+        else. TypeError for ``Rejected``, which is no command of a client.
+    """
+    data = _encode(command)
+    if not isinstance(command, Publish):
+        head = data[:-1]
+        parse_line(head)  # a newline or space inside an argument must not become a second command
+    return data
+
+
+def _encode(command: Command) -> bytes:  # noqa: PLR0911, PLR0912
+    match command:
+        case Publish():
+            return _encode_publish(command)
+        case Hello(version, auth, name):
+            return _line("HELLO", version, auth=auth, name=name)
+        case Subscribe(topic, consumer, window, visibility_ms, start, mode):
+            return _line("SUB", topic, consumer, window=window, visibility=visibility_ms, start=start, mode=mode)
+        case Unsubscribe(topic, consumer):
+            return _line("UNSUB", topic, consumer)
+        case Pull(topic, consumer, max_count, wait_ms, visibility_ms):
+            return _line("PULL", topic, consumer, max_count, wait=wait_ms or None, visibility=visibility_ms)
+        case Ack(topic, consumer, ids, sync):
+            return _line("ACK", topic, consumer, format_ids(ids), sync=1 if sync else None)
+        case Nack(topic, consumer, ids, delay_ms, dead, reason):
+            flags = {"delay": delay_ms, "dead": 1 if dead else None, "reason": reason}
+            return _line("NACK", topic, consumer, format_ids(ids), **flags)
+        case Touch(topic, consumer, ids, visibility_ms):
+            return _line("TOUCH", topic, consumer, format_ids(ids), visibility=visibility_ms)
+        case Fetch(topic, from_id, max_count, max_bytes, wait_ms):
+            limit = max_bytes if max_bytes != DEFAULT_FETCH_BYTES else None
+            return _line("FETCH", topic, from_id, max_count, max_bytes=limit, wait=wait_ms or None)
+        case Offsets(topic, at_ms):
+            return _line("OFFSETS", topic, at=at_ms)
+        case Create(topic, settings):
+            return _line("CREATE", topic, **settings)
+        case Config(topic, settings):
+            return _line("CONFIG", topic, **settings)
+        case Seek(topic, consumer, start):
+            return _line("SEEK", topic, consumer, start)
+        case Forget(topic, consumer):
+            return _line("FORGET", topic, consumer)
+        case Redrive(topic, ids_or_none, max_or_none):
+            return _line("REDRIVE", topic, ids=format_ids(ids_or_none) if ids_or_none else None, max=max_or_none)
+        case Topics(pattern):
+            return _line("TOPICS", *([pattern] if pattern is not None else []))
+        case Delete(topic):
+            return _line("DELETE", topic)
+        case Purge(topic):
+            return _line("PURGE", topic)
+        case Describe(topic):
+            return _line("DESCRIBE", topic)
+        case Pause() | Resume() | Stats() | Ping() | Quit():
+            return _line(type(command).__name__.upper())
+        case Rejected():
+            raise TypeError("Rejected is an event of the server, not a command")
+
+
+def _encode_publish(command: Publish) -> bytes:
+    topic_name(command.topic)
+    options = b"".join(
+        b" %b=%d" % (name, value)
+        for name, value in (
+            (b"hdr", command.hdr or None),
+            (b"delay", command.delay_ms),
+            (b"ttl", command.ttl_ms),
+            (b"seq", command.seq),
+        )
+        if value is not None
+    )
+    if options and len(command.keys) != 1:
+        raise BadArgument("a PUB with options is one record")
+    head = b"PUB " + command.topic.encode()
+    parts = []
+    for key, body in zip(command.keys, command.bodies, strict=True):
+        if key and not is_key(key):
+            raise BadArgument("a key is 1 to 512 bytes of printable ASCII without space, and not -")
+        parts.append(b"%b %b %d%b\n%b\n" % (head, key or NO_KEY, len(body), options, body))
+    return b"".join(parts)
+
+

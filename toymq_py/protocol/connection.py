@@ -1,0 +1,512 @@
+"""The two ends of a connection as pure state: bytes in, events out; no clock, no socket.
+
+Contract: protocol.md, "Framing" and "Errors". Any split of a byte stream gives the same events. Nothing is allocated for a
+length before the length is checked, and what arrives a byte at a time costs linear time.
+"""
+
+from enum import Enum
+
+from toymq_py.errors import (
+    BadArgument,
+    BadFraming,
+    BadName,
+    LineTooLong,
+    PayloadTooLarge,
+    ProtocolViolation,
+    RequestError,
+)
+from toymq_py.model import DEFAULT_MAX_PAYLOAD
+from toymq_py.protocol.commands import (
+    Ack,
+    Command,
+    Publish,
+    Rejected,
+    build_publish,
+    consumer_name,
+    parse_line,
+    topic_name,
+)
+from toymq_py.protocol.frames import DRAIN_BYTES_MAX, LINE_BYTES_MAX, NO_KEY, PRINTABLE, is_key
+from toymq_py.protocol.replies import (
+    BatchReply,
+    ClosedPush,
+    DupReply,
+    ErrReply,
+    HelloReply,
+    JsonReply,
+    MessagePush,
+    OffsetsReply,
+    OkReply,
+    PongReply,
+    Reply,
+)
+
+TOPICS_CACHED_MAX = 4096
+LENGTH_DIGITS_MAX = 20
+IDS_DIGITS_FAST = 18
+"""Message ids of so many digits are below 2^64 without looking."""
+NEWLINE = 10
+
+
+class _State(Enum):
+    LINE = "a header line is next"
+    BODY = "the body of an accepted PUB is next"
+    DRAIN = "the body of a refused command is dropped"
+    FAILED = "a fatal error was reported; nothing more is read"
+
+
+class _Buffer:
+    """Bytes that arrived and are not consumed yet.
+
+    ``data`` is ``bytes``, which parse fastest. While more is awaited than is there, arrivals are collected in a bytearray and
+    joined once, so that a body that trickles in costs linear time.
+    """
+
+    __slots__ = ("_more", "data", "pos", "wanted")
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.pos = 0
+        self.wanted = 0
+        self._more: bytearray | None = None
+
+    def __len__(self) -> int:
+        return len(self.data) - self.pos + (len(self._more) if self._more is not None else 0)
+
+    def add(self, data: bytes) -> None:
+        if self._more is not None:
+            self._more += data
+            if len(self) >= self.wanted:
+                self.data = self.data[self.pos :] + bytes(self._more) if self.pos < len(self.data) else bytes(self._more)
+                self.pos = 0
+                self._more = None
+        elif self.pos == len(self.data):
+            self.data = data
+            self.pos = 0
+        else:
+            self.data = self.data[self.pos :] + data
+            self.pos = 0
+
+    def want(self, length: int) -> None:
+        """Nothing can be done before ``length`` bytes are there."""
+        self.wanted = length
+        if self._more is None and len(self.data) - self.pos < length:
+            self._more = bytearray(self.data[self.pos :])
+            self.data, self.pos = b"", 0
+
+    def join(self) -> None:
+        """Make everything that arrived parseable (the stream ended)."""
+        if self._more is not None:
+            self.data, self.pos, self._more = bytes(self._more), 0, None
+
+
+class ServerConnection:
+    """The broker's end: command bytes in, ``Command`` values out."""
+
+    def __init__(self, max_payload: int = DEFAULT_MAX_PAYLOAD) -> None:
+        """``max_payload`` in bytes, headers included; at most 64 MiB."""
+        self._max_payload = max_payload
+        self._buffer = _Buffer()
+        self._state = _State.LINE
+        self._pending: Publish | None = None  # its body comes next
+        self._body_len = 0
+        self._drain_left = 0
+        self._drain_frames = False
+        self._ended = False
+        self._topics: dict[bytes, str] = {}
+        self._names: dict[tuple[bytes, bytes], tuple[str, str]] = {}
+
+    @property
+    def buffered_bytes(self) -> int:
+        return len(self._buffer)
+
+    @property
+    def failed(self) -> bool:
+        """A fatal error was reported."""
+        return self._state is _State.FAILED
+
+    @property
+    def ended_torn(self) -> bool | None:
+        """After the end of the stream: whether it came inside a frame. None before."""
+        if not self._ended:
+            return None
+        return self._state in (_State.BODY, _State.DRAIN) or (self._state is _State.LINE and len(self._buffer) > 0)
+
+    def receive_data(self, data: bytes) -> None:
+        """More bytes of the stream. What follows a fatal error is dropped."""
+        if self._state is _State.DRAIN:
+            # Dropped as it comes: never buffered. The body's own newline stays to be checked.
+            taken = min(self._drain_left - 1, len(data)) if not len(self._buffer) else 0
+            if taken > 0:
+                self._drain_left -= taken
+                data = data[taken:]
+        if self._state is not _State.FAILED and data:
+            self._buffer.add(data)
+
+    def receive_eof(self) -> None:
+        """The stream ended. A partial command is never executed."""
+        self._ended = True
+
+    def next_commands(self, max_commands: int = 512) -> list[Command]:
+        """Up to so many commands of what has arrived (each PUB of a run counts); [] when more bytes are needed."""
+        commands: list[Command] = []
+        left = max_commands
+        while left > 0:
+            if self._state is _State.LINE:
+                done = self._parse_publishes(commands, left)
+                left -= done
+                left -= self._parse_acks(commands, left)
+                if left <= 0:
+                    break
+                if not self._parse_one(commands):
+                    break
+                left -= 1
+            elif self._state is _State.BODY:
+                if not self._parse_body(commands):
+                    break
+                left -= 1
+            elif self._state is _State.DRAIN:
+                if not self._drain():
+                    break
+            else:
+                break
+        return commands
+
+    # -- the hot path
+
+    def _parse_publishes(self, commands: list[Command], max_count: int) -> int:
+        """Runs of PUBs without options whose bodies are there. Stops at anything else and leaves it to ``_parse_one``.
+
+        Returns: how many PUBs.
+        """
+        buffer = self._buffer
+        data, pos = buffer.data, buffer.pos
+        end = len(data)
+        find = data.find
+        left = max_count
+        while left > 0:
+            line_end = find(b"\n", pos, pos + LINE_BYTES_MAX)
+            if line_end < 0:
+                break
+            tokens = data[pos:line_end].split(b" ")
+            if len(tokens) != 4 or tokens[0] != b"PUB":
+                break
+            name = tokens[1]
+            topic = self._topics.get(name) or self._learn_topic(name)
+            if topic is None:
+                break
+            keys: list[bytes] = []
+            bodies: list[bytes] = []
+            starts: list[int] = []
+            add_key, add_body, add_start = keys.append, bodies.append, starts.append
+            known_length = b""
+            size = 0
+            while left > 0:
+                if len(tokens) != 4 or tokens[0] != b"PUB" or tokens[1] != name:
+                    break
+                length = tokens[3]
+                if length != known_length:
+                    if not length.isdigit() or len(length) > LENGTH_DIGITS_MAX or int(length) > self._max_payload:
+                        break
+                    known_length, size = length, int(length)
+                body_at = line_end + 1
+                stop = body_at + size
+                if stop >= end or data[stop] != NEWLINE:
+                    break
+                add_start(pos)
+                add_key(tokens[2])
+                add_body(data[body_at:stop])
+                left -= 1
+                pos = stop + 1
+                line_end = find(b"\n", pos, pos + LINE_BYTES_MAX)
+                if line_end < 0:
+                    break
+                tokens = data[pos:line_end].split(b" ")
+            if not keys:
+                break
+            good = self._check_keys(keys)
+            bad = good < len(keys)
+            if bad:  # the run ends before the bad key; that PUB is refused where it stands
+                pos = starts[good]
+                left += len(keys) - good
+                del keys[good:], bodies[good:]
+            if keys:
+                if NO_KEY in keys:
+                    keys = [b"" if key == NO_KEY else key for key in keys]
+                commands.append(Publish(topic, keys, bodies))
+            if bad:
+                break
+        buffer.pos = pos
+        return max_count - left
+
+    def _parse_acks(self, commands: list[Command], max_count: int) -> int:
+        """Plain ACKs of one id or one range. Stops at anything else and leaves it to ``_parse_one``.
+
+        Returns: how many.
+        """
+        buffer = self._buffer
+        data, pos = buffer.data, buffer.pos
+        find = data.find
+        left = max_count
+        while left > 0 and data[pos : pos + 4] == b"ACK ":
+            line_end = find(b"\n", pos, pos + LINE_BYTES_MAX)
+            if line_end < 0:
+                break
+            tokens = data[pos + 4 : line_end].split(b" ")
+            if len(tokens) != 3:
+                break
+            first, dash, last = tokens[2].partition(b"-")
+            if not first.isdigit() or len(first) > IDS_DIGITS_FAST or len(last) > IDS_DIGITS_FAST:
+                break
+            low = high = int(first)
+            if dash:
+                if not last.isdigit():
+                    break
+                high = int(last)
+                if high < low:
+                    break
+            names = self._names.get((tokens[0], tokens[1])) or self._learn_names(tokens[0], tokens[1])
+            if names is None:
+                break
+            commands.append(Ack(names[0], names[1], ((low, high),)))
+            left -= 1
+            pos = line_end + 1
+        buffer.pos = pos
+        return max_count - left
+
+    @staticmethod
+    def _check_keys(keys: list[bytes]) -> int:
+        """How many keys from the first on are legal (or none at all, ``-``)."""
+        if not b"".join(keys).translate(None, PRINTABLE) and all(keys) and max(map(len, keys)) <= 512:
+            return len(keys)
+        return next(i for i, key in enumerate(keys) if key != NO_KEY and not is_key(key))
+
+    def _learn_names(self, topic: bytes, consumer: bytes) -> tuple[str, str] | None:
+        try:
+            names = topic_name(topic.decode("latin-1")), consumer_name(consumer.decode("latin-1"))
+        except BadName:
+            return None
+        if len(self._names) >= TOPICS_CACHED_MAX:
+            self._names.clear()
+        self._names[topic, consumer] = names
+        return names
+
+    def _learn_topic(self, name: bytes) -> str | None:
+        try:
+            topic = topic_name(name.decode("latin-1"))
+        except BadName:
+            return None
+        if len(self._topics) >= TOPICS_CACHED_MAX:
+            self._topics.clear()
+        self._topics[name] = topic
+        return topic
+
+    # -- everything else, a command at a time
+
+    def _parse_one(self, commands: list[Command]) -> bool:
+        """One header line. Returns: False when more bytes are needed, or nothing will ever come."""
+        buffer = self._buffer
+        at = buffer.data.find(b"\n", buffer.pos, buffer.pos + LINE_BYTES_MAX)
+        if at < 0:
+            if len(buffer.data) - buffer.pos >= LINE_BYTES_MAX:
+                self._fail(commands, LineTooLong(f"a header line has at most {LINE_BYTES_MAX} bytes"))
+            return False
+        line = buffer.data[buffer.pos : at]
+        buffer.pos = at + 1
+        if line.endswith(b"\r"):
+            line = line[:-1]
+        if line == b"PUB" or line.startswith(b"PUB "):
+            return self._begin_publish(line, commands)
+        try:
+            commands.append(parse_line(line))
+        except RequestError as error:
+            commands.append(Rejected(error))
+        return True
+
+    def _begin_publish(self, line: bytes, commands: list[Command]) -> bool:
+        """A PUB's header. Its body follows, whatever is wrong with the header, so its length comes first."""
+        tokens = line.split(b" ")
+        length = tokens[3] if len(tokens) > 3 else b""
+        if not length.isdigit():
+            self._fail(commands, BadFraming("PUB <topic> <key> <len>: without a length there is no next frame"))
+            return False
+        size = int(length) if len(length) <= LENGTH_DIGITS_MAX else 1 << 64
+        error: RequestError | None = None
+        if size > self._max_payload:
+            error = PayloadTooLarge(
+                f"the payload has at most {self._max_payload} bytes (--max-payload)", fatal=size > DRAIN_BYTES_MAX
+            )
+            if error.fatal:
+                self._fail(commands, error)
+                return False
+        else:
+            try:
+                self._pending = self._publish_head(tokens, size)
+                self._body_len = size
+            except RequestError as refused:
+                error = refused
+        if error is None:
+            self._state = _State.BODY
+            return self._parse_body(commands)
+        commands.append(Rejected(error))
+        self._state = _State.DRAIN
+        self._drain_left = size + 1
+        return True
+
+    @staticmethod
+    def _publish_head(tokens: list[bytes], size: int) -> Publish:
+        topic = topic_name(tokens[1].decode("latin-1"))
+        key = tokens[2]
+        if key != NO_KEY and not is_key(key):
+            raise BadArgument("a key is 1 to 512 bytes of printable ASCII without space, and - for none")
+        options = [token.decode("latin-1") for token in tokens[4:]]
+        return build_publish(topic, b"" if key == NO_KEY else key, options, size)
+
+    def _parse_body(self, commands: list[Command]) -> bool:
+        buffer = self._buffer
+        stop = buffer.pos + self._body_len
+        if stop >= len(buffer.data):
+            buffer.want(self._body_len + 1)
+            return False
+        if buffer.data[stop] != NEWLINE:
+            self._fail(commands, BadFraming("a body is followed by a newline"))
+            return False
+        assert self._pending is not None
+        self._pending.bodies.append(buffer.data[buffer.pos : stop])
+        commands.append(self._pending)
+        self._pending = None
+        buffer.pos = stop + 1
+        self._state = _State.LINE
+        return True
+
+    def _drain(self) -> bool:
+        buffer = self._buffer
+        taken = min(self._drain_left - 1, len(buffer.data) - buffer.pos)
+        buffer.pos += taken
+        self._drain_left -= taken
+        if buffer.pos == len(buffer.data):
+            return False
+        if buffer.data[buffer.pos] != NEWLINE:
+            self._state = _State.FAILED  # the refusal was said already, and the stream has no next frame
+            return False
+        buffer.pos += 1
+        self._state = _State.LINE
+        return True
+
+    def _fail(self, commands: list[Command], error: RequestError) -> None:
+        commands.append(Rejected(error))
+        self._state = _State.FAILED
+        self._buffer = _Buffer()
+
+
+class ClientConnection:
+    """A client's end: reply bytes in, ``Reply`` values out."""
+
+    BODY_BYTES_MAX = 256 * 1024 * 1024
+    """What a broker may announce before we stop believing it."""
+
+    def __init__(self) -> None:
+        self._buffer = _Buffer()
+        self._head: list[bytes] = []  # of the frame whose body comes next
+        self._body_len = -1
+
+    @property
+    def idle(self) -> bool:
+        """Nothing of an unfinished frame is here."""
+        return self._body_len < 0 and not len(self._buffer)
+
+    def receive_data(self, data: bytes) -> None:
+        self._buffer.add(data)
+
+    def next_replies(self) -> list[Reply]:
+        """Every complete reply and push, in order.
+
+        Raises: ProtocolViolation: the other end is no toymq broker of this version.
+        """
+        replies: list[Reply] = []
+        buffer = self._buffer
+        while True:
+            if self._body_len < 0:
+                data = buffer.data
+                at = data.find(b"\n", buffer.pos, buffer.pos + LINE_BYTES_MAX)
+                if at < 0:
+                    if len(data) - buffer.pos >= LINE_BYTES_MAX:
+                        raise ProtocolViolation("the broker sent a line that never ends")
+                    return replies
+                line = data[buffer.pos : at]
+                buffer.pos = at + 1
+                reply = self._line(line)
+                if reply is not None:
+                    replies.append(reply)
+                continue
+            stop = buffer.pos + self._body_len
+            if stop >= len(buffer.data):
+                buffer.want(self._body_len + 1)
+                return replies
+            if buffer.data[stop] != NEWLINE:
+                raise ProtocolViolation("the broker sent a body without its newline")
+            replies.append(self._with_body(buffer.data[buffer.pos : stop]))
+            buffer.pos = stop + 1
+            self._body_len = -1
+
+    def _line(self, line: bytes) -> Reply | None:
+        """A reply without body, or None when a body follows."""
+        tokens = line.rstrip(b"\r").split(b" ")
+        try:
+            match tokens:
+                case [b"OK", value]:
+                    return OkReply(_number(value))
+                case [b"DUP", value]:
+                    return DupReply(_number(value))
+                case [b"MSG", _, _, _, _, _, length, *_]:
+                    self._expect(tokens, length)
+                    return None
+                case [b"ERR", code, *text]:
+                    return ErrReply(code.decode("ascii"), b" ".join(text).decode("ascii", "replace"))
+                case [b"PONG"]:
+                    return PongReply()
+                case [b"JSON", length] | [b"BATCH", _, _, _, length]:
+                    self._expect(tokens, length)
+                    return None
+                case [b"CLOSED", topic, consumer, code]:
+                    return ClosedPush(topic.decode("ascii"), consumer.decode("ascii"), code.decode("ascii"))
+                case [b"OFFSETS", topic, first_id, next_id]:
+                    return OffsetsReply(topic.decode("ascii"), _number(first_id), _number(next_id))
+                case [b"HELLO", version, *options]:
+                    found = dict(option.decode("ascii").split("=", 1) for option in options)
+                    return HelloReply(_number(version), found["server"], int(found["max_payload"]))
+        except (ValueError, KeyError):
+            pass
+        raise ProtocolViolation(f"this is no toymq broker: it says {line[:60]!r}")
+
+    def _expect(self, tokens: list[bytes], length: bytes) -> None:
+        self._head = tokens
+        self._body_len = _number(length)
+        if self._body_len > self.BODY_BYTES_MAX:
+            raise ProtocolViolation(f"the broker announced a body of {self._body_len} bytes")
+
+    def _with_body(self, body: bytes) -> Reply:
+        head = self._head
+        try:
+            if head[0] == b"MSG":
+                hdr = 0
+                for option in head[7:]:
+                    name, _, value = option.partition(b"=")
+                    if name == b"hdr":
+                        hdr = _number(value)
+                key = b"" if head[5] == NO_KEY else head[5]
+                return MessagePush(
+                    head[1].decode("ascii"), _number(head[2]), _number(head[3]), _number(head[4]), key,
+                    body[:hdr], body[hdr:],
+                )  # fmt: skip
+            if head[0] == b"JSON":
+                return JsonReply(body)
+            return BatchReply(head[1].decode("ascii"), _number(head[2]), _number(head[3]), body)
+        except ValueError:
+            raise ProtocolViolation(f"this is no toymq broker: it says {b' '.join(head)[:60]!r}") from None
+
+
+def _number(token: bytes) -> int:
+    if not token.isdigit():
+        raise ValueError(token)
+    return int(token)

@@ -1,0 +1,61 @@
+"""Limits and small grammar that both ends of the wire share.
+
+Contract: protocol.md, "Framing".
+"""
+
+from toymq_py.errors import BadArgument
+from toymq_py.model import DURATION_MS_MAX, KEY_BYTES_MAX, MSG_ID_MAX, IdRange
+
+LINE_BYTES_MAX = 4096
+"""A header line with its newline; holds while the line is still arriving."""
+DRAIN_BYTES_MAX = 64 * 1024 * 1024
+"""An announced body up to here is read and dropped when it is refused; beyond, the connection ends."""
+COUNT_MAX = 2**31 - 1
+DEFAULT_FETCH_BYTES = 1024 * 1024
+
+NO_KEY = b"-"
+PRINTABLE = bytes(range(0x21, 0x7F))
+"""ASCII that may stand in a token."""
+
+
+def parse_number(what: str, text: str, low: int = 0, high: int = MSG_ID_MAX) -> int:
+    """An unsigned decimal; ``int`` alone would take "1_0", "+5" and " 5".
+
+    Raises: BadArgument.
+    """
+    if not (text.isascii() and text.isdigit() and len(text) <= 20 and low <= int(text) <= high):
+        raise BadArgument(f"{what} is a whole number from {low} to {high}")
+    return int(text)
+
+
+def parse_ms(what: str, text: str, low: int = 0) -> int:
+    """Milliseconds, at most ten years. Raises: BadArgument."""
+    return parse_number(what, text, low, DURATION_MS_MAX)
+
+
+def parse_ids(text: str) -> tuple[IdRange, ...]:
+    """``7``, ``3-9`` or ``3-9,12,20-31``: ascending, not overlapping.
+
+    Raises: BadArgument.
+    """
+    ranges = []
+    below = -1
+    for part in text.split(","):
+        first_text, dash, last_text = part.partition("-")
+        first = parse_number("a message id", first_text)
+        last = parse_number("a message id", last_text) if dash else first
+        if first <= below or last < first:
+            raise BadArgument("message ids ascend: 7 or 3-9 or 3-9,12,20-31")
+        ranges.append((first, last))
+        below = last
+    return tuple(ranges)
+
+
+def format_ids(ranges: tuple[IdRange, ...]) -> str:
+    """The inverse of ``parse_ids``."""
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
+
+
+def is_key(key: bytes) -> bool:
+    """1 to 512 bytes of printable ASCII without space; not the single character ``-``."""
+    return 1 <= len(key) <= KEY_BYTES_MAX and key != NO_KEY and not key.translate(None, PRINTABLE)

@@ -1,0 +1,182 @@
+"""The TCP listener: accepts, counts, backs off, shuts down.
+
+Contract: delivery.md, "Sessions" (accept loop, shutdown). Owns the sessions' tasks; knows no command.
+"""
+
+import asyncio
+import errno
+import logging
+import socket
+from contextlib import suppress
+
+from toymq_py.broker import Broker
+from toymq_py.clock import Clock
+from toymq_py.errors import TooManyConnections
+from toymq_py.session import Session, SessionProtocol, refuse
+
+logger = logging.getLogger("toymq_py.server")
+
+BACKLOG = 4096  # the default of 100 throttles a burst of connects to 200 a second
+ACCEPTS_PER_PASS = 64
+BACK_OFF_MIN_S = 0.01
+BACK_OFF_MAX_S = 1.0
+KEEPALIVE_S = 15
+KEEPALIVE_PROBES = 3
+USER_TIMEOUT_MS = 30_000
+NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Server:
+    """Serves one broker on one address. ``run`` until ``stop``."""
+
+    def __init__(self, broker: Broker, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+        self._broker = broker
+        self._clock = clock
+        self._loop = loop
+        self._sessions: dict[Session, None] = {}
+        self._numbers = 0
+        self._stopping = asyncio.Event()
+        self._tasks: asyncio.TaskGroup | None = None
+        self._ticker: asyncio.TimerHandle | None = None
+        broker.on_deadline = self._arm_ticker
+
+    @staticmethod
+    def bind(host: str, port: int) -> list[socket.socket]:
+        """Listening sockets for every address of ``host``. Raises: OSError."""
+        sockets: list[socket.socket] = []
+        try:
+            for family, kind, proto, _, address in socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            ):
+                listener = socket.socket(family, kind, proto)
+                sockets.append(listener)
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                if port == 0 and len(sockets) > 1:
+                    address = (address[0], sockets[0].getsockname()[1], *address[2:])
+                listener.bind(address)
+                listener.listen(BACKLOG)
+                listener.setblocking(False)
+        except OSError:
+            for listener in sockets:
+                listener.close()
+            raise
+        return sockets
+
+    async def run(self, listeners: list[socket.socket]) -> None:
+        """Accept and serve until ``stop``, then shut down gracefully (delivery.md, "Shutdown")."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            acceptors = [tasks.create_task(self._accept(listener)) for listener in listeners]
+            await self._stopping.wait()
+            for acceptor in acceptors:
+                acceptor.cancel()
+            for listener in listeners:
+                listener.close()
+            await self._drain()
+        if self._ticker is not None:
+            self._ticker.cancel()
+
+    def stop(self) -> None:
+        """Begin the shutdown. Idempotent."""
+        self._stopping.set()
+
+    # -- accepting
+
+    async def _accept(self, listener: socket.socket) -> None:
+        """Accept for ever. Out of descriptors it backs off and says so once; nobody who is connected notices."""
+        back_off_s = 0.0
+        while True:
+            try:
+                connection, _ = await self._loop.sock_accept(listener)
+            except OSError as error:
+                if error.errno not in NO_DESCRIPTORS:
+                    logger.warning("accept failed: %s", error)
+                elif not back_off_s:
+                    logger.error("no descriptors left (%s): accepting waits", error.strerror)
+                back_off_s = min(max(2 * back_off_s, BACK_OFF_MIN_S), BACK_OFF_MAX_S)
+                await asyncio.sleep(back_off_s)
+                continue
+            back_off_s = 0.0
+            try:
+                _set_options(connection)
+                await self._loop.connect_accepted_socket(
+                    lambda: SessionProtocol(self._accepted), connection
+                )
+            except OSError:
+                connection.close()  # gone again already
+
+    def _accepted(self, protocol: SessionProtocol) -> Session | None:
+        """A connection stands. None refuses it: the reason is written and the connection closed."""
+        broker = self._broker
+        if len(self._sessions) >= broker.options.max_connections or self._tasks is None:
+            limit = broker.options.max_connections
+            refuse(protocol.transport, TooManyConnections(f"{limit} connections are the limit (--max-connections)"))
+            broker.metrics.error_total += 1
+            return None
+        self._numbers += 1
+        session = Session(self._numbers, protocol.transport, broker, self._clock, self._loop)
+        self._sessions[session] = None
+        broker.metrics.connections += 1
+        broker.metrics.connections_total += 1
+        self._tasks.create_task(self._serve(session))
+        return session
+
+    async def _serve(self, session: Session) -> None:
+        """A session's own failure is its own: it is logged and its connection closed, nobody else notices."""
+        try:
+            await session.run()
+        except Exception:
+            logger.exception("session %d ended by a bug", session.number)
+        finally:
+            del self._sessions[session]
+            self._broker.metrics.connections -= 1
+
+    # -- time
+
+    def _arm_ticker(self, at: float) -> None:
+        if self._ticker is not None:
+            self._ticker.cancel()
+        delay_s = max(at - self._clock.monotonic(), 0.0)
+        self._ticker = self._loop.call_later(delay_s, self._tick)
+
+    def _tick(self) -> None:
+        self._ticker = None
+        following = self._broker.tick(self._clock.monotonic())
+        if following is not None:
+            self._arm_ticker(following)
+
+    # -- shutdown
+
+    async def _drain(self) -> None:
+        """Stop delivering, take the acks that still arrive, commit, flush."""
+        broker = self._broker
+        deadline = self._loop.time() + broker.options.shutdown_timeout_ms / 1000
+        owed = {session: session.inflight() for session in self._sessions}
+        broker.stop_deliveries()
+        for session, subscriptions in owed.items():
+            session.shut_down(subscriptions)
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                while self._sessions:
+                    await next(iter(self._sessions)).finished.wait()
+        finished = self._loop.create_future()
+        broker.finish(lambda: finished.done() or finished.set_result(None))
+        await finished
+        for session in list(self._sessions):
+            session.abort()
+
+
+def _set_options(connection: socket.socket) -> None:
+    """A dead peer must not hold an exclusive consumer: it is found out within about a minute."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", KEEPALIVE_S),
+        ("TCP_KEEPINTVL", KEEPALIVE_S),
+        ("TCP_KEEPCNT", KEEPALIVE_PROBES),
+        ("TCP_USER_TIMEOUT", USER_TIMEOUT_MS),
+    ):
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

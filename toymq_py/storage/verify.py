@@ -1,0 +1,164 @@
+"""Check every byte of a data directory, offline. Changes nothing.
+
+Contract: storage.md ("`toymq verify DIR` checks every byte offline"). The same scan as recovery, reported instead of mended.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from toymq_py.errors import DamagedData
+from toymq_py.storage import offsets
+from toymq_py.storage.fs import FileSystem
+from toymq_py.storage.segment import load_sidecar, parse_segment_name, scan_segment
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing worth saying. ``damage``: something that should be there is not; otherwise it is a note, such as a torn
+    tail that was never acknowledged."""
+
+    path: str
+    text: str
+    damage: bool = True
+
+
+@dataclass(slots=True)
+class TopicReport:
+    """What verification found in one topic."""
+
+    topic: str
+    segments: int = 0
+    records: int = 0
+    bytes: int = 0
+    first_id: int | None = None
+    next_id: int | None = None
+    lost: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def damaged(self) -> bool:
+        return any(finding.damage for finding in self.findings)
+
+
+def topic_names(fs: FileSystem, data_dir: str) -> list[str]:
+    """Topics of a data directory. Raises: OSError."""
+    root = f"{data_dir}/topics"
+    if not fs.is_dir(root):
+        return []
+    return [name for name in fs.listdir(root) if not name.startswith(".") and fs.is_dir(f"{root}/{name}")]
+
+
+def log_bytes(fs: FileSystem, data_dir: str) -> int:
+    """Bytes that ``verify`` will read, for a progress bar. Raises: OSError."""
+    return sum(
+        fs.file_size(f"{data_dir}/topics/{topic}/{name}")
+        for topic in topic_names(fs, data_dir)
+        for name in fs.listdir(f"{data_dir}/topics/{topic}")
+        if parse_segment_name(name) is not None
+    )
+
+
+def verify(
+    fs: FileSystem, data_dir: str, progress: Callable[[int], None] | None = None
+) -> Iterator[TopicReport]:
+    """Reports, a topic at a time. Raises: OSError when a file cannot be read at all."""
+    for topic in topic_names(fs, data_dir):
+        yield verify_topic(fs, f"{data_dir}/topics/{topic}", topic, progress)
+
+
+def verify_topic(
+    fs: FileSystem, path: str, topic: str, progress: Callable[[int], None] | None = None
+) -> TopicReport:
+    """One topic's report: segments, sidecars, offsets, settings. Raises: OSError."""
+    report = TopicReport(topic)
+    names = sorted(
+        base_id for name in fs.listdir(path) if (base_id := parse_segment_name(name)) is not None
+    )
+    state = _check_offsets(fs, path, report)
+    for at, base_id in enumerate(names):
+        following = names[at + 1] if at + 1 < len(names) else None
+        if following is not None and following <= state.first_id:
+            report.findings.append(Finding(f"{path}/{base_id:020d}.log", "is below first_id and will go", damage=False))
+            continue
+        _check_segment(fs, path, base_id, following, report, progress, state)
+    _check_settings(fs, path, report)
+    if report.next_id is not None and state.next_id > report.next_id:
+        report.lost += state.next_id - report.next_id
+        report.findings.append(
+            Finding(path, f"the offsets know of ids up to {state.next_id - 1}, the log ends at {report.next_id - 1}")
+        )
+    return report
+
+
+def _check_segment(
+    fs: FileSystem,
+    path: str,
+    base_id: int,
+    following: int | None,
+    report: TopicReport,
+    progress: Callable[[int], None] | None,
+    state: offsets.OffsetsState,
+) -> None:
+    name = f"{path}/{base_id:020d}.log"
+    if report.next_id is not None and base_id > report.next_id and not _all_acked(state, report.next_id, base_id - 1):
+        report.lost += base_id - report.next_id
+        report.findings.append(Finding(name, f"records {report.next_id} to {base_id - 1} before it are missing"))
+    result = scan_segment(fs, name, base_id, progress=progress)
+    segment = result.segment
+    report.segments += 1
+    report.records += segment.next_id - base_id - segment.lost
+    report.lost += segment.lost
+    report.bytes += result.size
+    report.first_id = base_id if report.first_id is None else report.first_id
+    report.next_id = segment.next_id
+    for damage in segment.damages:
+        report.findings.append(
+            Finding(
+                name,
+                f"damage from byte {damage.position} to {damage.resume}: "
+                f"records {damage.first_id} to {damage.last_id} are lost",
+            )
+        )
+    if result.torn_bytes:
+        where = f"{result.torn_bytes} bytes behind record {segment.next_id - 1} (byte {segment.end})"
+        if following is None:
+            report.findings.append(
+                Finding(name, f"torn tail: {where} hold no valid record; never acknowledged, or damaged", damage=False)
+            )
+        else:
+            report.findings.append(Finding(name, f"{where} hold no valid record"))
+    if following is not None:
+        if segment.next_id > following:
+            report.findings.append(Finding(name, f"holds ids of the segment behind it, up to {segment.next_id - 1}"))
+        sidecar = name[:-4] + ".idx"
+        if fs.exists(sidecar) and load_sidecar(fs, name, base_id, following) is None:
+            report.findings.append(Finding(sidecar, "does not fit its segment; it is a cache and will be made anew", damage=False))
+
+
+def _all_acked(state: offsets.OffsetsState, first: int, last: int) -> bool:
+    """Whether retention may have taken a whole segment from the middle: every consumer has acked it."""
+    for raw in state.consumers.values():
+        floor = raw["last_acked"] + 1 if raw["has_acked"] else raw["start"]
+        if last >= floor and not any(a <= max(first, floor) and last <= b for a, b in raw["acked_above"]):
+            return False
+    return bool(state.consumers)
+
+
+def _check_offsets(fs: FileSystem, path: str, report: TopicReport) -> offsets.OffsetsState:
+    loaded = offsets.load(fs, path)
+    if loaded.problem is not None:
+        report.findings.append(Finding(path, f"{loaded.problem}; used is {loaded.source.value}"))
+    return loaded.state
+
+
+def _check_settings(fs: FileSystem, path: str, report: TopicReport) -> None:
+    file = f"{path}/topic.json"
+    if not fs.exists(file):
+        return
+    try:
+        found = json.loads(fs.read_file(file))
+        if not isinstance(found, dict):
+            raise DamagedData("no object")
+    except (ValueError, DamagedData) as error:
+        report.findings.append(Finding(file, f"is no settings object: {error}"))

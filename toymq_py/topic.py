@@ -1,0 +1,779 @@
+"""One topic: joins its log, its consumers and its dedupe table.
+
+Contract: delivery.md. Speaks methods and model types; knows no wire, no sessions beyond the ``Subscription`` that they hold,
+no other topic. Belongs to the event loop.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from toymq_py.clock import Clock
+from toymq_py.config import BrokerOptions, TopicSettings
+from toymq_py.consumer import Consumer, ConsumerSnapshot, DeliveryPolicy
+from toymq_py.dedupe import DedupeTable, KeyBudget
+from toymq_py.errors import (
+    DamagedData,
+    NoSuchConsumer,
+    NoSuchTopic,
+    OutOfRange,
+    RequestError,
+    TooManyConsumers,
+)
+from toymq_py.metrics import Metrics
+from toymq_py.model import IdRange, Records, Start
+from toymq_py.storage.committer import COMMITTED, Commit, Committer, Scheduler, SpaceGuard
+from toymq_py.storage.flusher import OffsetsFlusher
+from toymq_py.storage.fs import FileSystem
+from toymq_py.storage.log import READ_BYTES, Log
+from toymq_py.storage.offsets import LoadedOffsets, OffsetsState, Source
+from toymq_py.storage.record import encode_attributes
+from toymq_py.storage.recovery import RecoveredLog
+from toymq_py.storage.retention import AckedView, removable_by_acks, roll_age_ns
+from toymq_py.storage.segment import Segment
+
+TAIL_BYTES_MAX = 8 * 1024 * 1024
+"""Memory for the newest records of one topic with subscribers."""
+UNREADABLE = "unreadable"
+"""Owner of the leases that stand for records the disk refuses to give: held until a restart, never delivered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The outcome of a stretch of one publish run.
+
+    ``error`` None: ``count`` ids from ``first_id`` (or one duplicate of ``first_id``), answered when ``commit`` is done.
+    """
+
+    count: int
+    commit: Commit = COMMITTED
+    first_id: int = 0
+    duplicate: bool = False
+    error: RequestError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Leased records: rows ``start`` to ``stop`` of a run, all at the same attempt."""
+
+    records: Records
+    start: int
+    stop: int
+    attempt: int
+    size: int
+    """Payload bytes, about."""
+
+    @property
+    def first_id(self) -> int:
+        return self.records.ids[self.start]
+
+    @property
+    def last_id(self) -> int:
+        return self.records.ids[self.stop - 1]
+
+
+class Subscription:
+    """A session's hold on one consumer of one topic. It is itself the owner of its leases.
+
+    ``wake`` is called when there may be something to take; ``ended`` with a CLOSED code when the topic ends it. After
+    ``close`` or ``ended`` it takes nothing and does nothing.
+    """
+
+    __slots__ = ("closed", "consumer", "ended", "last_sent", "topic", "visibility_s", "wake", "window")
+
+    def __init__(
+        self,
+        topic: "Topic",
+        consumer: Consumer,
+        *,
+        window: int,
+        visibility_s: float | None,
+        wake: Callable[["Subscription"], None],
+        ended: Callable[["Subscription", str], None],
+    ) -> None:
+        self.topic = topic
+        self.consumer = consumer
+        self.window = window
+        self.visibility_s = visibility_s
+        self.wake = wake
+        self.ended = ended
+        self.closed = False
+        self.last_sent = -1
+        """The highest id that was delivered through this subscription."""
+
+    def take(self, max_bytes: int) -> Delivery | None:
+        """Lease what comes next, redeliveries first; None when there is nothing or the window is full.
+
+        Raises: OSError when the log cannot be read.
+        """
+        return None if self.closed else self.topic.take(self, max_bytes)
+
+    def unsend(self, first: int, last: int) -> None:
+        """A delivery that never left our buffer: it goes back uncounted."""
+        if not self.closed:
+            self.consumer.unsend(self, first, last)
+
+    def close(self) -> None:
+        """The session lets go: its inflight is ready again at once. Idempotent."""
+        if not self.closed:
+            self.closed = True
+            self.topic.detach(self)
+
+
+class Topic:
+    """See the module. ``path`` is the topic's directory; nothing is there before the first record or consumer state."""
+
+    def __init__(
+        self,
+        name: str,
+        path: str,
+        *,
+        fs: FileSystem,
+        scheduler: Scheduler,
+        clock: Clock,
+        options: BrokerOptions,
+        settings: TopicSettings,
+        space: SpaceGuard,
+        flusher: OffsetsFlusher,
+        key_budget: KeyBudget,
+        metrics: Metrics,
+        arm: Callable[["Topic", Consumer, float], None],
+        recovered: RecoveredLog | None = None,
+        offsets: LoadedOffsets | None = None,
+    ) -> None:
+        """``arm`` asks the broker to call ``consumer_due`` at a monotonic time."""
+        recovered = recovered or RecoveredLog()
+        self.name = name
+        self.path = path
+        self.settings = settings
+        self.deleted = False
+        self._fs = fs
+        self._scheduler = scheduler
+        self._clock = clock
+        self._options = options
+        self._flusher = flusher
+        self._space = space
+        self._metrics = metrics
+        self._arm = arm
+        self.log = Log(
+            fs, path, name, recovered.segments,
+            next_id=recovered.next_id, first_id=recovered.first_id, lost=sorted(recovered.lost),
+        )  # fmt: skip
+        self.log.on_lost = self._records_lost
+        self.committer = Committer(
+            self.log, scheduler, clock,
+            space=space,
+            segment_bytes=options.segment_bytes,
+            fsync=options.fsync,
+            fsync_interval_s=options.fsync_interval_ms / 1000,
+            roll_first=recovered.roll_first,
+        )  # fmt: skip
+        self.committer.on_committed = self._committed
+        self.committer.on_failed = self._failed
+        self.committer.on_sync = metrics.synced
+        self.committer.on_sealed = self.apply_retention
+        self._budget = key_budget
+        self.dedupe = DedupeTable(self._setting("dedupe_keys"), key_budget)
+        for first_id, keys in recovered.keys:
+            for row, key in enumerate(keys):
+                if key:
+                    self.dedupe.replace(key, first_id + row)
+        self.dedupe.evict()
+        self.consumers: dict[str, Consumer] = {}
+        self._attached: dict[str, Subscription] = {}
+        self._commit_waiters: list[Callable[[], None]] = []
+        self._flushed: OffsetsState | None = None
+        self._retention_at: float | None = None
+        self.offsets_lost = False
+        self.offsets_problem: str | None = None
+        self._set_policy()
+        if offsets is not None:
+            self._restore(offsets, recovered.missing)
+
+    # -- settings
+
+    def _setting(self, name: str) -> int:
+        """The topic's own value, or the broker's default. Milliseconds, bytes, counts."""
+        value = getattr(self.settings, name)
+        if value is None:
+            value = getattr(self._options, name if name == "dedupe_keys" else f"{name}_ms")
+        return int(value)
+
+    def _set_policy(self) -> None:
+        self.policy = DeliveryPolicy(
+            visibility_s=self._setting("visibility") / 1000,
+            nack_backoff_min_s=self._setting("nack_backoff_min") / 1000,
+            nack_backoff_max_s=self._setting("nack_backoff_max") / 1000,
+        )
+
+    def apply_settings(self, settings: TopicSettings) -> None:
+        """Take new settings into use; they are on stable storage already."""
+        self.settings = settings
+        self._set_policy()
+        self.dedupe.resize(self._setting("dedupe_keys"))
+        self.apply_retention()
+
+    # -- publishing
+
+    def publish(
+        self, keys: Sequence[bytes], payloads: Sequence[bytes], headers: Sequence[bytes] | None = None
+    ) -> list[Published]:
+        """Append a run of messages; duplicates append nothing.
+
+        Args:
+            keys: b"" for none.
+            headers: header blocks, b"" for none.
+
+        Returns: outcomes that cover the run in order.
+        """
+        dedupe = self.dedupe
+        keyless = keys.count(b"")
+        if keyless == len(keys) or not dedupe.capacity or (not keyless and dedupe.all_new(keys)):
+            known_new = bool(dedupe.capacity) and not keyless
+            return self._append(keys, payloads, headers, known_new=known_new)
+        outcomes: list[Published] = []
+        start = 0
+        fresh: set[bytes] = set()
+
+        def flush(stop: int) -> None:
+            nonlocal start
+            if stop > start:
+                part = None if headers is None else headers[start:stop]
+                outcomes.extend(self._append(keys[start:stop], payloads[start:stop], part))
+            start = stop
+            fresh.clear()
+
+        for row, key in enumerate(keys):
+            if not key:
+                continue
+            if key in fresh:
+                flush(row)
+            msg_id = dedupe.find(key)
+            if msg_id is None or msg_id < self.log.first_id:
+                fresh.add(key)
+                continue
+            flush(row)
+            dedupe.touch(key)
+            commit = COMMITTED if msg_id < self.log.committed_id else self.committer.commit_of(msg_id)
+            outcomes.append(Published(1, commit, msg_id, duplicate=True))
+            start = row + 1
+        flush(len(keys))
+        return outcomes
+
+    def _append(
+        self,
+        keys: Sequence[bytes],
+        payloads: Sequence[bytes],
+        headers: Sequence[bytes] | None,
+        *,
+        known_new: bool = False,
+    ) -> list[Published]:
+        """``known_new``: every key is there and not in the dedupe table."""
+        blocks = None if headers is None else [encode_attributes(headers=block) for block in headers]
+        try:
+            appended = self.committer.append(keys, payloads, blocks, headers)
+        except RequestError as error:
+            return [Published(len(keys), error=error)]
+        first_id = appended[0].first_id
+        if known_new:
+            self.dedupe.remember(keys, first_id)
+        elif self.dedupe.capacity:
+            for row, key in enumerate(keys):
+                if key:
+                    self.dedupe.replace(key, first_id + row)
+        return [Published(part.count, part.commit, part.first_id) for part in appended]
+
+    def _committed(self, first_id: int, next_id: int, keys: list[bytes]) -> None:
+        if keys:
+            self.dedupe.evict()
+        self._metrics.publish_total += next_id - first_id
+        for subscription in self._attached.values():
+            subscription.wake(subscription)
+        if self._commit_waiters:
+            waiters, self._commit_waiters = self._commit_waiters, []
+            for call in waiters:
+                call()
+
+    def _failed(self, keys: list[bytes]) -> None:
+        self.dedupe.forget(keys)
+
+    def when_committed(self, call: Callable[[], None]) -> Callable[[], None]:
+        """Have ``call`` called once, when the next batch is committed or the topic is deleted. Returns what withdraws it."""
+        self._commit_waiters.append(call)
+
+        def withdraw() -> None:
+            if call in self._commit_waiters:
+                self._commit_waiters.remove(call)
+
+        return withdraw
+
+    # -- consumers
+
+    def resolve(self, start: Start) -> int:
+        """The id a position means now, not clamped.
+
+        Raises: OSError when the log cannot be read for a time.
+        """
+        if start.kind == "earliest":
+            return self.log.first_id
+        if start.kind == "latest":
+            return self.log.committed_id
+        if start.kind == "time":
+            return self.log.id_at_time(start.value * 1_000_000)
+        return start.value
+
+    def consumer(self, name: str) -> Consumer:
+        """Raises: NoSuchConsumer."""
+        found = self.consumers.get(name)
+        if found is None:
+            raise NoSuchConsumer(f"{self.name} has no consumer {name}")
+        return found
+
+    def _make_consumer(self, name: str, start: int) -> Consumer:
+        if len(self.consumers) >= self._options.max_consumers:
+            raise TooManyConsumers(f"{self.name} has {len(self.consumers)} consumers, the limit (--max-consumers)")
+        consumer = Consumer(name, start=start, since_ns=self._clock.wall_ns())
+        self._skip_known(consumer)
+        self.consumers[name] = consumer
+        self._flusher.mark(self)
+        return consumer
+
+    def _skip_known(self, consumer: Consumer) -> None:
+        """Ids that no record stands for count as acked."""
+        for first, last in self.log.lost:
+            if last >= consumer.floor:
+                consumer.skip(max(first, consumer.floor), last)
+
+    def subscribe(
+        self,
+        name: str,
+        start: Start | None,
+        *,
+        window: int,
+        visibility_s: float | None,
+        wake: Callable[[Subscription], None],
+        ended: Callable[[Subscription, str], None],
+    ) -> tuple[Subscription, bool]:
+        """Attach an exclusive session; an older one is taken over at once.
+
+        Returns: the subscription, and whether its consumer was made above the first id, so that the caller must have the
+        offsets flushed before it answers.
+
+        Raises: TooManyConsumers, OSError.
+        """
+        consumer = self.consumers.get(name)
+        must_flush = False
+        if consumer is None:
+            at = self.log.first_id
+            if start is not None and not self.offsets_lost:
+                at = min(max(self.resolve(start), self.log.first_id), self.log.committed_id)
+            must_flush = at > self.log.first_id
+            consumer = self._make_consumer(name, at)
+        old = self._attached.get(name)
+        if old is not None:
+            self._end(old, "TAKEN_OVER")
+        subscription = Subscription(
+            self, consumer, window=window, visibility_s=visibility_s, wake=wake, ended=ended
+        )
+        self._attached[name] = subscription
+        self._set_tail()
+        return subscription, must_flush
+
+    def detach(self, subscription: Subscription) -> None:
+        """The subscription is closed: its leases end, attempts kept."""
+        name = subscription.consumer.name
+        if self._attached.get(name) is subscription:
+            del self._attached[name]
+            self._set_tail()
+        subscription.consumer.release(subscription)
+
+    def _end(self, subscription: Subscription, code: str) -> None:
+        if not subscription.closed:
+            subscription.closed = True
+            self.detach(subscription)
+            subscription.ended(subscription, code)
+
+    def _set_tail(self) -> None:
+        self.log.tail.set_limit(TAIL_BYTES_MAX if self._attached else 0)
+
+    @property
+    def attached(self) -> int:
+        """Sessions on this topic."""
+        return len(self._attached)
+
+    def attached_to(self, consumer: str) -> int:
+        return 1 if consumer in self._attached else 0
+
+    def take(self, subscription: Subscription, max_bytes: int) -> Delivery | None:
+        """See ``Subscription.take``."""
+        consumer = subscription.consumer
+        room = subscription.window - consumer.inflight_of(subscription)
+        if room <= 0:
+            return None
+        visibility_s = subscription.visibility_s
+        if visibility_s is None:
+            visibility_s = self.policy.visibility_s
+        deadline = self._clock.monotonic() + visibility_s
+        delivery = None
+        while delivery is None and consumer.has_ready():
+            delivery = self._take_ready(subscription, room, max_bytes, deadline)
+        while delivery is None:
+            fresh = consumer.next_fresh(self.log.committed_id)
+            if fresh is None:
+                return None
+            delivery = self._take_fresh(subscription, fresh, room, max_bytes, deadline)
+        subscription.last_sent = max(subscription.last_sent, delivery.last_id)
+        self._arm_for(consumer)
+        self._flusher.mark(self)
+        self._metrics.deliver_total += delivery.stop - delivery.start
+        return delivery
+
+    def _take_ready(
+        self, subscription: Subscription, room: int, max_bytes: int, deadline: float
+    ) -> Delivery | None:
+        consumer = subscription.consumer
+        taken = consumer.take_ready(subscription, min(room, 256), deadline)
+        first, last, attempt = taken[0]
+        for other_first, other_last, _ in taken[1:]:
+            consumer.unsend(subscription, other_first, other_last)
+        run, start, next_id = self.log.read(first, last - first + 1, min(max_bytes, READ_BYTES))
+        if run is None:
+            self._pass_over(subscription, first, min(next_id - 1, last))
+            if next_id <= last:
+                consumer.unsend(subscription, next_id, last)
+            return None
+        stop, size = _fit(run, start, min(last, next_id - 1) - first + 1, max_bytes)
+        if run.ids[stop - 1] < last:
+            consumer.unsend(subscription, run.ids[stop - 1] + 1, last)
+        self._metrics.redeliver_total += stop - start if attempt > 1 else 0
+        return Delivery(run, start, stop, attempt, size)
+
+    def _take_fresh(
+        self, subscription: Subscription, fresh: IdRange, room: int, max_bytes: int, deadline: float
+    ) -> Delivery | None:
+        first, last = fresh
+        count = min(room, last - first + 1)
+        run, start, next_id = self.log.read(first, count, min(max_bytes, READ_BYTES))
+        if run is None:
+            subscription.consumer.take_fresh(subscription, first, min(next_id - 1, last), deadline)
+            self._pass_over(subscription, first, min(next_id - 1, last))
+            return None
+        stop, size = _fit(run, start, min(count, next_id - first), max_bytes)
+        subscription.consumer.take_fresh(subscription, first, run.ids[stop - 1], deadline)
+        return Delivery(run, start, stop, 1, size)
+
+    def _pass_over(self, subscription: Subscription, first: int, last: int) -> None:
+        """Records that were leased and cannot be had. Lost ones count as acked; what the disk refuses (EIO) does not: it
+        stays leased to nobody until a restart."""
+        consumer = subscription.consumer
+        consumer.unsend(subscription, first, last)
+        if any(a <= first <= b for a, b in self.log.unreadable):
+            consumer.hold(UNREADABLE, first, last)
+        else:
+            consumer.skip(first, last)
+        self._flusher.mark(self)
+
+    def _records_lost(self, first: int, last: int) -> None:
+        for consumer in self.consumers.values():
+            consumer.skip(first, last)
+        self._flusher.mark(self)
+
+    def ack(self, name: str, ids: Sequence[IdRange]) -> int:
+        """Returns: how many were delivered and not acked before. Raises: NoSuchConsumer."""
+        consumer = self.consumer(name)
+        count = consumer.ack(ids)
+        if count:
+            self._metrics.ack_total += count
+            self._flusher.mark(self)
+            subscription = self._attached.get(name)
+            if subscription is not None:
+                subscription.wake(subscription)
+        return count
+
+    def nack(self, name: str, ids: Sequence[IdRange], delay_s: float | None) -> int:
+        """Returns: how many were inflight. Raises: NoSuchConsumer."""
+        consumer = self.consumer(name)
+        count = consumer.nack(ids, self._clock.monotonic(), delay_s, self.policy)
+        if count:
+            self._metrics.nack_total += count
+            self._arm_for(consumer)
+            subscription = self._attached.get(name)
+            if subscription is not None:
+                subscription.wake(subscription)
+        return count
+
+    def touch(self, name: str, ids: Sequence[IdRange], visibility_s: float | None) -> int:
+        """Restart the visibility clock, by default with the subscription's own time-out.
+
+        Returns: how many were inflight. Raises: NoSuchConsumer.
+        """
+        consumer = self.consumer(name)
+        if visibility_s is None:
+            subscription = self._attached.get(name)
+            visibility_s = subscription.visibility_s if subscription is not None else None
+        if visibility_s is None:
+            visibility_s = self.policy.visibility_s
+        count = consumer.touch(ids, self._clock.monotonic() + visibility_s)
+        if count:
+            self._arm_for(consumer)
+        return count
+
+    def seek(self, name: str, start: Start) -> int:
+        """Move a consumer, or make it there. The caller has the offsets flushed before it answers.
+
+        Returns: the id. Raises: OutOfRange, TooManyConsumers, OSError.
+        """
+        target = self.resolve(start)
+        if not self.log.first_id <= target <= self.log.committed_id:
+            raise OutOfRange(self.log.first_id, f"is the first id of {self.name}, {self.log.committed_id} the next")
+        consumer = self.consumers.get(name)
+        if consumer is None:
+            self._make_consumer(name, target)
+            return target
+        subscription = self._attached.get(name)
+        if subscription is not None:
+            self._end(subscription, "SEEK")
+        consumer.seek(target, self._clock.wall_ns())
+        self._skip_known(consumer)
+        self._flusher.mark(self)
+        return target
+
+    def forget(self, name: str) -> None:
+        """Delete a consumer's state. The caller has the offsets flushed before it answers. Raises: NoSuchConsumer."""
+        self.consumer(name)
+        subscription = self._attached.get(name)
+        if subscription is not None:
+            self._end(subscription, "DELETED")
+        del self.consumers[name]
+        self._flusher.mark(self)
+
+    # -- time
+
+    def _arm_for(self, consumer: Consumer) -> None:
+        deadline = consumer.next_deadline()
+        if deadline is not None:
+            self._arm(self, consumer, deadline)
+
+    def consumer_due(self, consumer: Consumer, now: float) -> None:
+        """Leases and backoffs end. Called by the broker's ticker, at the time that was asked for with ``arm``."""
+        if consumer.tick(now):
+            subscription = self._attached.get(consumer.name)
+            if subscription is not None:
+                subscription.wake(subscription)
+        if self.consumers.get(consumer.name) is consumer:
+            self._arm_for(consumer)
+
+    # -- offsets
+
+    def offsets_snapshot(self) -> OffsetsState:
+        return OffsetsState(
+            self.log.first_id,
+            self.log.committed_id,
+            {name: consumer.snapshot().to_json() for name, consumer in self.consumers.items()},
+        )
+
+    def offsets_flushed(self, state: OffsetsState) -> None:
+        self._flushed = state
+        self.apply_retention()
+
+    def flush_offsets(self, done: Callable[[OSError | None], None]) -> None:
+        """``done`` is told when the present state is on stable storage, or why it is not."""
+        self._flusher.flush(self, done)
+
+    def _restore(self, loaded: LoadedOffsets, missing: Sequence[IdRange]) -> None:
+        """Recovery, step 8."""
+        self.offsets_lost = loaded.source is Source.LOST
+        self.offsets_problem = loaded.problem
+        first_id, next_id = self.log.first_id, self.log.committed_id
+        views = []
+        for name, raw in loaded.state.consumers.items():
+            try:
+                consumer, changed = Consumer.restore(name, ConsumerSnapshot.from_json(raw), first_id, next_id)
+            except DamagedData as error:
+                self.offsets_problem = f"consumer {name}: {error}"
+                continue
+            if changed:
+                self.offsets_problem = f"consumer {name} was cut to what the log holds, {first_id} to {next_id}"
+            self._skip_known(consumer)
+            self.consumers[name] = consumer
+            views.append(_view(raw))
+        for first, last in missing:
+            if views and all(view.covers(first, last) for view in views):
+                self.log.removed.append((first, last))  # retention took that segment, nothing is lost
+            else:
+                self.log.lost.append((first, last))
+                self.log.lost.sort()
+                self._records_lost(first, last)
+        self._flushed = loaded.state if loaded.source is Source.CURRENT else None
+
+    # -- retention
+
+    def apply_retention(self) -> None:
+        """Remove what may go, and see that the active segment can go in its turn."""
+        if self.deleted or self._flushed is None or not self._flushed.consumers:
+            return
+        retain_ns = self._setting("retain_acked_for") * 1_000_000
+        now_ns = self._clock.wall_ns()
+        views = [_view(raw) for raw in self._flushed.consumers.values()]
+        if len(views) < len(self.consumers):
+            return  # a consumer that is not on disk yet may want everything
+        low = self._space.getting_low()
+        going = removable_by_acks(
+            self.log.segments, views, now_ns=now_ns, retain_acked_for_ns=retain_ns, disk_low=low
+        )
+        if going:
+            self._remove(going)
+        self._roll_for_retention(now_ns, retain_ns, views, low=low)
+
+    def _roll_for_retention(
+        self, now_ns: int, retain_ns: int, views: Sequence[AckedView], *, low: bool
+    ) -> None:
+        """Seal an active segment that is old enough, or that stands in the way of a low disk; and look again in time."""
+        segments = self.log.segments
+        if not segments:
+            return
+        active = segments[-1]
+        due = []
+        if active.end and not active.sealed:
+            oldest_ns = active.index_ts_ns[0] if active.index_ts_ns else active.newest_ts_ns
+            age = roll_age_ns(retain_ns)
+            acked = all(view.covers(active.base_id, active.next_id - 1) for view in views)
+            if now_ns - oldest_ns >= age or (low and acked):
+                if self.committer.idle:
+                    self.committer.roll()
+            else:
+                due.append(oldest_ns + age - now_ns)
+        due += [segment.newest_ts_ns + retain_ns - now_ns for segment in segments[:-1]]
+        waiting = [ns for ns in due if ns > 0]
+        if waiting:
+            self._look_again(max(min(waiting) / 1e9, 1.0))
+
+    def _look_again(self, delay_s: float) -> None:
+        """Apply retention again after a time."""
+        if self._retention_at is not None and self._retention_at <= self._clock.monotonic() + delay_s:
+            return
+        at = self._retention_at = self._clock.monotonic() + delay_s
+
+        def due() -> None:
+            if self._retention_at == at:
+                self._retention_at = None
+                self.apply_retention()
+
+        self._scheduler.later(delay_s, due)
+
+    def _remove(self, going: list[Segment]) -> None:
+        """Take segments out of the log and unlink them behind. The offsets that justify it are on disk."""
+        log = self.log
+        gone = {id(segment) for segment in going}
+        log.segments[:] = [segment for segment in log.segments if id(segment) not in gone]
+        for segment in going:
+            segment.close()
+            log.removed.append((segment.base_id, segment.next_id - 1))
+        log.removed.sort()
+        log.forget_below(log.segments[0].base_id)
+        fs = self._fs
+        paths = [path for segment in going for path in (segment.path, segment.sidecar_path)]
+
+        def job() -> None:
+            for path in paths:
+                try:
+                    fs.unlink(path)
+                except OSError:
+                    continue  # a sidecar that is not there; a segment that stays is removed at the next start
+
+        self._scheduler.offload(job, lambda: None)
+        self._flusher.mark(self)
+
+    # -- numbers
+
+    @property
+    def state(self) -> str:
+        if self.committer.failed is not None:
+            return "failed"
+        return "degraded" if self.log.degraded else "ok"
+
+    def describe(self) -> dict[str, Any]:
+        """The JSON object of protocol.md."""
+        log = self.log
+        return {
+            "topic": self.name,
+            "first_id": log.first_id,
+            "next_id": log.committed_id,
+            "messages": log.messages(),
+            "bytes": log.bytes,
+            "segments": len(log.segments),
+            "state": self.state,
+            "settings": self.settings.to_json(),
+            "consumers": [self._describe_consumer(consumer) for consumer in self.consumers.values()],
+            "expired_total": 0,
+            "dead_lettered_total": 0,
+            "dropped_total": 0,
+            "lost": log.lost_count(),
+        }
+
+    def _describe_consumer(self, consumer: Consumer) -> dict[str, Any]:
+        counts = consumer.counts(self.log.committed_id)
+        oldest = 0.0
+        if counts.backlog:
+            try:
+                run, row, _ = self.log.read(consumer.floor, 1, 1)
+            except OSError:
+                run = None
+            if run is not None:
+                oldest = max((self._clock.wall_ns() - run.ts_ns[row]) / 1e9, 0.0)
+        return {
+            "consumer": consumer.name,
+            "mode": "exclusive",
+            "has_acked": consumer.has_acked,
+            "last_acked": consumer.last_acked if consumer.has_acked else 0,
+            "ready": counts.ready,
+            "inflight": counts.inflight,
+            "scheduled": counts.scheduled,
+            "backlog": counts.backlog,
+            "oldest_unacked_age_s": round(oldest, 3),
+            "sessions": self.attached_to(consumer.name),
+            "paused": False,
+        }
+
+    # -- ending
+
+    def stop_deliveries(self, code: str) -> None:
+        """End every subscription with a CLOSED code."""
+        for subscription in list(self._attached.values()):
+            self._end(subscription, code)
+
+    def begin_delete(self) -> None:
+        """Refuse everything from now on; what is in flight still commits."""
+        self.deleted = True
+        self.committer.refuse(NoSuchTopic(f"{self.name} is being deleted"))
+        self.stop_deliveries("DELETED")
+        self._flusher.discard(self)
+        waiters, self._commit_waiters = self._commit_waiters, []
+        for call in waiters:
+            call()
+
+    def close(self) -> None:
+        """Cut the active segment's preallocated tail and close the files. Assumes an idle committer."""
+        if not self.deleted:
+            self.committer.finish()
+        self.log.close()
+
+
+def _fit(run: Records, start: int, count: int, max_bytes: int) -> tuple[int, int]:
+    """(row after the last that fits, bytes): as many rows as ``max_bytes`` allows, at least one."""
+    stop = start + count
+    if start == 0 and stop == len(run) and run.payload_bytes <= max_bytes:
+        return stop, run.payload_bytes
+    sizes = list(map(len, run.payloads[start:stop]))
+    if run.headers is not None:
+        sizes = [size + len(block) for size, block in zip(sizes, run.headers[start:stop], strict=True)]
+    total = sum(sizes)
+    while total > max_bytes and len(sizes) > 1:
+        total -= sizes.pop()
+    return start + len(sizes), total
+
+
+def _view(raw: dict[str, Any]) -> AckedView:
+    """What a consumer's object in the offsets file says is acked. Assumes a checked object."""
+    floor = raw["last_acked"] + 1 if raw["has_acked"] else raw["start"]
+    return AckedView(floor, [(first, last) for first, last in raw["acked_above"]])
