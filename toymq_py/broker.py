@@ -28,11 +28,12 @@ from toymq_py.errors import (
 from toymq_py.metrics import Metrics
 from toymq_py.model import TopicPattern, check_name, is_pattern
 from toymq_py.storage import offsets
-from toymq_py.storage.committer import Scheduler, SpaceGuard
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.flusher import OffsetsFlusher
 from toymq_py.storage.fs import FileSystem, replace_file
 from toymq_py.storage.recovery import recover_log
+from toymq_py.storage.scheduling import Scheduler
+from toymq_py.storage.space import SpaceGuard
 from toymq_py.topic import Topic
 
 logger = logging.getLogger("toymq_py.broker")

@@ -17,8 +17,8 @@ from toymq_py.broker import Broker
 from toymq_py.clock import SystemClock
 from toymq_py.config import BrokerOptions
 from toymq_py.server import Server
-from toymq_py.storage.committer import SyncThreads
 from toymq_py.storage.fs import RealFileSystem
+from toymq_py.storage.scheduling import SyncThreads
 
 logger = logging.getLogger("toymq_py.daemon")
 
@@ -31,9 +31,15 @@ class LoopScheduler:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._threads = SyncThreads(loop.call_soon_threadsafe)
-        self.soon: Callable[[Callable[[], None]], object] = loop.call_soon
-        self.later: Callable[[float, Callable[[], None]], object] = loop.call_later
-        self.offload = self._threads.offload
+
+    def soon(self, call: Callable[[], None]) -> None:
+        self._loop.call_soon(call)
+
+    def later(self, delay_s: float, call: Callable[[], None]) -> None:
+        self._loop.call_later(delay_s, call)
+
+    def offload(self, job: Callable[[], None], done: Callable[[], None]) -> None:
+        self._threads.offload(job, done)
 
     def close(self) -> None:
         self._threads.close()

@@ -13,7 +13,7 @@ DEFAULT_DEDUPE_KEYS = 65_536
 class KeyBudget:
     """How many keys all topics together may hold (``--dedupe-keys-total``)."""
 
-    __slots__ = ("used", "limit")
+    __slots__ = ("limit", "used")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit

@@ -96,8 +96,10 @@ class Start:
     @classmethod
     def parse(cls, text: str) -> "Start":
         """Raises: BadArgument when the text is none of the four forms."""
-        if text == "earliest" or text == "latest":
-            return cls(text)
+        if text == "earliest":
+            return EARLIEST
+        if text == "latest":
+            return LATEST
         at_time = text.startswith("@")
         digits = text[1:] if at_time else text
         if digits.isascii() and digits.isdigit() and len(digits) <= 20:

@@ -94,7 +94,7 @@ class Server:
                 if error.errno not in NO_DESCRIPTORS:
                     logger.warning("accept failed: %s", error)
                 elif not back_off_s:
-                    logger.error("no descriptors left (%s): accepting waits", error.strerror)
+                    logger.error("no descriptors left (%s): accepting waits", error.strerror)  # noqa: TRY400 (no traceback)
                 back_off_s = min(max(2 * back_off_s, BACK_OFF_MIN_S), BACK_OFF_MAX_S)
                 await asyncio.sleep(back_off_s)
                 continue
@@ -161,8 +161,8 @@ class Server:
             async with asyncio.timeout_at(deadline):
                 while self._sessions:
                     await next(iter(self._sessions)).finished.wait()
-        finished = self._loop.create_future()
-        broker.finish(lambda: finished.done() or finished.set_result(None))
+        finished: asyncio.Future[None] = self._loop.create_future()
+        broker.finish(lambda: finished.set_result(None))
         await finished
         for session in list(self._sessions):
             session.abort()

@@ -71,9 +71,9 @@ from toymq_py.protocol import (
     encode_hello,
     encode_json,
     encode_messages,
+    encode_offsets,
     encode_ok,
     encode_ok_run,
-    encode_offsets,
     encode_pong,
 )
 from toymq_py.storage.committer import NO_SPACE, Commit, CommitState
@@ -528,14 +528,14 @@ class Session:
             for _ in range(len(command.keys) if isinstance(command, Publish) else 1):
                 self._error(error)
         except OSError as error:
-            logger.error("session %d: %s failed: %s", self.number, type(command).__name__.upper(), error)
+            logger.error("session %d: %s failed: %s", self.number, _verb(command), error)  # noqa: TRY400 (the disk, not us)
             self._error(_storage_error(error))
         except Exception:
-            logger.exception("session %d: bug in %s", self.number, type(command).__name__.upper())
+            logger.exception("session %d: bug in %s", self.number, _verb(command))
             for _ in range(len(command.keys) if isinstance(command, Publish) else 1):
                 self._error(InternalError("a bug in the broker; its log has the details"))
 
-    def _apply(self, command: Command) -> None:  # noqa: PLR0912 (one arm a verb)
+    def _apply(self, command: Command) -> None:
         match command:
             case Publish():
                 self._publish(command)
@@ -589,7 +589,7 @@ class Session:
                 self._reply(encode_ok(0))
                 self._closing = "after replies"
             case Pull() | Purge() | Redrive():
-                raise UnknownCommand(f"{type(command).__name__.upper()} is not in this version")
+                raise UnknownCommand(f"{_verb(command)} is not in this version")
         self._greeted = True
 
     def _hello(self, command: Hello) -> None:
@@ -835,7 +835,7 @@ def _encode(topic: str, delivery: Delivery) -> list[bytes]:
     """MSG frames; a run's first attempts are encoded once and shared by all subscribers."""
     records = delivery.records
     if delivery.attempt == 1:
-        frames = records.memo
+        frames: list[bytes] | None = records.memo
         if frames is None:
             frames = records.memo = encode_messages(topic, records, 1)
         return frames[delivery.start : delivery.stop] if delivery.stop - delivery.start < len(frames) else frames
@@ -845,6 +845,10 @@ def _encode(topic: str, delivery: Delivery) -> list[bytes]:
         None if records.headers is None else records.headers[part],
     )  # fmt: skip
     return encode_messages(topic, again, delivery.attempt)
+
+
+def _verb(command: Command) -> str:
+    return type(command).__name__.upper()
 
 
 def _storage_error(error: OSError) -> RequestError:

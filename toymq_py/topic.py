@@ -4,8 +4,10 @@ Contract: delivery.md. Speaks methods and model types; knows no wire, no session
 no other topic. Belongs to the event loop.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from toymq_py.clock import Clock
@@ -22,7 +24,7 @@ from toymq_py.errors import (
 )
 from toymq_py.metrics import Metrics
 from toymq_py.model import IdRange, Records, Start
-from toymq_py.storage.committer import COMMITTED, Commit, Committer, Scheduler, SpaceGuard
+from toymq_py.storage.committer import COMMITTED, Commit, Committer
 from toymq_py.storage.flusher import OffsetsFlusher
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.log import READ_BYTES, Log
@@ -30,7 +32,9 @@ from toymq_py.storage.offsets import LoadedOffsets, OffsetsState, Source
 from toymq_py.storage.record import encode_attributes
 from toymq_py.storage.recovery import RecoveredLog
 from toymq_py.storage.retention import AckedView, removable_by_acks, roll_age_ns
+from toymq_py.storage.scheduling import Scheduler
 from toymq_py.storage.segment import Segment
+from toymq_py.storage.space import SpaceGuard
 
 TAIL_BYTES_MAX = 8 * 1024 * 1024
 """Memory for the newest records of one topic with subscribers."""
@@ -551,7 +555,7 @@ class Topic:
 
     def _arm_for(self, consumer: Consumer) -> None:
         deadline = consumer.next_deadline()
-        if deadline is not None:
+        if deadline is not None and deadline != inf:
             self._arm(self, consumer, deadline)
 
     def consumer_due(self, consumer: Consumer, now: float) -> None:
@@ -700,7 +704,7 @@ class Topic:
             "first_id": log.first_id,
             "next_id": log.committed_id,
             "messages": log.messages(),
-            "bytes": log.bytes,
+            "bytes": log.size_bytes,
             "segments": len(log.segments),
             "state": self.state,
             "settings": self.settings.to_json(),
@@ -715,12 +719,10 @@ class Topic:
         counts = consumer.counts(self.log.committed_id)
         oldest = 0.0
         if counts.backlog:
-            try:
+            with contextlib.suppress(OSError):
                 run, row, _ = self.log.read(consumer.floor, 1, 1)
-            except OSError:
-                run = None
-            if run is not None:
-                oldest = max((self._clock.wall_ns() - run.ts_ns[row]) / 1e9, 0.0)
+                if run is not None:
+                    oldest = max((self._clock.wall_ns() - run.ts_ns[row]) / 1e9, 0.0)
         return {
             "consumer": consumer.name,
             "mode": "exclusive",

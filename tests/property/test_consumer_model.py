@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -87,7 +88,7 @@ class ConsumerMachine(RuleBasedStateMachine):
     the steps at which something worth testing was there, and the test asks for enough of them.
     """
 
-    seen: Counter[str] = Counter()
+    seen: ClassVar[Counter[str]] = Counter()
 
     spans = st.tuples(st.integers(0, SPAN - 1), st.integers(0, 7)).map(
         lambda t: (t[0], min(t[0] + t[1], SPAN - 1))

@@ -1,5 +1,7 @@
 """``toymq demo``."""
 import click
+
+
 @click.command()
 def demo() -> None:
     """x"""

@@ -13,7 +13,7 @@ from toymq_py.errors import ConfigError, DataDirectoryError
 DEFAULTS = BrokerOptions()
 
 
-class Quantity(click.ParamType):
+class Quantity(click.ParamType[int]):
     """A duration or a size with its unit, as an integer in milliseconds or bytes."""
 
     def __init__(self, name: str, parse: Callable[[str], int]) -> None:

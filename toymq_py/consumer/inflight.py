@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable, Iterator
 from enum import IntEnum
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
+from math import inf
 from operator import attrgetter
 from typing import Final
 
@@ -202,7 +203,7 @@ class RunTable:
     def attempts(self) -> tuple[AttemptRange, ...]:
         """What was delivered, in id order, neighbours with equal attempts joined."""
         found: list[AttemptRange] = []
-        first, last, n = 0, -1, 0  # an empty range, which nothing is joined to
+        first, last, n = 0, -1, 0  # nothing yet: attempt 0 is never reported
         for run in self._runs:
             if run.attempt == n and run.first == last + 1:
                 last = run.last
@@ -298,6 +299,19 @@ class RunTable:
                 self._to_ready(run)
         self._settle(i, j)
         return returned
+
+    def hold(self, owner: Hashable, first: int, last: int) -> None:
+        """READY ids in the range become INFLIGHT to ``owner`` without a deadline, uncounted."""
+        i, j = self._carve(first, last)
+        for run in self._runs[i:j]:
+            if run.state is READY:
+                self._totals[READY] -= run.last + 1 - run.first
+                self._count_lease(owner, run.last + 1 - run.first)
+                run.state = INFLIGHT
+                run.owner = owner
+                run.deadline = run.earliest = inf
+                run.ticket = None
+        self._settle(i, j)
 
     def release(self, owner: Hashable) -> int:
         """All leases of ``owner`` are READY again, attempts kept. Returns how many ids."""

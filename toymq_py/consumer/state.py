@@ -200,6 +200,11 @@ class Consumer:
         if self._runs.give_back(owner, first, last):
             self.changes += 1
 
+    def hold(self, owner: Hashable, first: int, last: int) -> None:
+        """Lease what is ready in the range to ``owner`` for good, uncounted: records that cannot be
+        had now, and that must be neither delivered nor acked."""
+        self._runs.hold(owner, first, last)
+
     def release(self, owner: Hashable) -> int:
         """The owner is gone: what is inflight to it is ready at once, attempts kept.
 

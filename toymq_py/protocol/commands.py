@@ -398,7 +398,7 @@ def _line(verb: str, *args: object, **options: object) -> bytes:
     return " ".join([verb, *map(str, args), *shown]).encode("ascii") + b"\n"
 
 
-def encode_command(command: Command) -> bytes:  # noqa: PLR0911, PLR0912 (one arm a verb)
+def encode_command(command: Command) -> bytes:
     """A command's bytes, with bodies; the inverse of the server's parser.
 
     Raises: BadName, BadArgument for what the grammar cannot carry; nothing is ever sent that would be read as something
@@ -411,7 +411,7 @@ def encode_command(command: Command) -> bytes:  # noqa: PLR0911, PLR0912 (one ar
     return data
 
 
-def _encode(command: Command) -> bytes:  # noqa: PLR0911, PLR0912
+def _encode(command: Command) -> bytes:
     match command:
         case Publish():
             return _encode_publish(command)

@@ -475,6 +475,8 @@ class ClientConnection:
                 case [b"HELLO", version, *options]:
                     found = dict(option.decode("ascii").split("=", 1) for option in options)
                     return HelloReply(_number(version), found["server"], int(found["max_payload"]))
+                case _:
+                    pass
         except (ValueError, KeyError):
             pass
         raise ProtocolViolation(f"this is no toymq broker: it says {line[:60]!r}")

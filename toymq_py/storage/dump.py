@@ -6,6 +6,7 @@ from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.record import Frame, decode_frame
 from toymq_py.storage.segment import parse_segment_name, scan_segment
 
+
 def dump_topic(fs: FileSystem, path: str) -> Iterator[Frame | str]:
     """Records in order; a str tells of damage where it stands.
 

@@ -10,9 +10,9 @@ from typing import Protocol
 
 from toymq_py.clock import Clock
 from toymq_py.storage import offsets
-from toymq_py.storage.committer import Scheduler
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.offsets import OffsetsState
+from toymq_py.storage.scheduling import Scheduler
 
 logger = logging.getLogger("toymq_py.storage")
 
@@ -145,7 +145,7 @@ class OffsetsFlusher:
         if error is None and source not in self._discarded:
             self._failing.discard(source)
             source.offsets_flushed(state)
-        elif source not in self._discarded:
+        elif error is not None and source not in self._discarded:
             if source not in self._failing:
                 self._failing.add(source)
                 logger.error("offsets of %s not written (%s); trying again", source.path, error.strerror or error)

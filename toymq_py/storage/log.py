@@ -129,7 +129,7 @@ class Log:
         return bool(self.lost or self.unreadable)
 
     @property
-    def bytes(self) -> int:
+    def size_bytes(self) -> int:
         return sum(segment.end for segment in self.segments)
 
     @property

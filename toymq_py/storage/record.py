@@ -13,7 +13,7 @@ length, so preallocated space ends a scan. Attributes are ``u8 tag, u32 len, byt
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import count
@@ -25,9 +25,11 @@ from toymq_py.errors import DamagedData
 from toymq_py.model import Records
 
 try:  # extra [fast]: 10 to 14 % less CPU per publish
-    from zlib_ng.zlib_ng import crc32
+    from zlib_ng.zlib_ng import crc32 as _fast_crc32
 except ImportError:
-    crc32 = _zlib_crc32
+    _fast_crc32 = _zlib_crc32
+crc32: Callable[..., int] = _fast_crc32
+"""CRC-32 of some bytes, optionally continued from another one; the one line that chooses who computes it."""
 
 crc32_reference = crcmod.predefined.mkPredefinedCrcFun("crc-32")
 """The definition of the checksum; the hot path's ``crc32`` is held equal to it by a property test."""
@@ -69,7 +71,7 @@ def encode_frame(msg_id: int, ts_ns: int, key: bytes, payload: bytes, attributes
     """One whole frame. ``key`` b"" means none; ``attributes`` is the encoded block."""
     length = LENGTH_MIN + len(key) + len(payload) + len(attributes)
     packer = _packer(len(key), len(payload))
-    body = packer.pack(length, msg_id, ts_ns, len(key), key, len(payload), payload) + attributes
+    body: bytes = packer.pack(length, msg_id, ts_ns, len(key), key, len(payload), payload) + attributes
     return body + crc32(body).to_bytes(4, "little")
 
 
@@ -91,7 +93,7 @@ def encode_run(
         ]
     key_len, payload_len = len(keys[0]), len(payloads[0])
     crc = crc32
-    frames = []
+    frames: list[bytes] = []
     append = frames.append
     pack = _packer(key_len, payload_len).pack
     msg_id = first_id
@@ -206,7 +208,7 @@ def possible_ends(data: bytes, pos: int) -> list[int]:
     if at + 4 > len(data):
         return []
     at += 4 + _PAYLOAD_LENGTH.unpack_from(data, at)[0]
-    ends = []
+    ends: list[int] = []
     while at + 4 <= len(data) and at - pos <= FRAME_BYTES_MAX and len(ends) < 8:
         ends.append(at + 4)
         if at + 5 > len(data):

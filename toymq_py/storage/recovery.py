@@ -15,7 +15,6 @@ all; a name that was not synced may be missing; what was synced stays, unless th
 """
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from toymq_py.errors import DamagedData

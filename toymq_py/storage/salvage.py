@@ -103,9 +103,10 @@ def find_chains(data: bytes, start: int, last_id: int) -> list[Chain]:
         if following is None:
             if chain.end != len(data) and not _looks_torn(data, chain.end, chain.last_id + 1):
                 continue
-        elif not _fits(chain.end, chain.last_id, following.start, following.first_id):
-            continue
-        elif not _looks_hit(data, chain.end, chain.last_id + 1):
+        elif not (
+            _fits(chain.end, chain.last_id, following.start, following.first_id)
+            and _looks_hit(data, chain.end, chain.last_id + 1)
+        ):
             continue
         accepted.append(chain)
         following = chain
@@ -202,10 +203,10 @@ def _check(data: bytes, claims: list[Claim]) -> list[Claim]:
     prefixes: dict[int, int] = {}
     if sum(size for _, _, size in long) > len(data):
         at, crc = 0, 0
-        for pos in sorted({place for pos, _, size in long for place in (pos, pos + size)}):
-            crc = crc32(view[at:pos], crc)
-            prefixes[pos] = crc
-            at = pos
+        for place in sorted({place for pos, _, size in long for place in (pos, pos + size)}):
+            crc = crc32(view[at:place], crc)
+            prefixes[place] = crc
+            at = place
     valid = []
     for pos, msg_id, size in claims:
         if size > DIRECT_CRC_BYTES and prefixes:

@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from toymq_py.errors import DamagedData
 from toymq_py.storage import offsets
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.segment import load_sidecar, parse_segment_name, scan_segment
@@ -133,7 +132,8 @@ def _check_segment(
             report.findings.append(Finding(name, f"holds ids of the segment behind it, up to {segment.next_id - 1}"))
         sidecar = name[:-4] + ".idx"
         if fs.exists(sidecar) and load_sidecar(fs, name, base_id, following) is None:
-            report.findings.append(Finding(sidecar, "does not fit its segment; it is a cache and will be made anew", damage=False))
+            text = "does not fit its segment; it is a cache and will be made anew"
+            report.findings.append(Finding(sidecar, text, damage=False))
 
 
 def _all_acked(state: offsets.OffsetsState, first: int, last: int) -> bool:
@@ -158,7 +158,8 @@ def _check_settings(fs: FileSystem, path: str, report: TopicReport) -> None:
         return
     try:
         found = json.loads(fs.read_file(file))
+    except ValueError as error:
+        report.findings.append(Finding(file, f"is no JSON: {error}"))
+    else:
         if not isinstance(found, dict):
-            raise DamagedData("no object")
-    except (ValueError, DamagedData) as error:
-        report.findings.append(Finding(file, f"is no settings object: {error}"))
+            report.findings.append(Finding(file, "is no settings object"))

