@@ -41,9 +41,25 @@ class DedupeTable:
     def __len__(self) -> int:
         return len(self._ids)
 
-    def all_new(self, keys: Sequence[bytes]) -> bool:
-        """Whether none of the keys is known and none stands twice; costs a hash a key, nothing more."""
-        return self._ids.keys().isdisjoint(keys) and len(set(keys)) == len(keys)
+    def remember_new(self, keys: Sequence[bytes], first_id: int) -> bool:
+        """Enter keys under consecutive ids, if none of them is known and none stands twice.
+
+        Nothing is evicted yet: the batch may still fail. Costs a look-up and an insertion a key, nothing more.
+
+        Returns: whether they were entered; if not, nothing has changed.
+        """
+        ids = self._ids
+        if not ids.keys().isdisjoint(keys):
+            return False
+        before = len(ids)
+        ids.update(zip(keys, range(first_id, first_id + len(keys)), strict=True))
+        if len(ids) - before != len(keys):  # one stands twice: take all of them back
+            for key in keys:
+                ids.pop(key, None)
+            return False
+        self._order.extend(keys)
+        self._budget.used += len(keys)
+        return True
 
     def find(self, key: bytes) -> int | None:
         """The id the key was published as. Does not count as a use."""
@@ -56,19 +72,11 @@ class DedupeTable:
         if len(self._order) > 2 * max(self.capacity, len(self._ids)) + 16:
             self._rebuild()
 
-    def remember(self, keys: Sequence[bytes], first_id: int) -> None:
-        """Enter new keys under consecutive ids. Nothing is evicted yet: the batch may still fail."""
-        self._ids.update(zip(keys, range(first_id, first_id + len(keys)), strict=True))
-        self._order.extend(keys)
-        self._budget.used += len(keys)
-
     def replace(self, key: bytes, msg_id: int) -> None:
         """Enter one key, known or not, as the newest."""
-        if key in self._ids:
+        if not self.remember_new((key,), msg_id):
             self._ids[key] = msg_id
             self.touch(key)
-        else:
-            self.remember((key,), msg_id)
 
     def forget(self, keys: Sequence[bytes]) -> None:
         """Take back keys of a batch that failed. Unknown ones are passed over."""
@@ -88,9 +96,13 @@ class DedupeTable:
             return
         self._budget.used -= excess
         ids, popleft, repeats = self._ids, self._order.popleft, self._repeats
+        if not repeats:
+            for _ in range(excess):
+                del ids[popleft()]
+            return
         while excess:
             key = popleft()
-            if repeats and key in repeats:
+            if key in repeats:
                 repeats[key] -= 1
                 if not repeats[key]:
                     del repeats[key]

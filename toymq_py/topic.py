@@ -232,9 +232,10 @@ class Topic:
         """
         dedupe = self.dedupe
         keyless = keys.count(b"")
-        if keyless == len(keys) or not dedupe.capacity or (not keyless and dedupe.all_new(keys)):
-            known_new = bool(dedupe.capacity) and not keyless
-            return self._append(keys, payloads, headers, known_new=known_new)
+        if keyless == len(keys) or not dedupe.capacity:
+            return self._append(keys, payloads, headers)
+        if not keyless and dedupe.remember_new(keys, self.committer.next_id):
+            return self._append(keys, payloads, headers, remembered=True)
         outcomes: list[Published] = []
         start = 0
         fresh: set[bytes] = set()
@@ -270,18 +271,18 @@ class Topic:
         payloads: Sequence[bytes],
         headers: Sequence[bytes] | None,
         *,
-        known_new: bool = False,
+        remembered: bool = False,
     ) -> list[Published]:
-        """``known_new``: every key is there and not in the dedupe table."""
+        """``remembered``: the keys are in the dedupe table already, under the ids that they get here."""
         blocks = None if headers is None else [encode_attributes(headers=block) for block in headers]
         try:
             appended = self.committer.append(keys, payloads, blocks, headers)
         except RequestError as error:
+            if remembered:
+                self.dedupe.forget(keys)
             return [Published(len(keys), error=error)]
-        first_id = appended[0].first_id
-        if known_new:
-            self.dedupe.remember(keys, first_id)
-        elif self.dedupe.capacity:
+        if not remembered and self.dedupe.capacity:
+            first_id = appended[0].first_id
             for row, key in enumerate(keys):
                 if key:
                     self.dedupe.replace(key, first_id + row)

@@ -1,6 +1,7 @@
 """``toymq verify``."""
 
 import json
+import sys
 from dataclasses import asdict
 
 import click
@@ -24,9 +25,8 @@ def verify(directory: str, as_json: bool) -> None:
     if not fs.is_dir(directory):
         raise DataDirectoryError(f"there is no directory {directory}")
     damaged = False
-    with click.progressbar(
-        length=log_bytes(fs, directory), label="checking", file=click.get_text_stream("stderr")
-    ) as bar:
+    total = log_bytes(fs, directory)
+    with click.progressbar(length=total, label="checking", file=sys.stderr) as bar:
         reports = list(verify_directory(fs, directory, bar.update))
     for report in reports:
         damaged = damaged or report.damaged

@@ -16,7 +16,7 @@ active segment's file behind the committed position, and nothing else; everythin
 import errno
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
@@ -91,15 +91,15 @@ class Appended:
 class _Batch:
     """Everything that goes to one segment with one sync."""
 
-    __slots__ = ("attributes", "commit", "first_id", "frames", "index", "keyed", "keys", "last_ts_ns", "next_id",
-                 "payload_bytes", "roll", "rows", "size")  # fmt: skip
+    __slots__ = ("attributes", "commit", "first_id", "index", "keyed", "keys", "last_ts_ns", "next_id",
+                 "pieces", "roll", "rows", "size")  # fmt: skip
 
     def __init__(self, first_id: int, *, roll: bool) -> None:
         self.commit = Commit()
         self.first_id = first_id
         self.next_id = first_id
         self.roll = roll
-        self.frames: list[bytes] = []
+        self.pieces: list[bytes] = []
         self.size = 0
         self.last_ts_ns = 0
         self.keyed = 0
@@ -172,6 +172,7 @@ class Committer:
         self._prepared: File | None = None
         self._side_jobs = 0  # sidecars and the next segment, written behind
         self._preparing = False
+        self._prepared_count = 0
         self._unsynced = False  # --fsync interval: written and answered, not yet synced
         self._sync_timer = False
         self._idle_waiters: list[Callable[[], None]] = []
@@ -206,23 +207,36 @@ class Committer:
         if ts_ns < self._last_ts_ns:
             ts_ns = self._last_ts_ns  # the wall clock may jump back, a log's times do not
         self._last_ts_ns = ts_ns
-        frames = encode_run(self.next_id, ts_ns, keys, payloads, attributes)
-        size = sum(map(len, frames))
+        pieces = encode_run(self.next_id, ts_ns, keys, payloads, attributes)
+        size = sum(map(len, pieces))
         appended = []
-        start = 0
         if self._tail_end + size <= self._segment_bytes and not self._roll_next:
             self._tail_end += size
+            appended.append(self._take(ts_ns, pieces, size, keys, payloads, attributes, headers))
         else:
-            for row, frame in enumerate(frames):
-                if self._roll_next or (self._tail_end and self._tail_end + len(frame) > self._segment_bytes):
-                    if row > start:
-                        appended.append(self._take(ts_ns, start, row, frames, keys, payloads, attributes, headers))
-                    start = row
-                    self._open_batch(roll=True)
-                self._tail_end += len(frame)
-        appended.append(self._take(ts_ns, start, len(frames), frames, keys, payloads, attributes, headers))
+            for start, stop in self._split(pieces):
+                part = pieces[2 * start : 2 * stop]
+                appended.append(
+                    self._take(
+                        ts_ns, part, sum(map(len, part)), keys[start:stop], payloads[start:stop],
+                        attributes and attributes[start:stop], headers and headers[start:stop],
+                    )
+                )  # fmt: skip
         self._start_soon()
         return appended
+
+    def _split(self, pieces: list[bytes]) -> Iterator[tuple[int, int]]:
+        """Rows of a run that go to one segment each; between two of them a batch that rolls is opened."""
+        start = 0
+        for row in range(len(pieces) // 2):
+            size = len(pieces[2 * row]) + 4
+            if self._roll_next or (self._tail_end and self._tail_end + size > self._segment_bytes):
+                if row > start:
+                    yield start, row
+                start = row
+                self._open_batch(roll=True)
+            self._tail_end += size
+        yield start, len(pieces) // 2
 
     def commit_of(self, msg_id: int) -> Commit:
         """The commit that an assigned id waits for."""
@@ -254,24 +268,19 @@ class Committer:
     def _take(
         self,
         ts_ns: int,
-        start: int,
-        stop: int,
-        frames: list[bytes],
+        pieces: list[bytes],
+        size: int,
         keys: Sequence[bytes],
         payloads: Sequence[bytes],
         attributes: Sequence[bytes] | None,
         headers: Sequence[bytes] | None,
     ) -> Appended:
         batch = self._pending[-1] if self._pending else self._open_batch(roll=False)
-        if start or stop < len(frames):
-            frames, keys, payloads = frames[start:stop], keys[start:stop], payloads[start:stop]
-            attributes = attributes and attributes[start:stop]
-            headers = headers and headers[start:stop]
         first_id = self.next_id
-        n = len(frames)
+        n = len(keys)
         batch.index.append((first_id, batch.size, batch.keyed, ts_ns))
-        batch.size += sum(map(len, frames))
-        batch.frames += frames
+        batch.size += size
+        batch.pieces += pieces
         keyed = n - keys.count(b"")
         batch.keyed += keyed
         if keyed:
@@ -350,8 +359,7 @@ class Committer:
                     position = target.end
                     outcome.allocated = allocated or file.size()
                 self._preallocate(file, position, batch.size, outcome)
-                data = batch.frames[0] if len(batch.frames) == 1 else b"".join(batch.frames)
-                write_all(file, data, position)
+                write_all(file, b"".join(batch.pieces), position)
                 if sync:
                     file.sync()
                 outcome.done = True
@@ -482,15 +490,18 @@ class Committer:
         active = self._log.segments[-1]
         if self._preparing or self._prepared or active.end < self._segment_bytes * 3 // 4 or self._space.low:
             return
+        if self._running is not None and (self._running.roll or active.sealed):
+            return  # a roll is under way: this segment needs no successor any more
         if self._segment_bytes < 2 * PREALLOCATE_AFTER_BYTES:
             return
-        fs, path = self._log.fs, self._log.path
+        fs = self._log.fs
+        self._prepared_count += 1  # a name of its own: two of them may be in use at once
+        name = f"{self._log.path}/next-{self._prepared_count}.tmp"
         made: list[File] = []
 
         def job() -> None:
             try:
-                file = fs.open(f"{path}/next.tmp", create=True)
-                file.truncate(0)
+                file = fs.open(name, create=True, exclusive=True)
                 made.append(file)
                 room = min(PREALLOCATE_BYTES, self._space.free_bytes() // 64, self._segment_bytes)
                 file.allocate(0, room)
@@ -579,7 +590,7 @@ class Committer:
                 file.sync()
             if self._prepared is not None:
                 self._prepared.close()
-                self._log.fs.unlink(f"{self._log.path}/next.tmp")
+                self._log.fs.unlink(self._prepared.path)
         except OSError as error:
             logger.warning("topic %s: the log was not closed neatly: %s", self._log.topic, error)
         self._prepared = None
@@ -597,7 +608,7 @@ def create_segment(fs: FileSystem, path: str, first_id: int, prepared: File | No
     """A new active segment whose name is on stable storage before its first byte.
 
     Args:
-        prepared: the file that was made ahead as ``next.tmp``, if any.
+        prepared: the file that was made ahead under a temporary name, if any.
         first: the topic's first file: its directory is made, too.
     """
     if first:
@@ -610,7 +621,7 @@ def create_segment(fs: FileSystem, path: str, first_id: int, prepared: File | No
         file.truncate(0)
     else:
         file = prepared
-        fs.rename(f"{path}/next.tmp", name)
+        fs.rename(file.path, name)
         file.path = name
     fs.sync_dir(path)
     return file

@@ -16,7 +16,6 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import count
 from zlib import crc32 as _zlib_crc32
 
 import crcmod.predefined
@@ -49,9 +48,9 @@ ATTRIBUTE_EXPIRES_AT = 2
 ATTRIBUTE_HEADERS = 3
 ATTRIBUTE_SEQUENCE = 4
 
+_U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
 _HEADER = struct.Struct("<IQQH")
-_PAYLOAD_LENGTH = struct.Struct("<I")
 _ATTRIBUTE = struct.Struct("<BI")
 
 _PACKERS_MAX = 4096  # random sizes must not grow the cache without end
@@ -84,27 +83,28 @@ def encode_run(
 ) -> list[bytes]:
     """Frames of consecutive ids with one time stamp.
 
-    Returns: ``len(keys)`` frames in order.
+    Returns: two pieces per record, the frame without its checksum and the checksum: joining them is left to the one
+        join of the whole batch.
     """
-    if attributes is not None:
-        return [
-            encode_frame(msg_id, ts_ns, key, payload, block)
-            for msg_id, key, payload, block in zip(count(first_id), keys, payloads, attributes, strict=False)
-        ]
+    pieces: list[bytes] = []
+    append = pieces.append
+    crc, pack_crc = crc32, _U32.pack
     key_len, payload_len = len(keys[0]), len(payloads[0])
-    crc = crc32
-    frames: list[bytes] = []
-    append = frames.append
     pack = _packer(key_len, payload_len).pack
     msg_id = first_id
-    for key, payload in zip(keys, payloads, strict=True):
+    for row, (key, payload) in enumerate(zip(keys, payloads, strict=True)):
         if len(key) != key_len or len(payload) != payload_len:
             key_len, payload_len = len(key), len(payload)
             pack = _packer(key_len, payload_len).pack
-        body = pack(LENGTH_MIN + key_len + payload_len, msg_id, ts_ns, key_len, key, payload_len, payload)
-        append(body + crc(body).to_bytes(4, "little"))
+        if attributes is None:
+            body = pack(LENGTH_MIN + key_len + payload_len, msg_id, ts_ns, key_len, key, payload_len, payload)
+        else:
+            rest = LENGTH_MIN + len(attributes[row])
+            body = pack(rest + key_len + payload_len, msg_id, ts_ns, key_len, key, payload_len, payload) + attributes[row]
+        append(body)
+        append(pack_crc(crc(body)))
         msg_id += 1
-    return frames
+    return pieces
 
 
 def encode_attributes(
@@ -190,7 +190,7 @@ def claimed_extent(data: bytes, pos: int, *, check_attributes: bool = True) -> t
         return None
     at = pos + 22 + key_len
     if at + 4 <= end:
-        rest = length - LENGTH_MIN - key_len - _PAYLOAD_LENGTH.unpack_from(data, at)[0]
+        rest = length - LENGTH_MIN - key_len - _U32.unpack_from(data, at)[0]
         if rest < 0:
             return None
         stop = pos + length
@@ -207,7 +207,7 @@ def possible_ends(data: bytes, pos: int) -> list[int]:
     at = pos + 22 + _HEADER.unpack_from(data, pos)[3]
     if at + 4 > len(data):
         return []
-    at += 4 + _PAYLOAD_LENGTH.unpack_from(data, at)[0]
+    at += 4 + _U32.unpack_from(data, at)[0]
     ends: list[int] = []
     while at + 4 <= len(data) and at - pos <= FRAME_BYTES_MAX and len(ends) < 8:
         ends.append(at + 4)
@@ -235,7 +235,7 @@ def decode_frame(data: bytes, pos: int = 0) -> Frame:
     length, msg_id, ts_ns, key_len = _HEADER.unpack_from(data, pos)
     at = pos + 22 + key_len
     key = bytes(data[pos + 22 : at])
-    (payload_len,) = _PAYLOAD_LENGTH.unpack_from(data, at)
+    (payload_len,) = _U32.unpack_from(data, at)
     at += 4
     payload = bytes(data[at : at + payload_len])
     block = bytes(data[at + payload_len : pos + length])
