@@ -31,6 +31,7 @@ from toymq_py.storage import offsets
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.flusher import OffsetsFlusher
 from toymq_py.storage.fs import FileSystem, replace_file
+from toymq_py.storage.log import TailBudget
 from toymq_py.storage.recovery import recover_log
 from toymq_py.storage.scheduling import Scheduler
 from toymq_py.storage.space import SpaceGuard
@@ -41,7 +42,7 @@ logger = logging.getLogger("toymq_py.broker")
 DELETED_PREFIX = ".deleted-"
 SETTINGS_NAME = "topic.json"
 
-Done = Callable[[OSError | None], None]
+Done = Callable[[OSError | RequestError | None], None]
 """Told when an effect is on stable storage, or why it is not."""
 
 
@@ -72,6 +73,7 @@ class Broker:
         self._space.on_low = self._disk_low
         self._flusher = OffsetsFlusher(fs, scheduler, clock)
         self._key_budget = KeyBudget(options.dedupe_keys_total)
+        self._tail_budget = TailBudget()
         self._started = clock.monotonic()
         self._due: list[tuple[float, int, Topic, Consumer]] = []
         self._armed: dict[Consumer, float] = {}
@@ -166,6 +168,7 @@ class Broker:
             space=self._space,
             flusher=self._flusher,
             key_budget=self._key_budget,
+            tail_budget=self._tail_budget,
             metrics=self.metrics,
             arm=self._arm,
             **recovered,
@@ -192,37 +195,54 @@ class Broker:
         return topic
 
     def create(self, name: str, changes: Mapping[str, str], done: Done) -> None:
-        """Create a topic, or confirm one whose named settings are equal.
+        """Create a topic, or confirm one whose named settings are equal; ``done`` is told TopicExists when they are not.
 
-        Raises: TopicExists, BadArgument, TooManyTopics; then ``done`` is not called.
+        Raises: BadArgument, TooManyTopics, TopicExists (it is being deleted); then ``done`` is not called.
         """
-        topic = self.topics.get(name)
-        if topic is not None:
+        TopicSettings().changed(changes)
+        known = name in self.topics
+        topic = self.topic_or_new(name)
+        if topic.deleted:
+            raise TopicExists(f"{name} is being deleted")
+
+        def begin() -> None:
             settings = topic.settings.changed(changes)
-            if settings != topic.settings:
-                raise TopicExists(f"{name} exists with other settings; change them with CONFIG")
-            if topic.deleted:
-                raise TopicExists(f"{name} is being deleted")
-            done(None)
-            return
-        settings = TopicSettings().changed(changes)
-        topic = self._new_topic(name, settings)
-        self._store_settings(topic, settings, done)
+            if not known:
+                self._store_settings(topic, settings, done)
+            elif settings != topic.settings:
+                self._next_settings(topic, done, TopicExists(f"{name} exists with other settings; change them with CONFIG"))
+            else:
+                self._next_settings(topic, done, None)
+
+        self._change_settings(topic, begin)
 
     def configure(self, name: str, changes: Mapping[str, str], done: Done) -> None:
         """Change settings. Raises: NoSuchTopic, BadArgument; then ``done`` is not called."""
         topic = self.topic(name)
-        settings = topic.settings.changed(changes)
-        if settings == topic.settings:
-            done(None)
-            return
+        if topic.deleted:
+            raise NoSuchTopic(f"{name} is being deleted")
+        topic.settings.changed(changes)
 
-        def stored(error: OSError | None) -> None:
-            if error is None:
-                topic.apply_settings(settings)
-            done(error)
+        def begin() -> None:
+            settings = topic.settings.changed(changes)
+            if settings == topic.settings:
+                self._next_settings(topic, done, None)
+            else:
+                self._store_settings(topic, settings, done)
 
-        self._store_settings(topic, settings, stored)
+        self._change_settings(topic, begin)
+
+    def _change_settings(self, topic: Topic, begin: Callable[[], None]) -> None:
+        """One change of a topic's settings at a time: each sees what the one before made, and they share a temp file."""
+        topic.settings_changes.append(begin)
+        if len(topic.settings_changes) == 1:
+            begin()
+
+    def _next_settings(self, topic: Topic, done: Done, error: OSError | RequestError | None) -> None:
+        topic.settings_changes.popleft()
+        done(error)
+        if topic.settings_changes:
+            topic.settings_changes[0]()
 
     def _store_settings(self, topic: Topic, settings: TopicSettings, done: Done) -> None:
         fs, path, root = self._fs, topic.path, self._root
@@ -242,7 +262,12 @@ class Broker:
             except OSError as error:
                 errors.append(error)
 
-        self._scheduler.offload(job, lambda: done(errors[0] if errors else None))
+        def stored() -> None:
+            if not errors:
+                topic.apply_settings(settings)
+            self._next_settings(topic, done, errors[0] if errors else None)
+
+        self._scheduler.offload(job, stored)
 
     def delete(self, name: str, done: Callable[[int, OSError | None], None]) -> None:
         """Remove a topic with everything in it; ``done`` is told how many messages went, once that is certain.
@@ -278,10 +303,16 @@ class Broker:
                 self._scheduler.offload(lambda: _remove_tree(fs, grave), lambda: None)
             done(messages, errors[0] if errors else None)
 
-        # Neither a commit nor an offsets flush may write into the directory while its name goes.
-        topic.committer.when_idle(
-            lambda: self._flusher.when_quiet(lambda: self._scheduler.offload(job, renamed))
-        )
+        # Nothing may write into the directory while its name goes: no commit, no flush of the offsets, no settings.
+        def settled() -> None:
+            topic.committer.when_idle(
+                lambda: self._flusher.when_quiet(lambda: self._scheduler.offload(job, renamed))
+            )
+
+        if topic.settings_changes:
+            topic.settings_changes.append(lambda: self._next_settings(topic, lambda error: settled(), None))
+        else:
+            settled()
 
     def matching(self, pattern: str | None) -> list[Topic]:
         """Topics under a name or pattern, by name. Raises: BadName."""

@@ -42,7 +42,7 @@ class Server:
 
     @staticmethod
     def bind(host: str, port: int) -> list[socket.socket]:
-        """Listening sockets for every address of ``host``. Raises: OSError."""
+        """Bound sockets for every address of ``host``, not listening yet: recovery comes first. Raises: OSError."""
         sockets: list[socket.socket] = []
         try:
             for family, kind, proto, _, address in socket.getaddrinfo(
@@ -56,7 +56,6 @@ class Server:
                 if port == 0 and len(sockets) > 1:
                     address = (address[0], sockets[0].getsockname()[1], *address[2:])
                 listener.bind(address)
-                listener.listen(BACKLOG)
                 listener.setblocking(False)
         except OSError:
             for listener in sockets:
@@ -66,6 +65,8 @@ class Server:
 
     async def run(self, listeners: list[socket.socket]) -> None:
         """Accept and serve until ``stop``, then shut down gracefully (delivery.md, "Shutdown")."""
+        for listener in listeners:
+            listener.listen(BACKLOG)
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             acceptors = [tasks.create_task(self._accept(listener)) for listener in listeners]

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any, Literal, cast
 
 from toymq_py import __version__
-from toymq_py.broker import Broker
+from toymq_py.broker import Broker, Done
 from toymq_py.clock import Clock
 from toymq_py.errors import (
     AlreadySubscribed,
@@ -358,14 +358,15 @@ class Session:
                     self._handled_all = True
                     self._arrived.set()
                     break
+                if self._clock.monotonic() > slice_end:
+                    self.writable.set()
+                    await asyncio.sleep(0)
+                    slice_end = self._clock.monotonic() + SLICE_S
             self.writable.set()
             if self._owed is not None:
                 self._leave_when_done()
             while self._held_bytes > self._max_held_bytes and not self._lost:
                 await self._replies_left.wait()
-            if self._clock.monotonic() > slice_end:
-                await asyncio.sleep(0)
-                slice_end = self._clock.monotonic() + SLICE_S
         if self._eof and self._closing == "no":
             self._closing = "after replies"
             for withdraw in list(self._waits):  # an end of stream cuts waits short
@@ -379,14 +380,14 @@ class Session:
             while not self.write_paused and not self._lost:
                 out = self._due_replies()
                 self._last_write = []
-                if self._hungry and not self._paused:
+                if self._hungry and not self._paused and self._closing == "no":
                     self._take_deliveries(out)
                 if not out:
                     break
                 data = b"".join(out) if len(out) > 1 else out[0]
                 self._last_write_bytes = len(data)
                 self.transport.write(data)
-                if self._hungry and not self._paused:
+                if len(data) >= WRITE_BYTES // 2 or self._hungry:
                     await asyncio.sleep(0)  # others first
             if self._closing == "after replies" and not self._replies and not self.write_paused:
                 await self._end()
@@ -419,12 +420,13 @@ class Session:
         """Everything at the head of the FIFO that waits for nothing, and the pushes."""
         out: list[bytes] = []
         replies = self._replies
-        freed = 0
-        while replies:
+        freed = size = 0
+        while replies and size < WRITE_BYTES:
             reply = replies[0]
             if type(reply) is bytes:
                 out.append(reply)
                 freed += REPLY_COST_BYTES + len(reply)
+                size += len(reply)
             elif type(reply) is _PublishReply:
                 commit = reply.commit
                 if commit.state is CommitState.PENDING:
@@ -435,12 +437,14 @@ class Session:
                 if commit.state is CommitState.FAILED:
                     self._metrics.error_total += reply.count
                 out.append(reply.encode())
+                size += len(out[-1])
                 freed += reply.cost
             else:
                 assert isinstance(reply, _Held)
                 if reply.make is None:
                     break
                 out.append(reply.make())
+                size += len(out[-1])
                 freed += REPLY_COST_BYTES
                 if reply.released is not None:
                     reply.released()
@@ -525,15 +529,18 @@ class Session:
         try:
             self._apply(command)
         except RequestError as error:
-            for _ in range(len(command.keys) if isinstance(command, Publish) else 1):
-                self._error(error)
+            self._refuse(command, error)
         except OSError as error:
             logger.error("session %d: %s failed: %s", self.number, _verb(command), error)  # noqa: TRY400 (the disk, not us)
             self._error(_storage_error(error))
         except Exception:
             logger.exception("session %d: bug in %s", self.number, _verb(command))
-            for _ in range(len(command.keys) if isinstance(command, Publish) else 1):
-                self._error(InternalError("a bug in the broker; its log has the details"))
+            self._refuse(command, InternalError("a bug in the broker; its log has the details"))
+
+    def _refuse(self, command: Command, error: RequestError) -> None:
+        """One ``ERR`` per command, a run of PUBs being many; a fatal one is said once."""
+        for _ in range(len(command.keys) if isinstance(command, Publish) and not error.fatal else 1):
+            self._error(error)
 
     def _apply(self, command: Command) -> None:
         match command:
@@ -752,7 +759,7 @@ class Session:
     def _delete(self, command: Delete) -> None:
         counted = 0
 
-        def begin(done: Callable[[OSError | None], None]) -> None:
+        def begin(done: Done) -> None:
             def deleted(count: int, error: OSError | None) -> None:
                 nonlocal counted
                 counted = count
@@ -771,7 +778,7 @@ class Session:
 
     def _stored(
         self,
-        begin: Callable[[Callable[[OSError | None], None]], None],
+        begin: Callable[[Done], None],
         *,
         count: int = 0,
         answer: Callable[[], bytes] | None = None,
@@ -782,10 +789,10 @@ class Session:
         """
         held = _Held()
 
-        def done(error: OSError | None) -> None:
+        def done(error: OSError | RequestError | None) -> None:
             if error is not None:
                 self._metrics.error_total += 1
-                refused = encode_error(_storage_error(error))
+                refused = encode_error(error if isinstance(error, RequestError) else _storage_error(error))
                 self._fill(held, lambda: refused)
             else:
                 self._fill(held, answer or (lambda: encode_ok(count)))
@@ -826,9 +833,11 @@ class Session:
 
 
 def refuse(transport: asyncio.Transport, error: RequestError) -> None:
-    """Say why a connection is not served, and close it."""
+    """Say why a connection is not served, and close it after a moment: a reset must not eat the reason."""
     transport.write(encode_error(error))
-    transport.close()
+    if transport.can_write_eof():
+        transport.write_eof()
+    asyncio.get_running_loop().call_later(LINGER_S, transport.close)
 
 
 def _encode(topic: str, delivery: Delivery) -> list[bytes]:

@@ -5,6 +5,7 @@ no other topic. Belongs to the event loop.
 """
 
 import contextlib
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -27,7 +28,7 @@ from toymq_py.model import IdRange, Records, Start
 from toymq_py.storage.committer import COMMITTED, Commit, Committer
 from toymq_py.storage.flusher import OffsetsFlusher
 from toymq_py.storage.fs import FileSystem
-from toymq_py.storage.log import READ_BYTES, Log
+from toymq_py.storage.log import READ_BYTES, Log, TailBudget
 from toymq_py.storage.offsets import LoadedOffsets, OffsetsState, Source
 from toymq_py.storage.record import encode_attributes
 from toymq_py.storage.recovery import RecoveredLog
@@ -36,8 +37,6 @@ from toymq_py.storage.scheduling import Scheduler
 from toymq_py.storage.segment import Segment
 from toymq_py.storage.space import SpaceGuard
 
-TAIL_BYTES_MAX = 8 * 1024 * 1024
-"""Memory for the newest records of one topic with subscribers."""
 UNREADABLE = "unreadable"
 """Owner of the leases that stand for records the disk refuses to give: held until a restart, never delivered."""
 
@@ -140,6 +139,7 @@ class Topic:
         space: SpaceGuard,
         flusher: OffsetsFlusher,
         key_budget: KeyBudget,
+        tail_budget: TailBudget,
         metrics: Metrics,
         arm: Callable[["Topic", Consumer, float], None],
         recovered: RecoveredLog | None = None,
@@ -161,7 +161,7 @@ class Topic:
         self._arm = arm
         self.log = Log(
             fs, path, name, recovered.segments,
-            next_id=recovered.next_id, first_id=recovered.first_id, lost=sorted(recovered.lost),
+            next_id=recovered.next_id, first_id=recovered.first_id, lost=sorted(recovered.lost), tail_budget=tail_budget,
         )  # fmt: skip
         self.log.on_lost = self._records_lost
         self.committer = Committer(
@@ -188,6 +188,8 @@ class Topic:
         self._commit_waiters: list[Callable[[], None]] = []
         self._flushed: OffsetsState | None = None
         self._retention_at: float | None = None
+        self.settings_changes: deque[Callable[[], None]] = deque()
+        """Changes of the settings that wait for the one at the head to be stored; the broker runs them in turn."""
         self.offsets_lost = False
         self.offsets_problem: str | None = None
         self._set_policy()
@@ -340,7 +342,7 @@ class Topic:
         consumer = Consumer(name, start=start, since_ns=self._clock.wall_ns())
         self._skip_known(consumer)
         self.consumers[name] = consumer
-        self._flusher.mark(self)
+        self._changed()
         return consumer
 
     def _skip_known(self, consumer: Consumer) -> None:
@@ -399,7 +401,7 @@ class Topic:
             subscription.ended(subscription, code)
 
     def _set_tail(self) -> None:
-        self.log.tail.set_limit(TAIL_BYTES_MAX if self._attached else 0)
+        self.log.tail.enable(bool(self._attached))
 
     @property
     def attached(self) -> int:
@@ -429,7 +431,7 @@ class Topic:
             delivery = self._take_fresh(subscription, fresh, room, max_bytes, deadline)
         subscription.last_sent = max(subscription.last_sent, delivery.last_id)
         self._arm_for(consumer)
-        self._flusher.mark(self)
+        self._changed()
         self._metrics.deliver_total += delivery.stop - delivery.start
         return delivery
 
@@ -476,12 +478,12 @@ class Topic:
             consumer.hold(UNREADABLE, first, last)
         else:
             consumer.skip(first, last)
-        self._flusher.mark(self)
+        self._changed()
 
     def _records_lost(self, first: int, last: int) -> None:
         for consumer in self.consumers.values():
             consumer.skip(first, last)
-        self._flusher.mark(self)
+        self._changed()
 
     def ack(self, name: str, ids: Sequence[IdRange]) -> int:
         """Returns: how many were delivered and not acked before. Raises: NoSuchConsumer."""
@@ -489,7 +491,7 @@ class Topic:
         count = consumer.ack(ids)
         if count:
             self._metrics.ack_total += count
-            self._flusher.mark(self)
+            self._changed()
             subscription = self._attached.get(name)
             if subscription is not None:
                 subscription.wake(subscription)
@@ -540,7 +542,7 @@ class Topic:
             self._end(subscription, "SEEK")
         consumer.seek(target, self._clock.wall_ns())
         self._skip_known(consumer)
-        self._flusher.mark(self)
+        self._changed()
         return target
 
     def forget(self, name: str) -> None:
@@ -550,7 +552,7 @@ class Topic:
         if subscription is not None:
             self._end(subscription, "DELETED")
         del self.consumers[name]
-        self._flusher.mark(self)
+        self._changed()
 
     # -- time
 
@@ -581,9 +583,17 @@ class Topic:
         self._flushed = state
         self.apply_retention()
 
-    def flush_offsets(self, done: Callable[[OSError | None], None]) -> None:
+    def _changed(self) -> None:
+        """Consumer state has unsaved changes. A deleted topic has nothing to save."""
+        if not self.deleted:
+            self._flusher.mark(self)
+
+    def flush_offsets(self, done: Callable[[OSError | RequestError | None], None]) -> None:
         """``done`` is told when the present state is on stable storage, or why it is not."""
-        self._flusher.flush(self, done)
+        if self.deleted:
+            done(NoSuchTopic(f"{self.name} was deleted"))
+        else:
+            self._flusher.flush(self, done)
 
     def _restore(self, loaded: LoadedOffsets, missing: Sequence[IdRange]) -> None:
         """Recovery, step 8."""
@@ -687,7 +697,7 @@ class Topic:
                     continue  # a sidecar that is not there; a segment that stays is removed at the next start
 
         self._scheduler.offload(job, lambda: None)
-        self._flusher.mark(self)
+        self._changed()
 
     # -- numbers
 

@@ -290,7 +290,7 @@ class Committer:
                 if block:
                     batch.attributes.append((first_id + row, keys[row], block))
         batch.last_ts_ns = ts_ns
-        if self._log.tail.limit_bytes:
+        if self._log.tail.enabled:
             self._add_rows(batch, ts_ns, keys, payloads, headers)
         self.next_id = batch.next_id = first_id + n
         return Appended(batch.commit, first_id, n)
@@ -429,7 +429,7 @@ class Committer:
         active.next_id = batch.next_id
         active.newest_ts_ns = batch.last_ts_ns
         first = batch.first_id
-        for times, keys, payloads, headers in batch.rows:
+        for times, keys, payloads, headers in batch.rows if log.tail.enabled else ():
             log.tail.push(Records(range(first, first + len(keys)), times, keys, payloads, headers))
             first += len(keys)
         log.advance(batch.next_id)

@@ -26,25 +26,46 @@ OPEN_SEALED_MAX = 8
 """Sealed segments of one log that stay open for readers."""
 
 
+class TailBudget:
+    """Memory for all tails together: each topic with subscribers may use an equal share."""
+
+    TOPIC_BYTES_MAX = 8 * 1024 * 1024
+    TOTAL_BYTES_MAX = 128 * 1024 * 1024
+
+    __slots__ = ("topics",)
+
+    def __init__(self) -> None:
+        self.topics = 0
+
+    def share(self) -> int:
+        return min(self.TOPIC_BYTES_MAX, self.TOTAL_BYTES_MAX // max(self.topics, 1))
+
+
 class Tail:
     """The newest committed records in memory, for subscribers that keep up.
 
-    Bounded by ``limit_bytes``; the oldest run goes first. Empty while nobody is subscribed (``limit_bytes`` 0).
+    Bounded by its share of the budget, the oldest run goes first; one run is kept in any case. Empty while nobody is
+    subscribed.
     """
 
-    __slots__ = ("_first_ids", "_runs", "bytes", "limit_bytes")
+    __slots__ = ("_budget", "_first_ids", "_runs", "bytes", "enabled")
 
     ROW_OVERHEAD = 200  # bytes objects, list slots and the encoded frame that a session may keep beside a row
 
-    def __init__(self) -> None:
+    def __init__(self, budget: TailBudget) -> None:
+        self._budget = budget
         self._runs: list[Records] = []
         self._first_ids: list[int] = []
         self.bytes = 0
-        self.limit_bytes = 0
+        self.enabled = False
 
-    def set_limit(self, limit_bytes: int) -> None:
-        self.limit_bytes = limit_bytes
-        self._trim()
+    def enable(self, enabled: bool) -> None:
+        """Switch on with the first subscriber, off with the last."""
+        if enabled != self.enabled:
+            self.enabled = enabled
+            self._budget.topics += 1 if enabled else -1
+            if not enabled:
+                self.clear()
 
     def push(self, run: Records) -> None:
         """Add a run; its ids follow the newest one's, or the tail starts anew."""
@@ -53,8 +74,8 @@ class Tail:
         self._runs.append(run)
         self._first_ids.append(run.ids[0])
         self.bytes += self._cost(run)
-        if self.bytes > self.limit_bytes:
-            self._trim()
+        if self.bytes > (share := self._budget.share()):
+            self._trim(share)
 
     def find(self, msg_id: int) -> tuple[Records, int] | None:
         """The run that holds an id, and the row in it."""
@@ -72,9 +93,9 @@ class Tail:
     def _cost(self, run: Records) -> int:
         return 2 * run.payload_bytes + self.ROW_OVERHEAD * len(run)
 
-    def _trim(self) -> None:
+    def _trim(self, limit_bytes: int) -> None:
         drop = 0
-        while self.bytes > self.limit_bytes and drop < len(self._runs) - (1 if self.limit_bytes else 0):
+        while self.bytes > limit_bytes and drop < len(self._runs) - 1:
             self.bytes -= self._cost(self._runs[drop])
             drop += 1
         if drop:
@@ -100,6 +121,7 @@ class Log:
         next_id: int = 0,
         first_id: int = 0,
         lost: Sequence[IdRange] = (),
+        tail_budget: TailBudget | None = None,
     ) -> None:
         """
         Args:
@@ -115,7 +137,7 @@ class Log:
         self.lost: list[IdRange] = list(lost)
         self.unreadable: list[IdRange] = []
         self.removed: list[IdRange] = []
-        self.tail = Tail()
+        self.tail = Tail(tail_budget or TailBudget())
         self.on_lost: Callable[[int, int], None] = lambda first, last: None
         """Called when a read finds records lost, with the id range."""
         self.damaged_reads = 0
