@@ -92,7 +92,9 @@ class Broker:
         """
         fs, data_dir = self._fs, self.options.data_dir
         try:
-            fs.mkdir(data_dir)
+            if not fs.is_dir(data_dir):
+                fs.mkdir(data_dir)
+                fs.sync_dir(data_dir.rpartition("/")[0] or ("/" if data_dir.startswith("/") else "."))
         except OSError as error:
             raise DataDirectoryError(f"cannot make {data_dir}: {error.strerror or error}") from error
         self._lock = DirectoryLock.take(fs, data_dir, pid)
@@ -110,9 +112,9 @@ class Broker:
 
     def _open_topics(self) -> None:
         fs, root = self._fs, self._root
-        if not fs.is_dir(root):
-            fs.mkdir(root)
-            fs.sync_dir(self.options.data_dir)
+        fs.mkdir(root)
+        fs.sync_dir(self.options.data_dir)
+        fs.sync_dir(root)  # a killed broker may have made names that are not on stable storage
         for name in fs.listdir(root):
             path = f"{root}/{name}"
             if name.startswith(DELETED_PREFIX):

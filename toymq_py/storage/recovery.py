@@ -161,12 +161,16 @@ def _open_active(
         found.torn_bytes = result.torn_bytes
         logger.warning("%s: cut a torn tail of %d bytes behind record %d (never acknowledged)",
                        name, result.torn_bytes, segment.next_id - 1)  # fmt: skip
-        file = fs.open(name)
-        try:
+    # What a killed process had written but not synced reads as well as the rest, and from now on counts as committed: a
+    # retry of its key would be answered DUP. So it is synced first, and so are the names.
+    file = fs.open(name)
+    try:
+        if result.torn_bytes:
             file.truncate(segment.end)
-            file.sync()
-        finally:
-            file.close()
+        file.sync()
+    finally:
+        file.close()
+    fs.sync_dir(path)
     return segment
 
 
