@@ -634,7 +634,7 @@ class Topic:
             return  # a consumer that is not on disk yet may want everything
         low = self._space.getting_low()
         going = removable_by_acks(
-            self.log.segments, views, now_ns=now_ns, retain_acked_for_ns=retain_ns, disk_low=low
+            self.log.segments[:-1], views, now_ns=now_ns, retain_acked_for_ns=retain_ns, disk_low=low
         )
         if going:
             self._remove(going)
