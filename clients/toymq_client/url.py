@@ -1,0 +1,32 @@
+"""``toymq://[token@]host[:port]`` (protocol.md)."""
+
+from dataclasses import dataclass, field
+from urllib.parse import unquote, urlsplit
+
+from toymq_py.errors import ConfigError
+
+DEFAULT_URL = "toymq://127.0.0.1:6789"
+DEFAULT_PORT = 6789
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    host: str
+    port: int
+    token: str | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_url(url: str) -> Address:
+    """Raises: ConfigError when it is none; the token is never in the message."""
+    try:
+        parts = urlsplit(url if "://" in url else f"toymq://{url}")
+        port = parts.port
+    except ValueError as error:
+        raise ConfigError(f"a broker's URL is toymq://host:port: {error}") from None
+    if parts.scheme != "toymq" or not parts.hostname or parts.path.strip("/") or parts.query:
+        raise ConfigError("a broker's URL is toymq://[token@]host[:port]")
+    token = unquote(parts.username) if parts.username else None
+    return Address(parts.hostname, port if port is not None else DEFAULT_PORT, token)
