@@ -1,0 +1,60 @@
+"""The event loop and the sync threads of a broker, simulated: one thread, a fake clock, an order drawn from a seed."""
+
+import heapq
+import itertools
+import random
+from collections import deque
+from collections.abc import Callable
+
+from tests.support.fake_clock import FakeClock
+
+Call = Callable[[], None]
+
+
+class SimLoop:
+    """Implements ``toymq_py.storage.scheduling.Scheduler``. Nothing runs before ``step``, ``drain`` or ``advance``."""
+
+    def __init__(self, clock: FakeClock, rng: random.Random) -> None:
+        self.clock = clock
+        self._rng = rng
+        self._soon: deque[Call] = deque()
+        self._jobs: list[tuple[Call, Call]] = []
+        self._timers: list[tuple[float, int, Call]] = []
+        self._tickets = itertools.count()
+
+    def soon(self, call: Call) -> None:
+        self._soon.append(call)
+
+    def later(self, delay_s: float, call: Call) -> None:
+        heapq.heappush(self._timers, (self.clock.monotonic() + delay_s, next(self._tickets), call))
+
+    def offload(self, job: Call, done: Call) -> None:
+        self._jobs.append((job, done))
+
+    def step(self) -> bool:
+        """Run one thing that is due; of the jobs on the sync threads any may be first. Returns: whether there was one."""
+        if self._soon:
+            self._soon.popleft()()
+        elif self._jobs:
+            job, done = self._jobs.pop(self._rng.randrange(len(self._jobs)))
+            job()
+            self._soon.append(done)
+        else:
+            return False
+        return True
+
+    def drain(self) -> None:
+        """Run everything that waits for nothing but its turn."""
+        while self.step():
+            pass
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, with what falls due on the way."""
+        end = self.clock.monotonic() + seconds
+        self.drain()
+        while self._timers and self._timers[0][0] <= end:
+            at, _, call = heapq.heappop(self._timers)
+            self.clock.advance(max(at - self.clock.monotonic(), 0.0))
+            call()
+            self.drain()
+        self.clock.advance(max(end - self.clock.monotonic(), 0.0))
