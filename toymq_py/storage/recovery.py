@@ -21,7 +21,7 @@ from toymq_py.errors import DamagedData
 from toymq_py.model import IdRange
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.record import Columns, scan
-from toymq_py.storage.segment import WINDOW_BYTES, Segment, load_sidecar, parse_segment_name, scan_segment
+from toymq_py.storage.segment import WINDOW_BYTES, Damage, Segment, load_sidecar, parse_segment_name, scan_segment
 
 logger = logging.getLogger("toymq_py.storage")
 
@@ -133,10 +133,11 @@ def _open_sealed(fs: FileSystem, path: str, base_id: int, next_base_id: int, fou
     segment.sealed = True
     if segment.next_id > next_base_id:
         raise DamagedData(f"{name} holds ids of the segment behind it; run `toymq verify`")
+    if result.torn_bytes and segment.next_id < next_base_id:  # of a sealed segment that is damage: its tail was synced before the next one was made
+        segment.damages.append(Damage(segment.end, result.size, segment.next_id, next_base_id - 1))
+        segment.next_id = next_base_id
     _report(segment)
-    if result.torn_bytes:
-        logger.error("%s: %d bytes at the end hold no valid record", name, result.torn_bytes)
-    if not segment.damages and not result.torn_bytes and result.size == segment.end:
+    if not segment.damages and result.size == segment.end:
         try:
             segment.write_sidecar(fs)
         except OSError as error:

@@ -448,6 +448,12 @@ def test_restore_cuts_to_what_the_log_holds(
     ConsumerSnapshot.from_json(now.to_json())
 
 
+@pytest.mark.parametrize(("start", "want"), [(0, 3), (3, 3), (5, 5), (9, 9), (12, 9)])
+def test_restore_cuts_the_start_too(start: int, want: int) -> None:
+    it, _ = Consumer.restore("c", snapshot(start=start), 3, 9)
+    assert it.start == it.snapshot().start == want
+
+
 GOOD = {
     "since_ns": 1,
     "start": 2,

@@ -1,0 +1,109 @@
+"""Payloads made of valid frames: whatever is damaged around them, nothing forged becomes a record (ADR 0003)."""
+
+import random
+import struct
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.logs import PATH, TS_NS, disk_with, ids_of, recover, some_frames
+from toymq_py.storage.dump import dump_topic
+from toymq_py.storage.record import Frame, encode_attributes, encode_frame
+from toymq_py.storage.salvage import find_chains
+
+BEFORE = some_frames(5)
+CARRIER_ID = 5
+
+
+def chain(first_id: int, count: int, payload: bytes = b"forged") -> bytes:
+    return b"".join(encode_frame(n, TS_NS + n, b"", payload) for n in range(first_id, first_id + count))
+
+
+def carriers() -> Iterator[tuple[str, bytes]]:
+    """Records whose payload or header block holds frames of many ids."""
+    for first_id in (0, 4, CARRIER_ID, CARRIER_ID + 1, CARRIER_ID + 2, CARRIER_ID + 40):
+        for count in (1, 3, 40):
+            inner = chain(first_id, count)
+            yield f"{count} from {first_id}", encode_frame(CARRIER_ID, TS_NS, b"", inner)
+            yield f"{count} from {first_id}, padded", encode_frame(CARRIER_ID, TS_NS, b"key", b"p" * 100 + inner + b"q" * 50)
+            block = encode_attributes(headers=inner)
+            yield f"{count} from {first_id}, in headers", encode_frame(CARRIER_ID, TS_NS, b"", b"x", block)
+
+
+CARRIERS = list(carriers())
+
+
+def recovered(data: bytes) -> set[bytes]:
+    disk = disk_with({0: data})
+    recover(disk)
+    return {item.payload for item in dump_topic(disk, PATH) if isinstance(item, Frame)}
+
+
+@pytest.mark.parametrize("carrier", [frame for _, frame in CARRIERS], ids=[name for name, _ in CARRIERS])
+def test_a_carrier_with_records_behind_it(carrier: bytes) -> None:
+    """Its header zeroed from every length, or one byte of it hit: the carrier is lost, what is behind it stays."""
+    behind = some_frames(5, seed=2, first_id=CARRIER_ID + 1)
+    head, tail = b"".join(BEFORE), b"".join(behind)
+    damaged = [bytes(n) + carrier[n:] for n in range(4, 27)]
+    damaged += [carrier[:n] + bytes([carrier[n] ^ 0x81]) + carrier[n + 1 :] for n in range(26)]
+    for record in damaged:
+        log = recover(disk_with({0: head + record + tail}))
+        assert ids_of(log) == [n for n in range(11) if n != CARRIER_ID]
+        assert b"forged" not in recovered(head + record + tail)
+
+
+@pytest.mark.parametrize("carrier", [frame for _, frame in CARRIERS], ids=[name for name, _ in CARRIERS])
+def test_a_carrier_that_was_torn(carrier: bytes) -> None:
+    """Its header is whole and the log is cut anywhere in it: a torn tail."""
+    head = b"".join(BEFORE)
+    for cut in range(1, len(carrier), 7):
+        log = recover(disk_with({0: head + carrier[:cut]}))
+        assert ids_of(log) == list(range(CARRIER_ID)), f"cut at {cut}"
+
+
+@pytest.mark.parametrize("carrier", [frame for _, frame in CARRIERS], ids=[name for name, _ in CARRIERS])
+def test_a_carrier_at_the_end_with_its_header_zeroed(carrier: bytes) -> None:
+    """It ends with its own checksum and not with a frame: nothing in it counts."""
+    head = b"".join(BEFORE)
+    for zeroed in (4, 12, 22, 26, 29):
+        assert b"forged" not in recovered(head + bytes(zeroed) + carrier[zeroed:])
+
+
+def test_the_limit_that_no_rule_can_lift() -> None:
+    """The header destroyed AND the log cut exactly behind a forged chain of the right ids: byte for byte what real records
+    behind a destroyed one look like. Valid records are kept (ADR 0003, "Limits")."""
+    lost = encode_frame(CARRIER_ID, TS_NS, b"", bytes(10))
+    real = chain(CARRIER_ID + 1, 3)
+    data = b"".join(BEFORE) + bytes(len(lost)) + real
+    assert ids_of(recover(disk_with({0: data}))) == [0, 1, 2, 3, 4, 6, 7, 8]
+
+
+def pattern(name: str, size: int) -> bytes:
+    """Hostile bytes: as many false beginnings as possible."""
+    if name == "overlapping long claims":
+        unit = struct.pack("<IQQHI", size // 2, 7, 0, 0, 1000)
+    elif name == "one frame again and again":
+        unit = encode_frame(7, TS_NS, b"", b"x" * 20)
+    elif name == "zeros with a byte now and then":
+        unit = bytes(20) + b"\1"
+    else:
+        return random.Random(1).randbytes(size)
+    return (unit * (size // len(unit) + 1))[:size]
+
+
+@pytest.mark.parametrize(
+    "name", ["overlapping long claims", "one frame again and again", "zeros with a byte now and then", "noise"]
+)
+def test_hostile_bytes_cost_linear_work(name: str) -> None:
+    """Work is counted in function calls, not in seconds: twice the bytes, about twice the calls."""
+    import cProfile
+    import pstats
+
+    def calls(size: int) -> int:
+        profile = cProfile.Profile()
+        profile.runcall(find_chains, pattern(name, size), 0, 5)
+        return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
+
+    calls(1000)  # tables are made once
+    small, large = calls(1 << 17), calls(1 << 18)
+    assert large < 2.5 * small + 1000
