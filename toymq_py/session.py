@@ -443,7 +443,7 @@ class Session:
                 assert isinstance(reply, _Held)
                 if reply.make is None:
                     break
-                out.append(reply.make())
+                out.append(self._make_safely(reply.make))
                 size += len(out[-1])
                 freed += REPLY_COST_BYTES
                 if reply.released is not None:
@@ -456,6 +456,20 @@ class Session:
             out += self._pushes
             self._pushes = []
         return out
+
+    def _make_safely(self, make: Callable[[], bytes]) -> bytes:
+        try:
+            return make()
+        except RequestError as error:
+            refusal = error
+        except OSError as error:
+            logger.error("session %d: %s", self.number, error)  # noqa: TRY400 (the disk, not us)
+            refusal = _storage_error(error)
+        except Exception:
+            logger.exception("session %d: bug in a reply", self.number)
+            refusal = InternalError("a bug in the broker; its log has the details")
+        self._metrics.error_total += 1
+        return encode_error(refusal)
 
     def _reply(self, reply: bytes) -> None:
         self._replies.append(reply)
@@ -585,11 +599,13 @@ class Session:
                 topic.forget(command.consumer)
                 self._stored(topic.flush_offsets)
             case Topics():
-                self._json([topic.describe() for topic in self._broker.matching(command.pattern)])
+                pattern = command.pattern
+                self._in_turn(lambda: _json([topic.describe() for topic in self._broker.matching(pattern)]))
             case Describe():
-                self._json(self._broker.topic(command.topic).describe())
+                described = self._broker.topic(command.topic)
+                self._in_turn(lambda: _json(described.describe()))
             case Stats():
-                self._json(self._broker.stats())
+                self._in_turn(lambda: _json(self._broker.stats()))
             case Hello():
                 self._hello(command)
             case Quit():
@@ -700,10 +716,17 @@ class Session:
 
     def _fetch(self, command: Fetch) -> None:
         topic = self._broker.topic(command.topic)
+        held = self._hold()
+
+        def make() -> bytes:
+            if topic.deleted:
+                raise NoSuchTopic(f"{topic.name} was deleted")
+            return self._batch(command, topic)
+
         if command.wait_ms and command.from_id == topic.log.committed_id:
-            self._fetch_later(command, topic)
+            self._wait_for_commit(topic, command.wait_ms / 1000, lambda: self._fill(held, make))
         else:
-            self._reply(self._batch(command, topic))
+            self._fill(held, make)
 
     @staticmethod
     def _batch(command: Fetch, topic: Topic) -> bytes:
@@ -711,37 +734,28 @@ class Session:
         frames, count, next_id = topic.log.read_frames(command.from_id, command.max_count, max_bytes)
         return b"%b%b\n" % (encode_batch_header(topic.name, count, next_id, len(frames)), frames)
 
-    def _fetch_later(self, command: Fetch, topic: Topic) -> None:
-        """Answer when something is committed, the time is over, or the stream ends."""
-        held = self._hold()
-
-        def make() -> bytes:
-            try:
-                if topic.deleted:
-                    raise NoSuchTopic(f"{topic.name} was deleted")
-                return self._batch(command, topic)
-            except RequestError as error:
-                return encode_error(error)
-            except OSError as error:
-                return encode_error(_storage_error(error))
+    def _wait_for_commit(self, topic: Topic, wait_s: float, done: Callable[[], None]) -> None:
+        """``done`` is called when something is committed, the time is over, or the stream ends."""
 
         def finish() -> None:
             if finish in self._waits:
                 self._waits.discard(finish)
                 timer.cancel()
                 withdraw()
-                self._fill(held, make)
+                done()
 
         self._waits.add(finish)
-        timer = self._loop.call_later(command.wait_ms / 1000, finish)
+        timer = self._loop.call_later(wait_s, finish)
         withdraw = topic.when_committed(finish)
 
     def _offsets(self, command: Offsets) -> None:
         log = self._broker.topic(command.topic).log
-        first_id = log.first_id
-        if command.at_ms is not None:
-            first_id = log.id_at_time(command.at_ms * 1_000_000)
-        self._reply(encode_offsets(command.topic, first_id, log.committed_id))
+
+        def make() -> bytes:
+            first_id = log.first_id if command.at_ms is None else log.id_at_time(command.at_ms * 1_000_000)
+            return encode_offsets(command.topic, first_id, log.committed_id)
+
+        self._in_turn(make)
 
     def _config(self, command: Config) -> None:
         topic = self._broker.topic(command.topic)
@@ -802,8 +816,10 @@ class Session:
         self._held_bytes += REPLY_COST_BYTES
         return held
 
-    def _json(self, value: Any) -> None:
-        self._reply(encode_json(json.dumps(value).encode()))
+    def _in_turn(self, make: Callable[[], bytes]) -> None:
+        """A reply that is made when it is its turn to be written: it sees what every command before it did, commits
+        included."""
+        self._fill(self._hold(), make)
 
     # -- shutdown
 
@@ -854,6 +870,10 @@ def _encode(topic: str, delivery: Delivery) -> list[bytes]:
         None if records.headers is None else records.headers[part],
     )  # fmt: skip
     return encode_messages(topic, again, delivery.attempt)
+
+
+def _json(value: Any) -> bytes:
+    return encode_json(json.dumps(value).encode())
 
 
 def _verb(command: Command) -> str:

@@ -729,6 +729,7 @@ class Topic:
     def _describe_consumer(self, consumer: Consumer) -> dict[str, Any]:
         counts = consumer.counts(self.log.committed_id)
         oldest = 0.0
+        has_acked = consumer.has_acked and consumer.floor > 0  # 1 acked and 0 open: there is no last acked id to show
         if counts.backlog:
             with contextlib.suppress(OSError):
                 run, row, _ = self.log.read(consumer.floor, 1, 1)
@@ -737,8 +738,8 @@ class Topic:
         return {
             "consumer": consumer.name,
             "mode": "exclusive",
-            "has_acked": consumer.has_acked,
-            "last_acked": consumer.last_acked if consumer.has_acked else 0,
+            "has_acked": has_acked,
+            "last_acked": consumer.last_acked if has_acked else 0,
             "ready": counts.ready,
             "inflight": counts.inflight,
             "scheduled": counts.scheduled,

@@ -1,0 +1,92 @@
+"""The seam where brokers break: a restart between ack and subscribe, the first message, acks above a gap."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker_process import BrokerProcess
+
+KILL = pytest.mark.parametrize("kill", [True, False], ids=["SIGKILL", "SIGTERM"])
+
+
+@KILL
+@pytest.mark.parametrize("acked_id", [0, 1])
+def test_an_acked_message_does_not_come_again(tmp_path: Path, kill: bool, acked_id: int) -> None:
+    """The worst bug of the reference design: id 0 acked and "never acked" were the same. Restarts between all steps."""
+    with BrokerProcess(tmp_path / "d") as broker:
+        for msg_id in range(acked_id + 1):
+            with broker.connect() as wire:
+                assert wire.ask(b"PUB orders - 5\nhello\n") == b"OK %d" % msg_id
+            broker.restart(kill=kill)
+        for msg_id in range(acked_id + 1):
+            with broker.connect() as wire:
+                assert wire.ask(b"SUB orders billing window=1\n") == b"OK 1"
+                assert wire.message() == (msg_id, 1, b"hello")
+                wire.send(b"PAUSE\nACK orders billing %d sync=1\n" % msg_id)
+                assert (wire.line(), wire.line()) == (b"OK 0", b"OK 1")
+            broker.restart(kill=kill)
+        with broker.connect() as wire:
+            assert wire.ask(b"SUB orders billing\n") == b"OK 1"
+            wire.nothing_before_pong()
+
+
+@KILL
+def test_acks_above_a_gap_survive(tmp_path: Path, kill: bool) -> None:
+    with BrokerProcess(tmp_path / "d") as broker:
+        with broker.connect() as wire:
+            for n in range(6):
+                wire.ask(b"PUB t - 1\n%d\n" % n)
+            wire.ask(b"SUB t c\n")
+            assert [wire.message()[0] for _ in range(6)] == list(range(6))
+            assert wire.ask(b"ACK t c 1-2,4 sync=1\n") == b"OK 3"
+        broker.restart(kill=kill)
+        with broker.connect() as wire:
+            wire.ask(b"SUB t c\n")
+            assert [wire.message()[:2] for _ in range(3)] == [(0, 2), (3, 2), (5, 2)], "attempts survive, too"
+            wire.nothing_before_pong()
+            assert wire.ask(b"ACK t c 0-5 sync=1\n") == b"OK 3"
+        broker.restart(kill=kill)
+        with broker.connect() as wire:
+            wire.ask(b"SUB t c\n")
+            wire.nothing_before_pong()
+
+
+def test_where_a_consumer_begins_survives(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "d") as broker:
+        with broker.connect() as wire:
+            wire.ask(b"PUB t - 1\na\n")
+            assert wire.ask(b"SUB t late start=latest\n") == b"OK 1"
+            assert wire.ask(b"SEEK t sought 1\n") == b"OK 1"
+        broker.restart()
+        with broker.connect() as wire:
+            wire.ask(b"PUB t - 1\nb\n")
+            wire.ask(b"SUB t late\n")
+            assert wire.message() == (1, 1, b"b")
+        with broker.connect() as wire:
+            wire.ask(b"SUB t sought\n")
+            assert wire.message() == (1, 1, b"b")
+
+
+def test_duplicates_are_known_after_a_restart(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "d") as broker:
+        with broker.connect() as wire:
+            assert wire.ask(b"PUB t key-1 1\na\n") == b"OK 0"
+            assert wire.ask(b"PUB t key-1 1\na\n") == b"DUP 0"
+        broker.restart()
+        with broker.connect() as wire:
+            assert wire.ask(b"PUB t key-1 1\na\n") == b"DUP 0"
+            assert wire.ask(b"OFFSETS t\n") == b"OFFSETS t 0 1"
+
+
+def test_settings_and_a_deleted_topic_survive(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "d") as broker:
+        with broker.connect() as wire:
+            assert wire.ask(b"CREATE kept visibility=5000\n") == b"OK 0"
+            assert wire.ask(b"PUB gone - 1\na\n") == b"OK 0"
+            assert wire.ask(b"DELETE gone\n") == b"OK 1"
+        broker.restart()
+        with broker.connect() as wire:
+            assert wire.ask(b"CREATE kept visibility=5000\n") == b"OK 0"
+            assert wire.ask(b"CREATE kept visibility=6000\n").startswith(b"ERR EXISTS")
+            assert wire.ask(b"OFFSETS gone\n").startswith(b"ERR NO_SUCH_TOPIC")
+            assert wire.ask(b"PUB gone - 1\nb\n") == b"OK 0", "a topic that is created anew begins at 0"

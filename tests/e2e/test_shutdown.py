@@ -1,0 +1,157 @@
+"""SIGTERM under load, a second broker, and starts that cannot work."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker_process import COMMAND, BrokerProcess, environment, run
+
+
+def test_sigterm_under_load_keeps_every_ok(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path / "d")
+    broker.start()
+    wire = broker.connect()
+    wire.send(b"".join(b"PUB t - 100\n%b\n" % (b"x" * 100) for _ in range(20_000)))
+    oks = 0
+    for _ in range(100):
+        assert wire.line() == b"OK %d" % oks
+        oks += 1
+    broker.terminate()
+    refused = 0
+    while line := wire.line():
+        if line.startswith(b"OK "):
+            assert not refused, "after the first refusal nothing is accepted"
+            assert line == b"OK %d" % oks
+            oks += 1
+        else:
+            assert line.startswith(b"ERR SHUTTING_DOWN"), line
+            refused += 1
+    wire.close()
+    code, errors = broker.wait()
+    assert (code, errors) == (0, ""), "exit 0, and nothing to say"
+    with broker, broker.connect() as wire:
+        first, following = wire.ask(b"OFFSETS t\n").split()[2:]
+        assert int(first) == 0
+        assert int(following) == oks, "exactly what was answered OK is there"
+
+
+def test_acks_in_flight_are_taken(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path / "d")
+    broker.start()
+    with broker.connect() as wire:
+        for n in range(3):
+            wire.ask(b"PUB t - 1\n%d\n" % n)
+        wire.ask(b"SUB t c\n")
+        for _ in range(3):
+            wire.message()
+        broker.terminate()
+        assert wire.line() == b"CLOSED t c SHUTTING_DOWN"
+        assert wire.ask(b"ACK t c 0-1\n") == b"OK 2", "an ack that comes after SIGTERM counts"
+        assert wire.ask(b"ACK t c 2\n") == b"OK 1"
+        assert wire.at_end(), "all is acked: there is nothing to wait for"
+    assert broker.wait()[0] == 0
+    with broker, broker.connect() as wire:
+        wire.ask(b"SUB t c\n")
+        wire.nothing_before_pong()
+
+
+def test_an_ack_that_never_comes_is_waited_for_no_longer_than_the_deadline(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path / "d", "--shutdown-timeout", "100ms")
+    broker.start()
+    with broker.connect() as wire:
+        wire.ask(b"PUB t - 1\nx\n")
+        wire.ask(b"SUB t c\n")
+        wire.message()
+        broker.terminate()
+        assert wire.line() == b"CLOSED t c SHUTTING_DOWN"
+        assert wire.at_end()
+    assert broker.wait()[0] == 0
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path / "d", "--shutdown-timeout", "1h")
+    broker.start()
+    with broker.connect() as wire:
+        wire.ask(b"PUB t - 1\nx\n")
+        wire.ask(b"SUB t c\n")
+        wire.message()
+        broker.terminate()
+        assert wire.line() == b"CLOSED t c SHUTTING_DOWN", "the first signal is being obeyed"
+        broker.terminate()
+        assert broker.wait()[0] == -15
+
+
+def test_two_brokers_on_one_directory(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "d") as broker:
+        second = run("serve", "--data-dir", broker.data_dir, "--listen", "127.0.0.1:0")
+        assert second.returncode == 2
+        assert second.stderr == f"toymq: {broker.data_dir} is in use by process {broker.pid}\n"
+        with broker.connect() as wire:
+            assert wire.ask(b"PING\n") == b"PONG", "the first one does not notice"
+
+
+def test_a_port_that_is_taken(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = run("serve", "--data-dir", str(tmp_path / "d"), "--listen", address)
+    assert done.returncode == 2
+    assert done.stderr == f"toymq: cannot listen on {address}: Address already in use\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--listen", "nonsense"], "is no address"),
+        (["--listen", "0.0.0.0:0"], "--insecure-public"),
+        (["--segment-bytes", "12 parsecs"], "is no size"),
+        (["--visibility", "11y"], "is no duration"),
+        (["--max-payload", "65MiB"], "max_payload_bytes must be"),
+        (["--fsync", "sometimes"], "is not one of"),
+        (["--no-such-option"], "No such option"),
+    ],
+)
+def test_options_that_make_no_sense(tmp_path: Path, options: list[str], says: str) -> None:
+    done = run("serve", "--data-dir", str(tmp_path / "d"), *options)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_data_directory_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = run("serve", "--data-dir", str(tmp_path / "file"), "--listen", "127.0.0.1:0")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "file" in done.stderr
+
+
+def test_a_missing_parent(tmp_path: Path) -> None:
+    done = run("serve", "--data-dir", str(tmp_path / "no" / "such"), "--listen", "127.0.0.1:0")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "cannot make" in done.stderr
+
+
+def test_options_come_from_the_environment(tmp_path: Path) -> None:
+    import subprocess
+
+    env = {**environment(), "TOYMQ_DATA_DIR": str(tmp_path / "d"), "TOYMQ_LISTEN": "nonsense"}
+    done = subprocess.run([*COMMAND, "serve"], env=env, capture_output=True, text=True, timeout=20, check=False)
+    assert "nonsense" in done.stderr
+
+
+def test_strict_recovery_refuses_a_hole(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "d") as broker, broker.connect() as wire:
+        for _ in range(3):
+            wire.ask(b"PUB t - 1\nx\n")
+    log = tmp_path / "d/topics/t/00000000000000000000.log"
+    data = bytearray(log.read_bytes())
+    data[40] ^= 1
+    log.write_bytes(data)
+    done = run("serve", "--data-dir", str(tmp_path / "d"), "--listen", "127.0.0.1:0", "--strict-recovery")
+    assert done.returncode == 2
+    assert "records 1 to 1 are lost" in done.stderr
+    with BrokerProcess(tmp_path / "d") as broker, broker.connect() as wire:
+        size = int(wire.ask(b"DESCRIBE t\n").split()[1])
+        assert b'"state": "degraded"' in wire.read(size + 1)
+        assert wire.ask(b"PUB t - 1\ny\n") == b"OK 3", "it goes on"

@@ -1,0 +1,148 @@
+"""A real broker in a process of its own, and a connection that speaks bytes."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+COMMAND = [sys.executable, "-c", "from toymq_py.cli import main; main()"]
+TIMEOUT_S = 20
+ROOT = Path(__file__).parents[2]
+
+
+def environment() -> dict[str, str]:
+    """So that the packages are found, installed or not."""
+    paths = [str(ROOT), str(ROOT / "clients"), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def run(*arguments: str, timeout_s: float = TIMEOUT_S) -> subprocess.CompletedProcess[str]:
+    """A ``toymq`` command to its end."""
+    return subprocess.run(
+        [*COMMAND, *arguments], env=environment(), capture_output=True, text=True, timeout=timeout_s, check=False
+    )
+
+
+class BrokerProcess:
+    """``toymq serve`` on a free port. A context manager; what is left is killed."""
+
+    def __init__(self, data_dir: Path | str, *options: str) -> None:
+        self.data_dir = str(data_dir)
+        self._options = ["--min-free-bytes", "0", *options]
+        self._process: subprocess.Popen[str] | None = None
+        self.port = 0
+
+    def __enter__(self) -> "BrokerProcess":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        command = [*COMMAND, "serve", "--data-dir", self.data_dir, "--listen", "127.0.0.1:0", *self._options]
+        self._process = subprocess.Popen(
+            command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if "ready" not in line:
+            _, errors = self._process.communicate(timeout=TIMEOUT_S)
+            raise AssertionError(f"the broker did not start: {line!r} {errors}")
+        self.port = int(line.split()[1].rpartition(":")[2])
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate(timeout=TIMEOUT_S)
+            self._process = None
+
+    def terminate(self) -> None:
+        """SIGTERM, without waiting."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+
+    def wait(self) -> tuple[int, str]:
+        """Exit code and stderr, once it has ended."""
+        assert self._process is not None
+        process, self._process = self._process, None
+        _, errors = process.communicate(timeout=TIMEOUT_S)
+        return process.returncode, errors
+
+    def stop(self) -> tuple[int, str]:
+        self.terminate()
+        return self.wait()
+
+    def restart(self, *, kill: bool = True) -> None:
+        if kill:
+            self.kill()
+        else:
+            assert self.stop()[0] == 0
+        self.start()
+
+    def connect(self) -> "Wire":
+        return Wire(self.port)
+
+    def rss_bytes(self) -> int:
+        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def descriptors(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/fd"))  # noqa: PTH208 (a count)
+
+
+class Wire:
+    """A blocking connection of bytes and lines."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
+        self._reader = self.socket.makefile("rb")
+
+    def __enter__(self) -> "Wire":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def line(self) -> bytes:
+        """The next line without its newline; b"" at the end of the stream."""
+        return self._reader.readline().removesuffix(b"\n")
+
+    def read(self, count: int) -> bytes:
+        return self._reader.read(count)
+
+    def ask(self, data: bytes) -> bytes:
+        """Send a command and read one line."""
+        self.send(data)
+        return self.line()
+
+    def message(self) -> tuple[int, int, bytes]:
+        """(id, attempt, body) of the next line, which must be a MSG."""
+        line = self.line()
+        tokens = line.split(b" ")
+        assert tokens[0] == b"MSG", f"a delivery was expected, not {line!r}"
+        body = self.read(int(tokens[6]))
+        assert self.read(1) == b"\n", "a body is followed by a newline"
+        return int(tokens[2]), int(tokens[3]), body
+
+    def nothing_before_pong(self) -> None:
+        """Nothing was pushed: the answer to PING comes first. (Deliveries to this session that are due are written before.)"""
+        answer = self.ask(b"PING\n")
+        assert answer == b"PONG", f"nothing was expected, {answer!r} came"
+
+    def at_end(self) -> bool:
+        return self._reader.read(1) == b""
+
+    def close(self) -> None:
+        self._reader.close()
+        self.socket.close()
