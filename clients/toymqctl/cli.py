@@ -7,7 +7,6 @@ import click
 
 import toymq_client
 from toymq_client.url import DEFAULT_URL, parse_url
-from toymq_py import __version__
 from toymq_py.errors import ConfigError, ProtocolViolation, ToymqError
 from toymqctl.ping import ping
 from toymqctl.pub import pub
@@ -53,7 +52,7 @@ class _OneLineErrors(click.Group):
 
 
 @click.group(cls=_OneLineErrors, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="toymqctl")
+@click.version_option(package_name="toymq_py", prog_name="toymqctl")
 @click.option("--url", envvar="TOYMQ_URL", default=DEFAULT_URL, show_default=True, help="The broker; also TOYMQ_URL.")
 @click.pass_context
 def main(ctx: click.Context, url: str) -> None:
