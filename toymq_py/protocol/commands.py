@@ -244,7 +244,7 @@ def split_options(tokens: list[str], known: frozenset[str] | None) -> Options:
 
 
 def _shown(token: str) -> str:
-    return token[:40].encode("ascii", "backslashreplace").decode()
+    return token[:40].encode("unicode_escape").decode("ascii")
 
 
 def _flag(options: Options, name: str) -> bool:
@@ -406,8 +406,8 @@ def encode_command(command: Command) -> bytes:
     """
     data = _encode(command)
     if not isinstance(command, Publish):
-        head = data[:-1]
-        parse_line(head)  # a newline or space inside an argument must not become a second command
+        if parse_line(data[:-1]) != command:  # a space or newline inside an argument becomes no option and no command
+            raise BadArgument(f"{_shown(repr(command))} cannot be said on the wire")
     return data
 
 

@@ -1,0 +1,216 @@
+"""Any split gives the same events, any bytes an event or a documented error, and what is said is what is heard."""
+
+from contextlib import suppress
+from dataclasses import replace
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.support.wire_events import events_of, flat
+from toymq_py.errors import REQUEST_ERRORS, ProtocolViolation
+from toymq_py.model import DURATION_MS_MAX, Records, Start
+from toymq_py.protocol import (
+    Ack,
+    ClientConnection,
+    Command,
+    Config,
+    Create,
+    Delete,
+    Describe,
+    Fetch,
+    Forget,
+    Hello,
+    MessagePush,
+    Nack,
+    Offsets,
+    OkReply,
+    Pause,
+    Ping,
+    Publish,
+    Pull,
+    Purge,
+    Quit,
+    Redrive,
+    Resume,
+    Seek,
+    ServerConnection,
+    Stats,
+    Subscribe,
+    Topics,
+    Touch,
+    Unsubscribe,
+    encode_command,
+    encode_messages,
+    encode_ok_run,
+)
+from toymq_py.protocol.commands import Mode
+
+U64 = 2**64 - 1
+MAX_PAYLOAD = 100
+
+ids = st.integers(0, U64)
+names = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,195}", fullmatch=True)
+patterns = st.sampled_from(["orders.*", "*", ">", "a.*.b", "a.>", "*.dlq"])
+ms = st.integers(0, DURATION_MS_MAX)
+positive_ms = st.integers(1, DURATION_MS_MAX)
+counts = st.integers(1, 2**31 - 1)
+keys = st.one_of(
+    st.just(b""),
+    st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=512)
+    .map(str.encode)
+    .filter(lambda key: key != b"-"),
+)
+bodies = st.binary(max_size=MAX_PAYLOAD)
+tokens = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=256)
+starts = st.one_of(
+    st.sampled_from([Start("earliest"), Start("latest")]),
+    ids.map(lambda value: Start("id", value)),
+    st.integers(0, 2**63 // 1_000_000).map(lambda value: Start("time", value)),
+)
+modes: st.SearchStrategy[Mode | None] = st.sampled_from([None, "exclusive", "shared"])
+sets_of_settings = st.dictionaries(st.from_regex(r"[a-z_]{1,64}", fullmatch=True), tokens, max_size=3)
+
+
+@st.composite
+def id_ranges(draw: st.DrawFn) -> tuple[tuple[int, int], ...]:
+    edges = sorted(draw(st.sets(st.integers(0, 10**12), min_size=2, max_size=8)))
+    return tuple(zip(edges[::2], edges[1::2], strict=False))
+
+
+def maybe(strategy: st.SearchStrategy[int]) -> st.SearchStrategy[int | None]:
+    return st.none() | strategy
+
+
+@st.composite
+def publishes(draw: st.DrawFn) -> Publish:
+    pairs = draw(st.lists(st.tuples(keys, bodies), min_size=1, max_size=20))
+    run = Publish(draw(names), [key for key, _ in pairs], [body for _, body in pairs])
+    if len(pairs) > 1:
+        return run
+    options = draw(st.tuples(maybe(ms), maybe(positive_ms), maybe(ids)))
+    hdr = draw(st.integers(0, len(pairs[0][1])))
+    return replace(run, hdr=hdr, delay_ms=options[0], ttl_ms=options[1], seq=options[2])
+
+
+commands: st.SearchStrategy[Command] = st.one_of(
+    publishes(),
+    st.sampled_from([Pause(), Resume(), Stats(), Ping(), Quit(), Topics()]),
+    st.builds(Hello, st.integers(0, 2**31 - 1), st.none() | tokens, st.none() | tokens),
+    st.builds(Subscribe, names | patterns, names, maybe(counts), maybe(positive_ms), st.none() | starts, modes),
+    st.builds(Unsubscribe, names | patterns, names),
+    st.builds(Pull, names | patterns, names, counts, ms, maybe(positive_ms)),
+    st.builds(Ack, names, names, id_ranges(), st.booleans()),
+    st.builds(Nack, names, names, id_ranges(), maybe(ms), st.booleans(), st.none() | tokens),
+    st.builds(Touch, names, names, id_ranges(), maybe(positive_ms)),
+    st.builds(Fetch, names, ids, counts, st.integers(1, 1 << 40), ms),
+    st.builds(Offsets, names, maybe(st.integers(0, 2**43))),
+    st.builds(Create, names, sets_of_settings),
+    st.builds(Config, names, sets_of_settings),
+    st.builds(Delete, names),
+    st.builds(Purge, names),
+    st.builds(Seek, names, names, starts),
+    st.builds(Forget, names, names),
+    st.builds(Redrive, names, st.none() | id_ranges(), maybe(counts)),
+    st.builds(Topics, names | patterns),
+    st.builds(Describe, names),
+)  # fmt: skip
+
+frames_of_alike = st.builds(
+    lambda topic, width, size, count, broken: b"".join(
+        b"PUB %b %b %d\n%b\n" % (topic, b"k%0*d" % (width, n % 10**width), size, b"\n" * (size - (n == broken)))
+        for n in range(count)
+    ),
+    st.sampled_from([b"a", b"b", b"../x"]),
+    st.integers(1, 4),
+    st.integers(1, MAX_PAYLOAD + 1),
+    st.integers(1, 150),
+    st.integers(-300, 150),
+)
+"""PUBs of one shape, as a fast producer sends them; one of them perhaps a byte short."""
+
+scraps = st.one_of(
+    frames_of_alike,
+    commands.map(lambda command: encode_command(command)),
+    st.binary(max_size=12),
+    st.sampled_from(
+        [
+            b"PUB a - 1\nab\n", b"PUB a - 100000000000\n", b"PUB a - x\n", b"PUB\n", b"\n", b"\r\n", b"PING\r\n",
+            b"PUB .a - 12\nDELETE orders\n", b"PUB a - 150\n" + b"PUB a - 0\n\n" * 13 + b"1234567\n", b"X" * 4097,
+            b"ACK a c 5-3\nACK a c 1\nACK .a c 1\nACK a c 1,2\n", b"PUB a - 3 hdr=4\nabc\n", b"PUB a k k 1\n\n",
+        ]
+    ),
+)  # fmt: skip
+streams = st.lists(scraps, max_size=12).map(b"".join)
+
+
+@given(data=streams, cuts=st.lists(st.integers(0, 4000), max_size=12), max_commands=st.sampled_from([1, 2, 7, 512]))
+@example(data=b"PUB a - 1\nx\n" * 20, cuts=[100, 101], max_commands=7)
+@example(data=b"PUB a - 101\n" + b"x" * 101 + b"\nPING\n", cuts=list(range(1, 119)), max_commands=1)
+@settings(max_examples=400, deadline=None)
+def test_any_split_gives_the_same_events(data: bytes, cuts: list[int], max_commands: int) -> None:
+    whole = events_of(data, max_payload=MAX_PAYLOAD)
+    inside = [cut for cut in cuts if cut < len(data)]
+    assert events_of(data, inside, max_commands=max_commands, max_payload=MAX_PAYLOAD) == whole
+    assert events_of(data, range(len(data)), max_payload=MAX_PAYLOAD) == whole, "byte by byte"
+
+
+@given(data=st.lists(st.binary(max_size=300) | scraps, max_size=6).map(b"".join))
+@settings(max_examples=300, deadline=None)
+def test_any_bytes_give_an_event_or_a_documented_error(data: bytes) -> None:
+    events, failed, _ = events_of(data, max_payload=MAX_PAYLOAD)
+    refusals = [event for event in events if isinstance(event, tuple) and len(event) == 3]
+    for code, text, _ in refusals:
+        assert code in REQUEST_ERRORS
+        assert text
+        assert text.isprintable()
+    fatal = [event for event in refusals if event[2]]
+    assert len(fatal) <= 1, "the connection ends with the first"
+    assert failed or not fatal
+
+
+@given(st.lists(commands, max_size=8))
+@settings(max_examples=300, deadline=None)
+def test_what_a_client_says_is_what_the_broker_hears(said: list[Command]) -> None:
+    connection = ServerConnection(MAX_PAYLOAD)
+    connection.receive_data(b"".join(map(encode_command, said)))
+    heard: list[Command] = []
+    while found := connection.next_commands():
+        heard += found
+    assert flat(heard) == flat(said)
+    assert connection.buffered_bytes == 0
+
+
+@given(
+    topic=names,
+    rows=st.lists(st.tuples(ids, ids, keys, bodies, st.binary(max_size=20)), min_size=1, max_size=8),
+    with_headers=st.booleans(),
+    attempt=st.integers(1, 2**31),
+    step=st.integers(1, 200),
+)
+@settings(max_examples=200, deadline=None)
+def test_what_the_broker_says_is_what_a_client_hears(
+    topic: str, rows: list[tuple[int, int, bytes, bytes, bytes]], with_headers: bool, attempt: int, step: int
+) -> None:
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    headers = columns[4] if with_headers else None
+    records = Records(columns[0], columns[1], columns[2], columns[3], headers)  # type: ignore[arg-type]
+    data = b"".join(encode_messages(topic, records, attempt)) + encode_ok_run(rows[0][0], 3)
+    connection = ClientConnection()
+    heard: list[object] = []
+    for at in range(0, len(data), step):
+        connection.receive_data(data[at : at + step])
+        heard += connection.next_replies()
+    assert heard == [
+        MessagePush(topic, msg_id, attempt, ts_ns, key, block if with_headers else b"", payload)
+        for msg_id, ts_ns, key, payload, block in rows
+    ] + [OkReply(rows[0][0] + n) for n in range(3)]
+
+
+@given(data=st.binary(max_size=300), step=st.integers(1, 50))
+@settings(max_examples=200, deadline=None)
+def test_a_client_takes_any_bytes_or_says_that_they_are_no_protocol(data: bytes, step: int) -> None:
+    connection = ClientConnection()
+    with suppress(ProtocolViolation):  # any other exception is a bug
+        for at in range(0, len(data), step):
+            connection.receive_data(data[at : at + step])
+            connection.next_replies()

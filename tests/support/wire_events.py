@@ -1,0 +1,47 @@
+"""What a command stream means, in a form that does not depend on how it was cut."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from toymq_py.protocol import Command, Publish, Rejected, ServerConnection
+
+
+def flat(commands: Iterable[Command]) -> list[Any]:
+    """One element a command: runs of PUBs taken apart, refusals as (code, text)."""
+    events: list[Any] = []
+    for command in commands:
+        if isinstance(command, Publish):
+            options = (command.hdr, command.delay_ms, command.ttl_ms, command.seq)
+            events += [(command.topic, *pair, *options) for pair in zip(command.keys, command.bodies, strict=True)]
+        elif isinstance(command, Rejected):
+            events.append((command.error.code, str(command.error), command.error.fatal))
+        else:
+            events.append(command)
+    return events
+
+
+def count_of(commands: Iterable[Command]) -> int:
+    """Commands, each PUB of a run counted."""
+    return sum(len(command.keys) if isinstance(command, Publish) else 1 for command in commands)
+
+
+def events_of(
+    data: bytes, cuts: Sequence[int] = (), *, max_commands: int = 512, max_payload: int = 100
+) -> tuple[list[Any], bool, bool | None]:
+    """Events of a stream that arrives in pieces, whether it failed, and whether it ended inside a frame."""
+    connection = ServerConnection(max_payload)
+    commands: list[Command] = []
+
+    def take() -> None:
+        while found := connection.next_commands(max_commands):
+            assert count_of(found) <= max_commands
+            commands.extend(found)
+
+    at = 0
+    for cut in [*sorted(cuts), len(data)]:
+        connection.receive_data(data[at:cut])
+        at = cut
+        take()
+    connection.receive_eof()
+    take()
+    return flat(commands), connection.failed, connection.ended_torn

@@ -1,0 +1,207 @@
+"""Header lines: what they mean, and what is refused under which code. Contract: protocol.md."""
+
+import pytest
+
+from toymq_py.errors import RequestError
+from toymq_py.model import Start
+from toymq_py.protocol import (
+    Ack,
+    Command,
+    Config,
+    Create,
+    Delete,
+    Describe,
+    Fetch,
+    Forget,
+    Hello,
+    Nack,
+    Offsets,
+    Pause,
+    Ping,
+    Publish,
+    Pull,
+    Purge,
+    Quit,
+    Redrive,
+    Rejected,
+    Resume,
+    Seek,
+    Stats,
+    Subscribe,
+    Topics,
+    Touch,
+    Unsubscribe,
+    encode_command,
+)
+from toymq_py.protocol.commands import parse_line
+
+U64 = 2**64 - 1
+TEN_YEARS_MS = 10 * 366 * 24 * 3600 * 1000
+
+LINES: dict[str, Command] = {
+    "HELLO 1": Hello(1),
+    "HELLO 1 auth=s3cret name=billing": Hello(1, "s3cret", "billing"),
+    "SUB orders billing": Subscribe("orders", "billing"),
+    "SUB o c window=1 visibility=1 start=latest mode=exclusive": Subscribe("o", "c", 1, 1, Start("latest"), "exclusive"),
+    "SUB o c start=0": Subscribe("o", "c", start=Start("id", 0)),
+    "SUB o c start=@0": Subscribe("o", "c", start=Start("time", 0)),
+    "SUB orders.* c mode=shared": Subscribe("orders.*", "c", mode="shared"),
+    "UNSUB o c": Unsubscribe("o", "c"),
+    "PULL o c 10": Pull("o", "c", 10),
+    "PULL o c 10 wait=5 visibility=7": Pull("o", "c", 10, 5, 7),
+    "ACK o c 0": Ack("o", "c", ((0, 0),)),
+    "ACK o c 3-9,12,20-31 sync=1": Ack("o", "c", ((3, 9), (12, 12), (20, 31)), sync=True),
+    "ACK o c 7 sync=0": Ack("o", "c", ((7, 7),)),
+    f"ACK o c {U64}": Ack("o", "c", ((U64, U64),)),
+    "NACK o c 1 delay=0 dead=1 reason=poison": Nack("o", "c", ((1, 1),), 0, True, "poison"),
+    "TOUCH o c 1-2 visibility=9": Touch("o", "c", ((1, 2),), 9),
+    "PAUSE": Pause(),
+    "RESUME": Resume(),
+    "FETCH o 0 1": Fetch("o", 0, 1),
+    "FETCH o 5 9 max_bytes=1 wait=3": Fetch("o", 5, 9, 1, 3),
+    "OFFSETS o": Offsets("o"),
+    "OFFSETS o at=0": Offsets("o", 0),
+    "CREATE o": Create("o"),
+    "CREATE o visibility=5 dedupe_keys=default": Create("o", {"visibility": "5", "dedupe_keys": "default"}),
+    "CONFIG o": Config("o"),
+    "DELETE o": Delete("o"),
+    "PURGE o": Purge("o"),
+    "SEEK o c earliest": Seek("o", "c", Start("earliest")),
+    "SEEK o c @1781767800000": Seek("o", "c", Start("time", 1_781_767_800_000)),
+    "FORGET o c": Forget("o", "c"),
+    "REDRIVE o.dlq": Redrive("o.dlq"),
+    "REDRIVE o.dlq ids=1-3,9 max=4": Redrive("o.dlq", ((1, 3), (9, 9)), 4),
+    "TOPICS": Topics(),
+    "TOPICS orders.>": Topics("orders.>"),
+    "DESCRIBE o": Describe("o"),
+    "STATS": Stats(),
+    "PING": Ping(),
+    "QUIT": Quit(),
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_line_is_this_command(line: str) -> None:
+    assert parse_line(line.encode()) == LINES[line]
+
+
+@pytest.mark.parametrize("line", [line for line in LINES if line not in ("ACK o c 7 sync=0",)])
+def test_a_command_is_this_line(line: str) -> None:
+    assert encode_command(LINES[line]) == line.encode() + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("", "UNKNOWN_COMMAND"),
+        (" ", "UNKNOWN_COMMAND"),
+        ("ping", "UNKNOWN_COMMAND"),
+        ("PINGPONG", "UNKNOWN_COMMAND"),
+        ("\x00", "UNKNOWN_COMMAND"),
+        ("PING x", "BAD_ARGUMENT"),
+        ("PING ", "BAD_ARGUMENT"),
+        ("SUB o  c", "BAD_ARGUMENT"),
+        ("SUB o c ", "BAD_ARGUMENT"),
+        ("SUB o", "BAD_ARGUMENT"),
+        ("SUB o c\tx", "BAD_ARGUMENT"),
+        ("SUB o c extra", "BAD_ARGUMENT"),
+        ("SUB o c window=0", "BAD_ARGUMENT"),
+        ("SUB o c window=-1", "BAD_ARGUMENT"),
+        ("SUB o c window=2147483648", "BAD_ARGUMENT"),
+        ("SUB o c window=", "BAD_ARGUMENT"),
+        ("SUB o c window=1 window=1", "BAD_ARGUMENT"),
+        ("SUB o c windows=1", "BAD_ARGUMENT"),
+        ("SUB o c visibility=0", "BAD_ARGUMENT"),
+        ("SUB o c start=soon", "BAD_ARGUMENT"),
+        ("SUB o c start=@", "BAD_ARGUMENT"),
+        ("SUB o c start=-1", "BAD_ARGUMENT"),
+        ("SUB o c mode=both", "BAD_ARGUMENT"),
+        ("SUB .o c", "BAD_NAME"),
+        ("SUB o -c", "BAD_NAME"),
+        ("SUB o a/b", "BAD_NAME"),
+        ("SUB a#b c", "BAD_NAME"),
+        (f"SUB {'x' * 197} c", "BAD_NAME"),
+        ("SUB ../../x c", "BAD_NAME"),
+        ("SUB o.>.x c", "BAD_NAME"),
+        ("SUB o* c", "BAD_NAME"),
+        ("SUB o \xe9", "BAD_ARGUMENT"),
+        ("ACK o c", "BAD_ARGUMENT"),
+        ("ACK o c x", "BAD_ARGUMENT"),
+        ("ACK o c 1_0", "BAD_ARGUMENT"),
+        ("ACK o c +1", "BAD_ARGUMENT"),
+        ("ACK o c 9-3", "BAD_ARGUMENT"),
+        ("ACK o c 3,3", "BAD_ARGUMENT"),
+        ("ACK o c 5,3", "BAD_ARGUMENT"),
+        ("ACK o c 1-", "BAD_ARGUMENT"),
+        ("ACK o c 1,,2", "BAD_ARGUMENT"),
+        (f"ACK o c {U64 + 1}", "BAD_ARGUMENT"),
+        (f"ACK o c {'9' * 3000}", "BAD_ARGUMENT"),
+        ("ACK o c 1 sync=2", "BAD_ARGUMENT"),
+        ("ACK o c 1 sync=yes", "BAD_ARGUMENT"),
+        ("ACK o.* c 1", "BAD_NAME"),
+        ("NACK o c 1 delay=x", "BAD_ARGUMENT"),
+        (f"NACK o c 1 delay={TEN_YEARS_MS * 2}", "BAD_ARGUMENT"),
+        ("NACK o c 1 reason=\x7f", "BAD_ARGUMENT"),
+        ("TOUCH o c 1 visibility=0", "BAD_ARGUMENT"),
+        ("PULL o c 0", "BAD_ARGUMENT"),
+        ("FETCH o -1 1", "BAD_ARGUMENT"),
+        ("FETCH o 0 0", "BAD_ARGUMENT"),
+        ("FETCH o 0 1 max_bytes=0", "BAD_ARGUMENT"),
+        ("OFFSETS o at=x", "BAD_ARGUMENT"),
+        ("CREATE o Visibility=1", "BAD_ARGUMENT"),
+        ("SEEK o c", "BAD_ARGUMENT"),
+        ("REDRIVE o.dlq max=0", "BAD_ARGUMENT"),
+        ("TOPICS a b", "BAD_ARGUMENT"),
+        ("TOPICS /", "BAD_NAME"),
+        ("HELLO one", "BAD_ARGUMENT"),
+        ("HELLO 1 password=x", "BAD_ARGUMENT"),
+    ],
+)
+def test_a_bad_line_has_a_documented_code(line: str, code: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        parse_line(line.encode("latin-1"))
+    assert caught.value.code == code
+    assert not caught.value.fatal
+    assert str(caught.value).isascii()
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        Subscribe("o c", "x"),
+        Subscribe("o", "c\nQUIT"),
+        Subscribe("", "c"),
+        Delete("../x"),
+        Nack("o", "c", ((0, 0),), reason="two words"),
+        Nack("o", "c", ((0, 0),), reason="x\nPURGE o"),
+        Ack("o", "c", ((5, 3),)),
+        Hello(1, auth="a b"),
+        Create("o", {"visibility": "1 dedupe_keys=0"}),
+        Publish("o", [b"a key"], [b""]),
+        Publish("o", [b"-"], [b""]),
+        Publish("o", [b"k" * 513], [b""]),
+        Publish("o\n", [b""], [b""]),
+        Publish("o", [b"", b""], [b"", b""], hdr=1),
+    ],
+    ids=repr,
+)
+def test_what_the_grammar_cannot_carry_is_never_sent(command: Command) -> None:
+    with pytest.raises(RequestError):
+        encode_command(command)
+
+
+def test_a_rejection_is_not_something_to_send() -> None:
+    with pytest.raises(TypeError):
+        encode_command(Rejected(RequestError("x")))
+
+
+def test_a_token_is_not_in_the_repr() -> None:
+    assert "s3cret" not in repr(Hello(1, "s3cret"))
+
+
+def test_publishes_are_encoded_with_their_bodies() -> None:
+    run = Publish("o", [b"", b"k"], [b"", b"a\nb"])
+    assert encode_command(run) == b"PUB o - 0\n\nPUB o k 3\na\nb\n"
+    one = Publish("o", [b"p"], [b"A: b\nbody"], hdr=5, delay_ms=1, ttl_ms=2, seq=3)
+    assert encode_command(one) == b"PUB o p 9 hdr=5 delay=1 ttl=2 seq=3\nA: b\nbody\n"

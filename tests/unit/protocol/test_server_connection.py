@@ -1,0 +1,221 @@
+"""Framing at the broker's end: bodies, refusals, limits that hold while bytes arrive. Contract: protocol.md."""
+
+import tracemalloc
+
+import pytest
+
+from tests.support.wire_events import events_of, flat
+from toymq_py.protocol import Ack, Ping, Publish, Quit, Rejected, ServerConnection
+
+
+def codes(data: bytes, max_payload: int = 100) -> list[object]:
+    """Events, refusals as their code alone."""
+    found, _, _ = events_of(data, max_payload=max_payload)
+    return [event[0] if isinstance(event, tuple) and len(event) == 3 else event for event in found]
+
+
+def pub(topic: str, key: str, body: bytes) -> tuple[object, ...]:
+    return (topic, b"" if key == "-" else key.encode(), body, 0, None, None, None)
+
+
+def test_a_run_of_publishes_is_one_event() -> None:
+    connection = ServerConnection()
+    connection.receive_data(b"PUB t - 1\na\nPUB t k 0\n\nPUB t - 3\nb\nc\nPUB u - 1\nd\nPING\n")
+    assert connection.next_commands() == [
+        Publish("t", [b"", b"k", b""], [b"a", b"", b"b\nc"]),
+        Publish("u", [b""], [b"d"]),
+        Ping(),
+    ]
+    assert connection.next_commands() == []
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_a_carriage_return_before_the_newline_is_tolerated(end: bytes) -> None:
+    data = b"".join(line + end for line in (b"PING", b"ACK t c 1", b"PUB t - 1")) + b"x\n" + b"QUIT" + end
+    assert codes(data) == [Ping(), Ack("t", "c", ((1, 1),)), pub("t", "-", b"x"), Quit()]
+
+
+def test_the_body_is_counted_not_searched() -> None:
+    body = b"PUB t - 1\nx\nQUIT\n"
+    assert codes(b"PUB t - %d\n%b\nPING\n" % (len(body), body)) == [pub("t", "-", body), Ping()]
+
+
+@pytest.mark.parametrize(
+    ("head", "code"),
+    [
+        (b"PUB ../../x - 17", "BAD_NAME"),
+        (b"PUB t a\x01b 17", "BAD_ARGUMENT"),
+        (b"PUB t  17", "BAD_ARGUMENT"),
+        (b"PUB t %b 17" % (b"k" * 513), "BAD_ARGUMENT"),
+        (b"PUB t - 17 hdr=18", "BAD_ARGUMENT"),
+        (b"PUB t - 17 ttl=0", "BAD_ARGUMENT"),
+        (b"PUB t - 17 color=red", "BAD_ARGUMENT"),
+        (b"PUB t - 17 ", "BAD_ARGUMENT"),
+        (b"PUB t.* - 17", "BAD_NAME"),
+    ],
+)
+def test_the_body_of_a_refused_publish_is_no_command(head: bytes, code: str) -> None:
+    body = b"DELETE t\nPURGE t\n"
+    assert codes(head + b"\n" + body + b"\nPING\n") == [code, Ping()]
+
+
+def test_a_payload_above_the_limit_is_drained_and_the_next_command_runs() -> None:
+    body = b"PUB t - 1\n" * 20
+    assert codes(b"PUB t - %d\n%b\nPING\n" % (len(body), body)) == ["PAYLOAD_TOO_LARGE", Ping()]
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"PUB t - x\n", "BAD_FRAMING"),
+        (b"PUB t -\n", "BAD_FRAMING"),
+        (b"PUB\n", "BAD_FRAMING"),
+        (b"PUB t - -1\n", "BAD_FRAMING"),
+        (b"PUB t - +1\na\n", "BAD_FRAMING"),
+        (b"PUB t - 1_0\n0123456789\n", "BAD_FRAMING"),
+        ("PUB t - ²\nab\n".encode(), "BAD_FRAMING"),
+        (b"PUB t - 1\nabPING\n", "BAD_FRAMING"),
+        (b"PUB t - 100000000000\n", "PAYLOAD_TOO_LARGE"),
+        (b"PUB t - %b\n" % (b"9" * 4000), "PAYLOAD_TOO_LARGE"),
+        (b"PUB t - 67108865\n", "PAYLOAD_TOO_LARGE"),
+        (b"P" * 4096, "LINE_TOO_LONG"),
+        (b"PING" + b" " * 4092 + b"\n", "LINE_TOO_LONG"),
+    ],
+)
+def test_where_the_next_frame_cannot_be_found_the_stream_ends(data: bytes, code: str) -> None:
+    found, failed, _ = events_of(b"PING\n" + data + b"PING\nPUB t - 1\nx\n", max_payload=64 * 1024 * 1024)
+    assert found[0] == Ping()
+    assert found[1][0] == code
+    assert found[1][2], "it is fatal"
+    assert len(found) == 2, "nothing after it is read"
+    assert failed
+
+
+def test_a_line_of_4096_bytes_with_its_newline_is_the_longest() -> None:
+    line = b"PUB t - 1 hdr=" + b"0" * (4095 - 14) + b"\n"
+    assert len(line) == 4096
+    assert codes(line + b"x\nPING\n") == ["BAD_ARGUMENT", Ping()]
+    assert codes(b"0" + line) == ["LINE_TOO_LONG"]
+
+
+def test_a_body_that_was_refused_ends_with_a_newline_or_the_stream_does() -> None:
+    found, failed, torn = events_of(b"PUB .x - 3\nabcdPING\n")
+    assert [event[0] for event in found] == ["BAD_NAME"], "said once"
+    assert failed
+    assert torn is False
+
+
+@pytest.mark.parametrize(
+    ("data", "torn"),
+    [
+        (b"", False),
+        (b"PING\n", False),
+        (b"PING", True),
+        (b"PUB t - 5\n", True),
+        (b"PUB t - 5\nhel", True),
+        (b"PUB t - 5\nhello", True),
+        (b"PUB .t - 5\nhel", True),
+        (b"PUB t - 5\nhello\n", False),
+    ],
+)
+def test_an_end_inside_a_frame_is_told_from_a_goodbye(data: bytes, torn: bool) -> None:
+    assert events_of(data)[2] is torn
+    connection = ServerConnection()
+    assert connection.ended_torn is None, "before the end nobody knows"
+
+
+def test_a_partial_command_is_never_executed() -> None:
+    assert events_of(b"QUIT")[0] == []
+    assert events_of(b"PUB t - 5\nhello")[0] == []
+
+
+@pytest.mark.parametrize("length", [0, 1, 511, 512])
+def test_keys_up_to_512_bytes(length: int) -> None:
+    key = b"k" * length
+    found, _, _ = events_of(b"PUB t %b 1\nx\nPUB t k 1\ny\n" % key)
+    if length:
+        assert found[0] == ("t", key, b"x", 0, None, None, None)
+    else:
+        assert found[0][0] == "BAD_ARGUMENT"
+    assert found[1] == ("t", b"k", b"y", 0, None, None, None)
+
+
+@pytest.mark.parametrize("count", [1, 2, 9, 40, 200])
+@pytest.mark.parametrize("bad", [0, 1, 7, 8, 30])
+def test_a_bad_key_inside_a_run_of_equal_shape_refuses_that_publish_alone(count: int, bad: int) -> None:
+    keys = [b"k%03d" % n for n in range(count)]
+    if bad < count:
+        keys[bad] = b"k\x7f01"
+    found, failed, _ = events_of(b"".join(b"PUB t %b 2\nxy\n" % key for key in keys))
+    expected = [key if n != bad else "BAD_ARGUMENT" for n, key in enumerate(keys)]
+    assert [event[0] if len(event) == 3 else event[1] for event in found] == expected
+    assert not failed
+
+
+def test_no_more_commands_at_a_time_than_asked_for() -> None:
+    connection = ServerConnection()
+    connection.receive_data(b"PUB t - 1\nx\n" * 10 + b"ACK t c 1\n" * 10 + b"PING\n" * 3)
+    sizes = []
+    while commands := connection.next_commands(4):
+        sizes.append(len(flat(commands)))
+    assert sizes == [4, 4, 4, 4, 4, 3]
+
+
+def peak_while(feed: list[bytes], max_payload: int = 64 * 1024 * 1024) -> tuple[int, list[object]]:
+    """Most memory that a connection took for this stream, and the codes that it answered."""
+    connection = ServerConnection(max_payload)
+    found: list[object] = []
+    tracemalloc.start()
+    try:
+        for data in feed:
+            connection.receive_data(data)
+            for command in connection.next_commands():
+                found.append(command.error.code if isinstance(command, Rejected) else command)
+        return tracemalloc.get_traced_memory()[1], found
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_hundred_gigabytes_announced_cost_nothing() -> None:
+    peak, found = peak_while([b"PUB t - 100000000000\n", *[b"x" * 65_536] * 50])
+    assert found == ["PAYLOAD_TOO_LARGE"]
+    assert peak < 100_000
+
+
+def test_an_endless_line_costs_nothing() -> None:
+    peak, found = peak_while([b"A" * 65_536] * 200)
+    assert found == ["LINE_TOO_LONG"]
+    assert peak < 400_000
+
+
+def test_a_refused_body_is_never_buffered() -> None:
+    peak, found = peak_while([b"PUB t - 60000000\n", *[b"x" * 65_536] * 915, b"x" * 34_560, b"\nPING\n"], 2_000_000)
+    assert found == ["PAYLOAD_TOO_LARGE", Ping()]
+    assert peak < 400_000
+
+
+def test_an_announced_body_is_allocated_as_it_arrives() -> None:
+    peak, _ = peak_while([b"PUB t - 60000000\n", *[b"x" * 1000] * 10])
+    assert peak < 100_000
+
+
+def test_a_body_that_trickles_in_is_copied_a_bounded_number_of_times() -> None:
+    connection = ServerConnection()
+    connection.receive_data(b"PUB t - 1000000\n")
+    piece = b"x" * 10
+    for _ in range(100_000):
+        connection.receive_data(piece)
+        assert connection.next_commands() == []
+        assert connection._buffer.data == b"", "nothing is joined before all is there"
+    connection.receive_data(b"\n")
+    assert flat(connection.next_commands()) == [pub("t", "-", b"x" * 1_000_000)]
+    assert connection.buffered_bytes == 0
+
+
+def test_many_topics_do_not_fill_the_memory() -> None:
+    connection = ServerConnection()
+    for n in range(10_000):
+        connection.receive_data(b"PUB t%d - 0\n\nACK t%d c 1\n" % (n, n))
+        assert len(connection.next_commands()) == 2
+    assert len(connection._topics) <= 4096
+    assert len(connection._names) <= 4096
