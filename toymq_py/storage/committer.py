@@ -28,7 +28,7 @@ from toymq_py.storage.fs import File, FileSystem, replace_file, write_all
 from toymq_py.storage.log import Log
 from toymq_py.storage.record import encode_run
 from toymq_py.storage.scheduling import Scheduler
-from toymq_py.storage.segment import Segment, account_attributes, segment_name
+from toymq_py.storage.segment import INDEX_INTERVAL_BYTES, Segment, account_attributes, segment_name
 from toymq_py.storage.space import SpaceGuard
 
 logger = logging.getLogger("toymq_py.storage")
@@ -278,7 +278,10 @@ class Committer:
         batch = self._pending[-1] if self._pending else self._open_batch(roll=False)
         first_id = self.next_id
         n = len(keys)
-        batch.index.append((first_id, batch.size, batch.keyed, ts_ns))
+        if size > INDEX_INTERVAL_BYTES:
+            self._index_run(batch, first_id, size, pieces, keys, ts_ns)
+        else:
+            batch.index.append((first_id, batch.size, batch.keyed, ts_ns))
         batch.size += size
         batch.pieces += pieces
         keyed = n - keys.count(b"")
@@ -294,6 +297,19 @@ class Committer:
             self._add_rows(batch, ts_ns, keys, payloads, headers)
         self.next_id = batch.next_id = first_id + n
         return Appended(batch.commit, first_id, n)
+
+    @staticmethod
+    def _index_run(
+        batch: _Batch, first_id: int, size: int, pieces: list[bytes], keys: Sequence[bytes], ts_ns: int
+    ) -> None:
+        """Entries for a run that is longer than the index's distance."""
+        offset, keyed = batch.size, batch.keyed
+        step = -(-len(keys) * INDEX_INTERVAL_BYTES // size)  # rounded up: nearer entries would not be taken
+        for row in range(0, len(keys), step):
+            batch.index.append((first_id + row, offset, keyed, ts_ns))
+            part = keys[row : row + step]
+            offset += sum(map(len, pieces[2 * row : 2 * (row + step)]))
+            keyed += len(part) - part.count(b"")
 
     @staticmethod
     def _add_rows(

@@ -27,7 +27,7 @@ from toymq_py.storage.salvage import Chain, find_chains, proven_end, trusted_end
 WINDOW_BYTES = 1 << 20
 """Scans read in windows of this size: 8 MiB falls out of the cache (performance.md)."""
 INDEX_INTERVAL_BYTES = 64 * 1024
-"""Distance of the sparse index's entries: what a read at a random id scans at most."""
+"""Distance of the sparse index's entries, about: what a read at a random id scans beyond what it wants."""
 
 
 def segment_name(base_id: int) -> str:
@@ -157,7 +157,7 @@ def load_sidecar(fs: FileSystem, path: str, base_id: int, next_base_id: int) -> 
         if found["size"] != size or found["first_id"] != base_id or not base_id <= found["next_id"] <= next_base_id:
             return None
         _fill(segment, found)
-    except (OSError, DamagedData, KeyError, TypeError, ValueError):
+    except (OSError, DamagedData, AttributeError, KeyError, TypeError, ValueError):
         return None
     return segment
 

@@ -1,0 +1,78 @@
+"""One log with its committer on the simulated disk and loop, without a topic around it."""
+
+import random
+from typing import Any
+
+from tests.support.fake_clock import FakeClock
+from tests.support.logs import PATH
+from tests.support.sim_disk import SimDisk
+from tests.support.sim_loop import SimLoop
+from toymq_py.storage.committer import Appended, Committer
+from toymq_py.storage.log import Log
+from toymq_py.storage.recovery import RecoveredLog, recover_log
+from toymq_py.storage.space import SpaceGuard
+
+
+class LogRig:
+    """``publish`` appends and runs the loop until nothing is left to do; ``reopen`` kills the process or cuts the power."""
+
+    def __init__(self, *, disk: SimDisk | None = None, **options: Any) -> None:
+        self.options = options
+        self.clock = FakeClock()
+        self.disk = disk or SimDisk(random.Random(1))
+        if disk is None:
+            self.disk.mkdir("/data/topics")
+            self.disk.sync_dir("/data")
+        self.loop = SimLoop(self.clock, random.Random(1))
+        self.sealed = 0
+        self.committed: list[tuple[int, int, list[bytes]]] = []
+        self.failed_keys: list[bytes] = []
+        self._open()
+
+    def _open(self) -> None:
+        options = dict(self.options)
+        self.recovered: RecoveredLog = recover_log(self.disk, PATH, dedupe_keys=100)
+        self.log = Log(
+            self.disk, PATH, "t", self.recovered.segments,
+            next_id=self.recovered.next_id, first_id=self.recovered.first_id, lost=self.recovered.lost,
+        )  # fmt: skip
+        self.space = SpaceGuard(self.disk, "/data", options.pop("min_free_bytes", 0), self.clock)
+        segment_bytes = options.pop("segment_bytes", 4096)
+        self.committer = Committer(
+            self.log, self.loop, self.clock,
+            space=self.space, segment_bytes=segment_bytes, roll_first=self.recovered.roll_first, **options,
+        )  # fmt: skip
+        self.committer.on_committed = lambda first, after, keys: self.committed.append((first, after, keys))
+        self.committer.on_failed = self.failed_keys.extend
+        self.committer.on_sealed = self._sealed
+
+    def _sealed(self) -> None:
+        self.sealed += 1
+
+    def append(self, *payloads: bytes, key: bytes = b"") -> list[Appended]:
+        """Append without running the loop."""
+        return self.committer.append([key] * len(payloads), payloads)
+
+    def publish(self, *payloads: bytes, key: bytes = b"") -> list[Appended]:
+        """Append, and let everything happen that follows."""
+        appended = self.append(*payloads, key=key)
+        self.loop.drain()
+        return appended
+
+    def reopen(self, *, power_cut: bool = False) -> None:
+        """A new process on the same disk."""
+        self.disk = self.disk.crash() if power_cut else self.disk.kill()
+        self.loop = SimLoop(self.clock, random.Random(2))
+        self._open()
+
+    def payloads(self) -> list[bytes]:
+        """Every committed payload, read from disk in order; lost ones are left out."""
+        found: list[bytes] = []
+        at = self.log.first_id
+        self.log.tail.clear()
+        while at < self.log.committed_id:
+            run, row, after = self.log.read(at, 1000)
+            if run is not None:
+                found += run.payloads[row : row + after - at]
+            at = after
+        return found

@@ -1,0 +1,273 @@
+"""Reads: across segments, at random, past damage, past a disk that refuses. Contract: storage.md, "Recovery", end."""
+
+import errno
+import logging
+
+import pytest
+
+from tests.support.log_rig import LogRig
+from tests.support.logs import PATH
+from toymq_py.errors import OutOfRange
+from toymq_py.model import Records
+from toymq_py.storage.log import Tail, TailBudget
+from toymq_py.storage.record import iter_frames
+from toymq_py.storage.segment import segment_name
+
+
+def filled(count: int = 30, size: int = 90, **options: object) -> LogRig:
+    rig = LogRig(segment_bytes=1000, **options)
+    for n in range(count):
+        rig.publish(b"%03d" % n + b"." * (size - 3))
+    return rig
+
+
+def numbers(payloads: list[bytes]) -> list[int]:
+    return [int(payload[:3]) for payload in payloads]
+
+
+def flip(rig: LogRig, base_id: int, position: int) -> None:
+    """Damage a byte of a segment behind the broker's back."""
+    file = rig.disk.open(f"{PATH}/{segment_name(base_id)}")
+    byte = file.pread(1, position)
+    file.pwrite(bytes([byte[0] ^ 0x55]), position)
+    file.close()
+
+
+def test_a_read_from_every_id() -> None:
+    rig = filled()
+    assert len(rig.log.segments) > 3
+    for msg_id in range(30):
+        run, row, after = rig.log.read(msg_id, 5)
+        assert run is not None
+        assert row == 0
+        assert numbers(run.payloads) == list(range(msg_id, after))
+        assert msg_id < after <= msg_id + 5
+        assert after <= rig.log.segment_of(msg_id).next_id
+
+
+def test_the_tail_serves_what_is_newest() -> None:
+    rig = LogRig()
+    rig.log.tail.enable(enabled=True)
+    rig.publish(b"a", b"b")
+    rig.publish(b"c")
+    rig.disk.fail("pread", 1, errno.EIO, sticky=True)
+    run, row, after = rig.log.read(1, 10)
+    assert run is not None
+    assert (run.payloads[row : row + after - 1], after) == ([b"b"], 2)
+    run, row, after = rig.log.read(0, 1)
+    assert (row, after) == (0, 1)
+
+
+def test_fetch_gives_whole_frames_within_its_limits() -> None:
+    rig = filled()
+    body, count, after = rig.log.read_frames(0, 1000, 1 << 20)
+    assert (count, after) == (30, 30)
+    assert [frame.msg_id for frame in iter_frames(body)] == list(range(30))
+    body, count, after = rig.log.read_frames(5, 4, 1 << 20)
+    assert ([frame.msg_id for frame in iter_frames(body)], count, after) == ([5, 6, 7, 8], 4, 9)
+    body, count, after = rig.log.read_frames(7, 1000, 1)
+    assert (count, after, len(body)) == (1, 8, 120), "one record comes whatever max_bytes"
+    body, count, after = rig.log.read_frames(7, 1000, 400)
+    assert (count, after, len(body)) == (3, 10, 360), "across a segment's end too"
+    assert rig.log.read_frames(30, 10, 100) == (b"", 0, 30)
+
+
+@pytest.mark.parametrize("from_id", [31, 10**18])
+def test_fetch_above_the_next_id_is_out_of_range(from_id: int) -> None:
+    with pytest.raises(OutOfRange) as caught:
+        filled().log.read_frames(from_id, 1, 100)
+    assert str(caught.value).startswith("0 ")
+
+
+def test_fetch_below_the_first_id_is_out_of_range() -> None:
+    rig = filled()
+    rig.log.forget_below(8)
+    with pytest.raises(OutOfRange) as caught:
+        rig.log.read_frames(7, 1, 100)
+    assert caught.value.first_id == 8
+    assert rig.log.messages() == 22
+
+
+def test_the_first_record_at_or_after_a_time() -> None:
+    rig = LogRig(segment_bytes=500)
+    times = []
+    for n in range(12):
+        rig.clock.advance(1)
+        times.append(rig.clock.wall_ns())
+        rig.publish(b"%03d" % n + b"." * 90)
+    assert rig.log.id_at_time(0) == 0
+    for n, ts_ns in enumerate(times):
+        assert rig.log.id_at_time(ts_ns) == n
+        assert rig.log.id_at_time(ts_ns + 1) == n + 1
+    assert rig.log.id_at_time(times[-1] + 10) == 12
+    rig.log.forget_below(5)
+    assert rig.log.id_at_time(0) == 5
+
+
+def test_a_damaged_record_is_skipped_counted_and_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    rig = filled()
+    lost: list[tuple[int, int]] = []
+    rig.log.on_lost = lambda first, last: lost.append((first, last))
+    flip(rig, 0, 120 * 3 + 60)  # inside the payload of record 3
+    with caplog.at_level(logging.ERROR):
+        for _ in range(3):
+            assert numbers(rig.payloads()) == [n for n in range(30) if n != 3]
+    assert lost == [(3, 3)]
+    assert rig.log.lost == [(3, 3)]
+    assert rig.log.damaged_reads == 1
+    assert caplog.text.count("damaged") == 1
+    assert rig.log.degraded
+    assert rig.log.messages() == 29
+    body, count, after = rig.log.read_frames(0, 100, 1 << 20)
+    assert (count, after) == (29, 30), "FETCH passes it too"
+    assert 3 not in [frame.msg_id for frame in iter_frames(body)]
+    body, count, after = rig.log.read_frames(3, 1, 1 << 20)
+    assert [frame.msg_id for frame in iter_frames(body)] == [4]
+
+
+@pytest.mark.parametrize("msg_id", [0, 4, 7])
+@pytest.mark.parametrize("byte", [0, 3, 4, 12, 20, 22, 26, 80, 119])
+def test_wherever_a_record_is_hit_no_other_is_lost(msg_id: int, byte: int) -> None:
+    rig = filled(8)
+    flip(rig, 0, 120 * msg_id + byte)
+    assert numbers(rig.payloads()) == [n for n in range(8) if n != msg_id]
+    assert rig.log.lost == [(msg_id, msg_id)]
+    rig.reopen()
+    if msg_id < 7:  # of the last record recovery cannot know whether it was acknowledged
+        assert numbers(rig.payloads()) == [n for n in range(8) if n != msg_id]
+
+
+def test_neighbours_that_are_damaged_are_one_range() -> None:
+    rig = filled(8)
+    flip(rig, 0, 120 * 3 + 60)
+    flip(rig, 0, 120 * 4 + 2)
+    flip(rig, 0, 120 * 6 + 60)
+    assert numbers(rig.payloads()) == [0, 1, 2, 5, 7]
+    assert rig.log.lost == [(3, 4), (6, 6)]
+    run, _, after = rig.log.read(3, 100)
+    assert (run, after) == (None, 5)
+
+
+def test_a_read_that_was_wrong_once_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = filled(8)
+    rig.log.read(0, 1)
+    file = rig.log.segments[0].file
+    assert file is not None
+    true_pread = type(file).pread
+    reads = 0
+
+    def pread(self: object, length: int, offset: int) -> bytes:
+        nonlocal reads
+        reads += 1
+        data = true_pread(self, length, offset)  # type: ignore[arg-type]
+        return data if reads > 1 else bytes([data[0] ^ 1]) + data[1:]
+
+    monkeypatch.setattr(type(file), "pread", pread)
+    assert numbers(rig.payloads()) == list(range(8))
+    assert not rig.log.lost
+
+
+def test_eio_is_passed_over_until_restart_and_is_no_loss(caplog: pytest.LogCaptureFixture) -> None:
+    rig = filled()
+    rig.log.read(0, 1)
+    base_id = rig.log.segments[1].base_id
+    rig.disk.fail("pread", 1, errno.EIO, sticky=True, path=segment_name(base_id))
+    with caplog.at_level(logging.ERROR):
+        found = numbers(rig.payloads())
+    assert found == [n for n in range(30) if rig.log.segment_of(n).base_id != base_id]
+    assert not rig.log.lost
+    assert rig.log.unreadable == [(base_id, rig.log.segments[1].next_id - 1)]
+    assert rig.log.degraded
+    assert "EIO" in caplog.text
+    rig.reopen()
+    assert numbers(rig.payloads()) == list(range(30)), "a restart tries again"
+
+
+def test_a_bad_sector_passes_over_as_little_as_can_be_told() -> None:
+    """Reads that touch one page fail: only the records on that page are passed over."""
+    rig = LogRig(segment_bytes=1 << 20)
+    rig.publish(*[b"%03d" % n + b"." * 997 for n in range(100)])
+    rig.log.read(0, 1)
+    file = rig.log.segments[0].file
+    assert file is not None
+
+    class BadSector:
+        path = file.path
+
+        def pread(self, length: int, offset: int) -> bytes:
+            if offset < 50_000 + 512 and offset + length > 50_000:
+                raise OSError(errno.EIO, "bad sector", self.path)
+            assert file is not None
+            return file.pread(length, offset)
+
+        def close(self) -> None:
+            pass
+
+    rig.log.segments[0].file = BadSector()  # type: ignore[assignment]
+    found = numbers(rig.payloads())
+    missing = sorted(set(range(100)) - set(found))
+    assert missing
+    assert len(missing) <= 66, "up to the next entry of the sparse index at most"
+    assert {50_000 // 1030} <= set(missing)
+    assert found[0] == 0
+    assert found[-1] == 99
+
+
+def test_another_error_of_the_disk_is_the_callers() -> None:
+    rig = filled()
+    rig.log.read(0, 1)
+    rig.disk.fail("pread", 1, errno.EBADF)
+    with pytest.raises(OSError, match="Bad file"):
+        rig.log.read(0, 1)
+
+
+def test_few_sealed_segments_are_open_at_a_time() -> None:
+    rig = filled(200)
+    assert len(rig.log.segments) > 20
+    rig.payloads()
+    assert sum(segment.file is not None for segment in rig.log.segments) <= 9
+    rig.log.close()
+    assert all(segment.file is None for segment in rig.log.segments)
+
+
+def test_readers_in_turn_each_go_on_where_they_were() -> None:
+    rig = filled(200)
+    at = [0] * 5
+    while min(at) < 200:
+        for n, from_id in enumerate(at):
+            if from_id < 200:
+                run, _, at[n] = rig.log.read(from_id, n + 1)
+                assert run is not None
+                assert numbers(run.payloads) == list(range(from_id, at[n]))
+
+
+def run_of(first_id: int, count: int, size: int = 10) -> Records:
+    return Records(range(first_id, first_id + count), [0] * count, [b""] * count, [b"x" * size] * count, None)
+
+
+def test_a_tail_keeps_its_share_of_the_memory() -> None:
+    budget = TailBudget()
+    tail = Tail(budget)
+    tail.enable(enabled=True)
+    tail.enable(enabled=True)
+    assert budget.topics == 1
+    for n in range(1000):
+        tail.push(run_of(n * 10, 10, 10_000))
+    assert tail.bytes <= budget.share()
+    assert tail.find(0) is None, "the oldest goes first"
+    assert tail.find(9_999) is not None
+    assert tail.find(10_000) is None
+    tail.push(run_of(20_000, 1))
+    assert tail.find(9_999) is None, "ids that do not follow start it anew"
+    tail.push(run_of(20_001, 1, 20_000_000))
+    assert tail.find(20_001) is not None, "one run is kept in any case"
+    tail.enable(enabled=False)
+    assert (tail.bytes, budget.topics, tail.find(20_001)) == (0, 0, None)
+
+
+def test_many_topics_share_the_memory() -> None:
+    budget = TailBudget()
+    budget.topics = 1000
+    assert budget.share() * 1000 <= TailBudget.TOTAL_BYTES_MAX
+    budget.topics = 1
+    assert budget.share() == TailBudget.TOPIC_BYTES_MAX
