@@ -29,10 +29,10 @@ from toymq_py.storage.committer import COMMITTED, Commit, Committer
 from toymq_py.storage.flusher import OffsetsFlusher
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.log import READ_BYTES, Log, TailBudget
-from toymq_py.storage.offsets import LoadedOffsets, OffsetsState, Source
+from toymq_py.storage.offsets import AckedView, LoadedOffsets, OffsetsState, Source
 from toymq_py.storage.record import encode_attributes
 from toymq_py.storage.recovery import RecoveredLog
-from toymq_py.storage.retention import AckedView, removable_by_acks, roll_age_ns
+from toymq_py.storage.retention import removable_by_acks, roll_age_ns
 from toymq_py.storage.scheduling import Scheduler
 from toymq_py.storage.segment import Segment
 from toymq_py.storage.space import SpaceGuard
@@ -611,7 +611,7 @@ class Topic:
                 self.offsets_problem = f"consumer {name} was cut to what the log holds, {first_id} to {next_id}"
             self._skip_known(consumer)
             self.consumers[name] = consumer
-            views.append(_view(raw))
+            views.append(AckedView.of(raw))
         for first, last in missing:
             if views and all(view.covers(first, last) for view in views):
                 self.log.removed.append((first, last))  # retention took that segment, nothing is lost
@@ -619,7 +619,8 @@ class Topic:
                 self.log.lost.append((first, last))
                 self.log.lost.sort()
                 self._records_lost(first, last)
-        self._flushed = loaded.state if loaded.source is Source.CURRENT else None
+        whole = loaded.source is Source.CURRENT and len(self.consumers) == len(loaded.state.consumers)
+        self._flushed = loaded.state if whole else None
 
     # -- retention
 
@@ -629,7 +630,7 @@ class Topic:
             return
         retain_ns = self._setting("retain_acked_for") * 1_000_000
         now_ns = self._clock.wall_ns()
-        views = [_view(raw) for raw in self._flushed.consumers.values()]
+        views = [AckedView.of(raw) for raw in self._flushed.consumers.values()]
         if len(views) < len(self.consumers):
             return  # a consumer that is not on disk yet may want everything
         low = self._space.getting_low()
@@ -785,9 +786,3 @@ def _fit(run: Records, start: int, count: int, max_bytes: int) -> tuple[int, int
     while total > max_bytes and len(sizes) > 1:
         total -= sizes.pop()
     return start + len(sizes), total
-
-
-def _view(raw: dict[str, Any]) -> AckedView:
-    """What a consumer's object in the offsets file says is acked. Assumes a checked object."""
-    floor = raw["last_acked"] + 1 if raw["has_acked"] else raw["start"]
-    return AckedView(floor, [(first, last) for first, last in raw["acked_above"]])

@@ -33,6 +33,8 @@ class History:
     seed: int
     records: dict[int, tuple[bytes, bytes, bytes]] = field(default_factory=dict)
     """Id to key, payload and headers of what was answered OK."""
+    duplicates: dict[int, bytes] = field(default_factory=dict)
+    """Id to key of what was answered DUP: that is a promise, too, also for a message whose own OK never came."""
     refused: set[bytes] = field(default_factory=set)
     """Payloads that got an error other than STORAGE_FAILED: they may never appear."""
     acked: set[int] = field(default_factory=set)
@@ -55,6 +57,7 @@ class History:
             elif outcome.duplicate:
                 known = self.records.get(outcome.first_id)
                 assert known is None or known[0] == keys[0], f"seed {self.seed}: DUP of another key's message"
+                self.duplicates[outcome.first_id] = keys[0]
             else:
                 for row in range(outcome.count):
                     msg_id = outcome.first_id + row
@@ -106,6 +109,11 @@ def check(broker: Broker, history: History) -> None:
         assert run is not None, f"{where}: message {msg_id} is lost"
         headers = b"" if run.headers is None else run.headers[row]
         assert (run.keys[row], run.payloads[row], headers) == record, f"{where}: message {msg_id} has changed"
+    for msg_id, key in history.duplicates.items():
+        if msg_id >= log.first_id and not any(first <= msg_id <= last for first, last in log.removed):
+            run, row, _ = log.read(msg_id, 1)
+            assert run is not None, f"{where}: message {msg_id}, answered DUP, is lost"
+            assert run.keys[row] == key, f"{where}: message {msg_id}, answered DUP, is another one"
     at = log.first_id
     while at < log.committed_id:
         run, row, following = log.read(at, 64)

@@ -405,9 +405,9 @@ def encode_command(command: Command) -> bytes:
         else. TypeError for ``Rejected``, which is no command of a client.
     """
     data = _encode(command)
-    if not isinstance(command, Publish):
-        if parse_line(data[:-1]) != command:  # a space or newline inside an argument becomes no option and no command
-            raise BadArgument(f"{_shown(repr(command))} cannot be said on the wire")
+    # A space or newline inside an argument must become no option and no command.
+    if not isinstance(command, Publish) and parse_line(data[:-1]) != command:
+        raise BadArgument(f"{_shown(repr(command))} cannot be said on the wire")
     return data
 
 

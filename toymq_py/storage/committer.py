@@ -381,10 +381,13 @@ class Committer:
                 outcome.done = True
             except OSError as error:
                 outcome.error = error
-                if error.errno in NO_SPACE and file is not None:
+                if file is not None:
+                    # Full: cut and synced, so that publishing can go on. Otherwise: after a failed sync the cache may show
+                    # what the disk will never hold. Cut off, it is not read back after a restart and answered DUP.
                     try:
                         file.truncate(position)
-                        file.sync()
+                        if error.errno in NO_SPACE:
+                            file.sync()
                         outcome.allocated = position
                     except OSError:
                         outcome.cut_failed = True
@@ -600,7 +603,8 @@ class Committer:
         segment that was made ahead. Blocks; for shutdown, when idle. Errors leave zeros that recovery knows."""
         active = self._log.segments[-1] if self._log.segments else None
         try:
-            file = active.file if active is not None and not active.sealed else None
+            usable = active is not None and not active.sealed and self.failed is None
+            file = active.file if active is not None and usable else None
             if active is not None and file is not None and (self._fsync == "interval" or file.size() != active.end):
                 file.truncate(active.end)
                 file.sync()
@@ -613,7 +617,7 @@ class Committer:
 
 
 def seal(fs: FileSystem, segment: Segment, *, sync: bool) -> None:
-    """Sync, cut the preallocated tail, sync: after this the file ends with its last record."""
+    """Cut the preallocated tail and sync: after this the file ends with its last record, for good."""
     file = segment.open(fs, write=True)
     file.truncate(segment.end)
     if sync:

@@ -4,11 +4,14 @@ Contract: storage.md, "offsets.json"; ADR 0004. The consumers' own form is their
 """
 
 import contextlib
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from toymq_py.errors import DamagedData
+from toymq_py.model import IdRange
 from toymq_py.storage import checked_json
 from toymq_py.storage.fs import FileSystem, write_all
 
@@ -24,6 +27,34 @@ class OffsetsState:
     first_id: int = 0
     next_id: int = 0
     consumers: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AckedView:
+    """What one consumer has acked, as far as that is on stable storage: all below ``floor``, and ``above``."""
+
+    floor: int
+    above: Sequence[IdRange]
+
+    @classmethod
+    def of(cls, consumer: dict[str, Any]) -> "AckedView":
+        """What a consumer's object in the file says.
+
+        Raises: DamagedData when the fields that matter here are missing or of another form.
+        """
+        try:
+            floor = int(consumer["last_acked"]) + 1 if consumer["has_acked"] else int(consumer["start"])
+            return cls(floor, [(int(first), int(last)) for first, last in consumer["acked_above"]])
+        except (KeyError, TypeError, ValueError):
+            raise DamagedData("a consumer of another form") from None
+
+    def covers(self, first: int, last: int) -> bool:
+        """Whether every id of the range is acked."""
+        if last < self.floor:
+            return True
+        first = max(first, self.floor)
+        at = bisect_right(self.above, (first, 1 << 64)) - 1
+        return at >= 0 and self.above[at][0] <= first and last <= self.above[at][1]
 
 
 class Source(Enum):

@@ -3,28 +3,10 @@
 Contract: storage.md, "Retention".
 """
 
-from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from toymq_py.model import IdRange
+from toymq_py.storage.offsets import AckedView
 from toymq_py.storage.segment import Segment
-
-
-@dataclass(frozen=True, slots=True)
-class AckedView:
-    """What one consumer has acked, as far as that is on stable storage: all below ``floor``, and ``above``."""
-
-    floor: int
-    above: Sequence[IdRange]
-
-    def covers(self, first: int, last: int) -> bool:
-        """Whether every id of the range is acked."""
-        if last < self.floor:
-            return True
-        first = max(first, self.floor)
-        at = bisect_right(self.above, (first, 1 << 64)) - 1
-        return at >= 0 and self.above[at][0] <= first and last <= self.above[at][1]
 
 
 def removable_by_acks(

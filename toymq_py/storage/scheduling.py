@@ -3,10 +3,13 @@
 Both come in from outside, so that a simulated loop can run the whole broker in one thread.
 """
 
+import logging
 import queue
 import threading
 from collections.abc import Callable
 from typing import Protocol
+
+logger = logging.getLogger("toymq_py.storage")
 
 
 class Scheduler(Protocol):
@@ -19,7 +22,7 @@ class Scheduler(Protocol):
         """Run ``call`` after a time on the monotonic clock."""
 
     def offload(self, job: Callable[[], None], done: Callable[[], None]) -> None:
-        """Run ``job`` on a sync thread, then ``done`` on the loop. ``job`` must not raise."""
+        """Run ``job`` on a sync thread, then ``done`` on the loop, whatever became of it."""
 
 
 class SyncThreads:
@@ -58,6 +61,8 @@ class SyncThreads:
             job, done = item
             try:
                 job()
+            except Exception:  # a bug, or no memory: the caller sees that nothing was done, and the thread lives on
+                logger.exception("a job on a sync thread failed")
             finally:
                 self._post(lambda done=done: self._finish(done))  # type: ignore[misc]
 

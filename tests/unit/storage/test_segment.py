@@ -27,7 +27,7 @@ def test_a_segments_name_is_its_first_id(base_id: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["0.log", "00000000000000000000.idx", "0000000000000000000x.log", "०" * 20 + ".log", "offsets.json", ""]
+    "name", ["0.log", "00000000000000000000.idx", "0000000000000000000x.log", "\u0966" * 20 + ".log", "offsets.json", ""]
 )
 def test_other_files_are_none_of_ours(name: str) -> None:
     assert parse_segment_name(name) is None

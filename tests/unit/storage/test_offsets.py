@@ -1,0 +1,152 @@
+"""Consumer state on disk: two generations, a checksum, and what is said when both are gone. Contract: storage.md."""
+
+import errno
+import json
+import random
+
+import pytest
+
+from tests.support.logs import PATH, disk_with
+from tests.support.sim_disk import SimDisk
+from toymq_py.errors import DamagedData
+from toymq_py.storage import checked_json, offsets
+from toymq_py.storage.offsets import OffsetsState, Source
+
+CONSUMER = {"since_ns": 1, "start": 0, "has_acked": True, "last_acked": 0, "acked_above": [[2, 3]], "attempts": [[1, 1, 2]]}
+
+
+def state(next_id: int) -> OffsetsState:
+    return OffsetsState(0, next_id, {"c": CONSUMER})
+
+
+def put(disk: SimDisk, name: str, data: bytes) -> None:
+    file = disk.open(f"{PATH}/{name}", create=True)
+    file.truncate(0)
+    file.pwrite(data, 0)
+    file.close()
+
+
+def test_the_file_is_json_that_a_person_can_read() -> None:
+    data = offsets.encode(state(5))
+    found = json.loads(data)
+    assert found["state"] == {"version": 1, "first_id": 0, "next_id": 5, "consumers": {"c": CONSUMER}}
+    assert list(found) == ["crc32", "state"]
+    assert offsets.decode(data) == state(5)
+
+
+def test_the_present_generation_and_the_one_before() -> None:
+    disk = disk_with({})
+    assert offsets.load(disk, PATH).source is Source.NEW
+    for next_id in (1, 2, 3):
+        offsets.write(disk, PATH, offsets.encode(state(next_id)))
+    assert offsets.load(disk, PATH) == offsets.LoadedOffsets(state(3), Source.CURRENT)
+    put(disk, "offsets.json", b"garbage")
+    loaded = offsets.load(disk, PATH)
+    assert (loaded.state.next_id, loaded.source) == (2, Source.PREVIOUS)
+    assert loaded.problem is not None
+    assert loaded.problem.startswith("offsets.json: ")
+    put(disk, "offsets.json.prev", b"")
+    loaded = offsets.load(disk, PATH)
+    assert (loaded.state, loaded.source) == (OffsetsState(), Source.LOST)
+    assert loaded.problem is not None
+    assert "offsets.json.prev" in loaded.problem
+
+
+def test_between_the_two_renames_the_previous_generation_serves() -> None:
+    disk = disk_with({})
+    offsets.write(disk, PATH, offsets.encode(state(1)))
+    disk.rename(f"{PATH}/offsets.json", f"{PATH}/offsets.json.prev")
+    loaded = offsets.load(disk, PATH)
+    assert (loaded.state.next_id, loaded.source, loaded.problem) == (1, Source.PREVIOUS, None)
+
+
+def test_a_generation_that_cannot_be_read_is_passed_over() -> None:
+    disk = disk_with({})
+    for next_id in (1, 2):
+        offsets.write(disk, PATH, offsets.encode(state(next_id)))
+    disk.fail("read_file", 1, errno.EIO)
+    assert offsets.load(disk, PATH).source is Source.PREVIOUS
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_power_cut_at_any_call_leaves_a_generation(seed: int) -> None:
+    disk = disk_with({})
+    offsets.write(disk, PATH, offsets.encode(state(1)))
+    for nth in range(1, 40):
+        copy = disk.peek_crash(random.Random(seed))
+        op = ("open", "truncate", "pwrite", "sync", "rename", "sync_dir")[nth % 6]
+        copy.fail(op, 1 + nth // 30, errno.EIO)
+        try:
+            offsets.write(copy, PATH, offsets.encode(state(2)))
+            finished = True
+        except OSError:
+            finished = False
+        after = offsets.load(copy.crash(random.Random(nth)), PATH)
+        assert after.source in (Source.CURRENT, Source.PREVIOUS)
+        assert after.state.next_id == 2 if finished else after.state.next_id in (1, 2)
+        assert after.problem is None
+
+
+def test_a_full_disk_leaves_no_torn_file_behind() -> None:
+    disk = disk_with({})
+    offsets.write(disk, PATH, offsets.encode(state(1)))
+    disk.fail("pwrite", 1, errno.ENOSPC)
+    with pytest.raises(OSError, match="No space"):
+        offsets.write(disk, PATH, offsets.encode(state(2)))
+    assert not [path for path in disk.snapshot() if path.endswith(".tmp")]
+
+
+def test_the_first_offsets_of_a_topic_make_its_directory() -> None:
+    disk = disk_with({})
+    offsets.write(disk, "/data/topics/new", offsets.encode(state(0)))
+    assert offsets.load(disk.crash(), "/data/topics/new").source is Source.CURRENT
+
+
+def test_one_flipped_bit_is_seen() -> None:
+    data = offsets.encode(state(5))
+    for at in range(len(data) - 1):  # but for the newline at the end
+        for bit in (1, 4, 64):
+            damaged = data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :]
+            with pytest.raises(DamagedData):
+                offsets.decode(damaged)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"version": 2},
+        {"first_id": -1},
+        {"first_id": 6},
+        {"first_id": True},
+        {"next_id": 1 << 64},
+        {"next_id": "5"},
+        {"next_id": None},
+        {"consumers": []},
+        {"consumers": {"c": 1}},
+    ],
+    ids=str,
+)
+def test_a_state_that_makes_no_sense_is_not_believed(changes: dict[str, object]) -> None:
+    found = {"version": 1, "first_id": 0, "next_id": 5, "consumers": {}} | changes
+    with pytest.raises(DamagedData):
+        offsets.decode(checked_json.encode("state", found))
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{}", b"[]", b"null", b'{"crc32": "00000000", "state": ', b'{"crc32": "xxxxxxxx", "state": {}}']
+)
+def test_other_files_are_no_checked_ones(body: bytes) -> None:
+    with pytest.raises(DamagedData):
+        checked_json.decode("state", body)
+
+
+@pytest.mark.parametrize("body", [b"[1]", b"{1}", b"1"])
+def test_a_checksum_that_fits_does_not_make_it_an_object(body: bytes) -> None:
+    data = b'{"crc32": "%08x", "state": %b}\n' % (checked_json.crc32(body), body)
+    with pytest.raises(DamagedData):
+        checked_json.decode("state", data)
+
+
+def test_one_kind_is_not_taken_for_another() -> None:
+    with pytest.raises(DamagedData):
+        checked_json.decode("segment", checked_json.encode("state", {}))

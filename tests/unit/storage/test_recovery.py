@@ -1,0 +1,170 @@
+"""From bytes to an open log, the steps that test_damage and test_histories do not name. Contract: storage.md, "Recovery"."""
+
+import errno
+import logging
+import random
+
+import pytest
+
+from tests.support.log_rig import LogRig
+from tests.support.logs import PATH, disk_with, ids_of, recover, some_frames
+from toymq_py.errors import DamagedData
+from toymq_py.storage.record import encode_frame
+from toymq_py.storage.recovery import recover_log
+from toymq_py.storage.segment import segment_name
+
+
+def three_segments() -> dict[int, bytes]:
+    frames = some_frames(30)
+    return {0: b"".join(frames[:10]), 10: b"".join(frames[10:20]), 20: b"".join(frames[20:])}
+
+
+def test_nothing_there_is_an_empty_log() -> None:
+    disk = disk_with({})
+    assert (recover(disk).next_id, recover(disk).segments) == (0, [])
+    found = recover_log(disk, "/data/topics/never")
+    assert (found.first_id, found.next_id) == (0, 0)
+
+
+def test_leftovers_are_removed_and_strangers_left_alone() -> None:
+    disk = disk_with(three_segments())
+    for name in ("next-1.tmp", "offsets.json.tmp", "notes.txt", "0.log"):
+        disk.open(f"{PATH}/{name}", create=True).close()
+    assert ids_of(recover(disk)) == list(range(30))
+    left = [path.rpartition("/")[2] for path in disk.snapshot()]
+    assert "notes.txt" in left
+    assert "0.log" in left
+    assert not [name for name in left if name.endswith(".tmp")]
+
+
+def test_a_sealed_segment_without_sidecar_gets_one_and_the_next_start_believes_it() -> None:
+    disk = disk_with(three_segments())
+    recover(disk)
+    assert sum(path.endswith(".idx") for path in disk.snapshot()) == 2
+    disk.trace.clear()
+    assert ids_of(recover_log(disk, PATH, dedupe_keys=0)) == list(range(30))
+    read = {path for op, path, _ in disk.trace if op == "pread"}
+    assert f"{PATH}/{segment_name(20)}" in read
+    assert f"{PATH}/{segment_name(0)}" not in read, "but for its keys nobody reads a sealed segment"
+
+
+def test_a_sidecar_that_cannot_be_written_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    disk = disk_with(three_segments())
+    disk.fail("open", 1, errno.ENOSPC, sticky=True, path=".idx")
+    assert ids_of(recover(disk)) == list(range(30))
+    assert "sidecar" in caplog.text
+
+
+def test_a_missing_segment_is_told() -> None:
+    segments = three_segments()
+    del segments[10]
+    found = recover(disk_with(segments))
+    assert found.missing == [(10, 19)]
+    assert (found.first_id, found.next_id) == (0, 30)
+
+
+def test_a_log_that_begins_later_begins_later() -> None:
+    segments = three_segments()
+    del segments[0]
+    found = recover(disk_with(segments))
+    assert (found.first_id, found.next_id, found.missing, found.lost) == (10, 30, [], [])
+
+
+def test_what_lies_below_the_first_id_is_removed() -> None:
+    disk = disk_with(three_segments())
+    recover(disk)
+    found = recover_log(disk, PATH, first_id=25)
+    assert (found.first_id, found.next_id) == (25, 30)
+    assert [path for path in disk.snapshot() if path.endswith((".log", ".idx"))] == [f"{PATH}/{segment_name(20)}"]
+
+
+def test_ids_that_only_the_offsets_know_are_a_hole_and_never_used_again() -> None:
+    disk = disk_with(three_segments())
+    found = recover_log(disk, PATH, next_id=40)
+    assert (found.next_id, found.lost, found.roll_first) == (40, [(30, 39)], True)
+    nothing = recover_log(disk_with({}), PATH, next_id=40)
+    assert (nothing.first_id, nothing.next_id, nothing.lost) == (40, 40, [])
+
+
+def test_a_sealed_segment_that_holds_the_next_ones_ids_stops_the_start() -> None:
+    frames = some_frames(12)
+    disk = disk_with({0: b"".join(frames), 10: b"".join(frames[10:])})
+    with pytest.raises(DamagedData, match="toymq verify"):
+        recover(disk)
+
+
+def test_a_torn_tail_is_cut_and_said(caplog: pytest.LogCaptureFixture) -> None:
+    frames = some_frames(5)
+    disk = disk_with({0: b"".join(frames) + b"\x21" * 11})
+    with caplog.at_level(logging.WARNING):
+        found = recover(disk)
+    assert (found.torn_bytes, found.next_id) == (11, 5)
+    assert "cut a torn tail of 11 bytes" in caplog.text
+    assert disk.file_size(f"{PATH}/{segment_name(0)}") == sum(map(len, frames))
+    assert recover(disk).torn_bytes == 0
+
+
+def test_what_a_killed_process_had_not_synced_is_synced_before_it_counts() -> None:
+    frames = some_frames(3)
+    disk = disk_with({0: b"".join(frames[:2])})
+    file = disk.open(f"{PATH}/{segment_name(0)}")
+    file.pwrite(frames[2], len(frames[0]) + len(frames[1]))
+    disk = disk.kill()
+    assert recover(disk).next_id == 3, "the page cache lives on"
+    for seed in range(20):
+        assert recover(disk.peek_crash(random.Random(seed))).next_id == 3
+
+
+def test_what_a_failed_sync_left_in_the_cache_alone_is_not_read_back() -> None:
+    """Linux marks the pages clean: the next process would read them, answer DUP, and lose them in a power cut."""
+    rig = LogRig()
+    rig.publish(b"a")
+    rig.disk.fail("sync", 1, errno.EIO, path=".log")
+    rig.publish(b"b", key=b"k")
+    rig.reopen()
+    assert rig.payloads() == [b"a"]
+    assert not rig.recovered.keys
+    rig.publish(b"c")
+    rig.reopen(power_cut=True)
+    assert rig.payloads() == [b"a", b"c"]
+
+
+def test_the_newest_keys_are_read_and_no_more() -> None:
+    segments = {}
+    for base_id in range(0, 50, 10):
+        segments[base_id] = b"".join(
+            encode_frame(n, n, b"k%d" % n if n % 2 else b"", b"") for n in range(base_id, base_id + 10)
+        )
+    disk = disk_with(segments)
+    recover(disk)
+
+    def keys(wanted: int) -> list[int]:
+        found = recover_log(disk, PATH, dedupe_keys=wanted).keys
+        return [first_id + row for first_id, run in found for row, key in enumerate(run) if key]
+
+    everything = list(range(1, 50, 2))
+    assert keys(1000) == everything
+    for wanted in range(30):
+        found = keys(wanted)
+        assert found == everything[-len(found) :]
+        assert len(found) >= min(wanted, 25)
+    disk.trace.clear()
+    keys(5)
+    assert {path for op, path, _ in disk.trace if op == "pread"} == {f"{PATH}/{segment_name(40)}"}
+
+
+def test_keys_behind_a_gap_are_found() -> None:
+    frames = [encode_frame(n, n, b"k%d" % n, b"x" * 50) for n in range(20)]
+    frames[3] = frames[3][:-1] + bytes([frames[3][-1] ^ 1])
+    disk = disk_with({0: b"".join(frames[:10]), 10: b"".join(frames[10:])})
+    found = recover_log(disk, PATH, dedupe_keys=100)
+    assert found.lost == [(3, 3)]
+    ids = [first_id + row for first_id, run in found.keys for row in range(len(run))]
+    assert ids == [n for n in range(20) if n != 3]
+
+
+def test_a_disk_that_cannot_be_mended_stops_the_start() -> None:
+    disk = disk_with({0: some_frames(1)[0] + b"torn"})
+    disk.fail("truncate", 1, errno.EROFS)
+    with pytest.raises(OSError, match="Read-only"):
+        recover(disk)
