@@ -54,8 +54,8 @@ imports: $(READY) ## who may import whom (import-linter)
 	$(BIN)/lint-imports --no-cache --no-logo
 
 coverage: $(READY) ## run the tests and show which lines and branches none of them reached
-	$(BIN)/coverage run -m pytest && $(BIN)/coverage report
+	$(BIN)/coverage run -m pytest && $(BIN)/coverage combine --quiet && $(BIN)/coverage report
 
 clean: ## remove the virtual environments and all caches; ./data stays
-	rm -rf .venv .venv-3.* .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist
+	rm -rf .venv .venv-3.* .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

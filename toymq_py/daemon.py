@@ -76,7 +76,7 @@ async def _serve(
         gc.freeze()  # what recovery made stays; the collector need not look at it again and again
         server = Server(broker, clock, loop)
         _handle_signals(loop, server)
-        addresses = ["{}:{}".format(*listener.getsockname()[:2]) for listener in listeners]
+        addresses = [_address(*listener.getsockname()[:2]) for listener in listeners]
         loop.call_soon(ready, addresses)
         await server.run(listeners)
     finally:
@@ -84,6 +84,10 @@ async def _serve(
             listener.close()
         scheduler.close()
         broker.close()
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _handle_signals(loop: asyncio.AbstractEventLoop, server: Server) -> None:

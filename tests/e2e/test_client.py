@@ -1,0 +1,298 @@
+"""The blocking client against a real broker, and against a server that follows a script."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+import toymq_client
+from tests.support.broker_process import BrokerProcess
+from toymq_client.blocking import Client, parse_headers, to_ranges
+from toymq_client.url import Address, parse_url
+from toymq_py.errors import (
+    AlreadySubscribed,
+    AuthFailed,
+    BadArgument,
+    BadName,
+    CommandFailed,
+    ConfigError,
+    ConnectionLost,
+    NoSuchTopic,
+    OutOfRange,
+    PayloadTooLarge,
+    ProtocolViolation,
+    ShuttingDown,
+    TopicExists,
+)
+from toymq_py.storage.record import iter_frames
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("data") / "d") as running:
+        yield running
+
+
+@pytest.fixture
+def client(broker: BrokerProcess) -> Iterator[Client]:
+    with toymq_client.connect(f"toymq://127.0.0.1:{broker.port}") as connected:
+        yield connected
+
+
+def test_publish_and_consume_with_everything(client: Client) -> None:
+    headers = {"Trace": "0-1-2", "Name": "wörld"}
+    assert client.pub("all", b"a\nb", key="k", headers=headers) == toymq_client.Receipt(0, duplicate=False)
+    assert client.pub("all", b"a\nb", key=b"k") == toymq_client.Receipt(0, duplicate=True)
+    client.pub("all", b"")
+    with client.sub("all", "c", window=10, visibility_s=30, start="earliest") as subscription:
+        first, second = subscription.next_message(5), subscription.next_message(5)
+        assert first is not None
+        assert second is not None
+        assert (first.topic, first.id, first.attempt, first.key, first.payload) == ("all", 0, 1, b"k", b"a\nb")
+        assert first.headers == headers
+        assert (second.key, second.headers, second.payload) == (b"", {}, b"")
+        first.touch(60)
+        first.ack()
+        second.nack(0)
+        again = subscription.next_message(5)
+        assert again is not None
+        assert (again.id, again.attempt) == (1, 2)
+        again.ack()
+    (found,) = client.describe("all")["consumers"]
+    assert (found["consumer"], found["last_acked"], found["backlog"], found["sessions"]) == ("c", 1, 0, 0)
+
+
+def test_what_is_not_acked_comes_again_after_close(client: Client) -> None:
+    client.pub("again", b"x")
+    with client.sub("again", "c") as subscription:
+        assert subscription.next_message(5) is not None
+    with client.sub("again", "c") as subscription:
+        message = subscription.next_message(5)
+        assert message is not None
+        assert message.attempt == 2
+
+
+def test_a_stream_in_both_directions(client: Client) -> None:
+    """Publishing while deliveries pile up: neither side may stand still."""
+    subscription = client.sub("stream", "c", window=5000)
+    items = [(None if n % 3 else b"k%d" % n, b"%d" % n * 50) for n in range(20_000)]
+    receipts = list(client.pub_many("stream", iter(items), window=500))
+    assert [receipt.msg_id for receipt in receipts] == list(range(20_000))
+    got = []
+    for message in subscription:
+        got.append(message.payload)
+        message.ack()
+        if len(got) == 20_000:
+            subscription.close()
+    assert got == [payload for _, payload in items]
+    assert client.describe("stream")["consumers"][0]["backlog"] == 0
+
+
+def test_a_refused_publish_says_why_and_the_connection_lives(client: Client) -> None:
+    with pytest.raises(BadName):
+        client.pub("../x", b"")
+    with pytest.raises(BadArgument):
+        client.pub("t", b"", key="two words")
+    with pytest.raises(PayloadTooLarge):
+        client.pub("t", bytes(3_000_000))
+    assert client.pub("t", b"x").msg_id == 0
+
+
+def test_looking_and_arranging(client: Client) -> None:
+    client.create("made", visibility=5000)
+    client.create("made", visibility=5000)
+    with pytest.raises(TopicExists):
+        client.create("made", visibility=6000)
+    assert client.config("made", dedupe_keys=7) == {"visibility": 5000, "dedupe_keys": 7}
+    assert client.config("made", visibility="default") == {"dedupe_keys": 7}
+    for n in range(5):
+        client.pub("made", b"%d" % n)
+    assert client.offsets("made") == (0, 5)
+    assert client.offsets("made", at_ms=0) == (0, 5)
+    batch = client.fetch("made", 1, 2)
+    assert ([frame.payload for frame in iter_frames(batch.frames)], batch.next_id) == ([b"1", b"2"], 3)
+    assert client.fetch("made", 5, 1, wait_s=0.01).count == 0
+    with pytest.raises(OutOfRange) as caught:
+        client.fetch("made", 6, 1)
+    assert caught.value.first_id == 0
+    assert [topic["topic"] for topic in client.topics("made")] == ["made"]
+    assert client.stats()["connections"] >= 1
+    assert client.ping() > 0
+    client.sub("made", "c").close()
+    assert client.seek("made", "c", "3") == 3
+    client.forget("made", "c")
+    assert client.delete("made") == 5
+    with pytest.raises(NoSuchTopic):
+        client.describe("made")
+
+
+def test_a_subscription_that_ends_says_why(broker: BrokerProcess, client: Client) -> None:
+    subscription = client.sub("ended", "c")
+    with pytest.raises(AlreadySubscribed):
+        client.sub("ended", "d")
+    with toymq_client.connect(f"127.0.0.1:{broker.port}") as other:
+        other.sub("ended", "c")
+        with pytest.raises(toymq_client.SubscriptionEnded) as caught:
+            subscription.next_message(5)
+        assert caught.value.code == "TAKEN_OVER"
+    subscription.close()
+    subscription = client.sub("ended", "c")
+    client.seek("ended", "c", "latest")
+    with pytest.raises(toymq_client.SubscriptionEnded) as caught:
+        next(iter(subscription))
+    assert caught.value.code == "SEEK"
+
+
+def test_a_subscription_that_is_refused_leaves_nothing(client: Client) -> None:
+    with pytest.raises(BadName):
+        client.sub("ok.topic", ".bad")
+    client.sub("ok.topic", "good").close()
+
+
+def test_a_closed_client_says_so(broker: BrokerProcess) -> None:
+    client = toymq_client.connect(f"127.0.0.1:{broker.port}")
+    subscription = client.sub("closed", "c")
+    client.pub("closed", b"x")
+    message = subscription.next_message(5)
+    assert message is not None
+    message.ack()
+    client.close()
+    client.close()
+    with pytest.raises(ConnectionLost):
+        client.ping()
+    with toymq_client.connect(f"127.0.0.1:{broker.port}") as other:
+        assert other.describe("closed")["consumers"][0]["backlog"] == 0, "close sends the acks that were collected"
+
+
+Script = Callable[[socket.socket], None]
+
+
+@contextmanager
+def scripted(script: Script) -> Iterator[str]:
+    """A server for one connection."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(10)
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            connection.settimeout(10)
+            with connection:
+                script(connection)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            thread.join(10)
+            assert not thread.is_alive()
+
+
+def answering(*answers: bytes) -> Script:
+    def script(connection: socket.socket) -> None:
+        for answer in answers:
+            connection.recv(65_536)
+            connection.sendall(answer)
+
+    return script
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "text"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n", ProtocolViolation, "no toymq broker"),
+        (b"OK 1\n", ProtocolViolation, "answered PING with OkReply"),
+        (b"ERR NEW_CODE of a later version\n", CommandFailed, "NEW_CODE"),
+        (b"", ConnectionLost, "closed the connection"),
+    ],
+)
+def test_a_server_that_is_no_broker(answer: bytes, error: type[Exception], text: str) -> None:
+    with scripted(answering(answer)) as url, toymq_client.connect(url) as client, pytest.raises(error, match=text):
+        client.ping()
+
+
+def test_an_answer_that_comes_too_late_is_not_taken_for_another() -> None:
+    go_on = threading.Event()
+
+    def script(connection: socket.socket) -> None:
+        connection.recv(100)
+        assert go_on.wait(10)
+        connection.sendall(b"ERR INTERNAL late\n")
+        connection.recv(100)
+        connection.sendall(b"PONG\n")
+
+    with scripted(script) as url, toymq_client.connect(url, timeout_s=0.05) as client:
+        with pytest.raises(TimeoutError, match="waited for the reply to PING"):
+            client.ping()
+        client._timeout_s = 10
+        go_on.set()
+        client.ping()
+
+
+def test_what_the_broker_said_before_it_went_is_read() -> None:
+    def script(connection: socket.socket) -> None:
+        connection.recv(100)
+        connection.sendall(b"OK 7\nERR SHUTTING_DOWN bye\n")
+
+    with scripted(script) as url, toymq_client.connect(url) as client:
+        assert client.pub("t", b"x").msg_id == 7
+        with pytest.raises((ShuttingDown, ConnectionLost)):
+            client.pub("t", b"y")
+
+
+def test_a_token_is_sent_first_and_a_refusal_is_the_callers() -> None:
+    heard: list[bytes] = []
+
+    def refuse(connection: socket.socket) -> None:
+        heard.append(connection.recv(100))
+        connection.sendall(b"ERR AUTH_FAILED no\n")
+
+    with scripted(refuse) as url, pytest.raises(AuthFailed):
+        toymq_client.connect(f"toymq://s3cret@{url}")
+    assert heard == [b"HELLO 1 auth=s3cret\n"]
+    script = answering(b"HELLO 1 server=x/1 max_payload=5\n", b"PONG\n")
+    with scripted(script) as url, toymq_client.connect(f"toymq://s3cret@{url}") as client:
+        client.ping()
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("toymq://127.0.0.1", Address("127.0.0.1", 6789)),
+        ("toymq://host:1", Address("host", 1)),
+        ("host:12", Address("host", 12)),
+        ("toymq://t%40ken@host", Address("host", 6789, "t@ken")),
+        ("toymq://[::1]:5", Address("::1", 5)),
+    ],
+)
+def test_urls(url: str, address: Address) -> None:
+    assert parse_url(url) == address
+    assert "ken" not in repr(address)
+
+
+@pytest.mark.parametrize("url", ["", "http://x", "toymq://", "toymq://h:x", "toymq://h:70000", "toymq://h/path", "toymq://h?q=1"])
+def test_what_is_no_url(url: str) -> None:
+    with pytest.raises(ConfigError, match="a broker's URL is"):
+        parse_url(url)
+
+
+def test_a_token_is_never_in_an_error() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_url("ftp://s3cret@host")
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("ids", "ranges"),
+    [([], []), ([3], [(3, 3)]), ([3, 1, 2, 2], [(1, 3)]), ([9, 1, 2, 7, 8], [(1, 2), (7, 9)])],
+)
+def test_ids_become_ranges(ids: list[int], ranges: list[tuple[int, int]]) -> None:
+    assert to_ranges(ids) == ranges
+
+
+def test_headers_are_read_leniently() -> None:
+    block: Any = b"A: b\nno colon\nB:c\nC: d: e\n\xff: x\n"
+    assert parse_headers(block) == {"A": "b", "B": "c", "C": "d: e", "\ufffd": "x"}

@@ -1,0 +1,87 @@
+"""The dedupe table against a model. Contract: delivery.md, "Dedupe"."""
+
+from collections import OrderedDict
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toymq_py.dedupe import DedupeTable, KeyBudget
+
+KEYS = [b"k%d" % n for n in range(8)]
+verbs = st.sampled_from(["publish", "hit", "fail", "commit", "resize", "clear"])
+operations = st.lists(st.tuples(verbs, st.lists(st.sampled_from(KEYS), max_size=4)), max_size=60)
+
+
+@given(operations, st.integers(0, 6))
+@settings(max_examples=300)
+def test_it_is_a_least_recently_used_map(ops: list[tuple[str, list[bytes]]], capacity: int) -> None:
+    budget = KeyBudget(1 << 62)
+    table = DedupeTable(capacity, budget)
+    model: OrderedDict[bytes, int] = OrderedDict()
+    next_id = 0
+    for op, keys in ops:
+        if op == "publish" and keys:
+            fresh = len(set(keys)) == len(keys) and not set(keys) & set(model)
+            assert table.remember_new(keys, next_id) is fresh
+            for key in keys:
+                if not fresh:
+                    table.replace(key, next_id)
+                    model.pop(key, None)
+                model[key] = next_id
+                next_id += 1 if fresh else 0
+            next_id += 0 if fresh else 1
+        elif op == "hit":
+            for key in keys:
+                if table.find(key) is not None:
+                    table.touch(key)
+                    model.move_to_end(key)
+        elif op == "fail":
+            table.forget(keys)
+            for key in keys:
+                model.pop(key, None)
+        elif op == "commit":
+            table.evict()
+            while len(model) > table.capacity:
+                model.popitem(last=False)
+        elif op == "resize":
+            table.resize(len(keys))
+            while len(model) > len(keys):
+                model.popitem(last=False)
+        elif op == "clear":
+            table.clear()
+            model.clear()
+        assert {key: table.find(key) for key in KEYS if table.find(key) is not None} == dict(model)
+        assert len(table) == len(model) == budget.used
+
+
+def test_a_key_that_is_hit_for_ever_does_not_fill_the_memory() -> None:
+    table = DedupeTable(4)
+    table.remember_new([b"a", b"b"], 0)
+    for _ in range(10_000):
+        table.touch(b"a")
+    assert len(table._order) < 100
+    table.remember_new([b"c", b"d", b"e"], 2)
+    table.evict()
+    assert table.find(b"a") == 0
+    assert table.find(b"b") is None, "b was the oldest"
+
+
+def test_all_topics_share_a_budget() -> None:
+    budget = KeyBudget(10)
+    one, two = DedupeTable(100, budget), DedupeTable(100, budget)
+    one.remember_new([b"%d" % n for n in range(8)], 0)
+    one.evict()
+    two.remember_new([b"%d" % n for n in range(8)], 0)
+    two.evict()
+    assert budget.used == len(one) + len(two) == 10
+    assert two.find(b"7") == 7, "the newest stays"
+
+
+def test_nothing_is_evicted_before_the_commit() -> None:
+    table = DedupeTable(1)
+    table.remember_new([b"a"], 0)
+    table.remember_new([b"b"], 1)
+    assert (table.find(b"a"), table.find(b"b")) == (0, 1)
+    table.forget([b"b"])
+    table.evict()
+    assert table.find(b"a") == 0, "the batch failed: nobody was pushed out for it"

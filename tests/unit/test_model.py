@@ -1,0 +1,69 @@
+"""Names, patterns and positions. Contract: protocol.md, "Framing"."""
+
+import pytest
+
+from toymq_py.errors import BadArgument, BadName
+from toymq_py.model import Records, Start, TopicPattern, check_name, is_pattern
+
+
+@pytest.mark.parametrize("name", ["a", "0", "_", "orders", "a.b-c_d.E9", "x" * 196, "a..b", "orders.dlq", "a."])
+def test_names(name: str) -> None:
+    assert check_name("topic", name) == name
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", ".a", "-a", "a/b", "../x", "a#", "a b", "a\n", "a\0", "ä", "x" * 197, "*", ">", "a:b", "CON\\"]
+)
+def test_what_is_no_name(name: str) -> None:
+    with pytest.raises(BadName, match="consumer name"):
+        check_name("consumer", name)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "topic", "matches"),
+    [
+        ("orders.*", "orders.eu", True),
+        ("orders.*", "orders", False),
+        ("orders.*", "orders.eu.de", False),
+        ("orders.>", "orders.eu.de", True),
+        ("orders.>", "orders", False),
+        ("*", "orders", True),
+        ("*", "orders.eu", False),
+        (">", "orders.eu", True),
+        ("*.eu", "orders.eu", True),
+        ("*.eu", "a.b.eu", False),
+        ("orders.*", "orders.dlq", False),
+        ("orders.>", "orders.eu.dlq", False),
+        (">", "dlq", False),
+        ("orders.*.dlq", "orders.eu.dlq", True),
+        ("orders.*", "orders.dlq2", True),
+        ("*.x", "dlq.x", True),
+        ("a.*", "axb", False),
+    ],
+)
+def test_patterns(pattern: str, topic: str, matches: bool) -> None:
+    assert is_pattern(pattern)
+    assert TopicPattern(pattern).matches(topic) is matches
+
+
+@pytest.mark.parametrize("pattern", ["a*", "*a", "a.>.b", ">.a", "a.b>", "**", ".*", "-.*", "a/*", "x" * 196 + ".*"])
+def test_what_is_no_pattern(pattern: str) -> None:
+    with pytest.raises(BadName):
+        TopicPattern(pattern)
+
+
+@pytest.mark.parametrize("text", ["earliest", "latest", "0", "18446744073709551615", "@0", "@1781767800000"])
+def test_positions_are_read_and_written(text: str) -> None:
+    assert str(Start.parse(text)) == text
+
+
+@pytest.mark.parametrize("text", ["", "@", "-1", "+1", "1.0", "Earliest", "18446744073709551616", "@99999999999999999", "٣"])
+def test_what_is_no_position(text: str) -> None:
+    with pytest.raises(BadArgument):
+        Start.parse(text)
+
+
+def test_a_run_knows_its_size() -> None:
+    run = Records([5, 6], [1, 2], [b"", b"k"], [b"abc", b"d"], [b"", b"A: b\n"])
+    assert len(run) == 2
+    assert run.payload_bytes == 4 + 5
