@@ -297,13 +297,13 @@ class Broker:
             messages = topic.log.messages()
             topic.close()
             topic.dedupe.clear()
-            if self.topics.get(name) is topic:
-                del self.topics[name]
-            if errors:
-                logger.error("topic %s not removed from the disk: %s", name, errors[0])
-            else:
-                self._scheduler.offload(lambda: _remove_tree(fs, grave), lambda: None)
-            done(messages, errors[0] if errors else None)
+            if errors:  # its name stays taken, so that nothing new is written over what is still there
+                logger.error("topic %s not removed (%s): it is closed until a restart", name, errors[0])
+                done(messages, errors[0])
+                return
+            del self.topics[name]
+            self._scheduler.offload(lambda: _remove_tree(fs, grave), lambda: None)
+            done(messages, None)
 
         # Nothing may write into the directory while its name goes: no commit, no flush of the offsets, no settings.
         def settled() -> None:

@@ -25,11 +25,11 @@ from toymq_py.errors import (
 )
 from toymq_py.metrics import Metrics
 from toymq_py.model import IdRange, Records, Start
-from toymq_py.storage.committer import COMMITTED, Commit, Committer
+from toymq_py.storage.committer import COMMITTED, NO_SPACE, Commit, Committer
 from toymq_py.storage.flusher import OffsetsFlusher
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.log import READ_BYTES, Log, TailBudget
-from toymq_py.storage.offsets import AckedView, LoadedOffsets, OffsetsState, Source
+from toymq_py.storage.offsets import AckedView, LoadedOffsets, OffsetsState, Source, lost_of
 from toymq_py.storage.record import encode_attributes
 from toymq_py.storage.recovery import RecoveredLog
 from toymq_py.storage.retention import removable_by_acks, roll_age_ns
@@ -462,22 +462,23 @@ class Topic:
         count = min(room, last - first + 1)
         run, start, next_id = self.log.read(first, count, min(max_bytes, READ_BYTES))
         if run is None:
-            subscription.consumer.take_fresh(subscription, first, min(next_id - 1, last), deadline)
-            self._pass_over(subscription, first, min(next_id - 1, last))
+            self._pass_over(subscription, first, min(next_id - 1, last), fresh=True)
             return None
         stop, size = _fit(run, start, min(count, next_id - first), max_bytes)
         subscription.consumer.take_fresh(subscription, first, run.ids[stop - 1], deadline)
         return Delivery(run, start, stop, 1, size)
 
-    def _pass_over(self, subscription: Subscription, first: int, last: int) -> None:
-        """Records that were leased and cannot be had. Lost ones count as acked; what the disk refuses (EIO) does not: it
-        stays leased to nobody until a restart."""
+    def _pass_over(self, subscription: Subscription, first: int, last: int, *, fresh: bool = False) -> None:
+        """Records that were to be delivered and cannot be had. Lost ones count as acked; what the disk refuses (EIO) does
+        not: it stays leased to nobody until a restart."""
         consumer = subscription.consumer
-        consumer.unsend(subscription, first, last)
         if any(a <= first <= b for a, b in self.log.unreadable):
+            if fresh:
+                consumer.take_fresh(subscription, first, last, inf)
+            consumer.unsend(subscription, first, last)
             consumer.hold(UNREADABLE, first, last)
         else:
-            consumer.skip(first, last)
+            consumer.skip(first, last)  # the read that found the damage may have done so already
         self._changed()
 
     def _records_lost(self, first: int, last: int) -> None:
@@ -577,6 +578,7 @@ class Topic:
             self.log.first_id,
             self.log.committed_id,
             {name: consumer.snapshot().to_json() for name, consumer in self.consumers.items()},
+            tuple(self.log.removed),
         )
 
     def offsets_flushed(self, state: OffsetsState) -> None:
@@ -600,7 +602,6 @@ class Topic:
         self.offsets_lost = loaded.source is Source.LOST
         self.offsets_problem = loaded.problem
         first_id, next_id = self.log.first_id, self.log.committed_id
-        views = []
         for name, raw in loaded.state.consumers.items():
             try:
                 consumer, changed = Consumer.restore(name, ConsumerSnapshot.from_json(raw), first_id, next_id)
@@ -611,14 +612,13 @@ class Topic:
                 self.offsets_problem = f"consumer {name} was cut to what the log holds, {first_id} to {next_id}"
             self._skip_known(consumer)
             self.consumers[name] = consumer
-            views.append(AckedView.of(raw))
         for first, last in missing:
-            if views and all(view.covers(first, last) for view in views):
-                self.log.removed.append((first, last))  # retention took that segment, nothing is lost
-            else:
-                self.log.lost.append((first, last))
-                self.log.lost.sort()
-                self._records_lost(first, last)
+            lost = lost_of((first, last), loaded.state.removed)
+            self.log.removed += lost_of((first, last), lost)
+            self.log.lost += lost
+            for range_ in lost:
+                self._records_lost(*range_)
+        self.log.lost.sort()
         whole = loaded.source is Source.CURRENT and len(self.consumers) == len(loaded.state.consumers)
         self._flushed = loaded.state if whole else None
 
@@ -657,6 +657,8 @@ class Topic:
             if now_ns - oldest_ns >= age or (low and acked):
                 if self.committer.idle:
                     self.committer.roll()
+                else:
+                    due.append(1)  # look again
             else:
                 due.append(oldest_ns + age - now_ns)
         due += [segment.newest_ts_ns + retain_ns - now_ns for segment in segments[:-1]]
@@ -678,27 +680,25 @@ class Topic:
         self._scheduler.later(delay_s, due)
 
     def _remove(self, going: list[Segment]) -> None:
-        """Take segments out of the log and unlink them behind. The offsets that justify it are on disk."""
-        log = self.log
-        gone = {id(segment) for segment in going}
-        log.segments[:] = [segment for segment in log.segments if id(segment) not in gone]
-        for segment in going:
-            segment.close()
-            log.removed.append((segment.base_id, segment.next_id - 1))
-        log.removed.sort()
-        log.forget_below(log.segments[0].base_id)
+        """Take segments out of the log, say so in the offsets, then unlink them: a crash in between leaves them, and never a
+        gap that looks like a loss. Only a full disk is not waited for: they hold the space that the offsets need."""
+        self.log.take_out(going)
         fs = self._fs
         paths = [path for segment in going for path in (segment.path, segment.sidecar_path)]
 
         def job() -> None:
             for path in paths:
-                try:
+                with contextlib.suppress(OSError):  # a sidecar that is not there; a segment that stays goes another time
                     fs.unlink(path)
-                except OSError:
-                    continue  # a sidecar that is not there; a segment that stays is removed at the next start
+            with contextlib.suppress(OSError):
+                fs.sync_dir(self.path)
 
-        self._scheduler.offload(job, lambda: None)
-        self._changed()
+        def flushed(error: OSError | RequestError | None) -> None:
+            full = isinstance(error, OSError) and error.errno in NO_SPACE
+            if not self.deleted and (error is None or full):
+                self.committer.run_behind(job)
+
+        self.flush_offsets(flushed)
 
     # -- numbers
 

@@ -244,7 +244,7 @@ def test_retention_after_a_roll_that_failed() -> None:
     while (delivery := subscription.take(10_000)) is not None:
         topic.ack(CONSUMER, [(delivery.first_id, delivery.last_id)])
     fault = disk.fail("open", 1, errno.ENOSPC, path=".log")
-    loop.advance(1)
+    loop.advance(2)
     assert fault.fired, "retention rolls the active segment, and the new one cannot be made"
     assert topic.log.segments, "the last segment stays, whatever is acked"
     again = topic.publish([b""], [b"after"])[0]

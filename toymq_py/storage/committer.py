@@ -162,6 +162,7 @@ class Committer:
         """Keys of a batch that did not become durable."""
         self.on_sync: Callable[[float], None] = lambda seconds: None
         self.on_sealed: Callable[[], None] = lambda: None
+        """A segment was sealed, and its successor, if that could be made, is there."""
         self._last_ts_ns = log.newest_ts_ns
         self._pending: deque[_Batch] = deque()
         self._running: _Batch | None = None
@@ -433,6 +434,8 @@ class Committer:
             self._prepare_next()
         else:
             self._fail(batch, outcome)
+        if outcome.sealed:
+            self.on_sealed()
         self._tell_idle()
 
     def _adopt(self, batch: _Batch) -> None:
@@ -500,9 +503,19 @@ class Committer:
             except OSError as error:
                 logger.warning("sidecar of %s not written: %s", segment.path, error)
 
+        self.run_behind(job)
+
+    def run_behind(self, job: Callable[[], None], done: Callable[[], None] = lambda: None) -> None:
+        """Run a job on the topic's files that nobody waits for, but ``when_idle``: nothing may rename the directory below
+        it."""
+
+        def finished() -> None:
+            self._side_jobs -= 1
+            done()
+            self._tell_idle()
+
         self._side_jobs += 1
-        self._scheduler.offload(job, self._side_job_done)
-        self.on_sealed()
+        self._scheduler.offload(job, finished)
 
     def _prepare_next(self) -> None:
         """Create the next segment's file ahead of need; its name comes when its first id is known."""
@@ -532,15 +545,9 @@ class Committer:
             self._preparing = False
             if made:
                 self._prepared = made[0]
-            self._side_job_done()
 
         self._preparing = True
-        self._side_jobs += 1
-        self._scheduler.offload(job, done)
-
-    def _side_job_done(self) -> None:
-        self._side_jobs -= 1
-        self._tell_idle()
+        self.run_behind(job, done)
 
     def _arm_sync_timer(self) -> None:
         if not self._sync_timer:
@@ -571,10 +578,8 @@ class Committer:
                 self.failed = StorageFailed(f"the log of {self._log.topic} failed ({errors[0].strerror})")
                 logger.critical("topic %s: syncing failed (%s): the log is closed for publishing until restart",
                                 self._log.topic, errors[0])  # fmt: skip
-            self._side_job_done()
 
-        self._side_jobs += 1
-        self._scheduler.offload(job, done)
+        self.run_behind(job, done)
 
     # -- ending
 

@@ -249,6 +249,15 @@ class Log:
         self.unreadable = [(max(a, first_id), b) for a, b in self.unreadable if b >= first_id]
         self.removed = [(max(a, first_id), b) for a, b in self.removed if b >= first_id]
 
+    def take_out(self, going: Sequence[Segment]) -> None:
+        """Retention removes these segments, never the last one; the files are the caller's."""
+        gone = {id(segment) for segment in going}
+        self.segments[:] = [segment for segment in self.segments if id(segment) not in gone]
+        for segment in going:
+            segment.close()
+            self._enter(self.removed, segment.base_id, segment.next_id - 1)
+        self.forget_below(self.segments[0].base_id)
+
     def close(self) -> None:
         for segment in self.segments:
             segment.close()

@@ -22,11 +22,16 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class OffsetsState:
-    """What one topic's offsets file holds. ``first_id`` and ``next_id`` only ever raise what the log says."""
+    """What one topic's offsets file holds. ``first_id`` and ``next_id`` only ever raise what the log says.
+
+    ``removed``: id ranges that retention took from behind a segment that has to stay; without it they would look like a
+    loss (ADR 0008). Written only when there are some.
+    """
 
     first_id: int = 0
     next_id: int = 0
     consumers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    removed: tuple[IdRange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +81,13 @@ class LoadedOffsets:
 
 def encode(state: OffsetsState) -> bytes:
     """The file's bytes."""
-    return checked_json.encode(
-        "state",
-        {
-            "version": VERSION,
-            "first_id": state.first_id,
-            "next_id": state.next_id,
-            "consumers": state.consumers,
-        },
-    )
+    fields = {
+        "version": VERSION,
+        "first_id": state.first_id,
+        "next_id": state.next_id,
+        "consumers": state.consumers,
+    }
+    return checked_json.encode("state", fields | ({"removed": state.removed} if state.removed else {}))
 
 
 def decode(data: bytes) -> OffsetsState:
@@ -97,7 +100,24 @@ def decode(data: bytes) -> OffsetsState:
         raise DamagedData("first_id and next_id of the offsets make no sense")
     if not isinstance(consumers, dict) or not all(isinstance(value, dict) for value in consumers.values()):
         raise DamagedData("the offsets hold no consumers object")
-    return OffsetsState(first_id, next_id, consumers)
+    try:
+        removed = tuple((int(first), int(last)) for first, last in found.get("removed", ()))
+    except (TypeError, ValueError):
+        raise DamagedData("the removed ranges of the offsets make no sense") from None
+    return OffsetsState(first_id, next_id, consumers, removed)
+
+
+def lost_of(missing: IdRange, removed: Sequence[IdRange]) -> list[IdRange]:
+    """What of an id range without segments was not removed on purpose."""
+    first, last = missing
+    lost = []
+    for a, b in sorted(removed):
+        if b < first or a > last:
+            continue
+        if a > first:
+            lost.append((first, a - 1))
+        first = b + 1
+    return [*lost, (first, last)] if first <= last else lost
 
 
 def load(fs: FileSystem, directory: str) -> LoadedOffsets:

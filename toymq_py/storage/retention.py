@@ -34,6 +34,10 @@ def removable_by_acks(
     ]
 
 
+ROLL_AGE_MIN_NS = 1_000_000_000
+
+
 def roll_age_ns(retain_acked_for_ns: int) -> int:
-    """Age at which an active segment is sealed so that retention can get at it: a quarter of the retention time."""
-    return retain_acked_for_ns // 4
+    """Age at which an active segment is sealed so that retention can get at it: a quarter of the retention time, and a
+    second at least, so that no retention makes a segment of every message."""
+    return max(retain_acked_for_ns // 4, ROLL_AGE_MIN_NS)

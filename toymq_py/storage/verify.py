@@ -76,13 +76,13 @@ def verify_topic(
     names = sorted(
         base_id for name in fs.listdir(path) if (base_id := parse_segment_name(name)) is not None
     )
-    state, views = _check_offsets(fs, path, report)
+    state = _check_offsets(fs, path, report)
     for at, base_id in enumerate(names):
         following = names[at + 1] if at + 1 < len(names) else None
         if following is not None and following <= state.first_id:
             report.findings.append(Finding(f"{path}/{base_id:020d}.log", "is below first_id and will go", damage=False))
             continue
-        _check_segment(fs, path, base_id, following, report, progress, views)
+        _check_segment(fs, path, base_id, following, report, progress, state)
     _check_settings(fs, path, report)
     if report.next_id is not None and state.next_id > report.next_id:
         report.lost += state.next_id - report.next_id
@@ -99,13 +99,13 @@ def _check_segment(
     following: int | None,
     report: TopicReport,
     progress: Callable[[int], None] | None,
-    views: list[AckedView],
+    state: offsets.OffsetsState,
 ) -> None:
     name = f"{path}/{base_id:020d}.log"
-    missing = (report.next_id, base_id - 1) if report.next_id is not None and base_id > report.next_id else None
-    if missing and not (views and all(view.covers(*missing) for view in views)):  # else retention may have taken them
-        report.lost += missing[1] - missing[0] + 1
-        report.findings.append(Finding(name, f"records {missing[0]} to {missing[1]} before it are missing"))
+    if report.next_id is not None and base_id > report.next_id:
+        for first, last in offsets.lost_of((report.next_id, base_id - 1), state.removed):
+            report.lost += last - first + 1
+            report.findings.append(Finding(name, f"records {first} to {last} before it are missing"))
     result = scan_segment(fs, name, base_id, progress=progress)
     segment = result.segment
     report.segments += 1
@@ -139,18 +139,16 @@ def _check_segment(
             report.findings.append(Finding(sidecar, text, damage=False))
 
 
-def _check_offsets(fs: FileSystem, path: str, report: TopicReport) -> tuple[offsets.OffsetsState, list[AckedView]]:
-    """The state, and what each consumer that makes sense has acked."""
+def _check_offsets(fs: FileSystem, path: str, report: TopicReport) -> offsets.OffsetsState:
     loaded = offsets.load(fs, path)
     if loaded.problem is not None:
         report.findings.append(Finding(path, f"{loaded.problem}; used is {loaded.source.value}"))
-    views = []
     for name, raw in loaded.state.consumers.items():
         try:
-            views.append(AckedView.of(raw))
+            AckedView.of(raw)
         except DamagedData as error:
             report.findings.append(Finding(path, f"consumer {name} of the offsets: {error}"))
-    return loaded.state, views
+    return loaded.state
 
 
 def _check_settings(fs: FileSystem, path: str, report: TopicReport) -> None:

@@ -34,6 +34,12 @@ def test_the_file_is_json_that_a_person_can_read() -> None:
     assert offsets.decode(data) == state(5)
 
 
+def test_what_retention_removed_is_there_only_when_there_is_some() -> None:
+    assert b"removed" not in offsets.encode(state(5))
+    removed = OffsetsState(0, 90, {}, ((10, 19), (30, 39)))
+    assert offsets.decode(offsets.encode(removed)) == removed
+
+
 def test_the_present_generation_and_the_one_before() -> None:
     disk = disk_with({})
     assert offsets.load(disk, PATH).source is Source.NEW
@@ -123,6 +129,9 @@ def test_one_flipped_bit_is_seen() -> None:
         {"next_id": None},
         {"consumers": []},
         {"consumers": {"c": 1}},
+        {"removed": 1},
+        {"removed": [[1]]},
+        {"removed": [["a", 1]]},
     ],
     ids=str,
 )

@@ -58,3 +58,4 @@ def test_a_delayed_message_keeps_its_segment() -> None:
 
 def test_the_active_segment_rolls_at_a_quarter_of_the_time() -> None:
     assert roll_age_ns(24 * HOUR_NS) == 6 * HOUR_NS
+    assert roll_age_ns(0) == 1_000_000_000, "a second at least"

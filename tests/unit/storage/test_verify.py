@@ -70,18 +70,18 @@ def test_a_hole_is_damage_with_its_place() -> None:
     assert "records 4 to 4 are lost" in report.findings[0].text
 
 
-def test_a_missing_segment_is_damage_unless_all_have_acked_it() -> None:
+def test_a_missing_segment_is_damage_unless_retention_took_it() -> None:
     frames = some_frames(30)
     disk = disk_with({0: b"".join(frames[:10]), 20: b"".join(frames[20:])})
     assert texts(disk) == [(True, "records 10 to 19 before it are missing")]
-    for state, damaged in [
-        ({"c": consumer(5, [8, 19])}, False),
-        ({"c": consumer(19)}, False),
-        ({"c": consumer(5, [8, 18])}, True),
-        ({"c": consumer(19), "d": consumer(0)}, True),
+    for removed, said in [
+        (((10, 19),), []),
+        (((10, 12), (13, 25)), []),
+        (((10, 18),), ["records 19 to 19 before it are missing"]),
+        (((12, 13),), ["records 10 to 11 before it are missing", "records 14 to 19 before it are missing"]),
     ]:
-        put(disk, "offsets.json", offsets.encode(OffsetsState(0, 30, state)))
-        assert report_of(disk).damaged is damaged
+        put(disk, "offsets.json", offsets.encode(OffsetsState(0, 30, {"c": consumer(19)}, removed)))
+        assert [text for _, text in texts(disk)] == said
 
 
 def test_segments_below_the_first_id_are_a_note() -> None:

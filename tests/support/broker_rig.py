@@ -1,0 +1,113 @@
+"""The broker on the simulated disk, loop and clock, without sessions."""
+
+import random
+from typing import Any
+
+from tests.support.fake_clock import FakeClock
+from tests.support.sim_disk import SimDisk
+from tests.support.sim_loop import SimLoop
+from toymq_py.broker import Broker
+from toymq_py.config import BrokerOptions
+from toymq_py.errors import RequestError
+from toymq_py.model import Start
+from toymq_py.topic import Published, Subscription
+
+DIR = "/data/d"
+
+
+class BrokerRig:
+    """Every method runs the loop until nothing is left to do, unless it says otherwise."""
+
+    def __init__(self, *, disk: SimDisk | None = None, **options: Any) -> None:
+        self.options = BrokerOptions(**{"data_dir": DIR, "min_free_bytes": 0, "segment_bytes": 4096} | options)
+        self.clock = FakeClock()
+        self.disk = disk or SimDisk(random.Random(1))
+        self.woken: list[Subscription] = []
+        self.ended: list[str] = []
+        self._start()
+
+    def _start(self) -> None:
+        self.loop = SimLoop(self.clock, random.Random(3))
+        self.broker = Broker(self.options, fs=self.disk, scheduler=self.loop, clock=self.clock)
+        self.broker.open(1)
+
+    def reopen(self, *, power_cut: bool = False) -> None:
+        """A new process on the same disk."""
+        self.disk = self.disk.crash() if power_cut else self.disk.kill()
+        self._start()
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, the ticker included."""
+        self.loop.advance(seconds)
+        self.broker.tick(self.clock.monotonic())
+        self.loop.drain()
+
+    def publish(self, topic: str, *payloads: bytes, key: bytes = b"") -> list[Published]:
+        outcomes = self.broker.topic_or_new(topic).publish([key] * len(payloads), payloads)
+        self.loop.drain()
+        return outcomes
+
+    def subscribe(
+        self, topic: str, consumer: str = "c", *, window: int = 100, start: str | None = None, visibility_s: float = 30
+    ) -> Subscription:
+        return self.broker.topic_or_new(topic).subscribe(
+            consumer, Start.parse(start) if start else None, window=window, visibility_s=visibility_s,
+            wake=self.woken.append, ended=lambda _, code: self.ended.append(code),
+        )[0]  # fmt: skip
+
+    @staticmethod
+    def take(subscription: Subscription) -> list[tuple[int, int]]:
+        """(id, attempt) of everything that can be taken now."""
+        found: list[tuple[int, int]] = []
+        while (delivery := subscription.take(1 << 20)) is not None:
+            ids = delivery.records.ids[delivery.start : delivery.stop]
+            found += [(msg_id, delivery.attempt) for msg_id in ids]
+        return found
+
+    def ack(self, topic: str, first: int, last: int, consumer: str = "c", *, flush: bool = True) -> int:
+        count = self.broker.topic(topic).ack(consumer, [(first, last)])
+        if flush:
+            self.flush(topic)
+        return count
+
+    def flush(self, topic: str) -> None:
+        """Offsets to stable storage."""
+        errors: list[OSError | RequestError | None] = []
+        self.broker.topic(topic).flush_offsets(errors.append)
+        self.loop.advance(0)
+        assert errors == [None]
+
+    def change(self, verb: str, topic: str, **settings: str) -> str:
+        """CREATE or CONFIG; returns "OK" or the code, OSError as STORAGE."""
+        answers: list[str] = []
+
+        def done(error: OSError | RequestError | None) -> None:
+            answers.append("OK" if error is None else getattr(error, "code", "STORAGE"))
+
+        try:
+            getattr(self.broker, verb)(topic, settings, done)
+        except RequestError as error:
+            return error.code
+        self.loop.drain()
+        (answer,) = answers
+        return answer
+
+    def delete(self, topic: str) -> int | str:
+        """How many messages went, or why not."""
+        answers: list[int | str] = []
+        self.broker.delete(topic, lambda count, error: answers.append(count if error is None else str(error.strerror)))
+        self.loop.advance(0)
+        (answer,) = answers
+        return answer
+
+    def files(self, topic: str) -> list[str]:
+        """Names in a topic's directory."""
+        head = f"{DIR}/topics/{topic}/"
+        return sorted(path.removeprefix(head) for path in self.disk.snapshot() if path.startswith(head) and path != head)
+
+    def put(self, path: str, data: bytes) -> None:
+        """Overwrite a file below the data directory behind the broker's back."""
+        file = self.disk.open(f"{DIR}/{path}", create=True)
+        file.truncate(0)
+        file.pwrite(data, 0)
+        file.close()

@@ -1,0 +1,597 @@
+"""Topics of a directory: opening, settings, deletion, retention, a failing disk. Contracts: delivery.md, storage.md."""
+
+import errno
+import json
+import logging
+
+import pytest
+
+from tests.support.broker_rig import DIR, BrokerRig
+from toymq_py.errors import DataDirectoryError, NoSuchConsumer, NoSuchTopic, OutOfRange, TooManyConsumers, TooManyTopics
+from toymq_py.model import Start
+from toymq_py.storage import offsets
+from toymq_py.storage.committer import CommitState
+from toymq_py.storage.offsets import OffsetsState
+from toymq_py.storage.segment import segment_name
+
+FIRST = segment_name(0)
+
+
+# -- opening
+
+
+def test_what_is_left_of_deleted_topics_goes_and_strangers_stay() -> None:
+    rig = BrokerRig()
+    rig.publish("t", b"x")
+    for name in (".deleted-3", "lost+found", "-strange"):
+        rig.disk.mkdir(f"{DIR}/topics/{name}")
+    rig.put("topics/.deleted-3/00000000000000000000.log", b"old")
+    rig.put("topics/a-file", b"not a topic")
+    rig.reopen()
+    assert list(rig.broker.topics) == ["t"]
+    left = rig.disk.snapshot()
+    assert not [path for path in left if ".deleted" in path]
+    assert f"{DIR}/topics/a-file" in left
+    assert f"{DIR}/topics/lost+found/" in left
+
+
+def test_settings_that_cannot_be_read_stop_the_start_and_are_named() -> None:
+    rig = BrokerRig()
+    rig.publish("t", b"x")
+    for data in (b"{", b"[]", b'{"colour": 1}', b'{"visibility": -1}', b"\xff"):
+        rig.put("topics/t/topic.json", data)
+        with pytest.raises(DataDirectoryError, match=r"topics/t/topic\.json"):
+            rig.reopen()
+    rig.put("topics/t/topic.json", b'{"visibility": 5}')
+    rig.reopen()
+    assert rig.broker.topic("t").settings.visibility == 5, "and the directory's lock was given back each time"
+
+
+def test_a_directory_that_cannot_be_opened() -> None:
+    rig = BrokerRig()
+    rig.publish("t", b"x")
+    rig.disk.fail("listdir", 1, errno.EIO, path="topics/t")
+    after = rig.disk.kill()
+    after.fail("listdir", 1, errno.EIO, path="topics")
+    with pytest.raises(DataDirectoryError, match="cannot open"):
+        BrokerRig(disk=after)
+    assert BrokerRig(disk=after).broker.topic("t").log.committed_id == 1
+    after = after.kill()
+    after.fail("mkdir", 1, errno.EROFS)
+    with pytest.raises(DataDirectoryError, match="cannot make"):
+        BrokerRig(disk=after, data_dir="/data/new")
+
+
+def with_hole(**options: object) -> BrokerRig:
+    rig = BrokerRig(**options)
+    rig.publish("t", b"a", b"b" * 50, b"c")
+    rig.disk.open(f"{DIR}/topics/t/{FIRST}").pwrite(b"\xff", 31 + 60)
+    return rig
+
+
+def test_a_hole_degrades_the_topic_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    rig = with_hole()
+    rig.publish("other", b"x")
+    with caplog.at_level(logging.ERROR):
+        rig.reopen()
+    assert (rig.broker.topic("t").state, rig.broker.topic("other").state) == ("degraded", "ok")
+    assert "topic t is degraded: 1 records are lost" in caplog.text
+    assert rig.take(rig.subscribe("t")) == [(0, 1), (2, 1)]
+    described = rig.broker.topic("t").describe()
+    assert (described["lost"], described["messages"], described["state"]) == (1, 2, "degraded")
+
+
+def test_strict_recovery_does_not_start_on_a_hole() -> None:
+    rig = with_hole(strict_recovery=True)
+    with pytest.raises(DataDirectoryError, match="records 1 to 1 are lost, and --strict-recovery"):
+        rig.reopen()
+
+
+def test_an_id_is_never_used_twice_although_the_log_lost_its_end() -> None:
+    rig = BrokerRig()
+    rig.publish("t", b"a", b"b", b"c")
+    rig.take(rig.subscribe("t"))
+    rig.ack("t", 0, 1)
+    rig.disk.open(f"{DIR}/topics/t/{FIRST}").truncate(31)
+    rig.reopen()
+    assert rig.broker.topic("t").log.lost == [(1, 2)]
+    assert rig.publish("t", b"d")[0].first_id == 3
+    assert rig.take(rig.subscribe("t")) == [(3, 1)]
+    assert segment_name(3) in rig.files("t")
+
+
+# -- consumer state across restarts
+
+
+def test_the_previous_generation_serves_when_the_present_one_is_damaged(caplog: pytest.LogCaptureFixture) -> None:
+    rig = BrokerRig()
+    rig.publish("t", b"a", b"b", b"c")
+    rig.take(rig.subscribe("t"))
+    rig.ack("t", 0, 0)
+    rig.ack("t", 1, 1)
+    rig.put("topics/t/offsets.json", b"x")
+    with caplog.at_level(logging.ERROR):
+        rig.reopen()
+    assert "offsets from its previous generation" in caplog.text
+    assert [msg_id for msg_id, _ in rig.take(rig.subscribe("t"))] == [1, 2], "a redelivery, never a loss"
+
+
+def test_with_both_generations_gone_consumers_begin_at_the_first_id(caplog: pytest.LogCaptureFixture) -> None:
+    rig = BrokerRig()
+    rig.publish("t", b"a", b"b")
+    rig.take(rig.subscribe("t"))
+    rig.ack("t", 0, 0)
+    rig.ack("t", 1, 1)
+    for name in ("offsets.json", "offsets.json.prev"):
+        rig.put(f"topics/t/{name}", b"x")
+    with caplog.at_level(logging.ERROR):
+        rig.reopen()
+    assert "offsets from nothing: both generations are damaged" in caplog.text
+    assert rig.take(rig.subscribe("t", "new", start="latest")) == [(0, 1), (1, 1)], "whatever start says"
+
+
+def test_a_consumer_that_makes_no_sense_is_dropped_and_said(caplog: pytest.LogCaptureFixture) -> None:
+    rig = BrokerRig(retain_acked_for_ms=0)
+    for n in range(5):
+        rig.publish("t", b"%d" % n * 2000)
+    rig.take(rig.subscribe("t"))
+    rig.ack("t", 0, 0)
+    state = offsets.load(rig.disk, f"{DIR}/topics/t").state
+    broken = {**state.consumers, "bad": {"since_ns": 1}}
+    rig.put("topics/t/offsets.json", offsets.encode(OffsetsState(state.first_id, state.next_id, broken)))
+    rig.reopen()
+    assert "consumer bad: " in caplog.text
+    assert list(rig.broker.topic("t").consumers) == ["c"]
+    rig.advance(100)
+    rig.publish("t", b"x" * 3000, b"y" * 3000)  # a roll, and retention after it
+    rig.take(rig.subscribe("t"))
+    assert rig.ack("t", 1, 6) == 6
+
+
+def test_a_consumer_beyond_the_log_is_cut_to_it(caplog: pytest.LogCaptureFixture) -> None:
+    rig = BrokerRig()
+    rig.publish("t", b"a", b"b")
+    consumer = {"since_ns": 1, "start": 0, "has_acked": True, "last_acked": 9, "acked_above": [], "attempts": []}
+    rig.put("topics/t/offsets.json", offsets.encode(OffsetsState(0, 2, {"c": consumer})))
+    rig.reopen()
+    assert "was cut to what the log holds" in caplog.text
+    rig.publish("t", b"c")
+    assert rig.take(rig.subscribe("t")) == [(2, 1)]
+
+
+def test_attempts_survive_a_restart() -> None:
+    rig = BrokerRig()
+    rig.publish("t", b"poison")
+    for attempt in (1, 2, 3):
+        assert rig.take(rig.subscribe("t")) == [(0, attempt)]
+        rig.flush("t")
+        rig.reopen()
+
+
+# -- a disk that refuses
+
+
+def test_records_that_the_disk_refuses_stay_unacked_and_come_after_a_restart() -> None:
+    rig = BrokerRig()
+    for n in range(6):
+        rig.publish("t", b"%d" % n * 1500)
+    rig.reopen()
+    subscription = rig.subscribe("t")
+    second = rig.broker.topic("t").log.segments[1].base_id
+    third = rig.broker.topic("t").log.segments[2].base_id
+    rig.disk.fail("pread", 1, errno.EIO, sticky=True, path=segment_name(second))
+    readable = [msg_id for msg_id in range(6) if not second <= msg_id < third]
+    assert [msg_id for msg_id, _ in rig.take(subscription)] == readable
+    assert rig.ack("t", 0, 5) == len(readable), "what was not delivered is not acked"
+    assert rig.broker.topic("t").state == "degraded"
+    assert rig.broker.topic("t").describe()["consumers"][0]["backlog"] == third - second
+    rig.reopen()
+    assert [msg_id for msg_id, _ in rig.take(rig.subscribe("t"))] == list(range(second, third))
+
+
+def test_records_found_damaged_count_as_acked_for_everyone() -> None:
+    rig = BrokerRig()
+    rig.publish("t", b"a", b"b" * 50, b"c")
+    one = rig.subscribe("t", "one", visibility_s=5)
+    assert len(rig.take(one)) == 3
+    two = rig.subscribe("t", "two")
+    rig.disk.open(f"{DIR}/topics/t/{FIRST}").pwrite(b"\xff", 31 + 60)
+    rig.broker.topic("t").log.tail.clear()
+    assert rig.take(two) == [(0, 1), (2, 1)]
+    rig.advance(6)
+    assert rig.take(one) == [(0, 2), (2, 2)], "the redelivery passes it too"
+    for name in ("one", "two"):
+        rig.ack("t", 0, 2, name)
+    assert [consumer["backlog"] for consumer in rig.broker.topic("t").describe()["consumers"]] == [0, 0]
+
+
+def test_a_redelivery_may_meet_the_damage_first() -> None:
+    rig = BrokerRig()
+    rig.publish("t", *[b"%d" % n * 50 for n in range(5)])
+    subscription = rig.subscribe("t", visibility_s=5)
+    assert len(rig.take(subscription)) == 5
+    rig.broker.topic("t").log.tail.clear()
+    for position in (80 + 50, 160 + 50):
+        rig.disk.open(f"{DIR}/topics/t/{FIRST}").pwrite(b"\xff", position)
+    rig.advance(6)
+    assert [msg_id for msg_id, _ in rig.take(subscription)] == [0, 3, 4]
+
+
+# -- settings
+
+
+def test_create_confirms_what_is_equal_and_refuses_what_is_not() -> None:
+    rig = BrokerRig()
+    assert rig.change("create", "t", visibility="5000") == "OK"
+    assert json.loads(rig.disk.read_file(f"{DIR}/topics/t/topic.json")) == {"visibility": 5000}
+    assert rig.change("create", "t", visibility="5000") == "OK"
+    assert rig.change("create", "t") == "OK", "only what is named is compared"
+    assert rig.change("create", "t", visibility="6000") == "EXISTS"
+    assert rig.change("create", "t", visibility="default") == "EXISTS"
+    assert rig.change("create", "u", colour="1") == "BAD_ARGUMENT"
+    assert "u" not in rig.broker.topics
+    rig.reopen(power_cut=True)
+    assert rig.broker.topic("t").policy.visibility_s == 5
+
+
+def test_config_changes_and_unsets() -> None:
+    rig = BrokerRig()
+    assert rig.change("configure", "t", visibility="1") == "NO_SUCH_TOPIC"
+    rig.publish("t", b"x")
+    assert rig.change("configure", "t", visibility="7000", dedupe_keys="3") == "OK"
+    assert rig.change("configure", "t", visibility="7000") == "OK"
+    assert rig.change("configure", "t", visibility="x") == "BAD_ARGUMENT"
+    rig.reopen(power_cut=True)
+    assert rig.broker.topic("t").settings.to_json() == {"visibility": 7000, "dedupe_keys": 3}
+    assert rig.change("configure", "t", visibility="default", dedupe_keys="default") == "OK"
+    assert "topic.json" not in rig.files("t"), "only when they differ from the defaults"
+
+
+def test_settings_that_cannot_be_stored_are_not_taken() -> None:
+    rig = BrokerRig()
+    rig.publish("t", b"x")
+    rig.disk.fail("rename", 1, errno.EIO, path="topic.json")
+    assert rig.change("configure", "t", visibility="7000") == "STORAGE"
+    assert rig.broker.topic("t").settings.visibility is None
+    assert rig.change("configure", "t", visibility="7000") == "OK"
+
+
+def test_changes_that_are_pipelined_each_see_the_one_before() -> None:
+    rig = BrokerRig()
+    rig.publish("t", b"x")
+    answers: list[object] = []
+    rig.broker.configure("t", {"visibility": "1"}, answers.append)
+    rig.broker.configure("t", {"dedupe_keys": "2"}, answers.append)
+    rig.broker.create("t", {"visibility": "1", "dedupe_keys": "2"}, answers.append)
+    rig.broker.configure("t", {"visibility": "3"}, answers.append)
+    rig.loop.drain()
+    assert answers == [None] * 4
+    assert rig.broker.topic("t").settings.to_json() == {"visibility": 3, "dedupe_keys": 2}
+
+
+def test_fewer_dedupe_keys_forget_the_oldest() -> None:
+    rig = BrokerRig()
+    for n in range(3):
+        rig.publish("t", b"x", key=b"k%d" % n)
+    assert rig.change("configure", "t", dedupe_keys="1") == "OK"
+    assert rig.publish("t", b"x", key=b"k2")[0].duplicate
+    assert not rig.publish("t", b"x", key=b"k0")[0].duplicate
+    assert rig.change("configure", "t", dedupe_keys="0") == "OK"
+    assert not rig.publish("t", b"x", key=b"k0")[0].duplicate, "switched off"
+
+
+def test_limits_of_topics_and_consumers() -> None:
+    rig = BrokerRig(max_topics=2, max_consumers=1)
+    rig.publish("a", b"")
+    rig.publish("b", b"")
+    with pytest.raises(TooManyTopics, match="--max-topics"):
+        rig.publish("c", b"")
+    assert rig.change("create", "c") == "TOO_MANY_TOPICS"
+    rig.subscribe("a", "one")
+    with pytest.raises(TooManyConsumers, match="--max-consumers"):
+        rig.subscribe("a", "two")
+    with pytest.raises(TooManyConsumers):
+        rig.broker.topic("a").seek("two", Start("earliest"))
+    assert rig.delete("a") == 1
+    rig.publish("c", b"")
+
+
+# -- deletion
+
+
+def test_delete_counts_and_a_new_topic_begins_anew() -> None:
+    rig = BrokerRig()
+    rig.publish("t", b"a", b"b", key=b"k")
+    rig.subscribe("t")
+    rig.flush("t")
+    assert rig.delete("t") == 1
+    assert rig.ended == ["DELETED"]
+    with pytest.raises(NoSuchTopic):
+        rig.broker.topic("t")
+    outcome = rig.publish("t", b"c", key=b"k")[0]
+    assert (outcome.first_id, outcome.duplicate) == (0, False)
+    rig.reopen(power_cut=True)
+    assert rig.broker.topic("t").log.committed_id == 1
+    assert not rig.broker.topic("t").consumers
+    assert not [path for path in rig.disk.snapshot() if ".deleted" in path]
+
+
+def test_delete_of_a_topic_that_never_was_on_disk() -> None:
+    rig = BrokerRig()
+    rig.broker.topic_or_new("t")
+    assert rig.delete("t") == 0
+
+
+def test_delete_waits_for_the_commit_in_flight() -> None:
+    rig = BrokerRig()
+    outcome = rig.broker.topic_or_new("t").publish([b""], [b"a"])[0]
+    answers: list[int] = []
+    rig.broker.delete("t", lambda count, error: answers.append(count))
+    refused = rig.broker.topic("t").publish([b""], [b"b"])[0]
+    assert isinstance(refused.error, NoSuchTopic)
+    rig.loop.advance(0)
+    assert outcome.commit.state is CommitState.DONE
+    assert answers == [1]
+
+
+def test_a_topic_that_is_being_deleted_takes_nothing() -> None:
+    rig = BrokerRig()
+    rig.publish("t", b"a")
+    rig.broker.delete("t", lambda count, error: None)
+    assert rig.change("configure", "t", visibility="1") == "NO_SUCH_TOPIC"
+
+
+def test_create_and_delete_of_a_topic_that_is_being_deleted() -> None:
+    rig = BrokerRig()
+    rig.publish("t", b"a")
+    rig.broker.delete("t", lambda count, error: None)
+    with pytest.raises(NoSuchTopic, match="being deleted"):
+        rig.broker.delete("t", lambda count, error: None)
+    assert rig.change("create", "t") == "EXISTS"
+    told: list[object] = []
+    rig.loop.advance(0)
+    assert rig.change("create", "t") == "OK", "it is gone by now"
+    topic = rig.broker.topic("t")
+    rig.broker.delete("t", lambda count, error: None)
+    topic.flush_offsets(told.append)
+    assert isinstance(told[0], NoSuchTopic)
+
+
+def test_delete_behind_a_change_of_settings() -> None:
+    rig = BrokerRig()
+    rig.publish("t", b"a")
+    told: list[object] = []
+    rig.broker.configure("t", {"visibility": "1"}, told.append)
+    rig.broker.delete("t", lambda count, error: told.append(count))
+    rig.loop.advance(0)
+    assert told == [None, 1]
+    assert not rig.files("t")
+
+
+def test_a_delete_that_fails_leaves_the_data_and_the_name() -> None:
+    rig = BrokerRig()
+    rig.publish("t", b"a", b"b")
+    rig.disk.fail("rename", 1, errno.EIO, path="topics/t")
+    assert rig.delete("t") == "Input/output error"
+    assert isinstance(rig.publish("t", b"c")[0].error, NoSuchTopic), "nothing new is written over what is there"
+    rig.reopen()
+    assert rig.broker.topic("t").log.committed_id == 2
+    assert rig.delete("t") == 2
+
+
+def test_what_cannot_be_unlinked_goes_at_the_next_start() -> None:
+    rig = BrokerRig()
+    rig.publish("t", b"a")
+    rig.disk.fail("unlink", 1, errno.EIO)
+    assert rig.delete("t") == 1
+    assert [path for path in rig.disk.snapshot() if ".deleted" in path]
+    rig.publish("t", b"new")
+    rig.reopen()
+    assert not [path for path in rig.disk.snapshot() if ".deleted" in path]
+    assert rig.broker.topic("t").log.committed_id == 1
+
+
+# -- positions
+
+
+def test_seek_forward_back_and_out_of_range() -> None:
+    rig = BrokerRig()
+    rig.publish("t", *[b"x"] * 5)
+    topic = rig.broker.topic("t")
+    subscription = rig.subscribe("t")
+    assert len(rig.take(subscription)) == 5
+    rig.ack("t", 0, 4)
+    assert topic.seek("c", Start("id", 2)) == 2
+    assert rig.ended == ["SEEK"]
+    assert subscription.take(100) is None, "an ended subscription takes nothing"
+    assert [msg_id for msg_id, _ in rig.take(rig.subscribe("t"))] == [2, 3, 4]
+    assert topic.seek("c", Start("latest")) == 5
+    assert rig.take(rig.subscribe("t")) == []
+    assert topic.seek("new", Start("id", 4)) == 4, "SEEK makes a consumer"
+    assert [msg_id for msg_id, _ in rig.take(rig.subscribe("t", "new"))] == [4]
+    for target in (6, 1 << 60):
+        with pytest.raises(OutOfRange, match=r"^0 "):
+            topic.seek("c", Start("id", target))
+    with pytest.raises(NoSuchConsumer):
+        topic.forget("nobody")
+
+
+def test_a_new_consumer_starts_where_it_says() -> None:
+    rig = BrokerRig()
+    for n in range(4):
+        rig.publish("t", b"%d" % n)
+        rig.clock.advance(1)
+    at_ms = rig.clock.wall_ns() // 1_000_000 - 2500
+
+    def first(name: str, start: str) -> list[int]:
+        return [msg_id for msg_id, _ in rig.take(rig.subscribe("t", name, start=start))][:1]
+
+    assert first("a", "earliest") == [0]
+    assert first("b", "2") == [2]
+    assert first("c", "latest") == []
+    assert first("d", "999") == [], "beyond the end is the end"
+    assert first("e", f"@{at_ms}") == [2]
+    assert first("f", "@0") == [0]
+
+
+# -- retention
+
+
+def test_acked_segments_go_when_the_offsets_that_say_so_are_on_disk() -> None:
+    rig = BrokerRig(retain_acked_for_ms=0)
+    for n in range(6):
+        rig.publish("t", b"%d" % n * 3000)
+    topic = rig.broker.topic("t")
+    subscription = rig.subscribe("t")
+    assert len(rig.take(subscription)) == 6
+    rig.ack("t", 0, 2, flush=False)
+    assert topic.log.first_id == 0
+    rig.flush("t")
+    rig.loop.drain()
+    assert topic.log.first_id == 3
+    assert topic.log.messages() == 3
+    assert [name for name in rig.files("t") if name.endswith(".log")] == [segment_name(n) for n in (3, 4, 5)]
+    rig.reopen(power_cut=True)
+    assert rig.broker.topic("t").log.first_id == 3
+    assert [msg_id for msg_id, _ in rig.take(rig.subscribe("t"))] == [3, 4, 5]
+    assert [msg_id for msg_id, _ in rig.take(rig.subscribe("t", "new"))] == [3, 4, 5]
+
+
+def test_a_stuck_message_pins_one_segment() -> None:
+    rig = BrokerRig(retain_acked_for_ms=0)
+    for n in range(6):
+        rig.publish("t", b"%d" % n * 3000)
+    rig.take(rig.subscribe("t"))
+    rig.ack("t", 1, 4)
+    rig.loop.drain()
+    topic = rig.broker.topic("t")
+    assert [segment.base_id for segment in topic.log.segments] == [0, 5]
+    assert topic.log.removed == [(1, 4)]
+    assert (topic.log.first_id, topic.log.messages(), topic.state) == (0, 2, "ok")
+    rig.reopen(power_cut=True)
+    topic = rig.broker.topic("t")
+    assert (topic.log.removed, topic.state) == ([(1, 4)], "ok"), "that is no hole"
+    assert [msg_id for msg_id, _ in rig.take(rig.subscribe("t"))] == [0, 5]
+    assert [msg_id for msg_id, _ in rig.take(rig.subscribe("t", "new"))] == [0, 5]
+    rig.broker.topic("t").seek("c", Start("earliest"))
+    rig.flush("t")
+    rig.reopen()
+    assert rig.broker.topic("t").state == "ok", "nor after a consumer went back"
+
+
+@pytest.mark.parametrize("nth", range(1, 12))
+def test_a_crash_while_segments_are_removed_is_no_loss(nth: int) -> None:
+    for op in ("pwrite", "sync", "rename", "sync_dir", "unlink"):
+        rig = BrokerRig(retain_acked_for_ms=0)
+        for n in range(6):
+            rig.publish("t", b"%d" % n * 3000)
+        rig.take(rig.subscribe("t"))
+        rig.broker.topic("t").ack("c", [(1, 4)])
+        rig.disk.fail(op, nth, errno.EIO, sticky=True)  # from here on the disk is dead
+        rig.broker.topic("t").flush_offsets(lambda error: None)
+        rig.loop.advance(0)
+        rig.loop.drain()
+        rig.reopen(power_cut=True)
+        topic = rig.broker.topic("t")
+        assert topic.state == "ok"
+        assert {msg_id for msg_id, _ in rig.take(rig.subscribe("t"))} >= {0, 5}
+
+
+def test_an_active_segment_is_rolled_by_age_and_goes() -> None:
+    rig = BrokerRig(retain_acked_for_ms=40_000)
+    rig.publish("t", b"old")
+    rig.take(rig.subscribe("t"))
+    rig.ack("t", 0, 0)
+    for _ in range(6):
+        rig.advance(10)
+    topic = rig.broker.topic("t")
+    assert topic.log.first_id == 1
+    assert topic.log.size_bytes == 0
+    assert rig.publish("t", b"new")[0].first_id == 1
+
+
+def test_a_low_disk_removes_what_is_acked_at_once() -> None:
+    rig = BrokerRig(min_free_bytes=100_000)
+    rig.disk.capacity_bytes = 10_000_000
+    for n in range(4):
+        rig.publish("t", b"%d" % n * 3000)
+    rig.take(rig.subscribe("t"))
+    rig.ack("t", 0, 3)
+    assert rig.broker.topic("t").log.first_id == 0, "for a day"
+    rig.disk.capacity_bytes = rig.disk.used_bytes + 90_000
+    outcome = rig.publish("t", b"x")[0]
+    assert outcome.error is not None or outcome.commit.error is not None
+    rig.loop.drain()
+    assert rig.broker.topic("t").log.first_id >= 3
+
+
+def test_without_consumers_nothing_is_removed() -> None:
+    rig = BrokerRig(retain_acked_for_ms=0)
+    for n in range(4):
+        rig.publish("t", b"%d" % n * 3000)
+    rig.advance(1000)
+    assert rig.broker.topic("t").log.first_id == 0
+
+
+# -- numbers
+
+
+def test_describe_is_exact() -> None:
+    rig = BrokerRig()
+    rig.publish("t", *[b"x"] * 6)
+    subscription = rig.subscribe("t", window=4)
+    assert len(rig.take(subscription)) == 4
+    topic = rig.broker.topic("t")
+    topic.nack("c", [(3, 3)], 60)
+    rig.ack("t", 0, 1)
+    rig.clock.advance(5)
+    (consumer,) = topic.describe()["consumers"]
+    assert consumer == {
+        "consumer": "c", "mode": "exclusive", "has_acked": True, "last_acked": 1, "ready": 2, "inflight": 1, "scheduled": 1,
+        "backlog": 4, "oldest_unacked_age_s": 5.0, "sessions": 1, "paused": False,
+    }  # fmt: skip
+    stats = rig.broker.stats()
+    assert (stats["publish_total"], stats["deliver_total"], stats["ack_total"], stats["nack_total"]) == (6, 4, 2, 1)
+    assert [described["topic"] for described in stats["topics"]] == ["t"]
+
+
+def test_topics_by_pattern() -> None:
+    rig = BrokerRig()
+    for name in ("a.x", "a.y", "a.dlq", "b"):
+        rig.publish(name, b"")
+
+    def names(pattern: str | None) -> list[str]:
+        return [topic.name for topic in rig.broker.matching(pattern)]
+
+    assert names(None) == ["a.dlq", "a.x", "a.y", "b"]
+    assert names("a.*") == ["a.x", "a.y"]
+    assert names("b") == ["b"]
+    assert names("c") == []
+
+
+def test_shutting_down_flushes_everything() -> None:
+    rig = BrokerRig()
+    outcome = rig.broker.topic_or_new("t").publish([b""], [b"x"])[0]
+    subscription = rig.subscribe("t")
+    rig.loop.drain()
+    rig.take(subscription)
+    rig.broker.topic("t").ack("c", [(0, 0)])
+    rig.broker.stop_deliveries()
+    assert rig.ended == ["SHUTTING_DOWN"]
+    done: list[bool] = []
+    rig.broker.finish(lambda: done.append(True))
+    rig.loop.advance(0)
+    assert done == [True]
+    assert outcome.commit.state is CommitState.DONE
+    rig.broker.close()
+    rig.broker.close()
+    rig.reopen(power_cut=True)
+    assert rig.take(rig.subscribe("t")) == []
+
+
+def test_shutting_down_without_topics() -> None:
+    rig = BrokerRig()
+    done: list[bool] = []
+    rig.broker.finish(lambda: done.append(True))
+    rig.loop.advance(0)
+    assert done == [True]
