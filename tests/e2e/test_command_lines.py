@@ -196,7 +196,7 @@ def test_dump_prints_records(stopped: Path) -> None:
     data[50] ^= 1
     log.write_bytes(data)
     damaged = CliRunner().invoke(toymq, ["dump", str(stopped), "a"])
-    assert '{"damage": "byte 42 to 74: records 1 to 1 are lost"}' in damaged.stdout
+    assert '{"note": "byte 42 to 74: records 1 to 1 are lost"}' in damaged.stdout
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def _put(row: dict[str, object], name: str, value: bytes) -> None:
 @click.option("--max", "max_count", type=int, help="How many records at most.")
 @click.option("--format", "form", type=click.Choice(["json", "raw"]), default="json", show_default=True)
 def dump(directory: str, topic: str, from_id: int, max_count: int | None, form: str) -> None:
-    """Print the records of a TOPIC from a data DIRECTORY, one a line, damage included.
+    """Print the records of a TOPIC from a data DIRECTORY, one a line, what is missing included.
 
     Needs no broker, and disturbs none: it only reads. `raw` writes the payloads alone, each followed by a newline.
     """
@@ -76,4 +76,4 @@ def dump(directory: str, topic: str, from_id: int, max_count: int | None, form: 
             else:
                 click.echo(json.dumps(as_json(item)))
         elif form == "json":
-            click.echo(json.dumps({"damage": item}))
+            click.echo(json.dumps({"note": item}))

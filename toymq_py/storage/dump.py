@@ -3,20 +3,24 @@
 from collections.abc import Iterator
 
 from toymq_py.storage.fs import FileSystem
+from toymq_py.storage.offsets import load, lost_of
 from toymq_py.storage.record import Frame, decode_frame
 from toymq_py.storage.segment import parse_segment_name, scan_segment
 
 
 def dump_topic(fs: FileSystem, path: str) -> Iterator[Frame | str]:
-    """Records in order; a str tells of damage where it stands.
+    """Records in order; a str tells what is missing or damaged, where it stands.
 
     Raises: OSError.
     """
     bases = sorted(base for name in fs.listdir(path) if (base := parse_segment_name(name)) is not None)
+    removed = load(fs, path).state.removed
     expected: int | None = None
     for base_id in bases:
         if expected is not None and base_id > expected:
-            yield f"records {expected} to {base_id - 1} are not there"
+            lost = lost_of((expected, base_id - 1), removed)
+            for first, last in sorted([*lost, *lost_of((expected, base_id - 1), lost)]):
+                yield f"records {first} to {last} {'are lost' if (first, last) in lost else 'were removed by retention'}"
         name = f"{path}/{base_id:020d}.log"
         result = scan_segment(fs, name, base_id)
         expected = result.segment.next_id
