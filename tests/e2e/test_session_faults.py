@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.in_process import AsyncWire, InProcess, serving
 from tests.support.sim_disk import SimDisk
-from toymq_py.session import LINGER_BYTES
+from toymq_py.session.session import LINGER_BYTES
 from toymq_py.storage.segment import segment_name
 from toymq_py.topic import Subscription, Topic
 

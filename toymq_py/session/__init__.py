@@ -1,0 +1,6 @@
+"""Sessions: one per connection. Contract: delivery.md, "Sessions"; ADR 0005, 0007."""
+
+from toymq_py.session.session import Session
+from toymq_py.session.transport import SessionProtocol, refuse
+
+__all__ = ["Session", "SessionProtocol", "refuse"]

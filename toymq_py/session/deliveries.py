@@ -1,0 +1,131 @@
+"""What a session's subscriptions deliver, and what becomes of it when the connection ends.
+
+Contract: delivery.md, "Sessions" and "Attempts". Deliveries are taken at the moment the writer has room, so what was leased was
+written, except for the last write.
+"""
+
+import logging
+
+from toymq_py.protocol import encode_closed, encode_messages
+from toymq_py.session.replies import WRITE_BYTES, Replies
+from toymq_py.session.signal import Signal
+from toymq_py.topic import Delivery, Subscription
+
+logger = logging.getLogger("toymq_py.session")
+
+
+class Deliveries:
+    """The subscriptions of one session, by topic.
+
+    ``paused`` holds all of them. A subscription is silent until its own ``OK`` has been written: no MSG comes before it.
+    """
+
+    def __init__(self, replies: Replies, writable: Signal) -> None:
+        self.by_topic: dict[str, Subscription] = {}
+        self.paused = False
+        self._replies = replies
+        self._writable = writable
+        self._hungry: dict[Subscription, None] = {}
+        self._silent: set[Subscription] = set()
+        self._last_write: list[tuple[Subscription, int, int, int]] = []
+
+    def add(self, subscription: Subscription) -> None:
+        """A new subscription, silent until ``released``."""
+        self.by_topic[subscription.topic.name] = subscription
+        self._silent.add(subscription)
+
+    def released(self, subscription: Subscription) -> None:
+        """Its ``OK`` was written: it begins to deliver."""
+        if subscription in self._silent:
+            self._silent.discard(subscription)
+            self.wake(subscription)
+
+    def wake(self, subscription: Subscription) -> None:
+        """There may be something to take."""
+        if subscription not in self._silent:
+            self._hungry[subscription] = None
+            self._writable.set()
+
+    def drop(self, subscription: Subscription) -> None:
+        """UNSUB: what is inflight goes back."""
+        self._forget(subscription)
+        self._silent.discard(subscription)
+        subscription.close()
+
+    def ended(self, subscription: Subscription, code: str) -> None:
+        """The topic ended it: CLOSED, behind the OK of its SUB and behind all that was delivered."""
+        self._forget(subscription)
+        push = encode_closed(subscription.topic.name, subscription.consumer.name, code)
+        if subscription in self._silent:
+            self._silent.discard(subscription)
+            self._replies.add(push)
+            self._writable.set()
+        else:
+            self._replies.push(push)
+
+    def _forget(self, subscription: Subscription) -> None:
+        name = subscription.topic.name
+        if self.by_topic.get(name) is subscription:
+            del self.by_topic[name]
+        self._hungry.pop(subscription, None)
+
+    def close(self) -> None:
+        """The connection is gone."""
+        for subscription in self.by_topic.values():
+            subscription.close()
+        self.by_topic.clear()
+        self._hungry.clear()
+
+    @property
+    def hungry(self) -> bool:
+        """Whether there may be something to take."""
+        return bool(self._hungry) and not self.paused
+
+    def take(self, out: list[bytes]) -> None:
+        """Add deliveries to a write that begins with ``out``, the subscriptions in turn."""
+        room = WRITE_BYTES
+        size = sum(map(len, out))
+        while self._hungry and room > 0:
+            subscription = next(iter(self._hungry))
+            del self._hungry[subscription]
+            try:
+                delivery = subscription.take(room)
+            except OSError:
+                logger.exception("cannot read %s", subscription.topic.name)
+                continue
+            if delivery is None:
+                continue
+            self._hungry[subscription] = None  # behind the others
+            frames = _encode(subscription.topic.name, delivery)
+            sent = sum(map(len, frames))
+            out += frames
+            size += sent
+            room -= sent
+            self._last_write.append((subscription, delivery.first_id, delivery.last_id, size))
+
+    def begin_write(self) -> None:
+        """The write before was taken by the socket."""
+        if self._last_write:
+            self._last_write = []
+
+    def give_back(self, taken_bytes: int) -> None:
+        """The connection ended when the socket had taken so many bytes of the last write: the rest goes back uncounted."""
+        for subscription, first, last, end in self._last_write:
+            if end > taken_bytes:
+                subscription.unsend(first, last)
+
+
+def _encode(topic: str, delivery: Delivery) -> list[bytes]:
+    """MSG frames; a run's first attempts are encoded once and shared by all subscribers."""
+    records = delivery.records
+    if delivery.attempt == 1:
+        frames: list[bytes] | None = records.memo
+        if frames is None:
+            frames = records.memo = encode_messages(topic, records, 1)
+        return frames[delivery.start : delivery.stop] if delivery.stop - delivery.start < len(frames) else frames
+    part = slice(delivery.start, delivery.stop)
+    again = type(records)(
+        records.ids[part], records.ts_ns[part], records.keys[part], records.payloads[part],
+        None if records.headers is None else records.headers[part],
+    )  # fmt: skip
+    return encode_messages(topic, again, delivery.attempt)

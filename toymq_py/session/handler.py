@@ -1,0 +1,367 @@
+"""What each command does. Contract: protocol.md, "Commands".
+
+Applies commands to the broker and queues their replies; never waits. Knows no transport.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from toymq_py import __version__
+from toymq_py.broker import Broker, Done
+from toymq_py.errors import (
+    AlreadySubscribed,
+    BadArgument,
+    BadVersion,
+    InternalError,
+    NoSuchTopic,
+    NotSubscribed,
+    RequestError,
+    ShuttingDown,
+    TooManySubscriptions,
+    UnknownCommand,
+)
+from toymq_py.model import is_pattern
+from toymq_py.protocol import (
+    Ack,
+    Command,
+    Config,
+    Create,
+    Delete,
+    Describe,
+    Fetch,
+    Forget,
+    Hello,
+    Nack,
+    Offsets,
+    Pause,
+    Ping,
+    Publish,
+    Pull,
+    Purge,
+    Quit,
+    Redrive,
+    Rejected,
+    Resume,
+    Seek,
+    Stats,
+    Subscribe,
+    Topics,
+    Touch,
+    Unsubscribe,
+    encode_batch_header,
+    encode_hello,
+    encode_json,
+    encode_offsets,
+    encode_ok,
+    encode_pong,
+)
+from toymq_py.session.deliveries import Deliveries
+from toymq_py.session.replies import Held, Replies, storage_error
+from toymq_py.topic import Topic
+
+logger = logging.getLogger("toymq_py.session")
+
+DEFAULT_WINDOW = 1024
+PROTOCOL_VERSION = 1
+FETCH_BYTES_MAX = 8 * 1024 * 1024
+"""What one FETCH reads at most, whatever it asks for: the loop must not be held."""
+
+
+class Handler:
+    """The commands of one session."""
+
+    def __init__(
+        self, number: int, broker: Broker, replies: Replies, deliveries: Deliveries, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        """``number`` is the session's, for the log."""
+        self.ended = False
+        """QUIT, or a fatal error: nothing behind it is executed."""
+        self._number = number
+        self._broker = broker
+        self._metrics = broker.metrics
+        self._replies = replies
+        self._deliveries = deliveries
+        self._loop = loop
+        self._greeted = False
+        self._waits: set[Callable[[], None]] = set()
+
+    def end_waits(self) -> None:
+        """An end of the stream, or of the connection, cuts waits short."""
+        for finish in list(self._waits):
+            finish()
+
+    def apply(self, command: Command) -> None:
+        """Apply one command; whatever happens, it gets exactly its replies."""
+        try:
+            self._apply(command)
+        except RequestError as error:
+            self._refuse(command, error)
+        except OSError as error:
+            logger.error("session %d: %s failed: %s", self._number, _verb(command), error)  # noqa: TRY400 (the disk, not us)
+            self._error(storage_error(error))
+        except Exception:
+            logger.exception("session %d: bug in %s", self._number, _verb(command))
+            self._refuse(command, InternalError("a bug in the broker; its log has the details"))
+
+    def _refuse(self, command: Command, error: RequestError) -> None:
+        """One ``ERR`` per command, a run of PUBs being many; a fatal one is said once."""
+        for _ in range(len(command.keys) if isinstance(command, Publish) and not error.fatal else 1):
+            self._error(error)
+
+    def _error(self, error: RequestError) -> None:
+        self._replies.add_error(error)
+        self.ended = self.ended or error.fatal
+
+    def _apply(self, command: Command) -> None:
+        match command:
+            case Publish():
+                self._publish(command)
+            case Ack():
+                self._ack(command)
+            case Rejected():
+                self._error(command.error)
+            case Ping():
+                self._replies.add(encode_pong())
+            case Subscribe():
+                self._subscribe(command)
+            case Unsubscribe():
+                self._unsubscribe(command)
+            case Nack():
+                self._nack(command)
+            case Touch():
+                topic = self._broker.topic(command.topic)
+                visibility_s = None if command.visibility_ms is None else command.visibility_ms / 1000
+                self._ok(topic.touch(command.consumer, command.ids, visibility_s))
+            case Pause():
+                self._deliveries.paused = True
+                self._ok(0)
+            case Resume():
+                self._deliveries.paused = False
+                self._ok(0)
+            case Fetch():
+                self._fetch(command)
+            case Offsets():
+                self._offsets(command)
+            case Create():
+                self._stored(lambda done: self._broker.create(command.topic, command.settings, done))
+            case Config():
+                self._config(command)
+            case Delete():
+                self._delete(command)
+            case Seek():
+                self._seek(command)
+            case Forget():
+                topic = self._broker.topic(command.topic)
+                topic.forget(command.consumer)
+                self._stored(topic.flush_offsets)
+            case Topics():
+                pattern = command.pattern
+                self._replies.in_turn(lambda: _json([topic.describe() for topic in self._broker.matching(pattern)]))
+            case Describe():
+                described = self._broker.topic(command.topic)
+                self._replies.in_turn(lambda: _json(described.describe()))
+            case Stats():
+                self._replies.in_turn(lambda: _json(self._broker.stats()))
+            case Hello():
+                self._hello(command)
+            case Quit():
+                self._ok(0)
+                self.ended = True
+            case Pull() | Purge() | Redrive():
+                raise UnknownCommand(f"{_verb(command)} is not in this version")
+        self._greeted = True
+
+    def _ok(self, value: int) -> None:
+        self._replies.add(encode_ok(value))
+
+    def _hello(self, command: Hello) -> None:
+        if self._greeted:
+            raise BadArgument("HELLO is the first line of a connection or none")
+        if command.version != PROTOCOL_VERSION:
+            raise BadVersion(f"{PROTOCOL_VERSION} is the highest version spoken here")
+        self._replies.add(encode_hello(f"toymq/{__version__}", self._broker.options.max_payload_bytes))
+
+    # -- publishing and consuming
+
+    def _publish(self, command: Publish) -> None:
+        if self._broker.shutting_down:
+            raise ShuttingDown("the broker is shutting down; publish to it again later")
+        for name, value in (("delay", command.delay_ms), ("ttl", command.ttl_ms), ("seq", command.seq)):
+            if value is not None:
+                raise BadArgument(f"PUB with {name} is not in this version")
+        keys, bodies, headers = command.keys, command.bodies, None
+        if command.hdr:
+            headers = [body[: command.hdr] for body in bodies]
+            bodies = [body[command.hdr :] for body in bodies]
+        topic = self._broker.topic_or_new(command.topic)
+        at = 0
+        for outcome in topic.publish(keys, bodies, headers):
+            count = outcome.count
+            if outcome.error is not None:
+                for _ in range(count):
+                    self._error(outcome.error)
+            else:
+                size = sum(map(len, bodies[at : at + count]))
+                if outcome.duplicate:
+                    self._metrics.duplicate_total += 1
+                self._replies.add_publish(outcome.commit, outcome.first_id, count, size, duplicate=outcome.duplicate)
+            at += count
+
+    def _subscribe(self, command: Subscribe) -> None:
+        if is_pattern(command.topic):
+            raise BadArgument("patterns are not in this version")
+        if command.mode == "shared":
+            raise BadArgument("mode=shared is not in this version")
+        if self._broker.shutting_down:
+            raise ShuttingDown("the broker is shutting down")
+        name = command.topic
+        deliveries = self._deliveries
+        if name in deliveries.by_topic:
+            raise AlreadySubscribed(f"this session is subscribed to {name} already")
+        limit = self._broker.options.max_subscriptions
+        if len(deliveries.by_topic) >= limit:
+            raise TooManySubscriptions(f"{limit} subscriptions are the limit of a session (--max-subscriptions)")
+        topic = self._broker.topic_or_new(name)
+        if topic.deleted:
+            raise NoSuchTopic(f"{name} is being deleted")
+        subscription, must_flush = topic.subscribe(
+            command.consumer,
+            command.start,
+            window=command.window or DEFAULT_WINDOW,
+            visibility_s=None if command.visibility_ms is None else command.visibility_ms / 1000,
+            wake=deliveries.wake,
+            ended=deliveries.ended,
+        )
+        deliveries.add(subscription)
+        if must_flush:
+            held = self._stored(topic.flush_offsets, count=1)
+        else:
+            held = self._replies.hold()
+            self._replies.fill(held, lambda: encode_ok(1))
+        held.released = lambda: deliveries.released(subscription)
+
+    def _unsubscribe(self, command: Unsubscribe) -> None:
+        subscription = self._deliveries.by_topic.get(command.topic)
+        if subscription is None or subscription.consumer.name != command.consumer:
+            raise NotSubscribed(f"this session is not subscribed to {command.topic} as {command.consumer}")
+        self._deliveries.drop(subscription)
+        self._ok(0)
+
+    def _ack(self, command: Ack) -> None:
+        topic = self._broker.topic(command.topic)
+        count = topic.ack(command.consumer, command.ids)
+        if command.sync:
+            self._stored(topic.flush_offsets, count=count)
+        else:
+            self._ok(count)
+
+    def _nack(self, command: Nack) -> None:
+        if command.dead:
+            raise BadArgument("NACK with dead=1 is not in this version")
+        topic = self._broker.topic(command.topic)
+        delay_s = None if command.delay_ms is None else command.delay_ms / 1000
+        self._ok(topic.nack(command.consumer, command.ids, delay_s))
+
+    # -- looking
+
+    def _fetch(self, command: Fetch) -> None:
+        topic = self._broker.topic(command.topic)
+        held = self._replies.hold()
+
+        def make() -> bytes:
+            if topic.deleted:
+                raise NoSuchTopic(f"{topic.name} was deleted")
+            max_bytes = min(command.max_bytes, FETCH_BYTES_MAX)
+            frames, count, next_id = topic.log.read_frames(command.from_id, command.max_count, max_bytes)
+            return b"%b%b\n" % (encode_batch_header(topic.name, count, next_id, len(frames)), frames)
+
+        if command.wait_ms and command.from_id == topic.log.committed_id:
+            self._wait_for_commit(topic, command.wait_ms / 1000, lambda: self._replies.fill(held, make))
+        else:
+            self._replies.fill(held, make)
+
+    def _wait_for_commit(self, topic: Topic, wait_s: float, done: Callable[[], None]) -> None:
+        """``done`` is called when something is committed, the time is over, or the stream ends."""
+
+        def finish() -> None:
+            if finish in self._waits:
+                self._waits.discard(finish)
+                timer.cancel()
+                withdraw()
+                done()
+
+        self._waits.add(finish)
+        timer = self._loop.call_later(wait_s, finish)
+        withdraw = topic.when_committed(finish)
+
+    def _offsets(self, command: Offsets) -> None:
+        log = self._broker.topic(command.topic).log
+
+        def make() -> bytes:
+            first_id = log.first_id if command.at_ms is None else log.id_at_time(command.at_ms * 1_000_000)
+            return encode_offsets(command.topic, first_id, log.committed_id)
+
+        self._replies.in_turn(make)
+
+    # -- arranging
+
+    def _config(self, command: Config) -> None:
+        topic = self._broker.topic(command.topic)
+
+        def answer() -> bytes:
+            return _json(topic.settings.to_json())
+
+        if command.settings:
+            self._stored(lambda done: self._broker.configure(command.topic, command.settings, done), answer=answer)
+        else:
+            self._replies.add(answer())
+
+    def _delete(self, command: Delete) -> None:
+        counted = 0
+
+        def begin(done: Done) -> None:
+            def deleted(count: int, error: OSError | None) -> None:
+                nonlocal counted
+                counted = count
+                done(error)
+
+            self._broker.delete(command.topic, deleted)
+
+        self._stored(begin, answer=lambda: encode_ok(counted))
+
+    def _seek(self, command: Seek) -> None:
+        if self._broker.shutting_down:
+            raise ShuttingDown("the broker is shutting down")
+        topic = self._broker.topic(command.topic)
+        target = topic.seek(command.consumer, command.start)
+        self._stored(topic.flush_offsets, count=target)
+
+    def _stored(
+        self, begin: Callable[[Done], None], *, count: int = 0, answer: Callable[[], bytes] | None = None
+    ) -> Held:
+        """Reply when ``begin``'s effect is on stable storage: with ``answer``, or ``OK <count>``.
+
+        Raises: RequestError when ``begin`` does; then nothing is queued.
+        """
+        replies = self._replies
+        held = Held()
+
+        def done(error: OSError | RequestError | None) -> None:
+            if error is not None:
+                replies.fail(held, error)
+            else:
+                replies.fill(held, answer or (lambda: encode_ok(count)))
+
+        begin(done)
+        return replies.hold(held)
+
+
+def _json(value: Any) -> bytes:
+    return encode_json(json.dumps(value).encode())
+
+
+def _verb(command: Command) -> str:
+    return type(command).__name__.upper()

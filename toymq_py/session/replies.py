@@ -1,0 +1,176 @@
+"""What a session has to say, in the order of its commands.
+
+Contract: protocol.md, "Framing" (one reply per command, in order); ADR 0007. Knows no transport and no broker.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from toymq_py.errors import DiskFull, InternalError, RequestError, StorageFailed
+from toymq_py.metrics import Metrics
+from toymq_py.protocol import encode_dup, encode_error, encode_ok_run
+from toymq_py.session.signal import Signal
+from toymq_py.storage.committer import NO_SPACE, Commit, CommitState
+
+logger = logging.getLogger("toymq_py.session")
+
+WRITE_BYTES = 256 * 1024
+"""Bytes per write: the share of one session in a loop pass."""
+REPLY_COST_BYTES = 128
+"""What a held reply counts towards ``max_inflight_bytes``, beside the payload."""
+
+Make = Callable[[], bytes]
+
+
+class Held:
+    """A reply that comes later. ``make`` is set when it is due, and called when it is its turn to be written, so that many
+    large ones that fall due at once are not in memory at once. ``released`` is called then, too."""
+
+    __slots__ = ("make", "released")
+
+    def __init__(self) -> None:
+        self.make: Make | None = None
+        self.released: Callable[[], None] | None = None
+
+
+class _PublishReply:
+    """``OK`` for each of ``count`` ids, or one ``DUP``, when the commit is done."""
+
+    __slots__ = ("commit", "cost", "count", "duplicate", "first_id")
+
+    def __init__(self, commit: Commit, first_id: int, count: int, cost: int, *, duplicate: bool) -> None:
+        self.commit = commit
+        self.first_id = first_id
+        self.count = count
+        self.cost = cost
+        self.duplicate = duplicate
+
+    def encode(self) -> bytes:
+        if self.commit.state is CommitState.FAILED:
+            assert self.commit.error is not None
+            return encode_error(self.commit.error) * self.count
+        return encode_dup(self.first_id) if self.duplicate else encode_ok_run(self.first_id, self.count)
+
+
+class Replies:
+    """One FIFO: a reply that waits for a commit holds the ones behind it. Pushes stand beside it.
+
+    Unbounded by itself: the handler takes no commands while ``held_bytes`` is above ``--max-inflight-bytes``.
+    """
+
+    def __init__(self, metrics: Metrics, writable: Signal, written: Signal) -> None:
+        """``writable`` is set when something falls due, ``written`` when something was taken."""
+        self.held_bytes = 0
+        """Replies and payloads that wait."""
+        self._metrics = metrics
+        self._writable = writable
+        self._written = written
+        self._fifo: deque[bytes | Held | _PublishReply] = deque()
+        self._waited_for: Commit | None = None
+        self._pushes: list[bytes] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._fifo)
+
+    def add(self, reply: bytes) -> None:
+        self._fifo.append(reply)
+        self.held_bytes += REPLY_COST_BYTES + len(reply)
+
+    def add_error(self, error: RequestError) -> None:
+        self._metrics.error_total += 1
+        self.add(encode_error(error))
+
+    def add_publish(self, commit: Commit, first_id: int, count: int, payload_bytes: int, *, duplicate: bool) -> None:
+        """The answers to ``count`` publishes, due with their commit."""
+        cost = REPLY_COST_BYTES * count + payload_bytes
+        self._fifo.append(_PublishReply(commit, first_id, count, cost, duplicate=duplicate))
+        self.held_bytes += cost
+
+    def hold(self, held: Held | None = None) -> Held:
+        """A place in the FIFO for a reply that comes later."""
+        held = held or Held()
+        self._fifo.append(held)
+        self.held_bytes += REPLY_COST_BYTES
+        return held
+
+    def fill(self, held: Held, make: Make) -> None:
+        """The reply is due."""
+        held.make = make
+        self._writable.set()
+
+    def fail(self, held: Held, error: OSError | RequestError) -> None:
+        """The reply is due, and it is an error."""
+        self._metrics.error_total += 1
+        refused = encode_error(error if isinstance(error, RequestError) else storage_error(error))
+        self.fill(held, lambda: refused)
+
+    def in_turn(self, make: Make) -> None:
+        """A reply that is made when it is its turn to be written: it sees what every command before it did, commits
+        included."""
+        self.fill(self.hold(), make)
+
+    def push(self, push: bytes) -> None:
+        """Not an answer: goes out with the next write."""
+        self._pushes.append(push)
+        self._writable.set()
+
+    def take_due(self) -> list[bytes]:
+        """Everything at the head of the FIFO that waits for nothing, up to about one write, and the pushes."""
+        out: list[bytes] = []
+        fifo = self._fifo
+        freed = size = 0
+        while fifo and size < WRITE_BYTES:
+            reply = fifo[0]
+            if type(reply) is bytes:
+                out.append(reply)
+                freed += REPLY_COST_BYTES + len(reply)
+            elif type(reply) is _PublishReply:
+                commit = reply.commit
+                if commit.state is CommitState.PENDING:
+                    if commit is not self._waited_for:
+                        self._waited_for = commit
+                        commit.add_waiter(self._writable.set)
+                    break
+                if commit.state is CommitState.FAILED:
+                    self._metrics.error_total += reply.count
+                out.append(reply.encode())
+                freed += reply.cost
+            else:
+                assert isinstance(reply, Held)
+                if reply.make is None:
+                    break
+                out.append(self._make_safely(reply.make))
+                freed += REPLY_COST_BYTES
+                if reply.released is not None:
+                    reply.released()
+            size += len(out[-1])
+            fifo.popleft()
+        if freed:
+            self.held_bytes -= freed
+            self._written.set()
+        if self._pushes:
+            out += self._pushes
+            self._pushes = []
+        return out
+
+    def _make_safely(self, make: Make) -> bytes:
+        try:
+            return make()
+        except RequestError as error:
+            refusal = error
+        except OSError as error:
+            logger.error("a reply could not be made: %s", error)  # noqa: TRY400 (the disk, not us)
+            refusal = storage_error(error)
+        except Exception:
+            logger.exception("bug in a reply")
+            refusal = InternalError("a bug in the broker; its log has the details")
+        self._metrics.error_total += 1
+        return encode_error(refusal)
+
+
+def storage_error(error: OSError) -> RequestError:
+    """What a client hears of the disk."""
+    if error.errno in NO_SPACE:
+        return DiskFull("no space left on the disk")
+    return StorageFailed(f"the disk failed: {error.strerror or error}")

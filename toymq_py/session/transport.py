@@ -1,0 +1,56 @@
+"""The transport's side of a session: bytes in, flow control, the end. The only place that is an ``asyncio.Protocol``."""
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+from toymq_py.errors import RequestError
+from toymq_py.protocol import encode_error
+from toymq_py.session.session import LINGER_S, Session
+
+
+class SessionProtocol(asyncio.Protocol):
+    """Passes on what happens to a transport. ``accept`` starts the session's task, or refuses with None."""
+
+    __slots__ = ("_accept", "session", "transport")
+
+    def __init__(self, accept: Callable[["SessionProtocol"], Session | None]) -> None:
+        self._accept = accept
+        self.transport: asyncio.Transport
+        self.session: Session | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's is one without saying so
+        self.transport.set_write_buffer_limits(high=0)  # so that "not paused" means "the socket took everything"
+        self.session = self._accept(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self.session is not None:
+            self.session.received(data)
+
+    def eof_received(self) -> bool:
+        if self.session is None:
+            return False
+        self.session.received_eof()
+        return True  # replies that are due are still written
+
+    def pause_writing(self) -> None:
+        if self.session is not None:
+            self.session.write_paused = True
+
+    def resume_writing(self) -> None:
+        if self.session is not None:
+            self.session.write_paused = False
+            self.session.writable.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.session is not None:
+            self.session.connection_lost()
+
+
+def refuse(transport: asyncio.Transport, error: RequestError) -> None:
+    """Say why a connection is not served, and close it after a moment: a reset must not eat the reason."""
+    transport.write(encode_error(error))
+    if transport.can_write_eof():
+        transport.write_eof()
+    asyncio.get_running_loop().call_later(LINGER_S, transport.close)
