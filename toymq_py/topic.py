@@ -25,7 +25,8 @@ from toymq_py.errors import (
 )
 from toymq_py.metrics import Metrics
 from toymq_py.model import IdRange, Records, Start
-from toymq_py.storage.committer import COMMITTED, NO_SPACE, Commit, Committer
+from toymq_py.storage.batch import COMMITTED, Commit
+from toymq_py.storage.committer import NO_SPACE, Committer
 from toymq_py.storage.flusher import OffsetsFlusher
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.log import READ_BYTES, Log, TailBudget

@@ -18,7 +18,7 @@ from tests.support.sim_loop import SimLoop
 from toymq_py.broker import Broker
 from toymq_py.config import BrokerOptions
 from toymq_py.model import Start
-from toymq_py.storage.committer import CommitState
+from toymq_py.storage.batch import CommitState
 from toymq_py.topic import Published, Subscription, Topic
 
 TOPIC = "t"

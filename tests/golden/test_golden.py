@@ -11,7 +11,7 @@ from tests.support.fake_clock import FakeClock
 from tests.support.sim_loop import SimLoop
 from toymq_py.broker import Broker
 from toymq_py.config import BrokerOptions
-from toymq_py.storage.committer import CommitState
+from toymq_py.storage.batch import CommitState
 from toymq_py.storage.fs import RealFileSystem
 
 V1 = Path(__file__).with_name("v1")

@@ -10,7 +10,7 @@ from tests.support.broker_rig import DIR, BrokerRig
 from toymq_py.errors import DataDirectoryError, NoSuchConsumer, NoSuchTopic, OutOfRange, TooManyConsumers, TooManyTopics
 from toymq_py.model import Start
 from toymq_py.storage import offsets
-from toymq_py.storage.committer import CommitState
+from toymq_py.storage.batch import CommitState
 from toymq_py.storage.offsets import OffsetsState
 from toymq_py.storage.segment import segment_name
 
@@ -166,6 +166,24 @@ def test_attempts_survive_a_restart() -> None:
         assert rig.take(rig.subscribe("t")) == [(0, attempt)]
         rig.flush("t")
         rig.reopen()
+
+
+def test_subscribers_that_come_and_go_within_one_commit_get_what_was_published() -> None:
+    """The tail in memory took up rows again behind a part that it had left out, and gave them the ids of that part."""
+    rig = BrokerRig()
+    topic = rig.broker.topic_or_new("t")
+    subscription = rig.subscribe("t")
+    topic.publish([b""], [b"zero"])
+    subscription.close()
+    topic.publish([b""], [b"one"])
+    subscription = rig.subscribe("t")
+    topic.publish([b""], [b"two"])
+    rig.loop.drain()
+    got = {}
+    while (delivery := subscription.take(1 << 20)) is not None:
+        for row in range(delivery.start, delivery.stop):
+            got[delivery.records.ids[row]] = delivery.records.payloads[row]
+    assert got == {0: b"zero", 1: b"one", 2: b"two"}
 
 
 # -- a disk that refuses

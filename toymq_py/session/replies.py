@@ -11,7 +11,8 @@ from toymq_py.errors import DiskFull, InternalError, RequestError, StorageFailed
 from toymq_py.metrics import Metrics
 from toymq_py.protocol import encode_dup, encode_error, encode_ok_run
 from toymq_py.session.signal import Signal
-from toymq_py.storage.committer import NO_SPACE, Commit, CommitState
+from toymq_py.storage.batch import Commit, CommitState
+from toymq_py.storage.committer import NO_SPACE
 
 logger = logging.getLogger("toymq_py.session")
 

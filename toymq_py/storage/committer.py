@@ -18,17 +18,17 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Literal
 
 from toymq_py.clock import Clock
 from toymq_py.errors import DiskFull, DiskLow, RequestError, StorageFailed
 from toymq_py.model import Records
+from toymq_py.storage.batch import COMMITTED, Batch, Commit
 from toymq_py.storage.fs import File, FileSystem, replace_file, write_all
 from toymq_py.storage.log import Log
 from toymq_py.storage.record import encode_run
 from toymq_py.storage.scheduling import Scheduler
-from toymq_py.storage.segment import INDEX_INTERVAL_BYTES, Segment, account_attributes, segment_name
+from toymq_py.storage.segment import Segment, account_attributes, segment_name
 from toymq_py.storage.space import SpaceGuard
 
 logger = logging.getLogger("toymq_py.storage")
@@ -36,47 +36,9 @@ logger = logging.getLogger("toymq_py.storage")
 PREALLOCATE_BYTES = 16 * 1024 * 1024
 PREALLOCATE_AFTER_BYTES = 1024 * 1024
 """A topic's first MiB comes without preallocation: most topics stay small."""
-RUN_ROWS_MAX = 1024
-"""Rows of one run in the tail, so that encoding it for subscribers never holds the loop for long."""
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 FsyncMode = Literal["always", "interval", "never"]
-
-
-class CommitState(Enum):
-    PENDING = "waiting for the disk"
-    DONE = "on stable storage"
-    FAILED = "refused"
-
-
-class Commit:
-    """The outcome of one batch; every publish in it waits for this one object."""
-
-    __slots__ = ("_waiters", "error", "state")
-
-    def __init__(self) -> None:
-        self.state = CommitState.PENDING
-        self.error: RequestError | None = None
-        self._waiters: list[Callable[[], None]] = []
-
-    def add_waiter(self, call: Callable[[], None]) -> None:
-        """Have ``call`` called when the state changes; at once when it has."""
-        if self.state is CommitState.PENDING:
-            self._waiters.append(call)
-        else:
-            call()
-
-    def resolve(self, error: RequestError | None) -> None:
-        self.error = error
-        self.state = CommitState.DONE if error is None else CommitState.FAILED
-        waiters, self._waiters = self._waiters, []
-        for call in waiters:
-            call()
-
-
-COMMITTED = Commit()
-"""For what is on stable storage already."""
-COMMITTED.resolve(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,27 +48,6 @@ class Appended:
     commit: Commit
     first_id: int
     count: int
-
-
-class _Batch:
-    """Everything that goes to one segment with one sync."""
-
-    __slots__ = ("attributes", "commit", "first_id", "index", "keyed", "keys", "last_ts_ns", "next_id",
-                 "pieces", "roll", "rows", "size")  # fmt: skip
-
-    def __init__(self, first_id: int, *, roll: bool) -> None:
-        self.commit = Commit()
-        self.first_id = first_id
-        self.next_id = first_id
-        self.roll = roll
-        self.pieces: list[bytes] = []
-        self.size = 0
-        self.last_ts_ns = 0
-        self.keyed = 0
-        self.keys: list[bytes] = []
-        self.index: list[tuple[int, int, int, int]] = []  # id, offset in the batch, keyed before, time
-        self.attributes: list[tuple[int, bytes, bytes]] = []  # id, key, block
-        self.rows: list[tuple[list[int], list[bytes], list[bytes], list[bytes] | None]] = []
 
 
 class _Outcome:
@@ -164,8 +105,8 @@ class Committer:
         self.on_sealed: Callable[[], None] = lambda: None
         """A segment was sealed, and its successor, if that could be made, is there."""
         self._last_ts_ns = log.newest_ts_ns
-        self._pending: deque[_Batch] = deque()
-        self._running: _Batch | None = None
+        self._pending: deque[Batch] = deque()
+        self._running: Batch | None = None
         self._start_due = False
         self._tail_end = 0  # where the next frame would go in the segment of the newest batch
         self._roll_next = roll_first
@@ -258,8 +199,8 @@ class Committer:
             self._start_due = True
             self._scheduler.soon(self._start)
 
-    def _open_batch(self, *, roll: bool) -> _Batch:
-        batch = _Batch(self.next_id, roll=roll)
+    def _open_batch(self, *, roll: bool) -> Batch:
+        batch = Batch(self.next_id, roll=roll)
         self._pending.append(batch)
         if roll:
             self._tail_end = 0
@@ -278,63 +219,11 @@ class Committer:
     ) -> Appended:
         batch = self._pending[-1] if self._pending else self._open_batch(roll=False)
         first_id = self.next_id
-        n = len(keys)
-        if size > INDEX_INTERVAL_BYTES:
-            self._index_run(batch, first_id, size, pieces, keys, ts_ns)
-        else:
-            batch.index.append((first_id, batch.size, batch.keyed, ts_ns))
-        batch.size += size
-        batch.pieces += pieces
-        keyed = n - keys.count(b"")
-        batch.keyed += keyed
-        if keyed:
-            batch.keys += keys if keyed == n else filter(None, keys)
-        if attributes is not None:
-            for row, block in enumerate(attributes):
-                if block:
-                    batch.attributes.append((first_id + row, keys[row], block))
-        batch.last_ts_ns = ts_ns
         if self._log.tail.enabled:
-            self._add_rows(batch, ts_ns, keys, payloads, headers)
-        self.next_id = batch.next_id = first_id + n
-        return Appended(batch.commit, first_id, n)
-
-    @staticmethod
-    def _index_run(
-        batch: _Batch, first_id: int, size: int, pieces: list[bytes], keys: Sequence[bytes], ts_ns: int
-    ) -> None:
-        """Entries for a run that is longer than the index's distance."""
-        offset, keyed = batch.size, batch.keyed
-        step = -(-len(keys) * INDEX_INTERVAL_BYTES // size)  # rounded up: nearer entries would not be taken
-        for row in range(0, len(keys), step):
-            batch.index.append((first_id + row, offset, keyed, ts_ns))
-            part = keys[row : row + step]
-            offset += sum(map(len, pieces[2 * row : 2 * (row + step)]))
-            keyed += len(part) - part.count(b"")
-
-    @staticmethod
-    def _add_rows(
-        batch: _Batch,
-        ts_ns: int,
-        keys: Sequence[bytes],
-        payloads: Sequence[bytes],
-        headers: Sequence[bytes] | None,
-    ) -> None:
-        rows = batch.rows
-        if not rows:
-            if batch.next_id > batch.first_id:
-                return  # somebody subscribed in the middle of the batch: readers take it from disk
-            rows.append(([], [], [], None))
-        elif len(rows[-1][0]) >= RUN_ROWS_MAX or (headers is None) != (rows[-1][3] is None):
-            rows.append(([], [], [], None))
-        times, row_keys, row_payloads, row_headers = rows[-1]
-        times.extend([ts_ns] * len(keys))
-        row_keys.extend(keys)
-        row_payloads.extend(payloads)
-        if headers is not None:
-            if row_headers is None:
-                rows[-1] = (times, row_keys, row_payloads, row_headers := [])
-            row_headers.extend(headers)
+            batch.add_rows(ts_ns, keys, payloads, headers)
+        batch.add(ts_ns, pieces, size, keys, attributes)
+        self.next_id = batch.next_id
+        return Appended(batch.commit, first_id, len(keys))
 
     # -- committing
 
@@ -351,7 +240,7 @@ class Committer:
         started = self._clock.monotonic()
         self._scheduler.offload(job, lambda: self._finished(batch, roll, outcome, started))
 
-    def _job(self, batch: _Batch, target: Segment | None, active: Segment | None, outcome: _Outcome) -> Callable[[], None]:
+    def _job(self, batch: Batch, target: Segment | None, active: Segment | None, outcome: _Outcome) -> Callable[[], None]:
         """Everything the sync thread needs, bound now: it reads nothing of this object that may change."""
         fs, path, sync = self._log.fs, self._log.path, self._fsync == "always"
         allocated, keep_syncing = self._allocated, self._fsync != "never"
@@ -411,7 +300,7 @@ class Committer:
             return  # the write itself will tell whether there is space
         outcome.allocated = position + room
 
-    def _finished(self, batch: _Batch, roll: bool, outcome: _Outcome, started: float) -> None:
+    def _finished(self, batch: Batch, roll: bool, outcome: _Outcome, started: float) -> None:
         log = self._log
         self._running = None
         if outcome.sealed and log.segments:
@@ -438,7 +327,7 @@ class Committer:
             self.on_sealed()
         self._tell_idle()
 
-    def _adopt(self, batch: _Batch) -> None:
+    def _adopt(self, batch: Batch) -> None:
         """The batch is part of the log now."""
         log = self._log
         active = log.segments[-1]
@@ -456,7 +345,7 @@ class Committer:
             first += len(keys)
         log.advance(batch.next_id)
 
-    def _fail(self, batch: _Batch, outcome: _Outcome) -> None:
+    def _fail(self, batch: Batch, outcome: _Outcome) -> None:
         """The batch and all behind it are refused, in order."""
         error: RequestError
         if outcome.low:

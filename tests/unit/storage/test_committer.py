@@ -8,7 +8,7 @@ import pytest
 from tests.support.log_rig import LogRig
 from tests.support.logs import PATH
 from toymq_py.errors import DiskFull, DiskLow, ShuttingDown, StorageFailed
-from toymq_py.storage.committer import COMMITTED, Commit, CommitState
+from toymq_py.storage.batch import COMMITTED, Commit, CommitState
 from toymq_py.storage.segment import segment_name
 
 ACTIVE = segment_name(0)
