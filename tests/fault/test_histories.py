@@ -130,12 +130,16 @@ def live(broker: Broker, loop: SimLoop, disk: SimDisk, history: History, rng: ra
     for _ in range(rng.randrange(5, 40)):
         topic = broker.topic_or_new(TOPIC)
         choice = rng.random()
-        if choice < 0.45:
+        if choice < 0.42:
             publish(topic, history, rng)
+        elif choice < 0.45:
+            subscription = come_and_go(topic, subscription, history, rng)
         elif choice < 0.57:
             if subscription is None or subscription.closed:
                 subscription = subscribe(topic, rng)
             delivered += take(subscription, history)
+            if rng.random() < 0.2:
+                subscription.close()
         elif choice < 0.70 and delivered:
             ack(topic, delivered.pop(rng.randrange(len(delivered))), history, rng)
         elif choice < 0.75 and delivered:
@@ -155,6 +159,19 @@ def live(broker: Broker, loop: SimLoop, disk: SimDisk, history: History, rng: ra
     if rng.random() < 0.3:
         loop.drain()
     history.settle()
+
+
+def come_and_go(
+    topic: Topic, subscription: Subscription | None, history: History, rng: random.Random
+) -> Subscription | None:
+    """A subscriber that leaves and returns while publishes go into one batch."""
+    for _ in range(rng.randrange(2, 5)):
+        publish(topic, history, rng)
+        if subscription is not None and not subscription.closed:
+            subscription.close()
+        elif rng.random() < 0.8:
+            subscription = subscribe(topic, rng)
+    return subscription
 
 
 def publish(topic: Topic, history: History, rng: random.Random) -> None:
@@ -185,7 +202,11 @@ def take(subscription: Subscription, history: History) -> list[int]:
         return []  # an injected fault of open; the session logs it and goes on
     if delivery is None:
         return []
-    ids = list(delivery.records.ids[delivery.start : delivery.stop])
+    run = delivery.records
+    ids = list(run.ids[delivery.start : delivery.stop])
+    for row in range(delivery.start, delivery.stop):
+        known = history.records.get(run.ids[row])
+        assert known is None or known[:2] == (run.keys[row], run.payloads[row]), f"seed {history.seed}: a wrong delivery"
     again = [msg_id for msg_id in ids if msg_id in history.settled]
     assert not again, f"seed {history.seed}: {again} came again although their ack was on the disk"
     return ids
