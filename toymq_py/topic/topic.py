@@ -30,13 +30,14 @@ from toymq_py.storage.committer import NO_SPACE, Committer
 from toymq_py.storage.flusher import OffsetsFlusher
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.log import READ_BYTES, Log, TailBudget
-from toymq_py.storage.offsets import AckedView, LoadedOffsets, OffsetsState, Source, lost_of
+from toymq_py.storage.offsets import LoadedOffsets, OffsetsState, Source, lost_of
 from toymq_py.storage.record import encode_attributes
 from toymq_py.storage.recovery import RecoveredLog
-from toymq_py.storage.retention import removable_by_acks, roll_age_ns
 from toymq_py.storage.scheduling import Scheduler
 from toymq_py.storage.segment import Segment
 from toymq_py.storage.space import SpaceGuard
+from toymq_py.topic.retention import RetentionKeeper
+from toymq_py.topic.subscription import Delivery, Subscription
 
 UNREADABLE = "unreadable"
 """Owner of the leases that stand for records the disk refuses to give: held until a restart, never delivered."""
@@ -54,74 +55,6 @@ class Published:
     first_id: int = 0
     duplicate: bool = False
     error: RequestError | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """Leased records: rows ``start`` to ``stop`` of a run, all at the same attempt."""
-
-    records: Records
-    start: int
-    stop: int
-    attempt: int
-    size: int
-    """Payload bytes, about."""
-
-    @property
-    def first_id(self) -> int:
-        return self.records.ids[self.start]
-
-    @property
-    def last_id(self) -> int:
-        return self.records.ids[self.stop - 1]
-
-
-class Subscription:
-    """A session's hold on one consumer of one topic. It is itself the owner of its leases.
-
-    ``wake`` is called when there may be something to take; ``ended`` with a CLOSED code when the topic ends it. After
-    ``close`` or ``ended`` it takes nothing and does nothing.
-    """
-
-    __slots__ = ("closed", "consumer", "ended", "last_sent", "topic", "visibility_s", "wake", "window")
-
-    def __init__(
-        self,
-        topic: "Topic",
-        consumer: Consumer,
-        *,
-        window: int,
-        visibility_s: float | None,
-        wake: Callable[["Subscription"], None],
-        ended: Callable[["Subscription", str], None],
-    ) -> None:
-        self.topic = topic
-        self.consumer = consumer
-        self.window = window
-        self.visibility_s = visibility_s
-        self.wake = wake
-        self.ended = ended
-        self.closed = False
-        self.last_sent = -1
-        """The highest id that was delivered through this subscription."""
-
-    def take(self, max_bytes: int) -> Delivery | None:
-        """Lease what comes next, redeliveries first; None when there is nothing or the window is full.
-
-        Raises: OSError when the log cannot be read.
-        """
-        return None if self.closed else self.topic.take(self, max_bytes)
-
-    def unsend(self, first: int, last: int) -> None:
-        """A delivery that never left our buffer: it goes back uncounted."""
-        if not self.closed:
-            self.consumer.unsend(self, first, last)
-
-    def close(self) -> None:
-        """The session lets go: its inflight is ready again at once. Idempotent."""
-        if not self.closed:
-            self.closed = True
-            self.topic.detach(self)
 
 
 class Topic:
@@ -188,7 +121,10 @@ class Topic:
         self._attached: dict[str, Subscription] = {}
         self._commit_waiters: list[Callable[[], None]] = []
         self._flushed: OffsetsState | None = None
-        self._retention_at: float | None = None
+        self._retention = RetentionKeeper(
+            self.log, self.committer,
+            scheduler=scheduler, clock=clock, space=space, apply_again=self.apply_retention, remove=self._remove,
+        )  # fmt: skip
         self.settings_changes: deque[Callable[[], None]] = deque()
         """Changes of the settings that wait for the one at the head to be stored; the broker runs them in turn."""
         self.offsets_lost = False
@@ -572,6 +508,35 @@ class Topic:
         if self.consumers.get(consumer.name) is consumer:
             self._arm_for(consumer)
 
+    # -- retention
+
+    def apply_retention(self) -> None:
+        """Remove what may go. Called when acks are on disk, a segment was sealed, the disk gets low, the settings change."""
+        if not self.deleted and self._flushed is not None:
+            self._retention.apply(self._flushed, len(self.consumers), self._setting("retain_acked_for") * 1_000_000)
+
+    def _remove(self, going: list[Segment]) -> None:
+        """Take segments out of the log, say so in the offsets, then unlink them: a crash in between leaves them, and never a
+        gap that looks like a loss (ADR 0008). Only a full disk is not waited for: they hold the space that the offsets
+        need."""
+        self.log.take_out(going)
+        fs = self._fs
+        paths = [path for segment in going for path in (segment.path, segment.sidecar_path)]
+
+        def job() -> None:
+            for path in paths:
+                with contextlib.suppress(OSError):  # a sidecar that is not there; a segment that stays goes another time
+                    fs.unlink(path)
+            with contextlib.suppress(OSError):
+                fs.sync_dir(self.path)
+
+        def flushed(error: OSError | RequestError | None) -> None:
+            full = isinstance(error, OSError) and error.errno in NO_SPACE
+            if not self.deleted and (error is None or full):
+                self.committer.run_behind(job)
+
+        self.flush_offsets(flushed)
+
     # -- offsets
 
     def offsets_snapshot(self) -> OffsetsState:
@@ -622,84 +587,6 @@ class Topic:
         self.log.lost.sort()
         whole = loaded.source is Source.CURRENT and len(self.consumers) == len(loaded.state.consumers)
         self._flushed = loaded.state if whole else None
-
-    # -- retention
-
-    def apply_retention(self) -> None:
-        """Remove what may go, and see that the active segment can go in its turn."""
-        if self.deleted or self._flushed is None or not self._flushed.consumers:
-            return
-        retain_ns = self._setting("retain_acked_for") * 1_000_000
-        now_ns = self._clock.wall_ns()
-        views = [AckedView.of(raw) for raw in self._flushed.consumers.values()]
-        if len(views) < len(self.consumers):
-            return  # a consumer that is not on disk yet may want everything
-        low = self._space.getting_low()
-        going = removable_by_acks(
-            self.log.segments[:-1], views, now_ns=now_ns, retain_acked_for_ns=retain_ns, disk_low=low
-        )
-        if going:
-            self._remove(going)
-        self._roll_for_retention(now_ns, retain_ns, views, low=low)
-
-    def _roll_for_retention(
-        self, now_ns: int, retain_ns: int, views: Sequence[AckedView], *, low: bool
-    ) -> None:
-        """Seal an active segment that is old enough, or that stands in the way of a low disk; and look again in time."""
-        segments = self.log.segments
-        if not segments:
-            return
-        active = segments[-1]
-        due = []
-        if active.end and not active.sealed:
-            oldest_ns = active.index_ts_ns[0] if active.index_ts_ns else active.newest_ts_ns
-            age = roll_age_ns(retain_ns)
-            acked = all(view.covers(active.base_id, active.next_id - 1) for view in views)
-            if now_ns - oldest_ns >= age or (low and acked):
-                if self.committer.idle:
-                    self.committer.roll()
-                else:
-                    due.append(1)  # look again
-            else:
-                due.append(oldest_ns + age - now_ns)
-        due += [segment.newest_ts_ns + retain_ns - now_ns for segment in segments[:-1]]
-        waiting = [ns for ns in due if ns > 0]
-        if waiting:
-            self._look_again(max(min(waiting) / 1e9, 1.0))
-
-    def _look_again(self, delay_s: float) -> None:
-        """Apply retention again after a time."""
-        if self._retention_at is not None and self._retention_at <= self._clock.monotonic() + delay_s:
-            return
-        at = self._retention_at = self._clock.monotonic() + delay_s
-
-        def due() -> None:
-            if self._retention_at == at:
-                self._retention_at = None
-                self.apply_retention()
-
-        self._scheduler.later(delay_s, due)
-
-    def _remove(self, going: list[Segment]) -> None:
-        """Take segments out of the log, say so in the offsets, then unlink them: a crash in between leaves them, and never a
-        gap that looks like a loss. Only a full disk is not waited for: they hold the space that the offsets need."""
-        self.log.take_out(going)
-        fs = self._fs
-        paths = [path for segment in going for path in (segment.path, segment.sidecar_path)]
-
-        def job() -> None:
-            for path in paths:
-                with contextlib.suppress(OSError):  # a sidecar that is not there; a segment that stays goes another time
-                    fs.unlink(path)
-            with contextlib.suppress(OSError):
-                fs.sync_dir(self.path)
-
-        def flushed(error: OSError | RequestError | None) -> None:
-            full = isinstance(error, OSError) and error.errno in NO_SPACE
-            if not self.deleted and (error is None or full):
-                self.committer.run_behind(job)
-
-        self.flush_offsets(flushed)
 
     # -- numbers
 
