@@ -86,11 +86,9 @@ class Topic:
         self.settings = settings
         self.deleted = False
         self._fs = fs
-        self._scheduler = scheduler
         self._clock = clock
         self._options = options
         self._flusher = flusher
-        self._space = space
         self._metrics = metrics
         self._arm = arm
         self.log = Log(
@@ -110,7 +108,6 @@ class Topic:
         self.committer.on_failed = self._failed
         self.committer.on_sync = metrics.synced
         self.committer.on_sealed = self.apply_retention
-        self._budget = key_budget
         self.dedupe = DedupeTable(self._setting("dedupe_keys"), key_budget)
         for first_id, keys in recovered.keys:
             for row, key in enumerate(keys):
