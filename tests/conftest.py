@@ -8,8 +8,9 @@ import pytest
 from tests.support import requirements
 
 # A deadline measures the neighbours on a busy machine; a bound on time belongs into a test that says so.
-hypothesis.settings.register_profile("toymq", deadline=None)
-hypothesis.settings.load_profile("toymq")
+hypothesis.settings.register_profile("seeded", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("explore", deadline=None)
+hypothesis.settings.load_profile(os.environ.get("TOYMQ_HYPOTHESIS", "seeded"))
 
 INSISTED = pytest.StashKey[frozenset[str]]()
 
