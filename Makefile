@@ -1,6 +1,6 @@
 # Needs make and Python 3.11 or newer; everything else goes into .venv. "make" alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-all torture check lint types imports coverage clean
+.PHONY: help setup run demo test test-all simulate torture check lint types imports coverage clean
 
 BIN := .venv/bin
 READY := .venv/.stamp
@@ -38,6 +38,9 @@ test-all: ## run the tests on every Python from 3.11 to 3.14 that is here, and n
 	  $(MAKE) --no-print-directory .venv-$$v/.stamp PYTHON="$$found" && .venv-$$v/bin/python -m pytest \
 	    || failed="$$failed $$v"; \
 	done; echo "failed:$${failed:- none}; not on this machine:$${missing:- none}"; [ -z "$$failed" ]
+
+simulate: $(READY) ## run worlds from seeds: make simulate SEEDS=5000 FROM=0
+	$(BIN)/python -m tests.simulation --seeds "$(or $(SEEDS),1000)" --from "$(or $(FROM),0)"
 
 torture: $(READY) ## run the tests that take minutes
 	$(BIN)/python -m pytest -m torture

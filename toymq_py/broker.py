@@ -91,10 +91,16 @@ class Broker:
             DataDirectoryError: it cannot be used, or is damaged and ``strict_recovery`` is on.
         """
         fs, data_dir = self._fs, self.options.data_dir
+        parent = data_dir.rpartition("/")[0] or ("/" if data_dir.startswith("/") else ".")
         try:
-            if not fs.is_dir(data_dir):
+            known = fs.is_dir(data_dir)
+            if not known:
                 fs.mkdir(data_dir)
-                fs.sync_dir(data_dir.rpartition("/")[0] or ("/" if data_dir.startswith("/") else "."))
+            try:
+                fs.sync_dir(parent)  # also when it is there: whoever made it may have been killed before this
+            except PermissionError:
+                if not known:
+                    raise
         except OSError as error:
             raise DataDirectoryError(f"cannot make {data_dir}: {error.strerror or error}") from error
         self._lock = DirectoryLock.take(fs, data_dir, pid)

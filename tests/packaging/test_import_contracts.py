@@ -18,7 +18,12 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = {"toymq_py": "toymq_py", "toymq_client": "clients/toymq_client", "toymqctl": "clients/toymqctl"}
+PACKAGES = {
+    "toymq_py": "toymq_py",
+    "toymq_client": "clients/toymq_client",
+    "toymqctl": "clients/toymqctl",
+    "toymq_chaos": "chaos/toymq_chaos",
+}
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
 CONTRACTS: list[dict[str, Any]] = SETTINGS["contracts"]
 LINT = "from importlinter.cli import lint_imports_command; lint_imports_command()"
@@ -60,7 +65,7 @@ class Tree:
 
     def lint(self, *contracts: str) -> subprocess.CompletedProcess[str]:
         only = chain.from_iterable(("--contract", name) for name in contracts)
-        path = os.pathsep.join((str(self.root), str(self.root / "clients")))
+        path = os.pathsep.join((str(self.root), str(self.root / "clients"), str(self.root / "chaos")))
         return subprocess.run(
             [sys.executable, "-c", LINT, "--no-cache", "--no-logo", *only],
             cwd=self.root,

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 def environment() -> dict[str, str]:
     """So that the packages are found, installed or not."""
-    paths = [str(ROOT), str(ROOT / "clients"), os.environ.get("PYTHONPATH", "")]
+    paths = [str(ROOT), str(ROOT / "clients"), str(ROOT / "chaos"), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 

@@ -60,7 +60,7 @@ from toymq_py.protocol import (
 )
 from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.replies import Held, Replies, storage_error
-from toymq_py.topic import Topic
+from toymq_py.topic import Registration, Topic
 
 logger = logging.getLogger("toymq_py.session")
 
@@ -227,7 +227,7 @@ class Handler:
         topic = self._broker.topic_or_new(name)
         if topic.deleted:
             raise NoSuchTopic(f"{name} is being deleted")
-        subscription, must_flush = topic.subscribe(
+        subscription, registration = topic.subscribe(
             command.consumer,
             command.start,
             window=command.window or DEFAULT_WINDOW,
@@ -236,11 +236,11 @@ class Handler:
             ended=deliveries.ended,
         )
         deliveries.add(subscription)
-        if must_flush:
-            held = self._stored(topic.flush_offsets, count=1)
-        else:
+        if registration is Registration.KNOWN:
             held = self._replies.hold()
             self._replies.fill(held, lambda: encode_ok(1))
+        else:
+            held = self._stored(topic.flush_offsets, count=1, or_anyway=registration is Registration.NEW)
         held.released = lambda: deliveries.released(subscription)
 
     def _unsubscribe(self, command: Unsubscribe) -> None:
@@ -340,9 +340,15 @@ class Handler:
         self._stored(topic.flush_offsets, count=target)
 
     def _stored(
-        self, begin: Callable[[Done], None], *, count: int = 0, answer: Callable[[], bytes] | None = None
+        self,
+        begin: Callable[[Done], None],
+        *,
+        count: int = 0,
+        answer: Callable[[], bytes] | None = None,
+        or_anyway: bool = False,
     ) -> Held:
-        """Reply when ``begin``'s effect is on stable storage: with ``answer``, or ``OK <count>``.
+        """Reply when ``begin``'s effect is on stable storage: with ``answer``, or ``OK <count>``; with ``or_anyway`` also
+        when the disk refuses.
 
         Raises: RequestError when ``begin`` does; then nothing is queued.
         """
@@ -350,7 +356,7 @@ class Handler:
         held = Held()
 
         def done(error: OSError | RequestError | None) -> None:
-            if error is not None:
+            if error is not None and not (or_anyway and isinstance(error, OSError)):
                 replies.fail(held, error)
             else:
                 replies.fill(held, answer or (lambda: encode_ok(count)))

@@ -152,7 +152,7 @@ def write(fs: FileSystem, directory: str, data: bytes) -> None:
     """
     path = f"{directory}/{FILE_NAME}"
     temporary = path + ".tmp"
-    if not fs.exists(directory):
+    if not fs.exists(path):  # the directory may be there and its name not on the disk yet: a first commit is making it
         fs.mkdir(directory)
         fs.sync_dir(directory.rpartition("/")[0])
     try:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from toymq_py.consumer import Consumer
@@ -9,6 +10,14 @@ from toymq_py.model import Records
 
 if TYPE_CHECKING:
     from toymq_py.topic.topic import Topic
+
+
+class Registration(Enum):
+    """Whether a consumer is on the disk when it subscribes (ADR 0009)."""
+
+    KNOWN = "it was there before"
+    NEW = "made at the first id: its SUB waits for the flush, but a disk that refuses it does not refuse the SUB"
+    NEW_AHEAD = "made above the first id: without the flush a restart would bring back what it skips"
 
 
 @dataclass(frozen=True, slots=True)

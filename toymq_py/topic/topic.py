@@ -37,7 +37,7 @@ from toymq_py.storage.scheduling import Scheduler
 from toymq_py.storage.segment import Segment
 from toymq_py.storage.space import SpaceGuard
 from toymq_py.topic.retention import RetentionKeeper
-from toymq_py.topic.subscription import Delivery, Subscription
+from toymq_py.topic.subscription import Delivery, Registration, Subscription
 
 UNREADABLE = "unreadable"
 """Owner of the leases that stand for records the disk refuses to give: held until a restart, never delivered."""
@@ -294,21 +294,20 @@ class Topic:
         visibility_s: float | None,
         wake: Callable[[Subscription], None],
         ended: Callable[[Subscription, str], None],
-    ) -> tuple[Subscription, bool]:
+    ) -> tuple[Subscription, Registration]:
         """Attach an exclusive session; an older one is taken over at once.
 
-        Returns: the subscription, and whether its consumer was made above the first id, so that the caller must have the
-        offsets flushed before it answers.
+        Returns: the subscription, and what the caller owes the disk before it answers.
 
         Raises: TooManyConsumers, OSError.
         """
         consumer = self.consumers.get(name)
-        must_flush = False
+        registration = Registration.KNOWN
         if consumer is None:
             at = self.log.first_id
             if start is not None and not self.offsets_lost:
                 at = min(max(self.resolve(start), self.log.first_id), self.log.committed_id)
-            must_flush = at > self.log.first_id
+            registration = Registration.NEW if at == self.log.first_id else Registration.NEW_AHEAD
             consumer = self._make_consumer(name, at)
         old = self._attached.get(name)
         if old is not None:
@@ -318,7 +317,7 @@ class Topic:
         )
         self._attached[name] = subscription
         self._set_tail()
-        return subscription, must_flush
+        return subscription, registration
 
     def detach(self, subscription: Subscription) -> None:
         """The subscription is closed: its leases end, attempts kept."""

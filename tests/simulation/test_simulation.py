@@ -1,0 +1,127 @@
+"""Worlds from seeds: nothing acknowledged is lost, nothing unexpected comes; and mutants of the broker that must be caught."""
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.simulation.world import Plan, run
+from tests.support.sim_disk import SimFile
+from toymq_chaos.checker import Verdict
+from toymq_py.consumer import ConsumerSnapshot
+from toymq_py.storage import recovery
+from toymq_py.storage.batch import Commit, CommitState
+from toymq_py.storage.recovery import RecoveredLog
+from toymq_py.storage.segment import ScanResult
+
+SEEDS = 200
+PARTS = 4
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_promise_is_kept(part: int) -> None:
+    total = Verdict()
+    for seed in range(part * SEEDS // PARTS, (part + 1) * SEEDS // PARTS):
+        _, verdict = run(seed)
+        assert verdict.ok, f"seed {seed}: {verdict.violations[0]}"
+        total.acknowledged += verdict.acknowledged
+        total.kills += verdict.kills
+        total.duplicated += verdict.duplicated
+    assert total.acknowledged == SEEDS // PARTS * 48, "the worlds publish everything in the end"
+    assert total.kills > SEEDS // PARTS
+    assert len(total.duplicated) == 3, "every cause of a redelivery occurs"
+
+
+@pytest.mark.torture
+def test_every_promise_is_kept_in_many_worlds() -> None:
+    for seed in range(100_000, 100_000 + int(os.environ.get("TOYMQ_SEEDS", "10000"))):
+        _, verdict = run(seed)
+        assert verdict.ok, f"seed {seed}: {verdict.violations[0]}"
+
+
+@pytest.mark.parametrize(
+    ("seed", "found"),
+    [
+        (26, "a consumer that lived only in memory was forgotten by a kill, and retention took what it had not seen"),
+        (29, "a gracefully ended life is followed by the next one"),
+        (293, "a data directory whose own name was not synced, because its maker was killed in between"),
+    ],
+)
+def test_seeds_that_found_something(seed: int, found: str) -> None:
+    _, verdict = run(seed)
+    assert verdict.ok, f"{found}: {verdict.violations[0]}"
+
+
+def test_the_same_seed_is_the_same_history() -> None:
+    first, _ = run(4711)
+    second, _ = run(4711)
+    assert [event.to_json() for event in first] == [event.to_json() for event in second]
+    other, _ = run(4712)
+    assert first != other
+
+
+def caught(seeds: int = 150) -> str:
+    """The first promise that a mutant breaks."""
+    for seed in range(seeds):
+        try:
+            _, verdict = run(seed)
+        except Exception as error:  # noqa: BLE001 (a broker that does not start again is caught, too)
+            return repr(error)
+        if not verdict.ok:
+            return verdict.violations[0].promise
+    return "nothing"
+
+
+def test_a_broker_without_fsync_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SimFile, "sync", lambda self: None)
+    assert caught() != "nothing"
+
+
+def test_a_broker_that_says_ok_before_the_commit_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def resolved(self: Commit) -> None:
+        self.state, self.error, self._waiters = CommitState.DONE, None, []
+
+    monkeypatch.setattr(Commit, "__init__", resolved)
+    assert caught() != "nothing"
+
+
+def test_a_broker_that_ignores_has_acked_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = ConsumerSnapshot.from_json
+
+    def forgetful(cls: type[ConsumerSnapshot], value: object) -> ConsumerSnapshot:
+        return replace(read(value), has_acked=False, acked_above=(), attempts=())
+
+    monkeypatch.setattr(ConsumerSnapshot, "from_json", classmethod(forgetful))
+    assert caught() != "nothing"
+
+
+def test_a_broker_that_does_not_rebuild_its_dedupe_table_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    recover = recovery.recover_log
+
+    def keyless(*arguments: Any, **options: Any) -> RecoveredLog:
+        found = recover(*arguments, **options)
+        found.keys = []
+        return found
+
+    monkeypatch.setattr("toymq_py.broker.recover_log", keyless)
+    assert caught() == "one key was given two ids"
+
+
+def test_a_broker_that_keeps_a_torn_tail_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    scan = recovery.scan_segment
+
+    def careless(fs: Any, path: str, base_id: int, **options: Any) -> ScanResult:
+        result = scan(fs, path, base_id, **options)
+        if result.torn_bytes:
+            result.segment.end, result.torn_bytes = result.size, 0
+        return result
+
+    monkeypatch.setattr(recovery, "scan_segment", careless)
+    assert caught(400) != "nothing"
+
+
+def test_a_world_ends_when_everything_was_seen() -> None:
+    events, verdict = run(1)
+    assert events[-2].op == "drained"
+    assert verdict.delivered >= verdict.acknowledged * Plan().consumers
