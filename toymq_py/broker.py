@@ -8,7 +8,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Callable, Mapping
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any
 
@@ -76,7 +76,7 @@ class Broker:
         self._tail_budget = TailBudget()
         self._started = clock.monotonic()
         self._due: list[tuple[float, int, Topic, Consumer]] = []
-        self._armed: dict[Consumer, float] = {}
+        self._armed: dict[Consumer, tuple[float, Topic]] = {}
         self._ticket = count()
         self._deleted = count()
         self._lock: DirectoryLock | None = None
@@ -189,12 +189,21 @@ class Broker:
         topic = self.topics.get(name)
         if topic is None:
             raise NoSuchTopic(f"there is no topic {name}")
+        if topic.deleted:
+            raise NoSuchTopic(f"{name} is being deleted")
         return topic
 
     def topic_or_new(self, name: str) -> Topic:
-        """The topic, created in memory when it is not there. Assumes a checked name. Raises: TooManyTopics."""
+        """The topic, created in memory when it is not there. Assumes a checked name.
+
+        Raises: TooManyTopics, NoSuchTopic (it is being deleted).
+        """
         topic = self.topics.get(name)
-        return topic if topic is not None else self._new_topic(name, TopicSettings())
+        if topic is None:
+            return self._new_topic(name, TopicSettings())
+        if topic.deleted:
+            raise NoSuchTopic(f"{name} is being deleted")
+        return topic
 
     def _new_topic(self, name: str, settings: TopicSettings) -> Topic:
         if len(self.topics) >= self.options.max_topics:
@@ -209,26 +218,27 @@ class Broker:
         """
         TopicSettings().changed(changes)
         known = name in self.topics
-        topic = self.topic_or_new(name)
-        if topic.deleted:
+        if known and self.topics[name].deleted:
             raise TopicExists(f"{name} is being deleted")
+        topic = self.topic_or_new(name)
 
         def begin() -> None:
             settings = topic.settings.changed(changes)
-            if not known:
-                self._store_settings(topic, settings, done)
-            elif settings != topic.settings:
+            if known and settings != topic.settings:
                 self._next_settings(topic, done, TopicExists(f"{name} exists with other settings; change them with CONFIG"))
-            else:
-                self._next_settings(topic, done, None)
+            else:  # also when it is known: it may live in memory alone
+                self._store_settings(topic, settings, created)
+
+        def created(error: OSError | RequestError | None) -> None:
+            if error is not None and not known and topic.unused and self.topics.get(name) is topic:
+                del self.topics[name]
+            done(error)
 
         self._change_settings(topic, begin)
 
     def configure(self, name: str, changes: Mapping[str, str], done: Done) -> None:
         """Change settings. Raises: NoSuchTopic, BadArgument; then ``done`` is not called."""
         topic = self.topic(name)
-        if topic.deleted:
-            raise NoSuchTopic(f"{name} is being deleted")
         topic.settings.changed(changes)
 
         def begin() -> None:
@@ -283,8 +293,6 @@ class Broker:
         Raises: NoSuchTopic.
         """
         topic = self.topic(name)
-        if topic.deleted:
-            raise NoSuchTopic(f"{name} is being deleted")
         topic.begin_delete()
         fs, root = self._fs, self._root
         while fs.exists(grave := f"{root}/{DELETED_PREFIX}{next(self._deleted)}"):
@@ -331,15 +339,20 @@ class Broker:
             names = sorted(filter(matches, self.topics))
         else:
             names = [pattern] if pattern in self.topics else []
-        return [self.topics[name] for name in names]
+        return [topic for name in names if not (topic := self.topics[name]).deleted]
 
     # -- time
 
     def _arm(self, topic: Topic, consumer: Consumer, at: float) -> None:
         armed = self._armed.get(consumer)
-        if armed is not None and armed <= at:
+        if armed is not None and armed[0] <= at:
             return
-        self._armed[consumer] = at
+        self._armed[consumer] = (at, topic)
+        if len(self._due) > 2 * len(self._armed) + 64:  # entries that an earlier deadline made void
+            self._due = [(when, next(self._ticket), of, who) for who, (when, of) in self._armed.items()]
+            heapify(self._due)
+            self.on_deadline(self._due[0][0])
+            return
         earliest = not self._due or at < self._due[0][0]
         heappush(self._due, (at, next(self._ticket), topic, consumer))
         if earliest:
@@ -353,7 +366,7 @@ class Broker:
         due = self._due
         while due and due[0][0] <= now:
             at, _, topic, consumer = heappop(due)
-            if self._armed.get(consumer) == at:
+            if self._armed.get(consumer) == (at, topic):
                 del self._armed[consumer]
                 topic.consumer_due(consumer, now)
         return due[0][0] if due else None

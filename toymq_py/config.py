@@ -117,7 +117,11 @@ class TopicSettings:
 
         Raises: BadArgument for a name that is not a setting here, or a value out of its range.
         """
-        return replace(self, **{name: _parse_setting(name, text) for name, text in changes.items()})
+        changed = replace(self, **{name: _parse_setting(name, text) for name, text in changes.items()})
+        low, high = changed.nack_backoff_min, changed.nack_backoff_max
+        if low is not None and high is not None and low > high:
+            raise BadArgument("nack_backoff_min is above nack_backoff_max")
+        return changed
 
     def to_json(self) -> dict[str, int]:
         """Those that are set."""

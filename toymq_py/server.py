@@ -102,8 +102,9 @@ class Server:
             back_off_s = 0.0
             try:
                 _set_options(connection)
-                await self._loop.connect_accepted_socket(
-                    lambda: SessionProtocol(self._accepted), connection
+                # Not to be cancelled halfway: a transport that nobody owns never says that its connection is gone.
+                await asyncio.shield(
+                    self._loop.connect_accepted_socket(lambda: SessionProtocol(self._accepted), connection)
                 )
             except OSError:
                 connection.close()  # gone again already
@@ -111,6 +112,9 @@ class Server:
     def _accepted(self, protocol: SessionProtocol) -> Session | None:
         """A connection stands. None refuses it: the reason is written and the connection closed."""
         broker = self._broker
+        if self._stopping.is_set():
+            protocol.transport.abort()
+            return None
         if len(self._sessions) >= broker.options.max_connections or self._tasks is None:
             limit = broker.options.max_connections
             refuse(protocol.transport, TooManyConnections(f"{limit} connections are the limit (--max-connections)"))

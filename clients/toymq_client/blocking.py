@@ -54,6 +54,8 @@ from toymq_py.protocol import (
 
 RECEIVE_BYTES = 256 * 1024
 ACKS_COALESCED = 1000
+RANGES_PER_LINE = 80
+"""Of ids with 20 digits in a line of 4096 bytes, beside the names."""
 R = TypeVar("R", bound=Reply)
 Key = str | bytes
 Item = bytes | tuple[Key | None, bytes]
@@ -214,16 +216,20 @@ class Client:
 
         Raises: as ``pub``; what was sent behind a refused one is still published.
         """
+        awaited = f"the OK of a publish to {topic}"
         outstanding = 0
-        for keys, bodies in _chunks(items, max(window // 2, 1)):
-            self._send(Publish(topic, keys, bodies))
-            outstanding += len(keys)
-            while outstanding > window // 2:
-                yield _receipt(self._reply(f"the OK of a publish to {topic}"))
+        try:
+            for keys, bodies in _chunks(items, max(window // 2, 1)):
+                self._send(Publish(topic, keys, bodies))
+                outstanding += len(keys)
+                while outstanding > window // 2:
+                    outstanding -= 1
+                    yield _receipt(self._reply(awaited))
+            while outstanding:
                 outstanding -= 1
-        while outstanding:
-            yield _receipt(self._reply(f"the OK of a publish to {topic}"))
-            outstanding -= 1
+                yield _receipt(self._reply(awaited))
+        finally:  # left early: the answers that are still due belong to nobody
+            self._abandoned += outstanding
 
     # -- consuming
 
@@ -254,7 +260,7 @@ class Client:
 
     def ack(self, topic: str, consumer: str, ids: Sequence[IdRange], *, sync: bool = False) -> int:
         """How many of the ids were delivered and are now acked. With ``sync`` that is on stable storage."""
-        return self.call(Ack(topic, consumer, tuple(ids), sync), OkReply).value
+        return sum(self.call(Ack(topic, consumer, part, sync), OkReply).value for part in _lines_of(ids))
 
     def nack(self, topic: str, consumer: str, ids: Sequence[IdRange], *, delay_s: float | None = None) -> int:
         return self.call(Nack(topic, consumer, tuple(ids), _ms(delay_s)), OkReply).value
@@ -358,7 +364,11 @@ class Client:
             if left <= 0:
                 self._abandoned += 1
                 raise TimeoutError(f"no answer within {self._timeout_s + extra_s:g} s: waited for {awaited}")
-            self._pump(left)
+            try:
+                self._pump(left)
+            except KeyboardInterrupt:
+                self._abandoned += 1
+                raise
 
     def wait_for_push(self, subscription: Subscription, deadline: float | None) -> bool:
         """Read until something came for the subscription. Returns: False when the time is over. Raises: ConnectionLost."""
@@ -478,6 +488,12 @@ def to_ranges(ids: Iterable[int]) -> list[IdRange]:
         else:
             ranges.append((msg_id, msg_id))
     return ranges
+
+
+def _lines_of(ids: Sequence[IdRange]) -> Iterator[tuple[IdRange, ...]]:
+    """Ids in pieces that each fit into one header line."""
+    for at in range(0, len(ids), RANGES_PER_LINE):
+        yield tuple(ids[at : at + RANGES_PER_LINE])
 
 
 def _chunks(items: Iterable[Item], size: int) -> Iterator[tuple[list[bytes], list[bytes]]]:

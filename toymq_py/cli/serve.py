@@ -46,7 +46,7 @@ def is_loopback(host: str) -> bool:
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
-@click.command(context_settings={"auto_envvar_prefix": "TOYMQ"})
+@click.command()
 @click.option("--data-dir", default=DEFAULTS.data_dir, show_default=True, help="Where everything is kept.")
 @click.option("--listen", default="127.0.0.1:6789", show_default=True, help="Address; port 0 takes a free one.")
 @click.option(
@@ -130,3 +130,7 @@ def serve(*, listen: str, log_level: str, insecure_public: bool, **values: Any) 
         daemon.serve(options, host, port, ready)
     except OSError as error:
         raise DataDirectoryError(f"cannot listen on {listen}: {error.strerror or error}") from error
+
+
+for _option in serve.params:
+    _option.envvar = "TOYMQ_" + _option.opts[0].removeprefix("--").replace("-", "_").upper()

@@ -239,15 +239,15 @@ class RunTable:
         self._totals[READY] += last + 1 - first
 
     def take_ready(
-        self, owner: Hashable, max_count: int, deadline: float
+        self, owner: Hashable, max_count: int, deadline: float, max_runs: int | None = None
     ) -> list[AttemptRange]:
-        """Lease up to ``max_count`` ready ids, lowest first.
+        """Lease up to ``max_count`` ready ids, lowest first; of no more than ``max_runs`` runs.
 
         Returns: (first, last, attempt with this delivery counted) of each run.
         """
         taken: list[AttemptRange] = []
         runs, firsts = self._runs, self._firsts
-        while max_count > 0 and (run := self._ready.top()) is not None:
+        while max_count > 0 and len(taken) != max_runs and (run := self._ready.top()) is not None:
             first = run.first
             last = min(run.last, first + max_count - 1)
             whole = last == run.last

@@ -159,13 +159,15 @@ class Consumer:
         """Whether anything waits for redelivery."""
         return self._runs.messages(RunState.READY) > 0
 
-    def take_ready(self, owner: Hashable, max_count: int, deadline: float) -> list[AttemptRange]:
-        """Lease up to ``max_count`` ids that wait for redelivery, lowest first.
+    def take_ready(
+        self, owner: Hashable, max_count: int, deadline: float, max_runs: int | None = None
+    ) -> list[AttemptRange]:
+        """Lease up to ``max_count`` ids that wait for redelivery, lowest first; of no more than ``max_runs`` runs.
 
         Returns:
             (first, last, attempt) of each run, the attempt with this delivery counted.
         """
-        taken = self._runs.take_ready(owner, max_count, deadline)
+        taken = self._runs.take_ready(owner, max_count, deadline, max_runs)
         if taken:
             self.changes += 1
         return taken
@@ -257,6 +259,10 @@ class Consumer:
         return self._runs.next_deadline()
 
     # -- questions
+
+    def has_acked_all(self, first: int, last: int) -> bool:
+        """Whether every id of the range counts as acked, now."""
+        return self._acks.next_open(first) > last
 
     @property
     def inflight(self) -> int:

@@ -13,6 +13,7 @@ from toymq_py.model import IdRange, Start, TopicPattern, check_name, is_pattern
 from toymq_py.protocol.frames import (
     COUNT_MAX,
     DEFAULT_FETCH_BYTES,
+    LINE_BYTES_MAX,
     NO_KEY,
     format_ids,
     is_key,
@@ -405,6 +406,8 @@ def encode_command(command: Command) -> bytes:
         else. TypeError for ``Rejected``, which is no command of a client.
     """
     data = _encode(command)
+    if not isinstance(command, Publish) and len(data) > LINE_BYTES_MAX:
+        raise BadArgument(f"a header line has at most {LINE_BYTES_MAX} bytes; ask for fewer ids at a time")
     # A space or newline inside an argument must become no option and no command.
     if not isinstance(command, Publish) and parse_line(data[:-1]) != command:
         raise BadArgument(f"{_shown(repr(command))} cannot be said on the wire")

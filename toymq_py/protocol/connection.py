@@ -167,7 +167,7 @@ class ServerConnection:
                     break
                 left -= 1
             elif self._state is _State.DRAIN:
-                if not self._drain():
+                if not self._drain(commands):
                     break
             else:
                 break
@@ -414,7 +414,7 @@ class ServerConnection:
         self._state = _State.LINE
         return True
 
-    def _drain(self) -> bool:
+    def _drain(self, commands: list[Command]) -> bool:
         buffer = self._buffer
         taken = min(self._drain_left - 1, len(buffer.data) - buffer.pos)
         buffer.pos += taken
@@ -422,7 +422,7 @@ class ServerConnection:
         if buffer.pos == len(buffer.data):
             return False
         if buffer.data[buffer.pos] != NEWLINE:
-            self._state = _State.FAILED  # the refusal was said already, and the stream has no next frame
+            self._fail(commands, BadFraming("a body is followed by a newline, also that of a refused PUB"))
             return False
         buffer.pos += 1
         self._state = _State.LINE

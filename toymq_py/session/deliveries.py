@@ -5,13 +5,21 @@ written, except for the last write.
 """
 
 import logging
+from collections.abc import Callable
+from functools import partial
 
+from toymq_py.clock import Clock
 from toymq_py.protocol import encode_closed, encode_messages
 from toymq_py.session.replies import WRITE_BYTES, Replies
 from toymq_py.session.signal import Signal
 from toymq_py.topic import Delivery, Subscription
 
 logger = logging.getLogger("toymq_py.session")
+
+SLICE_S = 0.002
+"""Time of one session in a loop pass: redeliveries in many small pieces cost more than their bytes."""
+RETRY_S = 0.5
+"""How soon a read that failed (no descriptor left, say) is tried again."""
 
 
 class Deliveries:
@@ -20,11 +28,20 @@ class Deliveries:
     ``paused`` holds all of them. A subscription is silent until its own ``OK`` has been written: no MSG comes before it.
     """
 
-    def __init__(self, replies: Replies, writable: Signal) -> None:
+    def __init__(
+        self,
+        replies: Replies,
+        writable: Signal,
+        clock: Clock,
+        later: Callable[[float, Callable[[], None]], object],
+    ) -> None:
+        """``later`` is the loop's ``call_later``."""
         self.by_topic: dict[str, Subscription] = {}
         self.paused = False
         self._replies = replies
         self._writable = writable
+        self._clock = clock
+        self._later = later
         self._hungry: dict[Subscription, None] = {}
         self._silent: set[Subscription] = set()
         self._last_write: list[tuple[Subscription, int, int, int]] = []
@@ -32,7 +49,14 @@ class Deliveries:
     def add(self, subscription: Subscription) -> None:
         """A new subscription, silent until ``released``."""
         self.by_topic[subscription.topic.name] = subscription
+        subscription.paused = self.paused
         self._silent.add(subscription)
+
+    def pause(self, paused: bool) -> None:
+        """PAUSE and RESUME."""
+        self.paused = paused
+        for subscription in self.by_topic.values():
+            subscription.paused = paused
 
     def released(self, subscription: Subscription) -> None:
         """Its ``OK`` was written: it begins to deliver."""
@@ -85,13 +109,15 @@ class Deliveries:
         """Add deliveries to a write that begins with ``out``, the subscriptions in turn."""
         room = WRITE_BYTES
         size = sum(map(len, out))
-        while self._hungry and room > 0:
+        until = self._clock.monotonic() + SLICE_S
+        while self._hungry and room > 0 and self._clock.monotonic() <= until:
             subscription = next(iter(self._hungry))
             del self._hungry[subscription]
             try:
                 delivery = subscription.take(room)
             except OSError:
                 logger.exception("cannot read %s", subscription.topic.name)
+                self._later(RETRY_S, partial(self.wake, subscription))
                 continue
             if delivery is None:
                 continue

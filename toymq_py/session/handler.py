@@ -105,6 +105,8 @@ class Handler:
         except Exception:
             logger.exception("session %d: bug in %s", self._number, _verb(command))
             self._refuse(command, InternalError("a bug in the broker; its log has the details"))
+        finally:
+            self._greeted = True
 
     def _refuse(self, command: Command, error: RequestError) -> None:
         """One ``ERR`` per command, a run of PUBs being many; a fatal one is said once."""
@@ -136,10 +138,10 @@ class Handler:
                 visibility_s = None if command.visibility_ms is None else command.visibility_ms / 1000
                 self._ok(topic.touch(command.consumer, command.ids, visibility_s))
             case Pause():
-                self._deliveries.paused = True
+                self._deliveries.pause(True)
                 self._ok(0)
             case Resume():
-                self._deliveries.paused = False
+                self._deliveries.pause(False)
                 self._ok(0)
             case Fetch():
                 self._fetch(command)
@@ -162,7 +164,7 @@ class Handler:
                 self._replies.in_turn(lambda: _json([topic.describe() for topic in self._broker.matching(pattern)]))
             case Describe():
                 described = self._broker.topic(command.topic)
-                self._replies.in_turn(lambda: _json(described.describe()))
+                self._replies.in_turn(lambda: _json(_living(described).describe()))
             case Stats():
                 self._replies.in_turn(lambda: _json(self._broker.stats()))
             case Hello():
@@ -172,7 +174,6 @@ class Handler:
                 self.ended = True
             case Pull() | Purge() | Redrive():
                 raise UnknownCommand(f"{_verb(command)} is not in this version")
-        self._greeted = True
 
     def _ok(self, value: int) -> None:
         self._replies.add(encode_ok(value))
@@ -225,8 +226,6 @@ class Handler:
         if len(deliveries.by_topic) >= limit:
             raise TooManySubscriptions(f"{limit} subscriptions are the limit of a session (--max-subscriptions)")
         topic = self._broker.topic_or_new(name)
-        if topic.deleted:
-            raise NoSuchTopic(f"{name} is being deleted")
         subscription, registration = topic.subscribe(
             command.consumer,
             command.start,
@@ -236,12 +235,21 @@ class Handler:
             ended=deliveries.ended,
         )
         deliveries.add(subscription)
+        held = self._replies.hold()
+
+        def registered(error: OSError | RequestError | None) -> None:
+            if error is not None and registration is Registration.NEW_AHEAD:
+                deliveries.drop(subscription)
+                topic.withdraw(subscription)
+                self._replies.fail(held, error)
+            else:
+                held.released = lambda: deliveries.released(subscription)
+                self._replies.fill(held, lambda: encode_ok(1))
+
         if registration is Registration.KNOWN:
-            held = self._replies.hold()
-            self._replies.fill(held, lambda: encode_ok(1))
+            registered(None)
         else:
-            held = self._stored(topic.flush_offsets, count=1, or_anyway=registration is Registration.NEW)
-        held.released = lambda: deliveries.released(subscription)
+            topic.flush_offsets(registered)
 
     def _unsubscribe(self, command: Unsubscribe) -> None:
         subscription = self._deliveries.by_topic.get(command.topic)
@@ -272,10 +280,8 @@ class Handler:
         held = self._replies.hold()
 
         def make() -> bytes:
-            if topic.deleted:
-                raise NoSuchTopic(f"{topic.name} was deleted")
             max_bytes = min(command.max_bytes, FETCH_BYTES_MAX)
-            frames, count, next_id = topic.log.read_frames(command.from_id, command.max_count, max_bytes)
+            frames, count, next_id = _living(topic).log.read_frames(command.from_id, command.max_count, max_bytes)
             return b"%b%b\n" % (encode_batch_header(topic.name, count, next_id, len(frames)), frames)
 
         if command.wait_ms and command.from_id == topic.log.committed_id:
@@ -298,9 +304,10 @@ class Handler:
         withdraw = topic.when_committed(finish)
 
     def _offsets(self, command: Offsets) -> None:
-        log = self._broker.topic(command.topic).log
+        topic = self._broker.topic(command.topic)
 
         def make() -> bytes:
+            log = _living(topic).log
             first_id = log.first_id if command.at_ms is None else log.id_at_time(command.at_ms * 1_000_000)
             return encode_offsets(command.topic, first_id, log.committed_id)
 
@@ -317,7 +324,7 @@ class Handler:
         if command.settings:
             self._stored(lambda done: self._broker.configure(command.topic, command.settings, done), answer=answer)
         else:
-            self._replies.add(answer())
+            self._replies.in_turn(lambda: answer())
 
     def _delete(self, command: Delete) -> None:
         counted = 0
@@ -340,15 +347,9 @@ class Handler:
         self._stored(topic.flush_offsets, count=target)
 
     def _stored(
-        self,
-        begin: Callable[[Done], None],
-        *,
-        count: int = 0,
-        answer: Callable[[], bytes] | None = None,
-        or_anyway: bool = False,
-    ) -> Held:
-        """Reply when ``begin``'s effect is on stable storage: with ``answer``, or ``OK <count>``; with ``or_anyway`` also
-        when the disk refuses.
+        self, begin: Callable[[Done], None], *, count: int = 0, answer: Callable[[], bytes] | None = None
+    ) -> None:
+        """Reply when ``begin``'s effect is on stable storage: with ``answer``, or ``OK <count>``.
 
         Raises: RequestError when ``begin`` does; then nothing is queued.
         """
@@ -356,13 +357,20 @@ class Handler:
         held = Held()
 
         def done(error: OSError | RequestError | None) -> None:
-            if error is not None and not (or_anyway and isinstance(error, OSError)):
+            if error is not None:
                 replies.fail(held, error)
             else:
                 replies.fill(held, answer or (lambda: encode_ok(count)))
 
         begin(done)
-        return replies.hold(held)
+        replies.hold(held)
+
+
+def _living(topic: Topic) -> Topic:
+    """A topic when it is its reply's turn. Raises: NoSuchTopic when it was deleted meanwhile."""
+    if topic.deleted:
+        raise NoSuchTopic(f"{topic.name} was deleted")
+    return topic
 
 
 def _json(value: Any) -> bytes:

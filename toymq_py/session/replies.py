@@ -117,8 +117,11 @@ class Replies:
         self._writable.set()
 
     def take_due(self) -> list[bytes]:
-        """Everything at the head of the FIFO that waits for nothing, up to about one write, and the pushes."""
-        out: list[bytes] = []
+        """The pushes, and everything at the head of the FIFO that waits for nothing, up to about one write.
+
+        The pushes come first: a CLOSED is older than the OK of a newer SUB of the same topic, and newer than no delivery.
+        """
+        out, self._pushes = self._pushes, []
         fifo = self._fifo
         freed = size = 0
         while fifo and size < WRITE_BYTES:
@@ -150,9 +153,6 @@ class Replies:
         if freed:
             self.held_bytes -= freed
             self._written.set()
-        if self._pushes:
-            out += self._pushes
-            self._pushes = []
         return out
 
     def _make_safely(self, make: Make) -> bytes:

@@ -71,7 +71,7 @@ class Session:
         self._written = Signal(loop)
         self._replies = Replies(broker.metrics, self.writable, self._written)
         self._max_held_bytes = broker.options.max_inflight_bytes
-        self._deliveries = Deliveries(self._replies, self.writable)
+        self._deliveries = Deliveries(self._replies, self.writable, clock, loop.call_later)
         self._handler = Handler(number, broker, self._replies, self._deliveries, loop)
         self._last_write_bytes = 0
         self._phase = _Phase.SERVING
@@ -97,6 +97,7 @@ class Session:
 
     def received_eof(self) -> None:
         self._eof = True
+        self._handler.end_waits()
         self._arrived.set()
 
     def connection_lost(self) -> None:
@@ -160,7 +161,7 @@ class Session:
         """Apply commands in order; never waits for an effect, only for room for replies."""
         handler, replies = self._handler, self._replies
         slice_end = self._clock.monotonic() + SLICE_S
-        while not self._lost:
+        while not self._lost and not handler.ended:
             if not self._runs:
                 if self._handled_all:
                     break
@@ -192,6 +193,7 @@ class Session:
         self._phase = _Phase.LEAVING
         self._runs.clear()
         self._handled_all = True
+        self._handler.end_waits()
         self._arrived.set()
 
     async def _write(self) -> None:
@@ -258,5 +260,6 @@ class Session:
                 self._leave()
 
     def abort(self) -> None:
-        """The deadline is over."""
+        """The deadline is over: the tasks end, whether or not the transport says that it is gone."""
         self.transport.abort()
+        self._end_tasks()

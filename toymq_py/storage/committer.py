@@ -13,6 +13,7 @@ Nothing waits and there is no timer: a batch is whatever arrived while the last 
 active segment's file behind the committed position, and nothing else; everything of this object belongs to the loop.
 """
 
+import contextlib
 import errno
 import logging
 from collections import deque
@@ -233,6 +234,11 @@ class Committer:
         if self._running is not None or not self._pending:
             return
         batch = self._running = self._pending.popleft()
+        if self.failed is not None:
+            self._running = None
+            self._refuse_pending(batch, self.failed)
+            self._tell_idle()
+            return
         active = self._log.segments[-1] if self._log.segments else None
         roll = batch.roll or active is None or active.sealed
         outcome = _Outcome()
@@ -251,7 +257,7 @@ class Committer:
             position = 0
             file: File | None = None
             try:
-                if not self._space.check():
+                if batch.size and not self._space.check():  # an empty one rolls for retention, which makes room
                     outcome.low = True
                     return
                 if target is None:
@@ -284,6 +290,8 @@ class Committer:
             finally:
                 if file is None and prepared is not None:
                     prepared.close()
+                    with contextlib.suppress(OSError):
+                        fs.unlink(prepared.path)
 
         return job
 
@@ -325,6 +333,7 @@ class Committer:
             self._fail(batch, outcome)
         if outcome.sealed:
             self.on_sealed()
+        self._space.tell()
         self._tell_idle()
 
     def _adopt(self, batch: Batch) -> None:
@@ -362,6 +371,11 @@ class Committer:
             error = self.failed
             logger.critical("topic %s: writing failed (%s): the log is closed for publishing until restart",
                             self._log.topic, outcome.error)  # fmt: skip
+        self._refuse_pending(batch, error)
+        if batch.roll and outcome.rolled is None:
+            self._roll_next = True  # the reason for the roll, a hole perhaps, is still there
+
+    def _refuse_pending(self, batch: Batch, error: RequestError) -> None:
         failed = [batch, *self._pending]
         self._pending.clear()
         self.next_id = self._log.committed_id
@@ -463,7 +477,7 @@ class Committer:
                 errors.append(error)
 
         def done() -> None:
-            if errors and not active.sealed:
+            if errors and not (active.sealed and errors[0].errno == errno.EBADF):  # that one was closed behind our back
                 self.failed = StorageFailed(f"the log of {self._log.topic} failed ({errors[0].strerror})")
                 logger.critical("topic %s: syncing failed (%s): the log is closed for publishing until restart",
                                 self._log.topic, errors[0])  # fmt: skip

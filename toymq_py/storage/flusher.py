@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from toymq_py.clock import Clock
+from toymq_py.errors import NoSuchTopic, RequestError
 from toymq_py.storage import offsets
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.offsets import OffsetsState
@@ -33,8 +34,11 @@ class FlushSource(Protocol):
     def offsets_flushed(self, state: OffsetsState) -> None:
         """``state`` is on stable storage."""
 
+    def offsets_refused(self, error: OSError) -> None:
+        """The state could not be written; it will be tried again."""
 
-Done = Callable[[OSError | None], None]
+
+Done = Callable[[OSError | RequestError | None], None]
 
 
 class OffsetsFlusher:
@@ -53,7 +57,7 @@ class OffsetsFlusher:
         self._running = False
         self._timer: float | None = None  # when the armed timer fires
         self._not_before = 0.0
-        self._failing: set[FlushSource] = set()
+        self._failing: dict[FlushSource, float] = {}  # and when it is tried again
         self._idle_waiters: list[Callable[[], None]] = []
         self._quiet_waiters: list[Callable[[], None]] = []
         self._discarded: set[FlushSource] = set()
@@ -71,13 +75,13 @@ class OffsetsFlusher:
         self._arm(self._clock.monotonic())
 
     def discard(self, source: FlushSource) -> None:
-        """The topic was deleted: nothing of it is written any more. Waiters are told that nothing is left to do."""
+        """The topic is being deleted: nothing of it is written any more, and waiters are told so."""
         self._dirty.pop(source, None)
         if self._running:
             self._discarded.add(source)
-        self._failing.discard(source)
+        self._failing.pop(source, None)
         for done in self._waiters.pop(source, ()):
-            done(None)
+            done(NoSuchTopic("the topic is being deleted"))
 
     def when_quiet(self, call: Callable[[], None]) -> None:
         """Have ``call`` called when no file of an offsets flush is being written; at once when that is so."""
@@ -104,8 +108,10 @@ class OffsetsFlusher:
         self._run()
 
     def _run(self) -> None:
-        sources = list(self._dirty)
-        self._dirty.clear()
+        now = self._clock.monotonic()
+        sources = [s for s in self._dirty if self._failing.get(s, now) <= now or s in self._waiters or self._idle_waiters]
+        for source in sources:
+            del self._dirty[source]
         waiters = {source: self._waiters.pop(source, []) for source in sources}
         errors: dict[FlushSource, OSError] = {}
         fs, monotonic = self._fs, self._clock.monotonic
@@ -143,13 +149,15 @@ class OffsetsFlusher:
 
     def _tell(self, source: FlushSource, state: OffsetsState, error: OSError | None, waiters: list[Done]) -> None:
         if error is None and source not in self._discarded:
-            self._failing.discard(source)
+            self._failing.pop(source, None)
             source.offsets_flushed(state)
         elif error is not None and source not in self._discarded:
-            if source not in self._failing:
-                self._failing.add(source)
+            known = source in self._failing
+            self._failing[source] = self._clock.monotonic() + RETRY_S
+            if not known:
                 logger.error("offsets of %s not written (%s); trying again", source.path, error.strerror or error)
             self._dirty[source] = None
+            source.offsets_refused(error)
         for done in waiters:
             done(error)
 
@@ -157,10 +165,11 @@ class OffsetsFlusher:
         if self._waiters:
             self._arm(now)
         elif self._dirty and not self._idle_waiters:
-            self._arm(max(now + DEBOUNCE_S, self._not_before) if not self._failing else now + RETRY_S)
+            soon = max(now + DEBOUNCE_S, self._not_before)
+            self._arm(min(max(soon, self._failing.get(source, soon)) for source in self._dirty))
         else:
             idle, self._idle_waiters = self._idle_waiters, []
-            if idle and set(self._dirty) - self._failing:
+            if idle and set(self._dirty) - set(self._failing):
                 self._idle_waiters = idle
                 self._arm(now)
                 return

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from toymq_py.errors import OutOfRange
 from toymq_py.model import IdRange, Records
 from toymq_py.storage.fs import FileSystem
+from toymq_py.storage.offsets import lost_of
 from toymq_py.storage.record import FRAME_OVERHEAD, Columns, Stop, scan, to_records
 from toymq_py.storage.salvage import find_chains, trusted_end
 from toymq_py.storage.segment import Damage, Segment
@@ -22,6 +23,8 @@ READ_BYTES = 256 * 1024
 """What one read takes from disk, unless a single record is larger."""
 PAGE_BYTES = 4096
 HINTS_MAX = 64
+HINTS_BACK = 16
+"""How many records a reader may have skipped and still go on where it was."""
 OPEN_SEALED_MAX = 8
 """Sealed segments of one log that stay open for readers."""
 
@@ -256,6 +259,7 @@ class Log:
         for segment in going:
             segment.close()
             self._enter(self.removed, segment.base_id, segment.next_id - 1)
+        self.lost = [part for gap in self.lost for part in lost_of(gap, self.removed)]
         self.forget_below(self.segments[0].base_id)
 
     def close(self) -> None:
@@ -266,6 +270,8 @@ class Log:
 
     def _gap_at(self, msg_id: int) -> int | None:
         """Last id of the lost, unreadable or removed range that holds ``msg_id``."""
+        if msg_id < self.first_id:
+            return self.first_id - 1
         for ranges in (self.lost, self.unreadable, self.removed):
             at = bisect_right(ranges, (msg_id, 1 << 64)) - 1
             if at >= 0 and ranges[at][1] >= msg_id:
@@ -303,13 +309,9 @@ class Log:
         segment = self.segment_of(from_id)
         self._open(segment)
         assert segment.file is not None
-        hint = self._hints.pop(from_id, None)
-        if hint is not None and hint[0] is segment:
-            at_id, pos = from_id, hint[1]
-        else:
-            at_id, pos = segment.seek_id(from_id)
+        at_id, pos = self._place_of(segment, from_id)
         max_count = min(max_count, segment.next_id - from_id)
-        want = max(min(max_bytes, READ_BYTES), FRAME_OVERHEAD)
+        want = max(min(max_bytes, READ_BYTES, max(max_count, 4) * PAGE_BYTES), FRAME_OVERHEAD)
         near_eio = one_record = False  # the disk refused a larger read; what is asked for now is exactly one record
         while True:
             want = min(want, segment.end - pos)
@@ -328,7 +330,7 @@ class Log:
             if at_id < from_id:
                 used, at_id, stop = scan(data, 0, at_id, max_count=from_id - at_id)
                 if at_id < from_id:
-                    if stop is Stop.END or (stop is Stop.PARTIAL and used):
+                    if used and stop in (Stop.END, Stop.PARTIAL):
                         pos += used
                         continue
                     if stop is Stop.PARTIAL and len(data) == want < segment.end - pos:
@@ -353,11 +355,21 @@ class Log:
                 one_record = near_eio and len(data) - used >= 4
                 want = 4 + int.from_bytes(data[used : used + 4], "little") if one_record else max(want * 4, READ_BYTES)
                 continue
-            if stop is Stop.END and want < segment.end - pos:
+            if stop is Stop.END and used and want < segment.end - pos:
                 pos += used
                 continue
             next_id, _ = self._pass_damage(segment, from_id, pos + used)
             return None, b"", 0, next_id
+
+    def _place_of(self, segment: Segment, from_id: int) -> tuple[int, int]:
+        """(id, position) of a frame at or shortly before ``from_id``: where a reader stopped, or what the index knows."""
+        whole = not segment.damages and not self.unreadable
+        for back in range(HINTS_BACK + 1 if whole else 1):
+            hint = self._hints.get(from_id - back)
+            if hint is not None and hint[0] is segment:
+                del self._hints[from_id - back]
+                return from_id - back, hint[1]
+        return segment.seek_id(from_id)
 
     def _pass_damage(self, segment: Segment, msg_id: int, pos: int) -> tuple[int, int]:
         """A committed record does not check. Read once more, then enter it as lost.
@@ -365,15 +377,22 @@ class Log:
         Returns: id and position of the next record.
         """
         assert segment.file is not None
-        data = segment.file.pread(segment.end - pos, pos)
+        try:
+            data = segment.file.pread(segment.end - pos, pos)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            after = self._next_known(segment, msg_id, pos + 1)
+            self._pass_over(segment, msg_id, after, pos)
+            return after, segment.seek_id(after)[1] if after < segment.next_id else segment.end
         _, next_id, _ = scan(data, 0, msg_id, max_count=1)
         if next_id > msg_id:
             return msg_id, pos  # it was the read, not the disk
         end = trusted_end(data, 0, msg_id)
         last_id, resume = segment.next_id - 1, segment.end
-        if end is not None and end < len(data):
+        if end is not None and (end < len(data) or (end == len(data) and msg_id == last_id)):
             last_id, resume = msg_id, pos + end
-        elif end is None:
+        else:
             # Inside a log that was whole when it was opened, the next record that checks and has a later id will do:
             # its place comes from the index, which no payload can forge.
             for entry_id, entry_pos in zip(segment.index_ids, segment.index_positions, strict=True):

@@ -13,6 +13,10 @@ LOW_LOOK_S = 0.1
 """How often the free space is looked at while publishing is refused."""
 
 
+TELL_S = 10.0
+"""How often retention is asked to make room while the disk is low."""
+
+
 class SpaceGuard:
     """``--min-free-bytes``: refuses publishing before the disk is full, for all topics of a file system.
 
@@ -26,15 +30,32 @@ class SpaceGuard:
         self._clock = clock
         self.low = False
         self._looked_at = 0.0
+        self._near = False
+        self._told_at: float | None = None
         self.on_low: Callable[[], None] = lambda: None
-        """Called on the loop when publishing begins to be refused."""
+        """Called on the loop when the disk gets low, and now and then while it is."""
 
     def free_bytes(self) -> int:
-        return self._fs.free_bytes(self._path)
+        """What the file system says. A disk that does not answer is not taken for a full one: the write itself will tell."""
+        try:
+            return self._fs.free_bytes(self._path)
+        except OSError:
+            return 1 << 62
 
     def check(self) -> bool:
         """On the sync thread, before a commit: whether there is room."""
-        return self.min_free_bytes <= 0 or self.free_bytes() >= self.min_free_bytes
+        if self.min_free_bytes <= 0:
+            return True
+        free = self.free_bytes()
+        self._near = free < 2 * self.min_free_bytes
+        return free >= self.min_free_bytes
+
+    def tell(self) -> None:
+        """On the loop, after a commit: topics that are idle hear of it, too, when the disk gets low."""
+        now = self._clock.monotonic()
+        if self._near and (self._told_at is None or now - self._told_at >= TELL_S):
+            self._told_at = now
+            self.on_low()
 
     def refuse(self) -> None:
         """A commit found too little space."""
@@ -42,6 +63,7 @@ class SpaceGuard:
             self.low = True
             self._looked_at = self._clock.monotonic()
             logger.error("less than %d bytes are free: publishing is refused", self.min_free_bytes)
+            self._told_at = self._looked_at
             self.on_low()
 
     def getting_low(self) -> bool:

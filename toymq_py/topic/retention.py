@@ -3,9 +3,10 @@
 Contract: storage.md, "Retention". Which segments may go is decided in ``storage.retention``; the topic removes them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from toymq_py.clock import Clock
+from toymq_py.consumer import Consumer
 from toymq_py.storage.committer import Committer
 from toymq_py.storage.log import Log
 from toymq_py.storage.offsets import AckedView, OffsetsState
@@ -39,21 +40,27 @@ class RetentionKeeper:
         self._remove = remove
         self._look_at: float | None = None
 
-    def apply(self, flushed: OffsetsState, consumers: int, retain_acked_for_ns: int) -> None:
+    def apply(
+        self, stored: OffsetsState, consumers: Collection[Consumer], retain_acked_for_ns: int, *, full: bool = False
+    ) -> None:
         """Remove what may go, and see that the active segment can go in its turn.
 
         Args:
-            flushed: the consumers' state that is on stable storage.
-            consumers: how many there are now. One that is not on disk yet may want everything.
+            stored: the consumers' state that is on stable storage; with ``full`` the present one, as nothing can be stored.
+            consumers: those that there are now. SEEK and FORGET may have taken back what is stored.
         """
-        if not flushed.consumers or len(flushed.consumers) < consumers:
+        if not stored.consumers or not consumers:
             return
         now_ns = self._clock.wall_ns()
-        views = [AckedView.of(raw) for raw in flushed.consumers.values()]
-        low = self._space.getting_low()
+        views = [AckedView.of(raw) for raw in stored.consumers.values()]
+        low = full or self._space.getting_low()
         going = removable_by_acks(
             self._log.segments[:-1], views, now_ns=now_ns, retain_acked_for_ns=retain_acked_for_ns, disk_low=low
         )
+        going = [
+            segment for segment in going
+            if all(consumer.has_acked_all(segment.base_id, segment.next_id - 1) for consumer in consumers)
+        ]  # fmt: skip
         if going:
             self._remove(going)
         self._roll(now_ns, retain_acked_for_ns, views, low=low)

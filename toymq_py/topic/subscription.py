@@ -47,7 +47,7 @@ class Subscription:
     ``close`` or ``ended`` it takes nothing and does nothing.
     """
 
-    __slots__ = ("closed", "consumer", "ended", "last_sent", "topic", "visibility_s", "wake", "window")
+    __slots__ = ("closed", "consumer", "ended", "last_sent", "paused", "topic", "visibility_s", "wake", "window")
 
     def __init__(
         self,
@@ -66,6 +66,8 @@ class Subscription:
         self.wake = wake
         self.ended = ended
         self.closed = False
+        self.paused = False
+        """Its session holds its deliveries (PAUSE)."""
         self.last_sent = -1
         """The highest id that was delivered through this subscription."""
 

@@ -116,7 +116,7 @@ class Topic:
         self.dedupe.evict()
         self.consumers: dict[str, Consumer] = {}
         self._attached: dict[str, Subscription] = {}
-        self._commit_waiters: list[Callable[[], None]] = []
+        self._commit_waiters: dict[Callable[[], None], None] = {}
         self._flushed: OffsetsState | None = None
         self._retention = RetentionKeeper(
             self.log, self.committer,
@@ -129,6 +129,7 @@ class Topic:
         self._set_policy()
         if offsets is not None:
             self._restore(offsets, recovered.missing)
+            self.apply_retention()
 
     # -- settings
 
@@ -213,9 +214,11 @@ class Topic:
         blocks = None if headers is None else [encode_attributes(headers=block) for block in headers]
         try:
             appended = self.committer.append(keys, payloads, blocks, headers)
-        except RequestError as error:
+        except Exception as error:
             if remembered:
                 self.dedupe.forget(keys)
+            if not isinstance(error, RequestError):
+                raise
             return [Published(len(keys), error=error)]
         if not remembered and self.dedupe.capacity:
             first_id = appended[0].first_id
@@ -231,22 +234,17 @@ class Topic:
         for subscription in self._attached.values():
             subscription.wake(subscription)
         if self._commit_waiters:
-            waiters, self._commit_waiters = self._commit_waiters, []
+            waiters, self._commit_waiters = self._commit_waiters, {}
             for call in waiters:
                 call()
 
     def _failed(self, keys: list[bytes]) -> None:
         self.dedupe.forget(keys)
 
-    def when_committed(self, call: Callable[[], None]) -> Callable[[], None]:
+    def when_committed(self, call: Callable[[], None]) -> Callable[[], object]:
         """Have ``call`` called once, when the next batch is committed or the topic is deleted. Returns what withdraws it."""
-        self._commit_waiters.append(call)
-
-        def withdraw() -> None:
-            if call in self._commit_waiters:
-                self._commit_waiters.remove(call)
-
-        return withdraw
+        self._commit_waiters[call] = None
+        return lambda: self._commit_waiters.pop(call, None)
 
     # -- consumers
 
@@ -337,6 +335,11 @@ class Topic:
         self.log.tail.enable(bool(self._attached))
 
     @property
+    def unused(self) -> bool:
+        """Nothing was published, nobody consumes."""
+        return not self.consumers and not self.committer.next_id and not self.log.segments
+
+    @property
     def attached(self) -> int:
         """Sessions on this topic."""
         return len(self._attached)
@@ -372,11 +375,12 @@ class Topic:
         self, subscription: Subscription, room: int, max_bytes: int, deadline: float
     ) -> Delivery | None:
         consumer = subscription.consumer
-        taken = consumer.take_ready(subscription, min(room, 256), deadline)
-        first, last, attempt = taken[0]
-        for other_first, other_last, _ in taken[1:]:
-            consumer.unsend(subscription, other_first, other_last)
-        run, start, next_id = self.log.read(first, last - first + 1, min(max_bytes, READ_BYTES))
+        ((first, last, attempt),) = consumer.take_ready(subscription, min(room, 256), deadline, max_runs=1)
+        try:
+            run, start, next_id = self.log.read(first, last - first + 1, min(max_bytes, READ_BYTES))
+        except OSError:
+            consumer.unsend(subscription, first, last)
+            raise
         if run is None:
             self._pass_over(subscription, first, min(next_id - 1, last))
             if next_id <= last:
@@ -488,6 +492,13 @@ class Topic:
         del self.consumers[name]
         self._changed()
 
+    def withdraw(self, subscription: Subscription) -> None:
+        """The consumer that this subscription made could not be stored, and its SUB is refused: it never was."""
+        name = subscription.consumer.name
+        if self.consumers.get(name) is subscription.consumer and name not in self._attached:
+            del self.consumers[name]
+            self._changed()
+
     # -- time
 
     def _arm_for(self, consumer: Consumer) -> None:
@@ -509,7 +520,13 @@ class Topic:
     def apply_retention(self) -> None:
         """Remove what may go. Called when acks are on disk, a segment was sealed, the disk gets low, the settings change."""
         if not self.deleted and self._flushed is not None:
-            self._retention.apply(self._flushed, len(self.consumers), self._setting("retain_acked_for") * 1_000_000)
+            self._retention.apply(self._flushed, self.consumers.values(), self._setting("retain_acked_for") * 1_000_000)
+
+    def offsets_refused(self, error: OSError) -> None:
+        """The offsets cannot be written. On a full disk, what all consumers have acked in memory may go: it holds the space."""
+        if error.errno in NO_SPACE and not self.deleted:
+            state, retain_ns = self.offsets_snapshot(), self._setting("retain_acked_for") * 1_000_000
+            self._retention.apply(state, self.consumers.values(), retain_ns, full=True)
 
     def _remove(self, going: list[Segment]) -> None:
         """Take segments out of the log, say so in the offsets, then unlink them: a crash in between leaves them, and never a
@@ -613,6 +630,7 @@ class Topic:
 
     def _describe_consumer(self, consumer: Consumer) -> dict[str, Any]:
         counts = consumer.counts(self.log.committed_id)
+        attached = self._attached.get(consumer.name)
         oldest = 0.0
         has_acked = consumer.has_acked and consumer.floor > 0  # 1 acked and 0 open: there is no last acked id to show
         if counts.backlog:
@@ -631,7 +649,7 @@ class Topic:
             "backlog": counts.backlog,
             "oldest_unacked_age_s": round(oldest, 3),
             "sessions": self.attached_to(consumer.name),
-            "paused": False,
+            "paused": attached is not None and attached.paused,
         }
 
     # -- ending
@@ -647,7 +665,7 @@ class Topic:
         self.committer.refuse(NoSuchTopic(f"{self.name} is being deleted"))
         self.stop_deliveries("DELETED")
         self._flusher.discard(self)
-        waiters, self._commit_waiters = self._commit_waiters, []
+        waiters, self._commit_waiters = self._commit_waiters, {}
         for call in waiters:
             call()
 

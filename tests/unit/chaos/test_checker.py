@@ -74,16 +74,17 @@ def added(event: Event) -> Callable[[list[Event]], list[Event]]:
         (changed(3, digest="0"), "a message was changed"),
         (changed(3, key="stranger"), "a message came that nobody published"),
         (added(deliver(70, 0, attempt=2)), "an acked message was delivered again although its ack was on the disk"),
-        (added(deliver(70, 2, attempt=2)), "an acked message was delivered again"),
-        (added(deliver(70, 3, attempt=1)), "attempts fell"),
+        (added(deliver(170, 0, attempt=2)), "an acked message was delivered again although its ack was on the disk"),
+        (lambda events: [*events, ack(70, 4), deliver(71, 4, attempt=3)], "an acked message was delivered again"),
+        (added(deliver(70, 4, attempt=2)), "attempts fell"),
         (added(pub(70, 1, msg_id=9, process="p.9")), "one key was given two ids"),
         (added(pub(70, 9, msg_id=1, process="p.9")), "one id was given to two keys"),
         (added(deliver(70, 1, msg_id=9, process="c.9")), "one key was given two ids"),
         (added(pub(3, 8, msg_id=0)), "ids of one connection do not ascend"),
         (changed(15, result="err", id=None), "a refused message was delivered"),
-        (added(deliver(9, 0, attempt=1, process="c.2")), "first deliveries of one connection do not ascend"),
+        (added(deliver(11, 1, attempt=1, process="c.2")), "first deliveries of one connection do not ascend"),
     ],
-    ids=map(str, range(12)),
+    ids=map(str, range(13)),
 )
 def test_what_is_wrong_is_found(spoil: Callable[[list[Event]], list[Event]], promise: str) -> None:
     verdict = check(spoil(GOOD))

@@ -100,7 +100,8 @@ def test_a_line_of_4096_bytes_with_its_newline_is_the_longest() -> None:
 
 def test_a_body_that_was_refused_ends_with_a_newline_or_the_stream_does() -> None:
     found, failed, torn = events_of(b"PUB .x - 3\nabcdPING\n")
-    assert [event[0] for event in found] == ["BAD_NAME"], "said once"
+    assert [event[0] for event in found] == ["BAD_NAME", "BAD_FRAMING"]
+    assert found[1][2], "a connection whose next frame cannot be found is ended, and told why"
     assert failed
     assert torn is False
 

@@ -9,6 +9,7 @@ import pytest
 from tests.support.fake_clock import FakeClock
 from tests.support.sim_disk import SimDisk
 from tests.support.sim_loop import SimLoop
+from toymq_py.errors import NoSuchTopic, RequestError
 from toymq_py.storage import offsets
 from toymq_py.storage.flusher import DEBOUNCE_S, OffsetsFlusher
 from toymq_py.storage.offsets import OffsetsState
@@ -19,6 +20,7 @@ class Source:
         self.path = f"/data/topics/{name}"
         self.value = 0
         self.flushed: list[int] = []
+        self.refused = 0
         self.snapshot_cost_s = 0.0
         self._rig = rig
 
@@ -32,6 +34,9 @@ class Source:
 
     def offsets_flushed(self, state: OffsetsState) -> None:
         self.flushed.append(state.next_id)
+
+    def offsets_refused(self, error: OSError) -> None:
+        self.refused += 1
 
     def on_disk(self) -> int:
         return offsets.load(self._rig.disk, self.path).state.next_id
@@ -83,7 +88,7 @@ def test_a_flush_that_is_waited_for_begins_at_once() -> None:
     rig = Rig()
     source, other = rig.source("a"), rig.source("b")
     other.change()
-    told: list[OSError | None] = []
+    told: list[OSError | RequestError | None] = []
     source.value = 7
     rig.flusher.flush(source, told.append)
     rig.loop.advance(0)
@@ -109,13 +114,14 @@ def test_a_failed_flush_is_said_once_and_tried_again(caplog: pytest.LogCaptureFi
     rig = Rig()
     source, fine = rig.source("a"), rig.source("b")
     fault = rig.disk.fail("pwrite", 1, errno.ENOSPC, sticky=True, path="/a/")
-    told: list[OSError | None] = []
+    told: list[OSError | RequestError | None] = []
     with caplog.at_level(logging.ERROR):
         source.change()
         fine.change()
         rig.flusher.flush(source, told.append)
         rig.loop.advance(5)
-    assert [error.errno for error in told if error is not None] == [errno.ENOSPC]
+    assert [error.errno for error in told if isinstance(error, OSError)] == [errno.ENOSPC]
+    assert source.refused == fault.fired
     assert fine.on_disk() == 1, "others are written"
     assert caplog.text.count("not written") == 1
     assert fault.fired >= 4
@@ -131,10 +137,10 @@ def test_a_deleted_topic_is_not_written_any_more() -> None:
     rig = Rig()
     source = rig.source()
     source.change()
-    told: list[OSError | None] = []
+    told: list[OSError | RequestError | None] = []
     rig.flusher.flush(source, told.append)
     rig.flusher.discard(source)
-    assert told == [None]
+    assert [error.code for error in told if isinstance(error, NoSuchTopic)] == ["NO_SUCH_TOPIC"], "nothing was written"
     rig.loop.advance(1)
     assert not rig.disk.exists(source.path)
 
@@ -194,3 +200,16 @@ def test_the_last_flush_waits_for_what_changed_meanwhile() -> None:
     late.change()
     rig.loop.advance(1)
     assert done == [1]
+
+
+def test_a_topic_that_cannot_be_written_delays_nobody_else() -> None:
+    rig = Rig()
+    failing, fine = rig.source("a"), rig.source("b")
+    rig.disk.fail("pwrite", 1, errno.EIO, sticky=True, path="/a/")
+    failing.change()
+    rig.loop.advance(0.15)
+    for n in range(1, 20):
+        fine.change()
+        rig.loop.advance(DEBOUNCE_S)
+        assert fine.on_disk() == n, "100 ms later, as ever"
+    assert failing.refused <= 4
