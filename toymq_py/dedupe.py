@@ -10,14 +10,27 @@ from collections.abc import Sequence
 DEFAULT_DEDUPE_KEYS = 65_536
 
 
-class KeyBudget:
-    """How many keys all topics together may hold (``--dedupe-keys-total``)."""
+SHARE_FREED = 16
+"""When all topics together hold too many keys, the one with the most gives up at least this part of them: a sixteenth."""
 
-    __slots__ = ("limit", "used")
+
+class KeyBudget:
+    """How many keys all topics together may hold (``--dedupe-keys-total``). Over it, the largest table gives, not the one
+    that happens to commit."""
+
+    __slots__ = ("limit", "tables", "used")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
+        self.tables: dict[DedupeTable, None] = {}
+
+    def settle(self) -> None:
+        """Free what is over the limit."""
+        while (over := self.used - self.limit) > 0:
+            largest = max(self.tables, key=len, default=None)
+            if largest is None or not largest.give(max(over, len(largest) // SHARE_FREED)):
+                return  # what is left belongs to batches that may still fail
 
 
 class DedupeTable:
@@ -25,10 +38,11 @@ class DedupeTable:
 
     The order of use is a deque beside the dict, because deleting the oldest entry of a large dict over and over walks
     over its deleted slots. A key that was used again stands in the deque more than once; ``_repeats`` counts the
-    surplus, and the deque is rebuilt before it reaches twice the capacity.
+    surplus, and the deque is rebuilt before it reaches twice the capacity. Keys of batches that have not committed are
+    never evicted, and evict nobody: ``_pending`` counts them.
     """
 
-    __slots__ = ("_budget", "_ids", "_order", "_repeats", "capacity")
+    __slots__ = ("_budget", "_ids", "_order", "_pending", "_repeats", "capacity")
 
     def __init__(self, capacity: int, budget: KeyBudget | None = None) -> None:
         """``capacity`` in keys; 0 switches deduplication off."""
@@ -37,6 +51,7 @@ class DedupeTable:
         self._ids: dict[bytes, int] = {}
         self._order: deque[bytes] = deque()
         self._repeats: dict[bytes, int] = {}
+        self._pending: deque[tuple[int, int]] = deque()  # first id and count of runs that may still fail
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -58,6 +73,7 @@ class DedupeTable:
                 ids.pop(key, None)
             return False
         self._order.extend(keys)
+        self._pending.append((first_id, len(keys)))
         self._budget.used += len(keys)
         return True
 
@@ -85,21 +101,35 @@ class DedupeTable:
         if gone:
             self._rebuild(set(gone))
 
-    def evict(self) -> None:
-        """Drop the oldest keys beyond the capacity; called when a batch has committed."""
-        allowed = self.capacity
-        over_budget = self._budget.used - self._budget.limit
-        if over_budget > 0:
-            allowed = min(allowed, max(len(self._ids) - over_budget, 0))
-        excess = len(self._ids) - allowed
+    def settle(self, committed_id: int) -> None:
+        """Drop the oldest keys beyond the capacity; called when a batch has committed. Ids below ``committed_id`` stay."""
+        pending = self._pending
+        while pending and pending[0][0] + pending[0][1] <= committed_id:
+            pending.popleft()
+        self.give(len(self._ids) - self._unsettled() - self.capacity)
+        if self._ids:
+            self._budget.tables[self] = None
+            self._budget.settle()
+
+    def fail(self) -> None:
+        """Every batch that was pending is refused; its keys are forgotten one batch after the other."""
+        self._pending.clear()
+
+    def _unsettled(self) -> int:
+        return sum(count for _, count in self._pending)
+
+    def give(self, count: int) -> int:
+        """Drop up to so many of the oldest keys that are settled. Returns: how many went."""
+        excess = min(count, len(self._ids) - self._unsettled())
         if excess <= 0:
-            return
+            return 0
+        gone = excess
         self._budget.used -= excess
         ids, popleft, repeats = self._ids, self._order.popleft, self._repeats
         if not repeats:
             for _ in range(excess):
                 del ids[popleft()]
-            return
+            return gone
         while excess:
             key = popleft()
             if key in repeats:
@@ -109,18 +139,21 @@ class DedupeTable:
             else:
                 del ids[key]
                 excess -= 1
+        return gone
 
     def resize(self, capacity: int) -> None:
         """A changed ``dedupe_keys`` setting."""
         self.capacity = capacity
-        self.evict()
+        self.give(len(self._ids) - self._unsettled() - capacity)
 
     def clear(self) -> None:
         """Forget everything (topic deleted)."""
         self._budget.used -= len(self._ids)
+        self._budget.tables.pop(self, None)
         self._ids.clear()
         self._order.clear()
         self._repeats.clear()
+        self._pending.clear()
 
     def _rebuild(self, gone: set[bytes] | None = None) -> None:
         newest_first = dict.fromkeys(key for key in reversed(self._order) if not gone or key not in gone)

@@ -36,14 +36,20 @@ def test_it_is_a_least_recently_used_map(ops: list[tuple[str, list[bytes]]], cap
                     table.touch(key)
                     model.move_to_end(key)
         elif op == "fail":
+            table.settle(next_id)
+            while len(model) > table.capacity:
+                model.popitem(last=False)
             table.forget(keys)
             for key in keys:
                 model.pop(key, None)
         elif op == "commit":
-            table.evict()
+            table.settle(next_id)
             while len(model) > table.capacity:
                 model.popitem(last=False)
         elif op == "resize":
+            table.settle(next_id)
+            while len(model) > table.capacity:
+                model.popitem(last=False)
             table.resize(len(keys))
             while len(model) > len(keys):
                 model.popitem(last=False)
@@ -61,27 +67,53 @@ def test_a_key_that_is_hit_for_ever_does_not_fill_the_memory() -> None:
         table.touch(b"a")
     assert len(table._order) < 100
     table.remember_new([b"c", b"d", b"e"], 2)
-    table.evict()
+    table.settle(5)
     assert table.find(b"a") == 0
     assert table.find(b"b") is None, "b was the oldest"
 
 
-def test_all_topics_share_a_budget() -> None:
+def test_all_topics_share_a_budget_and_the_largest_gives() -> None:
     budget = KeyBudget(10)
     one, two = DedupeTable(100, budget), DedupeTable(100, budget)
-    one.remember_new([b"%d" % n for n in range(8)], 0)
-    one.evict()
-    two.remember_new([b"%d" % n for n in range(8)], 0)
-    two.evict()
-    assert budget.used == len(one) + len(two) == 10
-    assert two.find(b"7") == 7, "the newest stays"
+    one.remember_new([b"%d" % n for n in range(10)], 0)
+    one.settle(10)
+    two.remember_new([b"k"], 0)
+    two.settle(1)
+    assert two.find(b"k") == 0, "a topic does not pay for what others hold"
+    assert (len(one), len(two), budget.used) == (9, 1, 10)
+    assert one.find(b"0") is None
+    two.clear()
+    assert budget.used == 9
 
 
 def test_nothing_is_evicted_before_the_commit() -> None:
     table = DedupeTable(1)
     table.remember_new([b"a"], 0)
+    table.settle(1)
     table.remember_new([b"b"], 1)
     assert (table.find(b"a"), table.find(b"b")) == (0, 1)
     table.forget([b"b"])
-    table.evict()
+    table.fail()
+    table.settle(1)
     assert table.find(b"a") == 0, "the batch failed: nobody was pushed out for it"
+
+
+def test_a_batch_that_waits_pushes_nobody_out_when_another_commits() -> None:
+    table = DedupeTable(2)
+    table.remember_new([b"a", b"b"], 0)
+    table.remember_new([b"c", b"d"], 2)
+    table.settle(2)
+    assert [table.find(key) for key in (b"a", b"b", b"c", b"d")] == [0, 1, 2, 3]
+    table.forget([b"c", b"d"])
+    table.fail()
+    table.settle(2)
+    assert (table.find(b"a"), table.find(b"b")) == (0, 1)
+
+
+def test_a_smaller_capacity_leaves_what_has_not_committed() -> None:
+    table = DedupeTable(5)
+    table.remember_new([b"a"], 0)
+    table.settle(1)
+    table.remember_new([b"b", b"c"], 1)
+    table.resize(0)
+    assert [table.find(key) for key in (b"a", b"b", b"c")] == [None, 1, 2]

@@ -64,6 +64,7 @@ class Session:
         self._inbox_bytes = 0
         self._reading_paused = False
         self._arrived = Signal(loop)
+        self._gone = Signal(loop)  # the other end; the reader may still be waiting for the one above
         self._runs: deque[list[Command]] = deque()
         self._run_ready = Signal(loop)
         self._run_room = Signal(loop)
@@ -97,6 +98,7 @@ class Session:
 
     def received_eof(self) -> None:
         self._eof = True
+        self._gone.set()
         self._handler.end_waits()
         self._arrived.set()
 
@@ -109,7 +111,7 @@ class Session:
 
     def _end_tasks(self) -> None:
         self._lost = True
-        for signal in (self._arrived, self._run_ready, self._run_room, self._written, self.writable):
+        for signal in (self._arrived, self._gone, self._run_ready, self._run_room, self._written, self.writable):
             signal.set()
 
     # -- the tasks
@@ -228,7 +230,7 @@ class Session:
             try:
                 async with asyncio.timeout(LINGER_S):
                     while not self._eof and not self._lost:
-                        await self._arrived.wait()
+                        await self._gone.wait()
             except TimeoutError:
                 pass
         self.transport.close()

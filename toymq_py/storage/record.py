@@ -50,7 +50,8 @@ ATTRIBUTE_SEQUENCE = 4
 
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
-_HEADER = struct.Struct("<IQQH")
+HEADER = struct.Struct("<IQQH")
+"""length, msg_id, ts_ns, key_len."""
 _ATTRIBUTE = struct.Struct("<BI")
 
 _PACKERS_MAX = 4096  # random sizes must not grow the cache without end
@@ -185,7 +186,7 @@ def claimed_extent(data: bytes, pos: int, *, check_attributes: bool = True) -> t
     end = len(data)
     if pos + 22 > end:
         return None
-    length, msg_id, _, key_len = _HEADER.unpack_from(data, pos)
+    length, msg_id, _, key_len = HEADER.unpack_from(data, pos)
     if not LENGTH_MIN <= length <= LENGTH_MAX or LENGTH_MIN + key_len > length:
         return None
     at = pos + 22 + key_len
@@ -204,7 +205,7 @@ def possible_ends(data: bytes, pos: int) -> list[int]:
     that can be read there."""
     if pos + 22 > len(data):
         return []
-    at = pos + 22 + _HEADER.unpack_from(data, pos)[3]
+    at = pos + 22 + HEADER.unpack_from(data, pos)[3]
     if at + 4 > len(data):
         return []
     at += 4 + _U32.unpack_from(data, at)[0]
@@ -232,7 +233,7 @@ def decode_frame(data: bytes, pos: int = 0) -> Frame:
     claim = valid_frame(data, pos)
     if claim is None:
         raise DamagedData(f"no valid record at byte {pos}")
-    length, msg_id, ts_ns, key_len = _HEADER.unpack_from(data, pos)
+    length, msg_id, ts_ns, key_len = HEADER.unpack_from(data, pos)
     at = pos + 22 + key_len
     key = bytes(data[pos + 22 : at])
     (payload_len,) = _U32.unpack_from(data, at)
@@ -327,7 +328,7 @@ def scan(
                 return pos, msg_id, Stop.ZERO
             return pos, msg_id, Stop.PARTIAL
         if pos + head > end:
-            length, found_id, ts_ns, key_len = _HEADER.unpack_from(data, pos)
+            length, found_id, ts_ns, key_len = HEADER.unpack_from(data, pos)
             key, payload_len = b"", 0
         else:
             length, found_id, ts_ns, key_len, key, payload_len = unpack(data, pos)

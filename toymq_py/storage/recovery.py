@@ -72,7 +72,7 @@ def recover_log(
         if found.segments and base_id > found.next_id:
             found.missing.append((found.next_id, base_id - 1))
         elif not found.segments and base_id > first_id:
-            first_id = base_id
+            first_id = base_id  # retention on a full disk removes what the offsets could not be told about
         if last:
             segment = _open_active(fs, path, base_id, found, active_keys)
         else:
@@ -87,10 +87,11 @@ def recover_log(
             found.lost.append((found.next_id, next_id - 1))
             logger.error("%s: records %d to %d are gone from the end of the log", path, found.next_id, next_id - 1)
             found.roll_first = True
-        else:
-            first_id = next_id
+        elif next_id > first_id:
+            found.lost.append((first_id, next_id - 1))
+            logger.error("%s: records %d to %d are gone with their segments", path, first_id, next_id - 1)
         found.next_id = next_id
-    found.first_id = min(max(first_id, names[0] if names else 0), found.next_id)
+    found.first_id = min(first_id, found.next_id)
     found.lost = [(max(a, found.first_id), b) for a, b in found.lost if b >= found.first_id]
     found.missing = [(max(a, found.first_id), b) for a, b in found.missing if b >= found.first_id]
     found.keys = _newest_keys(fs, found.segments, active_keys, dedupe_keys)

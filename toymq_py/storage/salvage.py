@@ -21,6 +21,7 @@ from functools import lru_cache
 from toymq_py.storage.record import (
     CRC_RESIDUE,
     FRAME_OVERHEAD,
+    HEADER,
     LENGTH_MAX,
     LENGTH_MIN,
     claimed_extent,
@@ -29,6 +30,8 @@ from toymq_py.storage.record import (
     valid_frame,
 )
 
+KEY_LEN_PLAUSIBLE = 1024
+"""Longer keys than any that a broker writes: 512 bytes from clients, somewhat more of its own."""
 DIRECT_CRC_BYTES = 16 * 1024
 """Up to this length a candidate's checksum is computed as it stands; beyond, from prefix sums, so that a payload made of
 overlapping long claims cannot make the search quadratic."""
@@ -55,26 +58,53 @@ def proven_end(data: bytes, pos: int, msg_id: int) -> int | None:
         following = valid_frame(data, end)
         if following is not None and following[0] == msg_id + 1:
             return end
+        if end <= len(data) and _fits_with_length(data, pos, end):
+            return end
     return None
+
+
+def _fits_with_length(data: bytes, pos: int, end: int) -> bool:
+    """Whether only the length field was hit: with the one that leads to ``end`` the checksum fits. No payload can feign
+    that, since the checksum covers the header."""
+    length = end - pos - 4
+    if not LENGTH_MIN <= length <= LENGTH_MAX:
+        return False
+    crc: int = crc32(memoryview(data)[pos + 4 : end], crc32(length.to_bytes(4, "little")))
+    return crc == CRC_RESIDUE
 
 
 def trusted_end(data: bytes, pos: int, msg_id: int) -> int | None:
     """Where the damaged record at ``pos`` ends, when its header still tells.
 
     It is proven; or all lengths agree; or one leads to the end of the data exactly. The end may lie beyond ``data``: then
-    the record was torn. (A flipped bit in the length can make a frame seem to reach beyond the data, so the frame behind
-    it is looked for first.)
+    the record was torn, if its lengths agree on that, too: a flipped bit in one of them must not hide what is behind it.
     """
     end = proven_end(data, pos, msg_id)
     if end is not None:
         return end
     claim = claimed_extent(data, pos)
-    if claim is not None:
+    if claim is not None and (pos + claim[1] <= len(data) or _reaches_beyond(data, pos)):
         return pos + claim[1]
     for end in _lone_ends(data, pos):
         if end <= len(data) and not data[end:].strip(b"\0"):
             return end
     return None
+
+
+def _reaches_beyond(data: bytes, pos: int) -> bool:
+    """Whether more than its length field says that the record at ``pos`` goes on behind the data: the payload does, or the
+    attributes that begin behind it add up. Assumes a claim that does."""
+    length: int
+    key_len: int
+    length, _, _, key_len = HEADER.unpack_from(data, pos)
+    at = pos + 22 + key_len
+    if at + 4 > len(data):
+        return key_len <= KEY_LEN_PLAUSIBLE  # at most so many bytes of data are in question
+    at += 4 + int.from_bytes(data[at : at + 4], "little")
+    stop = pos + length
+    while at + 5 <= len(data) and at < stop:
+        at += 5 + int.from_bytes(data[at + 1 : at + 5], "little")
+    return at == stop or (at > len(data) and at <= stop) or (at <= len(data) < at + 5 and at < stop)
 
 
 def _lone_ends(data: bytes, pos: int) -> list[int]:
@@ -95,13 +125,14 @@ def find_chains(data: bytes, start: int, last_id: int) -> list[Chain]:
         last_id: id of the valid frame before it, -1 for none.
     """
     chains = _join(_valid_frames(data, start, last_id))
+    written = len(data.rstrip(b"\0"))
     accepted: list[Chain] = []
     following: Chain | None = None
     for chain in reversed(chains):
         if not _fits(start, last_id, chain.start, chain.first_id):
             continue
         if following is None:
-            if chain.end != len(data) and not _looks_torn(data, chain.end, chain.last_id + 1):
+            if chain.end != len(data) and not _looks_torn(data, chain.end, chain.last_id + 1, written):
                 continue
         elif not (
             _fits(chain.end, chain.last_id, following.start, following.first_id)
@@ -131,11 +162,11 @@ def _looks_hit(data: bytes, pos: int, msg_id: int) -> bool:
     return claimed_extent(data, pos, check_attributes=False) is not None
 
 
-def _looks_torn(data: bytes, pos: int, msg_id: int) -> bool:
-    """Whether the rest of the data is the beginning of the frame of this id, or unwritten."""
-    head = data[pos : pos + 12]
-    if not head.strip(b"\0"):
+def _looks_torn(data: bytes, pos: int, msg_id: int, written: int) -> bool:
+    """Whether the rest of the data is the beginning of the frame of this id, or unwritten: all zeros, from ``written`` on."""
+    if pos >= written:
         return True
+    head = data[pos : pos + 12]
     length = int.from_bytes(head[:4], "little")
     if len(head) < 5 or not LENGTH_MIN <= length <= LENGTH_MAX:
         return False
@@ -194,9 +225,9 @@ def _check(data: bytes, claims: list[Claim]) -> list[Claim]:
         if size <= DIRECT_CRC_BYTES  # a long one must lead somewhere before it costs a checksum
         or pos + size == len(data)
         or ids.get(pos + size) == msg_id + 1
-        or _looks_torn(data, pos + size, msg_id + 1)
+        or _looks_torn(data, pos + size, msg_id + 1, len(data))
         or data[pos + size + 4 : pos + size + 12] == (msg_id + 1).to_bytes(8, "little")
-        or not data[pos + size : pos + size + 12].strip(b"\0")
+        or not data[pos + size : pos + size + 12].strip(b"\0")  # a lost page, perhaps
     ]
     view = memoryview(data)
     long = [claim for claim in claims if claim[2] > DIRECT_CRC_BYTES]

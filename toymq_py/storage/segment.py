@@ -19,6 +19,7 @@ from toymq_py.storage.record import (
     ATTRIBUTE_SEQUENCE,
     Columns,
     Stop,
+    claimed_extent,
     parse_attributes,
     scan,
 )
@@ -220,6 +221,22 @@ def _scan(
     visit: Callable[[int, int, Columns], None] | None,
     progress: Callable[[int], None],
 ) -> None:
+    _walk(file, result, visit, progress)
+    # Breaks with no valid record behind them are no holes: the tail was torn there.
+    segment = result.segment
+    while segment.damages and segment.damages[-1].resume >= segment.end:
+        damage = segment.damages.pop()
+        segment.end, segment.next_id = damage.position, damage.first_id
+        tail = file.pread(result.size - segment.end, segment.end)
+        result.torn_bytes = len(tail.rstrip(b"\0"))
+
+
+def _walk(
+    file: File,
+    result: ScanResult,
+    visit: Callable[[int, int, Columns], None] | None,
+    progress: Callable[[int], None],
+) -> None:
     segment, size = result.segment, result.size
     pos, msg_id = 0, segment.base_id
     window = WINDOW_BYTES
@@ -307,8 +324,11 @@ def _resume(file: File, pos: int, size: int, msg_id: int, chains: list[Chain]) -
         del chains[0]
     if chains:
         return chains[0].start, chains[0].first_id
-    end = proven_end(file.pread(min(WINDOW_BYTES, size - pos), pos), 0, msg_id)
-    if end is not None:
+    near = file.pread(min(WINDOW_BYTES, size - pos), pos)
+    end = proven_end(near, 0, msg_id)
+    if end is None and (claim := claimed_extent(near, 0)) is not None and claim[1] < len(near):
+        end = claim[1]  # so that a thousand damaged neighbours do not cost a thousand readings of the rest
+    if end is not None and not _all_zero(file, pos + end, size):
         return pos + end, msg_id + 1
     data = file.pread(size - pos, pos)
     end = trusted_end(data, 0, msg_id)

@@ -113,7 +113,7 @@ class Topic:
             for row, key in enumerate(keys):
                 if key:
                     self.dedupe.replace(key, first_id + row)
-        self.dedupe.evict()
+        self.dedupe.settle(recovered.next_id)
         self.consumers: dict[str, Consumer] = {}
         self._attached: dict[str, Subscription] = {}
         self._commit_waiters: dict[Callable[[], None], None] = {}
@@ -229,7 +229,7 @@ class Topic:
 
     def _committed(self, first_id: int, next_id: int, keys: list[bytes]) -> None:
         if keys:
-            self.dedupe.evict()
+            self.dedupe.settle(next_id)
         self._metrics.publish_total += next_id - first_id
         for subscription in self._attached.values():
             subscription.wake(subscription)
@@ -240,6 +240,7 @@ class Topic:
 
     def _failed(self, keys: list[bytes]) -> None:
         self.dedupe.forget(keys)
+        self.dedupe.fail()
 
     def when_committed(self, call: Callable[[], None]) -> Callable[[], object]:
         """Have ``call`` called once, when the next batch is committed or the topic is deleted. Returns what withdraws it."""

@@ -83,7 +83,7 @@ def test_ids_that_only_the_offsets_know_are_a_hole_and_never_used_again() -> Non
     found = recover_log(disk, PATH, next_id=40)
     assert (found.next_id, found.lost, found.roll_first) == (40, [(30, 39)], True)
     nothing = recover_log(disk_with({}), PATH, next_id=40)
-    assert (nothing.first_id, nothing.next_id, nothing.lost) == (40, 40, [])
+    assert (nothing.first_id, nothing.next_id, nothing.lost) == (0, 40, [(0, 39)]), "an active segment never goes by itself"
 
 
 def test_a_sealed_segment_that_holds_the_next_ones_ids_stops_the_start() -> None:
