@@ -22,6 +22,7 @@ from toymq_py.errors import (
     DataDirectoryError,
     NoSuchTopic,
     RequestError,
+    StorageFailed,
     TooManyTopics,
     TopicExists,
 )
@@ -35,7 +36,7 @@ from toymq_py.storage.log import TailBudget
 from toymq_py.storage.recovery import recover_log
 from toymq_py.storage.scheduling import Scheduler
 from toymq_py.storage.space import SpaceGuard
-from toymq_py.topic import Topic
+from toymq_py.topic import Topic, unopened_topic
 
 logger = logging.getLogger("toymq_py.broker")
 
@@ -61,6 +62,8 @@ class Broker:
         self.options = options
         self.metrics = Metrics()
         self.topics: dict[str, Topic] = {}
+        self.unopened: dict[str, StorageFailed] = {}
+        """Topics whose files could not be read, with what every command on them is told."""
         self.on_deadline: Callable[[float], None] = lambda at: None
         """Called when ``tick`` must run earlier than was said before."""
         self.shutting_down = False
@@ -131,7 +134,17 @@ class Broker:
             except RequestError:
                 continue  # not ours: left alone
             if fs.is_dir(path):
-                self._open_topic(name, path)
+                self._open_safely(name, path)
+
+    def _open_safely(self, name: str, path: str) -> None:
+        """A topic that cannot be opened is closed until a restart; the others are served."""
+        try:
+            self._open_topic(name, path)
+        except (OSError, DamagedData) as error:
+            if self.options.strict_recovery:
+                raise
+            logger.error("topic %s cannot be opened, it is closed until a restart: %s", name, error)  # noqa: TRY400 (one line)
+            self.unopened[name] = StorageFailed(f"{name} could not be opened when the broker started: {error}")
 
     def _open_topic(self, name: str, path: str) -> None:
         settings = self._load_settings(name, path)
@@ -188,7 +201,7 @@ class Broker:
         """Raises: NoSuchTopic."""
         topic = self.topics.get(name)
         if topic is None:
-            raise NoSuchTopic(f"there is no topic {name}")
+            raise self.unopened.get(name) or NoSuchTopic(f"there is no topic {name}")
         if topic.deleted:
             raise NoSuchTopic(f"{name} is being deleted")
         return topic
@@ -196,10 +209,12 @@ class Broker:
     def topic_or_new(self, name: str) -> Topic:
         """The topic, created in memory when it is not there. Assumes a checked name.
 
-        Raises: TooManyTopics, NoSuchTopic (it is being deleted).
+        Raises: TooManyTopics, NoSuchTopic (it is being deleted), StorageFailed (it could not be opened).
         """
         topic = self.topics.get(name)
         if topic is None:
+            if name in self.unopened:
+                raise self.unopened[name]
             return self._new_topic(name, TopicSettings())
         if topic.deleted:
             raise NoSuchTopic(f"{name} is being deleted")
@@ -341,6 +356,15 @@ class Broker:
             names = [pattern] if pattern in self.topics else []
         return [topic for name in names if not (topic := self.topics[name]).deleted]
 
+    def describe(self, pattern: str | None) -> list[dict[str, Any]]:
+        """The JSON objects of TOPICS, those that could not be opened among them. Raises: BadName."""
+        described = {topic.name: topic.describe() for topic in self.matching(pattern)}
+        wanted = TopicPattern(pattern).matches if pattern is not None and is_pattern(pattern) else None
+        for name, error in self.unopened.items():
+            if pattern in (None, name) or (wanted is not None and wanted(name)):
+                described[name] = unopened_topic(name, str(error))
+        return [described[name] for name in sorted(described)]
+
     # -- time
 
     def _arm(self, topic: Topic, consumer: Consumer, at: float) -> None:
@@ -401,7 +425,7 @@ class Broker:
             "error_total": metrics.error_total,
             "rss_bytes": self._rss_bytes(),
             "disk_free_bytes": free,
-            "topics": [topic.describe() for topic in self.matching(None)],
+            "topics": self.describe(None),
         }
 
     # -- ending

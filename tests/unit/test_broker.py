@@ -7,7 +7,15 @@ import logging
 import pytest
 
 from tests.support.broker_rig import DIR, BrokerRig
-from toymq_py.errors import DataDirectoryError, NoSuchConsumer, NoSuchTopic, OutOfRange, TooManyConsumers, TooManyTopics
+from toymq_py.errors import (
+    DataDirectoryError,
+    NoSuchConsumer,
+    NoSuchTopic,
+    OutOfRange,
+    StorageFailed,
+    TooManyConsumers,
+    TooManyTopics,
+)
 from toymq_py.model import Start
 from toymq_py.storage import offsets
 from toymq_py.storage.batch import CommitState
@@ -35,27 +43,58 @@ def test_what_is_left_of_deleted_topics_goes_and_strangers_stay() -> None:
     assert f"{DIR}/topics/lost+found/" in left
 
 
-def test_settings_that_cannot_be_read_stop_the_start_and_are_named() -> None:
+@pytest.mark.parametrize("data", [b"{", b"[]", b'{"colour": 1}', b'{"visibility": -1}', b"\xff"])
+def test_settings_that_cannot_be_read_close_that_topic_alone(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
     rig = BrokerRig()
     rig.publish("t", b"x")
-    for data in (b"{", b"[]", b'{"colour": 1}', b'{"visibility": -1}', b"\xff"):
-        rig.put("topics/t/topic.json", data)
-        with pytest.raises(DataDirectoryError, match=r"topics/t/topic\.json"):
-            rig.reopen()
+    rig.publish("other", b"x")
+    rig.put("topics/t/topic.json", data)
+    rig.reopen()
+    assert "topics/t/topic.json" in caplog.text
+    with pytest.raises(StorageFailed, match=r"topic\.json"):
+        rig.publish("t", b"y")
+    with pytest.raises(StorageFailed):
+        rig.broker.topic("t")
+    assert rig.change("create", "t") == "STORAGE_FAILED"
+    assert rig.publish("other", b"y")[0].first_id == 1
+    assert [(found["topic"], found["state"]) for found in rig.broker.describe(None)] == [("other", "ok"), ("t", "failed")]
+    assert [found["topic"] for found in rig.broker.describe("t*"[:1])] == ["t"]
+    assert [found["topic"] for found in rig.broker.describe("*")] == ["other", "t"]
     rig.put("topics/t/topic.json", b'{"visibility": 5}')
     rig.reopen()
-    assert rig.broker.topic("t").settings.visibility == 5, "and the directory's lock was given back each time"
+    assert rig.broker.topic("t").settings.visibility == 5, "mended, and nothing was lost"
+    assert rig.broker.topic("t").log.committed_id == 1
+
+
+def test_strict_recovery_does_not_start_without_a_topic() -> None:
+    rig = BrokerRig(strict_recovery=True)
+    rig.publish("t", b"x")
+    rig.put("topics/t/topic.json", b"{")
+    with pytest.raises(DataDirectoryError, match=r"topics/t/topic\.json"):
+        rig.reopen()
+
+
+def test_a_log_that_the_disk_refuses_closes_that_topic_alone() -> None:
+    rig = BrokerRig()
+    rig.publish("t", b"x")
+    rig.publish("other", b"x")
+    rig.disk = rig.disk.kill()
+    rig.disk.fail("pread", 1, errno.EIO, sticky=True, path="/t/")
+    rig._start()
+    assert list(rig.broker.topics) == ["other"]
+    assert rig.broker.stats()["topics"][1]["problem"].startswith("t could not be opened")
+    rig.reopen()
+    assert rig.broker.topic("t").log.committed_id == 1
 
 
 def test_a_directory_that_cannot_be_opened() -> None:
     rig = BrokerRig()
     rig.publish("t", b"x")
-    rig.disk.fail("listdir", 1, errno.EIO, path="topics/t")
     after = rig.disk.kill()
     after.fail("listdir", 1, errno.EIO, path="topics")
     with pytest.raises(DataDirectoryError, match="cannot open"):
         BrokerRig(disk=after)
-    assert BrokerRig(disk=after).broker.topic("t").log.committed_id == 1
+    assert BrokerRig(disk=after).broker.topic("t").log.committed_id == 1, "the lock was given back"
     after = after.kill()
     after.fail("mkdir", 1, errno.EROFS)
     with pytest.raises(DataDirectoryError, match="cannot make"):

@@ -161,7 +161,7 @@ class Handler:
                 self._stored(topic.flush_offsets)
             case Topics():
                 pattern = command.pattern
-                self._replies.in_turn(lambda: _json([topic.describe() for topic in self._broker.matching(pattern)]))
+                self._replies.in_turn(lambda: _json(self._broker.describe(pattern)))
             case Describe():
                 described = self._broker.topic(command.topic)
                 self._replies.in_turn(lambda: _json(_living(described).describe()))

@@ -677,6 +677,15 @@ class Topic:
         self.log.close()
 
 
+def unopened_topic(name: str, reason: str) -> dict[str, Any]:
+    """The JSON object of a topic whose files could not be read."""
+    return {
+        "topic": name, "first_id": 0, "next_id": 0, "messages": 0, "bytes": 0, "segments": 0, "state": "failed",
+        "settings": {}, "consumers": [], "expired_total": 0, "dead_lettered_total": 0, "dropped_total": 0, "lost": 0,
+        "problem": reason,
+    }  # fmt: skip
+
+
 def _fit(run: Records, start: int, count: int, max_bytes: int) -> tuple[int, int]:
     """(row after the last that fits, bytes): as many rows as ``max_bytes`` allows, at least one."""
     stop = start + count
