@@ -460,12 +460,15 @@ class Subscriber:
 
 def run(seed: int, plan: Plan = Plan()) -> tuple[list[Event], Verdict]:
     """Everything that happens in the world of a seed, and whether the promises were kept."""
-    logging.getLogger("toymq_py").setLevel(logging.CRITICAL + 1)
+    logger = logging.getLogger("toymq_py")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
     world = World(seed, plan)
     try:
         world.loop.run_until_complete(world.run())
     finally:
         world.loop.close()
+        logger.setLevel(level)
     # A flush begins 100 ms after an ack and takes a few turns of the simulated disk.
     return world.events, check(world.events, ack_window_ns=250_000_000)
 
