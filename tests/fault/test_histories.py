@@ -246,6 +246,11 @@ def test_nothing_acknowledged_is_lost_in_many_histories() -> None:
         run_history(seed)
 
 
+def test_a_sync_and_the_cut_after_it_fail() -> None:
+    """The next process answered DUP for what only the page cache held, and the power went."""
+    run_history(49_184)
+
+
 def test_the_same_seed_is_the_same_history() -> None:
     assert run_history(4711) == run_history(4711)
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from toymq_py.errors import DamagedData
 from toymq_py.model import IdRange
-from toymq_py.storage.fs import FileSystem
+from toymq_py.storage.fs import File, FileSystem, write_all
 from toymq_py.storage.record import Columns, scan
 from toymq_py.storage.segment import WINDOW_BYTES, Damage, Segment, load_sidecar, parse_segment_name, scan_segment
 
@@ -74,7 +74,7 @@ def recover_log(
         elif not found.segments and base_id > first_id:
             first_id = base_id  # retention on a full disk removes what the offsets could not be told about
         if last:
-            segment = _open_active(fs, path, base_id, found, active_keys)
+            segment = _open_active(fs, path, base_id, next_id, found, active_keys)
         else:
             segment = _open_sealed(fs, path, base_id, names[at + 1], found)
         found.segments.append(segment)
@@ -148,9 +148,9 @@ def _open_sealed(fs: FileSystem, path: str, base_id: int, next_base_id: int, fou
 
 
 def _open_active(
-    fs: FileSystem, path: str, base_id: int, found: RecoveredLog, keys: list[KeyRun]
+    fs: FileSystem, path: str, base_id: int, synced_id: int, found: RecoveredLog, keys: list[KeyRun]
 ) -> Segment:
-    """Steps 4 to 6."""
+    """Steps 4 to 6. ``synced_id``: records below were on stable storage when the offsets were written."""
     name = f"{path}/{base_id:020d}.log"
 
     def visit(_position: int, first_id: int, columns: Columns) -> None:
@@ -165,16 +165,28 @@ def _open_active(
         logger.warning("%s: cut a torn tail of %d bytes behind record %d (never acknowledged)",
                        name, result.torn_bytes, segment.next_id - 1)  # fmt: skip
     # What a killed process had written but not synced reads as well as the rest, and from now on counts as committed: a
-    # retry of its key would be answered DUP. So it is synced first, and so are the names.
+    # retry of its key would be answered DUP. So it is synced first, and so are the names. It is written again before: pages
+    # whose sync failed are clean in the cache and not on the disk, and a second sync would not write them.
     file = fs.open(name)
     try:
         if result.torn_bytes:
             file.truncate(segment.end)
+        if synced_id < segment.next_id:
+            _write_again(file, segment.seek_id(synced_id)[1] if synced_id > base_id else 0, segment.end)
         file.sync()
     finally:
         file.close()
     fs.sync_dir(path)
     return segment
+
+
+def _write_again(file: File, start: int, end: int) -> None:
+    while start < end:
+        data = file.pread(min(WINDOW_BYTES, end - start), start)
+        if not data:
+            return
+        write_all(file, data, start)
+        start += len(data)
 
 
 def _report(segment: Segment) -> None:

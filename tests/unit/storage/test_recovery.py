@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.log_rig import LogRig
 from tests.support.logs import PATH, disk_with, ids_of, recover, some_frames
-from toymq_py.errors import DamagedData
+from toymq_py.errors import DamagedData, StorageFailed
 from toymq_py.storage.record import encode_frame
 from toymq_py.storage.recovery import recover_log
 from toymq_py.storage.segment import segment_name
@@ -161,6 +161,28 @@ def test_keys_behind_a_gap_are_found() -> None:
     assert found.lost == [(3, 3)]
     ids = [first_id + row for first_id, run in found.keys for row in range(len(run))]
     assert ids == [n for n in range(20) if n != 3]
+
+
+def test_what_a_failed_sync_left_in_the_cache_reaches_the_disk_when_it_could_not_be_cut_off() -> None:
+    """Its pages are clean in the cache, so a sync alone would not write them. Seed 49184 of tests/fault/test_histories.py."""
+    rig = LogRig()
+    rig.publish(b"synced")
+    rig.disk.fail("sync", 1, errno.EIO, path=".log")
+    rig.disk.fail("truncate", 1, errno.EIO, path=".log")
+    unknown = rig.append(b"unknown")[0].commit
+    rig.loop.drain()
+    assert isinstance(unknown.error, StorageFailed)
+    disk = rig.disk.kill()
+    assert recover(disk).next_id == 2, "the page cache shows it"
+    for seed in range(20):
+        assert recover(disk.peek_crash(random.Random(seed))).next_id == 2, "what was read back stays"
+
+
+def test_what_the_offsets_know_to_be_synced_is_not_written_again() -> None:
+    disk = disk_with({0: b"".join(some_frames(3))})
+    disk.trace.clear()
+    recover_log(disk, PATH, next_id=3)
+    assert not [op for op, *_ in disk.trace if op == "pwrite"]
 
 
 def test_a_disk_that_cannot_be_mended_stops_the_start() -> None:
