@@ -1,7 +1,11 @@
 """Whether a history keeps the promises. Contract: reliability.md, in Jepsen's words.
 
-Pure: events in, a verdict out. What it may assume: events are in the order of ``t_ns``; consumers begin at the first message;
-the history ends with "drained" when consumers were given the time to see everything.
+Pure: events in, a verdict out. What it may assume: events are in the order of ``t_ns``; a "kill" or "stop" stands behind what
+it ended and before the next "start"; consumers begin at the first message; the history ends with "drained" when consumers were
+given the time to see everything.
+
+A client reads what a killed broker had sent after the kill is written down. So which life of the broker an event belongs to is
+told by its connection's "connect", not by its time.
 """
 
 from collections import Counter, defaultdict
@@ -53,23 +57,35 @@ class Verdict:
 class Checker:
     """Fed with events in order; ``verdict`` at the end."""
 
-    def __init__(self, *, ack_window_ns: int = ACK_WINDOW_NS) -> None:
-        """``ack_window_ns``: how long before a kill an ack may have been answered and still be lost."""
+    def __init__(self, *, ack_window_ns: int = ACK_WINDOW_NS, keys_end_with_acks: bool = False) -> None:
+        """
+        Args:
+            ack_window_ns: how long before a kill an ack may have been answered and still be lost.
+            keys_end_with_acks: what everybody acked was kept so shortly that its key may be forgotten (delivery.md: a hit
+                below the first retained id is none).
+        """
         self._ack_window_ns = ack_window_ns
+        self._keys_end_with_acks = keys_end_with_acks
         self._verdict = Verdict()
         self._attempts: dict[tuple[str, str], list[Event]] = defaultdict(list)  # by topic and key
-        self._ids: dict[tuple[str, str], Event] = {}  # topic and key to the first answer with an id
+        self._ids: dict[tuple[str, str], list[Event]] = defaultdict(list)  # by topic and key: what first told each id
+        self._owner: dict[Message, Event] = {}  # what first told the id's key
+        self._renamed: list[tuple[Event, Event]] = []  # what told a key's id, and what told another one
         self._accepted: dict[Message, Event] = {}
-        self._owner: dict[Message, tuple[str, str]] = {}  # id to topic and key
         self._consumers: dict[tuple[str, str], Event] = {}  # topic and consumer
         self._deliveries: dict[tuple[str, str, int], list[Event]] = defaultdict(list)
         self._acks: dict[tuple[str, str, int], Event] = {}
-        self._kills: list[int] = []
+        self._acks_sent: dict[tuple[str, str, int], int] = {}
+        self._ends: list[tuple[int, bool]] = []  # when each life of the broker ended, and whether it was killed
+        self._excused: list[tuple[int, int]] = []  # when it was stopped, or its disk was full: no flush could end
+        self._excuse_began: dict[str, int] = {}
+        self._life_of: dict[str, int] = {}  # connection to the number of the life that it spoke to
         self._last_published: dict[tuple[str, str], Event] = {}
         self._last_fresh: dict[tuple[str, str, str], Event] = {}
         self._drained = False
 
     def feed(self, event: Event) -> None:
+        self._life_of.setdefault(event.process, len(self._ends))
         match event.op:
             case "pub":
                 self._published(event)
@@ -82,7 +98,14 @@ class Checker:
                     self._consumers.setdefault((event.topic, event.consumer), event)
             case "kill":
                 self._verdict.kills += 1
-                self._kills.append(event.t_ns)
+                self._ends.append((event.t_ns, True))
+            case "stop":
+                self._ends.append((event.t_ns, False))
+            case "pause" | "full":
+                self._excuse_began[event.op] = event.t_ns
+            case "resume" | "free":
+                began = self._excuse_began.pop({"resume": "pause", "free": "full"}[event.op], event.t_ns)
+                self._excused.append((began, event.t_ns))
             case "drained":
                 self._drained = True
             case _:
@@ -100,15 +123,10 @@ class Checker:
             self._verdict.attempted += 1
         if event.result not in ("ok", "dup") or event.id is None:
             return
-        first = self._ids.setdefault((event.topic, event.key), event)
-        if first is event:
+        if (event.topic, event.id) not in self._accepted:
+            self._accepted[event.topic, event.id] = event
             self._verdict.acknowledged += 1
-        elif first.id != event.id:
-            self._broken("one key was given two ids", first, event)
-        owner = self._owner.setdefault((event.topic, event.id), (event.topic, event.key))
-        if owner != (event.topic, event.key):
-            self._broken("one id was given to two keys", self._attempts[owner][-1], event)
-        self._accepted.setdefault((event.topic, event.id), event)
+        self._identify(event)
         if event.result == "ok":
             last = self._last_published.get((event.process, event.topic))
             if last is not None and last.id is not None and event.id <= last.id:
@@ -120,6 +138,7 @@ class Checker:
         assert event.consumer is not None
         assert event.id is not None
         self._verdict.delivered += 1
+        self._identify(event)
         message = (event.topic, event.consumer, event.id)
         before = self._deliveries[message]
         if before:
@@ -132,30 +151,69 @@ class Checker:
                 self._broken("first deliveries of one connection do not ascend", last, event)
             self._last_fresh[session] = event
 
+    def _identify(self, event: Event) -> None:
+        """One key, one id, and the other way round, whoever tells it."""
+        assert event.topic is not None
+        assert event.id is not None
+        told = self._ids[event.topic, event.key or ""]
+        if all(before.id != event.id for before in told):
+            if told:
+                self._renamed.append((told[-1], event))
+            told.append(event)
+        owner = self._owner.setdefault((event.topic, event.id), event)
+        if owner.key != event.key:
+            self._broken("one id was given to two keys", owner, event)
+
+    def _may_be_forgotten(self, told: Event, by: Event) -> bool:
+        """Whether everybody had tried to ack the message then; acks are known only when they are answered."""
+        acks = [
+            self._acks_sent.get((told.topic or "", consumer, told.id or 0))
+            for of, consumer in self._consumers
+            if of == told.topic
+        ]
+        return self._keys_end_with_acks and all(sent_ns is not None and sent_ns <= by.t_ns for sent_ns in acks)
+
     def _again(self, message: tuple[str, str, int], before: Event, event: Event) -> None:
         """A redelivery: why was it allowed?"""
         assert event.attempt is not None
         assert before.attempt is not None
+        life, life_before = self._life_of[event.process], self._life_of[before.process]
         ack = self._acks.get(message)
-        killed = [kill for kill in self._kills if kill >= before.t_ns]
         if ack is not None and ack.sync:
             self._broken("an acked message was delivered again although its ack was on the disk", before, ack, event)
         elif ack is not None:
-            if any(ack.t_ns <= kill <= ack.t_ns + self._ack_window_ns for kill in self._kills):
+            if self._may_be_lost(ack, life):
                 del self._acks[message]
                 self._verdict.duplicated["its ack was lost in a kill window"] += 1
             else:
                 self._broken("an acked message was delivered again", before, ack, event)
-        elif killed:
-            self._verdict.duplicated["the broker was killed before it was acked"] += 1
+        elif life > life_before:
+            self._verdict.duplicated["the broker ended before it was acked"] += 1
         else:
             self._verdict.duplicated["it was not acked: visibility, nack or a lost connection"] += 1
-        if event.attempt <= before.attempt and not killed:
+        if event.attempt <= before.attempt and not any(killed for _, killed in self._ends[life_before:life]):
             self._broken("attempts fell", before, event)
 
+    def _may_be_lost(self, ack: Event, life: int) -> bool:
+        """Whether the life that answered the ack was killed before the ack's flush had to be done."""
+        answered_by = self._life_of[ack.process]
+        if answered_by >= life:
+            return False
+        end_ns, killed = self._ends[answered_by]
+        began = self._excuse_began.values()
+        excused = sum(
+            max(0, min(until, end_ns) - max(since, ack.t_ns))
+            for since, until in [*self._excused, *((since, end_ns) for since in began)]
+        )
+        return killed and end_ns - ack.t_ns - excused <= self._ack_window_ns
+
     def _acked(self, event: Event) -> None:
-        if event.result == "ok" and event.topic is not None and event.consumer is not None and event.id is not None:
-            message = (event.topic, event.consumer, event.id)
+        assert event.topic is not None
+        assert event.consumer is not None
+        assert event.id is not None
+        message = (event.topic, event.consumer, event.id)
+        self._acks_sent.setdefault(message, event.t_ns if event.sent_ns is None else event.sent_ns)
+        if event.result == "ok":
             if message not in self._acks:
                 self._verdict.acked += 1
             self._acks[message] = event
@@ -163,10 +221,13 @@ class Checker:
     def verdict(self) -> Verdict:
         """The counts and everything that was broken."""
         verdict = self._verdict
+        for told, otherwise in self._renamed:
+            if not self._may_be_forgotten(told, otherwise):
+                self._broken("one key was given two ids", told, otherwise)
         appeared = {(topic, seen[0].key or ""): seen[0] for (topic, _, _), seen in self._deliveries.items()}
         for owner, attempts in self._attempts.items():
             shown = appeared.get(owner)
-            if shown is None or owner in self._ids:
+            if shown is None or any(attempt.result in ("ok", "dup") for attempt in attempts):
                 continue
             if all(attempt.result == "err" for attempt in attempts):
                 verdict.unexpected += 1
@@ -191,10 +252,6 @@ class Checker:
                 self._broken("a message came that nobody published", event)
             elif all(attempt.digest != event.digest for attempt in attempts):
                 self._broken("a message was changed", attempts[0], event)
-            elif self._owner.setdefault((event.topic, event.id), key) != key:
-                self._broken("one id came with two keys", seen[0], event)
-            elif self._ids.setdefault(key, event).id != event.id:
-                self._broken("one key was given two ids", self._ids[key], event)
 
     def _find_lost(self) -> None:
         for (topic, msg_id), accepted in self._accepted.items():
@@ -205,9 +262,9 @@ class Checker:
                     self._broken(f"an acknowledged message never came to {consumer}", accepted, subscribed)
 
 
-def check(events: Iterable[Event], *, ack_window_ns: int = ACK_WINDOW_NS) -> Verdict:
-    """The verdict on a whole history."""
-    checker = Checker(ack_window_ns=ack_window_ns)
+def check(events: Iterable[Event], *, ack_window_ns: int = ACK_WINDOW_NS, keys_end_with_acks: bool = False) -> Verdict:
+    """The verdict on a whole history; the options are those of ``Checker``."""
+    checker = Checker(ack_window_ns=ack_window_ns, keys_end_with_acks=keys_end_with_acks)
     for event in events:
         checker.feed(event)
     return checker.verdict()

@@ -5,14 +5,17 @@ Owns the form and its reading and writing; knows neither brokers nor invariants.
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from toymq_py.errors import DamagedData
 
-Op = Literal["pub", "deliver", "ack", "sub", "kill", "stop", "start", "pause", "cut", "drained"]
+Op = Literal[
+    "connect", "pub", "sub", "deliver", "ack",
+    "start", "kill", "stop", "pause", "resume", "full", "free", "cut", "clock", "drained",
+]  # fmt: skip
 Result = Literal["ok", "dup", "err", "unknown"]
 
 
@@ -20,9 +23,10 @@ Result = Literal["ok", "dup", "err", "unknown"]
 class Event:
     """One operation, written when its outcome is known.
 
-    ``process`` is who did it, ``name.n`` for the n-th connection of a client. ``result`` "unknown": the connection was lost
-    before the answer. A delivery is "ok"; an ack that the broker answered is "ok". ``sync``: the ack asked for the disk.
-    ``sent_ns``: when a publish or an ack was sent. "drained" ends a history whose consumers have seen all there is.
+    ``process`` is who did it, ``name.n`` for the n-th connection of a client, which begins with a "connect". ``result``
+    "unknown": the connection was lost before the answer. A delivery is "ok"; an ack that the broker answered is "ok".
+    ``sync``: the ack asked for the disk. ``sent_ns``: when a publish or an ack was sent. From "pause" to "resume" the broker
+    was stopped, from "full" to "free" its disk took no more. "drained" ends a history whose consumers have seen all there is.
     """
 
     t_ns: int
@@ -70,6 +74,19 @@ def read(path: Path) -> Iterator[Event]:
         for number, line in enumerate(lines, 1):
             if line.strip():
                 yield parse(line, number)
+
+
+class Recorder:
+    """Stamps events and hands them on, in order."""
+
+    def __init__(self, now_ns: Callable[[], int], sink: Callable[[Event], object]) -> None:
+        """``now_ns`` must never fall: the order of a history is that of its stamps."""
+        self.now_ns = now_ns
+        self._sink = sink
+
+    def __call__(self, process: str, op: Op, result: Result = "ok", **rest: Any) -> None:
+        """Record an event of now; ``rest`` are the other fields of ``Event``."""
+        self._sink(Event(self.now_ns(), process, op, result, **rest))
 
 
 def write(path: Path, events: Iterable[Event]) -> None:

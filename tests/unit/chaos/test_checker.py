@@ -76,7 +76,7 @@ def added(event: Event) -> Callable[[list[Event]], list[Event]]:
         (added(deliver(70, 0, attempt=2)), "an acked message was delivered again although its ack was on the disk"),
         (added(deliver(170, 0, attempt=2)), "an acked message was delivered again although its ack was on the disk"),
         (lambda events: [*events, ack(70, 4), deliver(71, 4, attempt=3)], "an acked message was delivered again"),
-        (added(deliver(70, 4, attempt=2)), "attempts fell"),
+        (added(deliver(70, 4, attempt=2, process="c.3")), "attempts fell"),
         (added(pub(70, 1, msg_id=9, process="p.9")), "one key was given two ids"),
         (added(pub(70, 9, msg_id=1, process="p.9")), "one id was given to two keys"),
         (added(deliver(70, 1, msg_id=9, process="c.9")), "one key was given two ids"),

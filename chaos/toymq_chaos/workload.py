@@ -1,0 +1,279 @@
+"""Clients that publish and consume, behave badly, and write down what they saw. Contract: reliability.md.
+
+They know neither where they run nor who kills the broker: a ``World`` gives them connections. The same clients work under the
+chaos harness (``experiment``) and in the deterministic simulation.
+"""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from toymq_chaos.history import Recorder, Result, digest_of
+from toymq_py.protocol import (
+    Ack,
+    ClientConnection,
+    ClosedPush,
+    Command,
+    DupReply,
+    ErrReply,
+    MessagePush,
+    Nack,
+    OkReply,
+    Publish,
+    Reply,
+    Subscribe,
+    encode_command,
+)
+
+Message = tuple[str, str, bytes]
+"""Topic, key, payload."""
+
+
+class World(Protocol):
+    """Where clients live."""
+
+    recorder: Recorder
+    calm: bool
+    """The faults are over: clients behave from here on."""
+
+    async def connect(self, client: "Client") -> None:
+        """Connect it to the broker; waits for as long as there is none."""
+
+    def subscribed(self, topic: str, consumer: str) -> None:
+        """A consumer exists now."""
+
+    async def ready(self) -> None:
+        """Until every consumer exists: what retention took before one was made is none of its business."""
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """How often clients misbehave: chances per delivery, and per time that a client finds something to read."""
+
+    forget: float = 0.1
+    """Never ack a delivery."""
+    nack: float = 0.1
+    sync: float = 0.1
+    """Ack with ``sync=1``."""
+    leave: float = 0.02
+    """Cut the connection."""
+    stop_reading: float = 0.05
+    stop_reading_s: float = 1.0
+    """At most."""
+    cut_frame: float = 0.0
+    """Send the beginning of a PUB and cut the connection."""
+    rate: float = 0.0
+    """Messages a second and publisher; 0 for as many as the windows let through."""
+
+
+class Client(asyncio.Protocol):
+    """One connection; what it hears, in order. ``name`` is the ``process`` of its events."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.lost = False
+        self.transport: asyncio.Transport
+        self._wire = ClientConnection()
+        self._something = asyncio.Event()
+        self.heard: deque[Reply] = deque()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._wire.receive_data(data)
+        self.heard += self._wire.next_replies()
+        self._something.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True
+        self._something.set()
+
+    def send(self, command: Command) -> None:
+        self.transport.write(encode_command(command))
+
+    async def something(self, timeout_s: float = 60.0) -> None:
+        """Until a reply, a push or the end of the connection."""
+        if not self.heard and not self.lost:
+            self._something.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._something.wait()
+
+
+class Publisher:
+    """Publishes its messages in order, several in flight, each under a key of its own; repeats what was not answered OK."""
+
+    def __init__(self, world: World, name: str, rng: random.Random, messages: Iterator[Message], habits: Habits) -> None:
+        """``messages`` are drawn only as they are sent; the publisher ends when there are no more and all are published."""
+        self._world = world
+        self._name = name
+        self._rng = rng
+        self._messages = messages
+        self._habits = habits
+        self._again: deque[Message] = deque()
+        self._next_message: Message | None = None
+
+    async def run(self) -> None:
+        await self._world.ready()
+        connection = 0
+        while self._peek() is not None:
+            connection += 1
+            client = Client(f"{self._name}.{connection}")
+            await self._world.connect(client)
+            await self._use(client)
+            client.transport.abort()
+
+    def _peek(self) -> Message | None:
+        if self._again:
+            return self._again[0]
+        if self._next_message is None:
+            self._next_message = next(self._messages, None)
+        return self._next_message
+
+    def _pop(self) -> Message:
+        message = self._peek()
+        assert message is not None
+        if self._again:
+            self._again.popleft()
+        else:
+            self._next_message = None
+        return message
+
+    def _note(
+        self, client: Client, message: Message, sent_ns: int, result: Result, msg_id: int | None, note: str | None
+    ) -> None:
+        topic, key, payload = message
+        self._world.recorder(
+            client.name, "pub", result, topic=topic, key=key, digest=digest_of(payload), id=msg_id, sent_ns=sent_ns, note=note
+        )
+
+    async def _use(self, client: Client) -> None:
+        habits, rng = self._habits, self._rng
+        window = rng.choice((1, 4, 30))
+        flying: deque[tuple[Message, int]] = deque()
+        refused: list[Message] = []
+        while not client.lost and (flying or self._peek() is not None):
+            cut = not self._world.calm and habits.cut_frame > 0 and rng.random() < habits.cut_frame
+            while len(flying) < window and self._peek() is not None:
+                topic, key, payload = message = self._pop()
+                frame = encode_command(Publish(topic, [key.encode()], [payload]))
+                flying.append((message, self._world.recorder.now_ns()))
+                if cut:
+                    client.transport.write(frame[: rng.randrange(1, len(frame))])
+                    client.transport.close()
+                    client.lost = True
+                    break
+                client.transport.write(frame)
+            if not cut:
+                await client.something()
+            while client.heard and flying:
+                reply = client.heard.popleft()
+                message, sent_ns = flying.popleft()
+                if isinstance(reply, OkReply):
+                    self._note(client, message, sent_ns, "ok", reply.value, None)
+                elif isinstance(reply, DupReply):
+                    self._note(client, message, sent_ns, "dup", reply.msg_id, None)
+                else:
+                    assert isinstance(reply, ErrReply)
+                    result: Result = "unknown" if reply.code == "STORAGE_FAILED" else "err"
+                    self._note(client, message, sent_ns, result, None, reply.code)
+                    refused.append(message)
+            if refused and not flying:
+                break
+            if habits.rate and not flying and not cut:
+                await asyncio.sleep(window / habits.rate)
+        for message, sent_ns in flying:
+            self._note(client, message, sent_ns, "unknown", None, None)
+        self._again.extendleft(reversed([*refused, *(message for message, _ in flying)]))
+        if refused:
+            await asyncio.sleep(0.05)
+
+
+class Subscriber:
+    """Consumes for ever: acks most, gives back some, forgets some, cuts its connection, stops reading."""
+
+    def __init__(
+        self, world: World, name: str, rng: random.Random, topic: str, consumer: str, habits: Habits
+    ) -> None:
+        self._world = world
+        self._name = name
+        self._rng = rng
+        self._topic = topic
+        self._consumer = consumer
+        self._habits = habits
+
+    async def run(self) -> None:
+        connection = 0
+        while True:
+            connection += 1
+            client = Client(f"{self._name}.{connection}")
+            await self._world.connect(client)
+            asked: deque[tuple[str, int, bool, int]] = deque([("sub", 0, False, 0)])
+            try:
+                await self._use(client, asked)
+            finally:
+                client.transport.abort()
+                for what, msg_id, sync, sent_ns in asked:
+                    if what == "ack":
+                        self._acked(client, "unknown", msg_id, sync, sent_ns)
+
+    async def _use(self, client: Client, asked: deque[tuple[str, int, bool, int]]) -> None:
+        """``asked``: what was sent and not answered yet: verb, message, ``sync`` and when."""
+        world, habits, rng = self._world, self._habits, self._rng
+        client.send(Subscribe(self._topic, self._consumer, window=rng.choice((1, 5, 100))))
+        while not client.lost:
+            await client.something()
+            while client.heard:
+                reply = client.heard.popleft()
+                if isinstance(reply, ClosedPush):
+                    return
+                if not isinstance(reply, MessagePush):
+                    self._answered(client, reply, *asked.popleft())
+                    continue
+                world.recorder(
+                    client.name, "deliver", topic=self._topic, consumer=self._consumer, key=reply.key.decode(),
+                    digest=digest_of(reply.payload), id=reply.msg_id, attempt=reply.attempt,
+                )  # fmt: skip
+                asked += self._handle(client, reply.msg_id)
+            if not world.calm and rng.random() < habits.leave:
+                return
+            if not world.calm and rng.random() < habits.stop_reading:
+                client.transport.pause_reading()
+                await asyncio.sleep(habits.stop_reading_s * rng.random())
+                client.transport.resume_reading()
+
+    def _handle(self, client: Client, msg_id: int) -> list[tuple[str, int, bool, int]]:
+        """What to do with a delivery; returns the answers to expect."""
+        habits = self._habits
+        chance = 1.0 if self._world.calm else self._rng.random()
+        ids = ((msg_id, msg_id),)
+        now_ns = self._world.recorder.now_ns()
+        if chance < habits.forget:
+            return []
+        if chance < habits.forget + habits.nack:
+            client.send(Nack(self._topic, self._consumer, ids, delay_ms=self._rng.choice((0, 50))))
+            return [("nack", msg_id, False, now_ns)]
+        sync = chance < habits.forget + habits.nack + habits.sync
+        client.send(Ack(self._topic, self._consumer, ids, sync))
+        return [("ack", msg_id, sync, now_ns)]
+
+    def _answered(self, client: Client, reply: Reply, what: str, msg_id: int, sync: bool, sent_ns: int) -> None:
+        if what == "sub":
+            if isinstance(reply, OkReply):
+                self._world.recorder(client.name, "sub", topic=self._topic, consumer=self._consumer)
+                self._world.subscribed(self._topic, self._consumer)
+        elif what == "ack":
+            taken = isinstance(reply, OkReply) and reply.value == 1
+            self._acked(client, "ok" if taken else "err", msg_id, sync, sent_ns)
+
+    def _acked(self, client: Client, result: Result, msg_id: int, sync: bool, sent_ns: int) -> None:
+        self._world.recorder(
+            client.name, "ack", result, topic=self._topic, consumer=self._consumer, id=msg_id, sync=sync or None,
+            sent_ns=sent_ns,
+        )  # fmt: skip
