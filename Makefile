@@ -1,6 +1,6 @@
 # Needs make and Python 3.11 or newer; everything else goes into .venv. "make" alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-all simulate torture check lint types imports coverage clean
+.PHONY: help setup run demo test test-all simulate chaos torture check lint types imports coverage clean
 
 BIN := .venv/bin
 READY := .venv/.stamp
@@ -41,6 +41,9 @@ test-all: ## run the tests on every Python from 3.11 to 3.14 that is here, and n
 
 simulate: $(READY) ## run worlds from seeds: make simulate SEEDS=5000 FROM=0
 	$(BIN)/python -m tests.simulation --seeds "$(or $(SEEDS),1000)" --from "$(or $(FROM),0)"
+
+chaos: $(READY) ## break a real broker for a while, check what its clients saw: make chaos DURATION=90s SEED=1
+	$(BIN)/toymq-chaos run --duration "$(or $(DURATION),90s)" $(if $(SEED),--seed $(SEED)) $(if $(OUT),--out $(OUT))
 
 torture: $(READY) ## run the tests that take minutes
 	$(BIN)/python -m pytest -m torture

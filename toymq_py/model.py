@@ -1,4 +1,4 @@
-"""Names and their grammar, and the values that pass between the layers.
+"""Names and quantities and their grammar, and the values that pass between the layers.
 
 Contract: protocol.md, "Framing". Knows no bytes on the wire or on disk.
 """
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NewType
 
-from toymq_py.errors import BadArgument, BadName
+from toymq_py.errors import BadArgument, BadName, ConfigError
 
 MsgId = NewType("MsgId", int)
 """Number of a message in its topic, dense, from 0. u64."""
@@ -116,6 +116,37 @@ class Start:
 
 EARLIEST = Start("earliest")
 LATEST = Start("latest")
+
+
+_DURATION_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SIZE_UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_QUANTITY = re.compile(r"(\d{1,19})\s*([A-Za-z]*)\Z", re.ASCII)
+
+
+def parse_duration_ms(text: str) -> int:
+    """``250ms``, ``30s``, ``5m``, ``24h``, ``7d`` or plain milliseconds, as milliseconds.
+
+    Raises: ConfigError when it is none of these, or longer than ten years.
+    """
+    match = _QUANTITY.match(text)
+    unit = match[2] or "ms" if match else ""
+    if match is None or unit not in _DURATION_UNITS_MS:
+        raise ConfigError(f"{text!r} is no duration: write 250ms, 30s, 5m, 24h or 7d")
+    value = int(match[1]) * _DURATION_UNITS_MS[unit]
+    if value > DURATION_MS_MAX:
+        raise ConfigError(f"{text!r} is longer than ten years")
+    return value
+
+
+def parse_size(text: str) -> int:
+    """Bytes, or ``64KiB``, ``64MiB``, ``2GiB``, as bytes.
+
+    Raises: ConfigError.
+    """
+    match = _QUANTITY.match(text)
+    if match is None or match[2] not in _SIZE_UNITS:
+        raise ConfigError(f"{text!r} is no size: write bytes, or 64KiB, 64MiB, 2GiB")
+    return int(match[1]) * _SIZE_UNITS[match[2]]
 
 
 class Records:

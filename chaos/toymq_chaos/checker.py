@@ -8,9 +8,11 @@ A client reads what a killed broker had sent after the kill is written down. So 
 told by its connection's "connect", not by its time.
 """
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from toymq_chaos.history import Event
 
@@ -52,6 +54,16 @@ class Verdict:
     @property
     def ok(self) -> bool:
         return not self.violations
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON; of events only what is set."""
+        found = {name: getattr(self, name) for name in Verdict.__slots__}
+        found["duplicated"] = dict(self.duplicated)
+        found["violations"] = [
+            {"promise": violation.promise, "evidence": [json.loads(event.to_json()) for event in violation.evidence]}
+            for violation in self.violations
+        ]
+        return found
 
 
 class Checker:

@@ -95,7 +95,12 @@ class Client(asyncio.Protocol):
         self._something.set()
 
     def send(self, command: Command) -> None:
-        self.transport.write(encode_command(command))
+        self.write(encode_command(command))
+
+    def write(self, data: bytes) -> None:
+        """Nothing happens on a lost connection."""
+        if not self.transport.is_closing():
+            self.transport.write(data)
 
     async def something(self, timeout_s: float = 60.0) -> None:
         """Until a reply, a push or the end of the connection."""
@@ -165,11 +170,11 @@ class Publisher:
                 frame = encode_command(Publish(topic, [key.encode()], [payload]))
                 flying.append((message, self._world.recorder.now_ns()))
                 if cut:
-                    client.transport.write(frame[: rng.randrange(1, len(frame))])
+                    client.write(frame[: rng.randrange(1, len(frame))])
                     client.transport.close()
                     client.lost = True
                     break
-                client.transport.write(frame)
+                client.write(frame)
             if not cut:
                 await client.something()
             while client.heard and flying:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from toymq_py.config import BrokerOptions, TopicSettings, parse_duration_ms, parse_size
+from toymq_py.config import BrokerOptions, TopicSettings
 from toymq_py.errors import BadArgument, ConfigError
-from toymq_py.model import DURATION_MS_MAX
+from toymq_py.model import DURATION_MS_MAX, parse_duration_ms, parse_size
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from toymq_py.config import BrokerOptions, parse_duration_ms, parse_size
+from toymq_py.config import BrokerOptions
 from toymq_py.errors import ConfigError, DataDirectoryError
+from toymq_py.model import parse_duration_ms, parse_size
 
 DEFAULTS = BrokerOptions()
 

@@ -1,0 +1,180 @@
+"""``toymq-chaos``: run, check, replay. Exit code 0: every promise was kept; 1: one was broken; 2: it could not be tried."""
+
+import asyncio
+import json
+import random
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from toymq_chaos import history
+from toymq_chaos.checker import Checker, Verdict
+from toymq_chaos.experiment import ACK_WINDOW_NS, Experiment, Options, Report
+from toymq_py.errors import ConfigError, LocalError
+from toymq_py.model import parse_duration_ms
+
+
+class Duration(click.ParamType[float]):
+    """``90s``, ``5m``; as seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        try:
+            return parse_duration_ms(value) / 1000
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+
+
+class _OneLineErrors(click.Group):
+    """A ``LocalError`` or ``OSError`` is said in one line on stderr, exit code 2."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except LocalError as error:
+            click.echo(f"toymq-chaos: {error}", err=True)
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            click.echo(f"toymq-chaos: {where}{error.strerror or error}", err=True)
+        raise SystemExit(2)
+
+
+@click.group(cls=_OneLineErrors, context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Break a broker in every way it should survive, and check what its clients saw.
+
+    Starts the toymq beside this Python, kills it with SIGKILL (also inside its own work: commit, roll, seal, flush,
+    retention, recovery), freezes it, cuts connections, fills its disk, sets its clock. Meanwhile clients publish and
+    consume; some of them stop reading, leave, forget to ack. Afterwards the history is held against the promises.
+
+    \b
+        toymq-chaos run --duration 90s
+        toymq-chaos check DIR/history.jsonl
+    """
+
+
+def common(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Options of run and replay."""
+    for option in (
+        click.option("--rate", type=click.FloatRange(1), default=250.0, show_default=True, help="Messages a second, each."),
+        click.option("--consumers", type=click.IntRange(1), default=2, show_default=True, help="Per topic."),
+        click.option("--publishers", type=click.IntRange(1), default=4, show_default=True, help="How many clients publish."),
+        click.option("--out", type=click.Path(path_type=Path), help="Where everything goes; a new folder by default."),
+        click.option("--duration", "duration_s", type=Duration(), default="90s", show_default=True, help="Of the faults."),
+    ):
+        command = option(command)
+    return command
+
+
+@main.command()
+@click.option("--seed", type=int, help="Decides the faults and the clients' habits; a random one by default, and told.")
+@common
+def run(seed: int | None, **values: Any) -> None:
+    """Run a broker under faults, check what its clients saw, draw the timeline."""
+    if seed is None:
+        seed = random.randrange(1_000_000)
+    _run(_options(seed, values), verbose=False)
+
+
+@main.command()
+@click.option("--seed", type=int, required=True, help="Of the run.")
+@common
+def replay(seed: int, **values: Any) -> None:
+    """Run the plan of a seed again: the same faults at the same times. Tells each of them.
+
+    The plan is the same, the machine's timing is not: what depends on microseconds may take a few replays.
+    """
+    options = _options(seed, values)
+    _run(options, verbose=True)
+
+
+@main.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--ack-window", "ack_window_s", type=Duration(), default=f"{ACK_WINDOW_NS // 1_000_000}ms", show_default=True,
+              help="How long before a kill an answered ack may be lost.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="The verdict as JSON.")
+def check(file: Path, ack_window_s: float, as_json: bool) -> None:
+    """Hold a recorded history against the promises."""
+    checker = Checker(ack_window_ns=int(ack_window_s * 1e9))
+    with click.open_file(str(file)) as lines, click.progressbar(
+        length=file.stat().st_size, label="checking", file=sys.stderr
+    ) as bar:  # fmt: skip
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                checker.feed(history.parse(line, number))
+            if number % 1000 == 0:
+                bar.update(len(line) * 1000)
+    verdict = checker.verdict()
+    if as_json:
+        click.echo(json.dumps(verdict.as_dict()))
+    else:
+        _show(verdict)
+    sys.exit(0 if verdict.ok else 1)
+
+
+def _options(seed: int, values: dict[str, Any]) -> Options:
+    out = values.pop("out") or Path(tempfile.mkdtemp(prefix=f"toymq-chaos-{seed}-"))
+    return Options(seed=seed, out=out, **values)
+
+
+def _run(options: Options, *, verbose: bool) -> None:
+    again = f"toymq-chaos replay --seed {options.seed} --duration {options.duration_s:.0f}s"
+    with click.progressbar(
+        length=round(options.duration_s), label=f"seed {options.seed}", file=sys.stderr, hidden=verbose,
+        item_show_func=lambda item: item,
+    ) as bar:  # fmt: skip
+
+        def tell(line: str) -> None:
+            if verbose:
+                click.echo(line)
+
+        def progress(elapsed_s: float) -> None:
+            counts = experiment.report.counts
+            kills = sum(count for what, count in counts.items() if what.startswith("kill"))
+            bar.update(max(0, min(round(elapsed_s), bar.length or 0) - bar.pos), f"{kills} kills")
+
+        experiment = Experiment(options, tell, progress)
+        report = asyncio.run(experiment.run())
+    _show(report.verdict)
+    _show_faults(report)
+    try:
+        from toymq_chaos import timeline
+    except ImportError:
+        click.echo("no picture: matplotlib is not installed (pip install 'toymq_py[plots]')")
+    else:
+        picture = options.out / "timeline.png"
+        timeline.draw(history.read(options.out / "history.jsonl"), picture, again)
+        click.echo(f"picture      {picture}")
+    click.echo(f"history      {options.out / 'history.jsonl'}")
+    if report.ok:
+        click.echo("every promise was kept")
+        return
+    if report.failure is not None:
+        click.echo(report.failure, err=True)
+    click.echo(f"again with: {again}", err=True)
+    sys.exit(1)
+
+
+def _show_faults(report: Report) -> None:
+    for what, count in sorted(report.counts.items()):
+        click.echo(f"{count:>12} {what}")
+    for line in report.not_tried:
+        click.echo(f"   not tried {line}")
+
+
+def _show(verdict: Verdict) -> None:
+    for name in ("attempted", "acknowledged", "recovered", "lost", "unexpected", "delivered", "acked", "kills"):
+        click.echo(f"{name:<12} {getattr(verdict, name)}")
+    click.echo(f"{'duplicated':<12} {sum(verdict.duplicated.values())}")
+    for cause, count in verdict.duplicated.most_common():
+        click.echo(f"{count:>12} {cause}")
+    if verdict.violations:
+        smallest = min(verdict.violations, key=lambda violation: len(violation.evidence))
+        click.echo(f"{len(verdict.violations)} times a promise was broken, for example:\n{smallest}", err=True)

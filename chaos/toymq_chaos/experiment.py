@@ -1,0 +1,298 @@
+"""One run: a broker, clients, a nemesis; a history, a verdict. Contract: reliability.md.
+
+In ``out``: ``history.jsonl``, ``broker.log``, the data directory and, from ``timeline``, a picture.
+"""
+
+import asyncio
+import random
+import shutil
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TextIO
+
+from toymq_chaos import nemesis
+from toymq_chaos.checker import Checker, Verdict
+from toymq_chaos.history import Event, Recorder
+from toymq_chaos.nemesis import Fault, Life
+from toymq_chaos.small_disk import SmallDisk
+from toymq_chaos.supervisor import BrokerFailed, BrokerProcess, find_toymq
+from toymq_chaos.workload import Client, Habits, Message, Publisher, Subscriber
+
+TOPICS = ("alpha", "beta", "gamma")
+PAYLOAD_BYTES = (0, 10, 100, 100, 1000, 1000, 8000)
+VISIBILITY_S = 1.0
+QUIET_S = 2.5
+"""When nothing came for so long, everything has come: longer than the visibility timeout and a redelivery's way."""
+DRAIN_S = 120.0
+"""A broker that is not drained after so long has lost its way."""
+ACK_WINDOW_NS = 1_000_000_000
+"""How long an answered ack may wait for its flush: 100 ms by contract, and two syncs on a machine that has other work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What ``toymq-chaos run`` takes."""
+
+    seed: int
+    duration_s: float
+    out: Path
+    publishers: int = 4
+    consumers: int = 2
+    """Per topic."""
+    rate: float = 250.0
+    """Messages a second and publisher, at most."""
+
+
+@dataclass(slots=True)
+class Report:
+    """What came of it."""
+
+    verdict: Verdict
+    counts: Counter[str] = field(default_factory=Counter)
+    """Faults that were carried out, by kind."""
+    not_tried: list[str] = field(default_factory=list)
+    """Faults that this machine does not allow, with the reason."""
+    failure: str | None = None
+    """The broker ended by itself, did not start, or left a directory that ``toymq verify`` complains of."""
+
+    @property
+    def ok(self) -> bool:
+        return self.failure is None and self.verdict.ok
+
+
+class Experiment:
+    """Implements ``workload.World`` with a real broker in real time."""
+
+    def __init__(self, options: Options, tell: Callable[[str], None], progress: Callable[[float], None]) -> None:
+        """
+        Args:
+            tell: gets a line for each fault.
+            progress: gets the seconds since the start, some times a second.
+        """
+        self._options = options
+        self._tell = tell
+        self._progress = progress
+        self.calm = False
+        self._began = time.monotonic()  # noqa: TID251 (real time is what this is about)
+        self._epoch_ns = time.time_ns()  # noqa: TID251
+        self.recorder = Recorder(self._now_ns, self._take)
+        self._checker = Checker(ack_window_ns=ACK_WINDOW_NS)
+        self.report = Report(Verdict())
+        self._history: TextIO
+        self._broker: BrokerProcess
+        self._disk: SmallDisk | None = None
+        self._clients: set[Client] = set()
+        self._subscribed: set[tuple[str, str]] = set()
+        self._all_subscribed = asyncio.Event()
+        self._last_activity_ns = 0
+
+    # -- workload.World
+
+    async def ready(self) -> None:
+        await self._all_subscribed.wait()
+
+    def subscribed(self, topic: str, consumer: str) -> None:
+        self._subscribed.add((topic, consumer))
+        if len(self._subscribed) == len(TOPICS) * self._options.consumers:
+            self._all_subscribed.set()
+
+    async def connect(self, client: Client) -> None:
+        self._clients = {other for other in self._clients if not other.lost}
+        loop = asyncio.get_running_loop()
+        while True:
+            port = self._broker.port
+            if port is not None:
+                with suppress(OSError):
+                    await loop.create_connection(lambda: client, "127.0.0.1", port)
+                    self._clients.add(client)
+                    self.recorder(client.name, "connect")
+                    return
+            await asyncio.sleep(0.02)
+
+    def _now_ns(self) -> int:
+        return self._epoch_ns + int(self._elapsed_s() * 1e9)
+
+    def _elapsed_s(self) -> float:
+        return time.monotonic() - self._began  # noqa: TID251
+
+    def _take(self, event: Event) -> None:
+        if event.op in ("pub", "deliver"):
+            self._last_activity_ns = event.t_ns
+        self._checker.feed(event)
+        self._history.write(event.to_json() + "\n")
+
+    def _messages(self, name: str) -> Iterator[Message]:
+        rng = random.Random(f"{name} {self._options.seed}")
+        n = 0
+        while not self.calm:
+            yield rng.choice(TOPICS), f"{name}-{n}", rng.randbytes(rng.choice(PAYLOAD_BYTES))
+            n += 1
+
+    # -- the run
+
+    async def run(self) -> Report:
+        """Raises: OSError when ``out`` cannot be written; BrokerFailed when there is no ``toymq`` to try."""
+        options = self._options
+        find_toymq()
+        options.out.mkdir(parents=True, exist_ok=True)
+        if (options.out / "data").exists():
+            raise FileExistsError(17, "there is a data directory from an earlier run", str(options.out / "data"))
+        async with AsyncExitStack() as stack:
+            (options.out / "data").mkdir()
+            self._disk, reason = SmallDisk.mount(options.out / "data")
+            if self._disk is not None:
+                stack.callback(self._disk.unmount)
+            if reason is not None:
+                self.report.not_tried.append(f"full disk: {reason}")
+            self._history = stack.enter_context((options.out / "history.jsonl").open("w"))
+            lives = nemesis.lives(options.seed, small_disk=self._disk is not None)
+            data_dir = options.out / "data" / "d"
+            self._broker = BrokerProcess(
+                data_dir, options.out / "broker.log", options.out / "clock",
+                [
+                    "--segment-bytes", "256KiB", "--visibility", f"{VISIBILITY_S * 1000:.0f}ms",
+                    # Longer than a retry takes, clock jumps included: until then every key is known.
+                    "--retain-acked-for", "12s", "--shutdown-timeout", "1s",
+                ],
+            )  # fmt: skip
+            try:
+                await self._live_through(lives)
+            except* BrokerFailed as failures:
+                self.report.failure = str(failures.exceptions[0])
+            finally:
+                self._broker.signal(signal.SIGKILL)
+                await self._broker.ended()
+            if self.report.failure is None:
+                self.report.failure = await asyncio.to_thread(_complaint_of_verify, data_dir)
+            self.report.verdict = self._checker.verdict()
+            if not self.report.ok and self._disk is not None:
+                shutil.copytree(data_dir, options.out / "data-kept")
+        return self.report
+
+    async def _live_through(self, lives: Iterator[Life]) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            ticker = tasks.create_task(self._tick())
+            habits = Habits(
+                forget=0.01, nack=0.01, sync=0.1, leave=0.001, stop_reading=0.001, stop_reading_s=3.0, cut_frame=0.002,
+                rate=self._options.rate,
+            )  # fmt: skip
+            publishers = []
+            for name in (f"p{n}" for n in range(self._options.publishers)):
+                rng = random.Random(f"publisher {name} {self._options.seed}")
+                publishers.append(tasks.create_task(Publisher(self, name, rng, self._messages(name), habits).run()))
+            subscribers = []
+            for topic in TOPICS:
+                for consumer in (f"c{n}" for n in range(self._options.consumers)):
+                    rng = random.Random(f"subscriber {consumer} {topic} {self._options.seed}")
+                    subscriber = Subscriber(self, f"{consumer}-{topic}", rng, topic, consumer, habits)
+                    subscribers.append(tasks.create_task(subscriber.run()))
+            while (left_s := self._options.duration_s - self._elapsed_s()) > 0:
+                await self._live(next(lives), left_s)
+            await self._last_life(publishers)
+            for task in (*subscribers, ticker):
+                task.cancel()
+
+    async def _live(self, life: Life, left_s: float) -> None:
+        faults_told = ", ".join(f"{fault.kind} at {fault.at_s:.1f} s" for fault in life.faults)
+        self._tell(f"a life of {life.lasts_s:.1f} s until {life.how}; point {life.point}; {faults_told or 'no faults'}")
+        reserve = ["--min-free-bytes", str(life.reserve_bytes)]
+        if not await self._broker.start(life.point, *reserve):
+            self._ended("kill", f"{life.point} while it started")
+            await self._broker.start(None, *reserve)
+        self.recorder("broker", "start")
+        async with asyncio.TaskGroup() as tasks:
+            end = tasks.create_task(self._broker.ended())
+            faults = tasks.create_task(self._do(life.faults))
+            await asyncio.wait({end}, timeout=min(life.lasts_s, left_s))
+            by_itself = end.done()
+            faults.cancel()
+            await asyncio.wait({faults})
+            self._broker.signal(signal.SIGTERM if life.how == "stop" else signal.SIGKILL)
+        code = end.result()
+        if code == -signal.SIGKILL and (life.point is not None or not by_itself):
+            self._ended("kill", str(life.point) if by_itself else None)
+        elif code == 0 and life.how == "stop" and not by_itself:
+            self._ended("stop", None)
+        else:
+            raise BrokerFailed(f"the broker ended with code {code}: {self._broker.telltale()}")
+
+    async def _last_life(self, publishers: "list[asyncio.Task[None]]") -> None:
+        """No more faults: everything is published, everything is delivered."""
+        await self._broker.start(None, "--min-free-bytes", "0")
+        self.recorder("broker", "start")
+        self.calm = True
+        self._tell("the faults are over; draining")
+        try:
+            async with asyncio.timeout(DRAIN_S):
+                await asyncio.wait(publishers)
+                while (quiet_s := (self._now_ns() - self._last_activity_ns) / 1e9) < QUIET_S:  # noqa: ASYNC110 (no event)
+                    await asyncio.sleep(QUIET_S - quiet_s)
+        except TimeoutError:
+            raise BrokerFailed(f"the consumers were not through after {DRAIN_S:.0f} s") from None
+        self.recorder("supervisor", "drained")
+
+    def _ended(self, how: str, note: str | None) -> None:
+        self.recorder("broker", "stop" if how == "stop" else "kill", note=note)
+        self._counted(f"{how} at {note.split('/')[0]}" if note else how, note)
+
+    def _counted(self, what: str, note: str | None = None) -> None:
+        self.report.counts[what] += 1
+        self._tell(f"{self._elapsed_s():6.1f} s  {what}" + (f" ({note})" if note else ""))
+
+    async def _tick(self) -> None:
+        while True:
+            self._progress(self._elapsed_s())
+            await asyncio.sleep(0.2)
+
+    # -- the nemesis
+
+    async def _do(self, faults: tuple[Fault, ...]) -> None:
+        """Cancelled when the life ends; what it had begun is ended then."""
+        now_s = 0.0
+        for fault in faults:
+            await asyncio.sleep(max(0.0, fault.at_s - now_s))
+            now_s = max(now_s, fault.at_s)
+            self._counted(fault.kind)
+            match fault.kind:
+                case "pause":
+                    self.recorder("nemesis", "pause")
+                    self._broker.signal(signal.SIGSTOP)
+                    try:
+                        await asyncio.sleep(fault.for_s)
+                    finally:
+                        self._broker.signal(signal.SIGCONT)
+                        self.recorder("nemesis", "resume")
+                    now_s += fault.for_s
+                case "full":
+                    assert self._disk is not None
+                    self.recorder("nemesis", "full")
+                    self._disk.fill()
+                    try:
+                        await asyncio.sleep(fault.for_s)
+                    finally:
+                        self._disk.free()
+                        self.recorder("nemesis", "free")
+                    now_s += fault.for_s
+                case "clock":
+                    self._broker.set_clock(fault.ahead_ns)
+                    self.recorder("nemesis", "clock", note=f"{fault.ahead_ns / 1e9:+.0f} s")
+                case "cut":
+                    self.recorder("nemesis", "cut")
+                    for number, client in enumerate(sorted(self._clients, key=lambda client: client.name)):
+                        if number % 2 == 0 and not client.lost:
+                            client.transport.abort()
+
+
+def _complaint_of_verify(data_dir: Path) -> str | None:
+    """What ``toymq verify`` says of the directory, None when nothing is wrong."""
+    done = subprocess.run([find_toymq(), "verify", data_dir], capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return None
+    said = (done.stdout + done.stderr).strip().splitlines() or [f"exit code {done.returncode}"]
+    return f"toymq verify: {said[-1]}"

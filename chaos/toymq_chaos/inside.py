@@ -1,0 +1,119 @@
+"""What the nemesis does from inside the broker's process: death at a named point, and a wall clock that jumps.
+
+The broker knows nothing of it: ``sitecustomize`` wraps the functions of ``os`` and ``time`` that it calls. Nothing here runs in
+a broker that the harness did not start.
+"""
+
+import functools
+import mmap
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+POINT_VARIABLE = "TOYMQ_CHAOS_POINT"
+CLOCK_VARIABLE = "TOYMQ_CHAOS_CLOCK"
+CLOCK_BYTES = 8
+"""The file that the clock variable names holds nanoseconds to add, signed, little endian."""
+
+CALLS = ("open", "pwrite", "pread", "fdatasync", "fsync", "ftruncate", "replace", "unlink")
+"""Functions of ``os`` at which the process can die."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Calls that belong to one piece of work of the broker: by function, and by what the path must contain."""
+
+    calls: tuple[str, ...]
+    path: str
+    """A regular expression."""
+    within: int
+    """A seeded death strikes at one of the first so many."""
+
+
+PLACES = {
+    "commit": Place(("pwrite", "fdatasync"), r"\d{20}\.log$", 300),
+    "roll": Place(("open", "ftruncate", "replace", "fsync"), r"next-\d+\.tmp$|/topics/[^/]+$", 30),
+    "seal": Place(("open", "pwrite", "fdatasync", "replace"), r"\.idx\.tmp$", 12),
+    "flush": Place(("pwrite", "fdatasync", "replace"), r"offsets\.json", 60),
+    "retention": Place(("unlink",), r"\d{20}\.(log|idx)$", 6),
+    "recovery": Place(CALLS, r"/topics/|LOCK$", 40),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Before or after the n-th call (from 1) of a place."""
+
+    place: str
+    nth: int
+    after: bool
+
+    def __str__(self) -> str:
+        return f"{self.place}/{self.nth}/{'after' if self.after else 'before'}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Point":
+        """Raises: ValueError."""
+        place, nth, side = text.split("/")
+        if place not in PLACES or side not in ("after", "before"):
+            raise ValueError(f"{text!r} is no point")
+        return cls(place, int(nth), side == "after")
+
+
+class _Mortality:
+    """Counts the calls of a place and kills the process at its point."""
+
+    def __init__(self, point: Point) -> None:
+        self._place = PLACES[point.place]
+        self._path = re.compile(self._place.path)
+        self._left = point.nth
+        self._after = point.after
+        self._paths: dict[int, str] = {}  # what descriptors were opened for
+        self._lock = threading.Lock()
+
+    def wrap(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(call)
+        def mortal(target: Any, *arguments: Any, **options: Any) -> Any:
+            strikes = name in self._place.calls and self._strikes(target)
+            if strikes and not self._after:
+                os.kill(os.getpid(), signal.SIGKILL)
+            result = call(target, *arguments, **options)
+            if name == "open":
+                self._paths[result] = os.fspath(target)
+            if strikes:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return result
+
+        return mortal
+
+    def _strikes(self, target: Any) -> bool:
+        path = self._paths.get(target, "") if isinstance(target, int) else os.fspath(target)
+        if self._path.search(str(path)) is None:
+            return False
+        with self._lock:
+            self._left -= 1
+            return self._left == 0
+
+
+def install() -> None:
+    """Wrap what the environment asks for, and nothing without it."""
+    if point := os.environ.get(POINT_VARIABLE):
+        mortality = _Mortality(Point.parse(point))
+        for name in CALLS:
+            if hasattr(os, name):
+                setattr(os, name, mortality.wrap(name, getattr(os, name)))
+    if path := os.environ.get(CLOCK_VARIABLE):
+        with open(path, "rb") as file:  # noqa: PTH123 (pathlib would be imported by every process)
+            shared = mmap.mmap(file.fileno(), CLOCK_BYTES, access=mmap.ACCESS_READ)
+        real = time.time_ns  # noqa: TID251 (the clock that is bent)
+
+        def bent() -> int:
+            return real() + int.from_bytes(shared[:CLOCK_BYTES], "little", signed=True)
+
+        time.time_ns = bent  # noqa: TID251
+        time.time = lambda: bent() / 1e9  # noqa: TID251

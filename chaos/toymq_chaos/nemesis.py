@@ -1,0 +1,64 @@
+"""What goes wrong, and when, from a seed. Pure; ``experiment`` carries it out.
+
+One seed, one plan: the same lives, faults and points at the same times. What the machine makes of it differs from run to run.
+"""
+
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from toymq_chaos.inside import PLACES, Point
+
+Kind = Literal["pause", "cut", "full", "clock"]
+
+LIFE_S = 4.0
+"""Mean, so that 90 seconds have some twenty kills."""
+SECOND_NS = 1_000_000_000
+AHEAD_NS = (-5 * SECOND_NS, -SECOND_NS, 0, SECOND_NS, 5 * SECOND_NS)
+"""How far the broker's clock is set ahead of ours; retention must keep what everybody acked for longer than a jump."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that a broker survives: frozen (SIGSTOP) or its disk full for a while, connections cut, the clock set."""
+
+    kind: Kind
+    at_s: float
+    """Since the start of the life."""
+    for_s: float
+    ahead_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """From a start to the end that ``how`` tells; ``point``: or earlier, inside the broker's own work."""
+
+    lasts_s: float
+    how: Literal["kill", "stop"]
+    point: Point | None
+    faults: tuple[Fault, ...]
+    reserve_bytes: int
+    """``--min-free-bytes``."""
+
+
+def lives(seed: int, *, small_disk: bool) -> Iterator[Life]:
+    """One after the other, without end; disks fill only where there is a small one."""
+    rng = random.Random(f"nemesis {seed}")
+    kinds: list[Kind] = ["pause", "cut", "clock", "full"]
+    for place in itertools.cycle(PLACES):
+        lasts_s = LIFE_S * rng.uniform(0.3, 1.7)
+        faults = []
+        for kind in kinds:
+            fault = Fault(kind, rng.uniform(0, lasts_s), rng.uniform(0.2, 2.0), rng.choice(AHEAD_NS))
+            if rng.random() < 0.4 and (kind != "full" or small_disk):
+                faults.append(fault)
+        point = Point(place, rng.randint(1, PLACES[place].within), after=rng.random() < 0.5)
+        yield Life(
+            lasts_s,
+            "stop" if rng.random() < 0.1 else "kill",
+            point if rng.random() < 0.6 else None,
+            tuple(sorted(faults, key=lambda fault: fault.at_s)),
+            rng.choice((0, 4 << 20)),
+        )

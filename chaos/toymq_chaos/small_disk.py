@@ -1,0 +1,42 @@
+"""A file system of its own that can be filled without harming anybody."""
+
+import os
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+SIZE_BYTES = 96 << 20
+CHUNK = bytes(1 << 16)
+
+
+class SmallDisk:
+    """A tmpfs. Made by ``mount``."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @classmethod
+    def mount(cls, path: Path) -> tuple["SmallDisk | None", str | None]:
+        """Mount one at an empty directory. Returns the disk, or why there can be none."""
+        if os.geteuid() != 0:
+            return None, "mounting a file system needs root"
+        command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE_BYTES}", "toymq-chaos", str(path)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        except OSError as error:
+            return None, str(error)
+        return (None, done.stderr.strip()) if done.returncode else (cls(path), None)
+
+    def fill(self) -> None:
+        """Take all the space that is left."""
+        with suppress(OSError), (self._path / "filler").open("ab", buffering=0) as filler:
+            while filler.write(CHUNK):
+                pass
+
+    def free(self) -> None:
+        """Give it back."""
+        (self._path / "filler").unlink(missing_ok=True)
+
+    def unmount(self) -> None:
+        """What was on it is gone."""
+        subprocess.run(["umount", "-l", str(self._path)], check=False)

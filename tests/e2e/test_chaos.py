@@ -1,0 +1,85 @@
+"""The chaos harness itself, in its short form: a real broker under faults keeps its promises, a spoilt history is found out."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+CHAOS = Path(sys.executable).with_name("toymq-chaos")
+DURATION = "15s"
+
+
+def chaos(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([CHAOS, *arguments], capture_output=True, text=True, check=False, timeout=240)
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of one run, which every test here looks at."""
+    path = tmp_path_factory.mktemp("chaos") / "out"
+    done = chaos("run", "--seed", "1", "--duration", DURATION, "--out", path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("every promise was kept\n")
+    return path
+
+
+def events(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def verdict(path: Path) -> tuple[int, dict[str, object], str]:
+    done = chaos("check", "--json", path)
+    return done.returncode, json.loads(done.stdout), done.stderr
+
+
+def spoilt(out: Path, path: Path, rows: list[dict[str, object]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_a_broker_under_faults_keeps_its_promises(out: Path) -> None:
+    rows = events(out / "history.jsonl")
+    ops = Counter(row["op"] for row in rows)
+    assert ops["kill"] >= 4
+    assert ops["pub"] > 1000
+    assert ops["deliver"] > ops["pub"], "every topic has two consumers"
+    code, found, _ = verdict(out / "history.jsonl")
+    assert code == 0
+    assert (found["lost"], found["unexpected"], found["violations"]) == (0, 0, [])
+    assert found["acknowledged"] == found["attempted"], "publishers repeat until they are answered"
+    assert sum(found["duplicated"].values()) > 0  # type: ignore[attr-defined]
+    assert (out / "timeline.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_one_delivery_that_is_missing_is_found(out: Path, tmp_path: Path) -> None:
+    rows = events(out / "history.jsonl")
+    times = Counter((row.get("topic"), row.get("consumer"), row.get("id")) for row in rows if row["op"] == "deliver")
+    once = next(message for message, count in times.items() if count == 1)
+    rows = [row for row in rows if row["op"] != "deliver" or (row["topic"], row["consumer"], row["id"]) != once]
+    code, found, _ = verdict(spoilt(out, tmp_path / "h.jsonl", rows))
+    assert (code, found["lost"]) == (1, 1)
+    done = chaos("check", tmp_path / "h.jsonl")
+    assert f'"id": {once[2]}' in done.stderr, "the smallest evidence is shown"
+    assert f"an acknowledged message never came to {once[1]}" in done.stderr
+
+
+def test_one_digest_that_is_another_is_found(out: Path, tmp_path: Path) -> None:
+    rows = events(out / "history.jsonl")
+    next(row for row in rows if row["op"] == "deliver")["digest"] = "0" * 16
+    code, found, _ = verdict(spoilt(out, tmp_path / "h.jsonl", rows))
+    assert code == 1
+    assert [violation["promise"] for violation in found["violations"]] == ["a message was changed"]  # type: ignore[attr-defined]
+
+
+def test_what_cannot_be_tried_is_one_line(out: Path, tmp_path: Path) -> None:
+    again = chaos("run", "--duration", "1s", "--out", out)
+    assert (again.returncode, again.stdout) == (2, "")
+    assert again.stderr.splitlines()[-1].endswith("there is a data directory from an earlier run")
+    (tmp_path / "h.jsonl").write_text("{")
+    torn = chaos("check", tmp_path / "h.jsonl")
+    assert torn.returncode == 2
+    assert "line 1 of the history" in torn.stderr
+    assert "no duration" in chaos("run", "--duration", "soon").stderr
