@@ -7,6 +7,7 @@ that a CI that claims to have them cannot skip in silence. The hooks are in test
 """
 
 import functools
+import importlib
 import os
 import shutil
 import subprocess
@@ -48,10 +49,11 @@ def _tmpfs() -> str | None:
 
 
 def _fuse() -> str | None:
-    """The device, and the right to mount what is served through it."""
+    """The device, the right to mount what is served through it, and libfuse, which no Python package brings along."""
     try:
         os.close(os.open("/dev/fuse", os.O_RDWR))
-    except OSError as error:
+        importlib.import_module("mfusepy")
+    except (OSError, ImportError, AttributeError) as error:  # what it raises without the library depends on its version
         return str(error)
     return None if os.geteuid() == 0 else _any_of("fusermount3", "fusermount")
 
