@@ -24,9 +24,10 @@ class BrokerRig:
         self.disk = disk or SimDisk(random.Random(1))
         self.woken: list[Subscription] = []
         self.ended: list[str] = []
-        self._start()
+        self.restart()
 
-    def _start(self) -> None:
+    def restart(self) -> None:
+        """A new broker on the disk as it is; the one before must have ended."""
         self.loop = SimLoop(self.clock, random.Random(3))
         self.broker = Broker(self.options, fs=self.disk, scheduler=self.loop, clock=self.clock)
         self.broker.open(1)
@@ -34,7 +35,7 @@ class BrokerRig:
     def reopen(self, *, power_cut: bool = False) -> None:
         """A new process on the same disk."""
         self.disk = self.disk.crash() if power_cut else self.disk.kill()
-        self._start()
+        self.restart()
 
     def advance(self, seconds: float) -> None:
         """Let time pass, the ticker included."""
