@@ -134,8 +134,8 @@ def _open_sealed(fs: FileSystem, path: str, base_id: int, next_base_id: int, fou
     segment.sealed = True
     if segment.next_id > next_base_id:
         raise DamagedData(f"{name} holds ids of the segment behind it; run `toymq verify`")
-    if result.torn_bytes and segment.next_id < next_base_id:
-        # Of a sealed segment that is damage: its tail was synced before the next one was made.
+    if segment.next_id < next_base_id and (result.torn_bytes or segment.next_id == base_id):
+        # Of a sealed segment that is damage: its tail was synced before the next one was made, and none is without records.
         segment.damages.append(Damage(segment.end, result.size, segment.next_id, next_base_id - 1))
         segment.next_id = next_base_id
     _report(segment)
