@@ -62,7 +62,7 @@ def test_a_zeroed_page_costs_its_own_messages(tmp_path: Path) -> None:
                     break
             assert got == [n for n in range(COUNT) if n not in hit], "exactly that page's messages are lost"
             client.ack("t", "c", [(0, COUNT - 1)])
-            assert client.pub("t", b"on it goes").id == COUNT
+            assert client.pub("t", b"on it goes").msg_id == COUNT
         code, errors = broker.stop()
         assert code == 0
         assert f"records {min(hit)} to {max(hit)} are lost" in errors

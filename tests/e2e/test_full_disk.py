@@ -2,6 +2,7 @@
 
 import contextlib
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,3 +85,54 @@ def test_acks_that_cannot_be_flushed_are_flushed_later(small_disk: Path) -> None
         with broker.connect() as wire:
             wire.ask(b"SUB t c\n")
             wire.nothing_before_pong()
+
+
+class Flood:
+    """Publishes as fast as the broker reads, on a thread of its own, and collects the answers."""
+
+    BODY = bytes(10_000)
+    COUNT = 1000
+
+    def __init__(self, broker: BrokerProcess) -> None:
+        self.answers: list[bytes] = []
+        self._wire = broker.connect()
+        self._threads = [threading.Thread(target=work) for work in (self._send, self._receive)]
+        for thread in self._threads:
+            thread.start()
+
+    def _send(self) -> None:
+        frame = b"PUB t - 10000\n%b\n" % self.BODY
+        for _ in range(self.COUNT):
+            self._wire.send(frame)
+
+    def _receive(self) -> None:
+        while len(self.answers) < self.COUNT and (line := self._wire.line()):
+            self.answers.append(line)
+
+    def wait(self) -> "Flood":
+        for thread in self._threads:
+            thread.join(60)
+        self._wire.close()
+        return self
+
+
+@require("tmpfs")
+def test_a_disk_that_fills_under_full_load(small_disk: Path) -> None:
+    """Nobody's connection is lost, every publish is answered, what was answered OK is there, and it all resumes."""
+    with BrokerProcess(small_disk / "d", "--segment-bytes", "1MiB", "--retain-acked-for", "0") as broker:
+        floods = [flood.wait() for flood in [Flood(broker) for _ in range(4)]]
+        assert all(len(flood.answers) == Flood.COUNT for flood in floods), "every publish is answered"
+        accepted = {int(line.split()[1]) for flood in floods for line in flood.answers if line.startswith(b"OK")}
+        refused = [line for flood in floods for line in flood.answers if not line.startswith(b"OK")]
+        assert len(accepted) > 500
+        assert refused
+        assert all(line.startswith(b"ERR DISK_") for line in refused), refused[0]
+        assert accepted == set(range(len(accepted))), "no id is skipped, none is given twice"
+        with broker.connect() as reader:
+            assert reader.ask(b"SUB t c window=100000\n") == b"OK 1"
+            assert [reader.message()[0] for _ in accepted] == sorted(accepted), "consumers drain from the full disk"
+            assert reader.ask(b"ACK t c 0-%d\n" % (len(accepted) - 1)) == b"OK %d" % len(accepted)
+        with broker.connect() as wire:
+            answers = (wire.ask(b"PUB t - 5\nagain\n") for _ in range(100_000))
+            answer = next(answer for answer in answers if not answer.startswith(b"ERR DISK_"))
+            assert answer == b"OK %d" % len(accepted), "what was acked makes room by itself"
