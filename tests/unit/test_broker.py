@@ -80,7 +80,7 @@ def test_a_log_that_the_disk_refuses_closes_that_topic_alone() -> None:
     rig.publish("other", b"x")
     rig.disk = rig.disk.kill()
     rig.disk.fail("pread", 1, errno.EIO, sticky=True, path="/t/")
-    rig._start()
+    rig.restart()
     assert list(rig.broker.topics) == ["other"]
     assert rig.broker.stats()["topics"][1]["problem"].startswith("t could not be opened")
     rig.reopen()

@@ -116,6 +116,7 @@ class Committer:
         self._side_jobs = 0  # sidecars and the next segment, written behind
         self._preparing = False
         self._prepared_count = 0
+        self._full = False  # the last write found no space
         self._unsynced = False  # --fsync interval: written and answered, not yet synced
         self._sync_timer = False
         self._idle_waiters: list[Callable[[], None]] = []
@@ -318,6 +319,9 @@ class Committer:
             log.segments.append(Segment(path, batch.first_id, file=outcome.rolled))
         self._allocated = outcome.allocated
         if outcome.done:
+            if self._full:
+                self._full = False
+                logger.warning("topic %s: there is space again, publishing resumes", log.topic)
             self._adopt(batch)
             if self._fsync == "always":
                 self.on_sync(self._clock.monotonic() - started)
@@ -362,7 +366,9 @@ class Committer:
             error = DiskLow(f"less than {self._space.min_free_bytes} bytes are free; publish later")
         elif outcome.error is not None and outcome.error.errno in NO_SPACE and not outcome.cut_failed:
             error = DiskFull("no space left on the disk; publish later")
-            logger.error("topic %s: the disk is full, publishing is refused until there is space", self._log.topic)
+            if not self._full:  # once, not per batch: a flood of lines may block who writes them
+                logger.error("topic %s: the disk is full, publishing is refused until there is space", self._log.topic)
+            self._full = True
         else:
             reason = outcome.error.strerror if outcome.error is not None else "unknown"
             self.failed = StorageFailed(

@@ -220,14 +220,19 @@ def write_all(file: File, data: bytes, offset: int) -> None:
 
 def replace_file(fs: FileSystem, path: str, data: bytes) -> None:
     """Put ``data`` at ``path`` so that a crash leaves the old content or the new, never a mixture: temp file, sync,
-    rename, sync of the directory."""
+    rename, sync of the directory. When it fails, no temp file stays."""
     temporary = path + ".tmp"
     file = fs.open(temporary, create=True)
     try:
-        file.truncate(0)
-        write_all(file, data, 0)
-        file.sync()
-    finally:
-        file.close()
-    fs.rename(temporary, path)
+        try:
+            file.truncate(0)
+            write_all(file, data, 0)
+            file.sync()
+        finally:
+            file.close()
+        fs.rename(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            fs.unlink(temporary)
+        raise
     fs.sync_dir(path.rpartition("/")[0])

@@ -109,6 +109,21 @@ def test_a_full_disk_refuses_cuts_and_goes_on(op: str, code: int) -> None:
     assert rig.payloads() == [b"before", b"after"], "a refused publish never appears later"
 
 
+def test_a_full_disk_is_told_once_and_once_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
+    """A line per refused batch filled the pipe of a reader that did not read, and the broker stood still."""
+    rig = LogRig()
+    rig.publish(b"before")
+    with caplog.at_level(logging.WARNING):
+        rig.disk.fail("pwrite", 1, errno.ENOSPC, sticky=True, path=".log")
+        for _ in range(3):
+            rig.publish(b"refused")
+        rig.disk.heal()
+        rig.publish(b"after")
+        rig.publish(b"and on")
+    assert caplog.text.count("the disk is full") == 1
+    assert caplog.text.count("publishing resumes") == 1
+
+
 def test_a_full_disk_at_a_roll_leaves_an_empty_segment_that_serves() -> None:
     rig = LogRig(segment_bytes=100)
     rig.publish(b"x" * 50)
