@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from toymq_py.cli import logs
 from toymq_py.config import BrokerOptions
 from toymq_py.errors import ConfigError, DataDirectoryError
 from toymq_py.model import parse_duration_ms, parse_size
@@ -108,17 +109,19 @@ def serve(*, listen: str, log_level: str, insecure_public: bool, **values: Any) 
     Prints one line with its address when it is ready. Every option is also read from the environment: --data-dir from
     TOYMQ_DATA_DIR, and so on. Durations take 250ms, 30s, 24h; sizes take bytes or 64MiB.
     """
+    with logs.to_stderr(log_level):
+        _serve(listen, insecure_public, BrokerOptions(**values))
+
+
+def _serve(listen: str, insecure_public: bool, options: BrokerOptions) -> None:
     from toymq_py import daemon  # `toymq --help` need not load the event loop
 
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.raiseExceptions = False  # an unwritable stderr stops nothing
     host, port = parse_address(listen)
     if not is_loopback(host) and not insecure_public:
         raise ConfigError(
             f"{host} can be reached from other machines and there is no authentication yet; "
             "listen on 127.0.0.1, or insist with --insecure-public"
         )
-    options = BrokerOptions(**values)
     if options.fsync != "always":
         logging.getLogger("toymq_py.daemon").warning(
             "--fsync %s: OK does not mean that a message survives a power cut", options.fsync
