@@ -1,6 +1,6 @@
 # Needs make and Python 3.11 or newer; everything else goes into .venv. "make" alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-all simulate chaos torture check lint types imports coverage clean
+.PHONY: help setup run demo test test-all simulate chaos soak torture check lint types imports coverage clean
 
 BIN := .venv/bin
 READY := .venv/.stamp
@@ -44,6 +44,10 @@ simulate: $(READY) ## run worlds from seeds: make simulate SEEDS=5000 FROM=0
 
 chaos: $(READY) ## break a real broker for a while, check what its clients saw: make chaos DURATION=90s SEED=1
 	$(BIN)/toymq-chaos run --duration "$(or $(DURATION),90s)" $(if $(SEED),--seed $(SEED)) $(if $(OUT),--out $(OUT))
+
+soak: $(READY) ## hours of load and churn, then: did memory, descriptors, tasks, disk return? make soak HOURS=0.5 OUT=DIR
+	$(BIN)/toymq-chaos soak --duration "$$(awk 'BEGIN { printf "%.0f", 3600 * $(or $(HOURS),1) }')s" \
+	  $(if $(SEED),--seed $(SEED)) $(if $(OUT),--out $(OUT))
 
 torture: $(READY) ## run the tests that take minutes
 	$(BIN)/python -m pytest -m torture

@@ -58,7 +58,13 @@ class Broker:
         scheduler: Scheduler,
         clock: Clock,
         rss_bytes: Callable[[], int] = lambda: 0,
+        tasks: Callable[[], int] = lambda: 0,
     ) -> None:
+        """
+        Args:
+            rss_bytes: resident memory of the process, for STATS.
+            tasks: how many tasks the event loop has, for STATS.
+        """
         self.options = options
         self.metrics = Metrics()
         self.topics: dict[str, Topic] = {}
@@ -71,6 +77,7 @@ class Broker:
         self._scheduler = scheduler
         self._clock = clock
         self._rss_bytes = rss_bytes
+        self._tasks = tasks
         self._root = f"{options.data_dir}/topics"
         self._space = SpaceGuard(fs, options.data_dir, options.min_free_bytes, clock)
         self._space.on_low = self._disk_low
@@ -402,7 +409,11 @@ class Broker:
     # -- numbers
 
     def stats(self) -> dict[str, Any]:
-        """The JSON object of STATS."""
+        """The JSON object of STATS.
+
+        ``tasks`` are those of the event loop: a few of the broker's own and some per connection. So a task that nobody ends is
+        seen from outside.
+        """
         metrics = self.metrics
         try:
             free = self._space.free_bytes()
@@ -424,6 +435,7 @@ class Broker:
             "torn_total": metrics.torn_total,
             "error_total": metrics.error_total,
             "rss_bytes": self._rss_bytes(),
+            "tasks": self._tasks(),
             "disk_free_bytes": free,
             "topics": self.describe(None),
         }

@@ -68,7 +68,10 @@ async def _serve(
     loop = asyncio.get_running_loop()
     clock = SystemClock()
     scheduler = LoopScheduler(loop)
-    broker = Broker(options, fs=RealFileSystem(), scheduler=scheduler, clock=clock, rss_bytes=rss_bytes)
+    broker = Broker(
+        options, fs=RealFileSystem(), scheduler=scheduler, clock=clock,
+        rss_bytes=rss_bytes, tasks=lambda: len(asyncio.all_tasks(loop)),
+    )  # fmt: skip
     listeners = Server.bind(host, port)
     try:
         broker.open(os.getpid())

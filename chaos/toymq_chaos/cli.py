@@ -1,4 +1,4 @@
-"""``toymq-chaos``: run, check, replay. Exit code 0: every promise was kept; 1: one was broken; 2: it could not be tried."""
+"""``toymq-chaos``: run, check, replay, soak. Exit code 0: every promise was kept; 1: one was not; 2: it could not be tried."""
 
 import asyncio
 import json
@@ -11,11 +11,13 @@ from typing import Any
 
 import click
 
-from toymq_chaos import history
+from toymq_chaos import history, leaks, soak
 from toymq_chaos.checker import Checker, Verdict
 from toymq_chaos.experiment import ACK_WINDOW_NS, Experiment, Options, Report
 from toymq_py.errors import ConfigError, LocalError
 from toymq_py.model import parse_duration_ms
+
+NO_PICTURE = "no picture: matplotlib is not installed (pip install 'toymq_py[plots]')"
 
 
 class Duration(click.ParamType[float]):
@@ -57,6 +59,7 @@ def main() -> None:
     \b
         toymq-chaos run --duration 90s
         toymq-chaos check DIR/history.jsonl
+        toymq-chaos soak --duration 1h
     """
 
 
@@ -93,6 +96,46 @@ def replay(seed: int, **values: Any) -> None:
     """
     options = _options(seed, values)
     _run(options, verbose=True)
+
+
+@main.command(name="soak")
+@click.option("--seed", type=int, help="Decides what the clients do; a random one by default, and told.")
+@click.option("--out", type=click.Path(path_type=Path), help="Where everything goes; a new folder by default.")
+@click.option("--duration", "duration_s", type=Duration(), default="1h", show_default=True, help="No round begins later.")
+def soak_command(seed: int | None, out: Path | None, duration_s: float) -> None:
+    """Hours of load and churn without faults; then memory, descriptors, tasks and disk are where they were.
+
+    Clients, consumers and topics come and go. Between the rounds everything ends and the broker is looked at, at rest. The
+    first rest, after a round to warm up, is held against the last.
+    """
+    if seed is None:
+        seed = random.randrange(1_000_000)
+    if out is None:
+        out = Path(tempfile.mkdtemp(prefix=f"toymq-soak-{seed}-"))
+    with click.progressbar(
+        length=max(round(duration_s), 1), label=f"seed {seed}", file=sys.stderr, item_show_func=lambda item: item
+    ) as bar:
+
+        def progress(elapsed_s: float, doing: str) -> None:
+            bar.update(max(0, min(round(elapsed_s), bar.length or 0) - bar.pos), doing)
+
+        report = asyncio.run(soak.Soak(soak.Options(seed, duration_s, out), progress).run())
+    for line in leaks.table(report.samples):
+        click.echo(line)
+    try:
+        from toymq_chaos import curves
+    except ImportError:
+        click.echo(NO_PICTURE)
+    else:
+        rounds = sum(sample.at_rest for sample in report.samples)
+        picture = out / "soak.png"
+        curves.draw(report.samples, picture, f"soak, seed {seed}: {rounds} rounds in {duration_s / 60:.1f} minutes")
+        click.echo(f"picture      {picture}")
+    click.echo(f"samples      {out / 'soak.jsonl'}")
+    if complaints := report.complaints():
+        click.echo(f"did not return: {'; '.join(complaints)}", err=True)
+        sys.exit(1)
+    click.echo("everything returned to where it was")
 
 
 @main.command()
@@ -147,7 +190,7 @@ def _run(options: Options, *, verbose: bool) -> None:
     try:
         from toymq_chaos import timeline
     except ImportError:
-        click.echo("no picture: matplotlib is not installed (pip install 'toymq_py[plots]')")
+        click.echo(NO_PICTURE)
     else:
         picture = options.out / "timeline.png"
         timeline.draw(history.read(options.out / "history.jsonl"), picture, again)

@@ -48,6 +48,12 @@ class BrokerProcess:
         clock.write_bytes(bytes(inside.CLOCK_BYTES))
         self._process: asyncio.subprocess.Process | None = None
 
+    @property
+    def pid(self) -> int:
+        """Assumes that it was started."""
+        assert self._process is not None
+        return self._process.pid
+
     async def start(self, point: Point | None, *options: str) -> bool:
         """Start it. Returns whether it listens: False when it died at its ``point`` before.
 

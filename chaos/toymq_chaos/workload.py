@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from toymq_chaos.history import Recorder, Result, digest_of
+from toymq_py.errors import ConnectionLost
 from toymq_py.protocol import (
     Ack,
     ClientConnection,
@@ -109,6 +110,19 @@ class Client(asyncio.Protocol):
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
                     await self._something.wait()
+
+    async def ask(self, command: Command, timeout_s: float = 60.0) -> Reply:
+        """Send a command and wait for its reply. Assumes that nothing else is under way on this connection.
+
+        Raises: ConnectionLost; TimeoutError.
+        """
+        self.send(command)
+        await self.something(timeout_s)
+        if self.heard:
+            return self.heard.popleft()
+        if self.lost:
+            raise ConnectionLost(f"{self.name} lost its connection and had no reply to {type(command).__name__.upper()}")
+        raise TimeoutError(f"{self.name} had no reply to {type(command).__name__.upper()} within {timeout_s:.0f} s")
 
 
 class Publisher:

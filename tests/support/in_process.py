@@ -92,7 +92,10 @@ async def serving(data_dir: Path | str, **options: Any) -> AsyncIterator[InProce
     defaults = BrokerOptions(data_dir=str(data_dir), min_free_bytes=0, shutdown_timeout_ms=200)
     scheduler = LoopScheduler(loop)
     clock = SystemClock()
-    broker = Broker(replace(defaults, **options), fs=fs, scheduler=scheduler, clock=clock, rss_bytes=rss_bytes)
+    broker = Broker(
+        replace(defaults, **options), fs=fs, scheduler=scheduler, clock=clock,
+        rss_bytes=rss_bytes, tasks=lambda: len(asyncio.all_tasks(loop)),
+    )  # fmt: skip
     listeners = Server.bind("127.0.0.1", 0)
     broker.open(1)
     server = Server(broker, clock, loop)

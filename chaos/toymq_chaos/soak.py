@@ -1,0 +1,251 @@
+"""Hours of load and churn: does the broker then hold what it held before? Contract: reliability.md, "soak".
+
+    warm-up round       round 1            round 2
+    work ── calm ─ rest ─ work ── calm ─ rest ─ work ── calm ─ rest
+                    └─── the first rest ─ is held against ─ the last ┘
+
+In ``out``: ``soak.jsonl`` (a sample a line), ``broker.log``, the data directory and, from ``curves``, a picture.
+"""
+
+import asyncio
+import json
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from toymq_chaos import leaks, vitals
+from toymq_chaos.churn import STANDING_CONSUMER, STANDING_TOPICS, Shift, do
+from toymq_chaos.supervisor import BrokerFailed, BrokerProcess
+from toymq_chaos.vitals import Vitals
+from toymq_chaos.workload import Client
+from toymq_py.errors import ToymqError
+from toymq_py.protocol import Delete, Forget, JsonReply, Ping, PongReply, Stats
+
+SEGMENT_BYTES = 2 << 20
+"""The least with which the broker makes segments ahead of need: those have to go, too."""
+OPTIONS = (
+    "--segment-bytes", str(SEGMENT_BYTES), "--visibility", "1s", "--retain-acked-for", "1s", "--min-free-bytes", "0",
+    # Few, so that the warm-up fills the table: keys that it remembers for later are no leak.
+    "--dedupe-keys", "1000", "--dedupe-keys-total", "10000",
+)  # fmt: skip
+WORK_S = (1.5, 60.0)
+"""A round works for a tenth of the duration, and for so long at least and at most."""
+SAMPLE_S = 5.0
+PING_S = 0.02
+CALM_S = 120.0
+"""A broker that is not drained after so long has lost its way; and how long retention and the disk may take."""
+LOOK_S = 0.1
+STABLE_S = 1.0
+"""What does not change for so long has come to rest: the broker removes files behind its answers."""
+STOP_S = 30.0
+OWN_CONNECTIONS = 2
+"""The control connection and the one that pings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What ``toymq-chaos soak`` takes."""
+
+    seed: int
+    duration_s: float
+    """No round begins later; there are two at least."""
+    out: Path
+
+
+@dataclass(slots=True)
+class Report:
+    """What came of it."""
+
+    samples: list[Vitals] = field(default_factory=list)
+    failure: str | None = None
+    """The broker ended by itself, refused what it had to do, or was never drained."""
+
+    def complaints(self) -> list[str]:
+        """All that is wrong; empty when everything returned to where it was."""
+        return [self.failure] if self.failure is not None else leaks.complaints(self.samples)
+
+
+class Soak:
+    """One broker from start to stop, round after round."""
+
+    def __init__(self, options: Options, progress: Callable[[float, str], None]) -> None:
+        """``progress`` gets the seconds since the start and what is going on, some times a second."""
+        self._options = options
+        self._progress = progress
+        self._began = time.monotonic()  # noqa: TID251 (real time is what this is about)
+        self._data_dir = options.out / "data"
+        self._round = 0
+        self._doing = "warming up"
+        self._pings_s: list[float] = []
+        self.report = Report()
+        self._lines: TextIO
+        self._broker: BrokerProcess
+        self._control = Client("control")
+
+    def _elapsed_s(self) -> float:
+        return time.monotonic() - self._began  # noqa: TID251
+
+    async def run(self) -> Report:
+        """Raises: OSError when ``out`` cannot be written; LocalError when there is no ``toymq`` or no ``/proc``."""
+        vitals.require_proc()
+        out = self._options.out
+        out.mkdir(parents=True, exist_ok=True)
+        if self._data_dir.exists():
+            raise FileExistsError(17, "there is a data directory from an earlier run", str(self._data_dir))
+        self._broker = BrokerProcess(self._data_dir, out / "broker.log", out / "clock", OPTIONS)
+        with (out / "soak.jsonl").open("w", buffering=1) as self._lines:  # a line at a time: somebody may watch for hours
+            try:
+                await self._broker.start(None)
+                await self._live()
+            except* (ToymqError, TimeoutError) as failures:
+                self.report.failure = _first(failures)
+            finally:
+                await self._stop()
+        return self.report
+
+    async def _live(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            background = [tasks.create_task(work) for work in (self._watch(), self._ping(), self._tick())]
+            await self._connect(self._control)
+            while self._round < 2 or self._elapsed_s() < self._options.duration_s:
+                await self._one_round()
+                self._round += 1
+            for task in background:
+                task.cancel()
+
+    async def _stop(self) -> None:
+        """SIGTERM, and SIGKILL for one that does not listen to it. Nothing when it never started."""
+        with suppress(AssertionError):
+            self._broker.signal(signal.SIGTERM)
+            try:
+                async with asyncio.timeout(STOP_S):
+                    await self._broker.ended()
+            except TimeoutError:
+                self._broker.signal(signal.SIGKILL)
+                await self._broker.ended()
+                self.report.failure = self.report.failure or f"the broker had not stopped {STOP_S:.0f} s after SIGTERM"
+
+    # -- a round
+
+    async def _one_round(self) -> None:
+        work_s = min(max(self._options.duration_s / 10, WORK_S[0]), WORK_S[1])
+        self._doing = f"round {self._round}" if self._round else "warming up"
+        assert self._broker.port is not None
+        shift = Shift(self._broker.port, self._round, self._options.seed, time.monotonic_ns)
+        async with asyncio.TaskGroup() as tasks:
+            sampling = tasks.create_task(self._sample_regularly(min(SAMPLE_S, work_s / 3)))
+            await shift.run(work_s, self._drained)
+            sampling.cancel()
+        await self._at_rest()
+        await self._sample(at_rest=True)
+
+    async def _sample_regularly(self, every_s: float) -> None:
+        while True:
+            await asyncio.sleep(every_s)
+            await self._sample(at_rest=False)
+
+    async def _sample(self, *, at_rest: bool) -> None:
+        stats = await self._stats()
+        pings_s, self._pings_s = self._pings_s, []
+        sample = vitals.take(
+            self._broker.pid, self._data_dir, stats, pings_s, t_s=self._elapsed_s(), round_number=self._round, at_rest=at_rest
+        )
+        self.report.samples.append(sample)
+        self._lines.write(sample.to_json() + "\n")
+
+    async def _drained(self) -> None:
+        """Until nothing but the standing topics and consumers is left, and those have seen everything. Raises: BrokerFailed."""
+        left = "nothing"
+        try:
+            async with asyncio.timeout(CALM_S):
+                while (found := await self._sweep(await self._stats())) is not None:
+                    left = found
+                    await asyncio.sleep(LOOK_S)
+        except TimeoutError:
+            raise BrokerFailed(f"after {CALM_S:.0f} s of calm there was still {left}") from None
+
+    async def _sweep(self, stats: dict[str, Any]) -> str | None:
+        """Remove what the shift left behind; returns something that is not over yet."""
+        left = None
+        for topic in stats["topics"]:
+            name = topic["topic"]
+            if name not in STANDING_TOPICS:
+                await do(self._control, Delete(name))
+                left = f"a topic {name}"
+                continue
+            for consumer in topic["consumers"]:
+                if consumer["consumer"] != STANDING_CONSUMER:
+                    await do(self._control, Forget(name, consumer["consumer"]))
+                    left = f"a consumer {consumer['consumer']} of {name}"
+                elif consumer["backlog"]:
+                    left = f"a backlog of {consumer['backlog']} in {name}"
+        return left
+
+    async def _at_rest(self) -> None:
+        """Until retention took what was acked, connections and files are gone and nothing changes any more; or for as long as
+        there is patience: what is not over then, the sample shows."""
+        before: tuple[object, ...] = ()
+        since_s = self._elapsed_s()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CALM_S):
+                while self._elapsed_s() - since_s < STABLE_S:
+                    await asyncio.sleep(LOOK_S)
+                    stats = await self._stats()
+                    now = vitals.take(
+                        self._broker.pid, self._data_dir, stats, (), t_s=0, round_number=0, at_rest=True
+                    )
+                    over = stats["connections"] == OWN_CONNECTIONS and not any(topic["messages"] for topic in stats["topics"])
+                    seen = (over, now.disk_bytes, now.descriptors, now.tasks)
+                    if not over or seen != before:
+                        before, since_s = seen, self._elapsed_s()
+
+    # -- the background
+
+    async def _watch(self) -> None:
+        """Raises: BrokerFailed when the broker ends."""
+        code = await self._broker.ended()
+        raise BrokerFailed(f"the broker ended with code {code}: {self._broker.telltale()}")
+
+    async def _ping(self) -> None:
+        """On a connection of its own. What the clients in this process take of the machine is in the figures, too."""
+        client = Client("pinger")
+        await self._connect(client)
+        while True:
+            sent = time.perf_counter()
+            if not isinstance(reply := await client.ask(Ping()), PongReply):
+                raise BrokerFailed(f"PING got {reply}")
+            self._pings_s.append(time.perf_counter() - sent)
+            await asyncio.sleep(PING_S)
+
+    async def _tick(self) -> None:
+        while True:
+            samples = self.report.samples
+            held = f", {samples[-1].rss_bytes >> 20} MiB, {samples[-1].descriptors} descriptors" if samples else ""
+            self._progress(self._elapsed_s(), self._doing + held)
+            await asyncio.sleep(0.2)
+
+    async def _connect(self, client: Client) -> None:
+        assert self._broker.port is not None
+        await asyncio.get_running_loop().create_connection(lambda: client, "127.0.0.1", self._broker.port)
+
+    async def _stats(self) -> dict[str, Any]:
+        reply = await self._control.ask(Stats())
+        if not isinstance(reply, JsonReply):
+            raise BrokerFailed(f"STATS got {reply}")
+        return dict(json.loads(reply.body))
+
+
+def _first(error: BaseException) -> str:
+    """What the broker did comes before what its clients say of it."""
+    leaves = list(_leaves(error))
+    return str(next((leaf for leaf in leaves if isinstance(leaf, BrokerFailed)), leaves[0]))
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for part in error.exceptions for leaf in _leaves(part)]
+    return [error]
