@@ -379,6 +379,17 @@ def test_delete_of_a_topic_that_never_was_on_disk() -> None:
     assert rig.delete("t") == 0
 
 
+def test_delete_gives_back_the_segment_that_was_made_ahead() -> None:
+    """Found by the soak: the file was held open for ever, and with it its space and a descriptor."""
+    rig = BrokerRig(segment_bytes=2 << 20)
+    before = rig.disk.used_bytes
+    rig.publish("t", bytes(1_700_000))
+    rig.loop.advance(0)
+    assert any(name.startswith("next-") for name in rig.files("t")), "the next segment was to be made ahead"
+    assert rig.delete("t") == 1
+    assert rig.disk.used_bytes == before
+
+
 def test_delete_waits_for_the_commit_in_flight() -> None:
     rig = BrokerRig()
     outcome = rig.broker.topic_or_new("t").publish([b""], [b"a"])[0]

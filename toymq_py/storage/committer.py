@@ -529,6 +529,12 @@ class Committer:
             logger.warning("topic %s: the log was not closed neatly: %s", self._log.topic, error)
         self._prepared = None
 
+    def abandon(self) -> None:
+        """The topic is deleted and its files go with its directory: let go of the segment that was made ahead. For when idle."""
+        if self._prepared is not None:
+            self._prepared.close()
+            self._prepared = None
+
 
 def seal(fs: FileSystem, segment: Segment, *, sync: bool) -> None:
     """Cut the preallocated tail and sync: after this the file ends with its last record, for good."""

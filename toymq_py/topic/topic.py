@@ -672,7 +672,9 @@ class Topic:
 
     def close(self) -> None:
         """Cut the active segment's preallocated tail and close the files. Assumes an idle committer."""
-        if not self.deleted:
+        if self.deleted:
+            self.committer.abandon()
+        else:
             self.committer.finish()
         self.log.close()
 
