@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import logging
 import os
@@ -23,6 +24,8 @@ from toymq_py.storage.scheduling import SyncThreads
 logger = logging.getLogger("toymq_py.daemon")
 
 DESCRIPTORS_SPARE = 256
+M_ARENA_MAX = -8
+"""``mallopt``'s name for it, in glibc's malloc.h."""
 
 
 class LoopScheduler:
@@ -53,6 +56,7 @@ def serve(options: BrokerOptions, host: str, port: int, ready: Callable[[list[st
 
     Raises: DirectoryLocked, DataDirectoryError; OSError when the address cannot be used.
     """
+    share_malloc_arena()
     raise_descriptor_limit(options.max_connections)
     _run(_serve(options, host, port, ready))
 
@@ -113,6 +117,16 @@ def raise_descriptor_limit(max_connections: int) -> None:
             soft = hard
     if soft != resource.RLIM_INFINITY and soft < max_connections + DESCRIPTORS_SPARE:
         logger.warning("%d descriptors are allowed, fewer than --max-connections %d may need", soft, max_connections)
+
+
+def share_malloc_arena() -> None:
+    """Have all threads allocate from one arena. Before they are started; nothing happens without glibc.
+
+    By default each thread has its own, and each keeps some MiB of what was freed: after minutes of mixed load 16 sync threads
+    held 30 MiB of nothing. What they are for, threads that allocate side by side, the GIL rules out.
+    """
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
 
 
 def rss_bytes() -> int:

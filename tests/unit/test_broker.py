@@ -1,8 +1,10 @@
 """Topics of a directory: opening, settings, deletion, retention, a failing disk. Contracts: delivery.md, storage.md."""
 
 import errno
+import gc
 import json
 import logging
+import weakref
 
 import pytest
 
@@ -388,6 +390,22 @@ def test_delete_gives_back_the_segment_that_was_made_ahead() -> None:
     assert any(name.startswith("next-") for name in rig.files("t")), "the next segment was to be made ahead"
     assert rig.delete("t") == 1
     assert rig.disk.used_bytes == before
+
+
+def test_a_deleted_topic_is_let_go_of() -> None:
+    """Nothing waits for the end of its retention time, with the topic in hand."""
+    rig = BrokerRig(retain_acked_for_ms=24 * 3_600_000)
+    rig.publish("t", b"a")
+    subscription = rig.subscribe("t", visibility_s=10)
+    assert rig.take(subscription)
+    rig.ack("t", 0, 0)
+    topic = weakref.ref(rig.broker.topic("t"))
+    del subscription
+    rig.delete("t")
+    rig.woken.clear()
+    rig.advance(20)
+    gc.collect()
+    assert topic() is None, "something keeps it"
 
 
 def test_delete_waits_for_the_commit_in_flight() -> None:

@@ -530,7 +530,7 @@ class Committer:
         self._prepared = None
 
     def abandon(self) -> None:
-        """The topic is deleted and its files go with its directory: let go of the segment that was made ahead. For when idle."""
+        """The topic is deleted and its files go with it: let go of the segment that was made ahead. For when idle."""
         if self._prepared is not None:
             self._prepared.close()
             self._prepared = None

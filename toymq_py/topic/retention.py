@@ -3,6 +3,7 @@
 Contract: storage.md, "Retention". Which segments may go is decided in ``storage.retention``; the topic removes them.
 """
 
+import weakref
 from collections.abc import Callable, Collection, Sequence
 
 from toymq_py.clock import Clock
@@ -91,10 +92,12 @@ class RetentionKeeper:
         if self._look_at is not None and self._look_at <= at:
             return
         self._look_at = at
+        itself = weakref.ref(self)  # the timer outlives the topic, by up to the retention time, and must not keep it
 
         def due() -> None:
-            if self._look_at == at:
-                self._look_at = None
-                self._apply_again()
+            keeper = itself()
+            if keeper is not None and keeper._look_at == at:
+                keeper._look_at = None
+                keeper._apply_again()
 
         self._scheduler.later(delay_s, due)
