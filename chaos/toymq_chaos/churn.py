@@ -95,8 +95,8 @@ class Shift:
             await self._burst(rng)
             async with asyncio.TaskGroup() as passing:
                 for role, clients in (
-                    (self._publish, 4), (self._consume, 3), (self._dawdle, 2), (self._use_topic, 3), (self._idle, 2),
-                    (self._burst_again, 1),
+                    (self._publish, 4), (self._consume, 3), (self._dawdle, 2), (self._use_topic, 3),
+                    (self._use_big_topic, 1), (self._idle, 2), (self._burst_again, 1),
                 ):  # fmt: skip
                     for _ in range(clients):
                         passing.create_task(self._again_and_again(role, _fork(rng)))
@@ -171,10 +171,14 @@ class Shift:
 
     async def _use_topic(self, rng: random.Random) -> None:
         """A topic that is created, used by up to two consumers, drained or not, and deleted, sometimes under a subscriber."""
+        await self._create_use_delete(rng, PAYLOAD_BYTES, rng.randrange(5, 200))
+
+    async def _use_big_topic(self, rng: random.Random) -> None:
+        """One that comes near the end of its segment or beyond it."""
+        await self._create_use_delete(rng, (BIG_PAYLOAD_BYTES,), rng.randrange(20, 80))
+
+    async def _create_use_delete(self, rng: random.Random, sizes: Sequence[int], most: int) -> None:
         topic = self._name("topic")
-        big = rng.random() < 0.25
-        sizes = (BIG_PAYLOAD_BYTES,) if big else PAYLOAD_BYTES
-        most = rng.randrange(5, 80) if big else rng.randrange(5, 200)
         async with self._connected("owner") as owner:
             if rng.random() < 0.5:
                 await do(owner, Create(topic, {"dedupe_keys": "1000"}))

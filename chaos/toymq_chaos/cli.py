@@ -132,8 +132,8 @@ def soak_command(seed: int | None, out: Path | None, duration_s: float) -> None:
         curves.draw(report.samples, picture, f"soak, seed {seed}: {rounds} rounds in {duration_s / 60:.1f} minutes")
         click.echo(f"picture      {picture}")
     click.echo(f"samples      {out / 'soak.jsonl'}")
-    if complaints := report.complaints():
-        click.echo(f"did not return: {'; '.join(complaints)}", err=True)
+    if (complaint := report.complaint()) is not None:
+        click.echo(complaint, err=True)
         sys.exit(1)
     click.echo("everything returned to where it was")
 

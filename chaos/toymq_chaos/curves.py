@@ -54,6 +54,7 @@ def draw(samples: Sequence[Vitals], path: Path, title: str) -> None:
         axes.set_ylim(bottom=0)
     pings.set_ylabel("PING, ms")
     pings.set_yscale("log")
+    pings.yaxis.set_major_formatter("{x:g}")
     pings.set_xlabel("minutes" if minutes else "seconds")
     for axes in (memory, descriptors, tasks, disk, pings):
         axes.margins(x=0.01)

@@ -11,7 +11,7 @@ import asyncio
 import json
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +42,8 @@ LOOK_S = 0.1
 STABLE_S = 1.0
 """What does not change for so long has come to rest: the broker removes files behind its answers."""
 STOP_S = 30.0
+NOTICE_S = 1.0
+"""How long a broker that cut its connections may take to be gone."""
 OWN_CONNECTIONS = 2
 """The control connection and the one that pings."""
 
@@ -64,9 +66,12 @@ class Report:
     failure: str | None = None
     """The broker ended by itself, refused what it had to do, or was never drained."""
 
-    def complaints(self) -> list[str]:
-        """All that is wrong; empty when everything returned to where it was."""
-        return [self.failure] if self.failure is not None else leaks.complaints(self.samples)
+    def complaint(self) -> str | None:
+        """All that is wrong in one line, None when everything returned to where it was."""
+        if self.failure is not None:
+            return self.failure
+        found = leaks.complaints(self.samples)
+        return f"did not return: {'; '.join(found)}" if found else None
 
 
 class Soak:
@@ -85,12 +90,13 @@ class Soak:
         self._lines: TextIO
         self._broker: BrokerProcess
         self._control = Client("control")
+        self._one_at_a_time = asyncio.Lock()  # for its commands
 
     def _elapsed_s(self) -> float:
         return time.monotonic() - self._began  # noqa: TID251
 
     async def run(self) -> Report:
-        """Raises: OSError when ``out`` cannot be written; LocalError when there is no ``toymq`` or no ``/proc``."""
+        """Raises: OSError when ``out`` cannot be written; LocalError without ``/proc`` or a ``toymq`` that starts."""
         vitals.require_proc()
         out = self._options.out
         out.mkdir(parents=True, exist_ok=True)
@@ -98,11 +104,11 @@ class Soak:
             raise FileExistsError(17, "there is a data directory from an earlier run", str(self._data_dir))
         self._broker = BrokerProcess(self._data_dir, out / "broker.log", out / "clock", OPTIONS)
         with (out / "soak.jsonl").open("w", buffering=1) as self._lines:  # a line at a time: somebody may watch for hours
+            await self._broker.start(None)
             try:
-                await self._broker.start(None)
                 await self._live()
-            except* (ToymqError, TimeoutError) as failures:
-                self.report.failure = _first(failures)
+            except* (ToymqError, OSError) as failures:
+                self.report.failure = await self._why(failures)
             finally:
                 await self._stop()
         return self.report
@@ -118,16 +124,15 @@ class Soak:
                 task.cancel()
 
     async def _stop(self) -> None:
-        """SIGTERM, and SIGKILL for one that does not listen to it. Nothing when it never started."""
-        with suppress(AssertionError):
-            self._broker.signal(signal.SIGTERM)
-            try:
-                async with asyncio.timeout(STOP_S):
-                    await self._broker.ended()
-            except TimeoutError:
-                self._broker.signal(signal.SIGKILL)
+        """SIGTERM, and SIGKILL for one that does not listen to it."""
+        self._broker.signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(STOP_S):
                 await self._broker.ended()
-                self.report.failure = self.report.failure or f"the broker had not stopped {STOP_S:.0f} s after SIGTERM"
+        except TimeoutError:
+            self._broker.signal(signal.SIGKILL)
+            await self._broker.ended()
+            self.report.failure = self.report.failure or f"the broker had not stopped {STOP_S:.0f} s after SIGTERM"
 
     # -- a round
 
@@ -137,25 +142,40 @@ class Soak:
         assert self._broker.port is not None
         shift = Shift(self._broker.port, self._round, self._options.seed, time.monotonic_ns)
         async with asyncio.TaskGroup() as tasks:
-            sampling = tasks.create_task(self._sample_regularly(min(SAMPLE_S, work_s / 3)))
+            over = asyncio.Event()
+            tasks.create_task(self._sample_until(over, min(SAMPLE_S, work_s / 3)))
             await shift.run(work_s, self._drained)
-            sampling.cancel()
+            over.set()
         await self._at_rest()
         await self._sample(at_rest=True)
 
-    async def _sample_regularly(self, every_s: float) -> None:
-        while True:
-            await asyncio.sleep(every_s)
+    async def _sample_until(self, over: asyncio.Event, every_s: float) -> None:
+        """The last sample comes when it is over, so that the pings of the work are not among those of the rest.
+
+        Not to be cancelled: a reply that nobody waits for any more would be taken for that of the next command.
+        """
+        while not over.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(every_s):
+                    await over.wait()
             await self._sample(at_rest=False)
 
     async def _sample(self, *, at_rest: bool) -> None:
         stats = await self._stats()
         pings_s, self._pings_s = self._pings_s, []
-        sample = vitals.take(
-            self._broker.pid, self._data_dir, stats, pings_s, t_s=self._elapsed_s(), round_number=self._round, at_rest=at_rest
-        )
+        sample = self._look(stats, pings_s, at_rest=at_rest)
         self.report.samples.append(sample)
         self._lines.write(sample.to_json() + "\n")
+
+    def _look(self, stats: dict[str, Any], pings_s: Sequence[float], *, at_rest: bool) -> Vitals:
+        """Raises: BrokerFailed when there is no process to look into any more."""
+        try:
+            return vitals.take(
+                self._broker.pid, self._data_dir, stats, pings_s,
+                t_s=self._elapsed_s(), round_number=self._round, at_rest=at_rest,
+            )  # fmt: skip
+        except (FileNotFoundError, ProcessLookupError):
+            raise BrokerFailed(f"the broker is gone: {self._broker.telltale()}") from None
 
     async def _drained(self) -> None:
         """Until nothing but the standing topics and consumers is left, and those have seen everything. Raises: BrokerFailed."""
@@ -174,12 +194,12 @@ class Soak:
         for topic in stats["topics"]:
             name = topic["topic"]
             if name not in STANDING_TOPICS:
-                await do(self._control, Delete(name))
+                await self._do(Delete(name))
                 left = f"a topic {name}"
                 continue
             for consumer in topic["consumers"]:
                 if consumer["consumer"] != STANDING_CONSUMER:
-                    await do(self._control, Forget(name, consumer["consumer"]))
+                    await self._do(Forget(name, consumer["consumer"]))
                     left = f"a consumer {consumer['consumer']} of {name}"
                 elif consumer["backlog"]:
                     left = f"a backlog of {consumer['backlog']} in {name}"
@@ -189,26 +209,33 @@ class Soak:
         """Until retention took what was acked, connections and files are gone and nothing changes any more; or for as long as
         there is patience: what is not over then, the sample shows."""
         before: tuple[object, ...] = ()
-        since_s = self._elapsed_s()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(CALM_S):
-                while self._elapsed_s() - since_s < STABLE_S:
-                    await asyncio.sleep(LOOK_S)
-                    stats = await self._stats()
-                    now = vitals.take(
-                        self._broker.pid, self._data_dir, stats, (), t_s=0, round_number=0, at_rest=True
-                    )
-                    over = stats["connections"] == OWN_CONNECTIONS and not any(topic["messages"] for topic in stats["topics"])
-                    seen = (over, now.disk_bytes, now.descriptors, now.tasks)
-                    if not over or seen != before:
-                        before, since_s = seen, self._elapsed_s()
+        began_s = since_s = self._elapsed_s()
+        while self._elapsed_s() - since_s < STABLE_S and self._elapsed_s() - began_s < CALM_S:
+            await asyncio.sleep(LOOK_S)
+            stats = await self._stats()
+            now = self._look(stats, (), at_rest=True)
+            over = stats["connections"] == OWN_CONNECTIONS and not any(topic["messages"] for topic in stats["topics"])
+            seen = (over, now.disk_bytes, now.descriptors, now.tasks)
+            if not over or seen != before:
+                before, since_s = seen, self._elapsed_s()
 
     # -- the background
 
     async def _watch(self) -> None:
         """Raises: BrokerFailed when the broker ends."""
+        raise BrokerFailed(await self._end())
+
+    async def _end(self) -> str:
         code = await self._broker.ended()
-        raise BrokerFailed(f"the broker ended with code {code}: {self._broker.telltale()}")
+        return f"the broker ended with code {code}: {self._broker.telltale()}"
+
+    async def _why(self, failures: BaseExceptionGroup[Exception]) -> str:
+        """What the broker did comes before what its clients say of it, who may have noticed first."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(NOTICE_S):
+                return await self._end()
+        leaves = list(_leaves(failures))
+        return str(next((leaf for leaf in leaves if isinstance(leaf, BrokerFailed)), leaves[0]))
 
     async def _ping(self) -> None:
         """On a connection of its own. What the clients in this process take of the machine is in the figures, too."""
@@ -232,20 +259,21 @@ class Soak:
         assert self._broker.port is not None
         await asyncio.get_running_loop().create_connection(lambda: client, "127.0.0.1", self._broker.port)
 
+    async def _do(self, command: Delete | Forget) -> None:
+        async with self._one_at_a_time:
+            await do(self._control, command)
+
     async def _stats(self) -> dict[str, Any]:
-        reply = await self._control.ask(Stats())
+        async with self._one_at_a_time:
+            reply = await self._control.ask(Stats())
         if not isinstance(reply, JsonReply):
             raise BrokerFailed(f"STATS got {reply}")
         return dict(json.loads(reply.body))
 
 
-def _first(error: BaseException) -> str:
-    """What the broker did comes before what its clients say of it."""
-    leaves = list(_leaves(error))
-    return str(next((leaf for leaf in leaves if isinstance(leaf, BrokerFailed)), leaves[0]))
-
-
-def _leaves(error: BaseException) -> list[BaseException]:
+def _leaves(error: BaseException) -> Iterator[BaseException]:
     if isinstance(error, BaseExceptionGroup):
-        return [leaf for part in error.exceptions for leaf in _leaves(part)]
-    return [error]
+        for part in error.exceptions:
+            yield from _leaves(part)
+    else:
+        yield error

@@ -112,9 +112,10 @@ class Client(asyncio.Protocol):
                     await self._something.wait()
 
     async def ask(self, command: Command, timeout_s: float = 60.0) -> Reply:
-        """Send a command and wait for its reply. Assumes that nothing else is under way on this connection.
+        """Send a command and wait for its reply. Assumes that nothing else is under way on this connection; after a
+        cancellation or a TimeoutError it is good for nothing any more, since the reply may still come.
 
-        Raises: ConnectionLost; TimeoutError.
+        Raises: ConnectionLost, TimeoutError.
         """
         self.send(command)
         await self.something(timeout_s)

@@ -157,6 +157,23 @@ async def test_an_end_of_stream_gets_its_due_replies(tmp_path: Path) -> None:
         assert (await stats(served))["torn_total"] == 1
 
 
+async def test_stats_tell_the_tasks_that_there_are(tmp_path: Path) -> None:
+    async with serving(tmp_path / "d") as served:
+
+        async def tasks() -> int:
+            """With nobody connected but whom the test knows of: sessions end behind their connections."""
+            await until(lambda: served.broker.metrics.connections == len(wires))
+            return int(str((await stats(served))["tasks"]))
+
+        wires: list[AsyncWire] = []
+        before = await tasks()
+        wires += [await served.connect() for _ in range(5)]
+        assert await tasks() == before + 5 * 3, "a session has three tasks"
+        while wires:
+            await wires.pop().close()
+        assert await tasks() == before
+
+
 async def test_the_reason_of_a_fatal_error_can_be_read(tmp_path: Path) -> None:
     async with serving(tmp_path / "d") as served:
         wire = await served.connect()

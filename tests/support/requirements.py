@@ -65,6 +65,7 @@ PROBES: Mapping[str, Callable[[], str | None]] = {
     "chromium": lambda: _any_of("chromium", "chromium-browser", "google-chrome"),
     "peers": lambda: _any_of("redis-server", "beanstalkd", "nats-server", "mosquitto", "rabbitmq-server"),
     "nc": lambda: _any_of("nc"),
+    "proc": lambda: None if os.path.exists("/proc/self/statm") else "no /proc",  # noqa: PTH110 (a probe)
     "strace": lambda: _says("strace", "-o", os.devnull, "true"),  # containers often forbid it
 }
 
