@@ -204,6 +204,8 @@ class Shift:
             async with asyncio.timeout(DRAIN_S):
                 while True:
                     reply = await client.ask(Describe(topic))
+                    if isinstance(reply, ErrReply) and reply.code in GONE_ALREADY:
+                        return  # the work was over before anybody made it
                     if not isinstance(reply, JsonReply):
                         raise BrokerFailed(f"DESCRIBE of {topic} got {reply}")
                     if not any(consumer["backlog"] for consumer in json.loads(reply.body)["consumers"]):
