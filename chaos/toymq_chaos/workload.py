@@ -8,7 +8,6 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -103,13 +102,11 @@ class Client(asyncio.Protocol):
         if not self.transport.is_closing():
             self.transport.write(data)
 
-    async def something(self, timeout_s: float = 60.0) -> None:
+    async def something(self) -> None:
         """Until a reply, a push or the end of the connection."""
         if not self.heard and not self.lost:
             self._something.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(timeout_s):
-                    await self._something.wait()
+            await self._something.wait()
 
     async def ask(self, command: Command, timeout_s: float = 60.0) -> Reply:
         """Send a command and wait for its reply. Assumes that nothing else is under way on this connection; after a

@@ -8,6 +8,7 @@ the other end does not read, and lose the connection with what was on its way. W
 """
 
 import asyncio
+import heapq
 import random
 from asyncio import base_events
 from collections import deque
@@ -17,19 +18,6 @@ from typing import Any
 SOCKET_BUFFER_BYTES = 32 * 1024
 
 
-class _Selector:
-    """Waiting is moving the clock."""
-
-    def __init__(self, loop: "SimEventLoop") -> None:
-        self._loop = loop
-
-    def select(self, timeout: float | None) -> list[Any]:
-        if timeout is None:
-            raise RuntimeError("the simulation waits for something that never happens")
-        self._loop.now += max(timeout, 0.0)
-        return []
-
-
 class SimEventLoop(base_events.BaseEventLoop):
     """See the module. ``now`` is the virtual time in seconds."""
 
@@ -37,14 +25,26 @@ class SimEventLoop(base_events.BaseEventLoop):
         super().__init__()
         self.rng = rng
         self.now = now
-        self._selector = _Selector(self)
         self.slow_callback_duration = 1e9
 
     def time(self) -> float:
         return self.now
 
-    def _process_events(self, event_list: list[Any]) -> None:
-        pass
+    def _run_once(self) -> None:
+        """One turn. When nothing is ready, waiting is moving the clock; no selector, no debug mode, no resolution."""
+        ready, scheduled = self._ready, self._scheduled
+        if not ready and not scheduled:
+            raise RuntimeError("the simulation waits for something that never happens")
+        if not ready:
+            self.now = max(self.now, scheduled[0]._when)
+        while scheduled and scheduled[0]._when <= self.now:
+            handle = heapq.heappop(scheduled)
+            handle._scheduled = False
+            ready.append(handle)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
 
     def _write_to_self(self) -> None:
         pass
