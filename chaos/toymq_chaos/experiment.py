@@ -156,7 +156,7 @@ class Experiment:
             self._broker = BrokerProcess(
                 data_dir, options.out / "broker.log", options.out / "clock",
                 [
-                    "--segment-bytes", "256KiB", "--visibility", f"{VISIBILITY_S * 1000:.0f}ms",
+                    "--visibility", f"{VISIBILITY_S * 1000:.0f}ms",
                     # Longer than a retry takes, clock jumps included: until then every key is known.
                     "--retain-acked-for", "12s", "--shutdown-timeout", "1s",
                 ],
@@ -201,10 +201,10 @@ class Experiment:
     async def _live(self, life: Life, left_s: float) -> None:
         faults_told = ", ".join(f"{fault.kind} at {fault.at_s:.1f} s" for fault in life.faults)
         self._tell(f"a life of {life.lasts_s:.1f} s until {life.how}; point {life.point}; {faults_told or 'no faults'}")
-        reserve = ["--min-free-bytes", str(life.reserve_bytes)]
-        if not await self._broker.start(life.point, *reserve):
+        options = ["--min-free-bytes", str(life.reserve_bytes), "--segment-bytes", str(life.segment_bytes)]
+        if not await self._broker.start(life.point, *options):
             self._ended("kill", f"{life.point} while it started")
-            await self._broker.start(None, *reserve)
+            await self._broker.start(None, *options)
         self.recorder("broker", "start")
         async with asyncio.TaskGroup() as tasks:
             end = tasks.create_task(self._broker.ended())

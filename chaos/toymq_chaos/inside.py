@@ -37,7 +37,7 @@ class Place:
 
 PLACES = {
     "commit": Place(("pwrite", "fdatasync"), r"\d{20}\.log$", 300),
-    "roll": Place(("open", "ftruncate", "replace", "fsync"), r"next-\d+\.tmp$|/topics/[^/]+$", 30),
+    "roll": Place(("ftruncate", "replace"), r"\d{20}\.log$|next-\d+\.tmp$", 12),
     "seal": Place(("open", "pwrite", "fdatasync", "replace"), r"\.idx\.tmp$", 12),
     "flush": Place(("pwrite", "fdatasync", "replace"), r"offsets\.json", 60),
     "retention": Place(("unlink",), r"\d{20}\.(log|idx)$", 6),

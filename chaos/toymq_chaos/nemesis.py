@@ -41,6 +41,8 @@ class Life:
     faults: tuple[Fault, ...]
     reserve_bytes: int
     """``--min-free-bytes``."""
+    segment_bytes: int
+    """``--segment-bytes``: small ones roll often, large ones are made ahead."""
 
 
 def lives(seed: int, *, small_disk: bool) -> Iterator[Life]:
@@ -61,4 +63,5 @@ def lives(seed: int, *, small_disk: bool) -> Iterator[Life]:
             point if rng.random() < 0.6 else None,
             tuple(sorted(faults, key=lambda fault: fault.at_s)),
             rng.choice((0, 4 << 20)),
+            rng.choice((128 << 10, 2 << 20)),
         )

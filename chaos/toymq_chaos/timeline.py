@@ -64,12 +64,12 @@ def draw(events: Iterable[Event], path: Path, title: str) -> None:
         named.add(name)
         return name if fresh else None
 
-    for at_s, op, note in marks:
+    for number, (at_s, op, note) in enumerate(marks):
         color, line, width = MARKS[op]
         repeats.axvline(at_s, color=color, linestyle=line, linewidth=width)
         rates.axvline(at_s, color=color, linestyle=line, linewidth=width, label=once(op))
         if op == "kill" and note:
-            rates.text(at_s, 0.99, note.split("/")[0], rotation=90, fontsize=7, va="top", ha="right",
+            rates.text(at_s, 0.99 - number % 3 * 0.12, note.split("/")[0], rotation=90, fontsize=7, va="top", ha="right",
                        transform=rates.get_xaxis_transform(), color=color)  # fmt: skip
     for since_s, until_s, op in spans:
         name, color = SPANS[op]
