@@ -115,12 +115,11 @@ class Client(asyncio.Protocol):
         Raises: ConnectionLost, TimeoutError.
         """
         self.send(command)
-        await self.something(timeout_s)
+        async with asyncio.timeout(timeout_s):
+            await self.something()
         if self.heard:
             return self.heard.popleft()
-        if self.lost:
-            raise ConnectionLost(f"{self.name} lost its connection and had no reply to {type(command).__name__.upper()}")
-        raise TimeoutError(f"{self.name} had no reply to {type(command).__name__.upper()} within {timeout_s:.0f} s")
+        raise ConnectionLost(f"{self.name} lost its connection and had no reply to {type(command).__name__.upper()}")
 
 
 class Publisher:
