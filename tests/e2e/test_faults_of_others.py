@@ -1,6 +1,6 @@
-"""What other brokers did wrong, tried on the real process; each case has the name of what is right. See docs/faults-of-others.md.
+"""What other brokers did wrong, tried on the real process; each case has the name of what is right.
 
-Only what no other test shows: the page names those, too.
+Only what no other test shows; docs/faults-of-others.md names all of them.
 """
 
 import json
@@ -102,7 +102,8 @@ def test_who_looked_into_an_empty_topic_takes_nothing_from_the_next(broker: Brok
 
 
 def test_a_position_that_is_gone_says_where_to_go_on(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path / "d", "--segment-bytes", "64KiB", "--retain-acked-for", "0") as broker, broker.connect() as wire:
+    options = ("--segment-bytes", "64KiB", "--retain-acked-for", "0")
+    with BrokerProcess(tmp_path / "d", *options) as broker, broker.connect() as wire:
         publish(wire, 30, bytes(10_000))
         assert wire.ask(b"SUB t c\n") == b"OK 1"
         for _ in range(30):
