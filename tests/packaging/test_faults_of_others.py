@@ -21,10 +21,9 @@ def collected(path: str) -> set[tuple[str, str]]:
     for node in ast.parse((ROOT / path).read_text()).body:
         inside = node.body if isinstance(node, ast.ClassDef) else [node]
         owner = node.name if isinstance(node, ast.ClassDef) else ""
-        for each in inside:
-            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.name.startswith("test_"):
-                if "pytest.mark.torture" not in map(ast.unparse, each.decorator_list):
-                    found.add((owner, each.name))
+        functions = (each for each in inside if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
+        run = (each for each in functions if "pytest.mark.torture" not in map(ast.unparse, each.decorator_list))
+        found.update((owner, each.name) for each in run if each.name.startswith("test_"))
     return found
 
 
