@@ -109,6 +109,25 @@ def test_a_full_disk_refuses_cuts_and_goes_on(op: str, code: int) -> None:
     assert rig.payloads() == [b"before", b"after"], "a refused publish never appears later"
 
 
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_a_torn_write_takes_nothing_with_it(code: int) -> None:
+    """What is written after it stands where it would have stood, and is found by recovery."""
+    rig = LogRig()
+    rig.publish(b"before")
+    end = rig.log.segments[-1].end
+    rig.disk.short_write(1, 10, path=".log")
+    rig.disk.fail("pwrite", 2, code, path=".log")
+    assert rig.publish(b"torn" * 10)[0].commit.state is CommitState.FAILED
+    assert rig.disk.file_size(f"{PATH}/{ACTIVE}") == end, "its bytes are cut off"
+    if code == errno.EIO:
+        rig.reopen()  # closed for publishing until then
+    for payload in (b"after", b"and after"):
+        assert rig.publish(payload)[0].commit.state is CommitState.DONE
+    rig.reopen(power_cut=True)
+    assert (rig.recovered.torn_bytes, rig.recovered.lost) == (0, [])
+    assert rig.payloads() == [b"before", b"after", b"and after"]
+
+
 def test_a_full_disk_is_told_once_and_once_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
     """A line per refused batch filled the pipe of a reader that did not read, and the broker stood still."""
     rig = LogRig()
