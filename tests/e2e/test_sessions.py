@@ -76,7 +76,9 @@ async def test_an_expired_lease_comes_again_lowest_id_first(tmp_path: Path) -> N
         for attempt in (1, 2, 3):
             assert [(await wire.message())[:2] for _ in range(3)] == [(n, attempt) for n in range(3)]
         assert await wire.ask(b"TOUCH t c 0-2 visibility=600000\n") == b"OK 3"
-        await wire.nothing_before_pong()
+        other = await served.connect()
+        assert await other.ask(b"PUB t - 1\nx\n") == b"OK 3"
+        assert [(await wire.message())[:2] for _ in range(3)] == [(3, 1), (3, 2), (3, 3)], "those that were touched stay away"
 
 
 async def test_nack_with_a_delay_and_with_backoff(tmp_path: Path) -> None:
@@ -85,10 +87,18 @@ async def test_nack_with_a_delay_and_with_backoff(tmp_path: Path) -> None:
         await publish(wire, 1)
         await wire.ask(b"SUB t c\n")
         await wire.message()
-        assert await wire.ask(b"NACK t c 0 delay=20\n") == b"OK 1"
-        assert (await wire.message())[:2] == (0, 2)
-        assert await wire.ask(b"NACK t c 0\n") == b"OK 1"
-        assert (await wire.message())[:2] == (0, 3)
+        assert await wire.ask(b"NACK t c 0 delay=3600000\n") == b"OK 1"
+        await wire.nothing_before_pong()
+        await wire.ask(b"UNSUB t c\n")
+        await wire.ask(b"SUB t c\n")
+        await wire.nothing_before_pong()
+        other = await served.connect()
+        assert await other.ask(b"PUB t - 1\nx\n") == b"OK 1"
+        assert (await wire.message())[:2] == (1, 1), "what is put off blocks nobody behind it"
+        assert await wire.ask(b"NACK t c 1 delay=20\n") == b"OK 1"
+        assert (await wire.message())[:2] == (1, 2)
+        assert await wire.ask(b"NACK t c 1\n") == b"OK 1"
+        assert (await wire.message())[:2] == (1, 3)
 
 
 async def test_the_window_bounds_what_is_inflight(tmp_path: Path) -> None:

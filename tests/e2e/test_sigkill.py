@@ -3,11 +3,14 @@
 import os
 import random
 import select
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.support.broker_process import BrokerProcess, Wire, run
+from tests.support.requirements import require
 from toymq_py.storage.dump import dump_topic
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.record import Frame
@@ -92,3 +95,21 @@ def test_every_answer_of_a_lone_publisher_has_its_own_sync(tmp_path: Path) -> No
             header = wire.ask(b"STATS\n").split()
             assert b'"fsync_total": %d' % (n + 1) in wire.read(int(header[1]))
             wire.read(1)
+
+
+@require("strace")
+def test_every_answer_of_a_lone_publisher_is_behind_an_fdatasync(tmp_path: Path) -> None:
+    """Our own counter says it, too; the kernel's word is better."""
+    trace = tmp_path / "trace"
+    with BrokerProcess(tmp_path / "d") as broker, broker.connect() as wire:
+        assert wire.ask(b"PUB t - 1\nx\n") == b"OK 0"
+        command = ["strace", "-f", "-e", "trace=fdatasync", "-o", str(trace), "-p", str(broker.pid)]
+        tracer = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        assert tracer.stderr is not None
+        assert "attached" in tracer.stderr.readline()
+        for n in range(1, 11):
+            assert wire.ask(b"PUB t - 1\nx\n") == b"OK %d" % n
+        tracer.send_signal(signal.SIGINT)
+        tracer.communicate(timeout=20)
+    done = [line for line in trace.read_text().splitlines() if "fdatasync" in line and line.endswith("= 0")]
+    assert len(done) >= 10, trace.read_text()

@@ -43,9 +43,9 @@ class Promises:
 class Script:
     """One life of a broker, with everything that touches the disk in it."""
 
-    def __init__(self, disk: SimDisk) -> None:
+    def __init__(self, disk: SimDisk, retain_ms: int) -> None:
         self.promises = Promises()
-        self.rig = BrokerRig(disk=disk, retain_acked_for_ms=0, min_free_bytes=1)
+        self.rig = BrokerRig(disk=disk, retain_acked_for_ms=retain_ms, min_free_bytes=1)
         self._number = 0
 
     def run(self) -> None:
@@ -175,27 +175,32 @@ def fresh() -> SimDisk:
     return SimDisk(random.Random(1))
 
 
-def calls() -> Counter[str]:
+def calls(retain_ms: int) -> Counter[str]:
     """How often the script makes each call."""
-    script = Script(fresh())
+    script = Script(fresh(), retain_ms)
     script.run()
     assert len(script.promises.accepted) == 13, len(script.promises.accepted)
     assert not script.promises.refused
-    assert script.rig.broker.topics["t"].log.first_id > 0, "retention has done something"
+    assert (script.rig.broker.topics["t"].log.first_id > 0) == (retain_ms == 0), "retention has done something"
     return Counter(op for op, _, _ in script.rig.disk.trace)
 
 
-COUNTS = calls()
+DAY_MS = 24 * 3_600_000
+COUNTS = {retain_ms: calls(retain_ms) for retain_ms in (0, DAY_MS)}
 
 
 def test_the_script_does_everything() -> None:
-    assert {op for op in OPS if not COUNTS[op]} == {"allocate"}, "small segments are not preallocated"
+    assert {op for op in OPS if not COUNTS[0][op]} == {"allocate"}, "small segments are not preallocated"
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
-@pytest.mark.parametrize("op", [*OPS, SHORT])
-def test_every_call_fails_once(op: str, code: int) -> None:
-    for nth in range(1, COUNTS["pwrite" if op == SHORT else op] + 1):
+@pytest.mark.parametrize(
+    ("op", "retain_ms"),
+    # With retention what was acked is gone before one looks; without, all that was ever written is looked at.
+    [*((op, 0) for op in (*OPS, SHORT)), *((op, DAY_MS) for op in ("pwrite", "sync", "truncate", SHORT))],
+)
+def test_every_call_fails_once(op: str, retain_ms: int, code: int) -> None:
+    for nth in range(1, COUNTS[retain_ms]["pwrite" if op == SHORT else op] + 1):
         for ending in ("kill", "cut 1", "cut 2"):
             where = f"{op} {nth} fails with {errno.errorcode[code]}, then {ending}"
             disk = fresh()
@@ -208,7 +213,7 @@ def test_every_call_fails_once(op: str, code: int) -> None:
             promises = Promises()
             # A start that fails is said, nothing worse; the next one succeeds.
             with suppress(LocalError, OSError):
-                script = Script(disk)
+                script = Script(disk, retain_ms)
                 promises = script.promises
                 script.run()
             disk.heal()
