@@ -29,6 +29,7 @@ from toymq_py.errors import (
 from toymq_py.metrics import Metrics
 from toymq_py.model import TopicPattern, check_name, is_pattern
 from toymq_py.storage import offsets
+from toymq_py.storage.checked_json import parse_object
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.flusher import OffsetsFlusher
 from toymq_py.storage.fs import FileSystem, replace_file
@@ -179,9 +180,8 @@ class Broker:
         if not self._fs.exists(file):
             return TopicSettings()
         try:
-            found = json.loads(self._fs.read_file(file))
-            return TopicSettings.from_json(found)
-        except (ValueError, AttributeError, RequestError) as error:
+            return TopicSettings.from_json(parse_object("settings file", self._fs.read_file(file)))
+        except (DamagedData, RequestError) as error:
             raise DamagedData(f"{file}: {error}") from error
 
     def _make(self, name: str, settings: TopicSettings, **recovered: Any) -> Topic:

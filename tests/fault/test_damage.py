@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.logs import PATH, disk_with, ids_of, recover, report_of, some_frames
 from toymq_py.storage.dump import dump_topic
-from toymq_py.storage.record import Frame
+from toymq_py.storage.record import HEADER, Frame
 from toymq_py.storage.segment import segment_name
 
 FRAMES = some_frames(12)
@@ -119,3 +119,14 @@ def test_dump_shows_every_record_around_the_damage() -> None:
     data[STARTS[3] + 5] ^= 1
     items = list(dump_topic(disk_with({0: bytes(data)}), PATH))
     assert [item.msg_id for item in items if isinstance(item, Frame)] == [n for n in range(12) if n != 3]
+
+
+@pytest.mark.parametrize("key_len", range(0, 240, 3))
+def test_what_one_start_kept_behind_damage_the_next_one_keeps(key_len: int) -> None:
+    """Found by fuzzing: a header that was hit, a record behind it, a torn tail. The first start found that the header's lengths
+    do not add up and kept the record; it cut the tail, and with it what had shown that, and the next start believed the header
+    and cut the record, which had been delivered by then."""
+    disk = disk_with({0: HEADER.pack(1283, 7, 7, key_len) + LOG[HEADER.size : STARTS[5] - 3]})
+    first = recover(disk)
+    second = recover(disk)
+    assert (ids_of(second), second.next_id, second.lost) == (ids_of(first), first.next_id, first.lost)

@@ -31,10 +31,23 @@ def decode(name: str, data: bytes) -> dict[str, Any]:
     body = data[opening.end() :].rstrip()[:-1]
     if not data.rstrip().endswith(b"}") or crc32(body) != int(opening[1], 16):
         raise DamagedData(f"checksum of the {name} does not fit")
+    return parse_object(name, body)
+
+
+def parse_object(name: str, data: bytes) -> dict[str, Any]:
+    """A JSON object. Raises: DamagedData for anything else, however deep it is nested."""
     try:
-        value = json.loads(body)
-    except ValueError as error:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
         raise DamagedData(f"the {name} is no JSON: {error}") from None
     if not isinstance(value, dict):
         raise DamagedData(f"the {name} is no object")
     return value
+
+
+def numbers(values: Any) -> list[int]:
+    """A list of whole numbers from 0 on. Raises: DamagedData for anything else; ``int`` alone would take 1.5 and "1", and
+    fail in a way of its own at 1e999."""
+    if not isinstance(values, list) or not all(type(value) is int and value >= 0 for value in values):
+        raise DamagedData("whole numbers were expected")
+    return values

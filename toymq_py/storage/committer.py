@@ -520,7 +520,8 @@ class Committer:
             usable = active is not None and not active.sealed and self.failed is None
             file = active.file if active is not None and usable else None
             if active is not None and file is not None and (self._fsync == "interval" or file.size() != active.end):
-                file.truncate(active.end)
+                if not active.damages:
+                    file.truncate(active.end)
                 file.sync()
             if self._prepared is not None:
                 self._prepared.close()
@@ -537,9 +538,10 @@ class Committer:
 
 
 def seal(fs: FileSystem, segment: Segment, *, sync: bool) -> None:
-    """Cut the preallocated tail and sync: after this the file ends with its last record, for good."""
+    """Cut the preallocated tail and sync: after this the file ends with its last record, for good. Not of a damaged one."""
     file = segment.open(fs, write=True)
-    file.truncate(segment.end)
+    if not segment.damages:
+        file.truncate(segment.end)
     if sync:
         file.sync()
 

@@ -48,9 +48,10 @@ class AckedView:
         Raises: DamagedData when the fields that matter here are missing or of another form.
         """
         try:
-            floor = int(consumer["last_acked"]) + 1 if consumer["has_acked"] else int(consumer["start"])
-            return cls(floor, [(int(first), int(last)) for first, last in consumer["acked_above"]])
-        except (KeyError, TypeError, ValueError):
+            last_acked, start = checked_json.numbers([consumer["last_acked"], consumer["start"]])
+            above = [(first, last) for first, last in map(checked_json.numbers, consumer["acked_above"])]
+            return cls(last_acked + 1 if consumer["has_acked"] else start, above)
+        except (DamagedData, KeyError, TypeError, ValueError):
             raise DamagedData("a consumer of another form") from None
 
     def covers(self, first: int, last: int) -> bool:
@@ -101,8 +102,8 @@ def decode(data: bytes) -> OffsetsState:
     if not isinstance(consumers, dict) or not all(isinstance(value, dict) for value in consumers.values()):
         raise DamagedData("the offsets hold no consumers object")
     try:
-        removed = tuple((int(first), int(last)) for first, last in found.get("removed", ()))
-    except (TypeError, ValueError):
+        removed = tuple((first, last) for first, last in map(checked_json.numbers, found.get("removed", ())))
+    except (DamagedData, TypeError, ValueError):
         raise DamagedData("the removed ranges of the offsets make no sense") from None
     return OffsetsState(first_id, next_id, consumers, removed)
 

@@ -61,7 +61,8 @@ def recover_log(
         next_id: from the offsets; ids below are never used again, whatever the log says.
         dedupe_keys: how many keys are wanted for the dedupe table.
 
-    Raises: OSError when a file cannot be read or mended.
+    Raises: OSError when a file cannot be read or mended. DamagedData when two segments hold the same ids: which of them is
+        right nobody can tell.
     """
     found = RecoveredLog()
     names = _list_segments(fs, path)
@@ -162,14 +163,14 @@ def _open_active(
     _report(segment)
     if result.torn_bytes:
         found.torn_bytes = result.torn_bytes
-        logger.warning("%s: cut a torn tail of %d bytes behind record %d (never acknowledged)",
-                       name, result.torn_bytes, segment.next_id - 1)  # fmt: skip
+        logger.warning("%s: %s a torn tail of %d bytes behind record %d (never acknowledged)",
+                       name, "left" if segment.damages else "cut", result.torn_bytes, segment.next_id - 1)  # fmt: skip
     # What a killed process had written but not synced reads as well as the rest, and from now on counts as committed: a
     # retry of its key would be answered DUP. So it is synced first, and so are the names. It is written again before: pages
     # whose sync failed are clean in the cache and not on the disk, and a second sync would not write them.
     file = fs.open(name)
     try:
-        if result.torn_bytes:
+        if result.torn_bytes and not segment.damages:  # else the bytes are evidence, see Segment.damages
             file.truncate(segment.end)
         if synced_id < segment.next_id:
             _write_again(file, segment.seek_id(synced_id)[1] if synced_id > base_id else 0, segment.end)

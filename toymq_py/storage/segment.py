@@ -9,6 +9,7 @@ segment's file and touches nothing of the object.
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from toymq_py.errors import DamagedData
@@ -69,6 +70,8 @@ class Segment:
     producers: dict[bytes, tuple[int, int]] = field(default_factory=dict)
     """Producer name to (highest sequence, its id)."""
     damages: list[Damage] = field(default_factory=list)
+    """While there are some, the file is never cut: what stands behind the last record is part of what they were judged by, and
+    the next start must come to the same end."""
     index_ids: list[int] = field(default_factory=list)
     index_positions: list[int] = field(default_factory=list)
     index_keyed: list[int] = field(default_factory=list)
@@ -160,22 +163,43 @@ def load_sidecar(fs: FileSystem, path: str, base_id: int, next_base_id: int) -> 
         _fill(segment, found)
     except (OSError, DamagedData, AttributeError, KeyError, TypeError, ValueError):
         return None
-    return segment
+    return segment if _makes_sense(segment) else None
 
 
 def _fill(segment: Segment, found: dict[str, Any]) -> None:
-    segment.end = int(found["size"])
-    segment.next_id = int(found["next_id"])
-    segment.keyed = int(found["keyed"])
-    segment.newest_ts_ns = int(found["newest_ts_ns"])
-    segment.newest_deliver_at_ns = int(found["newest_deliver_at_ns"])
-    segment.producers = {
-        name.encode("latin-1"): (int(seq), int(msg_id)) for name, (seq, msg_id) in found["producers"].items()
-    }
-    segment.damages = [Damage(*map(int, gap)) for gap in found["gaps"]]
-    segment.index_ids, segment.index_positions, segment.index_keyed, segment.index_ts_ns = (
-        [int(value) for value in column] for column in found["index"]
+    segment.end, segment.next_id, segment.keyed, segment.newest_ts_ns, segment.newest_deliver_at_ns = checked_json.numbers(
+        [found[name] for name in ("size", "next_id", "keyed", "newest_ts_ns", "newest_deliver_at_ns")]
     )
+    for name, pair in found["producers"].items():
+        seq, msg_id = checked_json.numbers(pair)
+        segment.producers[name.encode("latin-1")] = seq, msg_id
+    segment.damages = [Damage(*checked_json.numbers(gap)) for gap in found["gaps"]]
+    segment.index_ids, segment.index_positions, segment.index_keyed, segment.index_ts_ns = map(
+        checked_json.numbers, found["index"]
+    )
+
+
+def _makes_sense(segment: Segment) -> bool:
+    """Whether what a sidecar says fits together: readers follow its positions without looking, and a hole that ends before it
+    begins would be walked for ever. A checksum says only that somebody meant it."""
+    at, next_id = 0, segment.base_id
+    for damage in segment.damages:
+        if not (at <= damage.position < damage.resume <= segment.end and next_id <= damage.first_id <= damage.last_id):
+            return False
+        at, next_id = damage.resume, damage.last_id + 1
+    columns = (segment.index_ids, segment.index_positions, segment.index_keyed, segment.index_ts_ns)
+    return (
+        next_id <= segment.next_id
+        and len(set(map(len, columns))) == 1
+        and _ascend(segment.index_ids, segment.base_id, segment.next_id)
+        and _ascend(segment.index_positions, 0, segment.end)
+        and all(keyed <= segment.keyed for keyed in segment.index_keyed)
+    )
+
+
+def _ascend(values: list[int], low: int, below: int) -> bool:
+    edges = [low - 1, *values, below]
+    return all(a < b for a, b in pairwise(edges)) if values else True
 
 
 @dataclass(slots=True)

@@ -3,12 +3,11 @@
 Contract: storage.md ("`toymq verify DIR` checks every byte offline"). The same scan as recovery, reported instead of mended.
 """
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from toymq_py.errors import DamagedData
-from toymq_py.storage import offsets
+from toymq_py.storage import checked_json, offsets
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.offsets import AckedView
 from toymq_py.storage.segment import load_sidecar, parse_segment_name, scan_segment
@@ -156,9 +155,6 @@ def _check_settings(fs: FileSystem, path: str, report: TopicReport) -> None:
     if not fs.exists(file):
         return
     try:
-        found = json.loads(fs.read_file(file))
-    except ValueError as error:
-        report.findings.append(Finding(file, f"is no JSON: {error}"))
-    else:
-        if not isinstance(found, dict):
-            report.findings.append(Finding(file, "is no settings object"))
+        checked_json.parse_object("settings file", fs.read_file(file))
+    except DamagedData as error:
+        report.findings.append(Finding(file, str(error)))
