@@ -115,6 +115,8 @@ class Checker:
                 self._ends.append((event.t_ns, False))
             case "pause" | "full":
                 self._excuse_began[event.op] = event.t_ns
+                # On a full disk what everybody acked goes at once, whatever its age (storage.md), and its keys with it.
+                self._keys_end_with_acks = self._keys_end_with_acks or event.op == "full"
             case "resume" | "free":
                 began = self._excuse_began.pop({"resume": "pause", "free": "full"}[event.op], event.t_ns)
                 self._excused.append((began, event.t_ns))
