@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -325,6 +325,7 @@ def test_the_consumer_does_what_the_model_does() -> None:
     gaps_us=st.lists(st.integers(-6_000, 6_000), min_size=1, max_size=40),
     acked=st.sets(st.integers(0, 39)),
 )
+@example(gaps_us=[0, 5000], acked=set())
 def test_merged_deadlines_are_late_by_less_than_the_slack_and_never_early(
     gaps_us: list[int], acked: set[int]
 ) -> None:
@@ -342,7 +343,7 @@ def test_merged_deadlines_are_late_by_less_than_the_slack_and_never_early(
     while (due := it.next_deadline()) is not None:
         assert it.tick(due)
         ready = {i for a, b, _ in it.take_ready("t", 99, 1e9) for i in range(a, b + 1)}
-        assert all(deadlines[i] <= due < deadlines[i] + MERGE_SLACK_S for i in ready)
+        assert all(0 <= due - deadlines[i] < MERGE_SLACK_S for i in ready)  # a sum would be rounded in another way
         it.ack([(i, i) for i in ready])
         waiting -= ready
     assert not waiting

@@ -43,6 +43,10 @@ from toymq_py.protocol.replies import (
 )
 
 TOPICS_CACHED_MAX = 4096
+LINE_COST = 4
+"""A line that is parsed by itself takes as long as so many PUBs or ACKs of a run, and counts as many."""
+LINE_COST_BYTES = 16
+"""It counts one more for each so many bytes: a list of a thousand ids takes as long as a hundred PINGs."""
 LENGTH_DIGITS_MAX = 20
 IDS_DIGITS_FAST = 18
 """Message ids of so many digits are below 2^64 without looking."""
@@ -95,10 +99,10 @@ class _Buffer:
             self._more = bytearray(self.data[self.pos :])
             self.data, self.pos = b"", 0
 
-    def join(self) -> None:
-        """Make everything that arrived parseable (the stream ended)."""
-        if self._more is not None:
-            self.data, self.pos, self._more = bytes(self._more), 0, None
+    def forget(self) -> None:
+        """Let go of what was consumed: an idle connection holds nothing of what it said."""
+        if self.pos and self.pos == len(self.data):
+            self.data, self.pos = b"", 0
 
 
 class ServerConnection:
@@ -149,8 +153,10 @@ class ServerConnection:
         self._ended = True
 
     def next_commands(self, max_commands: int = 512) -> list[Command]:
-        """Up to so many commands of what has arrived (each PUB of a run counts); [] when more bytes are needed."""
+        """Up to so many commands of what has arrived (each PUB of a run counts, and a line that costs more counts more); []
+        when more bytes are needed."""
         commands: list[Command] = []
+        buffer = self._buffer
         left = max_commands
         while left > 0:
             if self._state is _State.LINE:
@@ -159,9 +165,10 @@ class ServerConnection:
                 left -= self._parse_acks(commands, left)
                 if left <= 0:
                     break
+                began = buffer.pos
                 if not self._parse_one(commands):
                     break
-                left -= 1
+                left -= LINE_COST + (buffer.pos - began) // LINE_COST_BYTES
             elif self._state is _State.BODY:
                 if not self._parse_body(commands):
                     break
@@ -171,6 +178,7 @@ class ServerConnection:
                     break
             else:
                 break
+        buffer.forget()
         return commands
 
     # -- the hot path
@@ -200,7 +208,7 @@ class ServerConnection:
             bodies: list[bytes] = []
             starts: list[int] = []
             add_key, add_body, add_start = keys.append, bodies.append, starts.append
-            known_length = b""
+            known_length: bytes | None = None  # b"" is what a PUB without a length has
             size = 0
             while left > 0:
                 if len(tokens) != 4 or tokens[0] != b"PUB" or tokens[1] != name:
@@ -355,7 +363,7 @@ class ServerConnection:
         try:
             commands.append(parse_line(line))
         except RequestError as error:
-            commands.append(Rejected(error))
+            commands.append(Rejected(error.with_traceback(None)))  # it would hold our frames, in a circle
         return True
 
     def _begin_publish(self, line: bytes, commands: list[Command]) -> bool:
@@ -379,7 +387,7 @@ class ServerConnection:
                 self._pending = self._publish_head(tokens, size)
                 self._body_len = size
             except RequestError as refused:
-                error = refused
+                error = refused.with_traceback(None)
         if error is None:
             self._state = _State.BODY
             return self._parse_body(commands)
