@@ -1,6 +1,6 @@
 # Needs make and Python 3.11 or newer; everything else goes into .venv. "make" alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-all simulate chaos soak torture check lint types imports coverage clean
+.PHONY: help setup run demo test test-all simulate chaos soak fuzz torture check lint types imports coverage clean
 
 BIN := .venv/bin
 READY := .venv/.stamp
@@ -48,6 +48,11 @@ chaos: $(READY) ## break a real broker for a while, check what its clients saw: 
 soak: $(READY) ## hours of load and churn, then: did memory, descriptors, tasks, disk return? make soak HOURS=0.5 OUT=DIR
 	$(BIN)/toymq-chaos soak --duration "$$(awk 'BEGIN { printf "%.0f", 3600 * $(or $(HOURS),1) }')s" \
 	  $(if $(SEED),--seed $(SEED)) $(if $(OUT),--out $(OUT))
+
+fuzz: $(READY) ## look for inputs that break a parser or recovery: make fuzz TARGET=parser|client|recovery|files SECONDS=60
+	@$(BIN)/python -c "import atheris" 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	  --only-binary atheris --editable '.[fuzz]' 2>/dev/null || true
+	$(BIN)/python -m tests.fuzz "$(or $(TARGET),parser)" --seconds "$(or $(SECONDS),60)"
 
 torture: $(READY) ## run the tests that take minutes
 	$(BIN)/python -m pytest -m torture

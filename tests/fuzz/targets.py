@@ -1,7 +1,8 @@
 """What is fuzzed: pure functions from bytes to nothing, which raise when a promise is broken.
 
-Each is used by Hypothesis in the default tests (test_fuzz.py), from hand-made inputs on. The first bytes of an input are knobs,
-such as where a stream is cut; the rest is what the target is about, so that an example remains readable.
+Each is used three times: by Hypothesis and with the kept corpus in the default tests (test_fuzz.py), and by atheris
+(``make fuzz TARGET=parser``). The first bytes of an input are knobs, such as where a stream is cut; the rest is what the
+target is about, so that an example remains readable.
 
     parser     a client's bytes, in pieces              protocol.md, "Framing" and "Errors"
     client     a broker's bytes, in pieces              the same, from the other end

@@ -1,18 +1,37 @@
-"""The fuzzer's targets in the default tests: hand-made inputs, and what Hypothesis makes of them."""
+"""The fuzzer's targets in the default tests: the hand-made inputs, the kept corpus, and what Hypothesis makes of them."""
+
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.fuzz import corpus
 from tests.fuzz.seeds import SEEDS
-from tests.fuzz.targets import run
+from tests.fuzz.targets import TARGETS, run
+from tests.support.broker_process import ROOT, environment
 
 HAND_MADE = [(target, name) for target, inputs in SEEDS.items() for name in inputs]
+KEPT = [(target, path) for target in TARGETS for path in corpus.kept(target)]
 
 
 @pytest.mark.parametrize(("target", "name"), HAND_MADE, ids=[f"{target}-{name}" for target, name in HAND_MADE])
 def test_hand_made(target: str, name: str) -> None:
     run(target, SEEDS[target][name])
+
+
+@pytest.mark.parametrize(("target", "path"), KEPT, ids=[f"{target}-{path.name[:8]}" for target, path in KEPT])
+def test_kept(target: str, path: Path) -> None:
+    run(target, path.read_bytes())
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_kept_corpus_is_there_and_small(target: str) -> None:
+    sizes = [path.stat().st_size for path in corpus.kept(target)]
+    assert 10 <= len(sizes) <= corpus.FILES_MAX
+    assert max(sizes) <= corpus.FILE_BYTES_MAX
 
 
 @st.composite
@@ -53,3 +72,12 @@ def test_recovery(data: bytes) -> None:
 @example(data=b"")
 def test_files(data: bytes) -> None:
     run("files", data)
+
+
+def test_without_atheris_the_fuzzer_says_so_in_one_line() -> None:
+    program = "import sys; sys.modules['atheris'] = None; from tests.fuzz.__main__ import main; main(['parser'])"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=environment(), capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout.count("\n"), done.stderr) == (0, 1, "")
+    assert done.stdout.startswith("skipped: atheris")
