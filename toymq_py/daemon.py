@@ -2,18 +2,17 @@
 
 import asyncio
 import contextlib
-import ctypes
 import gc
 import logging
 import os
 import resource
 import signal
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any
 
 import uvloop
 
+from toymq_py import memory
 from toymq_py.broker import Broker
 from toymq_py.clock import SystemClock
 from toymq_py.config import BrokerOptions
@@ -24,8 +23,6 @@ from toymq_py.storage.scheduling import SyncThreads
 logger = logging.getLogger("toymq_py.daemon")
 
 DESCRIPTORS_SPARE = 256
-M_ARENA_MAX = -8
-"""``mallopt``'s name for it, in glibc's malloc.h."""
 
 
 class LoopScheduler:
@@ -56,8 +53,8 @@ def serve(options: BrokerOptions, host: str, port: int, ready: Callable[[list[st
 
     Raises: DirectoryLocked, DataDirectoryError; OSError when the address cannot be used.
     """
-    share_malloc_arena()
     raise_descriptor_limit(options.max_connections)
+    memory.set_up()
     _run(_serve(options, host, port, ready))
 
 
@@ -74,14 +71,14 @@ async def _serve(
     scheduler = LoopScheduler(loop)
     broker = Broker(
         options, fs=RealFileSystem(), scheduler=scheduler, clock=clock,
-        rss_bytes=rss_bytes, tasks=lambda: len(asyncio.all_tasks(loop)),
+        rss_bytes=memory.rss_bytes, tasks=lambda: len(asyncio.all_tasks(loop)),
     )  # fmt: skip
     listeners = Server.bind(host, port)
     try:
         broker.open(os.getpid())
         gc.collect()
         gc.freeze()  # what recovery made stays; the collector need not look at it again and again
-        server = Server(broker, clock, loop)
+        server = Server(broker, clock, loop, some_left=memory.Keeper(loop).look)
         _handle_signals(loop, server)
         addresses = [_address(*listener.getsockname()[:2]) for listener in listeners]
         loop.call_soon(ready, addresses)
@@ -117,23 +114,3 @@ def raise_descriptor_limit(max_connections: int) -> None:
             soft = hard
     if soft != resource.RLIM_INFINITY and soft < max_connections + DESCRIPTORS_SPARE:
         logger.warning("%d descriptors are allowed, fewer than --max-connections %d may need", soft, max_connections)
-
-
-def share_malloc_arena() -> None:
-    """Have all threads allocate from one arena. Before they are started; nothing happens without glibc.
-
-    By default each thread has its own, and each keeps some MiB of what was freed: after minutes of mixed load 16 sync threads
-    held 30 MiB of nothing. What they are for, threads that allocate side by side, the GIL rules out.
-    """
-    with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
-
-
-def rss_bytes() -> int:
-    """Resident memory of this process, 0 where it cannot be told."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0
-
-

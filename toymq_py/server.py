@@ -1,40 +1,49 @@
-"""The TCP listener: accepts, counts, backs off, shuts down.
+"""The TCP server: makes sessions of connections, counts them, keeps time, shuts down.
 
-Contract: delivery.md, "Sessions" (accept loop, shutdown). Owns the sessions' tasks; knows no command.
+Contract: delivery.md, "Sessions" (limits, shutdown). Owns the sessions' tasks; knows no command.
 """
 
 import asyncio
-import errno
 import logging
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 
+from toymq_py.acceptor import Acceptor
 from toymq_py.broker import Broker
 from toymq_py.clock import Clock
 from toymq_py.errors import TooManyConnections
-from toymq_py.session import Session, SessionProtocol, refuse
+from toymq_py.session import Session, SessionProtocol, Turns, refuse
 
 logger = logging.getLogger("toymq_py.server")
 
-BACKLOG = 4096  # the default of 100 throttles a burst of connects to 200 a second
-ACCEPTS_PER_PASS = 64
-BACK_OFF_MIN_S = 0.01
-BACK_OFF_MAX_S = 1.0
+LEFT_S = 0.5
+"""How long others that leave, too, are waited for."""
 KEEPALIVE_S = 15
 KEEPALIVE_PROBES = 3
 USER_TIMEOUT_MS = 30_000
-NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Server:
     """Serves one broker on one address. ``run`` until ``stop``."""
 
-    def __init__(self, broker: Broker, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        some_left: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``some_left`` is called some time after connections have ended: the moment to look at what they leave behind."""
         self._broker = broker
         self._clock = clock
         self._loop = loop
         self._sessions: dict[Session, None] = {}
+        self._turns = Turns(clock, loop)
         self._numbers = 0
+        self._some_left = some_left
+        self._left_timer: asyncio.TimerHandle | None = None
         self._stopping = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
         self._ticker: asyncio.TimerHandle | None = None
@@ -65,19 +74,18 @@ class Server:
 
     async def run(self, listeners: list[socket.socket]) -> None:
         """Accept and serve until ``stop``, then shut down gracefully (delivery.md, "Shutdown")."""
-        for listener in listeners:
-            listener.listen(BACKLOG)
+        acceptors = [Acceptor(listener, self._loop, self._take) for listener in listeners]
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
-            acceptors = [tasks.create_task(self._accept(listener)) for listener in listeners]
+            for acceptor in acceptors:
+                acceptor.start()
             await self._stopping.wait()
             for acceptor in acceptors:
-                acceptor.cancel()
-            for listener in listeners:
-                listener.close()
+                acceptor.stop()
             await self._drain()
-        if self._ticker is not None:
-            self._ticker.cancel()
+        for timer in (self._ticker, self._left_timer):
+            if timer is not None:
+                timer.cancel()
 
     def stop(self) -> None:
         """Begin the shutdown. Idempotent."""
@@ -85,29 +93,18 @@ class Server:
 
     # -- accepting
 
-    async def _accept(self, listener: socket.socket) -> None:
-        """Accept for ever. Out of descriptors it backs off and says so once; nobody who is connected notices."""
-        back_off_s = 0.0
-        while True:
-            try:
-                connection, _ = await self._loop.sock_accept(listener)
-            except OSError as error:
-                if error.errno not in NO_DESCRIPTORS:
-                    logger.warning("accept failed: %s", error)
-                elif not back_off_s:
-                    logger.error("no descriptors left (%s): accepting waits", error.strerror)  # noqa: TRY400 (no traceback)
-                back_off_s = min(max(2 * back_off_s, BACK_OFF_MIN_S), BACK_OFF_MAX_S)
-                await asyncio.sleep(back_off_s)
-                continue
-            back_off_s = 0.0
-            try:
-                _set_options(connection)
-                # Not to be cancelled halfway: a transport that nobody owns never says that its connection is gone.
-                await asyncio.shield(
-                    self._loop.connect_accepted_socket(lambda: SessionProtocol(self._accepted), connection)
-                )
-            except OSError:
-                connection.close()  # gone again already
+    def _take(self, connection: socket.socket) -> None:
+        assert self._tasks is not None
+        self._tasks.create_task(self._adopt(connection))
+
+    async def _adopt(self, connection: socket.socket) -> None:
+        """Make a session of it. Not to be cancelled halfway: a transport that nobody owns never says that its connection is
+        gone."""
+        try:
+            _set_options(connection)
+            await self._loop.connect_accepted_socket(lambda: SessionProtocol(self._accepted), connection)
+        except OSError:
+            connection.close()  # gone again already
 
     def _accepted(self, protocol: SessionProtocol) -> Session | None:
         """A connection stands. None refuses it: the reason is written and the connection closed."""
@@ -121,7 +118,7 @@ class Server:
             broker.metrics.error_total += 1
             return None
         self._numbers += 1
-        session = Session(self._numbers, protocol.transport, broker, self._clock, self._loop)
+        session = Session(self._numbers, protocol.transport, broker, self._clock, self._loop, self._turns)
         self._sessions[session] = None
         broker.metrics.connections += 1
         broker.metrics.connections_total += 1
@@ -137,6 +134,13 @@ class Server:
         finally:
             del self._sessions[session]
             self._broker.metrics.connections -= 1
+            if self._left_timer is None:
+                self._left_timer = self._loop.call_later(LEFT_S, self._when_some_left)
+
+    def _when_some_left(self) -> None:
+        self._left_timer = None
+        self._sessions = dict(self._sessions)  # a dict does not shrink
+        self._some_left()
 
     # -- time
 

@@ -6,7 +6,7 @@ import random
 import signal
 import socket
 import subprocess
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -202,13 +202,14 @@ async def test_a_connection_that_is_accepted_while_the_broker_stops() -> None:
 
 def test_sigterm_at_the_moment_of_a_connect(tmp_path: Path) -> None:
     """The session was made when nobody looked for new ones any more, and the process waited for its end for ever."""
-    for n in range(8):
-        broker = BrokerProcess(tmp_path / "d")
-        broker.start()
-        with socket.create_connection(("127.0.0.1", broker.port), 10):
+    with ExitStack() as stack:
+        brokers = [stack.enter_context(BrokerProcess(tmp_path / str(n))) for n in range(8)]
+        for broker in brokers:
+            stack.enter_context(socket.create_connection(("127.0.0.1", broker.port), 10))
             broker.terminate()
+        for n, broker in enumerate(brokers):
             code, errors = broker.wait()
-        assert code == 0, f"round {n}: {errors}"
+            assert code == 0, f"round {n}: {errors}"
 
 
 @pytest.fixture

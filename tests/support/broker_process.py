@@ -28,9 +28,11 @@ def run(*arguments: str, timeout_s: float = TIMEOUT_S) -> subprocess.CompletedPr
 class BrokerProcess:
     """``toymq serve`` on a free port. A context manager; what is left is killed."""
 
-    def __init__(self, data_dir: Path | str, *options: str) -> None:
+    def __init__(self, data_dir: Path | str, *options: str, descriptors: int | None = None) -> None:
+        """``descriptors``: how many the process may have."""
         self.data_dir = str(data_dir)
         self._options = ["--min-free-bytes", "0", *options]
+        self._descriptors = descriptors
         self._process: subprocess.Popen[str] | None = None
         self.port = 0
 
@@ -43,6 +45,8 @@ class BrokerProcess:
 
     def start(self) -> None:
         command = [*COMMAND, "serve", "--data-dir", self.data_dir, "--listen", "127.0.0.1:0", *self._options]
+        if self._descriptors is not None:
+            command = ["sh", "-c", f'ulimit -n {self._descriptors} && exec "$@"', "sh", *command]
         self._process = subprocess.Popen(
             command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )

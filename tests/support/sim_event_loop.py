@@ -1,6 +1,6 @@
 """An asyncio event loop whose time is virtual, whose network is in memory and whose chances come from a seed.
 
-Under it the real server, sessions and broker run unchanged: ``sock_accept`` and ``connect_accepted_socket`` hand out simulated
+Under it the real server, sessions and broker run unchanged: ``add_reader`` and ``connect_accepted_socket`` hand out simulated
 connections, ``time`` jumps to the next timer when nothing is ready. One seed, one run.
 
 What the network may do: cut a write into pieces, delay each (later ones of a connection never overtake), stop taking bytes when
@@ -51,8 +51,13 @@ class SimEventLoop(base_events.BaseEventLoop):
 
     # -- what the server calls
 
-    async def sock_accept(self, sock: Any) -> tuple[Any, Any]:  # type: ignore[override]
-        return await sock.accepted.get(), ("sim", 0)
+    def add_reader(self, fd: Any, callback: Any, *args: Any) -> None:
+        fd.knocked = lambda: callback(*args)
+        fd.knock()
+
+    def remove_reader(self, fd: Any) -> bool:
+        fd.knocked, knocked = None, fd.knocked
+        return knocked is not None
 
     async def connect_accepted_socket(self, protocol_factory: Any, sock: Any, **_: Any) -> tuple[Any, Any]:  # type: ignore[override]
         protocol = protocol_factory()
@@ -65,14 +70,31 @@ class SimListener:
 
     def __init__(self, loop: SimEventLoop) -> None:
         self._loop = loop
-        self.accepted: asyncio.Queue[SimSocket] = asyncio.Queue()
+        self.knocked: Callable[[], None] | None = None
         self.closed = False
+        self._waiting: deque[SimSocket] = deque()
 
     def listen(self, backlog: int) -> None:
         pass
 
     def close(self) -> None:
         self.closed = True
+
+    def accept(self) -> "tuple[SimSocket, Any]":
+        """Raises: BlockingIOError when nobody waits."""
+        if not self._waiting:
+            raise BlockingIOError
+        return self._waiting.popleft(), ("sim", 0)
+
+    def knock(self) -> None:
+        """Tell the reader, again in each pass while somebody waits."""
+        if self._waiting:
+            self._loop.call_soon(self._tell)
+
+    def _tell(self) -> None:
+        if self.knocked is not None and self._waiting:
+            self.knocked()
+            self.knock()
 
     def connect(self, protocol: asyncio.Protocol) -> "SimTransport":
         """Raises: ConnectionRefusedError."""
@@ -81,7 +103,8 @@ class SimListener:
         wire = Wire(self._loop)
         near = SimTransport(self._loop, wire, protocol)
         wire.ends[0] = near
-        self.accepted.put_nowait(SimSocket(self._loop, wire))
+        self._waiting.append(SimSocket(self._loop, wire))
+        self.knock()
         protocol.connection_made(near)
         return near
 

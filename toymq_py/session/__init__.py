@@ -2,5 +2,6 @@
 
 from toymq_py.session.session import Session
 from toymq_py.session.transport import SessionProtocol, refuse
+from toymq_py.session.turns import Turns
 
-__all__ = ["Session", "SessionProtocol", "refuse"]
+__all__ = ["Session", "SessionProtocol", "Turns", "refuse"]

@@ -10,14 +10,12 @@ from functools import partial
 
 from toymq_py.clock import Clock
 from toymq_py.protocol import encode_closed, encode_messages
-from toymq_py.session.replies import WRITE_BYTES, Replies
+from toymq_py.session.replies import Replies
 from toymq_py.session.signal import Signal
 from toymq_py.topic import Delivery, Subscription
 
 logger = logging.getLogger("toymq_py.session")
 
-SLICE_S = 0.002
-"""Time of one session in a loop pass: redeliveries in many small pieces cost more than their bytes."""
 RETRY_S = 0.5
 """How soon a read that failed (no descriptor left, say) is tried again."""
 
@@ -105,12 +103,13 @@ class Deliveries:
         """Whether there may be something to take."""
         return bool(self._hungry) and not self.paused
 
-    def take(self, out: list[bytes]) -> None:
-        """Add deliveries to a write that begins with ``out``, the subscriptions in turn."""
-        room = WRITE_BYTES
+    def take(self, out: list[bytes], slice_end: float, room: int) -> None:
+        """Add up to about ``room`` bytes of deliveries to a write that begins with ``out``, the subscriptions in turn, until
+        the slice is over; one at least."""
         size = sum(map(len, out))
-        until = self._clock.monotonic() + SLICE_S
-        while self._hungry and room > 0 and self._clock.monotonic() <= until:
+        tried = False
+        while self._hungry and room > 0 and not (tried and self._clock.monotonic() > slice_end):
+            tried = True
             subscription = next(iter(self._hungry))
             del self._hungry[subscription]
             try:

@@ -7,10 +7,12 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
+from toymq_py.clock import Clock
 from toymq_py.errors import DiskFull, InternalError, RequestError, StorageFailed
 from toymq_py.metrics import Metrics
 from toymq_py.protocol import encode_dup, encode_error, encode_ok_run
 from toymq_py.session.signal import Signal
+from toymq_py.session.turns import Turns
 from toymq_py.storage.batch import Commit, CommitState
 from toymq_py.storage.committer import NO_SPACE
 
@@ -20,6 +22,10 @@ WRITE_BYTES = 256 * 1024
 """Bytes per write: the share of one session in a loop pass."""
 REPLY_COST_BYTES = 128
 """What a held reply counts towards ``max_inflight_bytes``, beside the payload."""
+MADE_COST_BYTES = 640
+"""What one counts that is still to be made: it holds its command, and how it will be answered."""
+REPLIES_PER_WRITE = 4096
+"""The shortest are five bytes: a whole write of them would take 10 ms."""
 
 Make = Callable[[], bytes]
 
@@ -60,11 +66,14 @@ class Replies:
     Unbounded by itself: the handler takes no commands while ``held_bytes`` is above ``--max-inflight-bytes``.
     """
 
-    def __init__(self, metrics: Metrics, writable: Signal, written: Signal) -> None:
+    def __init__(self, metrics: Metrics, writable: Signal, written: Signal, clock: Clock, turns: Turns) -> None:
         """``writable`` is set when something falls due, ``written`` when something was taken."""
         self.held_bytes = 0
         """Replies and payloads that wait."""
         self._metrics = metrics
+        self._clock = clock
+        self._turns = turns
+        self._make_again = writable.set
         self._writable = writable
         self._written = written
         self._fifo: deque[bytes | Held | _PublishReply] = deque()
@@ -92,7 +101,7 @@ class Replies:
         """A place in the FIFO for a reply that comes later."""
         held = held or Held()
         self._fifo.append(held)
-        self.held_bytes += REPLY_COST_BYTES
+        self.held_bytes += MADE_COST_BYTES
         return held
 
     def fill(self, held: Held, make: Make) -> None:
@@ -116,15 +125,19 @@ class Replies:
         self._pushes.append(push)
         self._writable.set()
 
-    def take_due(self) -> list[bytes]:
-        """The pushes, and everything at the head of the FIFO that waits for nothing, up to about one write.
+    def take_due(self, slice_end: float) -> list[bytes]:
+        """The pushes, and everything at the head of the FIFO that waits for nothing, up to about one write; of replies that
+        are still to be made, those that can be until ``slice_end``, and one at least.
 
         The pushes come first: a CLOSED is older than the OK of a newer SUB of the same topic, and newer than no delivery.
         """
-        out, self._pushes = self._pushes, []
+        out: list[bytes] = []
+        if self._pushes:
+            out, self._pushes = self._pushes, out
         fifo = self._fifo
         freed = size = 0
-        while fifo and size < WRITE_BYTES:
+        may_make = False
+        while fifo and size < WRITE_BYTES and len(out) < REPLIES_PER_WRITE:
             reply = fifo[0]
             if type(reply) is bytes:
                 out.append(reply)
@@ -142,12 +155,15 @@ class Replies:
                 freed += reply.cost
             else:
                 assert isinstance(reply, Held)
-                if reply.make is None:
+                may_make = may_make or (reply.make is not None and self._turns.may_make(self._make_again))
+                if reply.make is None or not may_make:
                     break
                 out.append(self._make_safely(reply.make))
-                freed += REPLY_COST_BYTES
+                freed += MADE_COST_BYTES
                 if reply.released is not None:
                     reply.released()
+                if self._clock.monotonic() > slice_end:
+                    size = WRITE_BYTES
             size += len(out[-1])
             fifo.popleft()
         if freed:

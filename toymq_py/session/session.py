@@ -20,16 +20,16 @@ from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.handler import Handler
 from toymq_py.session.replies import WRITE_BYTES, Replies
 from toymq_py.session.signal import Signal
+from toymq_py.session.turns import FEW, Turns
 from toymq_py.topic import Subscription
 
 COMMANDS_PER_RUN = 512
 """Commands that are parsed and handled in one piece."""
+COMMANDS_PER_RUN_CROWDED = 64
 RUNS_QUEUED_MAX = 4
 """Runs between reader and handler; at the bound the reader waits, and the socket fills up."""
 INBOX_BYTES_MAX = 1024 * 1024
 """Unparsed bytes at which reading from the socket is paused."""
-SLICE_S = 0.002
-"""Time of one session in a loop pass, before it yields."""
 LINGER_S = 1.0
 LINGER_BYTES = 1024 * 1024
 """After a fatal error: how long and how much is discarded before the socket closes, so that a reset does not eat the reason."""
@@ -51,6 +51,7 @@ class Session:
         broker: Broker,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
+        turns: Turns,
     ) -> None:
         self.number = number
         self.transport = transport
@@ -58,9 +59,10 @@ class Session:
         self.writable = Signal(loop)
         self.finished = asyncio.Event()
         self._clock = clock
+        self._turns = turns
         self._metrics = broker.metrics
         self._parser = ServerConnection(broker.options.max_payload_bytes)
-        self._inbox: list[bytes] = []
+        self._inbox: deque[bytes] = deque()
         self._inbox_bytes = 0
         self._reading_paused = False
         self._arrived = Signal(loop)
@@ -70,7 +72,7 @@ class Session:
         self._run_room = Signal(loop)
         self._handled_all = False
         self._written = Signal(loop)
-        self._replies = Replies(broker.metrics, self.writable, self._written)
+        self._replies = Replies(broker.metrics, self.writable, self._written, clock, turns)
         self._max_held_bytes = broker.options.max_inflight_bytes
         self._deliveries = Deliveries(self._replies, self.writable, clock, loop.call_later)
         self._handler = Handler(number, broker, self._replies, self._deliveries, loop)
@@ -97,6 +99,9 @@ class Session:
         self._arrived.set()
 
     def received_eof(self) -> None:
+        self._turns.leave(self._take_eof)
+
+    def _take_eof(self) -> None:
         self._eof = True
         self._gone.set()
         self._handler.end_waits()
@@ -107,7 +112,8 @@ class Session:
             # How much of the last write the socket took, the transport may not know any more; then nothing of it counts.
             unsent = self.transport.get_write_buffer_size() or self._last_write_bytes
             self._deliveries.give_back(self._last_write_bytes - unsent)
-        self._end_tasks()
+        self._lost = True
+        self._turns.leave(self._end_tasks)
 
     def _end_tasks(self) -> None:
         self._lost = True
@@ -130,45 +136,57 @@ class Session:
             self.finished.set()
 
     async def _read(self) -> None:
-        """Parse what arrives; hand over runs of commands."""
-        parser = self._parser
+        """Parse what arrives; hand over runs of commands. Nothing of them is held while more is awaited: what ten thousand
+        idle readers hold adds up."""
+        parser, turns, inbox, runs = self._parser, self._turns, self._inbox, self._runs
         while not self._lost and self._phase is _Phase.SERVING:
             await self._arrived.wait()
-            inbox, self._inbox = self._inbox, []
-            self._inbox_bytes = 0
-            for data in inbox:
-                parser.receive_data(data)
-                while commands := parser.next_commands(COMMANDS_PER_RUN):
-                    self._runs.append(commands)
-                    self._run_ready.set()
-                    while len(self._runs) >= RUNS_QUEUED_MAX and not self._lost:
-                        await self._run_room.wait()
-                    if self._lost:
-                        return
+            turns.busy += 1
+            try:
+                while inbox:
+                    self._inbox_bytes -= len(inbox[0])
+                    parser.receive_data(inbox.popleft())
+                    while self._parse():
+                        while len(runs) >= (1 if turns.busy > FEW else RUNS_QUEUED_MAX) and not self._lost:
+                            await self._run_room.wait()
+                        if self._lost:
+                            return
+            finally:
+                turns.busy -= 1
             if self._reading_paused and self._inbox_bytes <= INBOX_BYTES_MAX:
                 self._reading_paused = False
                 if not self.transport.is_closing():
                     self.transport.resume_reading()
             if self._eof and not self._inbox:
                 parser.receive_eof()
-                while commands := parser.next_commands(COMMANDS_PER_RUN):
-                    self._runs.append(commands)
+                while self._parse():
+                    pass
                 if parser.ended_torn:
                     self._metrics.torn_total += 1
                 break
         self._handled_all = True
         self._run_ready.set()
 
+    def _parse(self) -> bool:
+        """Hand over one run of commands. Returns: whether there was one."""
+        commands = self._parser.next_commands(COMMANDS_PER_RUN if self._turns.busy <= FEW else COMMANDS_PER_RUN_CROWDED)
+        if commands:
+            self._runs.append(commands)
+            self._run_ready.set()
+            return True
+        return False
+
     async def _handle(self) -> None:
         """Apply commands in order; never waits for an effect, only for room for replies."""
-        handler, replies = self._handler, self._replies
-        slice_end = self._clock.monotonic() + SLICE_S
+        handler, replies, turns = self._handler, self._replies, self._turns
+        monotonic = self._clock.monotonic
+        slice_end = turns.slice_end()
         while not self._lost and not handler.ended:
             if not self._runs:
                 if self._handled_all:
                     break
                 await self._run_ready.wait()
-                slice_end = self._clock.monotonic() + SLICE_S
+                slice_end = turns.slice_end()
                 continue
             commands = self._runs.popleft()
             self._run_room.set()
@@ -177,10 +195,11 @@ class Session:
                 if handler.ended:
                     self._stop_taking()
                     break
-                if self._clock.monotonic() > slice_end:
+                if monotonic() > slice_end:
                     self.writable.set()
                     await asyncio.sleep(0)
-                    slice_end = self._clock.monotonic() + SLICE_S
+                    slice_end = turns.slice_end()
+            del commands, command  # nothing is held while more is awaited
             self.writable.set()
             if self._owed is not None:
                 self._leave_when_done()
@@ -200,24 +219,36 @@ class Session:
 
     async def _write(self) -> None:
         """Write what is due, and deliveries while there is room."""
-        replies, deliveries = self._replies, self._deliveries
+        replies, deliveries, turns = self._replies, self._deliveries, self._turns
+        monotonic = self._clock.monotonic
         while not self._lost:
             await self.writable.wait()
-            while not self.write_paused and not self._lost:
-                out = replies.take_due()
-                deliveries.begin_write()
-                if deliveries.hungry and self._phase is _Phase.SERVING:
-                    deliveries.take(out)
-                if not out:
-                    break
-                data = b"".join(out) if len(out) > 1 else out[0]
-                self._last_write_bytes = len(data)
-                self.transport.write(data)
-                if len(data) >= WRITE_BYTES // 2 or deliveries.hungry:
-                    await asyncio.sleep(0)  # others first
+            turns.busy += 1
+            try:
+                slice_end = turns.slice_end()
+                while not self.write_paused and not self._lost:
+                    out = replies.take_due(slice_end)
+                    deliveries.begin_write()
+                    if deliveries.hungry and self._phase is _Phase.SERVING:
+                        deliveries.take(out, slice_end, turns.share(WRITE_BYTES))
+                    if not out:
+                        break
+                    size = self._last_write_bytes = self._send(out)
+                    if size >= WRITE_BYTES // 2 or deliveries.hungry or monotonic() > slice_end:
+                        await asyncio.sleep(0)  # others first
+                        slice_end = turns.slice_end()
+            finally:
+                turns.busy -= 1
             if self._phase is _Phase.LEAVING and not replies and not self.write_paused:
                 await self._end()
                 return
+
+    def _send(self, out: list[bytes]) -> int:
+        """One write; ``out`` is emptied, since who waits must not hold what was written. Returns: how many bytes."""
+        data = b"".join(out) if len(out) > 1 else out[0]
+        out.clear()
+        self.transport.write(data)
+        return len(data)
 
     async def _end(self) -> None:
         """Everything due is written: close, after a moment of discarding when the client may still be sending."""

@@ -1,4 +1,4 @@
-"""What the daemon asks of the process."""
+"""What the broker asks of the allocators."""
 
 import ctypes
 import os
@@ -9,9 +9,9 @@ import pytest
 
 PROGRAM = """
 import ctypes, sys, threading
-from toymq_py.daemon import share_malloc_arena
+from toymq_py import memory
 if sys.argv[1] == "shared":
-    share_malloc_arena()
+    memory.set_up()
 all_here = threading.Barrier(8)
 def work():
     held = bytes(50_000)

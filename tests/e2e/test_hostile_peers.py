@@ -1,0 +1,183 @@
+"""Hostile loads on a real broker: the others are answered, memory and descriptors are bounded and come back, the broker works.
+
+In the default run smaller, and "answered" means within seconds, since the machine may be busy with other things. In torture
+they are in full, the 99th percentile of another client's PINGs is below 50 ms, and ``-s`` shows the figures.
+"""
+
+import resource
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.support.broker_process import BrokerProcess, Wire
+from tests.support.hostile_load import MIB, RSS_FACTOR, Seen, Watch
+
+ANSWERED_WITHIN_MS = 2000
+P99_MS = 50
+ATTEMPTS = 3
+"""A neighbour on the machine only ever makes an answer slower: one attempt in which all is well shows that the broker can."""
+INFLIGHT_MIB = 4
+BACKLOG = 20_000
+DESCRIPTORS_SPARE = 400
+"""Of the clients' and the broker's processes, for other things than connections."""
+
+
+class Load(NamedTuple):
+    """What is done, how much of it by default and in torture, how long (None: until it is over), and what it may cost."""
+
+    behaviour: str
+    many: int
+    torture_many: int
+    for_s: float | None
+    torture_for_s: float | None
+    most_mib: int
+
+
+LOADS = [
+    Load("slowloris", 300, 2000, 1.5, 20, 60),
+    Load("subscribes-and-never-reads", 10, 50, 0.7, 10, 60),
+    Load("publishes-and-never-reads", 3, 10, 0.7, 10, 150),
+    Load("fetches-and-never-reads", 5, 20, 0.7, 10, 300),
+    Load("pipeline-of-ping", 100_000, 1_000_000, None, None, 40),
+    Load("pipeline-of-fetch", 10_000, 1_000_000, None, None, 80),
+    Load("pipeline-of-fetch-nothing", 20_000, 1_000_000, None, None, 40),
+    Load("pipeline-of-bad", 50_000, 1_000_000, None, None, 40),
+    Load("pipeline-of-describe", 10_000, 200_000, None, None, 40),
+    Load("pipeline-of-ack-lists", 1_000, 20_000, None, None, 40),
+]
+
+
+def broker_on(path: Path, *options: str, descriptors: int | None = None) -> BrokerProcess:
+    inflight = ("--max-inflight-bytes", f"{INFLIGHT_MIB}MiB")
+    return BrokerProcess(path, "--max-connections", "20000", *inflight, *options, descriptors=descriptors)
+
+
+def prepare(wire: Wire, behaviour: str) -> None:
+    """Topic "t" has a record, or a backlog for those who could read it; "replies" is there."""
+    records = BACKLOG if behaviour.endswith("never-reads") else 1
+    for _ in range(0, records, 1000):
+        run = min(records, 1000)
+        wire.send(b"PUB t - 1000\n%b\n" % bytes(1000) * run)
+        assert all(wire.line().startswith(b"OK ") for _ in range(run))
+    assert wire.ask(b"PUB replies - 1\nx\n") == b"OK 0"
+
+
+def check(seen: Seen, most_mib: int) -> None:
+    assert max(seen.pings_ms) < ANSWERED_WITHIN_MS, seen
+    assert seen.rss_most - seen.rss_before < most_mib * MIB, seen
+    assert seen.rss_after < seen.rss_limit, seen
+    assert seen.descriptors_after <= seen.descriptors_before + 2, f"a segment may have been made meanwhile: {seen}"
+
+
+def check_it_works(broker: BrokerProcess) -> None:
+    """A new client publishes and consumes; the broker ends well and has no bug to tell of."""
+    with broker.connect() as wire:
+        assert wire.ask(b"PUB after - 5\nhello\n") == b"OK 0"
+        assert wire.ask(b"SUB after c\n") == b"OK 1"
+        assert wire.message() == (0, 1, b"hello")
+        assert wire.ask(b"ACK after c 0 sync=1\n") == b"OK 1"
+    code, errors = broker.stop()
+    assert code == 0
+    assert "Traceback" not in errors
+
+
+def complete(load: Load, seen: Seen, count: int) -> bool:
+    """Whether a pipeline got its answers."""
+    return not load.behaviour.startswith("pipeline") or seen.report["answers"] == count
+
+
+@pytest.mark.parametrize("load", LOADS, ids=[load.behaviour for load in LOADS])
+def test_a_hostile_client_harms_nobody_else(tmp_path: Path, load: Load) -> None:
+    with broker_on(tmp_path / "d") as broker, broker.connect() as wire:
+        prepare(wire, load.behaviour)
+        seen = Watch(broker, wire).under(load.behaviour, load.many, for_s=load.for_s)
+        check(seen, load.most_mib)
+        assert complete(load, seen, load.many), seen
+        check_it_works(broker)
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("load", LOADS, ids=[load.behaviour for load in LOADS])
+def test_others_have_a_p99_below_50_ms_beside(tmp_path: Path, load: Load) -> None:
+    p99s = []
+    for attempt in range(ATTEMPTS):
+        with broker_on(tmp_path / f"d{attempt}") as broker, broker.connect() as wire:
+            prepare(wire, load.behaviour)
+            seen = Watch(broker, wire).under(load.behaviour, load.torture_many, for_s=load.torture_for_s)
+            check(seen, 2 * load.most_mib)
+            assert complete(load, seen, load.torture_many), seen
+            check_it_works(broker)
+        p99s.append(seen.percentile_ms(0.99))
+        if p99s[-1] < P99_MS:
+            return
+    pytest.fail(f"p99 {p99s} ms")
+
+
+def room_for_connections(wanted: int) -> int:
+    """How many this machine allows: descriptors of one process, source ports to one address."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    return min(wanted, hard - DESCRIPTORS_SPARE, high - low - DESCRIPTORS_SPARE)
+
+
+def test_two_thousand_connections_come_and_go(tmp_path: Path) -> None:
+    """Idle ones, half lines, half bodies, garbage; ended by FIN or reset, all at once."""
+    count = room_for_connections(2000)
+    with broker_on(tmp_path / "d") as broker, broker.connect() as wire:
+        prepare(wire, "crowd")
+        seen = Watch(broker, wire).under("crowd", count, for_s=0.2)
+        check(seen, 60)
+        assert seen.report["connections"] == count
+        check_it_works(broker)
+
+
+@pytest.mark.torture
+def test_ten_thousand_connections_come_and_go(tmp_path: Path) -> None:
+    """Three times on one broker: from a cold start memory comes back to 20 % and the slack, after that to 20 %."""
+    count = room_for_connections(10_000)
+    assert count == 10_000, "this machine allows fewer"
+    with broker_on(tmp_path / "d") as broker, broker.connect() as wire:
+        prepare(wire, "crowd")
+        crowds = [Watch(broker, wire).under("crowd", count, for_s=3, settle_s=3) for _ in range(3)]
+        check_it_works(broker)
+    for seen in crowds:
+        check(seen, 200)
+    assert crowds[-1].rss_after < crowds[0].rss_after * RSS_FACTOR
+    assert crowds[-1].rss_after < crowds[-1].rss_before * RSS_FACTOR
+    assert min(seen.percentile_ms(0.99) for seen in crowds) < P99_MS
+
+
+def test_a_broker_without_descriptors_serves_those_it_has(tmp_path: Path) -> None:
+    """Three hundred knock, there is room for some eighty; when these are gone all is as before."""
+    with broker_on(tmp_path / "d", descriptors=100) as broker, broker.connect() as wire:
+        prepare(wire, "crowd")
+        seen = Watch(broker, wire).under("crowd", 300, for_s=1, admitted=False)
+        check(seen, 30)
+        assert 90 <= seen.descriptors_most <= 100
+        with closing(broker.connect()) as late:
+            assert late.ask(b"PING\n") == b"PONG"
+        assert wire.ask(b"PUB t - 1\nx\n") == b"OK 1", "the disk has its descriptors"
+        code, errors = broker.stop()
+        assert code == 0
+        assert "no descriptors left" in errors
+        assert errors.count("\n") < 20, "it says so once an episode"
+
+
+def test_idle_connections_hold_nothing_of_what_they_said(tmp_path: Path) -> None:
+    """Found here: each of them kept its last chunk, its last commands with their bodies, and its last answers, until it said
+    something else: 3 MiB for every MiB published."""
+    with broker_on(tmp_path / "d") as broker, broker.connect() as other:
+        prepare(other, "")
+        before = broker.rss_bytes()
+        wires = [broker.connect() for _ in range(50)]
+        for wire in wires:
+            wire.send(b"PUB t - %d\n%b\n" % (MIB, bytes(MIB)))
+            assert wire.line().startswith(b"OK ")
+        for wire in wires:
+            assert wire.ask(b"FETCH t 1 1\n").startswith(b"BATCH t 1 2 ")
+            wire.read(MIB + 31)
+        assert broker.rss_bytes() - before < 30 * MIB
+        for wire in wires:
+            wire.close()
