@@ -63,6 +63,7 @@ def _files() -> dict[str, bytes]:
         "found-an-infinite-removed-range-ends-the-start": b"\0" + STATE.replace(b"[[0, 1]]", b"[[1e999, 2]]"),
         "found-an-infinite-ack-ends-verify": b"\0" + STATE.replace(b'"last_acked": 1', b'"last_acked": 1e999'),
         "found-an-infinite-count-in-a-sidecar-ends-the-start": b"\2" + SIDECAR.replace(b'"keyed": 2', b'"keyed": 1e999'),
+        "an-index-with-a-time-above-2^64": b"\2" + SIDECAR.replace(INDEX, b"[[0], [0], [0], [18446744073709551616]]"),
         "found-a-hole-without-bytes-is-walked-for-ever": b"\2" + SIDECAR.replace(b"[],", b"[[0, 0, 0, 0]],", 1),
         "found-an-index-of-unequal-columns-ends-the-start": b"\2" + SIDECAR.replace(INDEX, b"[[0, 1], [0], [], [1]]"),
         "found-an-index-before-the-file-fails-its-reads": b"\2" + SIDECAR.replace(INDEX, b"[[0], [-7], [0], [1]]"),

@@ -126,8 +126,8 @@ class Replies:
         self._writable.set()
 
     def take_due(self, slice_end: float) -> list[bytes]:
-        """The pushes, and everything at the head of the FIFO that waits for nothing, up to about one write; of replies that
-        are still to be made, those that can be until ``slice_end``, and one at least.
+        """The pushes, and everything at the head of the FIFO that waits for nothing, up to this session's share of a write; of
+        replies that are still to be made, those that can be until ``slice_end``, and one at least.
 
         The pushes come first: a CLOSED is older than the OK of a newer SUB of the same topic, and newer than no delivery.
         """
@@ -136,8 +136,9 @@ class Replies:
             out, self._pushes = self._pushes, out
         fifo = self._fifo
         freed = size = 0
+        room = self._turns.share(WRITE_BYTES)
         may_make = False
-        while fifo and size < WRITE_BYTES and len(out) < REPLIES_PER_WRITE:
+        while fifo and size < room and len(out) < REPLIES_PER_WRITE:
             reply = fifo[0]
             if type(reply) is bytes:
                 out.append(reply)
@@ -163,7 +164,7 @@ class Replies:
                 if reply.released is not None:
                     reply.released()
                 if self._clock.monotonic() > slice_end:
-                    size = WRITE_BYTES
+                    size = room
             size += len(out[-1])
             fifo.popleft()
         if freed:

@@ -65,6 +65,7 @@ class SyncThreads:
                 logger.exception("a job on a sync thread failed")
             finally:
                 self._post(lambda done=done: self._finish(done))  # type: ignore[misc]
+            del item, job, done  # a thread that waits would hold its last batch, some MiB
 
     def _finish(self, done: Callable[[], None]) -> None:
         self._busy -= 1

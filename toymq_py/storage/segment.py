@@ -6,9 +6,11 @@ A ``Segment`` object belongs to the event loop. While a commit runs, the sync th
 segment's file and touches nothing of the object.
 """
 
+from array import array
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -72,11 +74,12 @@ class Segment:
     damages: list[Damage] = field(default_factory=list)
     """While there are some, the file is never cut: what stands behind the last record is part of what they were judged by, and
     the next start must come to the same end."""
-    index_ids: list[int] = field(default_factory=list)
-    index_positions: list[int] = field(default_factory=list)
-    index_keyed: list[int] = field(default_factory=list)
+    index_ids: "array[int]" = field(default_factory=partial(array, "Q"))
+    """The sparse index, by columns: 32 bytes an entry, where lists of ints take 160 and scatter them over the heap."""
+    index_positions: "array[int]" = field(default_factory=partial(array, "Q"))
+    index_keyed: "array[int]" = field(default_factory=partial(array, "Q"))
     """Keyed records before the entry."""
-    index_ts_ns: list[int] = field(default_factory=list)
+    index_ts_ns: "array[int]" = field(default_factory=partial(array, "Q"))
     sealed: bool = False
     file: File | None = None
 
@@ -140,7 +143,9 @@ class Segment:
                 "newest_deliver_at_ns": self.newest_deliver_at_ns,
                 "producers": {name.decode("latin-1"): seq for name, seq in self.producers.items()},
                 "gaps": [[d.position, d.resume, d.first_id, d.last_id] for d in self.damages],
-                "index": [self.index_ids, self.index_positions, self.index_keyed, self.index_ts_ns],
+                "index": [
+                    column.tolist() for column in (self.index_ids, self.index_positions, self.index_keyed, self.index_ts_ns)
+                ],
             },
         )
 
@@ -161,7 +166,7 @@ def load_sidecar(fs: FileSystem, path: str, base_id: int, next_base_id: int) -> 
         if found["size"] != size or found["first_id"] != base_id or not base_id <= found["next_id"] <= next_base_id:
             return None
         _fill(segment, found)
-    except (OSError, DamagedData, AttributeError, KeyError, TypeError, ValueError):
+    except (OSError, DamagedData, AttributeError, KeyError, OverflowError, TypeError, ValueError):
         return None
     return segment if _makes_sense(segment) else None
 
@@ -174,8 +179,8 @@ def _fill(segment: Segment, found: dict[str, Any]) -> None:
         seq, msg_id = checked_json.numbers(pair)
         segment.producers[name.encode("latin-1")] = seq, msg_id
     segment.damages = [Damage(*checked_json.numbers(gap)) for gap in found["gaps"]]
-    segment.index_ids, segment.index_positions, segment.index_keyed, segment.index_ts_ns = map(
-        checked_json.numbers, found["index"]
+    segment.index_ids, segment.index_positions, segment.index_keyed, segment.index_ts_ns = (
+        array("Q", checked_json.numbers(column)) for column in found["index"]
     )
 
 
@@ -197,7 +202,7 @@ def _makes_sense(segment: Segment) -> bool:
     )
 
 
-def _ascend(values: list[int], low: int, below: int) -> bool:
+def _ascend(values: "array[int]", low: int, below: int) -> bool:
     edges = [low - 1, *values, below]
     return all(a < b for a, b in pairwise(edges)) if values else True
 

@@ -3,7 +3,10 @@
 import errno
 import logging
 import os
+import queue
 import threading
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -194,3 +197,20 @@ def test_sync_threads_run_jobs_side_by_side_and_survive_a_bug(caplog: pytest.Log
     assert caplog.text.count("a job on a sync thread failed") == 2
     threads.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("sync-")]
+
+
+def test_a_sync_thread_that_waits_holds_nothing_of_its_last_job() -> None:
+    """Sixteen of them held their last batches, some MiB each."""
+    posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+    threads = SyncThreads(posted.put, threads_max=1)  # type: ignore[arg-type]
+    gone = threading.Event()
+
+    def job() -> None:
+        pass
+
+    weakref.finalize(job, gone.set)
+    threads.offload(job, lambda: None)
+    del job
+    posted.get(timeout=10)()
+    assert gone.wait(10)
+    threads.close()
