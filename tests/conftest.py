@@ -1,6 +1,8 @@
 """What holds for every test: requirements of the machine, and a run that says what it skipped and why."""
 
+import logging
 import os
+from collections.abc import Iterator
 
 import hypothesis
 import pytest
@@ -30,3 +32,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.line(f"{report.nodeid}: {requirements.reason_of(report)}")
     if not skipped:
         terminalreporter.line("nothing was skipped")
+
+
+@pytest.fixture
+def without_log() -> Iterator[None]:
+    """For tests of thousands of histories: pytest keeps every line that is logged, 8 GiB in ``make torture``, and it takes as
+    long as the histories."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)

@@ -21,6 +21,8 @@ from toymq_py.model import Start
 from toymq_py.storage.batch import CommitState
 from toymq_py.topic import Published, Subscription, Topic
 
+pytestmark = pytest.mark.usefixtures("without_log")
+
 TOPIC = "t"
 CONSUMER = "c"
 KEYS = 40

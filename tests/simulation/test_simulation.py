@@ -16,6 +16,8 @@ from toymq_py.storage.recovery import RecoveredLog
 from toymq_py.storage.segment import ScanResult
 from toymq_py.topic import Registration, Subscription, Topic
 
+pytestmark = pytest.mark.usefixtures("without_log")
+
 SEEDS = 200
 PARTS = 4
 
