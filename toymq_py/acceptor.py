@@ -57,10 +57,9 @@ class Acceptor:
         try:
             for _ in range(ACCEPTS_PER_PASS):
                 connection, _address = self._listener.accept()
-                self._back_off_s = 0.0
                 self._accepted(connection)
         except BlockingIOError:
-            pass  # that was the last of the burst
+            self._back_off_s = 0.0  # nobody is left outside
         except OSError as error:
             self._back_off(error)
 

@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import uvloop
@@ -23,6 +24,7 @@ from toymq_py.storage.scheduling import SyncThreads
 logger = logging.getLogger("toymq_py.daemon")
 
 DESCRIPTORS_SPARE = 256
+"""Kept for segments and directories: who holds all connections must not keep the disk from a topic."""
 
 
 class LoopScheduler:
@@ -53,7 +55,7 @@ def serve(options: BrokerOptions, host: str, port: int, ready: Callable[[list[st
 
     Raises: DirectoryLocked, DataDirectoryError; OSError when the address cannot be used.
     """
-    raise_descriptor_limit(options.max_connections)
+    options = replace(options, max_connections=room_for_connections(options.max_connections))
     memory.set_up()
     _run(_serve(options, host, port, ready))
 
@@ -105,12 +107,16 @@ def _handle_signals(loop: asyncio.AbstractEventLoop, server: Server) -> None:
         loop.add_signal_handler(number, stop)
 
 
-def raise_descriptor_limit(max_connections: int) -> None:
-    """Raise the soft descriptor limit to the hard one; warn when it is still too low for the connection limit."""
+def room_for_connections(max_connections: int) -> int:
+    """Raise the soft descriptor limit to the hard one. Returns: how many connections leave the files their descriptors, at most
+    ``max_connections``."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             soft = hard
-    if soft != resource.RLIM_INFINITY and soft < max_connections + DESCRIPTORS_SPARE:
-        logger.warning("%d descriptors are allowed, fewer than --max-connections %d may need", soft, max_connections)
+    room = max(soft - DESCRIPTORS_SPARE, soft // 2)
+    if soft == resource.RLIM_INFINITY or room >= max_connections:
+        return max_connections
+    logger.warning("%d descriptors are allowed: %d connections, fewer than --max-connections %d", soft, room, max_connections)
+    return room

@@ -1,6 +1,6 @@
 """The TCP server: makes sessions of connections, counts them, keeps time, shuts down.
 
-Contract: delivery.md, "Sessions" (limits, shutdown). Owns the sessions' tasks; knows no command.
+Contract: delivery.md, "Sessions" (limits, shutdown). Owns the sessions; knows no command.
 """
 
 import asyncio
@@ -13,12 +13,13 @@ from toymq_py.acceptor import Acceptor
 from toymq_py.broker import Broker
 from toymq_py.clock import Clock
 from toymq_py.errors import TooManyConnections
-from toymq_py.session import Session, SessionProtocol, Turns, refuse
+from toymq_py.session import LINGER_S, Session, SessionProtocol, Turns, refuse
 
 logger = logging.getLogger("toymq_py.server")
 
 LEFT_S = 0.5
 """How long others that leave, too, are waited for."""
+REFUSED_LINGER_MAX = 16
 KEEPALIVE_S = 15
 KEEPALIVE_PROBES = 3
 USER_TIMEOUT_MS = 30_000
@@ -42,9 +43,11 @@ class Server:
         self._sessions: dict[Session, None] = {}
         self._turns = Turns(clock, loop)
         self._numbers = 0
+        self._refused = 0
         self._some_left = some_left
         self._left_timer: asyncio.TimerHandle | None = None
         self._stopping = asyncio.Event()
+        self._none_left = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
         self._ticker: asyncio.TimerHandle | None = None
         broker.on_deadline = self._arm_ticker
@@ -113,29 +116,38 @@ class Server:
             protocol.transport.abort()
             return None
         if len(self._sessions) >= broker.options.max_connections or self._tasks is None:
-            limit = broker.options.max_connections
-            refuse(protocol.transport, TooManyConnections(f"{limit} connections are the limit (--max-connections)"))
-            broker.metrics.error_total += 1
+            self._refuse(protocol.transport)
             return None
         self._numbers += 1
-        session = Session(self._numbers, protocol.transport, broker, self._clock, self._loop, self._turns)
+        session = Session(
+            self._numbers, protocol.transport, broker, self._clock, self._loop, self._turns, self._session_ended
+        )
         self._sessions[session] = None
         broker.metrics.connections += 1
         broker.metrics.connections_total += 1
-        self._tasks.create_task(self._serve(session))
         return session
 
-    async def _serve(self, session: Session) -> None:
-        """A session's own failure is its own: it is logged and its connection closed, nobody else notices."""
-        try:
-            await session.run()
-        except Exception:
-            logger.exception("session %d ended by a bug", session.number)
-        finally:
-            del self._sessions[session]
-            self._broker.metrics.connections -= 1
-            if self._left_timer is None:
-                self._left_timer = self._loop.call_later(LEFT_S, self._when_some_left)
+    def _refuse(self, transport: asyncio.Transport) -> None:
+        """Only some at a time stay until their reason was read: those who are refused must not hold the descriptors instead."""
+        self._broker.metrics.error_total += 1
+        limit = self._broker.options.max_connections
+        error = TooManyConnections(f"{limit} connections are the limit (--max-connections)")
+        lingers = self._refused < REFUSED_LINGER_MAX
+        refuse(transport, error, linger_s=LINGER_S if lingers else 0)
+        if lingers:
+            self._refused += 1
+            self._loop.call_later(LINGER_S, self._forget_refused)
+
+    def _forget_refused(self) -> None:
+        self._refused -= 1
+
+    def _session_ended(self, session: Session) -> None:
+        del self._sessions[session]
+        self._broker.metrics.connections -= 1
+        if self._left_timer is None:
+            self._left_timer = self._loop.call_later(LEFT_S, self._when_some_left)
+        if not self._sessions:
+            self._none_left.set()
 
     def _when_some_left(self) -> None:
         self._left_timer = None
@@ -169,7 +181,8 @@ class Server:
         with suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
                 while self._sessions:
-                    await next(iter(self._sessions)).finished.wait()
+                    self._none_left.clear()
+                    await self._none_left.wait()
         finished: asyncio.Future[None] = self._loop.create_future()
         broker.finish(lambda: finished.set_result(None))
         await finished

@@ -5,14 +5,13 @@ they are in full, the 99th percentile of another client's PINGs is below 50 ms, 
 """
 
 import resource
-from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from tests.support.broker_process import BrokerProcess, Wire
-from tests.support.hostile_load import MIB, RSS_FACTOR, Seen, Watch
+from tests.support.hostile_load import MIB, RSS_FACTOR, Load, Seen, Watch
 
 ANSWERED_WITHIN_MS = 2000
 P99_MS = 50
@@ -24,7 +23,7 @@ DESCRIPTORS_SPARE = 400
 """Of the clients' and the broker's processes, for other things than connections."""
 
 
-class Load(NamedTuple):
+class Case(NamedTuple):
     """What is done, how much of it by default and in torture, how long (None: until it is over), and what it may cost."""
 
     behaviour: str
@@ -36,16 +35,16 @@ class Load(NamedTuple):
 
 
 LOADS = [
-    Load("slowloris", 300, 2000, 1.5, 20, 60),
-    Load("subscribes-and-never-reads", 10, 50, 0.7, 10, 60),
-    Load("publishes-and-never-reads", 3, 10, 0.7, 10, 150),
-    Load("fetches-and-never-reads", 5, 20, 0.7, 10, 300),
-    Load("pipeline-of-ping", 100_000, 1_000_000, None, None, 40),
-    Load("pipeline-of-fetch", 10_000, 1_000_000, None, None, 80),
-    Load("pipeline-of-fetch-nothing", 20_000, 1_000_000, None, None, 40),
-    Load("pipeline-of-bad", 50_000, 1_000_000, None, None, 40),
-    Load("pipeline-of-describe", 10_000, 200_000, None, None, 40),
-    Load("pipeline-of-ack-lists", 1_000, 20_000, None, None, 40),
+    Case("slowloris", 300, 2000, 1.5, 20, 60),
+    Case("subscribes-and-never-reads", 10, 50, 0.7, 10, 60),
+    Case("publishes-and-never-reads", 3, 10, 0.7, 10, 150),
+    Case("fetches-and-never-reads", 5, 20, 0.7, 10, 300),
+    Case("pipeline-of-ping", 100_000, 1_000_000, None, None, 40),
+    Case("pipeline-of-fetch", 10_000, 1_000_000, None, None, 80),
+    Case("pipeline-of-fetch-nothing", 20_000, 1_000_000, None, None, 40),
+    Case("pipeline-of-bad", 50_000, 1_000_000, None, None, 40),
+    Case("pipeline-of-describe", 10_000, 200_000, None, None, 40),
+    Case("pipeline-of-ack-lists", 1_000, 20_000, None, None, 40),
 ]
 
 
@@ -83,13 +82,13 @@ def check_it_works(broker: BrokerProcess) -> None:
     assert "Traceback" not in errors
 
 
-def complete(load: Load, seen: Seen, count: int) -> bool:
+def complete(load: Case, seen: Seen, count: int) -> bool:
     """Whether a pipeline got its answers."""
     return not load.behaviour.startswith("pipeline") or seen.report["answers"] == count
 
 
 @pytest.mark.parametrize("load", LOADS, ids=[load.behaviour for load in LOADS])
-def test_a_hostile_client_harms_nobody_else(tmp_path: Path, load: Load) -> None:
+def test_a_hostile_client_harms_nobody_else(tmp_path: Path, load: Case) -> None:
     with broker_on(tmp_path / "d") as broker, broker.connect() as wire:
         prepare(wire, load.behaviour)
         seen = Watch(broker, wire).under(load.behaviour, load.many, for_s=load.for_s)
@@ -100,7 +99,7 @@ def test_a_hostile_client_harms_nobody_else(tmp_path: Path, load: Load) -> None:
 
 @pytest.mark.torture
 @pytest.mark.parametrize("load", LOADS, ids=[load.behaviour for load in LOADS])
-def test_others_have_a_p99_below_50_ms_beside(tmp_path: Path, load: Load) -> None:
+def test_others_have_a_p99_below_50_ms_beside(tmp_path: Path, load: Case) -> None:
     p99s = []
     for attempt in range(ATTEMPTS):
         with broker_on(tmp_path / f"d{attempt}") as broker, broker.connect() as wire:
@@ -149,20 +148,23 @@ def test_ten_thousand_connections_come_and_go(tmp_path: Path) -> None:
     assert min(seen.percentile_ms(0.99) for seen in crowds) < P99_MS
 
 
-def test_a_broker_without_descriptors_serves_those_it_has(tmp_path: Path) -> None:
-    """Three hundred knock, there is room for some eighty; when these are gone all is as before."""
-    with broker_on(tmp_path / "d", descriptors=100) as broker, broker.connect() as wire:
+def test_a_crowd_never_takes_the_descriptors_of_the_disk(tmp_path: Path) -> None:
+    """Six hundred knock, there is room for 200. Found by review: a topic that could not open its segment meanwhile was
+    closed for publishing until a restart."""
+    with broker_on(tmp_path / "d", descriptors=400) as broker, broker.connect() as wire:
         prepare(wire, "crowd")
-        seen = Watch(broker, wire).under("crowd", 300, for_s=1, admitted=False)
+        with Load(broker, "crowd", 600) as load:
+            assert load.line() == "on\n"
+            assert wire.ask(b"PUB new - 1\nx\n") == b"OK 0", "the disk has its descriptors"
+            assert wire.ask(b"SUB t c\n") == b"OK 1"
+            assert wire.message() == (0, 1, bytes(1000))
+            assert wire.ask(b"ACK t c 0 sync=1\n") == b"OK 1"
+            load.end()
+            load.line()
+        seen = Watch(broker, wire).under("crowd", 600, for_s=1, admitted=False)
         check(seen, 30)
-        assert 90 <= seen.descriptors_most <= 100
-        with closing(broker.connect()) as late:
-            assert late.ask(b"PING\n") == b"PONG"
-        assert wire.ask(b"PUB t - 1\nx\n") == b"OK 1", "the disk has its descriptors"
-        code, errors = broker.stop()
-        assert code == 0
-        assert "no descriptors left" in errors
-        assert errors.count("\n") < 20, "it says so once an episode"
+        assert 200 <= seen.descriptors_most <= 300
+        check_it_works(broker)
 
 
 def test_idle_connections_hold_nothing_of_what_they_said(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ async def test_a_segment_that_cannot_be_opened_is_an_error_of_that_read(caplog: 
         for n in range(4):
             assert await wire.ask(b"PUB t - 3000\n%b\n" % bytes(3000)) == b"OK %d" % n
         fs.fail("open", 1, errno.EMFILE, path=segment_name(0))
-        assert await code(wire, b"FETCH t 0 1\n") == "STORAGE_FAILED"
+        assert await code(wire, b"FETCH t 0 1\n") == "DISK_FULL"
         assert (await wire.body(await wire.ask(b"FETCH t 0 1\n")))[4:12] == bytes(8)
         served.broker.topics["t"].log.close()
         fs.fail("open", 1, errno.EMFILE, path=segment_name(0))
@@ -91,7 +91,7 @@ async def test_a_segment_that_cannot_be_opened_is_an_error_of_that_read(caplog: 
         assert lines <= {b"OK 4", b"MSG t"}
         fs.fail("open", 1, errno.EMFILE, path=segment_name(0))
         served.broker.topics["t"].log.close()
-        assert await code(await served.connect(), b"SEEK t d @1\n") == "STORAGE_FAILED"
+        assert await code(await served.connect(), b"SEEK t d @1\n") == "DISK_FULL"
 
 
 async def test_a_bug_in_one_command_is_answered_and_logged(

@@ -44,7 +44,6 @@ def test_a_broker_under_churn_returns_to_where_it_was(out: Path, samples: list[V
     assert complaints(samples) == []
     assert {(rest.connections, rest.topics) for rest in rests} == {(2, 3)}, "at rest there is only what stands"
     assert max(sample.connections for sample in work) > 10
-    assert max(sample.tasks for sample in work) > rests[0].tasks
     assert max(sample.topics for sample in work) > 3
     assert rests[-1].publish_total > rests[0].publish_total > 100
     assert all(sample.ping_p99_s is not None and sample.ping_p99_s > 0 for sample in rests)

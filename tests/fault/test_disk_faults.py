@@ -193,11 +193,16 @@ def test_the_script_does_everything() -> None:
     assert {op for op in OPS if not COUNTS[0][op]} == {"allocate"}, "small segments are not preallocated"
 
 
-@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
+# With retention what was acked is gone before one looks; without, all that was ever written is looked at.
+FAULTS = [
+    *((op, 0, code) for op in (*OPS, SHORT) for code in (errno.EIO, errno.ENOSPC)),
+    *((op, DAY_MS, code) for op in ("pwrite", "sync", "truncate", SHORT) for code in (errno.EIO, errno.ENOSPC)),
+    *((op, 0, errno.EMFILE) for op in ("open", "sync_dir", "read_file")),
+]
+
+
 @pytest.mark.parametrize(
-    ("op", "retain_ms"),
-    # With retention what was acked is gone before one looks; without, all that was ever written is looked at.
-    [*((op, 0) for op in (*OPS, SHORT)), *((op, DAY_MS) for op in ("pwrite", "sync", "truncate", SHORT))],
+    ("op", "retain_ms", "code"), FAULTS, ids=[f"{op}-{retain_ms}-{errno.errorcode[code]}" for op, retain_ms, code in FAULTS]
 )
 def test_every_call_fails_once(op: str, retain_ms: int, code: int) -> None:
     for nth in range(1, COUNTS[retain_ms]["pwrite" if op == SHORT else op] + 1):

@@ -158,7 +158,7 @@ class ServerConnection:
         commands: list[Command] = []
         buffer = self._buffer
         left = max_commands
-        while left > 0:
+        while left > 0 and buffer.data:
             if self._state is _State.LINE:
                 done = self._parse_publishes(commands, left)
                 left -= done

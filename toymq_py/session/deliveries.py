@@ -10,8 +10,8 @@ from functools import partial
 
 from toymq_py.clock import Clock
 from toymq_py.protocol import encode_closed, encode_messages
-from toymq_py.session.replies import Replies
-from toymq_py.session.signal import Signal
+from toymq_py.session.replies import WRITE_BYTES, Replies
+from toymq_py.session.turns import Place
 from toymq_py.topic import Delivery, Subscription
 
 logger = logging.getLogger("toymq_py.session")
@@ -26,10 +26,12 @@ class Deliveries:
     ``paused`` holds all of them. A subscription is silent until its own ``OK`` has been written: no MSG comes before it.
     """
 
+    __slots__ = ("_clock", "_hungry", "_last_write", "_later", "_place", "_replies", "_silent", "by_topic", "paused")
+
     def __init__(
         self,
         replies: Replies,
-        writable: Signal,
+        place: Place,
         clock: Clock,
         later: Callable[[float, Callable[[], None]], object],
     ) -> None:
@@ -37,7 +39,7 @@ class Deliveries:
         self.by_topic: dict[str, Subscription] = {}
         self.paused = False
         self._replies = replies
-        self._writable = writable
+        self._place = place
         self._clock = clock
         self._later = later
         self._hungry: dict[Subscription, None] = {}
@@ -66,7 +68,7 @@ class Deliveries:
         """There may be something to take."""
         if subscription not in self._silent:
             self._hungry[subscription] = None
-            self._writable.set()
+            self._place.wake()
 
     def drop(self, subscription: Subscription) -> None:
         """UNSUB: what is inflight goes back."""
@@ -81,7 +83,7 @@ class Deliveries:
         if subscription in self._silent:
             self._silent.discard(subscription)
             self._replies.add(push)
-            self._writable.set()
+            self._place.wake()
         else:
             self._replies.push(push)
 
@@ -103,9 +105,10 @@ class Deliveries:
         """Whether there may be something to take."""
         return bool(self._hungry) and not self.paused
 
-    def take(self, out: list[bytes], slice_end: float, room: int) -> None:
-        """Add up to about ``room`` bytes of deliveries to a write that begins with ``out``, the subscriptions in turn, until
-        the slice is over; one at least."""
+    def take(self, out: list[bytes], slice_end: float) -> None:
+        """Add deliveries to a write that begins with ``out``, the subscriptions in turn, until it is large or the slice is
+        over; one at least."""
+        room = WRITE_BYTES
         size = sum(map(len, out))
         tried = False
         while self._hungry and room > 0 and not (tried and self._clock.monotonic() > slice_end):

@@ -59,19 +59,21 @@ from toymq_py.protocol import (
     encode_pong,
 )
 from toymq_py.session.deliveries import Deliveries
-from toymq_py.session.replies import Held, Replies, storage_error
+from toymq_py.session.replies import WAIT_COST_BYTES, Held, Replies, storage_error
 from toymq_py.topic import Registration, Topic
 
 logger = logging.getLogger("toymq_py.session")
 
 DEFAULT_WINDOW = 1024
 PROTOCOL_VERSION = 1
-FETCH_BYTES_MAX = 8 * 1024 * 1024
-"""What one FETCH reads at most, whatever it asks for: the loop must not be held."""
+FETCH_BYTES_MAX = 2 * 1024 * 1024
+"""What one FETCH reads at most, whatever it asks for, but for one larger record: a MiB holds the loop for 5 ms."""
 
 
 class Handler:
     """The commands of one session."""
+
+    __slots__ = ("_broker", "_deliveries", "_greeted", "_loop", "_metrics", "_number", "_replies", "_waits", "ended")
 
     def __init__(
         self, number: int, broker: Broker, replies: Replies, deliveries: Deliveries, loop: asyncio.AbstractEventLoop
@@ -277,14 +279,15 @@ class Handler:
 
     def _fetch(self, command: Fetch) -> None:
         topic = self._broker.topic(command.topic)
-        held = self._replies.hold()
+        waits = command.wait_ms and command.from_id == topic.log.committed_id
+        held = self._replies.hold(Held(WAIT_COST_BYTES) if waits else None)
 
         def make() -> bytes:
             max_bytes = min(command.max_bytes, FETCH_BYTES_MAX)
             frames, count, next_id = _living(topic).log.read_frames(command.from_id, command.max_count, max_bytes)
             return b"%b%b\n" % (encode_batch_header(topic.name, count, next_id, len(frames)), frames)
 
-        if command.wait_ms and command.from_id == topic.log.committed_id:
+        if waits:
             self._wait_for_commit(topic, command.wait_ms / 1000, lambda: self._replies.fill(held, make))
         else:
             self._replies.fill(held, make)

@@ -11,19 +11,20 @@ from toymq_py.clock import Clock
 from toymq_py.errors import DiskFull, InternalError, RequestError, StorageFailed
 from toymq_py.metrics import Metrics
 from toymq_py.protocol import encode_dup, encode_error, encode_ok_run
-from toymq_py.session.signal import Signal
-from toymq_py.session.turns import Turns
+from toymq_py.session.turns import Place
 from toymq_py.storage.batch import Commit, CommitState
-from toymq_py.storage.committer import NO_SPACE
+from toymq_py.storage.committer import what_passes
 
 logger = logging.getLogger("toymq_py.session")
 
 WRITE_BYTES = 256 * 1024
-"""Bytes per write: the share of one session in a loop pass."""
+"""Bytes per write: what one session writes in a turn, about."""
 REPLY_COST_BYTES = 128
 """What a held reply counts towards ``max_inflight_bytes``, beside the payload."""
 MADE_COST_BYTES = 640
 """What one counts that is still to be made: it holds its command, and how it will be answered."""
+WAIT_COST_BYTES = 3072
+"""And one that waits for something to come: a timer, and a place in the topic's list."""
 REPLIES_PER_WRITE = 4096
 """The shortest are five bytes: a whole write of them would take 10 ms."""
 
@@ -34,9 +35,10 @@ class Held:
     """A reply that comes later. ``make`` is set when it is due, and called when it is its turn to be written, so that many
     large ones that fall due at once are not in memory at once. ``released`` is called then, too."""
 
-    __slots__ = ("make", "released")
+    __slots__ = ("cost", "make", "released")
 
-    def __init__(self) -> None:
+    def __init__(self, cost: int = MADE_COST_BYTES) -> None:
+        self.cost = cost
         self.make: Make | None = None
         self.released: Callable[[], None] | None = None
 
@@ -66,16 +68,15 @@ class Replies:
     Unbounded by itself: the handler takes no commands while ``held_bytes`` is above ``--max-inflight-bytes``.
     """
 
-    def __init__(self, metrics: Metrics, writable: Signal, written: Signal, clock: Clock, turns: Turns) -> None:
-        """``writable`` is set when something falls due, ``written`` when something was taken."""
+    __slots__ = ("_clock", "_fifo", "_metrics", "_place", "_pushes", "_waited_for", "held_bytes")
+
+    def __init__(self, metrics: Metrics, place: Place, clock: Clock) -> None:
+        """``place`` is woken when something falls due."""
         self.held_bytes = 0
         """Replies and payloads that wait."""
         self._metrics = metrics
         self._clock = clock
-        self._turns = turns
-        self._make_again = writable.set
-        self._writable = writable
-        self._written = written
+        self._place = place
         self._fifo: deque[bytes | Held | _PublishReply] = deque()
         self._waited_for: Commit | None = None
         self._pushes: list[bytes] = []
@@ -101,13 +102,13 @@ class Replies:
         """A place in the FIFO for a reply that comes later."""
         held = held or Held()
         self._fifo.append(held)
-        self.held_bytes += MADE_COST_BYTES
+        self.held_bytes += held.cost
         return held
 
     def fill(self, held: Held, make: Make) -> None:
         """The reply is due."""
         held.make = make
-        self._writable.set()
+        self._place.wake()
 
     def fail(self, held: Held, error: OSError | RequestError) -> None:
         """The reply is due, and it is an error."""
@@ -123,11 +124,11 @@ class Replies:
     def push(self, push: bytes) -> None:
         """Not an answer: goes out with the next write."""
         self._pushes.append(push)
-        self._writable.set()
+        self._place.wake()
 
     def take_due(self, slice_end: float) -> list[bytes]:
-        """The pushes, and everything at the head of the FIFO that waits for nothing, up to this session's share of a write; of
-        replies that are still to be made, those that can be until ``slice_end``, and one at least.
+        """The pushes, and everything at the head of the FIFO that waits for nothing, up to about one write, and until
+        ``slice_end`` where it takes time; one at least.
 
         The pushes come first: a CLOSED is older than the OK of a newer SUB of the same topic, and newer than no delivery.
         """
@@ -136,9 +137,7 @@ class Replies:
             out, self._pushes = self._pushes, out
         fifo = self._fifo
         freed = size = 0
-        room = self._turns.share(WRITE_BYTES)
-        may_make = False
-        while fifo and size < room and len(out) < REPLIES_PER_WRITE:
+        while fifo and size < WRITE_BYTES and len(out) < REPLIES_PER_WRITE:
             reply = fifo[0]
             if type(reply) is bytes:
                 out.append(reply)
@@ -148,7 +147,7 @@ class Replies:
                 if commit.state is CommitState.PENDING:
                     if commit is not self._waited_for:
                         self._waited_for = commit
-                        commit.add_waiter(self._writable.set)
+                        commit.add_waiter(self._place.wake)
                     break
                 if commit.state is CommitState.FAILED:
                     self._metrics.error_total += reply.count
@@ -156,20 +155,17 @@ class Replies:
                 freed += reply.cost
             else:
                 assert isinstance(reply, Held)
-                may_make = may_make or (reply.make is not None and self._turns.may_make(self._make_again))
-                if reply.make is None or not may_make:
+                if reply.make is None:
                     break
                 out.append(self._make_safely(reply.make))
-                freed += MADE_COST_BYTES
+                freed += reply.cost
                 if reply.released is not None:
                     reply.released()
-                if self._clock.monotonic() > slice_end:
-                    size = room
-            size += len(out[-1])
             fifo.popleft()
-        if freed:
-            self.held_bytes -= freed
-            self._written.set()
+            size += len(out[-1])
+            if type(reply) is not bytes and self._clock.monotonic() > slice_end:
+                break
+        self.held_bytes -= freed
         return out
 
     def _make_safely(self, make: Make) -> bytes:
@@ -189,6 +185,6 @@ class Replies:
 
 def storage_error(error: OSError) -> RequestError:
     """What a client hears of the disk."""
-    if error.errno in NO_SPACE:
-        return DiskFull("no space left on the disk")
+    if passes := what_passes(error):
+        return DiskFull(passes)
     return StorageFailed(f"the disk failed: {error.strerror or error}")

@@ -6,11 +6,11 @@ from typing import cast
 
 from toymq_py.errors import RequestError
 from toymq_py.protocol import encode_error
-from toymq_py.session.session import LINGER_S, Session
+from toymq_py.session.session import Session
 
 
 class SessionProtocol(asyncio.Protocol):
-    """Passes on what happens to a transport. ``accept`` starts the session's task, or refuses with None."""
+    """Passes on what happens to a transport. ``accept`` makes the session, or refuses with None."""
 
     __slots__ = ("_accept", "session", "transport")
 
@@ -36,21 +36,23 @@ class SessionProtocol(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         if self.session is not None:
-            self.session.write_paused = True
+            self.session.pause_writing()
 
     def resume_writing(self) -> None:
         if self.session is not None:
-            self.session.write_paused = False
-            self.session.writable.set()
+            self.session.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.session is not None:
             self.session.connection_lost()
 
 
-def refuse(transport: asyncio.Transport, error: RequestError) -> None:
+def refuse(transport: asyncio.Transport, error: RequestError, *, linger_s: float) -> None:
     """Say why a connection is not served, and close it after a moment: a reset must not eat the reason."""
     transport.write(encode_error(error))
+    if not linger_s:
+        transport.close()
+        return
     if transport.can_write_eof():
         transport.write_eof()
-    asyncio.get_running_loop().call_later(LINGER_S, transport.close)
+    asyncio.get_running_loop().call_later(linger_s, transport.close)

@@ -38,6 +38,8 @@ PREALLOCATE_BYTES = 16 * 1024 * 1024
 PREALLOCATE_AFTER_BYTES = 1024 * 1024
 """A topic's first MiB comes without preallocation: most topics stay small."""
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+"""Nothing was written: there was no file to write to. It passes, like a full disk."""
 
 FsyncMode = Literal["always", "interval", "never"]
 
@@ -321,7 +323,7 @@ class Committer:
         if outcome.done:
             if self._full:
                 self._full = False
-                logger.warning("topic %s: there is space again, publishing resumes", log.topic)
+                logger.warning("topic %s: publishing resumes", log.topic)
             self._adopt(batch)
             if self._fsync == "always":
                 self.on_sync(self._clock.monotonic() - started)
@@ -364,10 +366,10 @@ class Committer:
         if outcome.low:
             self._space.refuse()
             error = DiskLow(f"less than {self._space.min_free_bytes} bytes are free; publish later")
-        elif outcome.error is not None and outcome.error.errno in NO_SPACE and not outcome.cut_failed:
-            error = DiskFull("no space left on the disk; publish later")
+        elif outcome.error is not None and (passes := what_passes(outcome.error)) and not outcome.cut_failed:
+            error = DiskFull(f"{passes}; publish later")
             if not self._full:  # once, not per batch: a flood of lines may block who writes them
-                logger.error("topic %s: the disk is full, publishing is refused until there is space", self._log.topic)
+                logger.error("topic %s: %s, publishing is refused until there is", self._log.topic, passes)
             self._full = True
         else:
             reason = outcome.error.strerror if outcome.error is not None else "unknown"
@@ -546,6 +548,13 @@ def seal(fs: FileSystem, segment: Segment, *, sync: bool) -> None:
         file.sync()
 
 
+def what_passes(error: OSError) -> str | None:
+    """What is lacking, when that ends by itself and nothing is damaged. None for other errors."""
+    if error.errno in NO_SPACE:
+        return "no space left on the disk"
+    return "no file descriptor left" if error.errno in NO_DESCRIPTORS else None
+
+
 def create_segment(fs: FileSystem, path: str, first_id: int, prepared: File | None, *, first: bool) -> File:
     """A new active segment whose name is on stable storage before its first byte.
 
@@ -560,10 +569,16 @@ def create_segment(fs: FileSystem, path: str, first_id: int, prepared: File | No
     name = f"{path}/{segment_name(first_id)}"
     if prepared is None:
         file = fs.open(name, create=True)
-        file.truncate(0)
     else:
         file = prepared
         fs.rename(file.path, name)
         file.path = name
-    fs.sync_dir(path)
+    try:
+        if prepared is None:
+            file.truncate(0)
+        fs.sync_dir(path)
+    except OSError:
+        if prepared is None:
+            file.close()
+        raise
     return file

@@ -139,8 +139,24 @@ def test_a_full_disk_is_told_once_and_once_when_it_is_over(caplog: pytest.LogCap
         rig.disk.heal()
         rig.publish(b"after")
         rig.publish(b"and on")
-    assert caplog.text.count("the disk is full") == 1
+    assert caplog.text.count("no space left on the disk") == 1
     assert caplog.text.count("publishing resumes") == 1
+
+
+@pytest.mark.parametrize("op", ["open", "sync_dir"])
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
+def test_no_descriptor_for_a_segment_passes(op: str, code: int) -> None:
+    """A crowd that held all descriptors closed topics for publishing until a restart: nothing had been written to them."""
+    rig = LogRig(segment_bytes=100)
+    rig.publish(b"x" * 50)
+    fault = rig.disk.fail(op, 1, code)
+    error = rig.publish(b"y" * 50)[0].commit.error
+    assert fault.fired
+    assert isinstance(error, DiskFull)
+    assert "descriptor" in str(error)
+    assert rig.publish(b"z" * 50)[0].commit.state is CommitState.DONE
+    rig.reopen(power_cut=True)
+    assert rig.payloads() == [b"x" * 50, b"z" * 50]
 
 
 def test_a_full_disk_at_a_roll_leaves_an_empty_segment_that_serves() -> None:
