@@ -7,7 +7,7 @@ embedded API stand on the same thing. Belongs to the event loop; the scheduler, 
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any
@@ -352,25 +352,23 @@ class Broker:
         else:
             settled()
 
-    def matching(self, pattern: str | None) -> list[Topic]:
-        """Topics under a name or pattern, by name. Raises: BadName."""
-        if pattern is None:
-            names = sorted(self.topics)
-        elif is_pattern(pattern):
-            matches = TopicPattern(pattern).matches
-            names = sorted(filter(matches, self.topics))
-        else:
-            names = [pattern] if pattern in self.topics else []
-        return [topic for name in names if not (topic := self.topics[name]).deleted]
+    def describe(self, pattern: str | None) -> Iterator[dict[str, Any]]:
+        """The JSON objects of TOPICS under a name or pattern, by name, those that could not be opened among them. Each is made
+        when it is asked for: thousands take a while. Raises: BadName, at once."""
+        names = {*self.topics, *self.unopened}
+        if pattern is not None and is_pattern(pattern):
+            names = set(filter(TopicPattern(pattern).matches, names))
+        elif pattern is not None:
+            names &= {pattern}
+        return self._describe_each(sorted(names))
 
-    def describe(self, pattern: str | None) -> list[dict[str, Any]]:
-        """The JSON objects of TOPICS, those that could not be opened among them. Raises: BadName."""
-        described = {topic.name: topic.describe() for topic in self.matching(pattern)}
-        wanted = TopicPattern(pattern).matches if pattern is not None and is_pattern(pattern) else None
-        for name, error in self.unopened.items():
-            if pattern in (None, name) or (wanted is not None and wanted(name)):
-                described[name] = unopened_topic(name, str(error))
-        return [described[name] for name in sorted(described)]
+    def _describe_each(self, names: list[str]) -> Iterator[dict[str, Any]]:
+        for name in names:
+            topic = self.topics.get(name)
+            if topic is not None and not topic.deleted:
+                yield topic.describe()
+            elif (error := self.unopened.get(name)) is not None:
+                yield unopened_topic(name, str(error))
 
     # -- time
 
@@ -409,10 +407,9 @@ class Broker:
     # -- numbers
 
     def stats(self) -> dict[str, Any]:
-        """The JSON object of STATS.
+        """The JSON object of STATS, without its topics.
 
-        ``tasks`` are those of the event loop: a few of the broker's own and some per connection. So a task that nobody ends is
-        seen from outside.
+        ``tasks`` are those of the event loop, a few of the broker's own. So a task that nobody ends is seen from outside.
         """
         metrics = self.metrics
         try:
@@ -437,7 +434,6 @@ class Broker:
             "rss_bytes": self._rss_bytes(),
             "tasks": self._tasks(),
             "disk_free_bytes": free,
-            "topics": self.describe(None),
         }
 
     # -- ending

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.in_process import AsyncWire, InProcess, serving
+from toymq_py.session.handler import TOPICS_PER_TURN
 from toymq_py.storage.record import iter_frames
 
 
@@ -307,3 +308,23 @@ async def test_offsets_at_a_time(tmp_path: Path) -> None:
         assert await wire.ask(b"OFFSETS t at=9000000000000\n") == b"OFFSETS t 3 3"
         assert await wire.ask(b"SUB t c start=@9000000000000\n") == b"OK 1"
         await wire.nothing_before_pong()
+
+
+@pytest.mark.parametrize("count", [0, 1, TOPICS_PER_TURN, 3 * TOPICS_PER_TURN + 1])
+async def test_a_long_list_of_topics_is_made_in_turns(tmp_path: Path, count: int) -> None:
+    """Another session has its turns in between, and replies keep their order."""
+    async with serving(tmp_path / "d") as served:
+        wire, other = await served.connect(), await served.connect()
+        names = sorted(f"t{n}" for n in range(count))
+        wire.send(b"".join(b"PUB %b - 1\nx\n" % name.encode() for name in names))
+        for _ in names:
+            assert await wire.line() == b"OK 0"
+        wire.send(b"PING\nTOPICS\nPING\nSTATS\nTOPICS t1\n")
+        assert await other.ask(b"PING\n") == b"PONG"
+        assert await wire.line() == b"PONG"
+        assert [found["topic"] for found in json.loads(await wire.body(await wire.line()))] == names
+        assert await wire.line() == b"PONG"
+        found = json.loads(await wire.body(await wire.line()))
+        assert [topic["topic"] for topic in found["topics"]] == names
+        assert found["publish_total"] == count
+        assert len(json.loads(await wire.body(await wire.line()))) == ("t1" in names)

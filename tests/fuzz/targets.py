@@ -187,7 +187,7 @@ def files(data: bytes) -> None:
         subscription = rig.subscribe("t", "new")
         ids = [msg_id for msg_id, _ in rig.take(subscription)]
         assert ids == sorted(set(ids))
-        rig.broker.describe(None)
+        list(rig.broker.describe(None))
         rig.flush("t")
     rig.broker.close()
 

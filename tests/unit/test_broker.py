@@ -84,7 +84,7 @@ def test_a_log_that_the_disk_refuses_closes_that_topic_alone() -> None:
     rig.disk.fail("pread", 1, errno.EIO, sticky=True, path="/t/")
     rig.restart()
     assert list(rig.broker.topics) == ["other"]
-    assert rig.broker.stats()["topics"][1]["problem"].startswith("t could not be opened")
+    assert list(rig.broker.describe(None))[1]["problem"].startswith("t could not be opened")
     rig.reopen()
     assert rig.broker.topic("t").log.committed_id == 1
 
@@ -639,7 +639,7 @@ def test_describe_is_exact() -> None:
     }  # fmt: skip
     stats = rig.broker.stats()
     assert (stats["publish_total"], stats["deliver_total"], stats["ack_total"], stats["nack_total"]) == (6, 4, 2, 1)
-    assert [described["topic"] for described in stats["topics"]] == ["t"]
+    assert [described["topic"] for described in rig.broker.describe(None)] == ["t"]
 
 
 def test_topics_by_pattern() -> None:
@@ -648,7 +648,7 @@ def test_topics_by_pattern() -> None:
         rig.publish(name, b"")
 
     def names(pattern: str | None) -> list[str]:
-        return [topic.name for topic in rig.broker.matching(pattern)]
+        return [described["topic"] for described in rig.broker.describe(pattern)]
 
     assert names(None) == ["a.dlq", "a.x", "a.y", "b"]
     assert names("a.*") == ["a.x", "a.y"]

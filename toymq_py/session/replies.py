@@ -28,7 +28,8 @@ WAIT_COST_BYTES = 3072
 REPLIES_PER_WRITE = 4096
 """The shortest are five bytes: a whole write of them would take 10 ms."""
 
-Make = Callable[[], bytes]
+Make = Callable[[], bytes | None]
+"""Makes a reply, or a part of it: None means that there is more to do, in another turn."""
 
 
 class Held:
@@ -68,12 +69,14 @@ class Replies:
     Unbounded by itself: the handler takes no commands while ``held_bytes`` is above ``--max-inflight-bytes``.
     """
 
-    __slots__ = ("_clock", "_fifo", "_metrics", "_place", "_pushes", "_waited_for", "held_bytes")
+    __slots__ = ("_clock", "_fifo", "_metrics", "_place", "_pushes", "_waited_for", "held_bytes", "unfinished")
 
     def __init__(self, metrics: Metrics, place: Place, clock: Clock) -> None:
         """``place`` is woken when something falls due."""
         self.held_bytes = 0
         """Replies and payloads that wait."""
+        self.unfinished = False
+        """The reply at the head is due, and is made in more turns than the last one."""
         self._metrics = metrics
         self._clock = clock
         self._place = place
@@ -157,7 +160,11 @@ class Replies:
                 assert isinstance(reply, Held)
                 if reply.make is None:
                     break
-                out.append(self._make_safely(reply.make))
+                made = self._make_safely(reply.make)
+                self.unfinished = made is None
+                if made is None:
+                    break
+                out.append(made)
                 freed += reply.cost
                 if reply.released is not None:
                     reply.released()
@@ -168,7 +175,7 @@ class Replies:
         self.held_bytes -= freed
         return out
 
-    def _make_safely(self, make: Make) -> bytes:
+    def _make_safely(self, make: Make) -> bytes | None:
         try:
             return make()
         except RequestError as error:

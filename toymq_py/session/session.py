@@ -214,11 +214,18 @@ class Session:
             if deliveries.hungry and self._phase is _Phase.SERVING:
                 deliveries.take(out, slice_end)
             if not out:
+                if replies.unfinished:
+                    return True
                 break
             data = b"".join(out) if len(out) > 1 else out[0]
             self._last_write_bytes = len(data)
             self.transport.write(data)
-            if len(data) >= WRITE_BYTES // 2 or deliveries.hungry or self._clock.monotonic() > slice_end:
+            if (
+                len(data) >= WRITE_BYTES // 2
+                or deliveries.hungry
+                or replies.unfinished
+                or self._clock.monotonic() > slice_end
+            ):
                 return True
         if self._phase is _Phase.LEAVING and not replies and not self._write_paused:
             self._linger()
