@@ -160,10 +160,11 @@ class ServerConnection:
         left = max_commands
         while left > 0 and buffer.data:
             if self._state is _State.LINE:
-                done = self._parse_publishes(commands, left)
-                left -= done
+                left -= self._parse_publishes(commands, left)
+                if buffer.pos == len(buffer.data):
+                    break
                 left -= self._parse_acks(commands, left)
-                if left <= 0:
+                if left <= 0 or buffer.pos == len(buffer.data):
                     break
                 began = buffer.pos
                 if not self._parse_one(commands):

@@ -1,12 +1,14 @@
 """What a session's subscriptions deliver, and what becomes of it when the connection ends.
 
-Contract: delivery.md, "Sessions" and "Attempts". Deliveries are taken at the moment the writer has room, so what was leased was
-written, except for the last write.
+Contract: delivery.md, "Sessions" and "Attempts". Deliveries are taken at the moment there is room in the socket, so what was
+leased was written, except for the last write.
 """
 
 import logging
+from array import array
 from collections.abc import Callable
 from functools import partial
+from itertools import accumulate
 
 from toymq_py.clock import Clock
 from toymq_py.protocol import encode_closed, encode_messages
@@ -44,7 +46,7 @@ class Deliveries:
         self._later = later
         self._hungry: dict[Subscription, None] = {}
         self._silent: set[Subscription] = set()
-        self._last_write: list[tuple[Subscription, int, int, int]] = []
+        self._last_write: list[tuple[Subscription, int, int, array[int]]] = []
 
     def add(self, subscription: Subscription) -> None:
         """A new subscription, silent until ``released``."""
@@ -125,11 +127,12 @@ class Deliveries:
                 continue
             self._hungry[subscription] = None  # behind the others
             frames = _encode(subscription.topic.name, delivery)
-            sent = sum(map(len, frames))
             out += frames
+            sizes = array("L", map(len, frames))
+            self._last_write.append((subscription, delivery.first_id, size, sizes))
+            sent = sum(sizes)
             size += sent
             room -= sent
-            self._last_write.append((subscription, delivery.first_id, delivery.last_id, size))
 
     def begin_write(self) -> None:
         """The write before was taken by the socket."""
@@ -137,10 +140,14 @@ class Deliveries:
             self._last_write = []
 
     def give_back(self, taken_bytes: int) -> None:
-        """The connection ended when the socket had taken so many bytes of the last write: the rest goes back uncounted."""
-        for subscription, first, last, end in self._last_write:
-            if end > taken_bytes:
-                subscription.unsend(first, last)
+        """The connection ended when the socket had taken so many bytes of the last write: what it did not take whole goes back
+        uncounted."""
+        for subscription, first_id, begin, sizes in self._last_write:
+            ends = accumulate(sizes, initial=begin)
+            next(ends)
+            whole = sum(end <= taken_bytes for end in ends)
+            if whole < len(sizes):
+                subscription.unsend(first_id + whole, first_id + len(sizes) - 1)
 
 
 def _encode(topic: str, delivery: Delivery) -> list[bytes]:

@@ -195,9 +195,8 @@ class Handler:
     def _publish(self, command: Publish) -> None:
         if self._broker.shutting_down:
             raise ShuttingDown("the broker is shutting down; publish to it again later")
-        for name, value in (("delay", command.delay_ms), ("ttl", command.ttl_ms), ("seq", command.seq)):
-            if value is not None:
-                raise BadArgument(f"PUB with {name} is not in this version")
+        if (command.delay_ms, command.ttl_ms, command.seq) != (None, None, None):
+            raise BadArgument("PUB with delay, ttl or seq is not in this version")
         keys, bodies, headers = command.keys, command.bodies, None
         if command.hdr:
             headers = [body[: command.hdr] for body in bodies]

@@ -85,7 +85,7 @@ class Replies:
         self._pushes: list[bytes] = []
 
     def __bool__(self) -> bool:
-        return bool(self._fifo)
+        return bool(self._fifo or self._pushes)
 
     def add(self, reply: bytes) -> None:
         self._fifo.append(reply)

@@ -145,7 +145,7 @@ class Session:
             return False
         if self._phase is _Phase.LINGERING:
             return False
-        more = self._apply(slice_end)
+        more = self._apply(slice_end) if self._inbox or self._eof or not self._caught_up else False
         if self._owed is not None:
             self._leave_when_done()
         return self._write(slice_end) or more or self._has_room_again()
@@ -220,6 +220,8 @@ class Session:
             data = b"".join(out) if len(out) > 1 else out[0]
             self._last_write_bytes = len(data)
             self.transport.write(data)
+            if not replies and not deliveries.hungry:
+                break
             if (
                 len(data) >= WRITE_BYTES // 2
                 or deliveries.hungry

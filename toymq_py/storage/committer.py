@@ -44,7 +44,7 @@ NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 FsyncMode = Literal["always", "interval", "never"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Appended:
     """Where a run of records went: ``count`` ids from ``first_id``, all in one commit."""
 

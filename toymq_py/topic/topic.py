@@ -43,7 +43,7 @@ UNREADABLE = "unreadable"
 """Owner of the leases that stand for records the disk refuses to give: held until a restart, never delivered."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Published:
     """The outcome of a stretch of one publish run.
 
