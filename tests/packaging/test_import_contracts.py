@@ -22,6 +22,7 @@ PACKAGES = {
     "toymq_py": "toymq_py",
     "toymq_client": "clients/toymq_client",
     "toymqctl": "clients/toymqctl",
+    "toymq_bench": "clients/toymq_bench",
     "toymq_chaos": "chaos/toymq_chaos",
 }
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]

@@ -1,0 +1,79 @@
+"""One invocation: which broker, how often, beside which disk limit."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from toymq_bench import disk, machine
+from toymq_bench.broker import Broker, StartedBroker
+from toymq_bench.progress import phase
+from toymq_bench.result import Result, Session
+from toymq_bench.traffic import Plan
+
+LIMIT_S = 1.0
+"""So long the disk limit is measured, before each run."""
+
+
+@dataclass(slots=True)
+class Bench:
+    """Options that all scenarios share, and the results so far."""
+
+    plan: Plan
+    runs: int
+    directory: Path
+    """Where brokers get their fresh directories."""
+    serve_options: tuple[str, ...] = ()
+    running: tuple[str, int, int] | None = None
+    """Host, port and pid of a broker to measure instead of a fresh one for each run."""
+    limit_s: float = LIMIT_S
+    results: list[Result] = field(default_factory=list)
+
+    def broker(self, *options: str) -> Broker:
+        """A fresh broker with further options, or the running one. Raises: BenchError, OSError."""
+        if self.running is not None:
+            return Broker(*self.running)
+        return StartedBroker(self.directory, (*options, *self.serve_options))
+
+    def run(
+        self,
+        scenario: str,
+        parameters: dict[str, Any],
+        once: Callable[[Broker, str], dict[str, float]],
+        *,
+        options: tuple[str, ...] = (),
+        commit: tuple[int, int] | None = None,
+    ) -> Result:
+        """Run a scenario as often as asked, each time on a fresh broker.
+
+        Args:
+            once: gets the broker and a label for its progress.
+            options: of the broker, as the scenario needs them.
+            commit: bytes of a record, and records of a commit, for a disk limit beside each run; None where it says nothing.
+
+        Raises: BenchError, OSError.
+        """
+        result = Result(scenario, parameters, "", [])
+        durability = ""
+        for number in range(1, self.runs + 1):
+            label = f"{result.name}, run {number} of {self.runs}"
+            limit = None
+            # Where a running broker keeps its data we do not know, and another disk's limit would say nothing.
+            if commit is not None and self.running is None:
+                with phase("disk limit", 1):
+                    limit = disk.records_per_s(self.directory, *commit, self.limit_s)
+            with self.broker(*options) as broker:
+                durability = broker.stats()["fsync"]
+                values = once(broker, label)
+            if limit is not None:
+                values["disk_limit_per_s"] = limit
+                if "publishes_per_s" in values:
+                    values["limit_share"] = values["publishes_per_s"] / limit
+            result.runs.append(values)
+        result = Result(scenario, parameters, f"fsync {durability}", result.runs)
+        self.results.append(result)
+        return result
+
+    def session(self) -> Session:
+        """What was measured so far, with the facts of this machine."""
+        return Session(machine.facts(self.directory), self.results)

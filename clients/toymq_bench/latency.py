@@ -1,0 +1,26 @@
+"""Latencies of a run. Counted exactly while the load runs, summed up as an HDR histogram afterwards."""
+
+from collections.abc import Mapping
+
+from hdrh.histogram import HdrHistogram
+
+HIGHEST_US = 3_600_000_000
+"""An hour. What is above is counted as this."""
+SIGNIFICANT_DIGITS = 3
+PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9, "max": 100.0}
+
+
+def summary_ms(counts: Mapping[int, int], prefix: str) -> dict[str, float]:
+    """The percentiles of microseconds → how often, as ``<prefix>_p50_ms`` and so on; nothing of nothing.
+
+    The load itself only adds to a dict: a histogram in Python costs more than the message that it counts.
+    """
+    if not counts:
+        return {}
+    histogram = HdrHistogram(1, HIGHEST_US, SIGNIFICANT_DIGITS)
+    for latency_us, count in counts.items():
+        histogram.record_value(min(max(latency_us, 1), HIGHEST_US), count)
+    return {
+        f"{prefix}_{name}_ms": round(float(histogram.get_value_at_percentile(percent)) / 1000, 3)
+        for name, percent in PERCENTILES.items()
+    }

@@ -1,0 +1,264 @@
+"""The load generator: one thread, epoll, as little as possible per message. Knows no broker's wire (``frames``)."""
+
+import select
+import socket
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+
+from toymq_bench.errors import BenchError
+from toymq_bench.frames import Consuming, Producing
+
+READ_BYTES = 1 << 18
+SILENCE_S = 30.0
+"""So long nothing at all arrives before a broker is taken for dead."""
+BEHIND_MAX = 2_000_000
+"""Publishes of a fixed rate that may be due and not acknowledged: beyond it the broker does not keep up, and the latency of the
+rest would tell of the length of the run only."""
+
+
+def now_us() -> int:
+    """The monotonic clock."""
+    return time.perf_counter_ns() // 1000
+
+
+class Meter:
+    """What was counted. ``publish_us`` and ``delivery_us``: latency → how often."""
+
+    def __init__(self, *, budget: int | None = None, backlog_max: int | None = None) -> None:
+        """
+        Args:
+            budget: publish no more than these; None: no end.
+            backlog_max: publish no more than these ahead of the deliveries.
+        """
+        self.budget = budget
+        self.backlog_max = backlog_max
+        self.sent = 0
+        """Since the beginning, as ``received`` is; the others since ``reset``."""
+        self.received = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """From here on it counts: the warm-up is over."""
+        self.acked = 0
+        self.delivered = 0
+        self.publish_us: Counter[int] = Counter()
+        self.delivery_us: Counter[int] = Counter()
+
+    def allowance(self, wanted: int) -> int:
+        """How many of the wanted may be sent."""
+        if self.budget is not None:
+            wanted = min(wanted, self.budget - self.sent)
+        if self.backlog_max is not None:
+            wanted = min(wanted, self.backlog_max - (self.sent - self.received))
+        return max(wanted, 0)
+
+
+class Schedule:
+    """The times at which a connection is to publish, whatever became of its last publish: an open loop.
+
+    A latency counts from the intended time, not from the time at which the client came to it. So a broker that stalls for a
+    second is charged with every message that was due in that second (no coordinated omission).
+    """
+
+    def __init__(self, start_us: float, interval_us: float) -> None:
+        self._next_us = start_us
+        self._interval_us = interval_us
+
+    def due(self, now: int) -> list[int]:
+        """The intended times up to ``now``; each is returned once."""
+        times: list[int] = []
+        while self._next_us <= now:
+            times.append(int(self._next_us))
+            self._next_us += self._interval_us
+        return times
+
+    @property
+    def next_us(self) -> float:
+        """When the next one is due."""
+        return self._next_us
+
+
+class Link:
+    """A non-blocking connection that keeps what the socket did not take."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self.socket = connection
+        self._unsent = b""
+
+    @property
+    def blocked(self) -> bool:
+        """It waits until the socket takes more."""
+        return bool(self._unsent)
+
+    def send(self, data: bytes) -> None:
+        self._unsent = self._unsent + data if self._unsent else data
+        self.flush()
+
+    def flush(self) -> None:
+        try:
+            sent = self.socket.send(self._unsent)
+        except BlockingIOError:
+            return
+        self._unsent = b"" if sent == len(self._unsent) else self._unsent[sent:]
+
+    def read(self) -> bytes:
+        """Raises: BenchError at the end of the stream."""
+        try:
+            data = self.socket.recv(READ_BYTES)
+        except BlockingIOError:
+            return b""
+        if not data:
+            raise BenchError("the broker closed a connection")
+        return data
+
+
+class Publisher(Link):
+    """A publishing connection: ``window`` messages outstanding (closed loop), or as a schedule says (open loop)."""
+
+    def __init__(
+        self, connection: socket.socket, wire: Producing, meter: Meter, window: int, schedule: Schedule | None = None
+    ) -> None:
+        super().__init__(connection)
+        self.schedule = schedule
+        self._wire = wire
+        self._meter = meter
+        self._window = window
+        self._outstanding = 0
+        self._sent_at: deque[tuple[int, int]] = deque()
+        """(send time, how many): one entry per block."""
+        self._last_us = 0
+
+    def publish(self, now: int) -> None:
+        """Send what may be sent now."""
+        if self.blocked:
+            if self.schedule is None:
+                return
+            self.flush()
+        if self.schedule is not None:
+            for intended_us in self.schedule.due(now):
+                self._block(1, intended_us)
+            if self._outstanding > BEHIND_MAX:
+                raise BenchError("the broker does not keep up with this --rate: choose a lower one")
+            return
+        while (count := self._meter.allowance(min(self._window - self._outstanding, self._wire.template.count))) > 0:
+            self._block(count, now)
+
+    def _block(self, count: int, stamp_us: int) -> None:
+        # Stamps are part of the keys: two blocks of a connection never have the same.
+        self._last_us = stamp_us = max(stamp_us, self._last_us + 1)
+        self._sent_at.append((stamp_us, count))
+        self._outstanding += count
+        self._meter.sent += count
+        self.send(self._wire.template.block(count, stamp_us))
+
+    def on_readable(self, now: int) -> None:
+        """Count replies. Raises: BenchError."""
+        count = self._wire.replies(self.read())
+        if not count:
+            return
+        self._outstanding -= count
+        if self._outstanding < 0:
+            raise BenchError("more replies than publishes")
+        self._meter.acked += count
+        while count:
+            stamp_us, left = self._sent_at.popleft()
+            if left > count:
+                self._sent_at.appendleft((stamp_us, left - count))
+                left = count
+            self._meter.publish_us[now - stamp_us] += left
+            count -= left
+
+
+class Subscriber(Link):
+    """A consuming connection; everything is acknowledged as its wire does it."""
+
+    def __init__(self, connection: socket.socket, wire: Consuming, meter: Meter) -> None:
+        super().__init__(connection)
+        self._wire = wire
+        self._meter = meter
+
+    def on_readable(self, now: int) -> None:
+        """Count deliveries and acknowledge them. Raises: BenchError."""
+        chunk = self._wire.deliveries(self.read())
+        if chunk.answer:
+            self.send(chunk.answer)
+        if not chunk.stamps:
+            return
+        self._meter.received += len(chunk.stamps)
+        self._meter.delivered += len(chunk.stamps)
+        for stamp, count in Counter(chunk.stamps).items():
+            self._meter.delivery_us[now - int(stamp, 16)] += count
+
+
+class Load:
+    """Publishers and subscribers in one event loop. A context manager: leaving closes the connections."""
+
+    def __init__(self, publishers: Sequence[Publisher], subscribers: Sequence[Subscriber], meter: Meter) -> None:
+        self._publishers = publishers
+        links: list[Publisher | Subscriber] = [*publishers, *subscribers]
+        self._links = {link.socket.fileno(): link for link in links}
+        self._meter = meter
+        self._paced = [publisher for publisher in publishers if publisher.schedule is not None]
+        self._epoll = select.epoll()
+        self._writing: set[int] = set()
+        for descriptor in self._links:
+            self._epoll.register(descriptor, select.EPOLLIN)
+
+    def __enter__(self) -> "Load":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._epoll.close()
+        for link in self._links.values():
+            link.socket.close()
+
+    def run(self, until: Callable[[int], bool]) -> int:
+        """Drive the load until ``until(now_us)``, asked after every turn; returns that time. Call it again to go on.
+
+        Raises: BenchError, also when nothing arrives for ``SILENCE_S``.
+        """
+        now = heard_us = now_us()
+        for publisher in self._publishers:
+            self._publish(publisher, now)
+        while not until(now):
+            events = self._wait(now)
+            now = now_us()
+            for descriptor, event in events:
+                link = self._links[descriptor]
+                if event & select.EPOLLOUT:
+                    link.flush()
+                    self._watch(link)
+                if event & ~select.EPOLLOUT:
+                    link.on_readable(now)
+                if isinstance(link, Publisher):
+                    self._publish(link, now)
+                else:
+                    self._watch(link)
+            if events:
+                heard_us = now
+            elif now - heard_us > SILENCE_S * 1e6:
+                raise BenchError(f"nothing came from the broker for {SILENCE_S:.0f} s")
+            # Those that wait for others' deliveries, or for their time, have no event of their own.
+            for publisher in self._publishers if self._meter.backlog_max is not None else self._paced:
+                self._publish(publisher, now)
+        return now
+
+    def _wait(self, now: int) -> list[tuple[int, int]]:
+        if self._paced:
+            due_us = min(publisher.schedule.next_us for publisher in self._paced if publisher.schedule is not None)
+            # epoll counts in milliseconds; select does not, and takes an epoll as a descriptor.
+            select.select([self._epoll.fileno()], [], [], min(max((due_us - now) / 1e6, 0), 0.05))
+            return self._epoll.poll(0)
+        return self._epoll.poll(0.05)
+
+    def _publish(self, publisher: Publisher, now: int) -> None:
+        publisher.publish(now)
+        self._watch(publisher)
+
+    def _watch(self, link: Link) -> None:
+        descriptor = link.socket.fileno()
+        if link.blocked != (descriptor in self._writing):
+            self._writing ^= {descriptor}
+            self._epoll.modify(descriptor, select.EPOLLIN | (select.EPOLLOUT if link.blocked else 0))

@@ -1,0 +1,56 @@
+"""What a figure was measured on."""
+
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+
+def facts(directory: Path) -> dict[str, Any]:
+    """Of this machine, the file system of a directory, this Python and this checkout; no host name."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "kernel": platform.release(),
+        "file_system": _file_system(directory),
+        "python": platform.python_version(),
+        "commit": _commit(),
+    }
+
+
+def line(facts: dict[str, Any]) -> str:
+    """One line of them."""
+    return (
+        f"{facts['date']}, {facts['cores']} x {facts['cpu']}, Linux {facts['kernel']}, {facts['file_system']}, "
+        f"Python {facts['python']}, commit {facts['commit'] or 'unknown'}"
+    )
+
+
+def _cpu_model() -> str:
+    for found in Path("/proc/cpuinfo").read_text().splitlines():
+        if found.startswith("model name"):
+            return found.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _file_system(directory: Path) -> str:
+    """Its type: that of the longest mount point above the directory."""
+    best, kind = "", "unknown"
+    for mount in Path("/proc/self/mounts").read_text().splitlines():
+        _, point, of_type, *_ = mount.split(" ")
+        if len(point) >= len(best) and directory.resolve().is_relative_to(point):
+            best, kind = point, of_type
+    return kind
+
+
+def _commit() -> str | None:
+    """Of the checkout that this file is in; with ``+`` when something is changed. None outside one."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--exclude=*", "--dirty=+"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()

@@ -1,0 +1,122 @@
+"""Options that the scenarios share, and what becomes of them."""
+
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from toymq_bench.bench import Bench
+from toymq_bench.report import lines
+from toymq_bench.traffic import Plan
+from toymq_py.errors import ConfigError
+from toymq_py.model import parse_duration_ms
+
+POSITIVE = click.IntRange(1)
+
+
+class Duration(click.ParamType[float]):
+    """``90s``, ``250ms``; as seconds. A bare number is seconds too."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return float(value)
+        except ValueError:
+            pass
+        try:
+            return parse_duration_ms(value) / 1000
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Address(click.ParamType[tuple[str, int]]):
+    """``HOST:PORT``."""
+
+    name = "host:port"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
+        host, colon, port = str(value).rpartition(":")
+        if not (host and colon and port.isdecimal() and 0 < int(port) < 65536):
+            self.fail(f"{value!r} is not HOST:PORT", param, ctx)
+        return host, int(port)
+
+
+def output(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Where the figures go, beside the terminal."""
+    for option in (
+        click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Keep the figures here."),
+    ):
+        command = option(command)
+    return command
+
+
+def timing(command: Callable[..., Any]) -> Callable[..., Any]:
+    """How long is measured."""
+    for option in (
+        click.option("--warmup", "warmup_s", type=Duration(), default="700ms", show_default=True, help="Not counted."),
+        click.option("--seconds", type=Duration(), default="3", show_default=True, help="So long each run is measured."),
+    ):
+        command = option(command)
+    return command
+
+
+def place(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Where brokers are started and how often."""
+    for option in (
+        click.option("--data-dir", "directory", type=click.Path(exists=True, file_okay=False, path_type=Path), default=".",
+                     show_default=True, help="Fresh directories are made below it, and removed. Choose a real disk."),
+        click.option("--runs", type=POSITIVE, default=3, show_default=True, help="Times it is measured."),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def started(command: Callable[..., Any]) -> Callable[..., Any]:
+    """For scenarios that must start their broker themselves."""
+    serve = click.argument("serve_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- SERVE OPTIONS]")
+    fsync = click.option("--fsync", type=click.Choice(["always", "interval", "never"]), default="always", show_default=True,
+                         help="Durability of the broker.")  # fmt: skip
+
+    @wraps(command)
+    def run(
+        *, seconds: float = 0, warmup_s: float = 0, runs: int, directory: Path, fsync: str, serve_options: tuple[str, ...],
+        running: tuple[str, int, int] | None = None, json_file: Path | None, **values: Any,
+    ) -> None:  # fmt: skip
+        bench = Bench(Plan(seconds, warmup_s), runs, directory, ("--fsync", fsync, *serve_options), running)
+        command(bench, **values)
+        finish(bench, json_file)
+
+    return output(place(fsync(serve(run))))
+
+
+def attachable(command: Callable[..., Any]) -> Callable[..., Any]:
+    """For scenarios that can also measure a broker that runs already."""
+    inner = started(command)
+
+    @click.option("--pid", type=POSITIVE, help="Its process, whose CPU time and memory are read.")
+    @click.option("--connect", type=Address(), help="Measure a running broker instead of fresh ones.")
+    @wraps(inner)
+    def run(*, connect: tuple[str, int] | None, pid: int | None, **values: Any) -> None:
+        if (connect is None) != (pid is None):
+            raise click.UsageError("--connect and --pid belong together")
+        source = click.get_current_context().get_parameter_source
+        for name, shown in (("fsync", "--fsync"), ("serve_options", "SERVE OPTIONS"), ("directory", "--data-dir")):
+            if connect is not None and source(name) is click.core.ParameterSource.COMMANDLINE and values[name]:
+                raise click.UsageError(f"{shown} belongs to a broker that is started, and --connect names one that runs")
+        if connect is not None and pid is not None:
+            values["running"] = (*connect, pid)
+        inner(**values)
+
+    return run
+
+
+def finish(bench: Bench, json_file: Path | None) -> None:
+    """Show and keep what was measured. Raises: OSError."""
+    session = bench.session()
+    for line in lines(session):
+        click.echo(line)
+    if json_file is not None:
+        session.save(json_file)

@@ -1,0 +1,33 @@
+"""What long work shows on stderr while it goes on."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+REDRAW_S = 0.1
+
+
+class Phase:
+    """A bar from 0 to a length in whatever unit; drawn rarely, so that it may be told often."""
+
+    def __init__(self, bar: "click._termui_impl.ProgressBar[int]") -> None:
+        self._bar = bar
+        self._due = 0.0
+
+    def at(self, position: float) -> None:
+        """So far it is."""
+        now = time.perf_counter()
+        if now >= self._due:
+            self._due = now + REDRAW_S
+            self._bar.update(min(int(position), self._bar.length or 0) - self._bar.pos)
+
+
+@contextmanager
+def phase(label: str, length: float) -> Iterator[Phase]:
+    """Show one piece of work."""
+    with click.progressbar(length=max(int(length), 1), label=label, file=sys.stderr) as bar:
+        yield Phase(bar)
+        bar.update((bar.length or 0) - bar.pos)

@@ -1,0 +1,47 @@
+"""Results as text."""
+
+from collections.abc import Iterator, Sequence
+
+from toymq_bench import machine
+from toymq_bench.result import METRICS, Result, Session
+
+CLIENT_IS_THE_LIMIT = 0.9
+"""Of a core, from which on the load generator rather than the broker may decide the rate."""
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Columns as wide as they need; the first to the left, the others to the right."""
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+    for row in (head, *rows):
+        first, *others = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        yield "  ".join([first.strip().ljust(widths[0]), *others]).rstrip()
+
+
+def number(metric: str, value: float | None) -> str:
+    """As its metric is shown; ``-`` where there is none."""
+    return "-" if value is None else f"{value:,.{METRICS[metric].digits}f}"
+
+
+def lines(session: Session) -> Iterator[str]:
+    """A block per result: a row per metric, a column per run, the median last."""
+    yield machine.line(session.machine)
+    for result in session.results:
+        yield ""
+        yield f"{result.name}; durability: {result.durability}"
+        metrics = [metric for metric in METRICS if result.values(metric)]
+        runs = [str(position) for position in range(1, len(result.runs) + 1)]
+        rows = []
+        for metric in metrics:
+            cells = [number(metric, run.get(metric)) for run in result.runs]
+            rows.append([METRICS[metric].title, *cells, number(metric, result.median(metric))])
+        yield from table(["run", *runs, "median"], rows)
+        if (note := client_note(result)) is not None:
+            yield note
+
+
+def client_note(result: Result) -> str | None:
+    """A warning when the client may have been the limit."""
+    share = max(result.values("client_cores"), default=0.0)
+    if share < CLIENT_IS_THE_LIMIT:
+        return None
+    return f"the load generator itself was busy ({share:.2f} of a core): the broker may do more than this"

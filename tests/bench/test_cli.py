@@ -1,0 +1,80 @@
+"""``toymq-bench`` as it is called: errors in one line, files that can be read again, small real runs."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import toymq_client
+from tests.support.broker_process import BrokerProcess
+from toymq_bench.cli import main
+from toymq_bench.result import Session
+
+SHORT = ["--seconds", "200ms", "--warmup", "50ms"]
+
+
+def bench(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["pub", "--seconds", "soon"], "soon"),
+        (["pub", "--producers", "0"], "--producers"),
+        (["pub", "--connect", "127.0.0.1:1"], "--connect and --pid belong together"),
+        (["pub", "--connect", "here", "--pid", "1"], "HOST:PORT"),
+        (["pub", "--connect", "127.0.0.1:1", "--pid", "1", "--fsync", "never"], "--fsync"),
+        (["pub", "--connect", "127.0.0.1:1", "--pid", "1", "--", "--visibility", "1s"], "SERVE OPTIONS"),
+        (["e2e", "--no-keys", "--size", "11"], "--size 12"),
+        (["pub", "--data-dir", "/nowhere"], "/nowhere"),
+    ],
+)
+def test_misuse_is_told_and_ends_with_2(arguments: list[str], said: str) -> None:
+    done = bench(*arguments)
+    assert (done.exit_code, said in done.output) == (2, True), done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--connect", "127.0.0.1:1", "--pid", "999999999"], "there is no process 999999999"),
+        (["--connect", "127.0.0.1:1", "--pid", "1"], "refused"),
+        (["--runs", "1", "--", "--no-such-option"], "the broker did not start"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_line_and_1(arguments: list[str], said: str, tmp_path: Path) -> None:
+    if "--connect" not in arguments:
+        arguments = ["--data-dir", str(tmp_path), *arguments]
+    done = bench("pub", *arguments)
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("toymq-bench: ")]
+    assert (done.exit_code, said in line) == (1, True), done.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_publishing_shows_rate_latency_and_cost(attach: list[str], broker: BrokerProcess, tmp_path: Path) -> None:
+    kept = tmp_path / "a.json"
+    done = bench("pub", "--producers", "2", "--window", "8", "--topics", "2", *SHORT, *attach, "--json", str(kept))
+    assert done.exit_code == 0, done.output
+    for shown in ("publishes/s", "broker CPU us/msg", "publish p99.9 ms", "client cores", "fsync always", "Python"):
+        assert shown in done.output
+    (result,) = Session.load(kept).results
+    assert result.parameters == {"producers": 2, "window": 8, "topics": 2, "size": 256}
+    assert result.runs[0]["publishes_per_s"] > 0
+    with toymq_client.connect(f"toymq://127.0.0.1:{broker.port}") as client:
+        assert [one["topic"] for one in client.topics() if one["topic"].startswith("bench-")] == [], "it cleans up"
+
+
+@pytest.mark.parametrize("options", [[], ["--no-keys", "--single-acks", "--producers", "2"], ["--rate", "500"]])
+def test_what_is_published_is_delivered(options: list[str], attach: list[str]) -> None:
+    done = bench("e2e", "--window", "64", *options, *SHORT, *attach)
+    assert done.exit_code == 0, done.output
+    assert "delivery p50 ms" in done.output
+
+
+def test_a_broker_of_its_own_has_the_disk_limit_beside_it_and_is_removed(tmp_path: Path) -> None:
+    done = bench("pub", "--runs", "1", *SHORT, "--fsync", "never", "--data-dir", str(tmp_path), "--", "--segment-bytes", "1MiB")
+    assert done.exit_code == 0, done.output
+    assert "fsync never" in done.output
+    assert "disk limit/s" in done.output
+    assert list(tmp_path.iterdir()) == []
