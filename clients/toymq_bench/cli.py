@@ -1,10 +1,15 @@
 """The ``toymq-bench`` group. Exit code 0: it was measured; 1: it could not be; 2: it was asked in a wrong way."""
 
+from collections.abc import Callable
+from typing import Any
+
 import click
 
+from toymq_bench import backlog
 from toymq_bench.bench import Bench
+from toymq_bench.broker import Broker, StartedBroker, allow_descriptors
 from toymq_bench.disk import GROUP, RECORD_OVERHEAD_BYTES
-from toymq_bench.options import POSITIVE, attachable, timing
+from toymq_bench.options import POSITIVE, attachable, started, timing
 from toymq_bench.traffic import Traffic, measure
 from toymq_py.errors import ToymqError
 
@@ -29,7 +34,7 @@ def main() -> None:
     """Measure a broker: rate, latency, CPU per message, memory, beside what the disk itself takes.
 
     Each scenario starts the installed toymq on a fresh directory, or measures one that runs (--connect, --pid). Options of
-    `toymq serve` follow after `--`.
+    `toymq serve` follow after `--`. Linux only.
 
     \b
         toymq-bench pub --producers 16 --window 256
@@ -103,3 +108,122 @@ def e2e(
     traffic = Traffic(producers, window, size, topics, consumers, consumer_window, rate, keyed, single_acks)
     acks = {"acks": "single"} if single_acks else {}
     run_traffic(bench, "e2e", traffic, producers=producers, consumers=consumers, window=window, topics=topics, **acks)
+
+
+@main.command()
+@click.option("--consumers", type=POSITIVE, default=8, show_default=True, help="Each gets every message.")
+@click.option("--window", type=POSITIVE, default=4096, show_default=True, help="Publishes outstanding.")
+@CONSUMER_WINDOW
+@SIZE
+@KEYS
+@RATE
+@timing
+@attachable
+def fanout(
+    bench: Bench, consumers: int, window: int, consumer_window: int, size: int, keyed: bool, rate: float | None
+) -> None:
+    """One producer to many consumers of one topic; every delivery is acked. CPU is told per publish."""
+    check_stamp(size, keyed)
+    traffic = Traffic(1, window, size, 1, consumers, consumer_window, rate, keyed)
+    run_traffic(bench, "fanout", traffic, consumers=consumers, window=window)
+
+
+def messages(default: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """How large the backlog is."""
+    return click.option("--messages", type=POSITIVE, default=default, show_default=True, help="How many are there at first.")
+
+
+def own(broker: Broker) -> StartedBroker:
+    """A broker that we may kill."""
+    assert isinstance(broker, StartedBroker)
+    return broker
+
+
+@main.command()
+@messages(1_000_000)
+@click.option("--consumers", type=POSITIVE, default=1, show_default=True, help="Each gets every message.")
+@CONSUMER_WINDOW
+@SIZE
+@attachable
+def drain(bench: Bench, messages: int, consumers: int, consumer_window: int, size: int) -> None:
+    """Consume a backlog, acked to the end; nothing is published meanwhile."""
+    bench.run(
+        "drain", {"messages": messages, "consumers": consumers, "size": size},
+        lambda broker, label: backlog.drain(broker, messages, consumers, consumer_window, size, label),
+    )  # fmt: skip
+
+
+@main.command()
+@messages(200_000)
+@CONSUMER_WINDOW
+@SIZE
+@attachable
+def redelivery(bench: Bench, messages: int, consumer_window: int, size: int) -> None:
+    """Give every message of a backlog back once (NACK) and ack its second delivery."""
+    bench.run(
+        "redelivery", {"messages": messages, "size": size},
+        lambda broker, label: backlog.redelivery(broker, messages, consumer_window, size, label),
+    )  # fmt: skip
+
+
+@main.command()
+@messages(1_000_000)
+@click.option("--cycles", type=POSITIVE, default=5000, show_default=True, help="Consumes at each depth.")
+@SIZE
+@attachable
+def depth(bench: Bench, messages: int, cycles: int, size: int) -> None:
+    """One consume (ACK to the next delivery) at a large backlog against one at a backlog of ten; medians."""
+    if messages <= cycles + backlog.SHALLOW:
+        raise click.UsageError("--messages must be more than --cycles: the backlog would run dry")
+    bench.run(
+        "depth", {"messages": messages, "size": size},
+        lambda broker, label: backlog.depth(broker, messages, cycles, size, label),
+    )  # fmt: skip
+
+
+@main.command()
+@messages(1_000_000)
+@SIZE
+@started
+def recovery(bench: Bench, messages: int, size: int) -> None:
+    """SIGKILL a broker with messages; from the start of the process until it listens, and until the first delivery."""
+    bench.run(
+        "recovery", {"messages": messages, "size": size},
+        lambda broker, label: backlog.recovery(own(broker), messages, size, label),
+    )  # fmt: skip
+
+
+@main.command()
+@messages(1_000_000)
+@SIZE
+@started
+def memory(bench: Bench, messages: int, size: int) -> None:
+    """Resident memory of a broker with messages stored and no consumer."""
+    bench.run(
+        "memory", {"messages": messages, "size": size},
+        lambda broker, label: backlog.stored(own(broker), messages, size, label),
+    )  # fmt: skip
+
+
+@main.command()
+@messages(1_000_000)
+@SIZE
+@started
+def verify(bench: Bench, messages: int, size: int) -> None:
+    """Log bytes that `toymq verify` checks per CPU second, its interpreter's start included."""
+    bench.run(
+        "verify", {"messages": messages, "size": size},
+        lambda broker, label: backlog.verify(own(broker), messages, size, label),
+    )  # fmt: skip
+
+
+@main.command()
+@click.option("--sessions", type=POSITIVE, default=10_000, show_default=True, help="Connections that say nothing.")
+@attachable
+def idle(bench: Bench, sessions: int) -> None:
+    """Resident memory with idle sessions."""
+    allow_descriptors(sessions + 200)
+    bench.run(
+        "idle", {"sessions": sessions}, lambda broker, label: backlog.idle(broker, sessions, label),
+        options=("--max-connections", str(sessions + 10)),
+    )  # fmt: skip

@@ -1,10 +1,13 @@
 """Our own protocol as a load speaks it: ``frames.Producing`` and ``frames.Consuming``."""
 
 import re
+import struct
 
 from toymq_bench.errors import WrongReply
 from toymq_bench.frames import MARK, STAMP_BYTES, Chunk, Template, payload
 from toymq_py.protocol import Publish, Subscribe, encode_command
+
+_OKS = re.compile(rb"(?:OK \d+\n)+")
 
 
 class ToymqProducer:
@@ -36,10 +39,12 @@ class ToymqConsumer:
         """Raises: ValueError when neither key nor payload can hold the send time."""
         if not keyed:
             payload(size, marked=True)
-        rest = rb"(.{12})\S* %d\n.{%d}\n" % (size, size) if keyed else rb"- %d\n(.{12}).{%d}\n" % (size, size - STAMP_BYTES)
         self._head = b"MSG %b " % topic.encode()
-        self._message = re.compile(re.escape(self._head) + rb"(\d+) 1 \d+ " + rest, re.DOTALL)
+        key = rb"(.{12})\S*" if keyed else rb"(-)"
+        self._header = re.compile(re.escape(self._head) + rb"(\d+) 1 \d+ " + key + rb" %d\n" % size)
         self._ack = b"ACK %b %b " % (topic.encode(), consumer.encode())
+        self._size = size
+        self._keyed = keyed
         self._single = single
         self._unparsed = b""
         self._next_id = 0
@@ -50,24 +55,44 @@ class ToymqConsumer:
         return encode_command(Subscribe(topic, consumer, window=window))
 
     def deliveries(self, data: bytes) -> Chunk:
-        """Raises: WrongReply when an error came, or an id that is not the next."""
+        """Raises: WrongReply when something else than the next id came."""
         data = self._unparsed + data
-        if b"ERR " in data or b"CLOSED " in data:
-            raise WrongReply(f"a consumer was told: {data[-200:].decode(errors='replace')}")
-        found = self._message.findall(data)
-        if not found:
-            self._unparsed = data
+        at = self._after_oks(data, 0)
+        ids: list[bytes] = []
+        stamps: list[bytes] = []
+        while (header := self._header.match(data, at)) is not None:
+            length = header.end() + self._size + 1 - at
+            fitting = (len(data) - at) // length
+            if not fitting:
+                break
+            # A run of frames of one length is unpacked at once. It ends where an id has a digit more, or an OK stands between.
+            width = len(header[1])
+            count = max(min(fitting, 10**width - self._next_id), 1)
+            while not data.startswith(self._head + b"%d " % (self._next_id + count - 1), at + (count - 1) * length):
+                count //= 2
+                if not count:
+                    raise WrongReply(f"id {int(header[1])} was delivered, and {self._next_id} was the next")
+            stamp_at = (header.start(2) if self._keyed else header.end()) - at
+            id_at = len(self._head)
+            layout = f"{id_at}x{width}s{stamp_at - id_at - width}x12s{length - stamp_at - STAMP_BYTES}x"
+            found, stamped = zip(*struct.iter_unpack(layout, memoryview(data)[at : at + count * length]), strict=True)
+            if [int(one) for one in found] != list(range(self._next_id, self._next_id + count)):
+                raise WrongReply(f"{count} deliveries from id {self._next_id} on, and not each was the next")
+            ids += found
+            stamps += stamped
+            self._next_id += count
+            at = self._after_oks(data, at + count * length)
+        self._unparsed = data[at:]
+        if header is None and b"\n" in self._unparsed:
+            raise WrongReply(f"a first delivery was expected, not {self._unparsed[:200].decode(errors='replace')!r}")
+        if not ids:
             return Chunk((), b"")
-        ids, stamps = zip(*found, strict=True)
-        numbers = [int(one) for one in ids]
-        following = self._next_id + len(numbers)
-        if numbers != list(range(self._next_id, following)):
-            raise WrongReply(f"{len(numbers)} deliveries from id {numbers[0]} to {numbers[-1]}; {self._next_id} was the next")
-        self._next_id = following
-        # findall does not say where it ended; the last message is near the end.
-        last = self._message.match(data, data.rindex(self._head + ids[-1] + b" "))
-        assert last is not None
-        self._unparsed = data[last.end() :]
         if self._single:
             return Chunk(stamps, b"".join([self._ack + one + b"\n" for one in ids]))
         return Chunk(stamps, self._ack + ids[0] + b"-" + ids[-1] + b"\n")
+
+    @staticmethod
+    def _after_oks(data: bytes, at: int) -> int:
+        """Where the answers to ACKs that stand at ``at`` end."""
+        found = _OKS.match(data, at)
+        return at if found is None else found.end()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from toymq_bench.broker import Broker
 from toymq_bench.errors import WrongReply
+from toymq_bench.frames import Consuming
 from toymq_bench.latency import summary_ms
 from toymq_bench.load import Load, Meter, Publisher, Schedule, Subscriber, now_us
 from toymq_bench.progress import phase
@@ -49,7 +50,7 @@ def names(count: int) -> list[str]:
     return [f"bench-{run}-{number}" for number in range(count)]
 
 
-def subscriber(broker: Broker, topic: str, consumer: str, window: int, wire: ToymqConsumer, meter: Meter) -> Subscriber:
+def subscriber(broker: Broker, topic: str, consumer: str, window: int, wire: Consuming, meter: Meter) -> Subscriber:
     """Connected, and its subscription answered. Raises: WrongReply, OSError."""
     connection = broker.connect()
     connection.sendall(ToymqConsumer.subscribe(topic, consumer, window))

@@ -28,6 +28,7 @@ def bench(*arguments: str) -> Result:
         (["pub", "--connect", "127.0.0.1:1", "--pid", "1", "--", "--visibility", "1s"], "SERVE OPTIONS"),
         (["e2e", "--no-keys", "--size", "11"], "--size 12"),
         (["pub", "--data-dir", "/nowhere"], "/nowhere"),
+        (["depth", "--messages", "100", "--cycles", "90"], "--messages must be more"),
     ],
 )
 def test_misuse_is_told_and_ends_with_2(arguments: list[str], said: str) -> None:
@@ -77,4 +78,33 @@ def test_a_broker_of_its_own_has_the_disk_limit_beside_it_and_is_removed(tmp_pat
     assert done.exit_code == 0, done.output
     assert "fsync never" in done.output
     assert "disk limit/s" in done.output
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["fanout", "--consumers", "3", "--window", "64", *SHORT], "deliveries/s"),
+        (["drain", "--messages", "300", "--consumers", "2"], "deliveries/s"),
+        (["redelivery", "--messages", "300"], "redeliveries/s"),
+        (["depth", "--messages", "60", "--cycles", "18"], "deep / shallow"),
+        (["idle", "--sessions", "20"], "RSS kB per session"),
+    ],
+)
+def test_scenarios_of_a_running_broker(arguments: list[str], shown: str, attach: list[str], broker: BrokerProcess) -> None:
+    done = bench(*arguments, *attach)
+    assert done.exit_code == 0, done.output
+    assert shown in done.output
+    with toymq_client.connect(f"toymq://127.0.0.1:{broker.port}") as client:
+        assert client.topics() == [], "it cleans up"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [(["recovery"], "first delivery s"), (["memory"], "RSS MB per million"), (["verify"], "MB per CPU s")],
+)
+def test_scenarios_that_need_a_broker_of_their_own(arguments: list[str], shown: str, tmp_path: Path) -> None:
+    done = bench(*arguments, "--messages", "300", "--runs", "1", "--data-dir", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    assert shown in done.output
     assert list(tmp_path.iterdir()) == []

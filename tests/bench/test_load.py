@@ -9,6 +9,7 @@ from toymq_bench.errors import BenchError, WrongReply
 from toymq_bench.frames import MARK, Template
 from toymq_bench.latency import summary_ms
 from toymq_bench.load import Meter, Publisher, Schedule, Subscriber
+from toymq_bench.redelivery_wire import RedeliveryConsumer
 from toymq_bench.toymq_wire import ToymqConsumer, ToymqProducer
 
 MS = 1000
@@ -138,6 +139,47 @@ def test_a_consumer_counts_the_same_however_the_bytes_arrive(step: int, pair: tu
     assert meter.delivery_us == {200: 2, 50: 1}
     acked = theirs.recv(1 << 16).decode().splitlines()
     assert acked == (["ACK t c 0-2"] if step == 1000 else ["ACK t c 0-0", "ACK t c 1-1", "ACK t c 2-2"])
+
+
+def test_runs_of_equal_length_end_where_ids_grow_and_where_an_ok_stands() -> None:
+    consumer = ToymqConsumer("t", "c", 20, keyed=True)
+    data = b"".join(message(one, one) + b"OK 1\n" * (one % 7 == 0) for one in range(1100))
+    chunk = consumer.deliveries(data)
+    assert [int(stamp, 16) for stamp in chunk.stamps] == list(range(1100))
+    assert chunk.answer == b"ACK t c 0-1099\n"
+
+
+def test_a_message_without_a_key_carries_its_send_time_in_the_payload() -> None:
+    (frame, _) = ToymqProducer("t", 0, 1, 20, keyed=False).template.block(1, 77).split(b"\n", 1)
+    assert frame == b"PUB t - 20"
+    consumer = ToymqConsumer("t", "c", 20, keyed=False, single=True)
+    pushed = b"".join(b"MSG t %d 1 17 - 20\n%012xabcdefgh\n" % (one, 77 + one) for one in range(2))
+    chunk = consumer.deliveries(pushed)
+    assert [int(stamp, 16) for stamp in chunk.stamps] == [77, 78]
+    assert chunk.answer == b"ACK t c 0\nACK t c 1\n"
+    with pytest.raises(ValueError, match="12 bytes"):
+        ToymqConsumer("t", "c", 11, keyed=False)
+
+
+AGAIN = message(0, 1).replace(b" 0 1 ", b" 0 2 ")
+
+
+@pytest.mark.parametrize("line", [b"ERR NOT_SUBSCRIBED so\n", b"CLOSED t c TAKEN_OVER\n", AGAIN])
+def test_what_is_no_first_delivery_ends_the_run(line: bytes) -> None:
+    with pytest.raises(WrongReply, match="a first delivery was expected"):
+        ToymqConsumer("t", "c", 20, keyed=True).deliveries(line)
+
+
+def given_back(*deliveries: tuple[int, int]) -> bytes:
+    consumer = RedeliveryConsumer("t", "c", 20, 3)
+    data = b"".join(message(one, 5).replace(b" %d 1 " % one, b" %d %d " % (one, attempt)) for one, attempt in deliveries)
+    return consumer.deliveries(data).answer
+
+
+def test_first_deliveries_are_given_back_and_second_ones_acked() -> None:
+    assert given_back((0, 1), (1, 1), (0, 2), (2, 1)) == b"NACK t c 0-2 delay=0\nACK t c 0\n"
+    with pytest.raises(WrongReply, match="attempt 2, and 1 was due"):
+        given_back((0, 2))
 
 
 @pytest.mark.parametrize("ids", [(1,), (0, 2), (0, 0), (0, 1, 3, 2)])
