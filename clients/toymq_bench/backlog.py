@@ -135,7 +135,21 @@ class _Single:
         return time.perf_counter() - began
 
 
-def stored(broker: StartedBroker, count: int, size: int, label: str) -> dict[str, float]:
+def stock(broker: Broker, count: int, size: int, label: str) -> dict[str, float]:
+    """Memory, recovery and verify of one and the same stock of messages. Raises: BenchError, OSError."""
+    (topic,) = names(1)
+    own = started(broker)
+    fill(own, topic, count, size, f"{label}: fill")
+    return {"rss_mb": own.rss_bytes() / 1e6, **restart(own, topic), **verified(own)}
+
+
+def started(broker: Broker) -> StartedBroker:
+    """A broker that we may kill."""
+    assert isinstance(broker, StartedBroker)
+    return broker
+
+
+def stored(broker: Broker, count: int, size: int, label: str) -> dict[str, float]:
     """RSS when ``count`` messages are stored and nothing is read. Raises: BenchError, OSError."""
     empty = broker.rss_bytes()
     fill(broker, names(1)[0], count, size, f"{label}: fill")
@@ -143,11 +157,11 @@ def stored(broker: StartedBroker, count: int, size: int, label: str) -> dict[str
     return {"rss_mb": full / 1e6, "rss_per_million_mb": (full - empty) / count}
 
 
-def recovery(broker: StartedBroker, count: int, size: int, label: str) -> dict[str, float]:
+def recovery(broker: Broker, count: int, size: int, label: str) -> dict[str, float]:
     """SIGKILL with ``count`` messages, then the time from the start of the process. Raises: BenchError, OSError."""
     (topic,) = names(1)
     fill(broker, topic, count, size, f"{label}: fill")
-    return restart(broker, topic)
+    return restart(started(broker), topic)
 
 
 def restart(broker: StartedBroker, topic: str) -> dict[str, float]:
@@ -161,10 +175,10 @@ def restart(broker: StartedBroker, topic: str) -> dict[str, float]:
     return {"ready_s": ready_s, "first_delivery_s": time.perf_counter() - began}
 
 
-def verify(broker: StartedBroker, count: int, size: int, label: str) -> dict[str, float]:
+def verify(broker: Broker, count: int, size: int, label: str) -> dict[str, float]:
     """``toymq verify`` of a log with ``count`` messages. Raises: BenchError, OSError."""
     fill(broker, names(1)[0], count, size, f"{label}: fill")
-    return verified(broker)
+    return verified(started(broker))
 
 
 def verified(broker: StartedBroker) -> dict[str, float]:

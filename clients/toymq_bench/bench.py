@@ -12,7 +12,7 @@ from toymq_bench.result import Result, Session
 from toymq_bench.traffic import Plan
 
 LIMIT_S = 1.0
-"""So long the disk limit is measured, before each run."""
+"""The disk limit is measured before each run for as long as the run itself, and at most so long."""
 
 
 @dataclass(slots=True)
@@ -26,7 +26,6 @@ class Bench:
     serve_options: tuple[str, ...] = ()
     running: tuple[str, int, int] | None = None
     """Host, port and pid of a broker to measure instead of a fresh one for each run."""
-    limit_s: float = LIMIT_S
     results: list[Result] = field(default_factory=list)
 
     def broker(self, *options: str) -> Broker:
@@ -61,7 +60,7 @@ class Bench:
             # Where a running broker keeps its data we do not know, and another disk's limit would say nothing.
             if commit is not None and self.running is None:
                 with phase("disk limit", 1):
-                    limit = disk.records_per_s(self.directory, *commit, self.limit_s)
+                    limit = disk.records_per_s(self.directory, *commit, min(LIMIT_S, self.plan.seconds))
             with self.broker(*options) as broker:
                 durability = broker.stats()["fsync"]
                 values = once(broker, label)

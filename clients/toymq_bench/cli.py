@@ -1,15 +1,18 @@
 """The ``toymq-bench`` group. Exit code 0: it was measured; 1: it could not be; 2: it was asked in a wrong way."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
 
-from toymq_bench import backlog
+from toymq_bench import backlog, compare, machine
+from toymq_bench import goals as goal_rows
 from toymq_bench.bench import Bench
-from toymq_bench.broker import Broker, StartedBroker, allow_descriptors
+from toymq_bench.broker import allow_descriptors
 from toymq_bench.disk import GROUP, RECORD_OVERHEAD_BYTES
 from toymq_bench.options import POSITIVE, attachable, started, timing
+from toymq_bench.result import Session
 from toymq_bench.traffic import Traffic, measure
 from toymq_py.errors import ToymqError
 
@@ -133,12 +136,6 @@ def messages(default: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]
     return click.option("--messages", type=POSITIVE, default=default, show_default=True, help="How many are there at first.")
 
 
-def own(broker: Broker) -> StartedBroker:
-    """A broker that we may kill."""
-    assert isinstance(broker, StartedBroker)
-    return broker
-
-
 @main.command()
 @messages(1_000_000)
 @click.option("--consumers", type=POSITIVE, default=1, show_default=True, help="Each gets every message.")
@@ -189,7 +186,7 @@ def recovery(bench: Bench, messages: int, size: int) -> None:
     """SIGKILL a broker with messages; from the start of the process until it listens, and until the first delivery."""
     bench.run(
         "recovery", {"messages": messages, "size": size},
-        lambda broker, label: backlog.recovery(own(broker), messages, size, label),
+        lambda broker, label: backlog.recovery(broker, messages, size, label),
     )  # fmt: skip
 
 
@@ -201,7 +198,7 @@ def memory(bench: Bench, messages: int, size: int) -> None:
     """Resident memory of a broker with messages stored and no consumer."""
     bench.run(
         "memory", {"messages": messages, "size": size},
-        lambda broker, label: backlog.stored(own(broker), messages, size, label),
+        lambda broker, label: backlog.stored(broker, messages, size, label),
     )  # fmt: skip
 
 
@@ -213,7 +210,7 @@ def verify(bench: Bench, messages: int, size: int) -> None:
     """Log bytes that `toymq verify` checks per CPU second, its interpreter's start included."""
     bench.run(
         "verify", {"messages": messages, "size": size},
-        lambda broker, label: backlog.verify(own(broker), messages, size, label),
+        lambda broker, label: backlog.verify(broker, messages, size, label),
     )  # fmt: skip
 
 
@@ -227,3 +224,28 @@ def idle(bench: Bench, sessions: int) -> None:
         "idle", {"sessions": sessions}, lambda broker, label: backlog.idle(broker, sessions, label),
         options=("--max-connections", str(sessions + 10)),
     )  # fmt: skip
+
+
+@main.command()
+@click.option("--messages", type=POSITIVE, default=goal_rows.MESSAGES, show_default=True, help="Where they are stored.")
+@timing
+@started
+def goals(bench: Bench, messages: int) -> list[str]:
+    """Every row of the goals table: measured, floor, goal, and the disk limit of the same minutes.
+
+    With 10 million messages, as the goals have it, this takes about ten minutes and 4 GB. `--messages 1000000` is quicker,
+    and marks its rows.
+    """
+    if messages <= goal_rows.CYCLES + backlog.SHALLOW:
+        raise click.UsageError(f"--messages must be more than {goal_rows.CYCLES + backlog.SHALLOW}")
+    goal_rows.run(bench, messages)
+    return [machine.line(bench.session().machine), *goal_rows.lines(bench.results)]
+
+
+@main.command(name="compare")
+@click.argument("before", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("after", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def compare_command(before: Path, after: Path) -> None:
+    """Hold two files of --json against each other: medians, change, and whether the runs lie apart."""
+    for line in compare.lines(Session.load(before), Session.load(after)):
+        click.echo(line)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import wraps
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import click
 
 from toymq_bench.bench import Bench
 from toymq_bench.report import lines
+from toymq_bench.result import Session
 from toymq_bench.traffic import Plan
 from toymq_py.errors import ConfigError
 from toymq_py.model import parse_duration_ms
@@ -46,11 +48,24 @@ class Address(click.ParamType[tuple[str, int]]):
 
 def output(command: Callable[..., Any]) -> Callable[..., Any]:
     """Where the figures go, beside the terminal."""
+    file = click.Path(dir_okay=False, path_type=Path)
     for option in (
-        click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Keep the figures here."),
+        click.option("--plot", "picture", type=file, callback=_is_picture, help="Draw the figures: a .png or .svg file."),
+        click.option("--json", "json_file", type=file, help="Keep the figures, for `toymq-bench compare`."),
     ):
         command = option(command)
     return command
+
+
+def _is_picture(_: click.Context, __: click.Parameter, path: Path | None) -> Path | None:
+    """Known before hours of work, not after."""
+    if path is None:
+        return None
+    if path.suffix not in (".png", ".svg"):
+        raise click.BadParameter(f"{path} is neither a .png nor a .svg file")
+    if find_spec("matplotlib") is None:
+        raise click.UsageError("--plot needs matplotlib: pip install 'toymq_py[plots]'")
+    return path
 
 
 def timing(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -75,7 +90,10 @@ def place(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def started(command: Callable[..., Any]) -> Callable[..., Any]:
-    """For scenarios that must start their broker themselves."""
+    """For scenarios that must start their broker themselves.
+
+    The command gets a ``Bench`` and may return the lines that show its results; else the whole report is shown.
+    """
     serve = click.argument("serve_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- SERVE OPTIONS]")
     fsync = click.option("--fsync", type=click.Choice(["always", "interval", "never"]), default="always", show_default=True,
                          help="Durability of the broker.")  # fmt: skip
@@ -83,11 +101,14 @@ def started(command: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(command)
     def run(
         *, seconds: float = 0, warmup_s: float = 0, runs: int, directory: Path, fsync: str, serve_options: tuple[str, ...],
-        running: tuple[str, int, int] | None = None, json_file: Path | None, **values: Any,
+        running: tuple[str, int, int] | None = None, json_file: Path | None, picture: Path | None, **values: Any,
     ) -> None:  # fmt: skip
         bench = Bench(Plan(seconds, warmup_s), runs, directory, ("--fsync", fsync, *serve_options), running)
-        command(bench, **values)
-        finish(bench, json_file)
+        shown = command(bench, **values)
+        session = bench.session()
+        for line in shown or lines(session):
+            click.echo(line)
+        keep(session, json_file, picture)
 
     return output(place(fsync(serve(run))))
 
@@ -113,10 +134,11 @@ def attachable(command: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def finish(bench: Bench, json_file: Path | None) -> None:
-    """Show and keep what was measured. Raises: OSError."""
-    session = bench.session()
-    for line in lines(session):
-        click.echo(line)
+def keep(session: Session, json_file: Path | None, picture: Path | None) -> None:
+    """Write the files that were asked for. Raises: OSError."""
     if json_file is not None:
         session.save(json_file)
+    if picture is not None:
+        from toymq_bench import chart
+
+        chart.draw(session, picture)

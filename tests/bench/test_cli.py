@@ -7,6 +7,7 @@ from click.testing import CliRunner, Result
 
 import toymq_client
 from tests.support.broker_process import BrokerProcess
+from toymq_bench import goals
 from toymq_bench.cli import main
 from toymq_bench.result import Session
 
@@ -28,6 +29,9 @@ def bench(*arguments: str) -> Result:
         (["pub", "--connect", "127.0.0.1:1", "--pid", "1", "--", "--visibility", "1s"], "SERVE OPTIONS"),
         (["e2e", "--no-keys", "--size", "11"], "--size 12"),
         (["pub", "--data-dir", "/nowhere"], "/nowhere"),
+        (["pub", "--plot", "a.doc"], "neither a .png nor a .svg"),
+        (["goals", "--messages", "5010"], "--messages must be more"),
+        (["compare", "nowhere.json", "nowhere.json"], "nowhere.json"),
         (["depth", "--messages", "100", "--cycles", "90"], "--messages must be more"),
     ],
 )
@@ -77,6 +81,7 @@ def test_a_broker_of_its_own_has_the_disk_limit_beside_it_and_is_removed(tmp_pat
     done = bench("pub", "--runs", "1", *SHORT, "--fsync", "never", "--data-dir", str(tmp_path), "--", "--segment-bytes", "1MiB")
     assert done.exit_code == 0, done.output
     assert "fsync never" in done.output
+    assert "of the disk limit" in done.output
     assert "disk limit/s" in done.output
     assert list(tmp_path.iterdir()) == []
 
@@ -108,3 +113,17 @@ def test_scenarios_that_need_a_broker_of_their_own(arguments: list[str], shown: 
     assert done.exit_code == 0, done.output
     assert shown in done.output
     assert list(tmp_path.iterdir()) == []
+
+
+def test_goals_measure_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(goals, "CYCLES", 9)
+    monkeypatch.setattr(goals, "IDLE_SESSIONS", 20)
+    kept, picture = tmp_path / "goals.json", tmp_path / "goals.png"
+    short = ["--messages", "60", "--runs", "1", "--seconds", "50ms", "--warmup", "10ms"]
+    done = bench("goals", *short, "--data-dir", str(tmp_path), "--json", str(kept), "--plot", str(picture))
+    assert done.exit_code == 0, done.output
+    shown = [line for line in done.stdout.splitlines() if line.rstrip("*").endswith(("goal", "floor", "MISSED"))]
+    assert len(shown) == len(goals.GOALS)
+    assert "with 60 messages; the goal speaks of 10,000,000" in done.stdout
+    assert {result.scenario for result in Session.load(kept).results} == {goal.row for goal in goals.GOALS}
+    assert picture.read_bytes().startswith(b"\x89PNG")
