@@ -1,6 +1,6 @@
 # Needs make and Python 3.11 or newer; everything else goes into .venv. "make" alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-all simulate chaos soak fuzz torture check lint types imports coverage clean
+.PHONY: help setup run demo test test-all simulate chaos soak fuzz bench bench-compare torture check lint types imports coverage clean
 
 BIN := .venv/bin
 READY := .venv/.stamp
@@ -53,6 +53,12 @@ fuzz: $(READY) ## look for inputs that break a parser or recovery: make fuzz TAR
 	@$(BIN)/python -c "import atheris" 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	  --only-binary atheris --editable '.[fuzz]' 2>/dev/null || true
 	$(BIN)/python -m tests.fuzz "$(or $(TARGET),parser)" --seconds "$(or $(SECONDS),60)"
+
+bench: $(READY) ## every goal, measured: make bench MESSAGES=10000000 (a million unless told; BENCH="--json FILE --plot FILE")
+	$(BIN)/toymq-bench goals --messages "$(or $(MESSAGES),1000000)" $(BENCH)
+
+bench-compare: $(READY) ## CPU per message of a base commit against this checkout: make bench-compare BASE=ref
+	$(BIN)/toymq-bench commits --base "$(or $(BASE),HEAD~1)" $(BENCH)
 
 torture: $(READY) ## run the tests that take minutes
 	$(BIN)/python -m pytest -m torture

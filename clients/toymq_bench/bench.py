@@ -26,13 +26,15 @@ class Bench:
     serve_options: tuple[str, ...] = ()
     running: tuple[str, int, int] | None = None
     """Host, port and pid of a broker to measure instead of a fresh one for each run."""
+    source: Path | None = None
+    """A checkout whose broker is started instead of the installed one."""
     results: list[Result] = field(default_factory=list)
 
     def broker(self, *options: str) -> Broker:
         """A fresh broker with further options, or the running one. Raises: BenchError, OSError."""
         if self.running is not None:
             return Broker(*self.running)
-        return StartedBroker(self.directory, (*options, *self.serve_options))
+        return StartedBroker(self.directory, (*options, *self.serve_options), self.source)
 
     def run(
         self,
@@ -55,7 +57,7 @@ class Bench:
         result = Result(scenario, parameters, "", [])
         durability = ""
         for number in range(1, self.runs + 1):
-            label = f"{result.name}, run {number} of {self.runs}"
+            label = f"{result.name}, run {number} of {self.runs}" if self.runs > 1 else result.name
             limit = None
             # Where a running broker keeps its data we do not know, and another disk's limit would say nothing.
             if commit is not None and self.running is None:

@@ -6,14 +6,14 @@ from typing import Any
 
 import click
 
-from toymq_bench import backlog, compare, machine
+from toymq_bench import backlog, commits, compare, machine
 from toymq_bench import goals as goal_rows
 from toymq_bench.bench import Bench
 from toymq_bench.broker import allow_descriptors
 from toymq_bench.disk import GROUP, RECORD_OVERHEAD_BYTES
-from toymq_bench.options import POSITIVE, attachable, started, timing
+from toymq_bench.options import POSITIVE, attachable, place, started, timing
 from toymq_bench.result import Session
-from toymq_bench.traffic import Traffic, measure
+from toymq_bench.traffic import Plan, Traffic, measure
 from toymq_py.errors import ToymqError
 
 
@@ -248,4 +248,17 @@ def goals(bench: Bench, messages: int) -> list[str]:
 def compare_command(before: Path, after: Path) -> None:
     """Hold two files of --json against each other: medians, change, and whether the runs lie apart."""
     for line in compare.lines(Session.load(before), Session.load(after)):
+        click.echo(line)
+
+
+@main.command(name="commits")
+@click.option("--base", required=True, metavar="REF", help="The commit to compare with, as git names it.")
+@timing
+@place
+def commits_command(base: str, seconds: float, warmup_s: float, runs: int, directory: Path) -> None:
+    """CPU per message of a base commit against this checkout, uncommitted changes included; interleaved.
+
+    Run it inside the checkout. The base is checked out as a git worktree, which is removed afterwards.
+    """
+    for line in compare.lines(*commits.run(base, Plan(seconds, warmup_s), runs, directory)):
         click.echo(line)

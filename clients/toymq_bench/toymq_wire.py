@@ -15,7 +15,8 @@ class ToymqProducer:
 
     def __init__(self, topic: str, number: int, window: int, size: int, *, keyed: bool) -> None:
         """``number`` tells the producers of a topic apart. Raises: ValueError when a payload cannot hold its send time."""
-        keys = (b"%b-%d-%d" % (MARK, number, 100_000 + i) if keyed else b"" for i in range(window))
+        width = len(str(window))
+        keys = (b"%b-%d-%0*d" % (MARK, number, width, i) if keyed else b"" for i in range(window))
         body = payload(size, marked=not keyed and size >= STAMP_BYTES)
         self.template = Template([encode_command(Publish(topic, [key], [body])) for key in keys])
         self._rest = b""

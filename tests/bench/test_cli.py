@@ -1,15 +1,17 @@
 """``toymq-bench`` as it is called: errors in one line, files that can be read again, small real runs."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 import toymq_client
-from tests.support.broker_process import BrokerProcess
-from toymq_bench import goals
+from tests.support.broker_process import ROOT, BrokerProcess
+from toymq_bench import commits, goals
 from toymq_bench.cli import main
 from toymq_bench.result import Session
+from toymq_bench.traffic import Traffic
 
 SHORT = ["--seconds", "200ms", "--warmup", "50ms"]
 
@@ -45,7 +47,7 @@ def test_misuse_is_told_and_ends_with_2(arguments: list[str], said: str) -> None
     [
         (["--connect", "127.0.0.1:1", "--pid", "999999999"], "there is no process 999999999"),
         (["--connect", "127.0.0.1:1", "--pid", "1"], "refused"),
-        (["--runs", "1", "--", "--no-such-option"], "the broker did not start"),
+        (["--runs", "1", "--seconds", "10ms", "--", "--no-such-option"], "the broker did not start"),
     ],
 )
 def test_what_cannot_be_measured_is_one_line_and_1(arguments: list[str], said: str, tmp_path: Path) -> None:
@@ -127,3 +129,31 @@ def test_goals_measure_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "with 60 messages; the goal speaks of 10,000,000" in done.stdout
     assert {result.scenario for result in Session.load(kept).results} == {goal.row for goal in goals.GOALS}
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_base_commit_is_held_against_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small repository whose base commit's broker is told from the checkout's by a comment and a version."""
+    shutil.copytree(ROOT / "toymq_py", tmp_path / "toymq_py", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.chdir(tmp_path)
+    commits.git("init", "--quiet")
+    commits.git("add", "toymq_py")
+    commits.git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--message", "base")
+    version = tmp_path / "toymq_py" / "__init__.py"
+    version.write_text(version.read_text() + "\n")
+    seen = []
+    monkeypatch.setattr(commits, "LOADS", {"pub": Traffic(1, 8)})
+    monkeypatch.setattr(commits, "measure", lambda broker, *_: seen.append(sources_of(broker.pid)) or {"broker_cpu_us": 2.0})
+    done = bench("commits", "--base", "HEAD", "--runs", "2", "--data-dir", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    assert any(line.startswith("broker CPU us/msg") for line in done.stdout.splitlines())
+    base, head = seen[0], seen[1]
+    assert (base != str(tmp_path), head) == (True, str(tmp_path))
+    assert seen == [base, head, head, base]
+    assert not Path(base).exists()
+    assert bench("commits", "--base", "no-such-ref").exit_code == 1
+
+
+def sources_of(pid: int) -> str:
+    """Where a broker was told to find its packages."""
+    environment = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+    return next(line for line in environment if line.startswith("PYTHONPATH=")).partition("=")[2]
