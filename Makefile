@@ -1,6 +1,6 @@
 # Needs make and Python 3.11 or newer; everything else goes into .venv. "make" alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-all simulate chaos soak fuzz bench bench-compare torture check lint types imports coverage clean
+.PHONY: help setup run demo test test-all simulate chaos soak fuzz bench bench-peers bench-compare torture check lint types imports coverage clean
 
 BIN := .venv/bin
 READY := .venv/.stamp
@@ -56,6 +56,9 @@ fuzz: $(READY) ## look for inputs that break a parser or recovery: make fuzz TAR
 
 bench: $(READY) ## every goal, measured: make bench MESSAGES=10000000 (a million unless told; BENCH="--json FILE --plot FILE")
 	$(BIN)/toymq-bench goals --messages "$(or $(MESSAGES),1000000)" $(BENCH)
+
+bench-peers: $(READY) ## other brokers that are installed beside ours, in one run: make bench-peers BENCH="--strace --json FILE"
+	$(BIN)/toymq-bench peers $(BENCH)
 
 bench-compare: $(READY) ## CPU per message of a base commit against this checkout: make bench-compare BASE=ref
 	$(BIN)/toymq-bench commits --base "$(or $(BASE),HEAD~1)" $(BENCH)

@@ -1,5 +1,6 @@
 """Figures as a picture: a panel per metric, a bar per result, the runs as dots on it."""
 
+import re
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -23,7 +24,7 @@ def draw(session: Session, path: Path) -> None:
     for metric in (*BARS, *(f"{prefix}_p50_ms" for prefix in LATENCIES)):
         if chosen := [result for result in session.results if result.values(metric)]:
             panels.append((metric, chosen))
-    heights = [3.5 if metric not in BARS else 0.8 + 0.35 * len(chosen) for metric, chosen in panels]
+    heights = [max(3.5, 0.35 * len(chosen)) if metric not in BARS else 0.8 + 0.4 * len(chosen) for metric, chosen in panels]
     figure = Figure(figsize=(12, sum(heights) + 1), layout="constrained")
     axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
     for panel, (metric, chosen) in zip(axes, panels, strict=True):
@@ -37,13 +38,13 @@ def draw(session: Session, path: Path) -> None:
 
 
 def _bars(axes: Axes, metric: str, results: list[Result]) -> None:
-    names = [f"{result.name} ({result.durability})" for result in results]
+    names = [_label(result) for result in results]
     places = range(len(results))
     axes.barh(places, [result.median(metric) or 0.0 for result in results], color=BLUE, alpha=0.7)
     for place, result in zip(places, results, strict=True):
         values = result.values(metric)
         axes.plot(values, [place] * len(values), "o", color=GREY, markersize=3)
-    axes.set_yticks(places, names, fontsize=8)
+    axes.set_yticks(places, names, fontsize=7)
     axes.invert_yaxis()
     axes.set_xlim(left=0)
     axes.xaxis.set_major_formatter("{x:,g}")
@@ -55,9 +56,14 @@ def _bars(axes: Axes, metric: str, results: list[Result]) -> None:
 def _percentiles(axes: Axes, prefix: str, results: list[Result]) -> None:
     for result in results:
         heights = [result.median(f"{prefix}_{mark}_ms") or 0.0 for mark in PERCENTILES]
-        axes.plot(list(PERCENTILES.values()), heights, "o-", markersize=3, label=f"{result.name} ({result.durability})")
+        axes.plot(list(PERCENTILES.values()), heights, "o-", markersize=3, label=_label(result))
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:g}")
     axes.set_title(f"{prefix} latency, ms, by percentile", loc="left", fontsize=10)
     axes.grid(color="#eeeeee")
-    axes.legend(fontsize=7, frameon=False, loc="upper left")
+    axes.legend(fontsize=7, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+
+def _label(result: Result) -> str:
+    """Scenario, parameters, and durability in a few words: what stands in front of its explanation."""
+    return f"{result.name}\n{re.split('[:(]', result.durability)[0].strip()}"

@@ -12,6 +12,7 @@ from toymq_bench.bench import Bench
 from toymq_bench.broker import allow_descriptors
 from toymq_bench.disk import GROUP, RECORD_OVERHEAD_BYTES
 from toymq_bench.options import POSITIVE, attachable, place, started, timing
+from toymq_bench.peers_command import peers
 from toymq_bench.result import Session
 from toymq_bench.traffic import Plan, Traffic, measure
 from toymq_py.errors import ToymqError
@@ -262,3 +263,6 @@ def commits_command(base: str, seconds: float, warmup_s: float, runs: int, direc
     """
     for line in compare.lines(*commits.run(base, Plan(seconds, warmup_s), runs, directory)):
         click.echo(line)
+
+
+main.add_command(peers)

@@ -12,6 +12,8 @@ from typing import Protocol
 STAMP_BYTES = 12
 """Microseconds in hexadecimal; enough for nine years."""
 MARK = b"~" * STAMP_BYTES
+BLOCK = 256
+"""Frames of a template, at most: larger ones would fall out of the processor's cache, and push the broker out of it."""
 FILLER = b"abcdefghijklmnopqrstuvwxyz"
 """Payloads repeat it: no newline, no mark."""
 

@@ -3,13 +3,14 @@
 import select
 import socket
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 
 from toymq_bench.errors import BenchError
 from toymq_bench.frames import Consuming, Producing
 
-READ_BYTES = 1 << 18
+_BUFFER = bytearray(1 << 18)
+"""For reads; one thread, and each read is copied out of it at once."""
 SILENCE_S = 30.0
 """So long nothing at all arrives before a broker is taken for dead."""
 BEHIND_MAX = 2_000_000
@@ -42,16 +43,16 @@ class Meter:
         """From here on it counts: the warm-up is over."""
         self.acked = 0
         self.delivered = 0
-        self.publish_us: Counter[int] = Counter()
-        self.delivery_us: Counter[int] = Counter()
+        self.publish_us: defaultdict[int, int] = defaultdict(int)
+        self.delivery_us: defaultdict[int, int] = defaultdict(int)
 
     def allowance(self, wanted: int) -> int:
-        """How many of the wanted may be sent."""
+        """How many of the wanted may be sent; none if it is not above 0."""
         if self.budget is not None:
             wanted = min(wanted, self.budget - self.sent)
         if self.backlog_max is not None:
             wanted = min(wanted, self.backlog_max - (self.sent - self.received))
-        return max(wanted, 0)
+        return wanted
 
 
 class Schedule:
@@ -82,10 +83,14 @@ class Schedule:
 class Link:
     """A non-blocking connection that keeps what the socket did not take."""
 
+    __slots__ = ("_read_into", "_unsent", "_view", "socket")
+
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         self.socket = connection
         self._unsent = b""
+        # All read into the same memory: a fresh buffer of this size for each read costs more than a small message.
+        self._view = memoryview(_BUFFER)
 
     @property
     def blocked(self) -> bool:
@@ -93,7 +98,7 @@ class Link:
         return bool(self._unsent)
 
     def send(self, data: bytes) -> None:
-        self._unsent = self._unsent + data if self._unsent else data
+        self._unsent += data
         self.flush()
 
     def flush(self) -> None:
@@ -104,18 +109,20 @@ class Link:
         self._unsent = b"" if sent == len(self._unsent) else self._unsent[sent:]
 
     def read(self) -> bytes:
-        """Raises: BenchError at the end of the stream."""
+        """What is there. Raises: BenchError at the end of the stream."""
         try:
-            data = self.socket.recv(READ_BYTES)
+            count = self.socket.recv_into(self._view)
         except BlockingIOError:
             return b""
-        if not data:
+        if not count:
             raise BenchError("the broker closed a connection")
-        return data
+        return bytes(self._view[:count])
 
 
 class Publisher(Link):
     """A publishing connection: ``window`` messages outstanding (closed loop), or as a schedule says (open loop)."""
+
+    __slots__ = ("_last_us", "_meter", "_outstanding", "_sent_at", "_window", "_wire", "schedule")
 
     def __init__(
         self, connection: socket.socket, wire: Producing, meter: Meter, window: int, schedule: Schedule | None = None
@@ -131,23 +138,21 @@ class Publisher(Link):
         self._last_us = 0
 
     def publish(self, now: int) -> None:
-        """Send what may be sent now."""
-        if self.blocked:
-            if self.schedule is None:
-                return
-            self.flush()
+        """Send what may be sent now. Raises: BenchError when the broker falls too far behind a schedule."""
         if self.schedule is not None:
             for intended_us in self.schedule.due(now):
                 self._block(1, intended_us)
             if self._outstanding > BEHIND_MAX:
                 raise BenchError("the broker does not keep up with this --rate: choose a lower one")
-            return
-        while (count := self._meter.allowance(min(self._window - self._outstanding, self._wire.template.count))) > 0:
-            self._block(count, now)
+        else:
+            while not self._unsent and (count := self._meter.allowance(self._window - self._outstanding)) > 0:
+                self._block(min(count, self._wire.template.count), now)
 
     def _block(self, count: int, stamp_us: int) -> None:
         # Stamps are part of the keys: two blocks of a connection never have the same.
-        self._last_us = stamp_us = max(stamp_us, self._last_us + 1)
+        if stamp_us <= self._last_us:
+            stamp_us = self._last_us + 1
+        self._last_us = stamp_us
         self._sent_at.append((stamp_us, count))
         self._outstanding += count
         self._meter.sent += count
@@ -156,28 +161,32 @@ class Publisher(Link):
     def on_readable(self, now: int) -> None:
         """Count replies. Raises: BenchError."""
         count = self._wire.replies(self.read())
-        if not count:
-            return
+        meter = self._meter
+        meter.acked += count
         self._outstanding -= count
         if self._outstanding < 0:
             raise BenchError("more replies than publishes")
-        self._meter.acked += count
         while count:
             stamp_us, left = self._sent_at.popleft()
             if left > count:
                 self._sent_at.appendleft((stamp_us, left - count))
                 left = count
-            self._meter.publish_us[now - stamp_us] += left
+            meter.publish_us[now - stamp_us] += left
             count -= left
 
 
 class Subscriber(Link):
     """A consuming connection; everything is acknowledged as its wire does it."""
 
+    __slots__ = ("_meter", "_wire")
+
     def __init__(self, connection: socket.socket, wire: Consuming, meter: Meter) -> None:
         super().__init__(connection)
         self._wire = wire
         self._meter = meter
+
+    def publish(self, now: int) -> None:
+        """It never does."""
 
     def on_readable(self, now: int) -> None:
         """Count deliveries and acknowledge them. Raises: BenchError."""
@@ -220,28 +229,28 @@ class Load:
         Raises: BenchError, also when nothing arrives for ``SILENCE_S``.
         """
         now = heard_us = now_us()
+        links = self._links
+        # Those that wait for others' deliveries, or for their time, have no event of their own.
+        others = self._publishers if self._meter.backlog_max is not None else self._paced
         for publisher in self._publishers:
             self._publish(publisher, now)
         while not until(now):
             events = self._wait(now)
             now = now_us()
             for descriptor, event in events:
-                link = self._links[descriptor]
+                link = links[descriptor]
                 if event & select.EPOLLOUT:
                     link.flush()
-                    self._watch(link)
                 if event & ~select.EPOLLOUT:
                     link.on_readable(now)
-                if isinstance(link, Publisher):
-                    self._publish(link, now)
-                else:
+                link.publish(now)
+                if link.blocked is not (descriptor in self._writing):
                     self._watch(link)
             if events:
                 heard_us = now
             elif now - heard_us > SILENCE_S * 1e6:
                 raise BenchError(f"nothing came from the broker for {SILENCE_S:.0f} s")
-            # Those that wait for others' deliveries, or for their time, have no event of their own.
-            for publisher in self._publishers if self._meter.backlog_max is not None else self._paced:
+            for publisher in others:
                 self._publish(publisher, now)
         return now
 

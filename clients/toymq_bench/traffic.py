@@ -46,8 +46,8 @@ class Traffic:
 
 def names(count: int) -> list[str]:
     """Topics that no earlier run has used."""
-    run = secrets.token_hex(4)
-    return [f"bench-{run}-{number}" for number in range(count)]
+    run = secrets.token_hex(3)
+    return [f"b{run}-{number}" for number in range(count)]
 
 
 def subscriber(broker: Broker, topic: str, consumer: str, window: int, wire: Consuming, meter: Meter) -> Subscriber:

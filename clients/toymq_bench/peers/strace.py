@@ -1,0 +1,52 @@
+"""How often a process makes the disk keep its word, counted from outside."""
+
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from toymq_bench.errors import BenchError
+
+CALLS = ("fsync", "fdatasync", "msync", "sync_file_range")
+END_S = 30.0
+
+
+class SyncCounter:
+    """``strace -c`` on running processes. A context manager; ``syncs`` is there when it is left.
+
+    It slows the process down, so a rate beside it says nothing. Does not see O_DSYNC and io_uring.
+    """
+
+    def __init__(self, pids: Sequence[int], directory: Path) -> None:
+        self.syncs = 0
+        self._out = directory / "strace"
+        attach = [word for pid in pids for word in ("-p", str(pid))]
+        self._command = ["strace", "-c", "-f", "-o", str(self._out), "-e", f"trace={','.join(CALLS)}", *attach]
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> "SyncCounter":
+        """Raises: BenchError where there is no strace, or it may not attach."""
+        if shutil.which("strace") is None:
+            raise BenchError("--strace needs strace, which is not installed")
+        self._process = subprocess.Popen(self._command, stderr=subprocess.PIPE, text=True)
+        assert self._process.stderr is not None
+        said = self._process.stderr.readline()
+        if "attached" not in said:
+            self._process.kill()
+            self._process.communicate()
+            raise BenchError(f"strace did not attach: {said.strip()}")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGINT)
+        self._process.communicate(timeout=END_S)
+        self.syncs = count(self._out.read_text())
+
+
+def count(summary: str) -> int:
+    """The calls of a summary of ``strace -c``."""
+    found = re.findall(rf"^\s*[\d.]+\s+[\d.]+\s+\d+\s+(\d+)\s+(?:\d+\s+)?(?:{'|'.join(CALLS)})$", summary, re.MULTILINE)
+    return sum(map(int, found))

@@ -1,0 +1,43 @@
+"""Ourselves, without keys, since the others have none."""
+
+import socket
+from collections.abc import Sequence
+
+from toymq_bench.frames import Consuming, Producing
+from toymq_bench.peers.peer import HOST, Peer, read_until
+from toymq_bench.toymq_wire import ToymqConsumer, ToymqProducer
+from toymq_chaos.supervisor import find_toymq
+
+
+class Toymq(Peer):
+    """The installed ``toymq``, as it is by default."""
+
+    name = "toymq"
+    program = "toymq"
+
+    @classmethod
+    def installed(cls) -> str | None:
+        return str(find_toymq())
+
+    @property
+    def durability(self) -> str:
+        return "fdatasync before each reply (group commit)"
+
+    def command(self) -> Sequence[str]:
+        return [str(find_toymq()), "serve", "--data-dir", str(self.directory / "data"), "--listen", f"{HOST}:{self.port}"]
+
+    def ready(self) -> None:
+        with self.connect() as connection:
+            connection.sendall(b"PING\n")
+            read_until(connection, b"PONG\n")
+
+    def create(self, topic: str) -> None:
+        """The first PUB or SUB does it."""
+
+    def producer(self, topic: str, number: int, window: int, size: int) -> tuple[socket.socket, Producing]:
+        return self.connect(), ToymqProducer(topic, number, window, size, keyed=False)
+
+    def consumers(self, topic: str, window: int, size: int) -> list[tuple[socket.socket, Consuming]]:
+        connection = self.connect()
+        connection.sendall(ToymqConsumer.subscribe(topic, "c", window))
+        return [(connection, ToymqConsumer(topic, "c", size, keyed=False, single=True))]

@@ -1,0 +1,37 @@
+"""``toymq-bench peers``."""
+
+from pathlib import Path
+
+import click
+
+from toymq_bench import machine
+from toymq_bench.options import keep, output, place, timing
+from toymq_bench.peers import runner
+from toymq_bench.result import Session
+from toymq_bench.traffic import Plan
+
+
+@click.command()
+@click.option("--strace", is_flag=True, help="Count fsyncs per message, in a run of its own; needs strace.")
+@click.option("--shape", "shapes", multiple=True, metavar="SHAPE", help="For example 16x256; repeat it. All by default.")
+@click.option("--size", type=click.IntRange(12), default=256, show_default=True, help="Bytes of a payload.")
+@timing
+@place
+@output
+def peers(
+    seconds: float, warmup_s: float, runs: int, directory: Path, size: int, shapes: tuple[str, ...], strace: bool,
+    json_file: Path | None, picture: Path | None,
+) -> None:  # fmt: skip
+    """Other brokers beside ours: each that is installed, in its most durable mode, interleaved, on the same disk.
+
+    Each run starts each server on a fresh directory and a free port and stops it again. All get the same payload and window
+    from the same load generator, none has keys. The most durable mode of a server may still be a weak one: the table says so.
+    """
+    wanted = runner.chosen(shapes)
+    there, skipped = runner.installed()
+    results = runner.run(directory, size, Plan(seconds, warmup_s), runs, wanted, there, strace=strace)
+    session = Session(machine.facts(directory), results)
+    click.echo(machine.line(session.machine))
+    for line in runner.lines(results, skipped):
+        click.echo(line)
+    keep(session, json_file, picture)
