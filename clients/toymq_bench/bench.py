@@ -68,7 +68,7 @@ class Bench:
                 values = once(broker, label)
             if limit is not None:
                 values["disk_limit_per_s"] = limit
-                if "publishes_per_s" in values:
+                if "publishes_per_s" in values and "rate" not in parameters:
                     values["limit_share"] = values["publishes_per_s"] / limit
             result.runs.append(values)
         result = Result(scenario, parameters, f"fsync {durability}", result.runs)

@@ -43,7 +43,7 @@ def main() -> None:
     \b
         toymq-bench pub --producers 16 --window 256
         toymq-bench pub --producers 4 --rate 1000
-        toymq-bench e2e --seconds 10 --runs 5 --json e2e.json
+        toymq-bench e2e --seconds 10s --runs 5 --json e2e.json
         toymq-bench pub --connect 127.0.0.1:6789 --pid 4711
         toymq-bench pub -- --segment-bytes 16MiB
     """

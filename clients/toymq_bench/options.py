@@ -19,19 +19,23 @@ POSITIVE = click.IntRange(1)
 
 
 class Duration(click.ParamType[float]):
-    """``90s``, ``250ms``; as seconds. A bare number is seconds too."""
+    """``90s``, ``250ms``; as seconds."""
 
     name = "duration"
 
+    def __init__(self, *, least_ms: int = 0) -> None:
+        self._least_ms = least_ms
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
         try:
-            return float(value)
-        except ValueError:
-            pass
-        try:
-            return parse_duration_ms(value) / 1000
+            duration_ms = parse_duration_ms(value)
         except ConfigError as error:
             self.fail(str(error), param, ctx)
+        if duration_ms < self._least_ms:
+            self.fail(f"{value} is too short", param, ctx)
+        return duration_ms / 1000
 
 
 class Address(click.ParamType[tuple[str, int]]):
@@ -72,7 +76,7 @@ def timing(command: Callable[..., Any]) -> Callable[..., Any]:
     """How long is measured."""
     for option in (
         click.option("--warmup", "warmup_s", type=Duration(), default="700ms", show_default=True, help="Not counted."),
-        click.option("--seconds", type=Duration(), default="3", show_default=True, help="So long each run is measured."),
+        click.option("--seconds", type=Duration(least_ms=1), default="3s", show_default=True, help="Of each run."),
     ):
         command = option(command)
     return command

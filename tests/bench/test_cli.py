@@ -24,6 +24,7 @@ def bench(*arguments: str) -> Result:
     ("arguments", "said"),
     [
         (["pub", "--seconds", "soon"], "soon"),
+        (["pub", "--seconds", "0s"], "too short"),
         (["pub", "--producers", "0"], "--producers"),
         (["pub", "--connect", "127.0.0.1:1"], "--connect and --pid belong together"),
         (["pub", "--connect", "here", "--pid", "1"], "HOST:PORT"),

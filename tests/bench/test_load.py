@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from toymq_bench import load
 from toymq_bench.errors import BenchError, WrongReply
 from toymq_bench.frames import MARK, Template
 from toymq_bench.latency import summary_ms
@@ -93,6 +94,16 @@ def test_a_schedule_returns_each_time_once_however_late_it_is_asked() -> None:
     assert schedule.due(106) == [100, 102, 105]
     assert schedule.due(106) == []
     assert schedule.next_us == 107.5
+
+
+def test_a_rate_that_the_broker_cannot_keep_ends_the_run(
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "BEHIND_MAX", 10)
+    publisher = Publisher(pair[0], wire(), Meter(), window=1, schedule=Schedule(0, MS))
+    publisher.publish(9 * MS)
+    with pytest.raises(BenchError, match="does not keep up"):
+        publisher.publish(10 * MS)
 
 
 def test_budget_and_backlog_hold_a_publisher_back(pair: tuple[socket.socket, socket.socket]) -> None:
