@@ -36,3 +36,13 @@ def rss_bytes(pids: Iterable[int]) -> int:
         with suppress(FileNotFoundError, ProcessLookupError):
             pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * PAGE_BYTES
+
+
+def family(pid: int) -> list[int]:
+    """The process and its descendants."""
+    found = [pid]
+    for parent in found:  # grows while it is walked
+        with suppress(FileNotFoundError, ProcessLookupError):
+            for task in Path(f"/proc/{parent}/task").iterdir():
+                found += map(int, (task / "children").read_text().split())
+    return found

@@ -1,5 +1,6 @@
 """Other brokers: their wires as they were recorded, who is skipped, what the tables say. None of them has to be installed."""
 
+import struct
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from click.testing import CliRunner
 from toymq_bench.cli import main
 from toymq_bench.errors import BenchError, WrongReply
 from toymq_bench.frames import Consuming
-from toymq_bench.peers import runner, strace
+from toymq_bench.peers import rabbitmq, runner, strace
 from toymq_bench.peers.beanstalkd import BeanstalkdConsumer
 from toymq_bench.peers.nats import NatsConsumer
 from toymq_bench.peers.peer import CountingProducer
@@ -22,11 +23,12 @@ BODIES = [stamp + b"abcdefgh" for stamp in STAMPS]
 def test_those_that_are_not_installed_are_skipped_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """PATH is empty: only the toymq beside the interpreter is there."""
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(rabbitmq.RabbitMQ, "program", str(tmp_path / "rabbitmq-server"))
     kept = tmp_path / "peers.json"
     short = ["--runs", "1", "--seconds", "50ms", "--warmup", "10ms", "--shape", "16x16", "--shape", "end to end"]
     done = CliRunner().invoke(main, ["peers", *short, "--data-dir", str(tmp_path), "--json", str(kept)])
     assert done.exit_code == 0, done.output
-    for name in ("Redis Streams (redis-server)", "NATS JetStream (nats-server)", "beanstalkd (beanstalkd)"):
+    for name in ("Redis Streams (redis-server)", "NATS JetStream (nats-server)", "beanstalkd (beanstalkd)", "RabbitMQ ("):
         assert f"skipped, not installed: {name}" in done.stdout
     assert "toymq: fdatasync before each reply (group commit)" in done.stdout
     assert [result.scenario for result in Session.load(kept).results] == ["16 x 16", "end to end"]
@@ -91,6 +93,30 @@ def test_beanstalkd_jobs_are_deleted_before_the_next_reserve(step: int) -> None:
     assert arriving(consumer, b"DELETED\r\nRESERVED 6 20\r\n" + BODIES[2] + b"\r\n", step)[0] == STAMPS[2:]
     with pytest.raises(WrongReply, match="NOT_FOUND"):
         consumer.deliveries(b"NOT_FOUND\r\n")
+
+
+def confirm(tag: int, multiple: bool = False) -> bytes:
+    return rabbitmq.method(1, 60, 80, struct.pack(">QB", tag, multiple))
+
+
+@pytest.mark.parametrize("step", [1, 13, 1000])
+def test_confirms_of_one_and_of_many_count_each_message_once(step: int) -> None:
+    producer = rabbitmq.RabbitProducer(b"q", 4, 20)
+    data = confirm(2) + confirm(4) + confirm(3, multiple=True) + confirm(5) + confirm(9, multiple=True)
+    assert sum(producer.replies(data[start : start + step]) for start in range(0, len(data), step)) == 9
+    with pytest.raises(WrongReply):
+        producer.replies(rabbitmq.method(1, 60, 120, struct.pack(">QB", 10, 0)))  # basic.nack
+
+
+@pytest.mark.parametrize("step", [1, 13, 1000])
+def test_rabbitmq_deliveries_are_acked_each(step: int) -> None:
+    data = b""
+    for tag, body in enumerate(BODIES, 1):
+        data += rabbitmq.method(1, 60, 60, b"\x01c" + struct.pack(">QB", tag, 0) + b"\0\x01q")
+        data += rabbitmq.frame(2, 1, struct.pack(">HHQHB", 60, 0, 20, 0x1000, 2)) + rabbitmq.frame(3, 1, body)
+    assert arriving(rabbitmq.RabbitConsumer(20), data, step) == (STAMPS, b"".join(confirm(tag) for tag in (1, 2, 3)))
+    with pytest.raises(WrongReply, match="NOT_FOUND"):
+        rabbitmq.RabbitConsumer(20).deliveries(rabbitmq.method(1, 20, 40, b"\x01\x94\x09NOT_FOUND"))
 
 
 @pytest.mark.parametrize("step", [1, 5, 1000])

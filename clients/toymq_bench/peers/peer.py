@@ -1,22 +1,25 @@
 """What the runner needs of a broker, and how its server is started and stopped."""
 
+import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
+from toymq_bench import process
 from toymq_bench.broker import connect
 from toymq_bench.errors import BenchError, WrongReply
 from toymq_bench.frames import BLOCK, Consuming, Producing, Template
 
 HOST = "127.0.0.1"
 READY_S = 90.0
-STOP_S = 30.0
 RETRY_S = 0.02
 READ_BYTES = 1 << 16
 
@@ -61,8 +64,9 @@ class Peer(ABC):
         """Raises: BenchError when it does not start; OSError."""
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                self.command(), cwd=self.directory, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
+                self.command(), cwd=self.directory, env={**os.environ, **self.environment()}, stdin=subprocess.DEVNULL,
+                stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
         deadline = time.perf_counter() + READY_S
         while not self._answers():
             if self._process.poll() is not None or time.perf_counter() > deadline:
@@ -73,20 +77,17 @@ class Peer(ABC):
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._process is None:
-            return
-        self._process.terminate()
-        try:
-            self._process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
+        """Kill it with all that it started: nothing of it is kept."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-        self._process = None
+            self._process = None
 
     def pids(self) -> list[int]:
-        """The processes whose cost is counted."""
+        """The processes whose cost is counted: the server and what it has started."""
         assert self._process is not None
-        return [self._process.pid]
+        return process.family(self._process.pid)
 
     def connect(self) -> socket.socket:
         """Raises: OSError."""
@@ -107,6 +108,10 @@ class Peer(ABC):
     @abstractmethod
     def command(self) -> Sequence[str]:
         """What starts the server, with its data below ``directory``."""
+
+    def environment(self) -> Mapping[str, str]:
+        """What the server is told besides."""
+        return {}
 
     @abstractmethod
     def ready(self) -> None:

@@ -12,6 +12,7 @@ from toymq_bench.load import Load, Meter, Publisher, Subscriber
 from toymq_bench.peers.beanstalkd import Beanstalkd
 from toymq_bench.peers.nats import Nats
 from toymq_bench.peers.peer import Peer
+from toymq_bench.peers.rabbitmq import RabbitMQ
 from toymq_bench.peers.redis import Redis
 from toymq_bench.peers.strace import SyncCounter
 from toymq_bench.peers.toymq import Toymq
@@ -19,7 +20,7 @@ from toymq_bench.progress import phase
 from toymq_bench.result import Result
 from toymq_bench.traffic import Plan, timed
 
-PEERS: tuple[type[Peer], ...] = (Toymq, Redis, Nats, Beanstalkd)
+PEERS: tuple[type[Peer], ...] = (Toymq, Redis, Nats, RabbitMQ, Beanstalkd)
 BACKLOG_MAX = 2000
 """Messages between publish and delivery, end to end: latency is that of the broker, not of a queue that grows."""
 
