@@ -77,4 +77,7 @@ class Bench:
 
     def session(self) -> Session:
         """What was measured so far, with the facts of this machine."""
-        return Session(machine.facts(self.directory), self.results)
+        facts = machine.facts(self.directory)
+        if self.running is not None:
+            facts["file_system"] = "unknown file system"
+        return Session(facts, self.results)

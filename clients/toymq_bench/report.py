@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 from toymq_bench import machine
 from toymq_bench.result import METRICS, Result, Session
 
+CLIENT_SHOWS = 0.1
 CLIENT_IS_THE_LIMIT = 0.9
-"""Of a core, from which on the load generator rather than the broker may decide the rate."""
+"""Shares of a core: from the first on the load generator has a part in the rate, from the second on it decides it."""
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -40,8 +41,14 @@ def lines(session: Session) -> Iterator[str]:
 
 
 def client_note(result: Result) -> str | None:
-    """A warning when the client may have been the limit."""
+    """How much of the result is the client's doing; None where that is little.
+
+    In a closed loop the broker waits while the client works, so at most that time could be gained with another client.
+    """
     share = max(result.values("client_cores"), default=0.0)
-    if share < CLIENT_IS_THE_LIMIT:
+    if share >= CLIENT_IS_THE_LIMIT:
+        return f"the load generator was the limit ({share:.2f} of a core): the broker may do more than this"
+    if share < CLIENT_SHOWS or "rate" in result.parameters:
         return None
-    return f"the load generator itself was busy ({share:.2f} of a core): the broker may do more than this"
+    more = share / (1 - share)
+    return f"the load generator was busy {share:.0%} of the time: one that costs nothing would show at most {more:.0%} more"

@@ -46,7 +46,10 @@ def test_the_report_shows_each_run_and_the_median() -> None:
 
 
 def test_a_busy_client_is_named_as_the_limit() -> None:
-    assert report.client_note(pub(1.0, client_cores=0.89)) is None
+    assert report.client_note(pub(1.0, client_cores=0.09)) is None
+    assert "busy 20% of the time: one that costs nothing would show at most 25% more" in (
+        report.client_note(pub(1.0, client_cores=0.2)) or ""
+    )
     assert "0.97 of a core" in (report.client_note(pub(1.0, client_cores=0.97)) or "")
 
 
