@@ -122,7 +122,7 @@ class Link:
 class Publisher(Link):
     """A publishing connection: ``window`` messages outstanding (closed loop), or as a schedule says (open loop)."""
 
-    __slots__ = ("_last_us", "_meter", "_outstanding", "_sent_at", "_window", "_wire", "schedule")
+    __slots__ = ("_last_us", "_meter", "_sent_at", "_window", "_wire", "outstanding", "schedule")
 
     def __init__(
         self, connection: socket.socket, wire: Producing, meter: Meter, window: int, schedule: Schedule | None = None
@@ -132,7 +132,8 @@ class Publisher(Link):
         self._wire = wire
         self._meter = meter
         self._window = window
-        self._outstanding = 0
+        self.outstanding = 0
+        """Publishes without a reply."""
         self._sent_at: deque[tuple[int, int]] = deque()
         """(send time, how many): one entry per block."""
         self._last_us = 0
@@ -142,10 +143,10 @@ class Publisher(Link):
         if self.schedule is not None:
             for intended_us in self.schedule.due(now):
                 self._block(1, intended_us)
-            if self._outstanding > BEHIND_MAX:
+            if self.outstanding > BEHIND_MAX:
                 raise BenchError("the broker does not keep up with this --rate: choose a lower one")
         else:
-            while not self._unsent and (count := self._meter.allowance(self._window - self._outstanding)) > 0:
+            while not self._unsent and (count := self._meter.allowance(self._window - self.outstanding)) > 0:
                 self._block(min(count, self._wire.template.count), now)
 
     def _block(self, count: int, stamp_us: int) -> None:
@@ -154,7 +155,7 @@ class Publisher(Link):
             stamp_us = self._last_us + 1
         self._last_us = stamp_us
         self._sent_at.append((stamp_us, count))
-        self._outstanding += count
+        self.outstanding += count
         self._meter.sent += count
         self.send(self._wire.template.block(count, stamp_us))
 
@@ -163,8 +164,8 @@ class Publisher(Link):
         count = self._wire.replies(self.read())
         meter = self._meter
         meter.acked += count
-        self._outstanding -= count
-        if self._outstanding < 0:
+        self.outstanding -= count
+        if self.outstanding < 0:
             raise BenchError("more replies than publishes")
         while count:
             stamp_us, left = self._sent_at.popleft()

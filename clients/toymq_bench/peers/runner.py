@@ -51,7 +51,7 @@ SHAPES = (
 
 
 def measure(peer: Peer, shape: Shape, size: int, plan: Plan, label: str) -> tuple[dict[str, float], int]:
-    """One run on a server that has started; also how many messages it took in all. Raises: BenchError, OSError."""
+    """One run on a server that has started; also how many messages it took, warm-up included. Raises: BenchError, OSError."""
     topic = "bench"
     peer.create(topic)
     meter = Meter(backlog_max=BACKLOG_MAX if shape.consumed else None)
@@ -65,7 +65,7 @@ def measure(peer: Peer, shape: Shape, size: int, plan: Plan, label: str) -> tupl
     with Load(publishers, subscribers, meter) as load:
         values = timed(load, meter, plan, lambda: process.cpu_s(peer.pids()), label)
     values["rss_mb"] = process.rss_bytes(peer.pids()) / 1e6
-    return values, meter.sent
+    return values, meter.sent - sum(publisher.outstanding for publisher in publishers)
 
 
 def run(
