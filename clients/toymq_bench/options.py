@@ -19,7 +19,7 @@ POSITIVE = click.IntRange(1)
 
 
 class Duration(click.ParamType[float]):
-    """``90s``, ``250ms``; as seconds."""
+    """``90s``, ``250ms``; as seconds. A bare number is seconds here, not milliseconds: ``--seconds 3``."""
 
     name = "duration"
 
@@ -30,7 +30,8 @@ class Duration(click.ParamType[float]):
         if isinstance(value, float):
             return value
         try:
-            duration_ms = parse_duration_ms(value)
+            bare = value.replace(".", "", 1).isdecimal()
+            duration_ms = float(value) * 1000 if bare else float(parse_duration_ms(value))
         except ConfigError as error:
             self.fail(str(error), param, ctx)
         if duration_ms < self._least_ms:

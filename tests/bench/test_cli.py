@@ -10,6 +10,7 @@ import toymq_client
 from tests.support.broker_process import ROOT, BrokerProcess
 from toymq_bench import commits, goals
 from toymq_bench.cli import main
+from toymq_bench.options import Duration
 from toymq_bench.result import Session
 from toymq_bench.traffic import Traffic
 
@@ -25,6 +26,8 @@ def bench(*arguments: str) -> Result:
     [
         (["pub", "--seconds", "soon"], "soon"),
         (["pub", "--seconds", "0s"], "too short"),
+        (["pub", "--seconds", "0.0009"], "too short"),
+        (["pub", "--seconds", "nan"], "nan"),
         (["pub", "--producers", "0"], "--producers"),
         (["pub", "--connect", "127.0.0.1:1"], "--connect and --pid belong together"),
         (["pub", "--connect", "here", "--pid", "1"], "HOST:PORT"),
@@ -41,6 +44,11 @@ def bench(*arguments: str) -> Result:
 def test_misuse_is_told_and_ends_with_2(arguments: list[str], said: str) -> None:
     done = bench(*arguments)
     assert (done.exit_code, said in done.output) == (2, True), done.output
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("3", 3.0), ("0.5", 0.5), ("250ms", 0.25), ("2m", 120.0)])
+def test_a_bare_number_is_seconds(text: str, seconds: float) -> None:
+    assert Duration().convert(text, None, None) == seconds
 
 
 @pytest.mark.parametrize(
