@@ -1,4 +1,4 @@
-"""Whether a history keeps the promises. Contract: reliability.md, in Jepsen's words.
+"""Whether a history keeps the promises. Contract: reliability.md.
 
 Pure: events in, a verdict out. What it may assume: events are in the order of ``t_ns``; a "kill" or "stop" stands behind what
 it ended and before the next "start"; consumers begin at the first message; the history ends with "drained" when consumers were
@@ -8,62 +8,19 @@ A client reads what a killed broker had sent after the kill is written down. So 
 told by its connection's "connect", not by its time.
 """
 
-import json
-from collections import Counter, defaultdict
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
 
 from toymq_chaos.history import Event
+from toymq_chaos.leases import Leases
+from toymq_chaos.verdict import Verdict
 
 ACK_WINDOW_NS = 100_000_000
 """Acks of the last 100 ms before a kill may be lost (delivery.md); a flush that had not finished may take longer."""
 
 Message = tuple[str, int]
 """Topic and id."""
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """A promise that was broken, and the fewest events that show it."""
-
-    promise: str
-    evidence: tuple[Event, ...]
-
-    def __str__(self) -> str:
-        return "\n  ".join([self.promise, *map(str, self.evidence)])
-
-
-@dataclass(slots=True)
-class Verdict:
-    """Counts in Jepsen's words. ``violations`` empty: every promise was kept."""
-
-    attempted: int = 0
-    acknowledged: int = 0
-    recovered: int = 0
-    """The outcome was unknown to the publisher, and the message is there."""
-    lost: int = 0
-    unexpected: int = 0
-    delivered: int = 0
-    acked: int = 0
-    duplicated: Counter[str] = field(default_factory=Counter)
-    """Deliveries beyond the first of a message to a consumer, by cause."""
-    kills: int = 0
-    violations: list[Violation] = field(default_factory=list)
-
-    @property
-    def ok(self) -> bool:
-        return not self.violations
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON; of events only what is set."""
-        found = {name: getattr(self, name) for name in Verdict.__slots__}
-        found["duplicated"] = dict(self.duplicated)
-        found["violations"] = [
-            {"promise": violation.promise, "evidence": [json.loads(event.to_json()) for event in violation.evidence]}
-            for violation in self.violations
-        ]
-        return found
 
 
 class Checker:
@@ -86,15 +43,26 @@ class Checker:
         self._accepted: dict[Message, Event] = {}
         self._consumers: dict[tuple[str, str], Event] = {}  # topic and consumer
         self._deliveries: dict[tuple[str, str, int], list[Event]] = defaultdict(list)
-        self._acks: dict[tuple[str, str, int], Event] = {}
+        self._acks: dict[tuple[str, str, int], Event] = {}  # the one that binds most
+        self._last_ack: dict[tuple[str, str, int], Event] = {}  # whatever came of it
         self._acks_sent: dict[tuple[str, str, int], int] = {}
         self._ends: list[tuple[int, bool]] = []  # when each life of the broker ended, and whether it was killed
         self._excused: list[tuple[int, int]] = []  # when it was stopped, or its disk was full: no flush could end
         self._excuse_began: dict[str, int] = {}
         self._life_of: dict[str, int] = {}  # connection to the number of the life that it spoke to
+        self._full_since_ns: int | None = None
+        self._leases = Leases()
+        self._greatest: dict[str, list[Event]] = defaultdict(list)  # by topic: publishes whose id was above all before
         self._last_published: dict[tuple[str, str], Event] = {}
         self._last_fresh: dict[tuple[str, str, str], Event] = {}
-        self._drained = False
+        self._started = self._drained = False
+
+    @property
+    def missing(self) -> str | None:
+        """What a whole history has and this one has not."""
+        if not self._started:
+            return "it has no start: it is empty, or its beginning is missing"
+        return None if self._drained else 'it has no "drained": it was cut off, or the run did not come to its end'
 
     def feed(self, event: Event) -> None:
         self._life_of.setdefault(event.process, len(self._ends))
@@ -105,9 +73,18 @@ class Checker:
                 self._delivered(event)
             case "ack":
                 self._acked(event)
+                self._leases.asked(event)
+            case "nack":
+                self._leases.asked(event)
             case "sub":
+                self._leases.asked(event)
                 if event.topic is not None and event.consumer is not None and event.result == "ok":
                     self._consumers.setdefault((event.topic, event.consumer), event)
+            case "start":
+                self._started = True
+                self._leases.started(event)
+            case "disconnect":
+                self._leases.disconnected(event.process)
             case "kill":
                 self._verdict.kills += 1
                 self._ends.append((event.t_ns, True))
@@ -115,8 +92,8 @@ class Checker:
                 self._ends.append((event.t_ns, False))
             case "pause" | "full":
                 self._excuse_began[event.op] = event.t_ns
-                # On a full disk what everybody acked goes at once, whatever its age (storage.md), and its keys with it.
-                self._keys_end_with_acks = self._keys_end_with_acks or event.op == "full"
+                if event.op == "full" and self._full_since_ns is None:
+                    self._full_since_ns = event.t_ns
             case "resume" | "free":
                 began = self._excuse_began.pop({"resume": "pause", "free": "full"}[event.op], event.t_ns)
                 self._excused.append((began, event.t_ns))
@@ -124,9 +101,6 @@ class Checker:
                 self._drained = True
             case _:
                 pass
-
-    def _broken(self, promise: str, *evidence: Event) -> None:
-        self._verdict.violations.append(Violation(promise, evidence))
 
     def _published(self, event: Event) -> None:
         assert event.topic is not None
@@ -144,8 +118,18 @@ class Checker:
         if event.result == "ok":
             last = self._last_published.get((event.process, event.topic))
             if last is not None and last.id is not None and event.id <= last.id:
-                self._broken("ids of one connection do not ascend", last, event)
+                self._verdict.broken("ids of one connection do not ascend", last, event)
             self._last_published[event.process, event.topic] = event
+            self._follows(event.topic, event.id, event)
+
+    def _follows(self, topic: str, msg_id: int, event: Event) -> None:
+        """Ids rise over connections and lives, too: above all that were told before it was sent."""
+        greatest = self._greatest[topic]
+        told = bisect_left(greatest, event.sent_ns or 0, key=lambda one: one.t_ns)
+        if told and msg_id <= (greatest[told - 1].id or 0):
+            self._verdict.broken("an id was given that is not above an acknowledged one", greatest[told - 1], event)
+        if not greatest or msg_id > (greatest[-1].id or 0):
+            greatest.append(event)
 
     def _delivered(self, event: Event) -> None:
         assert event.topic is not None
@@ -157,12 +141,17 @@ class Checker:
         before = self._deliveries[message]
         if before:
             self._again(message, before[-1], event)
+        else:
+            self._leases.first(event, self._verdict)
         before.append(event)
+        self._leases.delivered(event, self._verdict)
+        if event.attempt is not None and event.attempt < 1:
+            self._verdict.broken("an attempt was below 1", event)
         if event.attempt == 1:
             session = (event.process, event.topic, event.consumer)
             last = self._last_fresh.get(session)
             if last is not None and last.id is not None and event.id <= last.id:
-                self._broken("first deliveries of one connection do not ascend", last, event)
+                self._verdict.broken("first deliveries of one connection do not ascend", last, event)
             self._last_fresh[session] = event
 
     def _identify(self, event: Event) -> None:
@@ -176,16 +165,18 @@ class Checker:
             told.append(event)
         owner = self._owner.setdefault((event.topic, event.id), event)
         if owner.key != event.key:
-            self._broken("one id was given to two keys", owner, event)
+            self._verdict.broken("one id was given to two keys", owner, event)
 
     def _may_be_forgotten(self, told: Event, by: Event) -> bool:
         """Whether everybody had tried to ack the message then; acks are known only when they are answered."""
+        # On a full disk what everybody acked goes at once, whatever its age (storage.md), and its keys with it.
+        full = self._full_since_ns is not None and by.t_ns >= self._full_since_ns
         acks = [
             self._acks_sent.get((told.topic or "", consumer, told.id or 0))
             for of, consumer in self._consumers
             if of == told.topic
         ]
-        return self._keys_end_with_acks and all(sent_ns is not None and sent_ns <= by.t_ns for sent_ns in acks)
+        return (full or self._keys_end_with_acks) and all(sent_ns is not None and sent_ns <= by.t_ns for sent_ns in acks)
 
     def _again(self, message: tuple[str, str, int], before: Event, event: Event) -> None:
         """A redelivery: why was it allowed?"""
@@ -194,19 +185,19 @@ class Checker:
         life, life_before = self._life_of[event.process], self._life_of[before.process]
         ack = self._acks.get(message)
         if ack is not None and ack.sync:
-            self._broken("an acked message was delivered again although its ack was on the disk", before, ack, event)
+            self._verdict.broken("an acked message was delivered again although its ack was on the disk", before, ack, event)
         elif ack is not None:
             if self._may_be_lost(ack, life):
                 del self._acks[message]
                 self._verdict.duplicated["its ack was lost in a kill window"] += 1
             else:
-                self._broken("an acked message was delivered again", before, ack, event)
+                self._verdict.broken("an acked message was delivered again", before, ack, event)
         elif life > life_before:
             self._verdict.duplicated["the broker ended before it was acked"] += 1
         else:
-            self._verdict.duplicated["it was not acked: visibility, nack or a lost connection"] += 1
+            self._leases.again(before, event, self._verdict)
         if event.attempt <= before.attempt and not any(killed for _, killed in self._ends[life_before:life]):
-            self._broken("attempts fell", before, event)
+            self._verdict.broken("attempts fell", before, event)
 
     def _may_be_lost(self, ack: Event, life: int) -> bool:
         """Whether the life that answered the ack was killed before the ack's flush had to be done."""
@@ -227,32 +218,50 @@ class Checker:
         assert event.id is not None
         message = (event.topic, event.consumer, event.id)
         self._acks_sent.setdefault(message, event.t_ns if event.sent_ns is None else event.sent_ns)
+        self._last_ack[message] = event
         if event.result == "ok":
-            if message not in self._acks:
+            known = self._acks.get(message)
+            if known is None:
                 self._verdict.acked += 1
-            self._acks[message] = event
+            # The oldest had the most time for its flush; one that is on the disk stays there.
+            if known is None or (event.sync and not known.sync):
+                self._acks[message] = event
 
     def verdict(self) -> Verdict:
         """The counts and everything that was broken."""
         verdict = self._verdict
         for told, otherwise in self._renamed:
             if not self._may_be_forgotten(told, otherwise):
-                self._broken("one key was given two ids", told, otherwise)
+                verdict.broken("one key was given two ids", told, otherwise)
         appeared = {(topic, seen[0].key or ""): seen[0] for (topic, _, _), seen in self._deliveries.items()}
         for owner, attempts in self._attempts.items():
             shown = appeared.get(owner)
-            if shown is None or any(attempt.result in ("ok", "dup") for attempt in attempts):
-                continue
-            if all(attempt.result == "err" for attempt in attempts):
+            answered = [attempt for attempt in attempts if attempt.result in ("ok", "dup")]
+            if answered:
+                self._find_strange(answered[0], attempts)
+            elif shown is not None and all(attempt.result == "err" for attempt in attempts):
                 verdict.unexpected += 1
-                self._broken("a refused message was delivered", attempts[-1], shown)
-            else:
+                verdict.broken("a refused message was delivered", attempts[-1], shown)
+            elif shown is not None:
                 verdict.recovered += 1
         for seen in self._deliveries.values():
             self._compare(seen)
+        self._leases.judge(self._published_ns, verdict)
         if self._drained:
             self._find_lost()
+            self._find_forgotten()
         return verdict
+
+    def _published_ns(self, delivery: Event) -> int:
+        """When its message was first sent to the broker, 0 when that is not known."""
+        attempts = self._attempts.get((delivery.topic or "", delivery.key or ""), ())
+        return min((attempt.sent_ns or 0 for attempt in attempts), default=0)
+
+    def _find_strange(self, answered: Event, attempts: list[Event]) -> None:
+        """The first answer to a key is DUP only when another attempt may have come through before."""
+        may_be_first = (attempt for attempt in attempts if attempt.result in ("ok", "unknown"))
+        if answered.result == "dup" and all((attempt.sent_ns or 0) > answered.t_ns for attempt in may_be_first):
+            self._verdict.broken("a key that nobody had published was answered DUP", answered)
 
     def _compare(self, seen: list[Event]) -> None:
         """Deliveries of one message to one consumer, against what was published; only now are all publishes known."""
@@ -263,9 +272,9 @@ class Checker:
             attempts = self._attempts.get(key)
             if attempts is None:
                 self._verdict.unexpected += 1
-                self._broken("a message came that nobody published", event)
+                self._verdict.broken("a message came that nobody published", event)
             elif all(attempt.digest != event.digest for attempt in attempts):
-                self._broken("a message was changed", attempts[0], event)
+                self._verdict.broken("a message was changed", attempts[0], event)
 
     def _find_lost(self) -> None:
         for (topic, msg_id), accepted in self._accepted.items():
@@ -273,7 +282,16 @@ class Checker:
                 owed = of == topic and accepted.t_ns >= subscribed.t_ns  # before that, retention may have taken it
                 if owed and (topic, consumer, msg_id) not in self._deliveries:
                     self._verdict.lost += 1
-                    self._broken(f"an acknowledged message never came to {consumer}", accepted, subscribed)
+                    self._verdict.broken(f"an acknowledged message never came to {consumer}", accepted, subscribed)
+
+    def _find_forgotten(self) -> None:
+        """At the end everything was acked after it last came, or before, by an ack that the broker of then took unseen."""
+        for message, seen in self._deliveries.items():
+            last, ack = seen[-1], self._last_ack.get(message)
+            if ack is not None and ack.t_ns >= last.t_ns:
+                continue
+            if ack is None or ack.result != "unknown" or self._life_of[ack.process] != self._life_of[last.process]:
+                self._verdict.broken("a message was never acked, and did not come again", last)
 
 
 def check(events: Iterable[Event], *, ack_window_ns: int = ACK_WINDOW_NS, keys_end_with_acks: bool = False) -> Verdict:

@@ -17,16 +17,17 @@ from pathlib import Path
 from typing import TextIO
 
 from toymq_chaos import nemesis
-from toymq_chaos.checker import Checker, Verdict
+from toymq_chaos.checker import Checker
 from toymq_chaos.history import Event, Recorder
 from toymq_chaos.nemesis import Fault, Life
 from toymq_chaos.small_disk import SmallDisk
 from toymq_chaos.supervisor import BrokerFailed, BrokerProcess, find_toymq
+from toymq_chaos.verdict import Verdict
 from toymq_chaos.workload import Client, Habits, Message, Publisher, Subscriber
 
 TOPICS = ("alpha", "beta", "gamma")
 PAYLOAD_BYTES = (0, 10, 100, 100, 1000, 1000, 8000)
-VISIBILITY_S = 1.0
+VISIBILITY_MS = 1000
 QUIET_S = 2.5
 """When nothing came for so long, everything has come: longer than the visibility timeout and a redelivery's way."""
 DRAIN_S = 120.0
@@ -156,7 +157,7 @@ class Experiment:
             self._broker = BrokerProcess(
                 data_dir, options.out / "broker.log", options.out / "clock",
                 [
-                    "--visibility", f"{VISIBILITY_S * 1000:.0f}ms",
+                    "--visibility", f"{VISIBILITY_MS}ms",
                     # Longer than a retry takes, clock jumps included: until then every key is known.
                     "--retain-acked-for", "12s", "--shutdown-timeout", "1s",
                 ],
@@ -205,7 +206,7 @@ class Experiment:
         if not await self._broker.start(life.point, *options):
             self._ended("kill", f"{life.point} while it started")
             await self._broker.start(None, *options)
-        self.recorder("broker", "start")
+        self.recorder("broker", "start", visibility_ms=VISIBILITY_MS)
         async with asyncio.TaskGroup() as tasks:
             end = tasks.create_task(self._broker.ended())
             faults = tasks.create_task(self._do(life.faults))
@@ -225,7 +226,7 @@ class Experiment:
     async def _last_life(self, publishers: "list[asyncio.Task[None]]") -> None:
         """No more faults: everything is published, everything is delivered."""
         await self._broker.start(None, "--min-free-bytes", "0")
-        self.recorder("broker", "start")
+        self.recorder("broker", "start", visibility_ms=VISIBILITY_MS)
         self.calm = True
         self._tell("the faults are over; draining")
         try:

@@ -8,12 +8,12 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from toymq_py.errors import DamagedData
 
 Op = Literal[
-    "connect", "pub", "sub", "deliver", "ack",
+    "connect", "disconnect", "pub", "sub", "deliver", "ack", "nack",
     "start", "kill", "stop", "pause", "resume", "full", "free", "cut", "clock", "drained",
 ]  # fmt: skip
 Result = Literal["ok", "dup", "err", "unknown"]
@@ -23,10 +23,12 @@ Result = Literal["ok", "dup", "err", "unknown"]
 class Event:
     """One operation, written when its outcome is known.
 
-    ``process`` is who did it, ``name.n`` for the n-th connection of a client, which begins with a "connect". ``result``
-    "unknown": the connection was lost before the answer. A delivery is "ok"; an ack that the broker answered is "ok".
-    ``sync``: the ack asked for the disk. ``sent_ns``: when a publish or an ack was sent. From "pause" to "resume" the broker
-    was stopped, from "full" to "free" its disk took no more. "drained" ends a history whose consumers have seen all there is.
+    ``process`` is who did it, ``name.n`` for the n-th connection of a client, which begins with a "connect" and ends with a
+    "disconnect", whoever cut it; the next one of the client begins behind that. ``result`` "unknown": the connection was lost
+    before the answer. A delivery is "ok"; an ack or nack is when the broker took it. ``sync``: the ack asked for the disk.
+    ``sent_ns``: when a command was sent. ``visibility_ms``: what a broker was started with. From "pause" to "resume" the broker
+    was stopped, from "full" to "free" its disk took no more. "drained" tells that consumers have seen all there is; nothing
+    but unanswered commands and disconnects comes behind it.
     """
 
     t_ns: int
@@ -41,6 +43,7 @@ class Event:
     attempt: int | None = None
     sync: bool | None = None
     sent_ns: int | None = None
+    visibility_ms: int | None = None
     note: str | None = None
 
     def to_json(self) -> str:
@@ -51,7 +54,16 @@ class Event:
         return self.to_json()
 
 
-_NAMES = {field.name for field in fields(Event)}
+_TYPES = {field.name: get_args(field.type) or (field.type,) for field in fields(Event)}
+_CHOICES = {"op": get_args(Op), "result": get_args(Result)}
+_NEEDED = {
+    "pub": ("topic", "key", "digest"),
+    "sub": ("topic", "consumer"),
+    "deliver": ("topic", "consumer", "key", "digest", "id", "attempt"),
+    "ack": ("topic", "consumer", "id"),
+    "nack": ("topic", "consumer", "id"),
+}
+"""What an event of a kind says beside ``t_ns``, ``process`` and ``op``."""
 
 
 def digest_of(payload: bytes) -> str:
@@ -59,21 +71,46 @@ def digest_of(payload: bytes) -> str:
     return hashlib.blake2b(payload, digest_size=8).hexdigest()
 
 
-def parse(line: str, number: int) -> Event:
-    """Raises: DamagedData, with the line's number."""
+def parse(line: bytes) -> Event:
+    """Fields of other names are passed over. Raises: ValueError with what is wrong."""
     try:
-        found: dict[str, Any] = json.loads(line)
-        return Event(**{name: value for name, value in found.items() if name in _NAMES})
-    except (ValueError, TypeError, AttributeError) as error:
-        raise DamagedData(f"line {number} of the history: {error}") from None
+        found: Any = json.loads(line.decode())
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(found, dict):
+        raise ValueError("no JSON object")  # noqa: TRY004 (of the line, not of an argument)
+    named = {name: value for name, value in found.items() if name in _TYPES}
+    for name in ("t_ns", "process", "op", *_NEEDED.get(str(named.get("op")), ())):
+        if named.get(name) is None:
+            raise ValueError(f"no {name}")
+    for name, value in named.items():
+        if name in _CHOICES:
+            if value not in _CHOICES[name]:
+                raise ValueError(f"{name} cannot be {json.dumps(value)[:100]}")
+        elif type(value) not in _TYPES[name]:  # True is no number
+            raise ValueError(f"{name} cannot be {json.dumps(value)[:100]}")
+    event = Event(**named)
+    if event.op == "pub" and event.result in ("ok", "dup") and event.id is None:
+        raise ValueError("no id")
+    return event
 
 
-def read(path: Path) -> Iterator[Event]:
-    """Events of a file, in order. Raises: OSError, DamagedData."""
-    with path.open() as lines:
+def read(path: Path, took: Callable[[int], object] = lambda size: None) -> Iterator[Event]:
+    """Events of a file, in order; ``took`` gets the bytes of each line. Raises: OSError, DamagedData with file and line."""
+    last_ns = 0
+    with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
-            if line.strip():
-                yield parse(line, number)
+            took(len(line))
+            if not line.strip():
+                continue
+            try:
+                event = parse(line)
+            except ValueError as error:
+                raise DamagedData(f"{path}:{number}: {error}") from None
+            if event.t_ns < last_ns:
+                raise DamagedData(f"{path}:{number}: t_ns {event.t_ns} is before that of the event above, {last_ns}")
+            last_ns = event.t_ns
+            yield event
 
 
 class Recorder:

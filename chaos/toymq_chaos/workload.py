@@ -9,7 +9,7 @@ import random
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from toymq_chaos.history import Recorder, Result, digest_of
 from toymq_py.errors import ConnectionLost
@@ -142,8 +142,11 @@ class Publisher:
             connection += 1
             client = Client(f"{self._name}.{connection}")
             await self._world.connect(client)
-            await self._use(client)
-            client.transport.abort()
+            try:
+                await self._use(client)
+            finally:
+                client.transport.abort()
+                self._world.recorder(client.name, "disconnect")
 
     def _peek(self) -> Message | None:
         if self._again:
@@ -211,6 +214,15 @@ class Publisher:
             await asyncio.sleep(0.05)
 
 
+class Asked(NamedTuple):
+    """A command of a subscriber that waits for its answer."""
+
+    op: Literal["sub", "ack", "nack"]
+    sent_ns: int
+    id: int | None = None
+    sync: bool | None = None
+
+
 class Subscriber:
     """Consumes for ever: acks most, gives back some, forgets some, cuts its connection, stops reading."""
 
@@ -225,23 +237,25 @@ class Subscriber:
         self._habits = habits
 
     async def run(self) -> None:
+        world = self._world
         connection = 0
         while True:
             connection += 1
             client = Client(f"{self._name}.{connection}")
-            await self._world.connect(client)
-            asked: deque[tuple[str, int, bool, int]] = deque([("sub", 0, False, 0)])
+            await world.connect(client)
+            asked: deque[Asked] = deque()
             try:
                 await self._use(client, asked)
             finally:
                 client.transport.abort()
-                for what, msg_id, sync, sent_ns in asked:
-                    if what == "ack":
-                        self._acked(client, "unknown", msg_id, sync, sent_ns)
+                for each in asked:
+                    self._note(client, "unknown", each)
+                world.recorder(client.name, "disconnect")
 
-    async def _use(self, client: Client, asked: deque[tuple[str, int, bool, int]]) -> None:
-        """``asked``: what was sent and not answered yet: verb, message, ``sync`` and when."""
+    async def _use(self, client: Client, asked: deque[Asked]) -> None:
+        """``asked``: what was sent and not answered yet."""
         world, habits, rng = self._world, self._habits, self._rng
+        asked.append(Asked("sub", world.recorder.now_ns()))
         client.send(Subscribe(self._topic, self._consumer, window=rng.choice((1, 5, 100))))
         while not client.lost:
             await client.something()
@@ -250,7 +264,7 @@ class Subscriber:
                 if isinstance(reply, ClosedPush):
                     return
                 if not isinstance(reply, MessagePush):
-                    self._answered(client, reply, *asked.popleft())
+                    self._answered(client, reply, asked.popleft())
                     continue
                 world.recorder(
                     client.name, "deliver", topic=self._topic, consumer=self._consumer, key=reply.key.decode(),
@@ -264,7 +278,7 @@ class Subscriber:
                 await asyncio.sleep(habits.stop_reading_s * rng.random())
                 client.transport.resume_reading()
 
-    def _handle(self, client: Client, msg_id: int) -> list[tuple[str, int, bool, int]]:
+    def _handle(self, client: Client, msg_id: int) -> list[Asked]:
         """What to do with a delivery; returns the answers to expect."""
         habits = self._habits
         chance = 1.0 if self._world.calm else self._rng.random()
@@ -274,22 +288,19 @@ class Subscriber:
             return []
         if chance < habits.forget + habits.nack:
             client.send(Nack(self._topic, self._consumer, ids, delay_ms=self._rng.choice((0, 50))))
-            return [("nack", msg_id, False, now_ns)]
+            return [Asked("nack", now_ns, msg_id)]
         sync = chance < habits.forget + habits.nack + habits.sync
         client.send(Ack(self._topic, self._consumer, ids, sync))
-        return [("ack", msg_id, sync, now_ns)]
+        return [Asked("ack", now_ns, msg_id, sync or None)]
 
-    def _answered(self, client: Client, reply: Reply, what: str, msg_id: int, sync: bool, sent_ns: int) -> None:
-        if what == "sub":
-            if isinstance(reply, OkReply):
-                self._world.recorder(client.name, "sub", topic=self._topic, consumer=self._consumer)
-                self._world.subscribed(self._topic, self._consumer)
-        elif what == "ack":
-            taken = isinstance(reply, OkReply) and reply.value == 1
-            self._acked(client, "ok" if taken else "err", msg_id, sync, sent_ns)
+    def _answered(self, client: Client, reply: Reply, asked: Asked) -> None:
+        taken = isinstance(reply, OkReply) and (asked.op == "sub" or reply.value == 1)
+        self._note(client, "ok" if taken else "err", asked)
+        if taken and asked.op == "sub":
+            self._world.subscribed(self._topic, self._consumer)
 
-    def _acked(self, client: Client, result: Result, msg_id: int, sync: bool, sent_ns: int) -> None:
+    def _note(self, client: Client, result: Result, asked: Asked) -> None:
         self._world.recorder(
-            client.name, "ack", result, topic=self._topic, consumer=self._consumer, id=msg_id, sync=sync or None,
-            sent_ns=sent_ns,
+            client.name, asked.op, result, topic=self._topic, consumer=self._consumer, id=asked.id, sync=asked.sync,
+            sent_ns=asked.sent_ns,
         )  # fmt: skip

@@ -81,5 +81,10 @@ def test_what_cannot_be_tried_is_one_line(out: Path, tmp_path: Path) -> None:
     (tmp_path / "h.jsonl").write_text("{")
     torn = chaos("check", tmp_path / "h.jsonl")
     assert torn.returncode == 2
-    assert "line 1 of the history" in torn.stderr
+    assert torn.stderr.splitlines()[-1].startswith(f"toymq-chaos: {tmp_path / 'h.jsonl'}:1: ")
+    (tmp_path / "h.jsonl").write_bytes((out / "history.jsonl").read_bytes()[:100_000].rpartition(b"\n")[0])
+    cut = chaos("check", tmp_path / "h.jsonl")
+    assert cut.returncode == 2
+    assert f"{tmp_path / 'h.jsonl'}: it has no \"drained\"" in cut.stderr.splitlines()[-1]
+    assert chaos("check", "--unfinished", tmp_path / "h.jsonl").returncode == 0
     assert "no duration" in chaos("run", "--duration", "soon").stderr

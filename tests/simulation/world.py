@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 
 from tests.support.sim_disk import SimDisk
 from tests.support.sim_event_loop import SimEventLoop, SimListener, SimTransport
-from toymq_chaos.checker import Verdict, check
+from toymq_chaos.checker import check
 from toymq_chaos.history import Event, Recorder
+from toymq_chaos.verdict import Verdict
 from toymq_chaos.workload import Client, Habits, Message, Publisher, Subscriber
 from toymq_py.broker import Broker
 from toymq_py.config import BrokerOptions
@@ -241,7 +242,7 @@ class World:
         server = Server(broker, self.clock, self.loop)
         running = self.loop.create_task(server.run([listener]))  # type: ignore[list-item]
         self.listener = listener
-        self.recorder("broker", "start")
+        self.recorder("broker", "start", visibility_ms=VISIBILITY_MS)
         if stop is None:
             self._happened = asyncio.Event()
             self._happens_at = len(self.events) + self.rng.randrange(1, 4 * self.plan.messages)

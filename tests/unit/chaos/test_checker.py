@@ -1,5 +1,6 @@
 """The checker finds what is wrong with a history, and nothing in a good one."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -7,16 +8,22 @@ from pathlib import Path
 import pytest
 
 from toymq_chaos import history
-from toymq_chaos.checker import check
+from toymq_chaos.checker import Checker, check
 from toymq_chaos.history import Event, digest_of
 from toymq_py.errors import DamagedData
 
 MS = 1_000_000
 
 
-def pub(t_ms: int, n: int, *, result: history.Result = "ok", msg_id: int | None = None, process: str = "p.1") -> Event:
+def pub(
+    t_ms: int, n: int, *, result: history.Result = "ok", msg_id: int | None = None, process: str = "p.1",
+    sent_ms: int | None = None,
+) -> Event:  # fmt: skip
     msg_id = n if msg_id is None and result in ("ok", "dup") else msg_id
-    return Event(t_ms * MS, process, "pub", result, topic="t", key=f"k{n}", digest=digest_of(b"%d" % n), id=msg_id)
+    sent_ns = None if sent_ms is None else sent_ms * MS
+    return Event(
+        t_ms * MS, process, "pub", result, topic="t", key=f"k{n}", digest=digest_of(b"%d" % n), id=msg_id, sent_ns=sent_ns
+    )
 
 
 def deliver(t_ms: int, n: int, *, attempt: int = 1, msg_id: int | None = None, process: str = "c.1") -> Event:
@@ -27,23 +34,42 @@ def deliver(t_ms: int, n: int, *, attempt: int = 1, msg_id: int | None = None, p
     )
 
 
-def ack(t_ms: int, n: int, *, sync: bool | None = None) -> Event:
-    return Event(t_ms * MS, "c.1", "ack", topic="t", consumer="c", id=n, sync=sync)
+def ack(
+    t_ms: int, n: int, *, sync: bool | None = None, process: str = "c.1", op: history.Op = "ack",
+    result: history.Result = "ok", sent_ms: int | None = None,
+) -> Event:  # fmt: skip
+    sent_ns = None if sent_ms is None else sent_ms * MS
+    return Event(t_ms * MS, process, op, result, topic="t", consumer="c", id=n, sync=sync, sent_ns=sent_ns)
 
 
-SUB = Event(0, "c.1", "sub", topic="t", consumer="c")
+def nack(t_ms: int, n: int, *, process: str = "c.1", sent_ms: int | None = None) -> Event:
+    return ack(t_ms, n, process=process, op="nack", sent_ms=sent_ms)
+
+
+def sub(t_ms: int, process: str) -> Event:
+    return Event(t_ms * MS, process, "sub", topic="t", consumer="c", sent_ns=t_ms * MS)
+
+
+def of(t_ms: int, op: history.Op, process: str = "broker") -> Event:
+    return Event(t_ms * MS, process, op)
+
+
+START = Event(0, "broker", "start", visibility_ms=1000)
+SUB = sub(0, "c.1")
 DRAINED = Event(10**12, "supervisor", "drained")
 
 
 def kill(t_ms: int) -> Event:
-    return Event(t_ms * MS, "broker", "kill")
+    return of(t_ms, "kill")
 
 
 GOOD = [
     SUB, pub(1, 0), pub(2, 1), deliver(3, 0), ack(4, 0, sync=True), deliver(5, 1), kill(6), pub(7, 2, result="unknown"),
-    deliver(8, 1, attempt=2, process="c.2"), pub(9, 2, result="dup", process="p.2"), deliver(10, 2, process="c.2"), ack(11, 2),
-    pub(12, 3, result="unknown"), deliver(13, 3, process="c.2"), pub(14, 4, result="err"), pub(15, 4, process="p.3"),
-    deliver(16, 4, process="c.2"), ack(17, 4), kill(50), deliver(60, 4, attempt=2, process="c.3"), DRAINED,
+    sub(8, "c.2"), deliver(8, 1, attempt=2, process="c.2"), pub(9, 2, result="dup", process="p.2"),
+    deliver(10, 2, process="c.2"), ack(11, 2), ack(11, 1, process="c.2"), pub(12, 3, result="unknown"),
+    deliver(13, 3, process="c.2"), ack(13, 3, process="c.2"), pub(14, 4, result="err"), pub(15, 4, process="p.3"),
+    deliver(16, 4, process="c.2"), ack(17, 4), kill(50), sub(60, "c.3"), deliver(60, 4, attempt=2, process="c.3"),
+    ack(61, 4, process="c.3"), DRAINED,
 ]  # fmt: skip
 
 
@@ -51,7 +77,7 @@ def test_a_good_history_has_counts_and_no_violation() -> None:
     verdict = check(GOOD)
     assert verdict.ok, verdict.violations[0]
     assert (verdict.attempted, verdict.acknowledged, verdict.recovered, verdict.lost, verdict.unexpected) == (5, 4, 1, 0, 0)
-    assert (verdict.delivered, verdict.acked, verdict.kills) == (7, 3, 2)
+    assert (verdict.delivered, verdict.acked, verdict.kills) == (7, 6, 2)
     assert sum(verdict.duplicated.values()) == 2
 
 
@@ -59,32 +85,39 @@ def without(op: str, msg_id: int) -> Callable[[list[Event]], list[Event]]:
     return lambda events: [event for event in events if not (event.op == op and event.id == msg_id)]
 
 
-def changed(at: int, **fields: object) -> Callable[[list[Event]], list[Event]]:
-    return lambda events: [replace(event, **fields) if n == at else event for n, event in enumerate(events)]  # type: ignore[arg-type]
+def changed(at: Event, **fields: object) -> Callable[[list[Event]], list[Event]]:
+    assert at in GOOD
+    return lambda events: [replace(event, **fields) if event == at else event for event in events]  # type: ignore[arg-type]
 
 
-def added(event: Event) -> Callable[[list[Event]], list[Event]]:
-    return lambda events: sorted([*events, event], key=lambda one: one.t_ns)
+def added(*more: Event) -> Callable[[list[Event]], list[Event]]:
+    return lambda events: sorted([*events, *more], key=lambda one: one.t_ns)
 
 
 @pytest.mark.parametrize(
     ("spoil", "promise"),
     [
         (without("deliver", 2), "an acknowledged message never came to c"),
-        (changed(3, digest="0"), "a message was changed"),
-        (changed(3, key="stranger"), "a message came that nobody published"),
+        (changed(deliver(3, 0), digest="0"), "a message was changed"),
+        (changed(deliver(3, 0), key="stranger"), "a message came that nobody published"),
         (added(deliver(70, 0, attempt=2)), "an acked message was delivered again although its ack was on the disk"),
         (added(deliver(170, 0, attempt=2)), "an acked message was delivered again although its ack was on the disk"),
-        (lambda events: [*events, ack(70, 4), deliver(71, 4, attempt=3)], "an acked message was delivered again"),
+        (added(deliver(71, 4, attempt=3, process="c.3")), "an acked message was delivered again"),
         (added(deliver(70, 4, attempt=2, process="c.3")), "attempts fell"),
         (added(pub(70, 1, msg_id=9, process="p.9")), "one key was given two ids"),
         (added(pub(70, 9, msg_id=1, process="p.9")), "one id was given to two keys"),
         (added(deliver(70, 1, msg_id=9, process="c.9")), "one key was given two ids"),
         (added(pub(3, 8, msg_id=0)), "ids of one connection do not ascend"),
-        (changed(15, result="err", id=None), "a refused message was delivered"),
+        (changed(pub(15, 4, process="p.3"), result="err", id=None), "a refused message was delivered"),
         (added(deliver(11, 1, attempt=1, process="c.2")), "first deliveries of one connection do not ascend"),
+        (without("ack", 3), "a message was never acked, and did not come again"),
+        (changed(sub(8, "c.2"), result="err"), "a message came to a consumer that had not subscribed there"),
+        (changed(deliver(3, 0), attempt=0), "an attempt was below 1"),
+        (changed(deliver(3, 0), attempt=2), "a first delivery was not attempt 1"),
+        (changed(pub(1, 0), result="dup"), "a key that nobody had published was answered DUP"),
+        (added(pub(70, 9, msg_id=3, sent_ms=69, process="p.9")), "an id was given that is not above an acknowledged one"),
     ],
-    ids=map(str, range(13)),
+    ids=map(str, range(19)),
 )
 def test_what_is_wrong_is_found(spoil: Callable[[list[Event]], list[Event]], promise: str) -> None:
     verdict = check(spoil(GOOD))
@@ -92,6 +125,101 @@ def test_what_is_wrong_is_found(spoil: Callable[[list[Event]], list[Event]], pro
     for violation in verdict.violations:
         assert violation.evidence
         assert str(violation).startswith(violation.promise)
+
+
+LIFE = [START, SUB, pub(1, 0, sent_ms=1), deliver(2, 0)]
+"""A message that is not acked yet."""
+AFTER = [ack(2001, 0, process="c.2"), DRAINED]
+
+
+@pytest.mark.parametrize(
+    ("events", "cause"),
+    [
+        ([deliver(1001, 0, attempt=2)], "its visibility timeout was over"),
+        ([nack(3, 0, sent_ms=2), deliver(52, 0, attempt=2)], "it was given back: nack"),
+        ([deliver(3, 0, attempt=2), nack(4, 0, sent_ms=2)], "it was given back: nack"),  # the OK came behind
+        ([of(3, "disconnect", "c.1"), sub(4, "c.2"), deliver(5, 0, attempt=4, process="c.2")], "its connection was lost"),
+        ([kill(3), sub(4, "c.2"), deliver(5, 0, attempt=1, process="c.2")], "the broker ended before it was acked"),
+    ],
+    ids=["visibility", "nack", "nack answered late", "connection", "kill"],
+)
+def test_a_redelivery_has_a_cause(events: list[Event], cause: str) -> None:
+    verdict = check([*LIFE, *events, *AFTER])
+    assert verdict.ok, verdict.violations[0]
+    assert verdict.duplicated == {cause: 1}
+
+
+TOO_EARLY = "a message came again before its visibility timeout, without a nack"
+
+
+@pytest.mark.parametrize(
+    ("events", "promise"),
+    [
+        ([deliver(980, 0, attempt=2)], TOO_EARLY),
+        ([deliver(2, 0, attempt=2)], TOO_EARLY),
+        ([sub(4, "c.2"), deliver(5, 0, attempt=2, process="c.2")], TOO_EARLY),
+        ([nack(3, 0, sent_ms=2), deliver(4, 0, attempt=2), deliver(5, 0, attempt=3)], TOO_EARLY),
+        ([ack(3, 0, op="nack", result="err", sent_ms=2), deliver(4, 0, attempt=2)], TOO_EARLY),
+        ([deliver(1001, 0, attempt=3)], "attempts left out a number on one connection"),
+    ],
+    ids=["early", "at once", "the connection lives", "one nack, two redeliveries", "a refused nack", "attempt"],
+)
+def test_a_redelivery_without_a_cause_is_found(events: list[Event], promise: str) -> None:
+    found = check([*LIFE, *events, *AFTER]).violations
+    assert [violation.promise for violation in found] == [promise]
+
+
+def test_a_client_that_reads_late_blames_nobody() -> None:
+    """Both deliveries lay in its socket: the first was sent soon after the publish, the second one timeout later."""
+    slow = [START, SUB, pub(1, 0, sent_ms=1), deliver(3000, 0), deliver(3000, 0, attempt=2), ack(3001, 0), DRAINED]
+    assert check(slow).ok
+
+
+def test_a_late_delivery_was_not_sent_before_an_answer_that_stands_before_it() -> None:
+    late = [START, SUB, pub(1, 0, sent_ms=1), ack(2990, 7, sent_ms=2980, result="err"), deliver(3000, 0)]
+    (violation,) = check([*late, deliver(3001, 0, attempt=2), ack(3002, 0), DRAINED]).violations
+    assert violation.promise == TOO_EARLY
+
+
+def test_a_message_that_is_overdue_is_found() -> None:
+    """Answers to two commands, one after the other, show that the broker lived on after the timeout."""
+    fresh = [pub(1200, 1), deliver(1201, 1), ack(1202, 1)]
+    answers = [ack(1101, 8, sent_ms=1100, result="err"), ack(1103, 9, sent_ms=1102, result="err")]
+    (violation,) = check([*LIFE, *answers, *fresh, ack(2000, 0, sent_ms=1999), DRAINED]).violations
+    assert violation.promise == "a message did not come again after its visibility timeout, a later one did"
+    assert check([*LIFE, answers[0], *fresh, ack(2000, 0, sent_ms=1999), DRAINED]).ok, "one pass may have begun before"
+    assert check([*LIFE, *answers, *fresh, ack(2000, 0, sent_ms=1150), DRAINED]).ok, "it was acked before the other one came"
+
+
+def test_an_ack_that_had_its_flush_is_not_weakened_by_a_later_one() -> None:
+    again = [sub(2000, "c.2"), deliver(2001, 0, attempt=2, process="c.2"), ack(2002, 0, process="c.2"), DRAINED]
+    for first, promise in (
+        (ack(3, 0, sync=True), "an acked message was delivered again although its ack was on the disk"),
+        (ack(3, 0), "an acked message was delivered again"),
+    ):
+        (violation,) = check([*LIFE, first, ack(1000, 0), kill(1001), *again]).violations
+        assert violation.promise == promise
+
+
+def test_a_full_disk_excuses_no_key_that_was_stored_twice_before() -> None:
+    twice = [*LIFE, ack(3, 0, sent_ms=2), pub(10, 0, msg_id=1, sent_ms=9), deliver(11, 0, msg_id=1), ack(12, 1)]
+    assert [violation.promise for violation in check([*twice, of(13, "full"), of(14, "free")]).violations] == [
+        "one key was given two ids"
+    ]
+    full = [of(4, "full"), of(5, "free")]
+    assert check([*twice[:5], *full, *twice[5:]]).ok
+
+
+@pytest.mark.parametrize(
+    ("events", "missing"),
+    [([], "no start"), (GOOD, "no start"), ([START, *GOOD[:-1]], "no \"drained\""), ([START, *GOOD], None)],
+    ids=["empty", "beginning", "end", "nothing"],
+)
+def test_what_is_missing_of_a_history_is_told(events: list[Event], missing: str | None) -> None:
+    checker = Checker()
+    for event in events:
+        checker.feed(event)
+    assert checker.missing is None if missing is None else missing in str(checker.missing)
 
 
 def test_without_a_drain_nothing_is_lost_yet() -> None:
@@ -108,9 +236,28 @@ def test_a_history_is_written_and_read(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("line", ["{", "[]", "1", '{"t_ns": 1}'])
-def test_a_line_that_is_none_is_named(tmp_path: Path, line: str) -> None:
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        (b"{", "Expecting property name"),
+        (b"[]", "no JSON object"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b"\xff", "'utf-8' codec can't decode byte"),
+        (b'{"t_ns": 1}', "no process"),
+        (b'{"t_ns": 1, "process": "p", "op": "explode"}', 'op cannot be "explode"'),
+        (b'{"t_ns": 1, "process": "p", "op": ["pub"]}', 'op cannot be ["pub"]'),
+        (b'{"t_ns": 1, "process": "p", "op": "kill", "result": "no"}', 'result cannot be "no"'),
+        (b'{"t_ns": "1", "process": "p", "op": "kill"}', 't_ns cannot be "1"'),
+        (b'{"t_ns": true, "process": "p", "op": "kill"}', "t_ns cannot be true"),
+        (b'{"t_ns": 1, "process": "p", "op": "ack", "topic": "t", "id": 1}', "no consumer"),
+        (b'{"t_ns": 1, "process": "p", "op": "pub", "topic": "t", "key": "k", "digest": "d"}', "no id"),
+        (b'{"t_ns": -1, "process": "p", "op": "kill"}', "t_ns -1 is before that of the event above, 0"),
+    ],
+    ids=map(str, range(13)),
+)
+def test_a_line_that_is_none_is_named(tmp_path: Path, line: bytes, what: str) -> None:
     path = tmp_path / "history.jsonl"
-    path.write_text(GOOD[0].to_json() + "\n\n" + line + "\n")
-    with pytest.raises(DamagedData, match="line 3"):
+    path.write_bytes(GOOD[0].to_json().encode() + b"\n\n" + line + b"\n")
+    with pytest.raises(DamagedData, match=re.escape(f"{path}:3: {what}")) as error:
         list(history.read(path))
+    assert "\n" not in str(error.value)

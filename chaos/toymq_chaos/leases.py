@@ -1,0 +1,139 @@
+"""Whether messages came again for a reason, and when they had to. Contract: delivery.md, "Visibility timeout".
+
+Pure, a part of ``checker``. Only for what happens within one life of a broker.
+
+When a delivery was sent is not known, only when the client read it, which may be much later. So everything is measured from the
+safe side. A broker hands out a delivery when it is written, behind the answers that were written before it. So it was not sent
+before its publish was, nor before the last command whose answer stands before it on its connection. And when a command is
+answered that was sent after the answer to another one, the broker had a whole pass of its loop after the first was sent:
+whatever was due then is done.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from toymq_chaos.history import Event
+from toymq_chaos.verdict import Verdict
+
+SLACK_NS = 10_000_000
+"""How late a lease may end (delivery.md); clocks are read a little apart, too."""
+MS = 1_000_000
+
+Message = tuple[str, str, int]
+"""Topic, consumer and id."""
+
+
+@dataclass(slots=True)
+class _Subscription:
+    """One consumer on one connection."""
+
+    asked_ns: int = 0
+    """When the latest command was sent that is answered."""
+    asked: tuple[int, int] = (0, 0)
+    """When a command was sent and answered; the next one is sent after that answer."""
+    passed_ns: int = 0
+    """Whatever was due then is done."""
+    waiting: dict[int, Event] = field(default_factory=dict)
+    """Deliveries that were neither acked nor given back, by id, in order."""
+
+
+class Leases:
+    """Fed with what consumers do, in order; ``judge`` at the end."""
+
+    def __init__(self) -> None:
+        self._visibility_ns: int | None = None
+        self._subscriptions: dict[tuple[str, str, str], _Subscription] = {}  # by connection, topic and consumer
+        self._first: dict[tuple[str, str], str] = {}  # by topic and consumer: the first connection that may have subscribed
+        self._gone: set[str] = set()
+        self._sent: dict[Message, int] = {}  # the latest delivery was not sent before
+        self._answers: dict[Message, list[Event]] = defaultdict(list)
+        self._again: list[tuple[Event, int, Event]] = []  # a delivery, not sent before, and the next one
+        self._overdue: list[tuple[Event, Event]] = []  # a delivery, and one that came although the first was due again
+
+    def started(self, event: Event) -> None:
+        """Without a visibility timeout no time is judged."""
+        self._visibility_ns = None if event.visibility_ms is None else event.visibility_ms * MS
+
+    def disconnected(self, process: str) -> None:
+        self._gone.add(process)
+
+    def asked(self, event: Event) -> None:
+        """A "sub", "ack" or "nack"."""
+        assert event.topic is not None
+        assert event.consumer is not None
+        name = (event.process, event.topic, event.consumer)
+        if event.op == "sub" and event.result != "err":
+            self._first.setdefault(name[1:], event.process)
+            if event.result == "ok":
+                self._subscriptions[name] = _Subscription()
+        subscription = self._subscriptions.get(name)
+        if subscription is not None and event.result != "unknown" and event.sent_ns is not None:
+            subscription.asked_ns = max(subscription.asked_ns, event.sent_ns)
+            if event.sent_ns >= subscription.asked[1]:
+                subscription.passed_ns = subscription.asked[0]
+                subscription.asked = (event.sent_ns, event.t_ns)
+        if event.id is not None:
+            self._answers[event.topic, event.consumer, event.id].append(event)
+            if subscription is not None:
+                subscription.waiting.pop(event.id, None)
+
+    def delivered(self, event: Event, verdict: Verdict) -> None:
+        """Any delivery, behind its ``first`` or ``again``."""
+        assert event.topic is not None
+        assert event.consumer is not None
+        assert event.id is not None
+        subscription = self._subscriptions.get((event.process, event.topic, event.consumer))
+        if subscription is None:
+            verdict.broken("a message came to a consumer that had not subscribed there", event)
+            return
+        self._sent[event.topic, event.consumer, event.id] = subscription.asked_ns
+        subscription.waiting.pop(event.id, None)
+        if event.attempt == 1 and self._visibility_ns is not None:
+            due_ns = subscription.passed_ns - self._visibility_ns - 2 * SLACK_NS
+            for msg_id, before in list(subscription.waiting.items()):
+                if before.t_ns > due_ns:
+                    break
+                del subscription.waiting[msg_id]
+                self._overdue.append((before, event))
+        subscription.waiting[event.id] = event
+
+    def first(self, event: Event, verdict: Verdict) -> None:
+        """The first delivery that was seen of a message: others can have been lost only with an earlier connection."""
+        if event.attempt != 1 and self._first.get((event.topic or "", event.consumer or "")) == event.process:
+            verdict.broken("a first delivery was not attempt 1", event)
+
+    def again(self, before: Event, event: Event, verdict: Verdict) -> None:
+        """A delivery after another one, in the same life, of a message that is not acked."""
+        assert event.attempt is not None
+        assert before.attempt is not None
+        if before.process != event.process and before.process in self._gone:
+            verdict.duplicated["its connection was lost"] += 1
+            return
+        if before.process == event.process and event.attempt > before.attempt + 1:
+            verdict.broken("attempts left out a number on one connection", before, event)
+        self._again.append((before, self._sent.get(_message(before), 0), event))
+
+    def judge(self, published_ns: Callable[[Event], int], verdict: Verdict) -> None:
+        """Now that every answer is known; ``published_ns``: when the message of a delivery was sent to the broker, or 0."""
+        for before, sent_ns, event in self._again:
+            nacks = (answer for answer in self._answers[_message(event)] if answer.op == "nack" and answer.result != "err")
+            # One that was answered before the delivery came was for an earlier one.
+            if any(nack.t_ns >= before.t_ns and (nack.sent_ns or 0) <= event.t_ns for nack in nacks):
+                verdict.duplicated["it was given back: nack"] += 1
+                continue
+            after_ns = event.t_ns - max(sent_ns, published_ns(before))
+            if self._visibility_ns is None:
+                verdict.duplicated["nobody recorded why"] += 1
+            elif after_ns + SLACK_NS >= self._visibility_ns:
+                verdict.duplicated["its visibility timeout was over"] += 1
+            else:
+                verdict.broken("a message came again before its visibility timeout, without a nack", before, event)
+        for before, event in self._overdue:
+            answers = self._answers[_message(before)]
+            if not any(answer.t_ns >= before.t_ns and (answer.sent_ns or 0) <= event.t_ns for answer in answers):
+                verdict.broken("a message did not come again after its visibility timeout, a later one did", before, event)
+
+
+def _message(event: Event) -> Message:
+    return (event.topic or "", event.consumer or "", event.id or 0)

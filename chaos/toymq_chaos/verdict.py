@@ -1,0 +1,54 @@
+"""What the checker says of a history, in Jepsen's words."""
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from toymq_chaos.history import Event
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A promise that was broken, and the fewest events that show it."""
+
+    promise: str
+    evidence: tuple[Event, ...]
+
+    def __str__(self) -> str:
+        return "\n  ".join([self.promise, *map(str, self.evidence)])
+
+
+@dataclass(slots=True)
+class Verdict:
+    """Counts in Jepsen's words. ``violations`` empty: every promise was kept."""
+
+    attempted: int = 0
+    acknowledged: int = 0
+    recovered: int = 0
+    """The outcome was unknown to the publisher, and the message is there."""
+    lost: int = 0
+    unexpected: int = 0
+    delivered: int = 0
+    acked: int = 0
+    duplicated: Counter[str] = field(default_factory=Counter)
+    """Deliveries beyond the first of a message to a consumer, by cause."""
+    kills: int = 0
+    violations: list[Violation] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return not self.violations
+
+    def broken(self, promise: str, *evidence: Event) -> None:
+        self.violations.append(Violation(promise, evidence))
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON; of events only what is set."""
+        found = {name: getattr(self, name) for name in Verdict.__slots__}
+        found["duplicated"] = dict(self.duplicated)
+        found["violations"] = [
+            {"promise": violation.promise, "evidence": [json.loads(event.to_json()) for event in violation.evidence]}
+            for violation in self.violations
+        ]
+        return found
