@@ -4,11 +4,12 @@ import asyncio
 import json
 import math
 import random
+import signal
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -18,6 +19,8 @@ from toymq_chaos.experiment import ACK_WINDOW_NS, Experiment, Options, Report
 from toymq_chaos.verdict import Verdict
 from toymq_py.errors import ConfigError, DamagedData, LocalError
 from toymq_py.model import parse_duration_ms
+
+T = TypeVar("T")
 
 NO_PICTURE = "no picture: matplotlib is not installed (pip install 'toymq_py[plots]')"
 
@@ -81,6 +84,25 @@ def main() -> None:
     """
 
 
+def _finish(work: Coroutine[Any, Any, T]) -> T:
+    """What it returns. SIGTERM and Ctrl-C let it clean up; exit codes are then those of a shell, none of ours."""
+
+    async def until_told() -> T:
+        told = asyncio.current_task()
+        assert told is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.cancel)
+        return await work
+
+    try:
+        return asyncio.run(until_told())
+    except asyncio.CancelledError:
+        number = signal.SIGTERM
+    except KeyboardInterrupt:
+        number = signal.SIGINT
+    click.echo(f"toymq-chaos: ended by {number.name}", err=True)
+    raise SystemExit(128 + number)
+
+
 def common(command: Callable[..., Any]) -> Callable[..., Any]:
     """Options of run and replay."""
     for option in (
@@ -137,7 +159,7 @@ def soak_command(seed: int | None, out: Path | None, duration_s: float) -> None:
         def progress(elapsed_s: float, doing: str) -> None:
             bar.update(max(0, min(round(elapsed_s), bar.length or 0) - bar.pos), doing)
 
-        report = asyncio.run(soak.Soak(soak.Options(seed, duration_s, out), progress).run())
+        report = _finish(soak.Soak(soak.Options(seed, duration_s, out), progress).run())
     for line in leaks.table(report.samples):
         click.echo(line)
     try:
@@ -186,8 +208,15 @@ def _options(seed: int, values: dict[str, Any]) -> Options:
     return Options(seed=seed, out=out, **values)
 
 
+def again(options: Options) -> str:
+    """The command that runs the same plan once more."""
+    return (
+        f"toymq-chaos replay --seed {options.seed} --duration {options.duration_s * 1000:.0f}ms "
+        f"--publishers {options.publishers} --consumers {options.consumers} --rate {options.rate}"
+    )
+
+
 def _run(options: Options, *, verbose: bool) -> None:
-    again = f"toymq-chaos replay --seed {options.seed} --duration {options.duration_s:.0f}s"
     with click.progressbar(
         length=round(options.duration_s), label=f"seed {options.seed}", file=sys.stderr, hidden=verbose,
         item_show_func=lambda item: item,
@@ -203,7 +232,7 @@ def _run(options: Options, *, verbose: bool) -> None:
             bar.update(max(0, min(round(elapsed_s), bar.length or 0) - bar.pos), f"{kills} kills")
 
         experiment = Experiment(options, tell, progress)
-        report = asyncio.run(experiment.run())
+        report = _finish(experiment.run())
     _show(report.verdict)
     _show_faults(report)
     try:
@@ -212,7 +241,7 @@ def _run(options: Options, *, verbose: bool) -> None:
         click.echo(NO_PICTURE)
     else:
         picture = options.out / "timeline.png"
-        timeline.draw(history.read(options.out / "history.jsonl"), picture, again)
+        timeline.draw(history.read(options.out / "history.jsonl"), picture, again(options))
         click.echo(f"picture      {picture}")
     click.echo(f"history      {options.out / 'history.jsonl'}")
     if report.ok:
@@ -220,7 +249,7 @@ def _run(options: Options, *, verbose: bool) -> None:
         return
     if report.failure is not None:
         click.echo(report.failure, err=True)
-    click.echo(f"again with: {again}", err=True)
+    click.echo(f"again with: {again(options)}", err=True)
     sys.exit(1)
 
 

@@ -142,18 +142,21 @@ class Experiment:
         options = self._options
         find_toymq()
         options.out.mkdir(parents=True, exist_ok=True)
-        if (options.out / "data").exists():
-            raise FileExistsError(17, "there is a data directory from an earlier run", str(options.out / "data"))
+        data = options.out / "data"
+        if data.is_mount():
+            raise FileExistsError(17, "the small disk of a run that was killed is still mounted, umount it", str(data))
+        if data.exists():
+            raise FileExistsError(17, "there is a data directory from an earlier run", str(data))
         async with AsyncExitStack() as stack:
-            (options.out / "data").mkdir()
-            self._disk, reason = SmallDisk.mount(options.out / "data")
+            data.mkdir()
+            self._disk, reason = SmallDisk.mount(data)
             if self._disk is not None:
                 stack.callback(self._disk.unmount)
             if reason is not None:
                 self.report.not_tried.append(f"full disk: {reason}")
             self._history = stack.enter_context((options.out / "history.jsonl").open("w"))
             lives = nemesis.lives(options.seed, small_disk=self._disk is not None)
-            data_dir = options.out / "data" / "d"
+            data_dir = data / "d"
             self._broker = BrokerProcess(
                 data_dir, options.out / "broker.log", options.out / "clock",
                 [

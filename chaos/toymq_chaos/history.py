@@ -77,6 +77,8 @@ def parse(line: bytes) -> Event:
         found: Any = json.loads(line.decode())
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{error.msg} at column {error.colno}") from None
     if not isinstance(found, dict):
         raise ValueError("no JSON object")  # noqa: TRY004 (of the line, not of an argument)
     named = {name: value for name, value in found.items() if name in _TYPES}

@@ -1,4 +1,5 @@
-"""What the nemesis does from inside the broker's process: death at a named point, and a wall clock that jumps.
+"""What the harness does from inside the broker's process: death at a named point and with the harness, and a wall clock that
+jumps.
 
 The broker knows nothing of it: ``sitecustomize`` wraps the functions of ``os`` and ``time`` that it calls. Nothing here runs in
 a broker that the harness did not start.
@@ -9,6 +10,7 @@ import mmap
 import os
 import re
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -17,9 +19,12 @@ from typing import Any
 
 POINT_VARIABLE = "TOYMQ_CHAOS_POINT"
 CLOCK_VARIABLE = "TOYMQ_CHAOS_CLOCK"
+PARENT_VARIABLE = "TOYMQ_CHAOS_PARENT"
+"""The process id of the harness: the broker dies with it."""
 CLOCK_BYTES = 8
 """The file that the clock variable names holds nanoseconds to add, signed, little endian."""
 
+PR_SET_PDEATHSIG = 1
 CALLS = ("open", "pwrite", "pread", "fdatasync", "fsync", "ftruncate", "replace", "unlink")
 """Functions of ``os`` at which the process can die."""
 
@@ -100,8 +105,19 @@ class _Mortality:
             return self._left == 0
 
 
+def _die_with(parent: int) -> None:
+    """SIGKILL when the parent ends, however it does. Linux only: elsewhere a broker may outlive a harness that was killed."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it was faster
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def install() -> None:
-    """Wrap what the environment asks for, and nothing without it."""
+    """Do what the environment asks for, and nothing without it."""
+    if (parent := os.environ.get(PARENT_VARIABLE)) and sys.platform == "linux":
+        _die_with(int(parent))
     if point := os.environ.get(POINT_VARIABLE):
         mortality = _Mortality(Point.parse(point))
         for name in CALLS:

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from toymq_chaos import inside
@@ -25,6 +26,8 @@ def find_toymq() -> Path:
     path = Path(sys.executable).with_name("toymq")
     if not path.is_file():
         raise BrokerFailed(f"there is no toymq beside {sys.executable}: install toymq_py into the same environment")
+    if not os.access(path, os.X_OK):
+        raise BrokerFailed(f"{path} may not be executed")
     return path
 
 
@@ -57,11 +60,13 @@ class BrokerProcess:
     async def start(self, point: Point | None, *options: str) -> bool:
         """Start it. Returns whether it listens: False when it died at its ``point`` before.
 
-        Raises: BrokerFailed when it ended in another way, or did not come up.
+        Raises: BrokerFailed when it cannot be executed, ended in another way, or did not come up.
         """
+        self._process = None
         environment = {
             **os.environ,
             inside.CLOCK_VARIABLE: str(self._clock),
+            inside.PARENT_VARIABLE: str(os.getpid()),
             "PYTHONPATH": os.pathsep.join(
                 filter(None, [str(Path(inside.__file__).with_name("site")), os.environ.get("PYTHONPATH")])
             ),
@@ -69,15 +74,21 @@ class BrokerProcess:
         if point is not None:
             environment[inside.POINT_VARIABLE] = str(point)
         with self._log.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *self._command, *self._options, *options, env=environment, stdout=asyncio.subprocess.PIPE, stderr=log
-            )
+            try:
+                self._process = await asyncio.create_subprocess_exec(
+                    *self._command, *self._options, *options, env=environment, stdout=asyncio.subprocess.PIPE, stderr=log
+                )
+            except OSError as error:
+                raise BrokerFailed(f"{self._command[0]} cannot be executed: {error.strerror}") from None
         assert self._process.stdout is not None
         try:
             async with asyncio.timeout(READY_S):
                 line = (await self._process.stdout.readline()).decode()
+        except asyncio.CancelledError:
+            self.signal(signal.SIGKILL)
+            raise
         except TimeoutError:
-            self._process.kill()
+            self.signal(signal.SIGKILL)
             raise BrokerFailed(f"the broker was not ready after {READY_S:.0f} s") from None
         if " ready" not in line:
             await self.ended()
@@ -88,17 +99,21 @@ class BrokerProcess:
         return True
 
     async def ended(self) -> int:
-        """Wait for its end, whoever causes it; returns the code."""
-        assert self._process is not None
-        self.returncode = await self._process.wait()
+        """Wait for its end, whoever causes it; returns the code. At once when there is none."""
+        if self._process is not None:
+            self.returncode = await self._process.wait()
         self.port = None
         return self.returncode
 
     def signal(self, number: signal.Signals) -> None:
-        """No error when it is gone already."""
-        assert self._process is not None
-        if self._process.returncode is None:
-            self._process.send_signal(number)
+        """No error when it is gone already, or never was.
+
+        Not by asyncio's ``send_signal``: that looks first whether the process has ended, and what it finds out, the event loop
+        never hears of: it makes up the code 255.
+        """
+        if self._process is not None and self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self._process.pid, number)
 
     def set_clock(self, ahead_ns: int) -> None:
         """Its wall clock is so far ahead of ours from now on, also in its next lives."""

@@ -1,6 +1,8 @@
 """Worlds from seeds: nothing acknowledged is lost, nothing unexpected comes; and mutants of the broker that must be caught."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from math import inf
@@ -176,6 +178,21 @@ def test_a_visibility_timeout_that_is_20_times_too_early_is_caught(monkeypatch: 
 def test_a_lease_that_never_expires_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     with_leases(monkeypatch, lambda deadline: inf)
     assert caught() == "a message did not come again after its visibility timeout, a later one did"
+
+
+NEVER_DONE = """
+from tests.simulation.world import run
+from toymq_py.consumer import Consumer
+Consumer.tick = lambda self, now: False
+run(4711)
+"""
+
+
+def test_a_broker_whose_ticker_never_comes_to_an_end_is_caught() -> None:
+    """In a process of its own: the world is left in the middle, and its coroutines complain when they are collected."""
+    done = subprocess.run([sys.executable, "-c", NEVER_DONE], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "RuntimeError: seed 4711: the simulation goes on and on at 1000." in done.stderr
 
 
 def test_a_broker_that_sends_every_delivery_twice_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -301,6 +301,8 @@ def run(seed: int, plan: Plan = Plan()) -> tuple[list[Event], Verdict]:
             # A killed server's task group refuses a connection that was just accepted, and Python 3.11 leaves its coroutine.
             warnings.filterwarnings("ignore", "coroutine 'Server._serve' was never awaited", RuntimeWarning)
             world.loop.run_until_complete(world.run())
+    except RuntimeError as error:
+        raise RuntimeError(f"seed {seed}: {error}") from error
     finally:
         world.loop.close()
         logger.setLevel(level)

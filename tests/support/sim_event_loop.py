@@ -16,6 +16,8 @@ from collections.abc import Callable
 from typing import Any
 
 SOCKET_BUFFER_BYTES = 32 * 1024
+STEPS = 200_000
+"""Turns and timers in a loop's life: above, it hangs. A world takes less than 10,000."""
 
 
 class SimEventLoop(base_events.BaseEventLoop):
@@ -25,6 +27,7 @@ class SimEventLoop(base_events.BaseEventLoop):
         super().__init__()
         self.rng = rng
         self.now = now
+        self.steps_left = STEPS
         self.slow_callback_duration = 1e9
 
     def time(self) -> float:
@@ -32,6 +35,7 @@ class SimEventLoop(base_events.BaseEventLoop):
 
     def _run_once(self) -> None:
         """One turn. When nothing is ready, waiting is moving the clock; no selector, no debug mode, no resolution."""
+        self._step()
         ready, scheduled = self._ready, self._scheduled
         if not ready and not scheduled:
             raise RuntimeError("the simulation waits for something that never happens")
@@ -45,6 +49,15 @@ class SimEventLoop(base_events.BaseEventLoop):
             handle = ready.popleft()
             if not handle._cancelled:
                 handle._run()
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+        self._step()  # some set timers for ever within one turn
+        return super().call_at(when, callback, *args, context=context)
+
+    def _step(self) -> None:
+        self.steps_left -= 1
+        if self.steps_left < 0:
+            raise RuntimeError(f"the simulation goes on and on at {self.now:.6f} s")
 
     def _write_to_self(self) -> None:
         pass

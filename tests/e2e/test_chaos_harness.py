@@ -1,0 +1,117 @@
+"""The harness leaves nothing behind, however it ends, and says in a line what it cannot do."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from toymq_chaos.supervisor import BrokerFailed, BrokerProcess
+
+CHAOS = Path(sys.executable).with_name("toymq-chaos")
+PATIENCE_S = 60.0
+
+
+def until(true: Callable[[], bool]) -> None:
+    give_up = time.perf_counter() + PATIENCE_S
+    while not true():
+        assert time.perf_counter() < give_up, "it never happened"
+        time.sleep(0.02)
+
+
+def brokers(out: Path) -> list[str]:
+    """Command lines of the brokers that have their data below a folder."""
+    found = subprocess.run(["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    return [line for line in found.splitlines() if str(out) in line and "toymq serve" in line]
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "out"
+    yield path
+    if (path / "data").is_mount():
+        subprocess.run(["umount", "-l", path / "data"], check=True)
+
+
+def begin(out: Path, command: str) -> "subprocess.Popen[str]":
+    """A harness whose broker is up. It is in a session of its own: nobody else tells the broker anything."""
+    harness = subprocess.Popen(
+        [CHAOS, command, "--seed", "1", "--duration", "600s", "--out", out],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    until(lambda: (bool(brokers(out)) and (out / "data").exists()) or harness.poll() is not None)
+    return harness
+
+
+@pytest.mark.parametrize("command", ["run", "soak"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_harness_that_is_told_to_end_cleans_up(out: Path, command: str, number: signal.Signals) -> None:
+    harness = begin(out, command)
+    harness.send_signal(number)
+    _, stderr = harness.communicate(timeout=PATIENCE_S)
+    assert harness.returncode == 128 + number, stderr
+    assert stderr.splitlines()[-1] == f"toymq-chaos: ended by {number.name}"
+    assert not brokers(out)
+    assert not (out / "data").is_mount()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the broker is left behind")
+@pytest.mark.parametrize("command", ["run", "soak"])
+def test_the_broker_dies_with_a_harness_that_is_killed(out: Path, command: str) -> None:
+    harness = begin(out, command)
+    harness.kill()
+    harness.communicate(timeout=PATIENCE_S)
+    until(lambda: not brokers(out))
+    again = subprocess.run([CHAOS, command, "--out", out], capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    assert again.returncode == 2
+    (said,) = [line for line in again.stderr.splitlines() if line.startswith("toymq-chaos: ")]
+    why = "still mounted, umount it" if (out / "data").is_mount() else "a data directory from an earlier run"
+    assert said.startswith(f"toymq-chaos: {out / 'data'}: ")
+    assert said.endswith(why)
+
+
+async def test_a_signal_that_comes_when_the_broker_has_just_died_does_not_hide_how(tmp_path: Path) -> None:
+    """asyncio's own looks for the end of the process first, takes it from the event loop, and 255 is made up instead."""
+    broker = BrokerProcess(tmp_path / "d", tmp_path / "log", tmp_path / "clock", [])
+    for n in range(8):
+        assert await broker.start(None)
+        os.kill(broker.pid, signal.SIGKILL)
+        until_s = time.perf_counter() + n * 0.001
+        while time.perf_counter() < until_s:
+            pass
+        broker.signal(signal.SIGKILL)
+        assert await broker.ended() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("mode", "complaint"),
+    [(0o644, "toymq may not be executed"), (0o755, "toymq cannot be executed: No such file or directory")],
+)
+async def test_a_broker_that_cannot_be_executed_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, complaint: str
+) -> None:
+    (tmp_path / "toymq").write_text("#!/no/such/python\n")
+    (tmp_path / "toymq").chmod(mode)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(BrokerFailed, match=complaint):  # noqa: PT012 (either may say it)
+        broker = BrokerProcess(tmp_path / "d", tmp_path / "log", tmp_path / "clock", [])
+        try:
+            await broker.start(None)
+        finally:
+            broker.signal(signal.SIGKILL)
+            await broker.ended()
+
+
+async def test_a_start_that_is_given_up_leaves_no_broker(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path / "d", tmp_path / "log", tmp_path / "clock", [])
+    async with asyncio.TaskGroup() as tasks:
+        start = tasks.create_task(broker.start(None))
+        while not await asyncio.to_thread(brokers, tmp_path):
+            pass
+        start.cancel()
+    assert await broker.ended() == -signal.SIGKILL

@@ -1,0 +1,35 @@
+"""What ``toymq-chaos`` takes, and what it says to take again."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from toymq_chaos.cli import again, main, replay
+from toymq_chaos.experiment import Options
+
+
+def test_again_runs_the_same_plan() -> None:
+    options = Options(seed=7, duration_s=12.345, out=Path("out"), publishers=3, consumers=5, rate=33.3)
+    program, command, *arguments = shlex.split(again(options))
+    assert (program, command) == ("toymq-chaos", "replay")
+    assert Options(**replay.make_context("replay", [*arguments, "--out", "out"]).params) == options
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--rate", "nan"], "'--rate': nan is no rate"),
+        (["--rate", "inf"], "'--rate': inf is no rate"),
+        (["--rate", "0.5"], "'--rate': 0.5 is not in the range x>=1"),
+        (["--duration", "0"], "'--duration': nothing happens in no time"),
+        (["--duration", "0s"], "'--duration': nothing happens in no time"),
+    ],
+    ids=" ".join,
+)
+def test_what_makes_no_sense_is_refused(tmp_path: Path, arguments: list[str], complaint: str) -> None:
+    result = CliRunner().invoke(main, ["run", *arguments, "--out", str(tmp_path / "out")])
+    assert result.exit_code == 2
+    assert complaint in result.stderr
+    assert not (tmp_path / "out").exists()
