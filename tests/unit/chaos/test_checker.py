@@ -222,6 +222,12 @@ def test_what_is_missing_of_a_history_is_told(events: list[Event], missing: str 
     assert checker.missing is None if missing is None else missing in str(checker.missing)
 
 
+def test_without_a_drain_an_answer_may_still_be_on_its_way() -> None:
+    for events in ([START, SUB, deliver(2, 0)], [*LIFE, deliver(3, 0, attempt=2)]):
+        assert check(events).ok
+        assert not check([*events, DRAINED]).ok
+
+
 def test_without_a_drain_nothing_is_lost_yet() -> None:
     assert check([event for event in GOOD[:-1] if event.id != 2 or event.op != "deliver"]).lost == 0
 
