@@ -163,7 +163,7 @@ def test_a_crowd_never_takes_the_descriptors_of_the_disk(tmp_path: Path) -> None
             load.line()
         seen = Watch(broker, wire).under("crowd", 600, for_s=1, admitted=False)
         check(seen, 30)
-        assert 200 <= seen.descriptors_most <= 300
+        assert 200 <= seen.descriptors_most <= 380, "those being let in or refused count, too"
         check_it_works(broker)
 
 
