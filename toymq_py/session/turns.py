@@ -11,6 +11,8 @@ from toymq_py.clock import Clock
 
 SLICE_S = 0.002
 """One session's share: redeliveries in many small pieces cost more than their bytes."""
+LIGHT_S = 0.0005
+"""Who took no more in the last turn comes first in the next."""
 PASS_S = 0.010
 """When a pass of the loop has taken so long, those that take much wait for the next one: new bytes come first."""
 
@@ -53,7 +55,7 @@ class Place:
         slice_end = now + SLICE_S
         more = self._work(slice_end)
         after = monotonic()
-        self._heavy = after > slice_end
+        self._heavy = after - now > LIGHT_S
         self._queued = False
         if more:
             self.wake()
@@ -61,7 +63,7 @@ class Place:
 
 
 class Turns:
-    """Two queues, first come, first served: those that used up their last slice have theirs when the others are through,
+    """Two queues, first come, first served: those whose last turn was long have theirs when the others are through,
     and never more of them than a pass has time for. So who takes little waits for a pass at most, whoever else there is.
     """
 

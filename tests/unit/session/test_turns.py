@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.fake_clock import FakeClock
 from tests.support.sim_event_loop import SimEventLoop
-from toymq_py.session.turns import PASS_S, SLICE_S, Place, Turns
+from toymq_py.session.turns import LIGHT_S, PASS_S, SLICE_S, Place, Turns
 
 
 class Worker:
@@ -62,12 +62,12 @@ def test_first_come_first_served_and_once_a_pass(hall: Hall) -> None:
 
 
 def test_who_takes_little_waits_for_a_pass_at_most_whoever_else_there_is(hall: Hall) -> None:
-    heavy = [Worker(hall, f"heavy{n}", 2 * SLICE_S, 1000) for n in range(20)]
+    heavy = [Worker(hall, f"heavy{n}", cost, 1000) for n, cost in enumerate([2 * SLICE_S] * 20 + [0.75 * SLICE_S] * 30)]
     for worker in heavy:
         worker.place.wake()
     hall.one_pass()  # nobody knows them yet
     counts = dict.fromkeys((worker.name for worker in heavy), 0)
-    for n in range(60):
+    for n in range(150):
         light = Worker(hall, "light", 0.0001, 1)
         light.place.wake()
         began = hall.clock.monotonic()
@@ -84,7 +84,7 @@ def test_one_who_takes_much_goes_on_however_long_the_others_take(hall: Hall) -> 
     heavy = Worker(hall, "heavy", 2 * SLICE_S, 1000)
     heavy.place.wake()
     hall.one_pass()
-    others = [Worker(hall, "light", 0.9 * SLICE_S, 1000) for _ in range(20)]
+    others = [Worker(hall, "light", 0.9 * LIGHT_S, 1000) for _ in range(40)]
     for worker in others:
         worker.place.wake()
     for _ in range(5):
