@@ -64,17 +64,23 @@ class DedupeTable:
         Returns: whether they were entered; if not, nothing has changed.
         """
         ids = self._ids
-        if not ids.keys().isdisjoint(keys):
-            return False
+        count = len(keys)
         before = len(ids)
-        ids.update(zip(keys, range(first_id, first_id + len(keys)), strict=True))
-        if len(ids) - before != len(keys):  # one stands twice: take all of them back
-            for key in keys:
-                ids.pop(key, None)
-            return False
+        if count == 1:
+            ids.setdefault(keys[0], first_id)
+            if len(ids) == before:
+                return False
+        else:
+            if not ids.keys().isdisjoint(keys):
+                return False
+            ids.update(zip(keys, range(first_id, first_id + count), strict=True))
+            if len(ids) - before != count:  # one stands twice: take all of them back
+                for key in keys:
+                    ids.pop(key, None)
+                return False
         self._order.extend(keys)
-        self._pending.append((first_id, len(keys)))
-        self._budget.used += len(keys)
+        self._pending.append((first_id, count))
+        self._budget.used += count
         return True
 
     def find(self, key: bytes) -> int | None:

@@ -22,6 +22,7 @@ from toymq_py.model import Start
 from toymq_py.storage import offsets
 from toymq_py.storage.batch import CommitState
 from toymq_py.storage.offsets import OffsetsState
+from toymq_py.storage.space import LOOKED_FOR_S
 from toymq_py.storage.segment import segment_name
 
 FIRST = segment_name(0)
@@ -606,6 +607,7 @@ def test_a_low_disk_removes_what_is_acked_at_once() -> None:
     rig.ack("t", 0, 3)
     assert rig.broker.topic("t").log.first_id == 0, "for a day"
     rig.disk.capacity_bytes = rig.disk.used_bytes + 90_000
+    rig.advance(LOOKED_FOR_S)
     outcome = rig.publish("t", b"x")[0]
     assert outcome.error is not None or outcome.commit.error is not None
     rig.loop.drain()

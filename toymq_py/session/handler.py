@@ -61,7 +61,7 @@ from toymq_py.protocol import (
 )
 from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.replies import WAIT_COST_BYTES, Held, Replies, storage_error
-from toymq_py.topic import Registration, Topic
+from toymq_py.topic import Appended, Duplicate, Refused, Registration, Topic
 
 logger = logging.getLogger("toymq_py.session")
 
@@ -201,19 +201,16 @@ class Handler:
         if command.hdr:
             headers = [body[: command.hdr] for body in bodies]
             bodies = [body[command.hdr :] for body in bodies]
-        topic = self._broker.topic_or_new(command.topic)
-        at = 0
-        for outcome in topic.publish(keys, bodies, headers):
-            count = outcome.count
-            if outcome.error is not None:
-                for _ in range(count):
+        replies = self._replies
+        for outcome in self._broker.topic_or_new(command.topic).publish(keys, bodies, headers):
+            if type(outcome) is Appended:
+                replies.add_appended(outcome)
+            elif type(outcome) is Duplicate:
+                self._metrics.duplicate_total += 1
+                replies.add_duplicate(outcome)
+            elif type(outcome) is Refused:
+                for _ in range(outcome.count):
                     self._error(outcome.error)
-            else:
-                size = sum(map(len, bodies[at : at + count]))
-                if outcome.duplicate:
-                    self._metrics.duplicate_total += 1
-                self._replies.add_publish(outcome.commit, outcome.first_id, count, size, duplicate=outcome.duplicate)
-            at += count
 
     def _subscribe(self, command: Subscribe) -> None:
         if is_pattern(command.topic):

@@ -12,8 +12,9 @@ from toymq_py.errors import DiskFull, InternalError, RequestError, StorageFailed
 from toymq_py.metrics import Metrics
 from toymq_py.protocol import encode_dup, encode_error, encode_ok_run
 from toymq_py.session.turns import Place
-from toymq_py.storage.batch import Commit, CommitState
+from toymq_py.storage.batch import Appended, Commit, CommitState
 from toymq_py.storage.committer import what_passes
+from toymq_py.topic import Duplicate
 
 logger = logging.getLogger("toymq_py.session")
 
@@ -44,35 +45,18 @@ class Held:
         self.released: Callable[[], None] | None = None
 
 
-class _PublishReply:
-    """``OK`` for each of ``count`` ids, or one ``DUP``, when the commit is done."""
-
-    __slots__ = ("commit", "cost", "count", "duplicate", "first_id")
-
-    def __init__(self, commit: Commit, first_id: int, count: int, cost: int, *, duplicate: bool) -> None:
-        self.commit = commit
-        self.first_id = first_id
-        self.count = count
-        self.cost = cost
-        self.duplicate = duplicate
-
-    def encode(self) -> bytes:
-        if self.commit.state is CommitState.FAILED:
-            assert self.commit.error is not None
-            return encode_error(self.commit.error) * self.count
-        return encode_dup(self.first_id) if self.duplicate else encode_ok_run(self.first_id, self.count)
-
-
 class Replies:
     """One FIFO: a reply that waits for a commit holds the ones behind it. Pushes stand beside it.
 
     Unbounded by itself: the handler takes no commands while ``held_bytes`` is above ``--max-inflight-bytes``.
     """
 
-    __slots__ = ("_clock", "_fifo", "_metrics", "_place", "_pushes", "_waited_for", "held_bytes", "unfinished")
+    __slots__ = ("_clock", "_fifo", "_metrics", "_place", "_pushes", "_waited_for", "due", "held_bytes", "unfinished")
 
     def __init__(self, metrics: Metrics, place: Place, clock: Clock) -> None:
         """``place`` is woken when something falls due."""
+        self.due = False
+        """There is something to write, or there may be. Cleared when the head waits for something, or nothing is there."""
         self.held_bytes = 0
         """Replies and payloads that wait."""
         self.unfinished = False
@@ -80,26 +64,43 @@ class Replies:
         self._metrics = metrics
         self._clock = clock
         self._place = place
-        self._fifo: deque[bytes | Held | _PublishReply] = deque()
+        self._fifo: deque[bytes | Held | Appended | Duplicate] = deque()
         self._waited_for: Commit | None = None
         self._pushes: list[bytes] = []
 
     def __bool__(self) -> bool:
         return bool(self._fifo or self._pushes)
 
+    def _wake(self) -> None:
+        self.due = True
+        self._place.wake()
+
+    def _wait_for(self, commit: Commit) -> None:
+        if commit is not self._waited_for:
+            self._waited_for = commit
+            commit.add_waiter(self._wake)
+
     def add(self, reply: bytes) -> None:
         self._fifo.append(reply)
         self.held_bytes += REPLY_COST_BYTES + len(reply)
+        self.due = True
 
     def add_error(self, error: RequestError) -> None:
         self._metrics.error_total += 1
         self.add(encode_error(error))
 
-    def add_publish(self, commit: Commit, first_id: int, count: int, payload_bytes: int, *, duplicate: bool) -> None:
-        """The answers to ``count`` publishes, due with their commit."""
-        cost = REPLY_COST_BYTES * count + payload_bytes
-        self._fifo.append(_PublishReply(commit, first_id, count, cost, duplicate=duplicate))
-        self.held_bytes += cost
+    def add_appended(self, appended: Appended) -> None:
+        """``OK`` for each of its ids, due with its commit."""
+        if not self._fifo:
+            self._wait_for(appended.commit)
+        self._fifo.append(appended)
+        self.held_bytes += REPLY_COST_BYTES * appended.count + appended.size
+
+    def add_duplicate(self, duplicate: Duplicate) -> None:
+        """One ``DUP``, due with the commit of what it repeats."""
+        self._fifo.append(duplicate)
+        self.held_bytes += REPLY_COST_BYTES
+        self.due = True
 
     def hold(self, held: Held | None = None) -> Held:
         """A place in the FIFO for a reply that comes later."""
@@ -111,7 +112,7 @@ class Replies:
     def fill(self, held: Held, make: Make) -> None:
         """The reply is due."""
         held.make = make
-        self._place.wake()
+        self._wake()
 
     def fail(self, held: Held, error: OSError | RequestError) -> None:
         """The reply is due, and it is an error."""
@@ -127,7 +128,7 @@ class Replies:
     def push(self, push: bytes) -> None:
         """Not an answer: goes out with the next write."""
         self._pushes.append(push)
-        self._place.wake()
+        self._wake()
 
     def take_due(self, slice_end: float) -> list[bytes]:
         """The pushes, and everything at the head of the FIFO that waits for nothing, up to about one write, and until
@@ -139,41 +140,53 @@ class Replies:
         if self._pushes:
             out, self._pushes = self._pushes, out
         fifo = self._fifo
+        self.due = self.unfinished = False
         freed = size = 0
-        while fifo and size < WRITE_BYTES and len(out) < REPLIES_PER_WRITE:
+        while fifo:
             reply = fifo[0]
-            if type(reply) is bytes:
-                out.append(reply)
-                freed += REPLY_COST_BYTES + len(reply)
-            elif type(reply) is _PublishReply:
-                commit = reply.commit
+            kind = type(reply)
+            if kind is Appended or kind is Duplicate:
+                commit = reply.commit  # type: ignore[union-attr]
                 if commit.state is CommitState.PENDING:
-                    if commit is not self._waited_for:
-                        self._waited_for = commit
-                        commit.add_waiter(self._place.wake)
+                    self._wait_for(commit)
                     break
-                if commit.state is CommitState.FAILED:
-                    self._metrics.error_total += reply.count
-                out.append(reply.encode())
-                freed += reply.cost
+                text, cost = self._encode(reply)  # type: ignore[arg-type]
+            elif kind is bytes:
+                text = reply  # type: ignore[assignment]
+                cost = REPLY_COST_BYTES + len(text)
             else:
                 assert isinstance(reply, Held)
                 if reply.make is None:
                     break
                 made = self._make_safely(reply.make)
-                self.unfinished = made is None
                 if made is None:
+                    self.due = self.unfinished = True
                     break
-                out.append(made)
-                freed += reply.cost
+                text, cost = made, reply.cost
                 if reply.released is not None:
                     reply.released()
             fifo.popleft()
-            size += len(out[-1])
-            if type(reply) is not bytes and self._clock.monotonic() > slice_end:
+            out.append(text)
+            freed += cost
+            size += len(text)
+            if fifo and (
+                size >= WRITE_BYTES
+                or len(out) >= REPLIES_PER_WRITE
+                or (kind is not bytes and self._clock.monotonic() > slice_end)
+            ):
+                self.due = True
                 break
         self.held_bytes -= freed
         return out
+
+    def _encode(self, reply: Appended | Duplicate) -> tuple[bytes, int]:
+        """The answer to publishes whose commit is settled, and what it counted."""
+        count, error = reply.count, reply.commit.error
+        cost = REPLY_COST_BYTES * count + (reply.size if type(reply) is Appended else 0)
+        if error is not None:
+            self._metrics.error_total += count
+            return encode_error(error) * count, cost
+        return encode_dup(reply.first_id) if reply.duplicate else encode_ok_run(reply.first_id, count), cost
 
     def _make_safely(self, make: Make) -> bytes | None:
         try:

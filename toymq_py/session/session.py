@@ -131,13 +131,22 @@ class Session:
     def _turn(self, slice_end: float) -> bool:
         """A session's own failure is its own: it is logged and its connection closed, nobody else notices."""
         try:
-            return self._work(slice_end)
+            if self._lost or self._eof or self._phase is not _Phase.SERVING:
+                return self._ending_turn(slice_end)
+            more = False
+            if self._inbox or not self._caught_up:
+                more = self._apply(slice_end)
+            if self._owed is not None:
+                self._leave_when_done()
+            if self._replies.due or self._deliveries.by_topic or self._handler.ended or self._owed is not None:
+                more = self._write(slice_end) or more
+            return more or (not self._caught_up and self._has_room_again())
         except Exception:
             logger.exception("session %d ended by a bug", self.number)
             self.abort()
             return False
 
-    def _work(self, slice_end: float) -> bool:
+    def _ending_turn(self, slice_end: float) -> bool:
         if self._eof:
             self._handler.end_waits()
         if self._lost or (self._eof and self._phase is _Phase.LINGERING):
@@ -145,7 +154,7 @@ class Session:
             return False
         if self._phase is _Phase.LINGERING:
             return False
-        more = self._apply(slice_end) if self._inbox or self._eof or not self._caught_up else False
+        more = self._apply(slice_end)
         if self._owed is not None:
             self._leave_when_done()
         return self._write(slice_end) or more or self._has_room_again()
@@ -155,10 +164,10 @@ class Session:
 
         Returns: whether there is more to apply, and room.
         """
-        apply, handler, replies, monotonic = self._handler.apply, self._handler, self._replies, self._clock.monotonic
+        handler, replies, monotonic = self._handler, self._replies, self._clock.monotonic
         while self._phase is _Phase.SERVING:
             for command in self._commands:
-                apply(command)
+                handler.apply(command)
                 if handler.ended:  # QUIT, or a fatal error: nothing behind it is executed
                     self._commands = iter(())
                     self._leave()
@@ -168,9 +177,9 @@ class Session:
             if replies.held_bytes > self._max_held_bytes:
                 return False
             commands = self._next_run()
-            self._commands = iter(commands)
             if not commands:
                 break
+            self._commands = iter(commands)
         return False
 
     def _next_run(self) -> list[Command]:
@@ -178,7 +187,9 @@ class Session:
         what ten thousand idle connections hold adds up."""
         parser, inbox = self._parser, self._inbox
         self._caught_up = False
-        while not (commands := parser.next_commands(COMMANDS_PER_RUN)):
+        while True:
+            if not parser.starved and (commands := parser.next_commands(COMMANDS_PER_RUN)):
+                return commands
             if inbox:
                 data = inbox.popleft()
                 self._inbox_bytes -= len(data)
@@ -191,11 +202,11 @@ class Session:
                 parser.receive_eof()
             else:
                 self._caught_up = True
+                self._commands = iter(())
                 if self._eof:
                     self._metrics.torn_total += bool(parser.ended_torn)
                     self._leave()
-                break
-        return commands
+                return []
 
     def _has_room_again(self) -> bool:
         """Whether commands were left because too much was held, and that was written."""
@@ -220,7 +231,7 @@ class Session:
             data = b"".join(out) if len(out) > 1 else out[0]
             self._last_write_bytes = len(data)
             self.transport.write(data)
-            if not replies and not deliveries.hungry:
+            if not replies.due and not deliveries.hungry:
                 break
             if (
                 len(data) >= WRITE_BYTES // 2

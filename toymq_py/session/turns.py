@@ -6,6 +6,7 @@ Contract: delivery.md, "Sessions" (fair); ADR 0011. Knows nothing of what they d
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from math import inf
 
 from toymq_py.clock import Clock
 
@@ -20,7 +21,7 @@ PASS_S = 0.010
 class Place:
     """One session's place in the queue. It takes it by ``wake``, and again after each turn that left something to do."""
 
-    __slots__ = ("_heavy", "_queued", "_turns", "_work")
+    __slots__ = ("heavy", "queued", "turns", "work")
 
     def __init__(self, turns: "Turns", work: Callable[[float], bool]) -> None:
         """
@@ -28,38 +29,26 @@ class Place:
             work: gets the time until which it may go on, and returns whether it left something to do. It must not raise. What
                 wakes it meanwhile it sees by itself.
         """
-        self._turns = turns
-        self._work: Callable[[float], bool] | None = work
-        self._queued = False
-        self._heavy = False
+        self.turns = turns
+        self.work: Callable[[float], bool] | None = work
+        self.queued = False
+        """In the queue, or having its turn."""
+        self.heavy = False
 
     def wake(self) -> None:
         """There may be something to do."""
-        if not self._queued and self._work is not None:
-            self._queued = True
-            self._turns.add(self, heavy=self._heavy)
+        if not self.queued and self.work is not None:
+            self.queued = True
+            self.turns.add(self, heavy=self.heavy)
 
     def wake_last(self) -> None:
         """There is something to do that nobody waits for: ten thousand connections may end at once."""
-        self._heavy = True
+        self.heavy = True
         self.wake()
 
     def close(self) -> None:
         """No more turns. Lets go of ``work``, and by that of the session."""
-        self._work = None
-
-    def take(self, now: float, monotonic: Callable[[], float]) -> float:
-        """Have the turn. Returns: the time after it."""
-        if self._work is None:
-            return now
-        slice_end = now + SLICE_S
-        more = self._work(slice_end)
-        after = monotonic()
-        self._heavy = after - now > LIGHT_S
-        self._queued = False
-        if more:
-            self.wake()
-        return after
+        self.work = None
 
 
 class Turns:
@@ -84,17 +73,33 @@ class Turns:
             self._loop.call_soon(self._pass)
 
     def _pass(self) -> None:
-        light, heavy, monotonic = self._light, self._heavy, self._clock.monotonic
-        now = monotonic()
+        light, heavy = self._light, self._heavy
+        now = self._clock.monotonic()
         pass_end = now + PASS_S
         heavy_ones = len(heavy)
-        for _ in range(len(light)):
-            now = light.popleft().take(now, monotonic)
-        for n in range(heavy_ones):
-            if n and now > pass_end:
-                break
-            now = heavy.popleft().take(now, monotonic)
+        now = self._take(light, len(light), now, inf)
+        if heavy_ones:
+            self._take(heavy, heavy_ones, now, pass_end)
         if light or heavy:
             self._loop.call_soon(self._pass)
         else:
             self._due = False
+
+    def _take(self, queue: deque[Place], count: int, now: float, until: float) -> float:
+        """So many have their turns, one at least, as long as it is not later than ``until``. Returns: the time then."""
+        monotonic = self._clock.monotonic
+        for _ in range(count):
+            place = queue.popleft()
+            work = place.work
+            if work is None:
+                continue
+            more = work(now + SLICE_S)
+            after = monotonic()
+            place.heavy = after - now > LIGHT_S
+            place.queued = False
+            if more:
+                place.wake()
+            now = after
+            if now > until:
+                break
+        return now

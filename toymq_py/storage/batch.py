@@ -4,12 +4,19 @@ Contract: storage.md, "Append and group commit"; ADR 0002. Belongs to the event 
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
+from typing import ClassVar
 
 from toymq_py.errors import RequestError
+from toymq_py.storage.record import encode_run
 from toymq_py.storage.segment import INDEX_INTERVAL_BYTES
 
-RUN_ROWS_MAX = 1024
+OPEN_ROWS_MAX = 64
+OPEN_BYTES_MAX = 64 * 1024
+"""Where an open run is encoded, so that handing a batch over never holds the loop for long."""
+
+TAIL_ROWS_MAX = 1024
 """Rows of one run in the tail, so that encoding it for subscribers never holds the loop for long."""
 
 
@@ -49,10 +56,27 @@ COMMITTED = Commit()
 COMMITTED.resolve(None)
 
 
-class Batch:
-    """Filled by the committer until a sync thread takes it. ``roll``: it begins a new segment."""
+@dataclass(slots=True)
+class Appended:
+    """Where a run of records went: ``count`` ids from ``first_id``, ``size`` bytes in the log, all in one commit."""
 
-    __slots__ = ("attributes", "commit", "first_id", "index", "keyed", "keys", "last_ts_ns", "next_id",
+    commit: Commit
+    first_id: int
+    count: int
+    size: int
+    duplicate: ClassVar[bool] = False
+    error: ClassVar[None] = None
+
+
+class Batch:
+    """Filled by the committer until a sync thread takes it. ``roll``: it begins a new segment.
+
+    Records are encoded a run at a time. Short runs of one millisecond, one from each of many connections, are collected and
+    become one: a record that is encoded by itself costs three times as much (ADR 0012).
+    """
+
+    __slots__ = ("_attributes", "_headers", "_keys", "_open_bytes", "_payloads", "_tail", "_ts_ns",
+                 "attributes", "commit", "first_id", "index", "keyed", "keys", "next_id",
                  "pieces", "roll", "rows", "rows_next_id", "size")  # fmt: skip
 
     def __init__(self, first_id: int, *, roll: bool) -> None:
@@ -60,11 +84,11 @@ class Batch:
         self.first_id = first_id
         self.next_id = first_id
         self.roll = roll
+        self.size = 0
+        """Bytes of all records, encoded or not."""
         self.pieces: list[bytes] = []
         """What is written, a piece for each run: joined at once, while it is in the cache. Held record by record, a batch took
-        three times its bytes, and joining it kept all other threads waiting."""
-        self.size = 0
-        self.last_ts_ns = 0
+        three times its bytes, and joining it kept all other threads waiting. Whole after ``close``, as all below."""
         self.keyed = 0
         """How many records have a key."""
         self.keys: list[bytes] = []
@@ -77,54 +101,107 @@ class Batch:
         """Runs for the tail in memory: times, keys, payloads, headers. They stand for the ids from ``first_id`` to
         ``rows_next_id``, without a gap."""
         self.rows_next_id = first_id
+        # The open run: the newest records, not encoded yet.
+        self._ts_ns = 0
+        self._keys: list[bytes] = []
+        self._payloads: list[bytes] = []
+        self._attributes: list[bytes] | None = None
+        self._headers: list[bytes] | None = None
+        self._open_bytes = 0
+        self._tail = False
+
+    @property
+    def last_ts_ns(self) -> int:
+        """Time of the newest record."""
+        return self._ts_ns
 
     def add(
-        self, ts_ns: int, pieces: list[bytes], size: int, keys: Sequence[bytes], attributes: Sequence[bytes] | None
-    ) -> None:
-        """A run of records that follow each other, encoded (``size`` bytes)."""
-        if size > INDEX_INTERVAL_BYTES:
-            self._index_inside(size, pieces, keys, ts_ns)
-        else:
-            self.index.append((self.next_id, self.size, self.keyed, ts_ns))
+        self,
+        ts_ns: int,
+        keys: Sequence[bytes],
+        payloads: Sequence[bytes],
+        attributes: Sequence[bytes] | None,
+        headers: Sequence[bytes] | None,
+        size: int,
+        *,
+        tail: bool,
+    ) -> Appended:
+        """Records that follow each other.
+
+        Args:
+            ts_ns: not before that of the last ones. Records of one millisecond may get the time of the first of them.
+            size: in bytes, encoded.
+            tail: also for the tail in memory.
+        """
+        if self._keys and (attributes is not None or ts_ns // 1_000_000 != self._ts_ns // 1_000_000):
+            self.close()
+        if not self._keys:
+            self._ts_ns = ts_ns
+        first_id = self.next_id
+        count = len(keys)
+        self.next_id = first_id + count
         self.size += size
+        self._open_bytes += size
+        self._keys += keys
+        self._payloads += payloads
+        self._tail = tail
+        if attributes is not None:
+            self._attributes = list(attributes)
+            self._headers = None if headers is None else list(headers)
+            self.close()
+        elif len(self._keys) >= OPEN_ROWS_MAX or self._open_bytes >= OPEN_BYTES_MAX:
+            self.close()
+        return Appended(self.commit, first_id, count, size)
+
+    def close(self) -> None:
+        """Encode what is open."""
+        keys, attributes, ts_ns = self._keys, self._attributes, self._ts_ns
+        count = len(keys)
+        if not count:
+            return
+        first_id = self.next_id - count
+        size = self._open_bytes
+        pieces = encode_run(first_id, ts_ns, keys, self._payloads, attributes)
+        if size > INDEX_INTERVAL_BYTES:
+            self._index_inside(first_id, size, pieces, keys, ts_ns)
+        else:
+            self.index.append((first_id, self.size - size, self.keyed, ts_ns))
         self.pieces.append(b"".join(pieces))
-        n = len(keys)
-        keyed = n - keys.count(b"")
+        keyed = count - keys.count(b"")
         self.keyed += keyed
         if keyed:
-            self.keys += keys if keyed == n else filter(None, keys)
+            self.keys += keys if keyed == count else filter(None, keys)
         if attributes is not None:
             for row, block in enumerate(attributes):
                 if block:
-                    self.attributes.append((self.next_id + row, keys[row], block))
-        self.last_ts_ns = ts_ns
-        self.next_id += n
+                    self.attributes.append((first_id + row, keys[row], block))
+        if self._tail and self.rows_next_id == first_id:  # else nobody was subscribed for a part: that is read from disk
+            self._add_rows(ts_ns, keys, self._payloads, self._headers)
+        self._keys, self._payloads, self._attributes, self._headers = [], [], None, None
+        self._open_bytes = 0
 
-    def _index_inside(self, size: int, pieces: list[bytes], keys: Sequence[bytes], ts_ns: int) -> None:
+    def _index_inside(self, first_id: int, size: int, pieces: list[bytes], keys: list[bytes], ts_ns: int) -> None:
         """Entries for a run that is longer than the index's distance."""
-        offset, keyed = self.size, self.keyed
+        offset, keyed = self.size - size, self.keyed
         step = -(-len(keys) * INDEX_INTERVAL_BYTES // size)  # rounded up: nearer entries would not be taken
         for row in range(0, len(keys), step):
-            self.index.append((self.next_id + row, offset, keyed, ts_ns))
+            self.index.append((first_id + row, offset, keyed, ts_ns))
             part = keys[row : row + step]
             offset += sum(map(len, pieces[2 * row : 2 * (row + step)]))
             keyed += len(part) - part.count(b"")
 
-    def add_rows(
-        self, ts_ns: int, keys: Sequence[bytes], payloads: Sequence[bytes], headers: Sequence[bytes] | None
+    def _add_rows(
+        self, ts_ns: int, keys: list[bytes], payloads: list[bytes], headers: list[bytes] | None
     ) -> None:
-        """The same run for the tail in memory; before ``add``."""
+        """The same run for the tail in memory."""
         rows = self.rows
-        if self.rows_next_id != self.next_id:
-            return  # nobody was subscribed for a part of the batch: from there on readers take it from disk
         self.rows_next_id += len(keys)
-        if not rows or len(rows[-1][0]) >= RUN_ROWS_MAX or (headers is None) != (rows[-1][3] is None):
-            rows.append(([], [], [], None))
+        if not rows or len(rows[-1][0]) >= TAIL_ROWS_MAX or (headers is None) != (rows[-1][3] is None):
+            rows.append(([ts_ns] * len(keys), keys, payloads, headers))
+            return
         times, row_keys, row_payloads, row_headers = rows[-1]
         times.extend([ts_ns] * len(keys))
         row_keys.extend(keys)
         row_payloads.extend(payloads)
-        if headers is not None:
-            if row_headers is None:
-                rows[-1] = (times, row_keys, row_payloads, row_headers := [])
+        if headers is not None and row_headers is not None:
             row_headers.extend(headers)

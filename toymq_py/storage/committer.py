@@ -18,16 +18,15 @@ import errno
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from toymq_py.clock import Clock
 from toymq_py.errors import DiskFull, DiskLow, RequestError, StorageFailed
 from toymq_py.model import Records
-from toymq_py.storage.batch import COMMITTED, Batch, Commit
+from toymq_py.storage.batch import COMMITTED, Appended, Batch, Commit
 from toymq_py.storage.fs import File, FileSystem, replace_file, write_all
 from toymq_py.storage.log import Log
-from toymq_py.storage.record import encode_run
+from toymq_py.storage.record import FRAME_OVERHEAD
 from toymq_py.storage.scheduling import Scheduler
 from toymq_py.storage.segment import Segment, account_attributes, segment_name
 from toymq_py.storage.space import SpaceGuard
@@ -42,15 +41,6 @@ NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 """Nothing was written: there was no file to write to. It passes, like a full disk."""
 
 FsyncMode = Literal["always", "interval", "never"]
-
-
-@dataclass(slots=True)
-class Appended:
-    """Where a run of records went: ``count`` ids from ``first_id``, all in one commit."""
-
-    commit: Commit
-    first_id: int
-    count: int
 
 
 class _Outcome:
@@ -153,36 +143,43 @@ class Committer:
         if ts_ns < self._last_ts_ns:
             ts_ns = self._last_ts_ns  # the wall clock may jump back, a log's times do not
         self._last_ts_ns = ts_ns
-        pieces = encode_run(self.next_id, ts_ns, keys, payloads, attributes)
-        size = sum(map(len, pieces))
-        appended = []
+        size = FRAME_OVERHEAD * len(keys) + sum(map(len, keys)) + sum(map(len, payloads))
+        if attributes is not None:
+            size += sum(map(len, attributes))
         if self._tail_end + size <= self._segment_bytes and not self._roll_next:
-            self._tail_end += size
-            appended.append(self._take(ts_ns, pieces, size, keys, payloads, attributes, headers))
+            appended = [self._take(ts_ns, keys, payloads, attributes, headers, size)]
         else:
-            for start, stop in self._split(pieces):
-                part = pieces[2 * start : 2 * stop]
-                appended.append(
-                    self._take(
-                        ts_ns, part, sum(map(len, part)), keys[start:stop], payloads[start:stop],
-                        attributes and attributes[start:stop], headers and headers[start:stop],
-                    )
-                )  # fmt: skip
+            appended = list(self._split(ts_ns, keys, payloads, attributes, headers))
         self._start_soon()
         return appended
 
-    def _split(self, pieces: list[bytes]) -> Iterator[tuple[int, int]]:
-        """Rows of a run that go to one segment each; between two of them a batch that rolls is opened."""
-        start = 0
-        for row in range(len(pieces) // 2):
-            size = len(pieces[2 * row]) + 4
-            if self._roll_next or (self._tail_end and self._tail_end + size > self._segment_bytes):
+    def _split(
+        self,
+        ts_ns: int,
+        keys: Sequence[bytes],
+        payloads: Sequence[bytes],
+        attributes: Sequence[bytes] | None,
+        headers: Sequence[bytes] | None,
+    ) -> Iterator[Appended]:
+        """A run that does not fit: what goes to one segment each; between two of them a batch that rolls is opened."""
+        start = size = 0
+
+        def part(stop: int) -> Appended:
+            rows = slice(start, stop)
+            return self._take(
+                ts_ns, keys[rows], payloads[rows], attributes and attributes[rows], headers and headers[rows], size
+            )
+
+        for row in range(len(keys)):
+            frame = FRAME_OVERHEAD + len(keys[row]) + len(payloads[row]) + (len(attributes[row]) if attributes else 0)
+            end = self._tail_end + size
+            if self._roll_next or (end and end + frame > self._segment_bytes):
                 if row > start:
-                    yield start, row
-                start = row
+                    yield part(row)
+                start, size = row, 0
                 self._open_batch(roll=True)
-            self._tail_end += size
-        yield start, len(pieces) // 2
+            size += frame
+        yield part(len(keys))
 
     def commit_of(self, msg_id: int) -> Commit:
         """The commit that an assigned id waits for."""
@@ -214,20 +211,17 @@ class Committer:
     def _take(
         self,
         ts_ns: int,
-        pieces: list[bytes],
-        size: int,
         keys: Sequence[bytes],
         payloads: Sequence[bytes],
         attributes: Sequence[bytes] | None,
         headers: Sequence[bytes] | None,
+        size: int,
     ) -> Appended:
         batch = self._pending[-1] if self._pending else self._open_batch(roll=False)
-        first_id = self.next_id
-        if self._log.tail.enabled:
-            batch.add_rows(ts_ns, keys, payloads, headers)
-        batch.add(ts_ns, pieces, size, keys, attributes)
+        self._tail_end += size
+        appended = batch.add(ts_ns, keys, payloads, attributes, headers, size, tail=self._log.tail.enabled)
         self.next_id = batch.next_id
-        return Appended(batch.commit, first_id, len(keys))
+        return appended
 
     # -- committing
 
@@ -237,6 +231,7 @@ class Committer:
         if self._running is not None or not self._pending:
             return
         batch = self._running = self._pending.popleft()
+        batch.close()
         if self.failed is not None:
             self._running = None
             self._refuse_pending(batch, self.failed)
@@ -260,7 +255,7 @@ class Committer:
             position = 0
             file: File | None = None
             try:
-                if batch.size and not self._space.check():  # an empty one rolls for retention, which makes room
+                if batch.size and not self._space.check(batch.size):  # an empty one rolls for retention, which makes room
                     outcome.low = True
                     return
                 if target is None:
@@ -389,6 +384,7 @@ class Committer:
         self.next_id = self._log.committed_id
         self._reset_tail()
         for each in failed:
+            each.close()
             self.on_failed(each.keys)
         for each in failed:
             each.commit.resolve(error)

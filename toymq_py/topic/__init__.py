@@ -1,6 +1,17 @@
 """One topic. Contract: delivery.md, storage.md."""
 
+from toymq_py.storage.batch import Appended
 from toymq_py.topic.subscription import Delivery, Registration, Subscription
-from toymq_py.topic.topic import Published, Topic, unopened_topic
+from toymq_py.topic.topic import Duplicate, Published, Refused, Topic, unopened_topic
 
-__all__ = ["Delivery", "Published", "Registration", "Subscription", "Topic", "unopened_topic"]
+__all__ = [
+    "Appended",
+    "Delivery",
+    "Duplicate",
+    "Published",
+    "Refused",
+    "Registration",
+    "Subscription",
+    "Topic",
+    "unopened_topic",
+]

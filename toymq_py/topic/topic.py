@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any
+from typing import Any, ClassVar
 
 from toymq_py.clock import Clock
 from toymq_py.config import BrokerOptions, TopicSettings
@@ -25,7 +25,7 @@ from toymq_py.errors import (
 )
 from toymq_py.metrics import Metrics
 from toymq_py.model import IdRange, Records, Start
-from toymq_py.storage.batch import COMMITTED, Commit
+from toymq_py.storage.batch import COMMITTED, Appended, Commit
 from toymq_py.storage.committer import NO_SPACE, Committer
 from toymq_py.storage.flusher import OffsetsFlusher
 from toymq_py.storage.fs import FileSystem
@@ -44,17 +44,29 @@ UNREADABLE = "unreadable"
 
 
 @dataclass(slots=True)
-class Published:
-    """The outcome of a stretch of one publish run.
+class Duplicate:
+    """A publish that appended nothing: its key stands for ``first_id``, which counts when ``commit`` is done."""
 
-    ``error`` None: ``count`` ids from ``first_id`` (or one duplicate of ``first_id``), answered when ``commit`` is done.
-    """
+    commit: Commit
+    first_id: int
+    count: ClassVar[int] = 1
+    duplicate: ClassVar[bool] = True
+    error: ClassVar[None] = None
+
+
+@dataclass(slots=True)
+class Refused:
+    """``count`` publishes that appended nothing."""
 
     count: int
-    commit: Commit = COMMITTED
-    first_id: int = 0
-    duplicate: bool = False
-    error: RequestError | None = None
+    error: RequestError
+    commit: ClassVar[Commit] = COMMITTED
+    duplicate: ClassVar[bool] = False
+    first_id: ClassVar[int] = 0
+
+
+Published = Appended | Duplicate | Refused
+"""The outcome of a stretch of one publish run."""
 
 
 class Topic:
@@ -158,7 +170,7 @@ class Topic:
 
     def publish(
         self, keys: Sequence[bytes], payloads: Sequence[bytes], headers: Sequence[bytes] | None = None
-    ) -> list[Published]:
+    ) -> Sequence[Published]:
         """Append a run of messages; duplicates append nothing.
 
         Args:
@@ -197,7 +209,7 @@ class Topic:
             flush(row)
             dedupe.touch(key)
             commit = COMMITTED if msg_id < self.log.committed_id else self.committer.commit_of(msg_id)
-            outcomes.append(Published(1, commit, msg_id, duplicate=True))
+            outcomes.append(Duplicate(commit, msg_id))
             start = row + 1
         flush(len(keys))
         return outcomes
@@ -209,7 +221,7 @@ class Topic:
         headers: Sequence[bytes] | None,
         *,
         remembered: bool = False,
-    ) -> list[Published]:
+    ) -> Sequence[Published]:
         """``remembered``: the keys are in the dedupe table already, under the ids that they get here."""
         blocks = None if headers is None else [encode_attributes(headers=block) for block in headers]
         try:
@@ -219,13 +231,13 @@ class Topic:
                 self.dedupe.forget(keys)
             if not isinstance(error, RequestError):
                 raise
-            return [Published(len(keys), error=error)]
+            return [Refused(len(keys), error)]
         if not remembered and self.dedupe.capacity:
             first_id = appended[0].first_id
             for row, key in enumerate(keys):
                 if key:
                     self.dedupe.replace(key, first_id + row)
-        return [Published(part.count, part.commit, part.first_id) for part in appended]
+        return appended
 
     def _committed(self, first_id: int, next_id: int, keys: list[bytes]) -> None:
         if keys:

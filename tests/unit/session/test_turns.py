@@ -126,4 +126,4 @@ def test_a_closed_place_has_no_turn_and_holds_nothing(hall: Hall) -> None:
     assert hall.one_pass() == ["other"]
     worker.place.wake()
     assert hall.one_pass() == []
-    assert worker.place._work is None
+    assert worker.place.work is None

@@ -144,13 +144,14 @@ def test_the_reserve_is_refused_and_given_back_at_twice_the_mark(caplog: pytest.
     told: list[bool] = []
     guard.on_low = lambda: told.append(True)
     guard.admit()
-    assert guard.check()
+    assert guard.check(1)
     assert not guard.getting_low()
     disk.free = 150
-    assert guard.check()
     assert guard.getting_low()
+    clock.advance(0.02)
+    assert guard.check(1), "below twice the mark it looks each time from here on"
     disk.free = 99
-    assert not guard.check()
+    assert not guard.check(1)
     guard.refuse()
     guard.refuse()
     assert told == [True]
@@ -163,9 +164,25 @@ def test_the_reserve_is_refused_and_given_back_at_twice_the_mark(caplog: pytest.
     assert not guard.low
 
 
+def test_far_from_the_mark_a_look_holds_for_a_moment_and_a_part_of_the_room() -> None:
+    disk, clock = Free(1700), FakeClock()
+    guard = SpaceGuard(disk, "/data", 100, clock)  # type: ignore[arg-type]
+    assert guard.check(1)
+    disk.free = 50
+    assert guard.check(100), "a sixteenth of the room above the mark"
+    assert not guard.check(1), "used up"
+    disk.free = 1700
+    assert guard.check(1)
+    disk.free = 50
+    clock.advance(0.019)
+    assert guard.check(1)
+    clock.advance(0.001)
+    assert not guard.check(1)
+
+
 def test_without_a_mark_nothing_is_refused() -> None:
     guard = SpaceGuard(Free(0), "/data", 0, FakeClock())  # type: ignore[arg-type]
-    assert guard.check()
+    assert guard.check(1)
     assert not guard.getting_low()
 
 
