@@ -15,6 +15,7 @@ from toymq_py.model import Start
 from toymq_py.storage.batch import CommitState
 from toymq_py.storage.record import encode_frame
 from toymq_py.storage.segment import segment_name
+from toymq_py.storage.space import LOOKED_FOR_S
 
 FIRST = f"{DIR}/topics/t/{segment_name(0)}"
 
@@ -213,6 +214,7 @@ def test_an_idle_topic_hears_of_a_disk_that_gets_low() -> None:
     rig.ack("idle", 0, 19)
     assert len(rig.broker.topic("idle").log.segments) > 3
     rig.disk.capacity_bytes = rig.disk.used_bytes + 150_000
+    rig.advance(LOOKED_FOR_S)
     rig.publish("busy", b"x")
     rig.advance(1)
     assert len(rig.broker.topic("idle").log.segments) <= 1

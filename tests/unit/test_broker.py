@@ -22,8 +22,8 @@ from toymq_py.model import Start
 from toymq_py.storage import offsets
 from toymq_py.storage.batch import CommitState
 from toymq_py.storage.offsets import OffsetsState
-from toymq_py.storage.space import LOOKED_FOR_S
 from toymq_py.storage.segment import segment_name
+from toymq_py.storage.space import LOOKED_FOR_S
 
 FIRST = segment_name(0)
 

@@ -144,7 +144,7 @@ class Batch:
         self._open_bytes += size
         self._keys += keys
         self._payloads += payloads
-        self._tail = tail
+        self._tail = self._tail or tail
         if attributes is not None:
             self._attributes = list(attributes)
             self._headers = None if headers is None else list(headers)
@@ -178,7 +178,7 @@ class Batch:
         if self._tail and self.rows_next_id == first_id:  # else nobody was subscribed for a part: that is read from disk
             self._add_rows(ts_ns, keys, self._payloads, self._headers)
         self._keys, self._payloads, self._attributes, self._headers = [], [], None, None
-        self._open_bytes = 0
+        self._open_bytes, self._tail = 0, False
 
     def _index_inside(self, first_id: int, size: int, pieces: list[bytes], keys: list[bytes], ts_ns: int) -> None:
         """Entries for a run that is longer than the index's distance."""

@@ -7,7 +7,7 @@ segment's file and touches nothing of the object.
 """
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -310,13 +310,13 @@ def _account(segment: Segment, columns: Columns, base: int, first_id: int) -> No
     index_at = segment.index_positions[-1] + INDEX_INTERVAL_BYTES if segment.index_positions else 0
     keyed = segment.keyed
     counted = 0
-    for row, position in enumerate(columns.positions):
-        if base + position >= index_at:
-            keyed += sum(map(bool, keys[counted:row]))
-            counted = row
-            segment.add_index_entry(first_id + row, base + position, keyed, times[row])
-            index_at = base + position + INDEX_INTERVAL_BYTES
-    segment.keyed = keyed + sum(map(bool, keys[counted:]))
+    while (row := bisect_left(columns.positions, index_at - base, counted)) < len(columns.positions):
+        keyed += row - counted - keys[counted:row].count(b"")
+        counted = row
+        position = base + columns.positions[row]
+        segment.add_index_entry(first_id + row, position, keyed, times[row])
+        index_at = position + INDEX_INTERVAL_BYTES
+    segment.keyed = keyed + len(keys) - counted - keys[counted:].count(b"")
     segment.newest_ts_ns = max(segment.newest_ts_ns, times[-1])
     for row, block in columns.attributes.items():
         account_attributes(segment, first_id + row, keys[row], block)

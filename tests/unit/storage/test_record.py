@@ -13,6 +13,7 @@ from toymq_py.storage.record import (
     CRC_RESIDUE,
     FRAME_OVERHEAD,
     LENGTH_MAX,
+    LENGTH_MIN,
     Columns,
     Stop,
     claimed_extent,
@@ -160,6 +161,47 @@ def test_a_scan_stops_at_what_it_was_asked_for() -> None:
     assert scan(data, 0, 0, max_bytes=40)[1:] == (1, Stop.COUNT)
     assert scan(data, 0, 0, max_bytes=1)[1:] == (1, Stop.COUNT), "never before the first record"
     assert scan(data, 0, 0, max_bytes=len(data))[1:] == (2, Stop.END)
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> bytearray:
+    """Stretches of frames that look alike, a few that do not, perhaps a flipped bit, perhaps a cut."""
+    data, msg_id = bytearray(), 0
+    for _ in range(draw(st.integers(1, 4))):
+        key, payload = draw(st.binary(max_size=3)), draw(st.binary(max_size=5))
+        block = encode_attributes(headers=draw(st.sampled_from([b"", b"", b"h"])))
+        for row in range(draw(st.sampled_from([1, 2, 9, 17, 40, 160]))):
+            data += encode_frame(msg_id, 1000 + row, key, payload, block)
+            msg_id += 1
+    for _ in range(draw(st.integers(0, 2))):
+        data[draw(st.integers(0, len(data) - 1))] ^= 1 << draw(st.integers(0, 7))
+    return data[: draw(st.integers(len(data) // 2, len(data)))] if draw(st.booleans()) else data
+
+
+@given(
+    data=logs(), limit=st.none() | st.integers(1, 200), max_bytes=st.none() | st.integers(1, 9000), with_payloads=st.booleans()
+)
+def test_many_at_a_time_are_what_they_are_one_by_one(
+    data: bytearray, limit: int | None, max_bytes: int | None, with_payloads: bool
+) -> None:
+    def scanned(alike_min: int) -> tuple[object, ...]:
+        columns = Columns()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(record, "ALIKE_MIN", alike_min)
+            found = scan(
+                bytes(data), 0, 0, columns, with_payloads=with_payloads, max_count=limit, max_bytes=max_bytes
+            )
+        return (*found, columns.positions, columns.ts_ns, columns.keys, columns.payloads, columns.attributes)
+
+    assert scanned(record.ALIKE_MIN) == scanned(1 << 30)
+
+
+@given(stride=st.integers(LENGTH_MIN + 4, 90), count=st.integers(1, 40), seed=st.binary(max_size=8))
+def test_the_checksum_of_a_run_depends_on_its_shape_alone(stride: int, count: int, seed: bytes) -> None:
+    size = stride - LENGTH_MIN - 4
+    frames = [encode_frame(i, i * 7, b"", (seed * 90 + bytes(90))[i : i + size]) for i in range(count)]
+    assert record.crc32(b"".join(frames)) == record._run_residue(stride, count)
+    assert {len(frame) for frame in frames} == {stride}
 
 
 def test_rows_become_records() -> None:
