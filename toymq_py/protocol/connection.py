@@ -209,18 +209,11 @@ class ServerConnection:
             topic = self._topics.get(name) or self._learn_topic(name)
             if topic is None:
                 break
-            key, length = tokens[2], tokens[3]
-            if (  # the only one that is here, whole: what a client sends that waits for each answer
-                length.isdigit()
-                and len(length) <= LENGTH_DIGITS_MAX
-                and line_end + 2 + int(length) == end
-                and end <= self._max_payload
-                and data[end - 1] == NEWLINE
-                and (key == NO_KEY or is_key(key))
-            ):
-                commands.append(Publish(topic, [b"" if key == NO_KEY else key], [data[line_end + 1 : end - 1]]))
-                buffer.pos = end
-                return max_count - left + 1
+            taken = self._parse_alike(commands, pos, line_end, tokens, topic, left)
+            if taken:
+                left -= taken
+                pos = buffer.pos
+                continue
             keys: list[bytes] = []
             bodies: list[bytes] = []
             starts: list[int] = []
@@ -246,7 +239,10 @@ class ServerConnection:
                 stride = stop + 1 - pos
                 pos = stop + 1
                 if left and data[stop + stride : pos + stride + 4] == b"\nPUB ":
-                    taken = self._take_alike(pos, stride, tokens, size, left, keys, bodies)
+                    alike_keys, alike_bodies = self._take_alike(pos, stride, tokens, size, left)
+                    taken = len(alike_keys)
+                    keys += alike_keys
+                    bodies += alike_bodies
                     starts.extend(range(pos, pos + taken * stride, stride))
                     left -= taken
                     pos += taken * stride
@@ -271,36 +267,78 @@ class ServerConnection:
         buffer.pos = pos
         return max_count - left
 
-    def _take_alike(
-        self, pos: int, stride: int, tokens: list[bytes], size: int, left: int, keys: list[bytes], bodies: list[bytes]
+    def _parse_alike(
+        self, commands: list[Command], pos: int, line_end: int, tokens: list[bytes], topic: str, left: int
     ) -> int:
-        """PUBs that look like the one before, header and body of the same length: a producer with fixed-width keys sends
-        nothing else. They are taken apart by ``struct`` in one go instead of one by one, which costs a third.
+        """A PUB and those behind it that look like it, or the only one that is here: what nearly every client sends.
+
+        Returns: how many, and ``pos`` of the buffer is behind them; 0 leaves all to the caller.
+        """
+        buffer = self._buffer
+        data = buffer.data
+        end = len(data)
+        length = tokens[3]
+        if not length.isdigit() or len(length) > LENGTH_DIGITS_MAX:
+            return 0
+        size = int(length)
+        stop = line_end + 2 + size
+        if size > self._max_payload or stop > end or data[stop - 1] != NEWLINE:
+            return 0
+        key = tokens[2]
+        if stop == end:
+            if key == NO_KEY:
+                key = b""
+            elif not is_key(key):
+                return 0
+            commands.append(Publish(topic, [key], [data[line_end + 1 : end - 1]]))
+            buffer.pos = end
+            return 1
+        stride = stop - pos
+        if data[stop + stride - 1 : stop + stride] != b"\n" or data[stop : stop + 4] != b"PUB ":
+            return 0
+        keys, bodies = self._take_alike(pos, stride, tokens, size, left)
+        count = len(keys)
+        if count < 2:
+            return 0
+        if key == NO_KEY and keys.count(NO_KEY) == count:
+            keys = [b""] * count
+        elif NO_KEY in keys or self._check_keys(keys) < count:
+            return 0
+        commands.append(Publish(topic, keys, bodies))
+        buffer.pos = pos + count * stride
+        return count
+
+    def _take_alike(
+        self, pos: int, stride: int, tokens: list[bytes], size: int, left: int
+    ) -> tuple[list[bytes], list[bytes]]:
+        """PUBs that look like one with these ``tokens``, header and body of the same length: a producer with fixed-width keys
+        sends nothing else. They are taken apart by ``struct`` in one go instead of one by one, which costs a third.
 
         A key with a space or newline in it comes out here as a bad key, which ends the run before it.
 
-        Returns: how many were added to ``keys`` and ``bodies``.
+        Returns: keys and bodies, unchecked.
         """
         head, tail = b"PUB %b " % tokens[1], b" %b\n" % tokens[3]
         shape = len(head), len(tokens[2]), len(tail), size
         if shape != self._shape:
             self._shape, self._layout = shape, struct.Struct("%ds%ds%ds%dss" % shape)  # noqa: UP031 (a format of formats)
-        layout = self._layout
+        iter_unpack = self._layout.iter_unpack
         view = memoryview(self._buffer.data)
         room = min(left, (len(view) - pos) // stride)
-        total, step = 0, 16
-        while total < room:
-            step = min(step, room - total)
+        keys: list[bytes] = []
+        bodies: list[bytes] = []
+        step = 16
+        while len(keys) < room:
+            step = min(step, room - len(keys))
             part = view[pos : pos + step * stride]
-            heads, alike_keys, tails, alike_bodies, ends = zip(*layout.iter_unpack(part), strict=True)
+            heads, alike_keys, tails, alike_bodies, ends = zip(*iter_unpack(part), strict=True)
             if heads.count(head) != step or tails.count(tail) != step or ends.count(b"\n") != step:
                 break
-            keys.extend(alike_keys)
-            bodies.extend(alike_bodies)
-            total += step
+            keys += alike_keys
+            bodies += alike_bodies
             pos += step * stride
             step *= 8  # what may be done in vain stays in proportion to what was not
-        return total
+        return keys, bodies
 
     def _parse_acks(self, commands: list[Command], max_count: int) -> int:
         """Plain ACKs of one id or one range. Stops at anything else and leaves it to ``_parse_one``.
