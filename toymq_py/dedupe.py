@@ -1,11 +1,11 @@
-"""Which key was published as which id. Pure state, no I/O.
+"""Which key was published as which id, and how far each producer is. Pure state, no I/O.
 
 Contract: delivery.md, "Dedupe". A topic's newest keys in memory, least recently used out first, rebuilt from the log
 at start. An entry may be newer than the committed position: the topic decides what a hit on it waits for.
 """
 
-from collections import deque
-from collections.abc import Sequence
+from collections import OrderedDict, deque
+from collections.abc import Mapping, Sequence
 
 DEFAULT_DEDUPE_KEYS = 65_536
 
@@ -23,7 +23,7 @@ class KeyBudget:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
-        self.tables: dict[DedupeTable, None] = {}
+        self.tables: dict[DedupeTable | ProducerTable, None] = {}
 
     def settle(self) -> None:
         """Free what is over the limit."""
@@ -165,3 +165,95 @@ class DedupeTable:
         newest_first = dict.fromkeys(key for key in reversed(self._order) if not gone or key not in gone)
         self._order = deque(reversed(newest_first))
         self._repeats.clear()
+
+
+Entry = tuple[int, int]
+"""A producer's highest sequence, and the id of its record."""
+
+
+class ProducerTable:
+    """Producer to its highest sequence and that record's id, for the ``capacity`` producers that were used last.
+
+    What is committed and what waits for a commit stand apart. When a batch fails, all behind it fail too, so everything that
+    waits is forgotten at once and what is committed stands. Only what is committed counts towards the capacity; what waits is
+    bounded by what sessions may have in flight.
+    """
+
+    __slots__ = ("_budget", "_committed", "_pending", "capacity")
+
+    def __init__(self, capacity: int, budget: KeyBudget | None = None) -> None:
+        """``capacity`` in producers."""
+        self.capacity = capacity
+        self._budget = budget or KeyBudget(1 << 62)
+        self._committed: OrderedDict[bytes, Entry] = OrderedDict()
+        self._pending: dict[bytes, Entry] = {}
+
+    def __len__(self) -> int:
+        """Producers that count."""
+        return len(self._committed)
+
+    def __bool__(self) -> bool:
+        return bool(self._committed or self._pending)
+
+    def find(self, producer: bytes, first_id: int) -> Entry | None:
+        """Where the producer is, commits that are to come included. One whose record is below ``first_id`` is forgotten."""
+        return self._pending.get(producer) or self.committed(producer, first_id)
+
+    def committed(self, producer: bytes, first_id: int) -> Entry | None:
+        """Where the producer is on stable storage."""
+        entry = self._committed.get(producer)
+        return entry if entry is not None and entry[1] >= first_id else None
+
+    def any_of(self, keys: Sequence[bytes]) -> bool:
+        """Whether a key may name a producer."""
+        return not (self._committed.keys().isdisjoint(keys) and self._pending.keys().isdisjoint(keys))
+
+    def since(self, first_id: int) -> dict[bytes, Entry]:
+        """The committed ones whose record is not below an id."""
+        return {producer: entry for producer, entry in self._committed.items() if entry[1] >= first_id}
+
+    def remember(self, entries: Mapping[bytes, Entry]) -> None:
+        """Enter where producers will be when the batch commits."""
+        self._pending.update(entries)
+
+    def touch(self, producer: bytes) -> None:
+        """A hit: it is the last to be forgotten. Assumes that it is committed."""
+        self._committed.move_to_end(producer)
+
+    def settle(self, entries: Mapping[bytes, Entry]) -> None:
+        """A batch has committed and left its producers there."""
+        committed, pending = self._committed, self._pending
+        before = len(committed)
+        for producer, entry in entries.items():
+            committed[producer] = entry
+            committed.move_to_end(producer)
+            if pending.get(producer) == entry:
+                del pending[producer]
+        self._budget.used += len(committed) - before
+        self.give(len(committed) - self.capacity)
+        if committed:
+            self._budget.tables[self] = None
+            self._budget.settle()
+
+    def fail(self) -> None:
+        """Every batch that was pending is refused."""
+        self._pending.clear()
+
+    def give(self, count: int) -> int:
+        """Forget so many, those that were used longest ago. Returns: how many went."""
+        gone = max(min(count, len(self._committed)), 0)
+        for _ in range(gone):
+            self._committed.popitem(last=False)
+        self._budget.used -= gone
+        return gone
+
+    def resize(self, capacity: int) -> None:
+        """A changed ``dedupe_keys`` setting."""
+        self.capacity = capacity
+        self.give(len(self._committed) - capacity)
+
+    def clear(self) -> None:
+        """Forget everything (topic deleted)."""
+        self.give(len(self._committed))
+        self._budget.tables.pop(self, None)
+        self._pending.clear()

@@ -200,15 +200,25 @@ class Client:
     # -- publishing
 
     def pub(
-        self, topic: str, payload: bytes, *, key: Key | None = None, headers: Mapping[str, str] | None = None
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        key: Key | None = None,
+        headers: Mapping[str, str] | None = None,
+        seq: int | None = None,
     ) -> Receipt:
         """Publish one message and wait until it is on stable storage.
+
+        With ``seq`` the key names a producer that numbers its messages, ascending: what is not above its highest number is a
+        duplicate, and the receipt has the id of the highest.
 
         Raises: RequestError (the broker refused), ConnectionLost (the outcome is unknown: retry with the same key),
             TimeoutError.
         """
         block = b"".join(f"{name}: {value}\n".encode() for name, value in (headers or {}).items())
-        self._send(Publish(topic, [_key(key)], [block + payload], hdr=len(block)))
+        seqs = None if seq is None else [seq]
+        self._send(Publish(topic, [_key(key)], [block + payload], hdr=len(block), seqs=seqs))
         return _receipt(self._reply(f"the OK of a publish to {topic}"))
 
     def pub_many(self, topic: str, items: Iterable[Item], *, window: int = 1024) -> Iterator[Receipt]:

@@ -296,3 +296,14 @@ def test_ids_become_ranges(ids: list[int], ranges: list[tuple[int, int]]) -> Non
 def test_headers_are_read_leniently() -> None:
     block: Any = b"A: b\nno colon\nB:c\nC: d: e\n\xff: x\n"
     assert parse_headers(block) == {"A": "b", "B": "c", "C": "d: e", "\ufffd": "x"}
+
+
+def test_a_producer_that_numbers_its_messages(client: Client) -> None:
+    first = client.pub("numbered", b"a", key="p", seq=1, headers={"n": "1"})
+    second = client.pub("numbered", b"b", key="p", seq=5)
+    again = client.pub("numbered", b"a", key="p", seq=1)
+    assert [(r.msg_id, r.duplicate) for r in (first, second, again)] == [(0, False), (1, False), (1, True)]
+    for key, seq in ((None, 1), ("p", -1), ("p", 2**64)):
+        with pytest.raises(BadArgument):
+            client.pub("numbered", b"", key=key, seq=seq)
+    assert client.offsets("numbered") == (0, 2)

@@ -112,7 +112,21 @@ def retained(data: Path) -> None:
     topic.offsets("offsets.json", OffsetsState(10, 33, {"c": consumer(0, 14, [[16, 29]], [[15, 15, 3]])}, ((20, 29),)))
 
 
-TOPICS: tuple[Callable[[Path], None], ...] = (every_kind, hole, torn, consumers, previous, retained)
+def producers(data: Path) -> None:
+    """Producers beside a plain key, the sealed segment with its sidecar; behind a hole a sequence does not count."""
+    topic = Directory(data, "producers")
+
+    def sequenced(msg_id: int, name: bytes, sequence: int, headers: bytes = b"") -> bytes:
+        return frame(msg_id, b"%b %d" % (name, sequence), name, encode_attributes(headers=headers, sequence=sequence))
+
+    topic.segment(
+        0, sequenced(0, b"p", 0), sequenced(1, b"q", 7, b"a: b\n"), frame(2, b"plain", b"k"), sequenced(3, b"p", 5), sealed=True
+    )
+    damaged = sequenced(5, b"p", 7)
+    topic.segment(4, sequenced(4, b"p", 6), damaged[:-1] + bytes([damaged[-1] ^ 1]), sequenced(6, b"p", 8))
+
+
+TOPICS: tuple[Callable[[Path], None], ...] = (every_kind, hole, torn, consumers, previous, retained, producers)
 
 
 def make(data: Path) -> None:

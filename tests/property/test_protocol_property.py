@@ -85,11 +85,15 @@ def maybe(strategy: st.SearchStrategy[int]) -> st.SearchStrategy[int | None]:
 def publishes(draw: st.DrawFn) -> Publish:
     pairs = draw(st.lists(st.tuples(keys, bodies), min_size=1, max_size=20))
     run = Publish(draw(names), [key for key, _ in pairs], [body for _, body in pairs])
+    if draw(st.booleans()):
+        first = draw(ids)
+        seqs = draw(st.lists(ids, min_size=len(pairs), max_size=len(pairs)) | st.just([first] * len(pairs)))
+        run = replace(run, keys=[draw(keys.filter(bool))] * len(pairs), seqs=seqs)
     if len(pairs) > 1:
         return run
-    options = draw(st.tuples(maybe(ms), maybe(positive_ms), maybe(ids)))
+    options = draw(st.tuples(maybe(ms), maybe(positive_ms)))
     hdr = draw(st.integers(0, len(pairs[0][1])))
-    return replace(run, hdr=hdr, delay_ms=options[0], ttl_ms=options[1], seq=options[2])
+    return replace(run, hdr=hdr, delay_ms=options[0], ttl_ms=options[1])
 
 
 commands: st.SearchStrategy[Command] = st.one_of(
@@ -128,8 +132,24 @@ frames_of_alike = st.builds(
 )
 """PUBs of one shape, as a fast producer sends them; one of them perhaps a byte short."""
 
+frames_of_a_producer = st.builds(
+    lambda topic, width, size, count, broken, number: b"".join(
+        b"PUB %b p %d seq=%b\n%b\n"
+        % (topic, size, number if n == -broken else b"%0*d" % (width, n % 10**width), b"\n" * (size - (n == broken)))
+        for n in range(count)
+    ),
+    st.sampled_from([b"a", b"b", b"../x"]),
+    st.integers(1, 20),
+    st.integers(1, MAX_PAYLOAD + 1),
+    st.integers(1, 150),
+    st.integers(-150, 150),
+    st.sampled_from([b"x", b"", b"-1", b"18446744073709551615", b"18446744073709551616", b"1 hdr=1", b"1\r"]),
+)
+"""The same with sequences; one of them a byte short, or with another one."""
+
 scraps = st.one_of(
     frames_of_alike,
+    frames_of_a_producer,
     commands.map(lambda command: encode_command(command)),
     st.binary(max_size=12),
     st.sampled_from(

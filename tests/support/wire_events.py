@@ -7,14 +7,18 @@ from toymq_py.protocol import Command, Publish, Rejected, ServerConnection
 
 
 def flat(commands: Iterable[Command]) -> list[Any]:
-    """One element a command: runs of PUBs taken apart, refusals as (code, text)."""
+    """One element a command: runs of PUBs taken apart, refusals as (code, text, fatal), and which sequence was refused."""
     events: list[Any] = []
     for command in commands:
         if isinstance(command, Publish):
-            options = (command.hdr, command.delay_ms, command.ttl_ms, command.seq)
-            events += [(command.topic, *pair, *options) for pair in zip(command.keys, command.bodies, strict=True)]
+            options = (command.hdr, command.delay_ms, command.ttl_ms)
+            seqs = command.seqs or [None] * len(command.keys)
+            rows = zip(command.keys, command.bodies, seqs, strict=True)
+            events += [(command.topic, key, body, *options, seq) for key, body, seq in rows]
         elif isinstance(command, Rejected):
             events.append((command.error.code, str(command.error), command.error.fatal))
+            if command.publish is not None:
+                events.append(("refused", *command.publish))
         else:
             events.append(command)
     return events

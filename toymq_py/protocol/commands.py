@@ -34,9 +34,10 @@ class Hello:
 
 @dataclass(slots=True)  # frozen ones take three times as long to make, and there is one a PUB
 class Publish:
-    """A run of consecutive PUBs to one topic. With any option set it is one record.
+    """A run of consecutive PUBs to one topic. With ``hdr``, ``delay_ms`` or ``ttl_ms`` it is one record.
 
-    ``keys[i]`` is b"" for none. The first ``hdr`` bytes of a body are its header block.
+    ``keys[i]`` is b"" for none. The first ``hdr`` bytes of a body are its header block. With ``seqs`` every key names a
+    producer, and ``seqs[i]`` is its sequence.
     """
 
     topic: str
@@ -45,7 +46,7 @@ class Publish:
     hdr: int = 0
     delay_ms: int | None = None
     ttl_ms: int | None = None
-    seq: int | None = None
+    seqs: list[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +194,13 @@ class Quit:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """One command that was refused before it was understood; it takes that command's place in the order."""
+    """One command that was refused before it was understood; it takes that command's place in the order.
+
+    ``publish``: topic, producer and sequence, where it was a PUB that says them.
+    """
 
     error: RequestError
+    publish: tuple[str, bytes, int] | None = None
 
 
 Command = (
@@ -381,6 +386,7 @@ def parse_line(line: bytes) -> Command:
 
 
 PUB_OPTIONS = frozenset(("hdr", "delay", "ttl", "seq"))
+SEQUENCE_MAX = 2**64 - 1
 
 
 def build_publish(topic: str, key: bytes, options: list[str], body_len: int) -> Publish:
@@ -391,7 +397,22 @@ def build_publish(topic: str, key: bytes, options: list[str], body_len: int) -> 
     found = split_options(options, PUB_OPTIONS)
     hdr = _number(found, "hdr", 0, body_len) or 0
     delay_ms, ttl_ms = _ms(found, "delay"), _ms(found, "ttl", 1)
-    return Publish(topic, [key], [], hdr, delay_ms, ttl_ms, _number(found, "seq", 0, 2**64 - 1))
+    seq = _number(found, "seq", 0, SEQUENCE_MAX)
+    if seq is not None and not key:
+        raise BadArgument("with seq the key names a producer, and there is none")
+    return Publish(topic, [key], [], hdr, delay_ms, ttl_ms, None if seq is None else [seq])
+
+
+def refused_publish(tokens: list[bytes]) -> tuple[str, bytes, int] | None:
+    """Topic, producer and sequence of a PUB's header line with something wrong in it; None when it does not say them."""
+    sequences = [token[4:] for token in tokens[4:] if token.startswith(b"seq=")]
+    if len(sequences) != 1 or not is_key(tokens[2]):
+        return None
+    try:
+        sequence = parse_number("seq", sequences[0].decode("latin-1"), 0, SEQUENCE_MAX)
+        return topic_name(tokens[1].decode("latin-1")), tokens[2], sequence
+    except RequestError:
+        return None
 
 
 def _line(verb: str, *args: object, **options: object) -> bytes:
@@ -470,18 +491,26 @@ def _encode_publish(command: Publish) -> bytes:
             (b"hdr", command.hdr or None),
             (b"delay", command.delay_ms),
             (b"ttl", command.ttl_ms),
-            (b"seq", command.seq),
         )
         if value is not None
     )
     if options and len(command.keys) != 1:
-        raise BadArgument("a PUB with options is one record")
+        raise BadArgument("a PUB with hdr, delay or ttl is one record")
     head = b"PUB " + command.topic.encode()
     parts = []
-    for key, body in zip(command.keys, command.bodies, strict=True):
+    for row, (key, body) in enumerate(zip(command.keys, command.bodies, strict=True)):
         if key and not is_key(key):
             raise BadArgument("a key is 1 to 512 bytes of printable ASCII without space, and not -")
-        parts.append(b"%b %b %d%b\n%b\n" % (head, key or NO_KEY, len(body), options, body))
+        sequence = b"" if command.seqs is None else _encode_sequence(key, command.seqs[row])
+        parts.append(b"%b %b %d%b%b\n%b\n" % (head, key or NO_KEY, len(body), options, sequence, body))
     return b"".join(parts)
+
+
+def _encode_sequence(key: bytes, sequence: int) -> bytes:
+    if not key:
+        raise BadArgument("with seq the key names a producer, and there is none")
+    if not 0 <= sequence <= SEQUENCE_MAX:
+        raise BadArgument(f"seq is a whole number from 0 to {SEQUENCE_MAX}")
+    return b" seq=%d" % sequence
 
 

@@ -25,6 +25,7 @@ from toymq_py.protocol.commands import (
     build_publish,
     consumer_name,
     parse_line,
+    refused_publish,
     topic_name,
 )
 from toymq_py.protocol.frames import DRAIN_BYTES_MAX, LINE_BYTES_MAX, NO_KEY, PRINTABLE, is_key
@@ -48,8 +49,8 @@ LINE_COST = 4
 LINE_COST_BYTES = 16
 """It counts one more for each so many bytes: a list of a thousand ids takes as long as a hundred PINGs."""
 LENGTH_DIGITS_MAX = 20
-IDS_DIGITS_FAST = 18
-"""Message ids of so many digits are below 2^64 without looking."""
+IDS_DIGITS_FAST = SEQUENCE_DIGITS_FAST = 18
+"""Message ids and sequences of so many digits are below 2^64 without looking."""
 NEWLINE = 10
 
 
@@ -164,6 +165,7 @@ class ServerConnection:
                 if buffer.pos == len(buffer.data):
                     break
                 left -= self._parse_acks(commands, left)
+                left -= self._parse_sequenced(commands, left)
                 if left <= 0 or buffer.pos == len(buffer.data):
                     break
                 began = buffer.pos
@@ -239,7 +241,8 @@ class ServerConnection:
                 stride = stop + 1 - pos
                 pos = stop + 1
                 if left and data[stop + stride : pos + stride + 4] == b"\nPUB ":
-                    alike_keys, alike_bodies = self._take_alike(pos, stride, tokens, size, left)
+                    head, tail = b"PUB %b " % name, b" %b\n" % length
+                    alike_keys, alike_bodies = self._take_alike(pos, head, len(tokens[2]), tail, size, left)
                     taken = len(alike_keys)
                     keys += alike_keys
                     bodies += alike_bodies
@@ -296,7 +299,8 @@ class ServerConnection:
         stride = stop - pos
         if data[stop + stride - 1 : stop + stride] != b"\n" or data[stop : stop + 4] != b"PUB ":
             return 0
-        keys, bodies = self._take_alike(pos, stride, tokens, size, left)
+        head, tail = b"PUB %b " % tokens[1], b" %b\n" % length
+        keys, bodies = self._take_alike(pos, head, len(key), tail, size, left)
         count = len(keys)
         if count < 2:
             return 0
@@ -308,37 +312,87 @@ class ServerConnection:
         buffer.pos = pos + count * stride
         return count
 
-    def _take_alike(
-        self, pos: int, stride: int, tokens: list[bytes], size: int, left: int
-    ) -> tuple[list[bytes], list[bytes]]:
-        """PUBs that look like one with these ``tokens``, header and body of the same length: a producer with fixed-width keys
-        sends nothing else. They are taken apart by ``struct`` in one go instead of one by one, which costs a third.
+    def _parse_sequenced(self, commands: list[Command], max_count: int) -> int:
+        """Runs of PUBs of one producer whose only option is ``seq``. Stops at anything else and leaves it to ``_parse_one``.
 
-        A key with a space or newline in it comes out here as a bad key, which ends the run before it.
-
-        Returns: keys and bodies, unchecked.
+        Returns: how many.
         """
-        head, tail = b"PUB %b " % tokens[1], b" %b\n" % tokens[3]
-        shape = len(head), len(tokens[2]), len(tail), size
+        buffer = self._buffer
+        data, pos = buffer.data, buffer.pos
+        end = len(data)
+        left = max_count
+        while left > 0 and data[pos : pos + 4] == b"PUB ":
+            line_end = data.find(b"\n", pos, pos + LINE_BYTES_MAX)
+            tokens = data[pos:line_end].split(b" ") if line_end >= 0 else []
+            if len(tokens) != 5 or not tokens[4].startswith(b"seq=") or not is_key(tokens[2]):
+                break
+            topic = self._topics.get(tokens[1]) or self._learn_topic(tokens[1])
+            if topic is None:
+                break
+            opening = b"PUB %b %b " % (tokens[1], tokens[2])
+            bodies: list[bytes] = []
+            seqs: list[int] = []
+            while left > 0 and line_end >= 0 and data.startswith(opening, pos):
+                length, _, digits = data[pos + len(opening) : line_end].partition(b" seq=")
+                if not (length.isdigit() and len(length) <= LENGTH_DIGITS_MAX and int(length) <= self._max_payload):
+                    break
+                if not digits.isdigit() or len(digits) > SEQUENCE_DIGITS_FAST:
+                    break
+                stop = line_end + 1 + int(length)
+                if stop >= end or data[stop] != NEWLINE:
+                    break
+                bodies.append(data[line_end + 1 : stop])
+                seqs.append(int(digits))
+                left -= 1
+                stride = stop + 1 - pos
+                pos = stop + 1
+                if left and data[stop + stride : pos + stride + 4] == b"\nPUB ":
+                    head = b"%b%b seq=" % (opening, length)
+                    numbers, alike_bodies = self._take_alike(pos, head, len(digits), b"\n", int(length), left)
+                    taken = len(numbers)
+                    if taken and not b"".join(numbers).isdigit():  # the run ends before the bad one, refused where it stands
+                        taken = next(row for row, number in enumerate(numbers) if not number.isdigit())
+                    seqs.extend(map(int, numbers[:taken]))
+                    bodies += alike_bodies[:taken]
+                    left -= taken
+                    pos += taken * stride
+                line_end = data.find(b"\n", pos, pos + LINE_BYTES_MAX)
+            if not bodies:
+                break
+            commands.append(Publish(topic, [tokens[2]] * len(bodies), bodies, seqs=seqs))
+        buffer.pos = pos
+        return max_count - left
+
+    def _take_alike(
+        self, pos: int, head: bytes, width: int, tail: bytes, size: int, left: int
+    ) -> tuple[list[bytes], list[bytes]]:
+        """PUBs that look alike, header and body of the same length: a producer with fixed-width keys, or with sequences, sends
+        nothing else. They are taken apart by ``struct`` in one go instead of one by one, which costs a third.
+
+        A key with a space or newline in it comes out here as a bad key, which ends the run before it; so does a sequence.
+
+        Returns: what stands between ``head`` and ``tail``, ``width`` bytes each, unchecked; and the bodies.
+        """
+        shape = len(head), width, len(tail), size
         if shape != self._shape:
             self._shape, self._layout = shape, struct.Struct("%ds%ds%ds%dss" % shape)  # noqa: UP031 (a format of formats)
-        iter_unpack = self._layout.iter_unpack
+        iter_unpack, stride = self._layout.iter_unpack, self._layout.size
         view = memoryview(self._buffer.data)
         room = min(left, (len(view) - pos) // stride)
-        keys: list[bytes] = []
+        values: list[bytes] = []
         bodies: list[bytes] = []
         step = 16
-        while len(keys) < room:
-            step = min(step, room - len(keys))
+        while len(values) < room:
+            step = min(step, room - len(values))
             part = view[pos : pos + step * stride]
-            heads, alike_keys, tails, alike_bodies, ends = zip(*iter_unpack(part), strict=True)
+            heads, alike_values, tails, alike_bodies, ends = zip(*iter_unpack(part), strict=True)
             if heads.count(head) != step or tails.count(tail) != step or ends.count(b"\n") != step:
                 break
-            keys += alike_keys
+            values += alike_values
             bodies += alike_bodies
             pos += step * stride
             step *= 8  # what may be done in vain stays in proportion to what was not
-        return keys, bodies
+        return values, bodies
 
     def _parse_acks(self, commands: list[Command], max_count: int) -> int:
         """Plain ACKs of one id or one range. Stops at anything else and leaves it to ``_parse_one``.
@@ -449,7 +503,7 @@ class ServerConnection:
         if error is None:
             self._state = _State.BODY
             return self._parse_body(commands)
-        commands.append(Rejected(error))
+        commands.append(Rejected(error, refused_publish(tokens)))
         self._state = _State.DRAIN
         self._drain_left = size + 1
         return True

@@ -6,7 +6,7 @@ Applies commands to the broker and queues their replies; never waits. Knows no t
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -61,7 +61,8 @@ from toymq_py.protocol import (
 )
 from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.replies import WAIT_COST_BYTES, Held, Replies, storage_error
-from toymq_py.topic import Appended, Duplicate, Refused, Registration, Topic
+from toymq_py.session.sequences import RefusedSequences
+from toymq_py.topic import Appended, Duplicate, Published, Refused, Registration, Topic
 
 logger = logging.getLogger("toymq_py.session")
 
@@ -77,7 +78,8 @@ TOPICS_PER_TURN = 64
 class Handler:
     """The commands of one session."""
 
-    __slots__ = ("_broker", "_deliveries", "_greeted", "_loop", "_metrics", "_number", "_replies", "_waits", "ended")
+    __slots__ = ("_broker", "_deliveries", "_greeted", "_loop", "_metrics", "_number", "_refused", "_replies", "_waits",
+                 "ended")  # fmt: skip
 
     def __init__(
         self, number: int, broker: Broker, replies: Replies, deliveries: Deliveries, loop: asyncio.AbstractEventLoop
@@ -93,6 +95,7 @@ class Handler:
         self._loop = loop
         self._greeted = False
         self._waits: set[Callable[[], None]] = set()
+        self._refused = RefusedSequences()
 
     def end_waits(self) -> None:
         """An end of the stream, or of the connection, cuts waits short."""
@@ -116,6 +119,8 @@ class Handler:
 
     def _refuse(self, command: Command, error: RequestError) -> None:
         """One ``ERR`` per command, a run of PUBs being many; a fatal one is said once."""
+        if isinstance(command, Publish) and command.seqs is not None:
+            self._refused.refuse(command.topic, command.keys, command.seqs)
         for _ in range(len(command.keys) if isinstance(command, Publish) and not error.fatal else 1):
             self._error(error)
 
@@ -130,6 +135,9 @@ class Handler:
             case Ack():
                 self._ack(command)
             case Rejected():
+                if command.publish is not None:
+                    topic_name, producer, sequence = command.publish
+                    self._refused.refuse(topic_name, [producer], [sequence])
                 self._error(command.error)
             case Ping():
                 self._replies.add(encode_pong())
@@ -195,22 +203,54 @@ class Handler:
     def _publish(self, command: Publish) -> None:
         if self._broker.shutting_down:
             raise ShuttingDown("the broker is shutting down; publish to it again later")
-        if (command.delay_ms, command.ttl_ms, command.seq) != (None, None, None):
-            raise BadArgument("PUB with delay, ttl or seq is not in this version")
+        if (command.delay_ms, command.ttl_ms) != (None, None):
+            raise BadArgument("PUB with delay or ttl is not in this version")
         keys, bodies, headers = command.keys, command.bodies, None
         if command.hdr:
             headers = [body[: command.hdr] for body in bodies]
             bodies = [body[command.hdr :] for body in bodies]
+        topic = self._broker.topic_or_new(command.topic)
+        if command.seqs is None:
+            self._answer(topic.publish(keys, bodies, headers))
+        else:
+            self._publish_sequenced(topic, keys, bodies, headers, command.seqs)
+
+    def _answer(self, outcomes: Sequence[Published]) -> None:
         replies = self._replies
-        for outcome in self._broker.topic_or_new(command.topic).publish(keys, bodies, headers):
+        for outcome in outcomes:
             if type(outcome) is Appended:
                 replies.add_appended(outcome)
             elif type(outcome) is Duplicate:
-                self._metrics.duplicate_total += 1
+                self._metrics.duplicate_total += outcome.count
                 replies.add_duplicate(outcome)
             elif type(outcome) is Refused:
                 for _ in range(outcome.count):
                     self._error(outcome.error)
+
+    def _publish_sequenced(
+        self, topic: Topic, keys: list[bytes], bodies: list[bytes], headers: list[bytes] | None, sequences: list[int]
+    ) -> None:
+        """The topic takes what has no refused one before it, up to the next that it refuses."""
+        refused, name = self._refused, topic.name
+        answers: list[Published] = []
+        at = 0
+        while at < len(keys):
+            stop = refused.admit(name, keys, sequences, at)
+            if stop == at:
+                answers.append(Refused(1, refused.error(name, keys[at])))
+                at += 1
+                continue
+            part = slice(at, stop)
+            outcomes = topic.publish_sequenced(keys[part], bodies[part], headers and headers[part], sequences[part])
+            answers += outcomes
+            for outcome in outcomes:
+                rows = slice(at, at + outcome.count)
+                if outcome.error is not None:
+                    refused.refuse(name, keys[rows], sequences[rows])
+                else:
+                    refused.watch(outcome.commit, name, keys[rows], sequences[rows])
+                at += outcome.count
+        self._answer(answers)
 
     def _subscribe(self, command: Subscribe) -> None:
         if is_pattern(command.topic):

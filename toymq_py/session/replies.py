@@ -97,9 +97,9 @@ class Replies:
         self.held_bytes += REPLY_COST_BYTES * appended.count + appended.size
 
     def add_duplicate(self, duplicate: Duplicate) -> None:
-        """One ``DUP``, due with the commit of what it repeats."""
+        """``DUP``, due with the commit of what it repeats."""
         self._fifo.append(duplicate)
-        self.held_bytes += REPLY_COST_BYTES
+        self.held_bytes += REPLY_COST_BYTES * duplicate.count
         self.due = True
 
     def hold(self, held: Held | None = None) -> Held:
@@ -186,7 +186,7 @@ class Replies:
         if error is not None:
             self._metrics.error_total += count
             return encode_error(error) * count, cost
-        return encode_dup(reply.first_id) if reply.duplicate else encode_ok_run(reply.first_id, count), cost
+        return encode_dup(reply.first_id) * count if reply.duplicate else encode_ok_run(reply.first_id, count), cost
 
     def _make_safely(self, make: Make) -> bytes | None:
         try:

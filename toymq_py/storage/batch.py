@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from toymq_py.errors import RequestError
 from toymq_py.storage.record import encode_run
-from toymq_py.storage.segment import INDEX_INTERVAL_BYTES
+from toymq_py.storage.segment import INDEX_INTERVAL_BYTES, Producers
 
 OPEN_ROWS_MAX = 64
 OPEN_BYTES_MAX = 64 * 1024
@@ -68,6 +68,14 @@ class Appended:
     error: ClassVar[None] = None
 
 
+def producers_of(keys: Sequence[bytes], sequences: Sequence[int], first_id: int) -> Producers:
+    """Where a run leaves its producers. Assumes that the sequences of each ascend."""
+    n = len(keys)
+    if keys.count(keys[0]) == n:
+        return {keys[0]: (sequences[-1], first_id + n - 1)}
+    return dict(zip(keys, zip(sequences, range(first_id, first_id + n), strict=True), strict=True))
+
+
 class Batch:
     """Filled by the committer until a sync thread takes it. ``roll``: it begins a new segment.
 
@@ -77,7 +85,7 @@ class Batch:
 
     __slots__ = ("_attributes", "_headers", "_keys", "_open_bytes", "_payloads", "_tail", "_ts_ns",
                  "attributes", "commit", "first_id", "index", "keyed", "keys", "next_id",
-                 "pieces", "roll", "rows", "rows_next_id", "size")  # fmt: skip
+                 "pieces", "producers", "roll", "rows", "rows_next_id", "size")  # fmt: skip
 
     def __init__(self, first_id: int, *, roll: bool) -> None:
         self.commit = Commit()
@@ -90,13 +98,15 @@ class Batch:
         """What is written, a piece for each run: joined at once, while it is in the cache. Held record by record, a batch took
         three times its bytes, and joining it kept all other threads waiting. Whole after ``close``, as all below."""
         self.keyed = 0
-        """How many records have a key."""
+        """How many records have a plain key."""
         self.keys: list[bytes] = []
         """Those keys."""
         self.index: list[tuple[int, int, int, int]] = []
         """Entries of the sparse index: id, offset in the batch, keyed records before it, time."""
-        self.attributes: list[tuple[int, bytes, bytes]] = []
-        """Id, key and attribute block of records that have one."""
+        self.producers: Producers = {}
+        """Known at once, before ``close``."""
+        self.attributes: list[bytes] = []
+        """Attribute blocks; not those of sequences."""
         self.rows: list[tuple[list[int], list[bytes], list[bytes], list[bytes] | None]] = []
         """Runs for the tail in memory: times, keys, payloads, headers. They stand for the ids from ``first_id`` to
         ``rows_next_id``, without a gap."""
@@ -125,6 +135,7 @@ class Batch:
         size: int,
         *,
         tail: bool,
+        sequences: Sequence[int] | None = None,
     ) -> Appended:
         """Records that follow each other.
 
@@ -132,6 +143,7 @@ class Batch:
             ts_ns: not before that of the last ones. Records of one millisecond may get the time of the first of them.
             size: in bytes, encoded.
             tail: also for the tail in memory.
+            sequences: those in the attributes, when the keys name producers.
         """
         if self._keys and (attributes is not None or ts_ns // 1_000_000 != self._ts_ns // 1_000_000):
             self.close()
@@ -148,13 +160,15 @@ class Batch:
         if attributes is not None:
             self._attributes = list(attributes)
             self._headers = None if headers is None else list(headers)
-            self.close()
+            if sequences is not None:
+                self.producers.update(producers_of(keys, sequences, first_id))
+            self.close(sequenced=sequences is not None)
         elif len(self._keys) >= OPEN_ROWS_MAX or self._open_bytes >= OPEN_BYTES_MAX:
             self.close()
         return Appended(self.commit, first_id, count, size)
 
-    def close(self) -> None:
-        """Encode what is open."""
+    def close(self, *, sequenced: bool = False) -> None:
+        """Encode what is open. ``sequenced``: its keys name producers."""
         keys, attributes, ts_ns = self._keys, self._attributes, self._ts_ns
         count = len(keys)
         if not count:
@@ -162,19 +176,18 @@ class Batch:
         first_id = self.next_id - count
         size = self._open_bytes
         pieces = encode_run(first_id, ts_ns, keys, self._payloads, attributes)
+        plain = [b""] * count if sequenced else keys
         if size > INDEX_INTERVAL_BYTES:
-            self._index_inside(first_id, size, pieces, keys, ts_ns)
+            self._index_inside(first_id, size, pieces, plain, ts_ns)
         else:
             self.index.append((first_id, self.size - size, self.keyed, ts_ns))
         self.pieces.append(b"".join(pieces))
-        keyed = count - keys.count(b"")
+        keyed = count - plain.count(b"")
         self.keyed += keyed
         if keyed:
-            self.keys += keys if keyed == count else filter(None, keys)
-        if attributes is not None:
-            for row, block in enumerate(attributes):
-                if block:
-                    self.attributes.append((first_id + row, keys[row], block))
+            self.keys += plain if keyed == count else filter(None, plain)
+        if attributes is not None and not sequenced:
+            self.attributes += filter(None, attributes)
         if self._tail and self.rows_next_id == first_id:  # else nobody was subscribed for a part: that is read from disk
             self._add_rows(ts_ns, keys, self._payloads, self._headers)
         self._keys, self._payloads, self._attributes, self._headers = [], [], None, None

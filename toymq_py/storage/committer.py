@@ -28,7 +28,7 @@ from toymq_py.storage.fs import File, FileSystem, replace_file, write_all
 from toymq_py.storage.log import Log
 from toymq_py.storage.record import FRAME_OVERHEAD
 from toymq_py.storage.scheduling import Scheduler
-from toymq_py.storage.segment import Segment, account_attributes, segment_name
+from toymq_py.storage.segment import Producers, Segment, account_attributes, segment_name
 from toymq_py.storage.space import SpaceGuard
 
 logger = logging.getLogger("toymq_py.storage")
@@ -92,6 +92,10 @@ class Committer:
         self.closing: RequestError | None = None
         self.on_committed: Callable[[int, int, list[bytes]], None] = lambda first_id, next_id, keys: None
         """(first id, next id, keys) of a batch, before its waiters are told."""
+        self.on_sequences: Callable[[Producers], None] = lambda producers: None
+        """Where a batch left its producers, before ``on_committed``."""
+        self.producers_since: Callable[[int], Producers] = lambda first_id: {}
+        """Asked for the committed producers from an id on, when a segment that begins there is sealed."""
         self.on_failed: Callable[[list[bytes]], None] = lambda keys: None
         """Keys of a batch that did not become durable."""
         self.on_sync: Callable[[float], None] = lambda seconds: None
@@ -122,6 +126,7 @@ class Committer:
         payloads: Sequence[bytes],
         attributes: Sequence[bytes] | None = None,
         headers: Sequence[bytes] | None = None,
+        sequences: Sequence[int] | None = None,
     ) -> list[Appended]:
         """Assign ids, encode, and queue for the next commit. Never blocks.
 
@@ -129,6 +134,7 @@ class Committer:
             keys: b"" for none; same length as ``payloads``.
             attributes: encoded attribute blocks, b"" for none.
             headers: the header blocks again, for the tail in memory.
+            sequences: those in the attributes again, when the keys name producers.
 
         Returns: one entry per commit the run is spread over, in order; two or more only where a segment ends.
 
@@ -147,9 +153,9 @@ class Committer:
         if attributes is not None:
             size += sum(map(len, attributes))
         if self._tail_end + size <= self._segment_bytes and not self._roll_next:
-            appended = [self._take(ts_ns, keys, payloads, attributes, headers, size)]
+            appended = [self._take(ts_ns, keys, payloads, attributes, headers, sequences, size)]
         else:
-            appended = list(self._split(ts_ns, keys, payloads, attributes, headers))
+            appended = list(self._split(ts_ns, keys, payloads, attributes, headers, sequences))
         self._start_soon()
         return appended
 
@@ -160,6 +166,7 @@ class Committer:
         payloads: Sequence[bytes],
         attributes: Sequence[bytes] | None,
         headers: Sequence[bytes] | None,
+        sequences: Sequence[int] | None,
     ) -> Iterator[Appended]:
         """A run that does not fit: what goes to one segment each; between two of them a batch that rolls is opened."""
         start = size = 0
@@ -167,8 +174,9 @@ class Committer:
         def part(stop: int) -> Appended:
             rows = slice(start, stop)
             return self._take(
-                ts_ns, keys[rows], payloads[rows], attributes and attributes[rows], headers and headers[rows], size
-            )
+                ts_ns, keys[rows], payloads[rows], attributes and attributes[rows], headers and headers[rows],
+                sequences and sequences[rows], size,
+            )  # fmt: skip
 
         for row in range(len(keys)):
             frame = FRAME_OVERHEAD + len(keys[row]) + len(payloads[row]) + (len(attributes[row]) if attributes else 0)
@@ -215,11 +223,13 @@ class Committer:
         payloads: Sequence[bytes],
         attributes: Sequence[bytes] | None,
         headers: Sequence[bytes] | None,
+        sequences: Sequence[int] | None,
         size: int,
     ) -> Appended:
         batch = self._pending[-1] if self._pending else self._open_batch(roll=False)
         self._tail_end += size
-        appended = batch.add(ts_ns, keys, payloads, attributes, headers, size, tail=self._log.tail.enabled)
+        tail = self._log.tail.enabled
+        appended = batch.add(ts_ns, keys, payloads, attributes, headers, size, tail=tail, sequences=sequences)
         self.next_id = batch.next_id
         return appended
 
@@ -327,6 +337,8 @@ class Committer:
                 self._arm_sync_timer()
             if self._pending:
                 self._start()
+            if batch.producers:
+                self.on_sequences(batch.producers)
             self.on_committed(batch.first_id, batch.next_id, batch.keys)
             batch.commit.resolve(None)
             self._prepare_next()
@@ -343,8 +355,8 @@ class Committer:
         active = log.segments[-1]
         for msg_id, offset, keyed, ts_ns in batch.index:
             active.add_index_entry(msg_id, active.end + offset, active.keyed + keyed, ts_ns)
-        for msg_id, key, block in batch.attributes:
-            account_attributes(active, msg_id, key, block)
+        for block in batch.attributes:
+            account_attributes(active, block)
         active.end += batch.size
         active.keyed += batch.keyed
         active.next_id = batch.next_id
@@ -402,7 +414,9 @@ class Committer:
         segment.sealed = True
         segment.close()
         fs = self._log.fs
+        segment.producers = self.producers_since(segment.base_id)
         data = segment.sidecar()
+        segment.producers = {}
 
         def job() -> None:
             try:

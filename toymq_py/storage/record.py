@@ -54,6 +54,8 @@ _U64 = struct.Struct("<Q")
 HEADER = struct.Struct("<IQQH")
 """length, msg_id, ts_ns, key_len."""
 _ATTRIBUTE = struct.Struct("<BI")
+_NUMBER = struct.Struct("<BIQ")
+"""An attribute that is a u64: tag, 8, value."""
 
 _PACKERS_MAX = 4096  # random sizes must not grow the cache without end
 _packers: dict[tuple[int, int], struct.Struct] = {}
@@ -142,12 +144,18 @@ def encode_attributes(
         (ATTRIBUTE_EXPIRES_AT, expires_at_ns),
     ):
         if number is not None:
-            parts.append(_ATTRIBUTE.pack(tag, 8) + _U64.pack(number))
+            parts.append(_NUMBER.pack(tag, 8, number))
     if headers:
         parts.append(_ATTRIBUTE.pack(ATTRIBUTE_HEADERS, len(headers)) + headers)
     if sequence is not None:
-        parts.append(_ATTRIBUTE.pack(ATTRIBUTE_SEQUENCE, 8) + _U64.pack(sequence))
+        parts.append(_NUMBER.pack(ATTRIBUTE_SEQUENCE, 8, sequence))
     return b"".join(parts)
+
+
+def encode_sequences(sequences: Sequence[int]) -> list[bytes]:
+    """Attribute blocks that hold a sequence and nothing else."""
+    pack = _NUMBER.pack
+    return [pack(ATTRIBUTE_SEQUENCE, 8, sequence) for sequence in sequences]
 
 
 def parse_attributes(block: bytes) -> dict[int, bytes] | None:
@@ -291,7 +299,7 @@ class Stop(Enum):
 class Columns:
     """What a scan saw of each valid frame, as far as it was asked to look. Appended to by ``scan``."""
 
-    __slots__ = ("attributes", "keys", "payloads", "positions", "ts_ns")
+    __slots__ = ("attributes", "keys", "payloads", "positions", "sequences", "ts_ns")
 
     def __init__(self) -> None:
         self.positions: list[int] = []
@@ -300,6 +308,17 @@ class Columns:
         self.payloads: list[bytes] = []
         self.attributes: dict[int, bytes] = {}
         """Row to raw attribute block, only for rows that have one."""
+        self.sequences: dict[int, int] = {}
+        """Row to sequence, only for rows whose key names a producer."""
+
+    def plain_keys(self) -> list[bytes]:
+        """The keys, b"" where there is none or it names a producer."""
+        if not self.sequences:
+            return self.keys
+        keys = self.keys.copy()
+        for row in self.sequences:
+            keys[row] = b""
+        return keys
 
 
 _unpackers: dict[int, struct.Struct] = {}
@@ -376,10 +395,13 @@ def scan(
             length, found_id, ts_ns, key_len, key, payload_len = unpack(data, pos)
         rest = length - LENGTH_MIN - key_len - payload_len
         if rest:
-            if rest < 0 or parse_attributes(data[stop - 4 - rest : stop - 4]) is None:
+            found = parse_attributes(data[stop - 4 - rest : stop - 4]) if rest > 0 else None
+            if found is None:
                 return pos, msg_id, Stop.INVALID
             if columns is not None:
                 columns.attributes[row] = data[stop - 4 - rest : stop - 4]
+                if key and ATTRIBUTE_SEQUENCE in found:
+                    columns.sequences[row] = int.from_bytes(found[ATTRIBUTE_SEQUENCE], "little")
         if columns is not None:
             columns.positions.append(pos)
             columns.ts_ns.append(ts_ns)

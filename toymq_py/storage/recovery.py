@@ -6,7 +6,7 @@
     4  active segment: scan                                                   _open_active
     5  zeros or the end: clean                                                segment.scan_segment
     6  an invalid frame: torn tail or hole                                    segment.scan_segment, salvage
-    7  the newest keys                                                        _newest_keys
+    7  the newest keys, the producers                                         _newest_keys, join_producers
     8  offsets, or their previous generation; their ids raise the log's       storage.offsets, recover_log
     9  listen                                                                 the server
 
@@ -21,7 +21,16 @@ from toymq_py.errors import DamagedData
 from toymq_py.model import IdRange
 from toymq_py.storage.fs import File, FileSystem, write_all
 from toymq_py.storage.record import Columns, scan
-from toymq_py.storage.segment import WINDOW_BYTES, Damage, Segment, load_sidecar, parse_segment_name, scan_segment
+from toymq_py.storage.segment import (
+    WINDOW_BYTES,
+    Damage,
+    Producers,
+    Segment,
+    join_producers,
+    load_sidecar,
+    parse_segment_name,
+    scan_segment,
+)
 
 logger = logging.getLogger("toymq_py.storage")
 
@@ -42,7 +51,8 @@ class RecoveredLog:
     """Ranges whose whole segment is not there: retention, if every consumer has acked them, otherwise a loss."""
     torn_bytes: int = 0
     keys: list[KeyRun] = field(default_factory=list)
-    """The newest keyed records, in log order."""
+    """The newest keyed records, in log order; not those of producers."""
+    producers: Producers = field(default_factory=dict)
     roll_first: bool = False
 
 
@@ -79,6 +89,8 @@ def recover_log(
         else:
             segment = _open_sealed(fs, path, base_id, names[at + 1], found)
         found.segments.append(segment)
+        join_producers(found.producers, segment.producers)
+        segment.producers = {}
         found.lost.extend((damage.first_id, damage.last_id) for damage in segment.damages)
         found.next_id = segment.next_id
     if found.segments and found.segments[-1].damages and found.next_id > found.segments[-1].base_id:
@@ -95,6 +107,7 @@ def recover_log(
     found.first_id = min(first_id, found.next_id)
     found.lost = [(max(a, found.first_id), b) for a, b in found.lost if b >= found.first_id]
     found.missing = [(max(a, found.first_id), b) for a, b in found.missing if b >= found.first_id]
+    found.producers = {name: entry for name, entry in found.producers.items() if entry[1] >= found.first_id}
     found.keys = _newest_keys(fs, found.segments, active_keys, dedupe_keys)
     return found
 
@@ -155,8 +168,9 @@ def _open_active(
     name = f"{path}/{base_id:020d}.log"
 
     def visit(_position: int, first_id: int, columns: Columns) -> None:
-        if any(columns.keys):
-            keys.append((first_id, columns.keys))
+        plain = columns.plain_keys()
+        if any(plain):
+            keys.append((first_id, plain))
 
     result = scan_segment(fs, name, base_id, visit=visit)
     segment = result.segment
@@ -232,7 +246,7 @@ def _keys_of(fs: FileSystem, segment: Segment, wanted: int) -> list[KeyRun]:
             columns = Columns()
             used, next_id, _ = scan(file.pread(min(window, segment.end - pos), pos), 0, msg_id, columns)
             if used:
-                runs.append((msg_id, columns.keys))
+                runs.append((msg_id, columns.plain_keys()))
                 pos += used
                 msg_id = next_id
                 window = WINDOW_BYTES

@@ -8,7 +8,7 @@ segment's file and touches nothing of the object.
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -19,7 +19,6 @@ from toymq_py.storage import checked_json
 from toymq_py.storage.fs import File, FileSystem, replace_file
 from toymq_py.storage.record import (
     ATTRIBUTE_DELIVER_AT,
-    ATTRIBUTE_SEQUENCE,
     Columns,
     Stop,
     claimed_extent,
@@ -32,6 +31,12 @@ WINDOW_BYTES = 1 << 20
 """Scans read in windows of this size: 8 MiB falls out of the cache (performance.md)."""
 INDEX_INTERVAL_BYTES = 64 * 1024
 """Distance of the sparse index's entries, about: what a read at a random id scans beyond what it wants."""
+PRODUCERS_MAX = 8_192
+"""Of so many producers a topic knows the sequence, those that published last: the sidecar is encoded on the event loop, and so
+many take 10 ms."""
+
+Producers = dict[bytes, tuple[int, int]]
+"""Producer to its highest sequence and that record's id."""
 
 
 def segment_name(base_id: int) -> str:
@@ -67,10 +72,11 @@ class Segment:
     next_id: int = -1
     end: int = 0
     keyed: int = 0
+    """Records with a plain key: one that names a producer is not counted."""
     newest_ts_ns: int = 0
     newest_deliver_at_ns: int = 0
-    producers: dict[bytes, tuple[int, int]] = field(default_factory=dict)
-    """Producer name to (highest sequence, its id)."""
+    producers: Producers = field(default_factory=dict)
+    """Filled by a scan, from a sidecar, and for one: the topic knows its producers, a segment does not keep them."""
     damages: list[Damage] = field(default_factory=list)
     """While there are some, the file is never cut: what stands behind the last record is part of what they were judged by, and
     the next start must come to the same end."""
@@ -178,6 +184,8 @@ def _fill(segment: Segment, found: dict[str, Any]) -> None:
     for name, pair in found["producers"].items():
         seq, msg_id = checked_json.numbers(pair)
         segment.producers[name.encode("latin-1")] = seq, msg_id
+        if not segment.base_id <= msg_id < segment.next_id:
+            raise DamagedData(f"producer {name} in another segment")
     segment.damages = [Damage(*checked_json.numbers(gap)) for gap in found["gaps"]]
     segment.index_ids, segment.index_positions, segment.index_keyed, segment.index_ts_ns = (
         array("Q", checked_json.numbers(column)) for column in found["index"]
@@ -306,7 +314,7 @@ def _account(segment: Segment, columns: Columns, base: int, first_id: int) -> No
     """Bring the segment's totals and its sparse index up to date with a window's records."""
     if not columns.positions:
         return
-    keys, times = columns.keys, columns.ts_ns
+    keys, times = columns.plain_keys(), columns.ts_ns
     index_at = segment.index_positions[-1] + INDEX_INTERVAL_BYTES if segment.index_positions else 0
     keyed = segment.keyed
     counted = 0
@@ -318,19 +326,35 @@ def _account(segment: Segment, columns: Columns, base: int, first_id: int) -> No
         index_at = position + INDEX_INTERVAL_BYTES
     segment.keyed = keyed + len(keys) - counted - keys[counted:].count(b"")
     segment.newest_ts_ns = max(segment.newest_ts_ns, times[-1])
-    for row, block in columns.attributes.items():
-        account_attributes(segment, first_id + row, keys[row], block)
+    for block in columns.attributes.values():
+        account_attributes(segment, block)
+    if columns.sequences and not segment.damages:
+        # Behind a hole a sequence says nothing of the lower ones: those may have been lost with it, unacknowledged. A retry of
+        # them has to be stored, and so does one of this record, since the order of a producer is kept (ADR 0013).
+        join_producers(
+            segment.producers,
+            {columns.keys[row]: (sequence, first_id + row) for row, sequence in columns.sequences.items()},
+        )
 
 
-def account_attributes(segment: Segment, msg_id: int, key: bytes, block: bytes) -> None:
-    """Note what the sidecar must know of a record's attributes."""
+def join_producers(into: Producers, newer: Mapping[bytes, tuple[int, int]]) -> None:
+    """Enter what was found further on in the log; of too many, those go that published longest ago."""
+    for name, entry in newer.items():
+        known = into.get(name)
+        if known is None or entry > known:
+            into[name] = entry
+    if len(into) > 2 * PRODUCERS_MAX:
+        oldest = sorted(into, key=lambda name: into[name][1])[:-PRODUCERS_MAX]
+        for name in oldest:
+            del into[name]
+
+
+def account_attributes(segment: Segment, block: bytes) -> None:
+    """Note what the sidecar must know of a record's attributes, sequences apart."""
     found = parse_attributes(block) or {}
     deliver_at = found.get(ATTRIBUTE_DELIVER_AT)
     if deliver_at is not None:
         segment.newest_deliver_at_ns = max(segment.newest_deliver_at_ns, int.from_bytes(deliver_at, "little"))
-    sequence = found.get(ATTRIBUTE_SEQUENCE)
-    if sequence is not None:
-        segment.producers[key] = (int.from_bytes(sequence, "little"), msg_id)
 
 
 def _all_zero(file: File, pos: int, size: int) -> bool:
