@@ -6,7 +6,6 @@ Contract: storage.md, "Append and group commit"; ADR 0002. Belongs to the event 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar
 
 from toymq_py.errors import RequestError
 from toymq_py.storage.record import encode_run
@@ -64,8 +63,14 @@ class Appended:
     first_id: int
     count: int
     size: int
-    duplicate: ClassVar[bool] = False
-    error: ClassVar[None] = None
+
+    @property
+    def duplicate(self) -> bool:
+        return False
+
+    @property
+    def error(self) -> None:
+        return None
 
 
 def producers_of(keys: Sequence[bytes], sequences: Sequence[int], first_id: int) -> Producers:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from math import inf
 from operator import lt
-from typing import Any, ClassVar
+from typing import Any
 
 from toymq_py.clock import Clock
 from toymq_py.config import BrokerOptions, TopicSettings
@@ -53,8 +53,14 @@ class Duplicate:
     commit: Commit
     first_id: int
     count: int = 1
-    duplicate: ClassVar[bool] = True
-    error: ClassVar[None] = None
+
+    @property
+    def duplicate(self) -> bool:
+        return True
+
+    @property
+    def error(self) -> None:
+        return None
 
 
 @dataclass(slots=True)
@@ -63,9 +69,18 @@ class Refused:
 
     count: int
     error: RequestError
-    commit: ClassVar[Commit] = COMMITTED
-    duplicate: ClassVar[bool] = False
-    first_id: ClassVar[int] = 0
+
+    @property
+    def commit(self) -> Commit:
+        return COMMITTED
+
+    @property
+    def duplicate(self) -> bool:
+        return False
+
+    @property
+    def first_id(self) -> int:
+        return 0
 
 
 Published = Appended | Duplicate | Refused
