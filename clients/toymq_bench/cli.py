@@ -8,13 +8,14 @@ import click
 
 from toymq_bench import backlog, commits, compare, machine
 from toymq_bench import goals as goal_rows
+from toymq_bench import profile as profiles
 from toymq_bench.bench import Bench
 from toymq_bench.broker import allow_descriptors
 from toymq_bench.disk import GROUP, RECORD_OVERHEAD_BYTES
 from toymq_bench.options import POSITIVE, attachable, place, started, timing
 from toymq_bench.peers_command import peers
 from toymq_bench.result import Session
-from toymq_bench.traffic import Plan, Traffic, measure
+from toymq_bench.traffic import Plan, Traffic, held, measure
 from toymq_py.errors import ToymqError
 
 
@@ -225,6 +226,43 @@ def idle(bench: Bench, sessions: int) -> None:
         "idle", {"sessions": sessions}, lambda broker, label: backlog.idle(broker, sessions, label),
         options=("--max-connections", str(sessions + 10)),
     )  # fmt: skip
+
+
+@main.command()
+@click.option("--producers", type=POSITIVE, default=16, show_default=True, help="Connections.")
+@click.option("--consumers", type=click.IntRange(0), default=1, show_default=True, help="Each gets everything and acks it.")
+@click.option("--window", type=POSITIVE, default=256, show_default=True, help="Publishes outstanding on each connection.")
+@SIZE
+@timing
+@attachable
+def lag(bench: Bench, producers: int, consumers: int, window: int, size: int) -> None:
+    """How long the broker's loop is ever held under full load: the round trip of PINGs from another process."""
+    traffic = Traffic(producers, window, size, consumers=consumers)
+    bench.run(
+        "lag", {"producers": producers, "window": window, "consumers": consumers, "size": size},
+        lambda broker, label: held(broker, traffic, bench.plan, label),
+    )  # fmt: skip
+
+
+@main.command()
+@click.option("--producers", type=POSITIVE, default=16, show_default=True, help="Connections.")
+@click.option("--consumers", type=click.IntRange(0), default=0, show_default=True, help="Each gets everything and acks it.")
+@click.option("--window", type=POSITIVE, default=256, show_default=True, help="Publishes outstanding on each connection.")
+@SIZE
+@KEYS
+@timing
+@click.option("--data-dir", "directory", type=click.Path(exists=True, file_okay=False, path_type=Path), default=".",
+              show_default=True, help="A fresh directory is made below it, and removed.")  # fmt: skip
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), default="profile.svg", show_default=True,
+              help="The flame graph.")  # fmt: skip
+def profile(
+    producers: int, consumers: int, window: int, size: int, keyed: bool, seconds: float, warmup_s: float, directory: Path,
+    out: Path,
+) -> None:  # fmt: skip
+    """Where the broker's time goes: a flame graph, and its ten hottest lines in microseconds a message (py-spy)."""
+    traffic = Traffic(producers, window, size, consumers=consumers, keyed=keyed)
+    for line in profiles.run(traffic, Plan(seconds, warmup_s), directory, out):
+        click.echo(line)
 
 
 @main.command()

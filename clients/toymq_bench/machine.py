@@ -4,8 +4,11 @@ import os
 import platform
 import subprocess
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from toymq_py.protocol import ServerConnection
 
 
 def facts(directory: Path) -> dict[str, Any]:
@@ -17,6 +20,7 @@ def facts(directory: Path) -> dict[str, Any]:
         "kernel": platform.release(),
         "file_system": _file_system(directory),
         "python": platform.python_version(),
+        "build": build(),
         "commit": _commit(),
     }
 
@@ -25,8 +29,14 @@ def line(facts: dict[str, Any]) -> str:
     """One line of them."""
     return (
         f"{facts['date']}, {facts['cores']} x {facts['cpu']}, Linux {facts['kernel']}, {facts['file_system']}, "
-        f"Python {facts['python']}, commit {facts['commit'] or 'unknown'}"
+        f"Python {facts['python']} ({facts.get('build', 'as source')}), commit {facts['commit'] or 'unknown'}"
     )
+
+
+def build() -> str:
+    """Which of the optional accelerators the broker beside this interpreter has (``make fast``; ADR 0015)."""
+    compiled = not hasattr(ServerConnection.next_commands, "__code__")
+    return ("compiled" if compiled else "as source") + (", zlib_ng" if find_spec("zlib_ng") else "")
 
 
 def _cpu_model() -> str:

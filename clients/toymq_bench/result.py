@@ -35,6 +35,7 @@ METRICS: dict[str, Metric] = {
     "client_cores": Metric("client cores", more_is_better=None, digits=2),
     **_latencies("publish", "publish"),
     **_latencies("delivery", "delivery"),
+    **_latencies("ping", "PING"),
     "rss_mb": Metric("RSS MB", digits=1),
     "rss_per_million_mb": Metric("RSS MB per million", digits=1),
     "rss_per_session_kb": Metric("RSS kB per session", digits=1),

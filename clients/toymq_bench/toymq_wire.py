@@ -16,7 +16,7 @@ class ToymqProducer:
     def __init__(self, topic: str, number: int, window: int, size: int, *, keyed: bool) -> None:
         """``number`` tells the producers of a topic apart. Raises: ValueError when a payload cannot hold its send time."""
         # Short, since a broker pays for each byte: the send time, the place in the block, the producer.
-        keys = (b"%b%03d%d" % (MARK, i, number) if keyed else b"" for i in range(min(window, BLOCK)))
+        keys = (b"%b%03d%04d" % (MARK, i, number) if keyed else b"" for i in range(min(window, BLOCK)))
         body = payload(size, marked=not keyed and size >= STAMP_BYTES)
         self.template = Template([encode_command(Publish(topic, [key], [body])) for key in keys])
         self._rest = b""

@@ -1,6 +1,9 @@
 """Publishers and consumers on a toymq broker: what of, how many, and what a run of them showed."""
 
+import json
 import secrets
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -100,6 +103,19 @@ def measure(broker: Broker, traffic: Traffic, plan: Plan, label: str) -> dict[st
     if broker.data_dir is None:
         delete(broker, topics)
     return values
+
+
+def held(broker: Broker, traffic: Traffic, plan: Plan, label: str) -> dict[str, float]:
+    """One run, while another process measures how long a PING takes. Raises: BenchError, ValueError, OSError."""
+    seconds = plan.warmup_s + plan.seconds
+    command = [sys.executable, "-m", "toymq_bench.pinger", broker.host, str(broker.port), str(seconds)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as pinger:
+        values = measure(broker, traffic, plan, label)
+        said = pinger.communicate(timeout=60)[0]
+    if pinger.returncode:
+        raise WrongReply("the connection that sent PINGs was lost")
+    counts = {int(us): count for us, count in json.loads(said).items()}
+    return {**values, **summary_ms(counts, "ping")}
 
 
 def timed(load: Load, meter: Meter, plan: Plan, broker_cpu_s: Callable[[], float], label: str) -> dict[str, float]:

@@ -8,8 +8,9 @@ from click.testing import CliRunner, Result
 
 import toymq_client
 from tests.support.broker_process import ROOT, BrokerProcess
-from toymq_bench import commits, goals
+from toymq_bench import commits, goals, profile
 from toymq_bench.cli import main
+from toymq_bench.errors import BenchError
 from toymq_bench.options import Duration
 from toymq_bench.result import Session
 from toymq_bench.traffic import Traffic
@@ -106,6 +107,7 @@ def test_a_broker_of_its_own_has_the_disk_limit_beside_it_and_is_removed(tmp_pat
         (["redelivery", "--messages", "300"], "redeliveries/s"),
         (["depth", "--messages", "60", "--cycles", "18"], "deep / shallow"),
         (["idle", "--sessions", "20"], "RSS kB per session"),
+        (["lag", "--producers", "2", *SHORT], "PING p99 ms"),
     ],
 )
 def test_scenarios_of_a_running_broker(arguments: list[str], shown: str, attach: list[str], broker: BrokerProcess) -> None:
@@ -125,6 +127,24 @@ def test_scenarios_that_need_a_broker_of_their_own(arguments: list[str], shown: 
     assert done.exit_code == 0, done.output
     assert shown in done.output
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_profile_names_the_hottest_lines() -> None:
+    raw = "main;loop;parse (a.py:1) 30\nmain;loop;encode (b.py:2) 10\nmain;other;parse (a.py:1) 10\n"
+    found = list(profile.lines(raw, messages=1000, seconds=0.25))
+    assert [line.split() for line in found[:3]] == [
+        ["line", "us/message"],
+        ["parse", "(a.py:1)", "100.00"],  # 40 of 400 samples a second are 0.1 s, of a thousand messages
+        ["encode", "(b.py:2)", "25.00"],
+    ]
+    assert found[3] == "all Python: 125.00 us a message, 50% of the time"
+
+
+def test_without_py_spy_a_profile_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(profile.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BenchError, match=r"toymq_py\[profile\]"):
+        profile.pyspy()
 
 
 def test_goals_measure_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ def test_a_session_comes_back_from_its_file(tmp_path: Path) -> None:
 
 
 def test_the_facts_are_told_and_name_no_host() -> None:
-    assert FACTS.keys() == {"date", "cpu", "cores", "kernel", "file_system", "python", "commit"}
+    assert FACTS.keys() == {"date", "cpu", "cores", "kernel", "file_system", "python", "build", "commit"}
     assert FACTS["file_system"] != "unknown"
 
 
