@@ -31,18 +31,22 @@ from typing import ClassVar
 
 
 class ToymqError(Exception):
-    """Base of every deliberate error. ``retryable``: the same call may succeed later without a change."""
+    """Base of every deliberate error.
 
+    ``code`` is stable: one word for programs, where the text is for people. ``retryable``: the same call may succeed later
+    without a change.
+    """
+
+    code: str = "INTERNAL"
     retryable: ClassVar[bool] = False
 
 
 class RequestError(ToymqError):
     """An error that travels as ``ERR <code> <text>``.
 
-    ``code`` is stable and part of the contract, the text is for people. ``fatal``: the session ends after the reply.
+    ``code`` is part of the wire's contract. ``fatal``: the session ends after the reply.
     """
 
-    code: ClassVar[str] = "INTERNAL"
     fatal: bool = False
 
 
@@ -186,13 +190,19 @@ class InternalError(RequestError):
 class LocalError(ToymqError):
     """Trouble on this side of the wire."""
 
+    code = "LOCAL"
+
 
 class ConfigError(LocalError):
     """An option or setting that makes no sense; the text names it and what would be right."""
 
+    code = "CONFIG"
+
 
 class DirectoryLocked(LocalError):
     """Another process owns the data directory. ``pid`` is None when the lock file does not say."""
+
+    code = "DIRECTORY_LOCKED"
 
     def __init__(self, path: str, pid: int | None) -> None:
         owner = f"process {pid}" if pid is not None else "another process"
@@ -204,23 +214,32 @@ class DirectoryLocked(LocalError):
 class DataDirectoryError(LocalError):
     """The data directory cannot be used: missing parent, not a directory, read-only."""
 
+    code = "DATA_DIRECTORY"
+
 
 class DamagedData(LocalError):
     """Bytes on disk that fail their checks."""
+
+    code = "DAMAGED_DATA"
 
 
 class ProtocolViolation(LocalError):
     """The other end sent something the protocol does not know."""
 
+    code = "PROTOCOL_VIOLATION"
+
 
 class ConnectionLost(LocalError):
     """The connection ended while replies were still due."""
 
+    code = "CONNECTION_LOST"
     retryable = True
 
 
 class CommandFailed(LocalError):
     """The broker answered with an error code that this version does not know."""
+
+    code = "COMMAND_FAILED"
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(f"{code} {text}")

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import toymq_client
+from toymq_client import sync
 from toymq_bench import process
 from toymq_bench.errors import BenchError
 from toymq_chaos.supervisor import find_toymq
@@ -48,9 +48,9 @@ class Broker:
     def connect(self) -> socket.socket:
         return connect(self.host, self.port)
 
-    def client(self) -> toymq_client.Client:
+    def client(self) -> sync.Client:
         """For all that is not measured."""
-        return toymq_client.connect(f"toymq://{self.host}:{self.port}", timeout_s=60)
+        return sync.connect(f"toymq://{self.host}:{self.port}", timeout_s=60)
 
     def stats(self) -> dict[str, Any]:
         with self.client() as client:

@@ -4,7 +4,7 @@ import re
 
 from toymq_bench.errors import WrongReply
 from toymq_bench.frames import Chunk
-from toymq_client.blocking import RANGES_PER_LINE, to_ranges
+from toymq_client.message import lines_of, to_ranges
 from toymq_py.model import IdRange
 from toymq_py.protocol import Ack, Nack, encode_command
 
@@ -39,9 +39,7 @@ class RedeliveryConsumer:
         self._unparsed = data[end:]
         lines = []
         for ids, answer in ((given_back, self._nack), (acked, self._ack)):
-            ranges = to_ranges(ids)
-            for start in range(0, len(ranges), RANGES_PER_LINE):
-                lines.append(answer(tuple(ranges[start : start + RANGES_PER_LINE])))
+            lines += [answer(line) for line in lines_of(to_ranges(ids))]
         return Chunk(stamps, b"".join(lines))
 
     def _nack(self, ids: tuple[IdRange, ...]) -> bytes:

@@ -1,5 +1,6 @@
-"""``toymq://[token@]host[:port]`` (protocol.md)."""
+"""``toymq://[token@]host[:port]``, and ``toymqs://`` over TLS (protocol.md)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
@@ -14,6 +15,7 @@ class Address:
     host: str
     port: int
     token: str | None = field(default=None, repr=False)
+    tls: bool = False
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -26,7 +28,16 @@ def parse_url(url: str) -> Address:
         port = parts.port
     except ValueError as error:
         raise ConfigError(f"a broker's URL is toymq://host:port: {error}") from None
-    if parts.scheme != "toymq" or not parts.hostname or parts.path.strip("/") or parts.query:
-        raise ConfigError("a broker's URL is toymq://[token@]host[:port]")
+    known = parts.scheme in ("toymq", "toymqs")
+    if not known or not parts.hostname or parts.path.strip("/") or parts.query or parts.fragment or parts.password is not None:
+        raise ConfigError("a broker's URL is toymq://[token@]host[:port], or toymqs:// for TLS")
     token = unquote(parts.username) if parts.username else None
-    return Address(parts.hostname, port if port is not None else DEFAULT_PORT, token)
+    return Address(parts.hostname, port if port is not None else DEFAULT_PORT, token, parts.scheme == "toymqs")
+
+
+def parse_urls(urls: str | Sequence[str]) -> tuple[Address, ...]:
+    """One URL or several, which are tried in turn. Raises: ConfigError."""
+    addresses = tuple(map(parse_url, [urls] if isinstance(urls, str) else urls))
+    if not addresses:
+        raise ConfigError("a client needs at least one URL")
+    return addresses

@@ -6,8 +6,9 @@ from collections.abc import Callable
 import click
 
 import toymq_client
+from toymq_client import sync
 from toymq_client.url import DEFAULT_URL, parse_url
-from toymq_py.errors import ConfigError, ProtocolViolation, ToymqError
+from toymq_py.errors import ConfigError, ProtocolViolation, RequestError, ToymqError
 from toymqctl.ping import ping
 from toymqctl.pub import pub
 from toymqctl.sub import sub
@@ -16,22 +17,17 @@ from toymqctl.topics import topics
 
 def explain(url: str, error: Exception) -> str:
     """One line that says what is wrong and, where we know, what to do."""
-    if isinstance(error, ConnectionRefusedError):
+    if isinstance(error, toymq_client.ConnectFailed) and isinstance(error.__cause__, ConnectionRefusedError):
         return f"no broker at {parse_url(url)}: start one with `make run` or `toymq serve`, or name another with --url"
     if isinstance(error, ProtocolViolation):
         return f"{error}; is {parse_url(url)} the broker's TCP port?"
     if isinstance(error, toymq_client.SubscriptionEnded):
         reasons = {
             "TAKEN_OVER": "another session subscribed as the same consumer; choose another --consumer to have both",
-            "SHUTTING_DOWN": "the broker is shutting down",
             "DELETED": "the topic or the consumer was deleted",
-            "SEEK": "the consumer was moved by SEEK",
         }
         return f"{error} ({reasons.get(error.code, 'see the broker')})"
-    if isinstance(error, OSError) and not isinstance(error, TimeoutError):
-        return f"{parse_url(url)}: {error.strerror or error}"
-    code = getattr(error, "code", None)
-    return f"{code}: {error}" if code else str(error)
+    return f"{error.code}: {error}" if isinstance(error, RequestError) else str(error)
 
 
 class _OneLineErrors(click.Group):
@@ -66,13 +62,13 @@ def main(ctx: click.Context, url: str) -> None:
     """
     parse_url(url)
 
-    def connect() -> toymq_client.Client:
-        return toymq_client.connect(url)
+    def connect() -> sync.Client:
+        return sync.connect(url)
 
     ctx.obj = connect
 
 
-Connect = Callable[[], toymq_client.Client]
+Connect = Callable[[], sync.Client]
 
 for command in (pub, sub, topics, ping):
     main.add_command(command)

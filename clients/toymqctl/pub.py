@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-import toymq_client
+from toymq_client import sync
 
 
 def lines_of(stream: Iterable[bytes]) -> Iterator[bytes]:
@@ -22,7 +22,7 @@ def lines_of(stream: Iterable[bytes]) -> Iterator[bytes]:
 @click.option("--file", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Publish its lines.")
 @click.pass_obj
 def pub(
-    connect: Callable[[], toymq_client.Client], topic: str, payloads: tuple[str, ...], key: str | None, path: Path | None
+    connect: Callable[[], sync.Client], topic: str, payloads: tuple[str, ...], key: str | None, path: Path | None
 ) -> None:
     """Publish to TOPIC: each PAYLOAD, or every line of --file or of stdin.
 
@@ -54,7 +54,7 @@ def pub(
                 _publish(client, topic, sys.stdin.buffer, None)
 
 
-def _publish(client: toymq_client.Client, topic: str, stream: Iterable[bytes], size: int | None) -> None:
+def _publish(client: sync.Client, topic: str, stream: Iterable[bytes], size: int | None) -> None:
     count = 0
     with click.progressbar(length=size or 0, label=f"publishing to {topic}", file=sys.stderr, hidden=size is None) as bar:
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import click
 
-import toymq_client
+from toymq_client import RequestTimeout, sync
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)?\Z", re.ASCII)
 _UNITS_S = {"ms": 0.001, None: 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -26,7 +26,7 @@ class Seconds(click.ParamType[float]):
         return float(match[1]) * _UNITS_S[match[2]]
 
 
-def format_message(message: toymq_client.Message, form: str) -> bytes:
+def format_message(message: sync.Message, form: str) -> bytes:
     """One line, with its newline."""
     if form == "raw":
         return message.payload + b"\n"
@@ -57,7 +57,7 @@ def format_message(message: toymq_client.Message, form: str) -> bytes:
 @click.option("--format", "form", type=click.Choice(["text", "json", "raw"]), default="text", show_default=True)
 @click.pass_obj
 def sub(
-    connect: Callable[[], toymq_client.Client],
+    connect: Callable[[], sync.Client],
     topic: str,
     consumer: str,
     no_ack: bool,
@@ -79,8 +79,9 @@ def sub(
         window = min(window, max_count) if max_count is not None else window
         subscription = client.sub(topic, consumer, window=window, start=start)
         while max_count is None or count < max_count:
-            message = subscription.next_message(timeout_s)
-            if message is None:
+            try:
+                message = subscription.next(timeout_s)
+            except RequestTimeout:
                 return
             out.write(format_message(message, form))
             out.flush()

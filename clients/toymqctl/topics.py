@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-import toymq_client
+from toymq_client import sync
 
 _COLUMNS = ("topic", "messages", "bytes", "consumers", "ready", "inflight", "state")
 
@@ -32,7 +32,7 @@ def row_of(topic: dict[str, Any]) -> tuple[str, ...]:
 @click.argument("pattern", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Everything the broker tells, a JSON object a line.")
 @click.pass_obj
-def topics(connect: Callable[[], toymq_client.Client], pattern: str | None, as_json: bool) -> None:
+def topics(connect: Callable[[], sync.Client], pattern: str | None, as_json: bool) -> None:
     """List topics: what is stored, who reads, what waits.
 
     `ready` and `inflight` are sums over the consumers. PATTERN: `orders.*`, `events.>`.

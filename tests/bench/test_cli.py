@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-import toymq_client
+from toymq_client import sync
 from tests.support.broker_process import ROOT, BrokerProcess
 from toymq_bench import commits, goals, profile
 from toymq_bench.cli import main
@@ -79,7 +79,7 @@ def test_publishing_shows_rate_latency_and_cost(attach: list[str], broker: Broke
     (result,) = Session.load(kept).results
     assert result.parameters == {"producers": 2, "window": 8, "topics": 2, "size": 256}
     assert result.runs[0]["publishes_per_s"] > 0
-    with toymq_client.connect(f"toymq://127.0.0.1:{broker.port}") as client:
+    with sync.connect(f"toymq://127.0.0.1:{broker.port}") as client:
         assert client.topics() == [], "it cleans up"
 
 
@@ -114,7 +114,7 @@ def test_scenarios_of_a_running_broker(arguments: list[str], shown: str, attach:
     done = bench(*arguments, *attach)
     assert done.exit_code == 0, done.output
     assert shown in done.output
-    with toymq_client.connect(f"toymq://127.0.0.1:{broker.port}") as client:
+    with sync.connect(f"toymq://127.0.0.1:{broker.port}") as client:
         assert client.topics() == [], "it cleans up"
 
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-import toymq_client
+from toymq_client import sync
 from tests.support.broker_process import BrokerProcess, Wire, run
 from toymq_py.storage.dump import dump_topic
 from toymq_py.storage.fs import RealFileSystem
@@ -49,7 +49,7 @@ def test_a_zeroed_page_costs_its_own_messages(tmp_path: Path) -> None:
         assert f"records {min(hit)} to {max(hit)} are lost" in said.stdout
 
         broker.start()
-        with toymq_client.connect(f"toymq://127.0.0.1:{broker.port}") as client:
+        with sync.connect(f"toymq://127.0.0.1:{broker.port}") as client:
             assert client.describe("t")["state"] == "degraded"
             (found,) = client.stats()["topics"]
             assert (found["state"], found["lost"]) == ("degraded", len(hit))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import toymq_client
+from toymq_client import sync
 from tests.support.broker_process import COMMAND, BrokerProcess, environment
 from tests.support.in_process import AsyncWire, serving
 from tests.support.sim_disk import SimDisk
@@ -214,11 +214,11 @@ def test_sigterm_at_the_moment_of_a_connect(tmp_path: Path) -> None:
 
 @pytest.fixture
 def client(tmp_path: Path):  # type: ignore[no-untyped-def]
-    with BrokerProcess(tmp_path / "d") as broker, toymq_client.connect(f"127.0.0.1:{broker.port}") as connected:
+    with BrokerProcess(tmp_path / "d") as broker, sync.connect(f"127.0.0.1:{broker.port}") as connected:
         yield connected
 
 
-def test_answers_that_nobody_waits_for_any_more_are_nobody_elses(client: toymq_client.Client) -> None:
+def test_answers_that_nobody_waits_for_any_more_are_nobody_elses(client: sync.Client) -> None:
     for receipt in client.pub_many("t", [b"x"] * 100):
         assert receipt.msg_id == 0
         break
@@ -230,12 +230,11 @@ def test_answers_that_nobody_waits_for_any_more_are_nobody_elses(client: toymq_c
         client.describe("nothing")
 
 
-def test_acks_of_every_other_message_fit_into_lines(client: toymq_client.Client) -> None:
+def test_acks_of_every_other_message_fit_into_lines(client: sync.Client) -> None:
     list(client.pub_many("t", [b"x"] * 6000))
     with client.sub("t", "c", window=6000) as subscription:
         for _ in range(6000):
-            message = subscription.next_message(10)
-            assert message is not None
+            message = subscription.next(10)
             if message.id % 2:
                 message.ack()
     assert client.describe("t")["consumers"][0]["backlog"] == 3000

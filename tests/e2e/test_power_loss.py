@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import toymq_client
+from toymq_client import sync
 from tests.support.broker_process import BrokerProcess, Wire
 from tests.support.fuse_disk import FuseDisk
 from tests.support.requirements import require
@@ -68,7 +68,7 @@ class Ledger:
     def lost(self, broker: BrokerProcess) -> list[int]:
         """Promises that were not kept: ids of messages that are gone or changed, or came again."""
         found: dict[int, tuple[bytes, bytes]] = {}
-        with toymq_client.connect(f"toymq://127.0.0.1:{broker.port}") as client:
+        with sync.connect(f"toymq://127.0.0.1:{broker.port}") as client:
             if not client.topics():
                 return sorted(self.published)
             at, end = client.offsets("t")

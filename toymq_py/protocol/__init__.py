@@ -28,6 +28,9 @@ from toymq_py.protocol.commands import (
     Touch,
     Unsubscribe,
     encode_command,
+    publish_head,
+    publish_key,
+    publish_options,
 )
 from toymq_py.protocol.connection import ClientConnection, ServerConnection
 from toymq_py.protocol.replies import (
@@ -61,5 +64,5 @@ __all__ = [
     "OkReply", "Pause", "Ping", "PongReply", "Publish", "Pull", "Purge", "Quit", "Redrive", "Rejected", "Reply", "Resume",
     "Seek", "ServerConnection", "Stats", "Subscribe", "Topics", "Touch", "Unsubscribe", "encode_batch_header",
     "encode_closed", "encode_command", "encode_dup", "encode_error", "encode_hello", "encode_json", "encode_messages",
-    "encode_offsets", "encode_ok", "encode_ok_run", "encode_pong",
+    "encode_offsets", "encode_ok", "encode_ok_run", "encode_pong", "publish_head", "publish_key", "publish_options",
 ]  # fmt: skip

@@ -484,25 +484,14 @@ def _encode(command: Command) -> bytes:
 
 
 def _encode_publish(command: Publish) -> bytes:
-    topic_name(command.topic)
-    options = b"".join(
-        b" %b=%d" % (name, value)
-        for name, value in (
-            (b"hdr", command.hdr or None),
-            (b"delay", command.delay_ms),
-            (b"ttl", command.ttl_ms),
-        )
-        if value is not None
-    )
+    options = publish_options(command.hdr, command.delay_ms, command.ttl_ms)
     if options and len(command.keys) != 1:
         raise BadArgument("a PUB with hdr, delay or ttl is one record")
-    head = b"PUB " + command.topic.encode()
+    head = publish_head(command.topic)
     parts = []
     for row, (key, body) in enumerate(zip(command.keys, command.bodies, strict=True)):
-        if key and not is_key(key):
-            raise BadArgument("a key is 1 to 512 bytes of printable ASCII without space, and not -")
         sequence = b"" if command.seqs is None else _encode_sequence(key, command.seqs[row])
-        parts.append(b"%b %b %d%b%b\n%b\n" % (head, key or NO_KEY, len(body), options, sequence, body))
+        parts.append(b"%b%b %d%b%b\n%b\n" % (head, publish_key(key), len(body), options, sequence, body))
     return b"".join(parts)
 
 
@@ -514,3 +503,21 @@ def _encode_sequence(key: bytes, sequence: int) -> bytes:
     return b" seq=%d" % sequence
 
 
+def publish_head(topic: str) -> bytes:
+    """What every PUB to the topic begins with. Raises: BadName."""
+    return b"PUB %b " % topic_name(topic).encode()
+
+
+def publish_key(key: bytes) -> bytes:
+    """The key's token; b"" is none. Raises: BadArgument."""
+    if not key:
+        return NO_KEY
+    if not is_key(key):
+        raise BadArgument("a key is 1 to 512 bytes of printable ASCII without space, and not -")
+    return key
+
+
+def publish_options(hdr: int = 0, delay_ms: int | None = None, ttl_ms: int | None = None) -> bytes:
+    """The options of a PUB but ``seq``, each with a space before it; b"" when none is given."""
+    options = ((b"hdr", hdr or None), (b"delay", delay_ms), (b"ttl", ttl_ms))
+    return b"".join(b" %b=%d" % (name, value) for name, value in options if value is not None)

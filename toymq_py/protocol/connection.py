@@ -4,6 +4,7 @@ Contract: protocol.md, "Framing" and "Errors". Any split of a byte stream gives 
 length before the length is checked, and what arrives a byte at a time costs linear time.
 """
 
+import re
 import struct
 from enum import Enum
 
@@ -52,6 +53,7 @@ LENGTH_DIGITS_MAX = 20
 IDS_DIGITS_FAST = SEQUENCE_DIGITS_FAST = 18
 """Message ids and sequences of so many digits are below 2^64 without looking."""
 NEWLINE = 10
+_OKS = re.compile(rb"(?:OK \d{1,20}\n)+")
 
 
 class _State(Enum):
@@ -562,6 +564,7 @@ class ClientConnection:
 
     def __init__(self) -> None:
         self._buffer = _Buffer()
+        self._topic = b"", ""  # of the last delivery, and as text
         self._head: list[bytes] = []  # of the frame whose body comes next
         self._body_len = -1
 
@@ -579,6 +582,7 @@ class ClientConnection:
         Raises: ProtocolViolation: the other end is no toymq broker of this version.
         """
         replies: list[Reply] = []
+        add = replies.append
         buffer = self._buffer
         while True:
             if self._body_len < 0:
@@ -588,11 +592,19 @@ class ClientConnection:
                     if len(data) - buffer.pos >= LINE_BYTES_MAX:
                         raise ProtocolViolation("the broker sent a line that never ends")
                     return replies
+                oks = _OKS.match(data, buffer.pos)
+                if oks is not None:  # as _line, for what comes in runs
+                    buffer.pos = oks.end()
+                    replies.extend([OkReply(int(value)) for value in oks[0][3:-1].split(b"\nOK ")])
+                    continue
                 line = data[buffer.pos : at]
                 buffer.pos = at + 1
+                if line[:4] == b"MSG " and (push := self._message(line)) is not None:
+                    add(push)
+                    continue
                 reply = self._line(line)
                 if reply is not None:
-                    replies.append(reply)
+                    add(reply)
                 continue
             stop = buffer.pos + self._body_len
             if stop >= len(buffer.data):
@@ -600,9 +612,27 @@ class ClientConnection:
                 return replies
             if buffer.data[stop] != NEWLINE:
                 raise ProtocolViolation("the broker sent a body without its newline")
-            replies.append(self._with_body(buffer.data[buffer.pos : stop]))
+            add(self._with_body(buffer.data[buffer.pos : stop]))
             buffer.pos = stop + 1
             self._body_len = -1
+
+    def _message(self, line: bytes) -> MessagePush | None:
+        """A delivery without headers whose body is here: as ``_line`` and ``_with_body``, which take the others."""
+        tokens = line.split(b" ")
+        if len(tokens) != 7:
+            return None
+        _, topic, msg_id, attempt, ts_ns, key, length = tokens
+        if not (length.isdigit() and msg_id.isdigit() and attempt.isdigit() and ts_ns.isdigit()):
+            return None
+        buffer = self._buffer
+        stop = buffer.pos + int(length)
+        if stop >= len(buffer.data) or buffer.data[stop] != NEWLINE or not topic.isascii():
+            return None
+        if topic != self._topic[0]:
+            self._topic = topic, topic.decode("ascii")
+        body = buffer.data[buffer.pos : stop]
+        buffer.pos = stop + 1
+        return MessagePush(self._topic[1], int(msg_id), int(attempt), int(ts_ns), b"" if key == NO_KEY else key, b"", body)
 
     def _line(self, line: bytes) -> Reply | None:
         """A reply without body, or None when a body follows."""

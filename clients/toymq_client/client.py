@@ -1,0 +1,490 @@
+"""The asyncio client."""
+
+import asyncio
+import logging
+import ssl as ssl_module
+from collections import deque
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping, Sequence
+from random import Random
+from types import TracebackType
+from typing import Any, TypeVar
+
+from toymq_client import requests
+from toymq_client.errors import ClientClosed
+from toymq_client.feed import Feed, FeedState
+from toymq_client.link import Link, closed
+from toymq_client.message import Item, Key, Receipt, Settings, chunks, format_headers, key_bytes, to_ms, too_large
+from toymq_client.options import Connected, Disconnected, Event, InjectHeaders, OnEvent, Options
+from toymq_client.publishing import Batch
+from toymq_client.slots import CallSlot
+from toymq_client.subscription import Message, Subscription
+from toymq_client.url import DEFAULT_URL, Address, parse_urls
+from toymq_py.errors import AlreadySubscribed, BadArgument, ToymqError
+from toymq_py.model import PAYLOAD_BYTES_LIMIT, IdRange, Start
+from toymq_py.protocol import BatchReply, OkReply, Pause, Resume, Subscribe, encode_command, publish_options
+from toymq_py.protocol.commands import Mode
+
+logger = logging.getLogger("toymq_client")
+
+T = TypeVar("T")
+BATCH_MAX = 256
+"""Messages of ``pub_many`` that share one wake-up of the caller."""
+DEFAULT_VISIBILITY_S = 30.0
+"""What auto-extend takes when the subscription names none (delivery.md)."""
+DRAIN_S = 5.0
+"""How long leaving ``async with connect(...)`` waits for handlers and answers."""
+
+
+class Client:
+    """A connection to a broker that comes back by itself; made by ``connect``.
+
+    Belongs to one event loop. Every call may be cancelled at any await: the connection stays usable, and a reply that comes later
+    is given to nobody else. A request that is under way when the connection is lost is said again when that is safe, otherwise it
+    raises ConnectionLost. What takes longer than ``timeout_s`` raises RequestTimeout, a builtin TimeoutError.
+    """
+
+    def __init__(self, options: Options) -> None:
+        """Not connected; see ``connect``."""
+        self._options = options
+        self._main: Link | None = None
+        self._links: list[Link] = []
+        self._waiting_link: Link | None = None
+        self._subscriptions: list[Subscription] = []
+        self._down: set[Link] = set()
+        self._closed = False
+
+    async def open(self) -> "Client":
+        """Connect. Raises: ConnectFailed, RequestError (the token is not accepted), ProtocolViolation, ClientClosed."""
+        if self._closed:
+            raise ClientClosed("this client is closed")
+        if self._main is None:
+            self._main = self._new_link()
+            try:
+                await self._main.open()
+            except BaseException:
+                self._main.abort()
+                self._closed = True
+                raise
+        return self
+
+    def __await__(self) -> Generator[object, None, "Client"]:
+        return self.open().__await__()
+
+    async def __aenter__(self) -> "Client":
+        return await self.open()
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            await self.drain(DRAIN_S)
+        await self.close()
+
+    @property
+    def connected(self) -> bool:
+        """There is a connection now, and the broker greeted us."""
+        return self._main is not None and self._main.conversation.online
+
+    @property
+    def server(self) -> str | None:
+        """Name and version of the broker that greeted us last."""
+        hello = self._main.conversation.server if self._main is not None else None
+        return hello.server if hello is not None else None
+
+    # -- publishing
+
+    async def pub(
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        key: Key | None = None,
+        headers: Mapping[str, str] | None = None,
+        delay: float | None = None,
+        ttl: float | None = None,
+    ) -> Receipt:
+        """Publish one message and wait until it is on stable storage. Many may be awaited at once; their order is kept.
+
+        Retried by itself after a lost connection and stored once: by ``key``, or by the client's own number (``idempotent``).
+        Waits while 8 MiB are without an answer.
+
+        Args:
+            key: a message with a key that the topic has seen is not stored again (``Receipt.duplicate``).
+            headers: travel with it; no line breaks.
+            delay: seconds until it is delivered.
+            ttl: seconds from now after which it is dropped instead of delivered.
+
+        Raises:
+            RequestError: the broker refused it, for certain (QueueFull, DiskLow, …); see ``retryable``.
+            RequestTimeout, ClientClosed: the outcome is unknown; so it is after a cancellation.
+            ConnectionLost: the same, with ``idempotent=False`` and no key only.
+        """
+        link = self._link
+        block = self._header_block(headers)
+        options = publish_options(len(block), to_ms("delay", delay), to_ms("ttl", ttl))
+        body = block + payload
+        if len(body) > self.body_bytes_max:
+            raise too_large(body, self.body_bytes_max)
+        item = (key_bytes(key) if key is not None else b"", body)
+        if link.crowded:
+            await link.room(topic)
+        batch, done = link.batch(1)
+        link.conversation.publish(topic, (item,), options, batch)
+        try:
+            await done
+        except asyncio.CancelledError:
+            batch.abandoned = True
+            raise
+        return _receipt(batch, 0)
+
+    def pub_many(self, topic: str, items: Iterable[Item], *, window: int = 1024) -> "Publishing":
+        """Publish many, up to ``window`` of them without an answer. Await it for all receipts, or iterate it (``async for``) to
+        have each as it comes; nothing is published before. Receipts come in the order of the items.
+
+        Args:
+            items: payloads, or (key, payload).
+            window: messages.
+
+        Raises: as ``pub``, at the place of the item that failed. What was sent behind it is still published.
+        """
+        return Publishing(self, topic, items, window)
+
+    @property
+    def publishing_link(self) -> Link:
+        """Raises: ClientClosed."""
+        return self._link
+
+    def _header_block(self, headers: Mapping[str, str] | None) -> bytes:
+        inject = self._options.inject_headers
+        if inject is not None:
+            headers = dict(headers or {})
+            inject(headers)
+        return format_headers(headers) if headers else b""
+
+    @property
+    def body_bytes_max(self) -> int:
+        """Of a payload with its headers, as the broker that greeted us last takes it."""
+        hello = self._link.conversation.server
+        return hello.max_payload if hello is not None else PAYLOAD_BYTES_LIMIT
+
+    # -- consuming
+
+    def sub(
+        self,
+        topic: str,
+        consumer: str,
+        *,
+        auto_ack: bool = False,
+        auto_extend: bool = False,
+        window: int = 1024,
+        visibility: float | None = None,
+        mode: Mode | None = None,
+        start: str | None = None,
+    ) -> Subscription:
+        """Subscribe a consumer: ``async with mq.sub(...) as messages: async for message in messages``. It survives reconnects.
+
+        A subscription whose topic another one of this client covers already gets a connection of its own.
+
+        Args:
+            topic: a name, or a pattern (``orders.*``, ``events.>``).
+            auto_ack: acks a message when the next one is asked for, which is when the loop's body ended without an exception.
+            auto_extend: renews the leases of messages that were handed out and are not settled, for as long as it takes.
+            window: messages that may be delivered and not acked.
+            visibility: seconds after which an unsettled message is delivered again; None takes the topic's.
+            mode: ``exclusive`` (a newer subscriber takes over) or ``shared`` (subscribers share the work); None takes the
+                broker's default, exclusive.
+            start: ``earliest``, ``latest``, an id or ``@<unix-ms>``; matters only when the consumer is new.
+
+        Raises: BadName, BadArgument, AlreadySubscribed (this client has that very subscription); when it is entered RequestError,
+            RequestTimeout, ClientClosed; while it is iterated TakenOver, ConsumerDeleted, ClientClosed.
+        """
+        begin = Start.parse(start) if start is not None else None
+        if auto_extend and visibility is None:
+            visibility = DEFAULT_VISIBILITY_S
+        command = Subscribe(topic, consumer, window, to_ms("visibility", visibility), begin, mode)
+        living = [one for one in self._subscriptions if one.feed.state in (FeedState.ASKED, FeedState.LIVE)]
+        if any((one.topic, one.consumer) == (topic, consumer) for one in living):
+            raise AlreadySubscribed(f"this client is subscribed to {topic} as {consumer} already")
+        encode_command(command)  # a mistake costs no connection
+        self._link  # noqa: B018 (raises when closed)
+        subscription = Subscription(
+            self._link_for(topic, living), command, auto_ack=auto_ack, auto_extend_s=visibility if auto_extend else None,
+            timeout_s=self._options.timeout_s,
+        )  # fmt: skip
+        self._subscriptions = [*living, subscription]
+        return subscription
+
+    def _link_for(self, topic: str, living: Sequence[Subscription]) -> Link:
+        taken = {one.link for one in living if one.feed.overlaps(topic)}
+        free = next((link for link in self._links if link not in taken and link is not self._waiting_link), None)
+        if free is None:
+            free = self._new_link()
+            free.start()
+        return free
+
+    async def pull(
+        self, topic: str, consumer: str, max: int = 1, *, wait: float = 0.0, visibility: float | None = None
+    ) -> list[Message]:
+        """Lease up to ``max`` messages without a subscription. A lease ends by its time alone.
+
+        Args:
+            wait: seconds to wait for the first one.
+            visibility: seconds of the lease; None takes the topic's.
+
+        Raises: RequestError (a broker without PULL answers UNKNOWN_COMMAND), ConnectionLost (what was leased comes again when its
+            time is over), RequestTimeout, BadName, BadArgument.
+        """
+        request = requests.pull(topic, consumer, max, wait, visibility)
+        await self._ask_waiting(request)
+        feed = Feed(Subscribe(topic, consumer), lambda: None)
+        return [Message(push, feed, self._link) for push in request.slot.messages]
+
+    # -- looking
+
+    async def fetch(
+        self, topic: str, from_id: int, max_count: int, *, max_bytes: int | None = None, wait: float = 0.0
+    ) -> BatchReply:
+        """Committed records without a consumer: WAL frames, byte for byte. ``wait``: seconds for the first one.
+
+        Raises: OutOfRange, NoSuchTopic, RequestError, RequestTimeout.
+        """
+        request = requests.fetch(topic, from_id, max_count, max_bytes, wait)
+        return await (self._ask_waiting(request) if wait else self._ask(request))
+
+    async def offsets(self, topic: str, *, at_ms: int | None = None) -> tuple[int, int]:
+        """(first retained id, next id); with ``at_ms`` (unix milliseconds) the first is the first at or after that time.
+
+        Raises: NoSuchTopic, RequestTimeout.
+        """
+        return await self._ask(requests.offsets(topic, at_ms))
+
+    async def topics(self, pattern: str | None = None) -> list[dict[str, Any]]:
+        """What ``describe`` tells, of all topics or those that match. Raises: BadName, RequestTimeout."""
+        return await self._ask(requests.topics(pattern))
+
+    async def describe(self, topic: str) -> dict[str, Any]:
+        """State, settings and consumers of a topic (protocol.md, "JSON shapes"). Raises: NoSuchTopic, RequestTimeout."""
+        return await self._ask(requests.describe(topic))
+
+    async def stats(self) -> dict[str, Any]:
+        """The broker's figures (protocol.md, "JSON shapes"). Raises: RequestTimeout."""
+        return await self._ask(requests.stats())
+
+    async def ping(self) -> float:
+        """Round trip in seconds. Raises: RequestTimeout."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await self._ask(requests.ping())
+        return loop.time() - began
+
+    # -- arranging
+
+    async def create(self, topic: str, settings: Settings | None = None) -> None:
+        """Create a topic, or confirm that it is there with these settings. Raises: TopicExists, RequestError, RequestTimeout."""
+        await self._ask(requests.create(topic, settings))
+
+    async def config(self, topic: str, settings: Settings | None = None) -> dict[str, Any]:
+        """Change settings, and return all that are set. Raises: NoSuchTopic, BadArgument, RequestTimeout."""
+        return await self._ask(requests.config(topic, settings))
+
+    async def delete(self, topic: str) -> int:
+        """Remove a topic; how many messages it had. Raises: NoSuchTopic, ConnectionLost (the outcome is unknown), RequestTimeout."""
+        return await self._ask(requests.delete(topic))
+
+    async def purge(self, topic: str) -> int:
+        """Drop all messages of a topic. Raises: as ``delete``; a broker without PURGE answers UNKNOWN_COMMAND."""
+        return await self._ask(requests.purge(topic))
+
+    async def seek(self, topic: str, consumer: str, to: str) -> int:
+        """Move a consumer: ``earliest``, ``latest``, an id or ``@<unix-ms>``; the id it stands at. Its subscriptions go on there.
+
+        Raises: OutOfRange, NoSuchTopic, ConnectionLost (the outcome is unknown), RequestTimeout.
+        """
+        return await self._ask(requests.seek(topic, consumer, to))
+
+    async def forget(self, topic: str, consumer: str) -> None:
+        """Delete a consumer's state. Raises: NoSuchConsumer, ConnectionLost (the outcome is unknown), RequestTimeout."""
+        await self._ask(requests.forget(topic, consumer))
+
+    async def redrive(self, topic: str, *, ids: Sequence[IdRange] | None = None, max: int | None = None) -> int:
+        """Move dead letters back. Raises: as ``seek``; a broker without REDRIVE answers UNKNOWN_COMMAND."""
+        return await self._ask(requests.redrive(topic, ids, max))
+
+    # -- leaving
+
+    async def drain(self, timeout: float) -> bool:  # noqa: ASYNC109 (clients.md names it)
+        """Stop deliveries, wait for handlers and for the answers of publishes, send acks, give unstarted messages back.
+
+        Subscriptions end; everything else goes on to work.
+
+        Args:
+            timeout: seconds for all of it.
+
+        Returns: whether nothing was left when the time was over.
+        """
+        if self._main is None or self._closed:
+            return True
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        living = [one for one in self._subscriptions if one.feed.state is FeedState.LIVE]
+        for link in {one.link for one in living}:
+            link.conversation.say_now(CallSlot(Pause(), OkReply))
+        drained = await asyncio.gather(*(one.drain(timeout) for one in living))
+        for link in {one.link for one in living}:
+            link.conversation.say_now(CallSlot(Resume(), OkReply))
+        drained += [await link.quiet(deadline) for link in self._links if link is not self._waiting_link]
+        return all(drained)
+
+    async def close(self) -> None:
+        """Send acks and what was asked already, and close. Never takes longer than a second, whatever the broker does. Idempotent.
+
+        Whoever still waits gets ClientClosed; the outcome of a publish under way is unknown.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        for subscription in self._subscriptions:
+            subscription.stop()
+        await closed(self._links)
+
+    # -- inside
+
+    @property
+    def _link(self) -> Link:
+        if self._main is None or self._closed:
+            raise ClientClosed("this client is closed" if self._closed else "this client is not open: await it, or use async with")
+        return self._main
+
+    def _new_link(self) -> Link:
+        link = Link(self._options, self._on_up, self._on_down)
+        self._links.append(link)
+        return link
+
+    async def _ask(self, request: requests.Request[T]) -> T:
+        await self._link.ask(request.slot, extra_s=request.wait_s)
+        return request.result()
+
+    async def _ask_waiting(self, request: requests.Request[T]) -> T:
+        """On a connection of its own: the broker holds all replies behind one that waits."""
+        self._link  # noqa: B018 (raises when closed)
+        if self._waiting_link is None:
+            self._waiting_link = self._new_link()
+            self._waiting_link.start()
+        await self._waiting_link.ask(request.slot, extra_s=request.wait_s)
+        return request.result()
+
+    def _on_up(self, link: Link, address: Address) -> None:
+        if link in self._down:
+            self._down.discard(link)
+            if not self._down:
+                logger.info("%s: connected again", address)
+        if link is self._main:
+            self._tell(Connected(str(address)))
+
+    def _on_down(self, link: Link, address: Address, reason: ToymqError) -> None:
+        if self._closed:
+            return
+        if not self._down:
+            logger.warning("%s: %s; trying again until it is back", address, reason)
+        self._down.add(link)
+        if link is self._main:
+            self._tell(Disconnected(str(address), str(reason)))
+
+    def _tell(self, event: Event) -> None:
+        if self._options.on_event is not None:
+            try:
+                self._options.on_event(event)
+            except Exception:  # the caller's code; the connection must not end with it
+                logger.exception("on_event failed")
+
+
+class Publishing:
+    """What ``pub_many`` returns: await it, or iterate it, once."""
+
+    def __init__(self, client: Client, topic: str, items: Iterable[Item], window: int) -> None:
+        if window < 1:
+            raise BadArgument("a window is 1 or more messages")
+        self._client = client
+        self._topic = topic
+        self._items = items
+        self._window = window
+        self._size = min(max(window // 2, 1), BATCH_MAX)
+
+    def __await__(self) -> Generator[object, None, list[Receipt]]:
+        return self._all().__await__()
+
+    async def _all(self) -> list[Receipt]:
+        return [receipt async for receipt in self]
+
+    async def __aiter__(self) -> AsyncIterator[Receipt]:
+        link = self._client.publishing_link
+        flying: deque[tuple[Batch, asyncio.Future[None]]] = deque()
+        outstanding = 0
+        for items, error in chunks(self._items, self._size, self._client.body_bytes_max):
+            if link.crowded:
+                await link.room(self._topic)
+            flying.append(link.batch(len(items)))
+            link.conversation.publish(self._topic, items, b"", flying[-1][0])
+            outstanding += len(items)
+            while flying and (outstanding > self._window - self._size or error is not None):
+                for receipt in await _receipts(flying[0]):
+                    yield receipt
+                outstanding -= len(flying.popleft()[0].outcomes)
+            if error is not None:
+                raise error
+        for one in flying:
+            for receipt in await _receipts(one):
+                yield receipt
+
+
+async def _receipts(flying: tuple[Batch, "asyncio.Future[None]"]) -> Iterator[Receipt]:
+    batch, done = flying
+    await done
+    return (_receipt(batch, index) for index in range(len(batch.outcomes)))
+
+
+def _receipt(batch: Batch, index: int) -> Receipt:
+    outcome = batch.outcomes[index]
+    assert outcome is not None, "who waits is told when all outcomes are there"
+    if isinstance(outcome, Receipt):
+        return outcome
+    raise outcome
+
+
+def connect(
+    urls: str | Sequence[str] = DEFAULT_URL,
+    *,
+    name: str | None = None,
+    ssl: ssl_module.SSLContext | None = None,
+    timeout_s: float = 30.0,
+    connect_timeout_s: float = 5.0,
+    wait_s: float = 0.0,
+    backoff_min_s: float = 0.05,
+    backoff_max_s: float = 5.0,
+    idempotent: bool = True,
+    on_event: OnEvent | None = None,
+    inject_headers: InjectHeaders | None = None,
+    random: Random | None = None,
+) -> Client:
+    """A client; ``async with connect(...) as mq`` or ``mq = await connect(...)`` connects it. Leaving drains for up to 5 s and closes.
+
+    Args:
+        urls: ``toymq://[token@]host[:port]``, ``toymqs://`` for TLS; several are tried in turn.
+        name: of this client, for the broker.
+        ssl: for ``toymqs://``; else the system's defaults.
+        timeout_s: for every request, the time without a connection included.
+        connect_timeout_s: for one attempt to connect.
+        wait_s: how long the first connection is tried again when nobody answers; 0: each URL once.
+        backoff_min_s: bound of the first random wait before another attempt; doubles up to ``backoff_max_s``.
+        idempotent: publishes without a key are numbered, so that a retry is stored once. False: such a publish is not retried, and
+            raises ConnectionLost when its outcome is unknown.
+        on_event: called with Connected and Disconnected. It must not block.
+        inject_headers: called with a dict for each publish, may add to it; for trace context, ``opentelemetry.propagate.inject``.
+        random: of the waits; for tests.
+
+    Raises: ConfigError, BadArgument; when it connects, see ``Client.open``.
+    """
+    return Client(
+        Options(
+            parse_urls(urls), name, ssl, timeout_s, connect_timeout_s, wait_s, backoff_min_s, backoff_max_s, idempotent,
+            on_event, inject_headers, random or Random(),
+        )
+    )  # fmt: skip

@@ -1,0 +1,153 @@
+"""What goes to and comes from a topic: receipts, headers, ids as ranges."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from toymq_py.errors import BadArgument, PayloadTooLarge, ToymqError
+from toymq_py.model import DURATION_MS_MAX, IdRange
+from toymq_py.protocol import MessagePush, publish_key
+
+RANGES_PER_LINE = 80
+"""Of ids with 20 digits in a line of 4096 bytes, beside the names."""
+Key = str | bytes
+"""Of a publish: 1 to 512 printable ASCII characters without space, and not ``-``."""
+Item = bytes | tuple[Key | None, bytes]
+"""What ``pub_many`` takes: a payload, or (key, payload)."""
+Settings = Mapping[str, int | str]
+"""Settings of a topic by name; the value ``"default"`` unsets (delivery.md)."""
+
+
+@dataclass(slots=True)
+class Receipt:
+    """A publish is on stable storage.
+
+    Attributes:
+        msg_id: the message's number in its topic.
+        duplicate: an earlier attempt had stored it. Where that was a publish without a key, repeated after a lost connection,
+            the broker knows the id of its producer's newest message only, and ``msg_id`` is that: its own or a later one.
+    """
+
+    msg_id: int
+    duplicate: bool
+
+
+class Delivery:
+    """One delivery of a message: what both clients' messages have in common.
+
+    Attributes:
+        topic: where it was published.
+        id: its number in the topic.
+        attempt: counts deliveries of it to this consumer, from 1.
+        ts_ns: when it was published, nanoseconds since the epoch.
+        key: b"" for none.
+        payload: without the headers.
+    """
+
+    __slots__ = ("_headers", "attempt", "id", "key", "payload", "topic", "ts_ns")
+
+    def __init__(self, push: MessagePush) -> None:
+        self.topic = push.topic
+        self.id = push.msg_id
+        self.attempt = push.attempt
+        self.ts_ns = push.ts_ns
+        self.key = push.key
+        self.payload = push.payload
+        self._headers = push.headers
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """A new dict of them. ``traceparent`` is here when the publisher sent one."""
+        return parse_headers(self._headers) if self._headers else {}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(topic={self.topic!r}, id={self.id}, attempt={self.attempt}, payload={self.payload!r})"
+
+
+def parse_headers(block: bytes) -> dict[str, str]:
+    """``Name: value`` lines as a dict; a line of another form is left out."""
+    headers = {}
+    for line in block.decode("utf-8", "replace").split("\n"):
+        name, colon, value = line.partition(":")
+        if colon:
+            headers[name] = value.removeprefix(" ")
+    return headers
+
+
+def format_headers(headers: Mapping[str, str]) -> bytes:
+    """The inverse of ``parse_headers``. Raises: BadArgument for what would be read as something else."""
+    for name, value in headers.items():
+        if not name or ":" in name or "\n" in name or "\n" in value:
+            raise BadArgument("a header is a name without colon and a value, both without a line break")
+    try:
+        return b"".join(f"{name}: {value}\n".encode() for name, value in headers.items())
+    except UnicodeEncodeError:
+        raise BadArgument("headers are UTF-8") from None
+
+
+def to_ranges(ids: Iterable[int]) -> list[IdRange]:
+    """Ids, in any order, as ascending ranges."""
+    unique = sorted(set(ids))
+    if unique and unique[-1] - unique[0] + 1 == len(unique):
+        return [(unique[0], unique[-1])]
+    ranges: list[IdRange] = []
+    for msg_id in unique:
+        if ranges and ranges[-1][1] + 1 == msg_id:
+            ranges[-1] = (ranges[-1][0], msg_id)
+        else:
+            ranges.append((msg_id, msg_id))
+    return ranges
+
+
+def lines_of(ranges: Sequence[IdRange]) -> Iterator[tuple[IdRange, ...]]:
+    """Ranges in pieces that each fit into one header line."""
+    for at in range(0, len(ranges), RANGES_PER_LINE):
+        yield tuple(ranges[at : at + RANGES_PER_LINE])
+
+
+def key_bytes(key: Key | None) -> bytes:
+    """Raises: BadArgument."""
+    data = key.encode() if isinstance(key, str) else key
+    if not data:
+        raise BadArgument("a key has at least one byte; None is no key")
+    return publish_key(data)
+
+
+CHUNK_BYTES_MAX = 256 * 1024
+"""Payload of a chunk of ``pub_many``, beside its last message."""
+Chunk = tuple[list[tuple[bytes, bytes]], ToymqError | None]
+"""(key, body) pairs, and what was wrong with the item behind them."""
+
+
+def chunks(items: Iterable[Item], size: int, body_bytes_max: int) -> Iterator[Chunk]:
+    """Items in lists of up to ``size``; ends behind the first bad one."""
+    pairs: list[tuple[bytes, bytes]] = []
+    total = 0
+    for item in items:
+        key, body = item if isinstance(item, tuple) else (None, item)
+        try:
+            pairs.append((b"" if key is None else key_bytes(key), body))
+            if len(body) > body_bytes_max:
+                raise too_large(pairs.pop()[1], body_bytes_max)
+        except ToymqError as error:
+            yield pairs, error
+            return
+        total += len(body)
+        if len(pairs) >= size or total > CHUNK_BYTES_MAX:
+            yield pairs, None
+            pairs, total = [], 0
+    if pairs:
+        yield pairs, None
+
+
+def too_large(body: bytes, bytes_max: int) -> PayloadTooLarge:
+    """What the broker would say, without sending it all."""
+    return PayloadTooLarge(f"{len(body)} bytes with headers; this broker takes at most {bytes_max}")
+
+
+def to_ms(what: str, seconds: float | None) -> int | None:
+    """Raises: BadArgument for what is negative, no number, or longer than ten years."""
+    if seconds is None:
+        return None
+    if not 0 <= seconds * 1000 <= DURATION_MS_MAX:
+        raise BadArgument(f"{what} is a duration in seconds, from 0 to ten years")
+    return round(seconds * 1000)

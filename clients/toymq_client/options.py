@@ -1,0 +1,86 @@
+"""What both clients are told when they connect."""
+
+import secrets
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from toymq_client.backoff import Backoff
+from toymq_client.url import Address
+from toymq_py.errors import ConfigError
+from toymq_py.protocol import Hello, encode_command
+
+OUTSTANDING_BYTES_MAX = 8 * 1024 * 1024
+"""Payload without an answer; a publish beyond it waits. Enough for the disk's next syncs, little for a process."""
+SAID_MAX = 65_536
+"""Commands without a reply on one connection; beyond, publishes wait. Bounds what a broker that hangs costs."""
+RECEIVE_BYTES = 256 * 1024
+KEEPALIVE_IDLE_S, KEEPALIVE_PROBES = 15, 3
+"""A peer that died without a word is noticed after a minute, as the broker notices us (delivery.md)."""
+USER_TIMEOUT_MS = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """There is a connection, and the broker greeted us."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """The connection ended; the client tries again by itself."""
+
+    address: str
+    reason: str
+
+
+Event = Connected | Disconnected
+OnEvent = Callable[[Event], None]
+InjectHeaders = Callable[[dict[str, str]], object]
+"""May add headers to each publish: ``opentelemetry.propagate.inject`` fits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    addresses: tuple[Address, ...]
+    name: str | None
+    tls: ssl.SSLContext | None
+    timeout_s: float
+    connect_timeout_s: float
+    wait_s: float
+    backoff_min_s: float
+    backoff_max_s: float
+    idempotent: bool
+    on_event: OnEvent | None
+    inject_headers: InjectHeaders | None
+    random: Random = field(repr=False)
+
+    def __post_init__(self) -> None:
+        """Raises: ConfigError, BadArgument."""
+        for what, value in (("timeout_s", self.timeout_s), ("connect_timeout_s", self.connect_timeout_s)):
+            if not value > 0:
+                raise ConfigError(f"{what} is more than 0 seconds")
+        if not self.wait_s >= 0:
+            raise ConfigError("wait_s is 0 seconds or more")
+        if self.tls is not None and not all(address.tls for address in self.addresses):
+            raise ConfigError("an SSL context belongs to toymqs:// URLs")
+        self.backoff()
+        for address in self.addresses:
+            encode_command(self.hello(address))
+
+    def backoff(self) -> Backoff:
+        return Backoff(self.backoff_min_s, self.backoff_max_s, self.random)
+
+    def hello(self, address: Address) -> Hello:
+        return Hello(1, address.token, self.name)
+
+    def producer(self) -> str | None:
+        """A name that no other client has."""
+        return f"client-{secrets.token_hex(6)}" if self.idempotent else None
+
+    def tls_of(self, address: Address) -> ssl.SSLContext | None:
+        if not address.tls:
+            return None
+        return self.tls if self.tls is not None else ssl.create_default_context()

@@ -1,0 +1,146 @@
+"""What one reply is awaited for. Sans-IO: a slot knows its frame, and what its reply means to whoever waits."""
+
+from collections.abc import Callable
+
+from toymq_py.errors import CommandFailed, ConnectionLost, ProtocolViolation, ToymqError
+from toymq_py.protocol import Command, HelloReply, MessagePush, OkReply, Reply, encode_command
+
+Answer = Reply | ToymqError
+
+
+class Slot:
+    """A command and its one reply. ``deadline`` is of the caller's clock, in seconds; None: it waits as long as it takes."""
+
+    __slots__ = ("deadline",)
+
+    def __init__(self) -> None:
+        self.deadline: float | None = None
+
+    @property
+    def awaited(self) -> str:
+        """For the text of a time-out."""
+        raise NotImplementedError
+
+    @property
+    def again(self) -> bool:
+        """Whether it may be said once more when the connection was lost before its reply."""
+        return False
+
+    @property
+    def done(self) -> bool:
+        """Nobody waits for it any more."""
+        return False
+
+    def frame(self) -> bytes:
+        raise NotImplementedError
+
+    def answered(self, reply: Reply) -> None:
+        """Raises: ProtocolViolation when it is no reply to this."""
+        if not isinstance(reply, OkReply):
+            raise unexpected(self.awaited, reply)
+
+    def refused(self, error: ToymqError) -> None:
+        """The broker said no."""
+        self.failed(error)
+
+    def failed(self, error: ToymqError) -> None:
+        """There will be no reply."""
+
+    def dropped(self) -> None:
+        """It was done when the connection was lost, and is not said again."""
+
+
+class CallSlot(Slot):
+    """A command somebody waits for. Encoded at once, so that a bad argument is the caller's."""
+
+    __slots__ = ("_again", "_data", "_on_done", "_verb", "answer", "collects", "expect", "messages")
+
+    def __init__(self, command: Command, expect: type[Reply], *, again: bool = False, collects: bool = False) -> None:
+        """
+        Args:
+            collects: deliveries that come before the reply, and belong to no subscription, are its own: a PULL's.
+
+        Raises: BadName, BadArgument.
+        """
+        super().__init__()
+        self._data = encode_command(command)
+        self._verb = self._data.partition(b" ")[0].decode().strip()
+        self._on_done: Callable[[], None] | None = None
+        self._again = again
+        self.expect = expect
+        self.answer: Answer | None = None
+        self.collects = collects
+        self.messages: list[MessagePush] = []
+
+    @property
+    def awaited(self) -> str:
+        return f"the reply to {self._verb}"
+
+    @property
+    def again(self) -> bool:
+        return self._again
+
+    @property
+    def done(self) -> bool:
+        return self.answer is not None
+
+    def when_done(self, call: Callable[[], None]) -> None:
+        """At most one."""
+        self._on_done = call
+
+    def frame(self) -> bytes:
+        return self._data
+
+    def answered(self, reply: Reply) -> None:
+        if not isinstance(reply, self.expect):
+            raise unexpected(self._verb, reply)
+        self._settle(reply)
+
+    def failed(self, error: ToymqError) -> None:
+        self._settle(error)
+
+    def abandon(self) -> None:
+        """Its reply is nobody's."""
+        self._on_done = None
+        self._settle(ConnectionLost("nobody waits"))
+
+    def _settle(self, answer: Answer) -> None:
+        if self.answer is None:
+            self.answer = answer
+            if self._on_done is not None:
+                self._on_done()
+
+
+class HelloSlot(Slot):
+    """The first of every connection."""
+
+    __slots__ = ("_command", "_on_answer")
+
+    def __init__(self, command: Command, on_answer: Callable[[HelloReply | ToymqError], None]) -> None:
+        super().__init__()
+        self._command = command
+        self._on_answer = on_answer
+
+    @property
+    def awaited(self) -> str:
+        return "the reply to HELLO"
+
+    def frame(self) -> bytes:
+        return encode_command(self._command)
+
+    def answered(self, reply: Reply) -> None:
+        if not isinstance(reply, HelloReply):
+            raise unexpected("HELLO", reply)
+        self._on_answer(reply)
+
+    def failed(self, error: ToymqError) -> None:
+        self._on_answer(error)
+
+
+def unexpected(what: str, reply: Reply) -> ProtocolViolation:
+    return ProtocolViolation(f"the broker answered {what} with {type(reply).__name__}")
+
+
+def leaves_no_trace(error: ToymqError) -> bool:
+    """What was refused so is certainly not stored. A failed log and a bug in the broker leave that open."""
+    return error.code not in ("STORAGE_FAILED", "INTERNAL") and not isinstance(error, CommandFailed)

@@ -1,0 +1,327 @@
+"""Deliveries of one consumer to asyncio code: an iterator that outlives connections."""
+
+import asyncio
+from collections.abc import AsyncIterator, Generator
+from contextlib import asynccontextmanager
+from types import TracebackType
+
+from toymq_client import requests
+from toymq_client.errors import RequestTimeout, SubscriptionEnded
+from toymq_client.feed import Feed, FeedState
+from toymq_client.link import Link, settle
+from toymq_client.message import Delivery, lines_of, to_ranges
+from toymq_py.errors import ConnectionLost, ToymqError
+from toymq_py.protocol import MessagePush, Subscribe
+
+EXTENDS_PER_LEASE = 3
+"""How often a lease is renewed within its time: two of these may be late."""
+
+
+class Message(Delivery):
+    """One delivery; see ``Delivery`` for its fields."""
+
+    __slots__ = ("_feed", "_link")
+
+    def __init__(self, push: MessagePush, feed: Feed, link: Link) -> None:
+        super().__init__(push)
+        self._feed = feed
+        self._link = link
+
+    async def ack(self, *, sync: bool = False) -> None:
+        """Done with it. Acks leave together once per pass of the loop, and again after a lost connection; this does not wait for it.
+
+        Args:
+            sync: wait until the ack is on stable storage, so that not even a power cut brings the message back.
+
+        Raises: with ``sync`` RequestError, ClientClosed, RequestTimeout.
+        """
+        if sync:
+            await self._link.ack_synced(self._feed, self.topic, self.id)
+        else:
+            self._link.conversation.ack(self._feed, self.topic, self.id)
+
+    async def nack(self, delay: float | None = None) -> None:
+        """Give it back, to be delivered again.
+
+        Args:
+            delay: in so many seconds; 0 means now, None takes the topic's backoff. A connection that is lost gives everything back at
+                once; that is no error here.
+
+        Raises: RequestError, RequestTimeout, BadArgument.
+        """
+        await self._give_back(requests.nack(self.topic, self._feed.command.consumer, [(self.id, self.id)], delay))
+
+    async def dead_letter(self, reason: str | None = None) -> None:
+        """Give it up: to the topic's dead letters.
+
+        Args:
+            reason: one word that is kept with it.
+
+        Raises: RequestError (a broker without dead letters answers BAD_ARGUMENT), ConnectionLost (it comes again),
+            RequestTimeout, BadArgument.
+        """
+        consumer = self._feed.command.consumer
+        request = requests.nack(self.topic, consumer, [(self.id, self.id)], None, dead=True, reason=reason)
+        await self._link.ask(request.slot)
+        request.result()
+        self._feed.settle(self.topic, self.id)
+
+    async def extend(self, visibility: float | None = None) -> bool:
+        """Restart the clock of its lease.
+
+        Args:
+            visibility: seconds of the new lease; None takes the subscription's.
+
+        Returns: False when the lease was over, or went with its connection: the message may be with somebody else.
+
+        Raises: RequestError, RequestTimeout, BadArgument.
+        """
+        request = requests.touch(self.topic, self._feed.command.consumer, [(self.id, self.id)], visibility)
+        if not self._link.conversation.online:
+            return False
+        await self._link.ask(request.slot)
+        try:
+            return request.result() > 0
+        except ConnectionLost:
+            return False
+
+    @asynccontextmanager
+    async def process(self, *, retry_delay: float | None = None) -> AsyncIterator["Message"]:
+        """``async with message.process():`` acks when the block ends, and gives the message back when it raises.
+
+        Args:
+            retry_delay: seconds until it is delivered again after an exception; None takes the topic's backoff. After a
+                cancellation it is at once.
+        """
+        try:
+            yield self
+        except BaseException as error:
+            delay = retry_delay if isinstance(error, Exception) else 0.0
+            consumer = self._feed.command.consumer
+            request = requests.nack(self.topic, consumer, [(self.id, self.id)], delay)
+            self._feed.settle(self.topic, self.id)
+            self._link.conversation.say_now(request.slot)  # not awaited: the exception goes on now
+            raise
+        await self.ack()
+
+    async def _give_back(self, request: requests.Request[int]) -> None:
+        self._feed.settle(self.topic, self.id)
+        if not self._link.conversation.online:
+            return
+        await self._link.ask(request.slot)
+        try:
+            request.result()
+        except ConnectionLost:
+            return
+
+
+class Subscription:
+    """What ``Client.sub`` returns: ``async with`` it, or await it; then iterate. Many tasks may iterate the same one.
+
+    Ends only with ``close``, ``drain``, or an error: TakenOver, ConsumerDeleted, or why the client gave up.
+    """
+
+    def __init__(
+        self, link: Link, command: Subscribe, *, auto_ack: bool, auto_extend_s: float | None, timeout_s: float
+    ) -> None:
+        self.topic = command.topic
+        self.consumer = command.consumer
+        self._link = link
+        self._feed = Feed(command, self._wake)
+        self._auto_ack = auto_ack
+        self._auto_extend_s = auto_extend_s
+        self._timeout_s = timeout_s
+        self._last: Message | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._begun = False
+
+    @property
+    def feed(self) -> Feed:
+        """For the client; not part of the public interface."""
+        return self._feed
+
+    @property
+    def link(self) -> Link:
+        """For the client; not part of the public interface."""
+        return self._link
+
+    def stop(self) -> None:
+        """The client is closed: no lease is renewed any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def start(self) -> "Subscription":
+        """Subscribe, and wait for the broker's OK. Raises: RequestError, RequestTimeout, ClientClosed."""
+        if not self._begun:
+            self._begun = True
+            self._link.conversation.subscribe(self._feed)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                while self._feed.state is FeedState.ASKED:
+                    await self._news()
+        except BaseException as error:
+            self._end()
+            if isinstance(error, TimeoutError):
+                text = f"no answer within {self._timeout_s:g} s: waited for the OK of SUB {self.topic} {self.consumer}"
+                raise RequestTimeout(text) from None
+            raise
+        if self._feed.error is not None:
+            raise self._feed.error
+        if self._auto_extend_s is not None and self._timer is None:
+            self._extend_later(asyncio.get_running_loop())
+        return self
+
+    def __await__(self) -> Generator[object, None, "Subscription"]:
+        return self.start().__await__()
+
+    async def __aenter__(self) -> "Subscription":
+        return await self.start()
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self
+
+    async def __anext__(self) -> Message:
+        if self._last is not None:
+            await self._last.ack()
+            self._last = None
+        if not self._begun:
+            await self.start()
+        while True:
+            push = self._feed.take()
+            if push is not None:
+                message = Message(push, self._feed, self._link)
+                if self._auto_ack:
+                    self._last = message
+                return message
+            if self._feed.error is not None:
+                raise self._feed.error
+            if self._feed.state is FeedState.CLOSED:
+                raise StopAsyncIteration
+            await self._news()
+
+    async def next(self, timeout: float | None = None) -> Message:  # noqa: ASYNC109 (asyncio.timeout cannot say what was awaited)
+        """The next message.
+
+        Args:
+            timeout: seconds; None waits for ever.
+
+        Raises: RequestTimeout, SubscriptionEnded (also when it is closed), ClientClosed.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                return await self.__anext__()
+        except StopAsyncIteration:
+            raise SubscriptionEnded(f"this subscription of {self.consumer} to {self.topic} is closed") from None
+        except TimeoutError as error:
+            if isinstance(error, ToymqError):
+                raise
+            text = f"no message within {timeout:g} s: waited for one of {self.topic} for {self.consumer}"
+            raise RequestTimeout(text) from None
+
+    async def batches(self, max: int, wait: float) -> AsyncIterator[list[Message]]:
+        """Messages in lists of 1 to ``max``, each complete at most ``wait`` seconds after its first message arrived.
+
+        Args:
+            max: messages of a batch; more than the subscription's window can never come.
+            wait: seconds.
+
+        Raises: SubscriptionEnded.
+        """
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                batch = [await self.__anext__()]
+            except StopAsyncIteration:
+                return
+            deadline = loop.time() + wait
+            while len(batch) < max:
+                push = self._feed.take()
+                if push is not None:
+                    batch.append(Message(push, self._feed, self._link))
+                    continue
+                if self._feed.state is not FeedState.LIVE:
+                    break
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        await self._news()
+                except TimeoutError:
+                    break
+            self._last = None
+            yield batch
+            if self._auto_ack:
+                for message in batch:
+                    await message.ack()
+
+    async def close(self) -> None:
+        """Send acks, end the subscription; what was delivered and is not acked goes back at once. Idempotent.
+
+        Waits for the broker's OK, at most as long as for any request.
+        """
+        done = self._end()
+        await asyncio.wait((done,), timeout=self._timeout_s)
+
+    async def drain(self, timeout: float) -> bool:  # noqa: ASYNC109 (clients.md names it)
+        """Hand out nothing more, wait until what was handed out is acked or given back, then close.
+
+        Args:
+            timeout: seconds for the handlers; what they have not settled by then goes back.
+
+        Returns: whether all of it was settled in time.
+        """
+        self._feed.close()
+        try:
+            async with asyncio.timeout(timeout):
+                while self._feed.open:
+                    await self._settled()
+        except TimeoutError:
+            pass
+        settled = not self._feed.open
+        await self.close()
+        return settled
+
+    async def _settled(self) -> None:
+        """Until one more is settled. Nothing polls: an ack tells the feed."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._feed.on_settled = lambda: settle(future, None)
+        try:
+            await future
+        finally:
+            self._feed.on_settled = None
+
+    def _end(self) -> "asyncio.Future[None]":
+        """Close the feed and say UNSUB; done with its answer, or when there will be none."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.stop()
+        self._link.conversation.unsubscribe(self._feed, lambda: settle(done, None))
+        return done
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def _news(self) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+    # -- leases
+
+    def _extend_later(self, loop: asyncio.AbstractEventLoop) -> None:
+        assert self._auto_extend_s is not None
+        self._timer = loop.call_later(self._auto_extend_s / EXTENDS_PER_LEASE, self._extend, loop)
+
+    def _extend(self, loop: asyncio.AbstractEventLoop) -> None:
+        by_topic: dict[str, list[int]] = {}
+        for topic, msg_id in self._feed.open:
+            by_topic.setdefault(topic, []).append(msg_id)
+        for topic, ids in by_topic.items():
+            for line in lines_of(to_ranges(ids)):
+                self._link.conversation.say_now(requests.touch(topic, self.consumer, line, self._auto_extend_s).slot)
+        self._extend_later(loop)

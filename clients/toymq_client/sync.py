@@ -1,0 +1,711 @@
+"""The blocking client: the names of the asyncio one without ``async``, over a socket and the same sans-IO conversation.
+
+One thread, no task in the background: the connection is read, and made again, while a call waits. Sending never waits without
+reading, so that a pipeline in both directions cannot stand still.
+"""
+
+import logging
+import math
+import select
+import socket
+import ssl as ssl_module
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from random import Random
+from types import TracebackType
+from typing import Any, TypeVar
+
+from toymq_client import requests, sockets
+from toymq_client.conversation import Conversation
+from toymq_client.errors import ClientClosed, ConnectFailed, RequestTimeout, SubscriptionEnded
+from toymq_client.feed import Feed, FeedState
+from toymq_client.message import Delivery, Item, Key, Receipt, Settings, chunks, format_headers, key_bytes, lines_of, to_ms, too_large
+from toymq_client.options import (
+    OUTSTANDING_BYTES_MAX,
+    RECEIVE_BYTES,
+    Connected,
+    Disconnected,
+    Event,
+    InjectHeaders,
+    OnEvent,
+    Options,
+)
+from toymq_client.publishing import Batch
+from toymq_client.slots import CallSlot
+from toymq_client.url import DEFAULT_URL, Address, parse_urls
+from toymq_py.errors import AlreadySubscribed, ConnectionLost, ProtocolViolation, RequestError, ToymqError
+from toymq_py.model import PAYLOAD_BYTES_LIMIT, IdRange, Start
+from toymq_py.protocol import BatchReply, HelloReply, MessagePush, OkReply, Quit, Subscribe, publish_options
+from toymq_py.protocol.commands import Mode
+
+logger = logging.getLogger("toymq_client")
+
+T = TypeVar("T")
+BATCH_MAX = 256
+ACKS_COALESCED = 1000
+"""Acks that leave without waiting for the next call that reads."""
+GOODBYE_S = 1.0
+DRAIN_S = 5.0
+
+
+class Message(Delivery):
+    """One delivery; see ``Delivery`` for its fields."""
+
+    __slots__ = ("_client", "_feed")
+
+    def __init__(self, push: MessagePush, feed: Feed, client: "Client") -> None:
+        super().__init__(push)
+        self._feed = feed
+        self._client = client
+
+    def ack(self, *, sync: bool = False) -> None:
+        """Done with it. Acks leave together, when the next call waits or after a thousand.
+
+        Args:
+            sync: wait until the ack is on stable storage.
+
+        Raises: with ``sync`` RequestError, ClientClosed, RequestTimeout.
+        """
+        if sync:
+            self._client.ack_synced(self._feed, self.topic, self.id)
+        else:
+            self._client.ack_soon(self._feed, self.topic, self.id)
+
+    def nack(self, delay: float | None = None) -> None:
+        """Give it back, to be delivered again in ``delay`` seconds; 0 means now, None takes the topic's backoff.
+
+        Raises: RequestError, RequestTimeout, BadArgument.
+        """
+        request = requests.nack(self.topic, self._feed.command.consumer, [(self.id, self.id)], delay)
+        self._feed.settle(self.topic, self.id)
+        if self._client.connected:
+            with suppress(ConnectionLost):  # which gives it back, too
+                self._client.ask(request)
+
+    def dead_letter(self, reason: str | None = None) -> None:
+        """Give it up: to the topic's dead letters. ``reason``: one word.
+
+        Raises: RequestError (a broker without dead letters answers BAD_ARGUMENT), ConnectionLost (it comes again),
+            RequestTimeout, BadArgument.
+        """
+        consumer = self._feed.command.consumer
+        self._client.ask(requests.nack(self.topic, consumer, [(self.id, self.id)], None, dead=True, reason=reason))
+        self._feed.settle(self.topic, self.id)
+
+    def extend(self, visibility: float | None = None) -> bool:
+        """Restart the clock of its lease, for ``visibility`` seconds; None takes the subscription's.
+
+        Returns: False when the lease was over, or went with its connection: the message may be with somebody else.
+
+        Raises: RequestError, RequestTimeout, BadArgument.
+        """
+        request = requests.touch(self.topic, self._feed.command.consumer, [(self.id, self.id)], visibility)
+        if not self._client.connected:
+            return False
+        try:
+            return self._client.ask(request) > 0
+        except ConnectionLost:
+            return False
+
+    @contextmanager
+    def process(self, *, retry_delay: float | None = None) -> Iterator["Message"]:
+        """``with message.process():`` acks when the block ends, and gives the message back when it raises; ``retry_delay`` seconds
+        later it is delivered again, None takes the topic's backoff."""
+        try:
+            yield self
+        except BaseException as error:
+            self._client.give_back(self._feed, self.topic, self.id, retry_delay if isinstance(error, Exception) else 0.0)
+            raise
+        self.ack()
+
+
+class Subscription:
+    """Deliveries of one consumer: a context manager and an iterator that outlives connections."""
+
+    def __init__(self, client: "Client", command: Subscribe, *, auto_ack: bool) -> None:
+        self.topic = command.topic
+        self.consumer = command.consumer
+        self._client = client
+        self._feed = Feed(command, lambda: None)
+        self._auto_ack = auto_ack
+        self._last: Message | None = None
+
+    @property
+    def feed(self) -> Feed:
+        """For the client; not part of the public interface."""
+        return self._feed
+
+    def __enter__(self) -> "Subscription":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Message]:
+        while True:
+            message = self._take(None)
+            if message is None:
+                return
+            yield message
+
+    def next(self, timeout: float | None = None) -> Message:
+        """The next message.
+
+        Args:
+            timeout: seconds; None waits for ever.
+
+        Raises: RequestTimeout, SubscriptionEnded (also when it is closed), ClientClosed.
+        """
+        deadline = None if timeout is None else now() + timeout
+        message = self._take(deadline)
+        if message is not None:
+            return message
+        if self._feed.state is FeedState.CLOSED:
+            raise SubscriptionEnded(f"this subscription of {self.consumer} to {self.topic} is closed")
+        raise RequestTimeout(f"no message within {timeout:g} s: waited for one of {self.topic} for {self.consumer}")
+
+    def batches(self, max: int, wait: float) -> Iterator[list[Message]]:
+        """Messages in lists of 1 to ``max``, each complete at most ``wait`` seconds after its first message.
+
+        Raises: SubscriptionEnded, ClientClosed.
+        """
+        for first in self:
+            batch = [first]
+            deadline = now() + wait
+            self._last = None
+            while len(batch) < max and self._feed.state is FeedState.LIVE:
+                push = self._next_push(deadline)
+                if push is None:
+                    break
+                batch.append(Message(push, self._feed, self._client))
+            yield batch
+            if self._auto_ack:
+                for message in batch:
+                    message.ack()
+
+    def close(self) -> None:
+        """Send acks, end the subscription; what was delivered and is not acked goes back at once. Idempotent."""
+        self._client.unsubscribe(self._feed)
+
+    def _take(self, deadline: float | None) -> Message | None:
+        """None: the time is over, or the subscription is closed."""
+        if self._last is not None:
+            self._last.ack()
+            self._last = None
+        push = self._next_push(deadline)
+        if push is None:
+            return None
+        message = Message(push, self._feed, self._client)
+        if self._auto_ack:
+            self._last = message
+        return message
+
+    def _next_push(self, deadline: float | None) -> MessagePush | None:
+        feed = self._feed
+        if not feed.arrived:
+            self._client.until(lambda: bool(feed.arrived) or feed.state is not FeedState.LIVE, deadline)
+            if feed.error is not None:
+                raise feed.error
+        return feed.take()
+
+
+class Client:
+    """A connection to a broker that comes back by itself; made by ``connect``. Of one thread, and a context manager.
+
+    A request that is under way when the connection is lost is said again when that is safe, otherwise it raises ConnectionLost.
+    """
+
+    def __init__(self, options: Options) -> None:
+        """Not connected; see ``connect``."""
+        self._options = options
+        self._conversation = Conversation(options.producer(), lambda: None)
+        self._backoff = options.backoff()
+        self._socket: socket.socket | None = None
+        self._poll = select.poll()
+        self._address: Address | None = None
+        self._out = bytearray()
+        self._trouble = ""
+        self._closed = False
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            self.drain(DRAIN_S)
+        self.close()
+
+    @property
+    def connected(self) -> bool:
+        """There was a connection when it was last looked at, and the broker greeted us."""
+        return self._conversation.online
+
+    @property
+    def server(self) -> str | None:
+        """Name and version of the broker that greeted us last."""
+        hello = self._conversation.server
+        return hello.server if hello is not None else None
+
+    # -- publishing
+
+    def pub(
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        key: Key | None = None,
+        headers: Mapping[str, str] | None = None,
+        delay: float | None = None,
+        ttl: float | None = None,
+    ) -> Receipt:
+        """Publish one message and wait until it is on stable storage. Arguments and errors are those of the asyncio client's ``pub``."""
+        inject = self._options.inject_headers
+        if inject is not None:
+            headers = dict(headers or {})
+            inject(headers)
+        block = format_headers(headers) if headers else b""
+        body = block + payload
+        if len(body) > self._body_bytes_max:
+            raise too_large(body, self._body_bytes_max)
+        options = publish_options(len(block), to_ms("delay", delay), to_ms("ttl", ttl))
+        batch = self._publish(topic, [(key_bytes(key) if key is not None else b"", body)], options)
+        try:
+            return next(self._receipts(topic, batch))
+        except BaseException:
+            batch.abandoned = True
+            raise
+
+    def pub_many(self, topic: str, items: Iterable[Item], *, window: int = 1024) -> Iterator[Receipt]:
+        """Publish many, up to ``window`` of them without an answer; nothing is published before the iterator is used. Receipts come in
+        the order of the items.
+
+        Raises: as ``pub``, at the place of the item that failed. What was sent behind it is still published.
+        """
+        flying: deque[Batch] = deque()
+        outstanding = 0
+        size = min(max(window // 2, 1), BATCH_MAX)
+        for pairs, error in chunks(items, size, self._body_bytes_max):
+            flying.append(self._publish(topic, pairs, b""))
+            outstanding += len(pairs)
+            self._exchange(0.0)
+            while flying and (outstanding > window - size or self._is_full or error is not None):
+                yield from self._receipts(topic, flying[0])
+                outstanding -= len(flying.popleft().outcomes)
+            if error is not None:
+                raise error
+        for batch in flying:
+            yield from self._receipts(topic, batch)
+
+    def _publish(self, topic: str, pairs: list[tuple[bytes, bytes]], options: bytes) -> Batch:
+        self._open_or_raise()
+        batch = Batch(len(pairs), None, lambda: None)
+        self._conversation.publish(topic, pairs, options, batch)
+        return batch
+
+    def _receipts(self, topic: str, batch: Batch) -> Iterator[Receipt]:
+        if not self.until(lambda: not batch.missing, now() + self._options.timeout_s):
+            raise self._overdue(f"the OK of a publish to {topic}")
+        for outcome in batch.outcomes:
+            assert outcome is not None, "none is missing"
+            if not isinstance(outcome, Receipt):
+                raise outcome
+            yield outcome
+
+    @property
+    def _is_full(self) -> bool:
+        return self._conversation.outstanding.bytes >= OUTSTANDING_BYTES_MAX
+
+    @property
+    def _body_bytes_max(self) -> int:
+        hello = self._conversation.server
+        return hello.max_payload if hello is not None else PAYLOAD_BYTES_LIMIT
+
+    # -- consuming
+
+    def sub(
+        self,
+        topic: str,
+        consumer: str,
+        *,
+        auto_ack: bool = False,
+        window: int = 1024,
+        visibility: float | None = None,
+        mode: Mode | None = None,
+        start: str | None = None,
+    ) -> Subscription:
+        """Subscribe a consumer, and wait for the broker's OK. Arguments are those of the asyncio client's ``sub``; nothing is renewed
+        in the background here.
+
+        Raises: BadName, BadArgument, AlreadySubscribed (a subscription of this client covers the topic: use another client),
+            RequestError, RequestTimeout, ClientClosed.
+        """
+        begin = Start.parse(start) if start is not None else None
+        command = Subscribe(topic, consumer, window, to_ms("visibility", visibility), begin, mode)
+        subscription = Subscription(self, command, auto_ack=auto_ack)
+        self._open_or_raise()
+        if any(feed.overlaps(topic) for feed in self._conversation.feeds):
+            raise AlreadySubscribed(f"this client is subscribed to {topic} already")
+        feed = subscription.feed
+        self._conversation.subscribe(feed)
+        try:
+            answered = self.until(lambda: feed.state is not FeedState.ASKED, now() + self._options.timeout_s)
+        except BaseException:
+            self._conversation.unsubscribe(feed, lambda: None)
+            raise
+        if not answered:
+            self._conversation.unsubscribe(feed, lambda: None)
+            raise self._overdue(f"the OK of SUB {topic} {consumer}")
+        if feed.error is not None:
+            raise feed.error
+        return subscription
+
+    def unsubscribe(self, feed: Feed) -> None:
+        """What ``Subscription.close`` does."""
+        done: list[None] = []
+        self._conversation.unsubscribe(feed, lambda: done.append(None))
+        self.until(lambda: bool(done) or not self.connected, now() + self._options.timeout_s)
+
+    def pull(
+        self, topic: str, consumer: str, max: int = 1, *, wait: float = 0.0, visibility: float | None = None
+    ) -> list[Message]:
+        """Lease up to ``max`` messages without a subscription; see the asyncio client's ``pull``."""
+        if any(feed.overlaps(topic) for feed in self._conversation.feeds):
+            raise AlreadySubscribed(f"this client is subscribed to {topic} already: pull with another client")
+        request = requests.pull(topic, consumer, max, wait, visibility)
+        self.ask(request)
+        feed = Feed(Subscribe(topic, consumer), lambda: None)
+        return [Message(push, feed, self) for push in request.slot.messages]
+
+    def ack(self, topic: str, consumer: str, ids: Sequence[IdRange], *, sync: bool = False) -> int:
+        """How many of the ids were delivered and are now acked, by range. With ``sync`` that is on stable storage.
+
+        Raises: NoSuchTopic, NoSuchConsumer, BadArgument, ConnectionLost (ack again: that is harmless), RequestTimeout.
+        """
+        return sum(self.ask(requests.ack(topic, consumer, line, sync=sync)) for line in lines_of(ids))
+
+    def ack_soon(self, feed: Feed, topic: str, msg_id: int) -> None:
+        """What ``Message.ack`` does."""
+        self._conversation.ack(feed, topic, msg_id)
+        if len(feed.acks_of(topic).ids) >= ACKS_COALESCED:
+            self._exchange(0.0)
+
+    def ack_synced(self, feed: Feed, topic: str, msg_id: int) -> None:
+        """What ``Message.ack`` does with ``sync``."""
+        told: list[ToymqError | None] = []
+        self._conversation.ack_synced(feed, topic, msg_id, told.append)
+        if not self.until(lambda: bool(told), now() + self._options.timeout_s):
+            raise self._overdue(f"the synced ack of {topic} {msg_id}")
+        if told[0] is not None:
+            raise told[0]
+
+    def give_back(self, feed: Feed, topic: str, msg_id: int, delay: float | None) -> None:
+        """What ``Message.process`` does on an exception, without waiting for an answer."""
+        feed.settle(topic, msg_id)
+        self._conversation.say_now(requests.nack(topic, feed.command.consumer, [(msg_id, msg_id)], delay).slot)
+        self._exchange(0.0)
+
+    # -- looking
+
+    def fetch(
+        self, topic: str, from_id: int, max_count: int, *, max_bytes: int | None = None, wait: float = 0.0
+    ) -> BatchReply:
+        """Committed records without a consumer: WAL frames, byte for byte. ``wait``: seconds for the first one.
+
+        Raises: OutOfRange, NoSuchTopic, RequestError, RequestTimeout.
+        """
+        return self.ask(requests.fetch(topic, from_id, max_count, max_bytes, wait))
+
+    def offsets(self, topic: str, *, at_ms: int | None = None) -> tuple[int, int]:
+        """(first retained id, next id); with ``at_ms`` (unix milliseconds) the first is the first at or after that time."""
+        return self.ask(requests.offsets(topic, at_ms))
+
+    def topics(self, pattern: str | None = None) -> list[dict[str, Any]]:
+        """What ``describe`` tells, of all topics or those that match."""
+        return self.ask(requests.topics(pattern))
+
+    def describe(self, topic: str) -> dict[str, Any]:
+        """State, settings and consumers of a topic (protocol.md, "JSON shapes")."""
+        return self.ask(requests.describe(topic))
+
+    def stats(self) -> dict[str, Any]:
+        """The broker's figures (protocol.md, "JSON shapes")."""
+        return self.ask(requests.stats())
+
+    def ping(self) -> float:
+        """Round trip in seconds."""
+        began = now()
+        self.ask(requests.ping())
+        return now() - began
+
+    # -- arranging
+
+    def create(self, topic: str, settings: Settings | None = None) -> None:
+        """Create a topic, or confirm that it is there with these settings. Raises: TopicExists, RequestError, RequestTimeout."""
+        self.ask(requests.create(topic, settings))
+
+    def config(self, topic: str, settings: Settings | None = None) -> dict[str, Any]:
+        """Change settings, and return all that are set."""
+        return self.ask(requests.config(topic, settings))
+
+    def delete(self, topic: str) -> int:
+        """Remove a topic; how many messages it had. Raises: NoSuchTopic, ConnectionLost (the outcome is unknown), RequestTimeout."""
+        return self.ask(requests.delete(topic))
+
+    def purge(self, topic: str) -> int:
+        """Drop all messages of a topic. Raises: as ``delete``; a broker without PURGE answers UNKNOWN_COMMAND."""
+        return self.ask(requests.purge(topic))
+
+    def seek(self, topic: str, consumer: str, to: str) -> int:
+        """Move a consumer: ``earliest``, ``latest``, an id or ``@<unix-ms>``. Its subscriptions go on there."""
+        return self.ask(requests.seek(topic, consumer, to))
+
+    def forget(self, topic: str, consumer: str) -> None:
+        """Delete a consumer's state."""
+        self.ask(requests.forget(topic, consumer))
+
+    def redrive(self, topic: str, *, ids: Sequence[IdRange] | None = None, max: int | None = None) -> int:
+        """Move dead letters back. A broker without REDRIVE answers UNKNOWN_COMMAND."""
+        return self.ask(requests.redrive(topic, ids, max))
+
+    # -- leaving
+
+    def drain(self, timeout: float) -> bool:
+        """End the subscriptions, which gives back what is not acked, and wait for the answers that are due.
+
+        Returns: whether nothing was left when ``timeout`` seconds were over.
+        """
+        for feed in list(self._conversation.feeds):
+            self._conversation.unsubscribe(feed, lambda: None)
+        return self._closed or self.until(lambda: self._conversation.idle, now() + timeout)
+
+    def close(self) -> None:
+        """Send acks and what was asked already, and close. Takes a second at most, never raises. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._conversation.online:
+            quit_slot = CallSlot(Quit(), OkReply)
+            self._conversation.say_now(quit_slot)
+            deadline = now() + GOODBYE_S
+            while self._socket is not None and not quit_slot.done and (left := deadline - now()) > 0:
+                self._exchange(left)
+        self._drop_socket()
+        self._conversation.close(ClientClosed("this client is closed"))
+
+    # -- inside
+
+    def ask(self, request: requests.Request[T]) -> T:
+        """Say it, and wait for what becomes of it. Raises: RequestError, ConnectionLost, RequestTimeout, ProtocolViolation."""
+        self._open_or_raise()
+        slot = request.slot
+        self._conversation.say(slot)
+        try:
+            if not self.until(lambda: slot.done, now() + self._options.timeout_s + request.wait_s):
+                raise self._overdue(slot.awaited, request.wait_s)
+        except BaseException:
+            slot.abandon()
+            raise
+        return request.result()
+
+    def until(self, done: Callable[[], bool], deadline: float | None) -> bool:
+        """Exchange bytes, connect again when needed. Returns: False when the time was over before ``done``."""
+        while not done():
+            if self._conversation.is_closed:
+                return done()
+            left = None if deadline is None else deadline - now()
+            if left is not None and left <= 0:
+                return False
+            if self._socket is None:
+                self._connect_again(left)
+            else:
+                self._exchange(left)
+        return True
+
+    def _open_or_raise(self) -> None:
+        if self._closed:
+            raise ClientClosed("this client is closed")
+
+    def _overdue(self, awaited: str, extra_s: float = 0.0) -> RequestTimeout:
+        trouble = "" if self.connected else self._trouble
+        return RequestTimeout(f"no answer within {self._options.timeout_s + extra_s:g} s: waited for {awaited}{trouble}")
+
+    def open(self) -> "Client":
+        """What ``connect`` does."""
+        give_up_at = now() + self._options.wait_s
+        while True:
+            try:
+                self._connect_round()
+            except (OSError, ToymqError) as error:
+                if now() >= give_up_at or _is_hopeless(error):
+                    raise
+                time.sleep(self._backoff.next_s())
+            else:
+                return self
+
+    def _connect_again(self, left_s: float | None) -> None:
+        delay_s = self._backoff.next_s()
+        time.sleep(delay_s if left_s is None else min(delay_s, left_s))
+        try:
+            self._connect_round()
+        except (OSError, ToymqError) as error:
+            logger.debug("no connection: %s", error)
+            self._trouble = f" ({error})"
+            if _is_hopeless(error) and isinstance(error, ToymqError):
+                logger.error("this client gives up: %s", error)  # noqa: TRY400 (the caller gets it)
+                self._conversation.close(error)
+        else:
+            logger.info("%s: connected again", self._address)
+
+    def _connect_round(self) -> None:
+        """Each address once. Raises: ConnectFailed, RequestError, ProtocolViolation: what the last one answered."""
+        for address in self._options.addresses:
+            last = address is self._options.addresses[-1]
+            try:
+                self._connect_to(address)
+            except (OSError, ToymqError):
+                if last:
+                    raise
+            else:
+                return
+
+    def _connect_to(self, address: Address) -> None:
+        timeout_s = self._options.connect_timeout_s
+        deadline = now() + timeout_s
+        answers: list[HelloReply | ToymqError] = []
+        try:
+            connection = socket.create_connection((address.host, address.port), timeout_s)
+            self._socket = connection
+            sockets.set_up(connection)
+            tls = self._options.tls_of(address)
+            if tls is not None:
+                self._socket = connection = tls.wrap_socket(connection, server_hostname=address.host)
+            connection.setblocking(False)
+            self._poll.register(connection, select.POLLIN)
+            self._conversation.connected(self._options.hello(address), answers.append)
+            while not answers and self._socket is not None and (left := deadline - now()) > 0:
+                self._exchange(left)
+            if not answers:
+                raise TimeoutError
+            if isinstance(answers[0], ToymqError):
+                raise answers[0]
+        except BaseException as error:
+            self._drop_socket()
+            self._conversation.lost(ConnectionLost("the connection was not made"))
+            if isinstance(error, OSError) and not isinstance(error, ToymqError):
+                text = f"no answer from {address} within {timeout_s:g} s" if isinstance(error, TimeoutError) else None
+                raise ConnectFailed(text or f"no broker at {address}: {error.strerror or error}") from error
+            raise
+        self._address = address
+        self._backoff.reset()
+        self._tell(Connected(str(address)))
+
+    def _exchange(self, wait_s: float | None) -> None:
+        """Send what can be sent and take in what is there; waits once for either."""
+        connection = self._socket
+        if connection is None:
+            return
+        self._out += self._conversation.take_output()
+        if self._out and not self._write(connection):
+            return
+        self._poll.modify(connection, select.POLLIN | (select.POLLOUT if self._out else 0))
+        pending = isinstance(connection, ssl_module.SSLSocket) and connection.pending()
+        wait_ms = 0 if pending else None if wait_s is None else math.ceil(wait_s * 1000)
+        for _, event in self._poll.poll(wait_ms):
+            if event & ~select.POLLOUT:
+                self._read(connection)
+            elif self._out:
+                self._write(connection)
+        if pending and self._socket is connection:
+            self._read(connection)
+
+    def _write(self, connection: socket.socket) -> bool:
+        """Returns: whether the connection is still there."""
+        try:
+            sent = connection.send(self._out)
+        except (BlockingIOError, InterruptedError, ssl_module.SSLWantReadError, ssl_module.SSLWantWriteError):
+            return True
+        except OSError as error:
+            with suppress(OSError, ProtocolViolation):  # what the broker said before it went may still be here
+                while data := connection.recv(RECEIVE_BYTES):
+                    self._conversation.receive(data)
+            self._lose(ConnectionLost(f"the connection was lost: {error.strerror or error}"))
+            return False
+        del self._out[:sent]
+        return True
+
+    def _read(self, connection: socket.socket) -> None:
+        try:
+            data = connection.recv(RECEIVE_BYTES)
+        except (BlockingIOError, InterruptedError, ssl_module.SSLWantReadError, ssl_module.SSLWantWriteError):
+            return
+        except OSError as error:
+            self._lose(ConnectionLost(f"the connection was lost: {error.strerror or error}"))
+            return
+        if not data:
+            self._lose(ConnectionLost("the broker closed the connection"))
+            return
+        try:
+            self._conversation.receive(data)
+        except ProtocolViolation as error:
+            self._lose(error)
+
+    def _lose(self, reason: ToymqError) -> None:
+        was_up = self._conversation.online
+        self._drop_socket()
+        reason = self._conversation.farewell or reason
+        self._trouble = f" (the connection to {self._address} was lost: {reason})"
+        error = reason if isinstance(reason, ProtocolViolation) else ConnectionLost(f"the outcome is unknown: {reason}")
+        self._conversation.lost(error)
+        if was_up and not self._closed:
+            logger.warning("%s: %s; trying again until it is back", self._address, reason)
+            self._tell(Disconnected(str(self._address), str(reason)))
+
+    def _drop_socket(self) -> None:
+        self._out.clear()
+        if self._socket is not None:
+            with suppress(KeyError):
+                self._poll.unregister(self._socket)
+            self._socket.close()
+            self._socket = None
+
+    def _tell(self, event: Event) -> None:
+        if self._options.on_event is not None:
+            self._options.on_event(event)
+
+
+def now() -> float:
+    """Seconds of a clock that never goes back."""
+    return time.perf_counter()
+
+
+def _is_hopeless(error: Exception) -> bool:
+    return isinstance(error, RequestError | ProtocolViolation) and not error.retryable
+
+
+def connect(
+    urls: str | Sequence[str] = DEFAULT_URL,
+    *,
+    name: str | None = None,
+    ssl: ssl_module.SSLContext | None = None,
+    timeout_s: float = 30.0,
+    connect_timeout_s: float = 5.0,
+    wait_s: float = 0.0,
+    backoff_min_s: float = 0.05,
+    backoff_max_s: float = 5.0,
+    idempotent: bool = True,
+    on_event: OnEvent | None = None,
+    inject_headers: InjectHeaders | None = None,
+    random: Random | None = None,
+) -> Client:
+    """Connect to a broker. Arguments are those of ``toymq_client.connect``.
+
+    Raises: ConfigError, BadArgument, ConnectFailed, RequestError (the token is not accepted), ProtocolViolation.
+    """
+    return Client(
+        Options(
+            parse_urls(urls), name, ssl, timeout_s, connect_timeout_s, wait_s, backoff_min_s, backoff_max_s, idempotent,
+            on_event, inject_headers, random or Random(),
+        )
+    ).open()  # fmt: skip
