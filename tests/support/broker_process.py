@@ -29,7 +29,7 @@ class BrokerProcess:
     """``toymq serve`` on a free port. A context manager; what is left is killed."""
 
     def __init__(self, data_dir: Path | str, *options: str, descriptors: int | None = None) -> None:
-        """``descriptors``: how many the process may have."""
+        """``descriptors``: how many the process may have. Started again, it listens on the port it had."""
         self.data_dir = str(data_dir)
         self._options = ["--min-free-bytes", "0", *options]
         self._descriptors = descriptors
@@ -44,7 +44,7 @@ class BrokerProcess:
         self.kill()
 
     def start(self) -> None:
-        command = [*COMMAND, "serve", "--data-dir", self.data_dir, "--listen", "127.0.0.1:0", *self._options]
+        command = [*COMMAND, "serve", "--data-dir", self.data_dir, "--listen", f"127.0.0.1:{self.port}", *self._options]
         if self._descriptors is not None:
             command = ["sh", "-c", f'ulimit -n {self._descriptors} && exec "$@"', "sh", *command]
         self._process = subprocess.Popen(
