@@ -13,7 +13,7 @@ from toymq_client import requests
 from toymq_client.errors import ClientClosed
 from toymq_client.feed import Feed, FeedState
 from toymq_client.link import Link, closed
-from toymq_client.message import Item, Key, Receipt, Settings, chunks, format_headers, key_bytes, to_ms, too_large
+from toymq_client.message import Item, Key, Receipt, Settings, chunks, format_headers, key_bytes, lines_of, to_ms, too_large
 from toymq_client.options import Connected, Disconnected, Event, InjectHeaders, OnEvent, Options
 from toymq_client.publishing import Batch
 from toymq_client.slots import CallSlot
@@ -236,6 +236,15 @@ class Client:
         await self._ask_waiting(request)
         feed = Feed(Subscribe(topic, consumer), lambda: None)
         return [Message(push, feed, self._link) for push in request.slot.messages]
+
+    async def ack(self, topic: str, consumer: str, ids: Sequence[IdRange], *, sync: bool = False) -> int:
+        """Ack by number; how many of the ids were delivered and are now acked. With ``sync`` that is on stable storage.
+
+        Raises: NoSuchTopic, NoSuchConsumer, BadArgument, ConnectionLost (ack again: that is harmless), RequestTimeout.
+        """
+        for link in self._links:
+            link.conversation.settle(topic, consumer, ids)
+        return sum([await self._ask(requests.ack(topic, consumer, line, sync=sync)) for line in lines_of(ids)])
 
     # -- looking
 

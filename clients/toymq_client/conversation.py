@@ -8,7 +8,7 @@ also when whoever asked has left: it is never given to the next.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from itertools import count
 
@@ -17,6 +17,7 @@ from toymq_client.feed import AckList, AckSlot, Feed, ended
 from toymq_client.publishing import Batch, Outstanding, PublishSlot, Stream
 from toymq_client.slots import CallSlot, HelloSlot, Slot
 from toymq_py.errors import ConnectionLost, ProtocolViolation, RequestError, ToymqError
+from toymq_py.model import IdRange
 from toymq_py.protocol import (
     ClientConnection,
     ClosedPush,
@@ -240,7 +241,12 @@ class Conversation:
                     if not said:
                         raise ProtocolViolation(f"the broker sent {type(reply).__name__} and nothing was asked")
                     slot = said.popleft()
-                    slot.answered(reply)
+                    try:
+                        slot.answered(reply)
+                    except ProtocolViolation:
+                        if not slot.done:
+                            said.appendleft(slot)  # it had no answer
+                        raise
                     feed = None
         finally:
             for one in woken:
@@ -270,7 +276,7 @@ class Conversation:
             return  # the connection ends, and the next one subscribes
         if push.code == "SEEK":
             if feed in self.feeds:
-                feed.lost()
+                feed.arrived.clear()
                 self._put(_SubscribeSlot(self, feed))
             return
         self.end(feed, ended(push.topic, push.consumer, push.code))
@@ -327,6 +333,12 @@ class Conversation:
                 self._told = True
                 self._on_output()
 
+    def say_goodbye(self, slot: Slot) -> None:
+        """The last command, behind the acks."""
+        if self.online:
+            self._say_acks()
+            self._put(slot)
+
     def say_now(self, slot: Slot) -> bool:
         """On this connection or not at all. Returns: whether it was said."""
         if self.online:
@@ -381,6 +393,14 @@ class Conversation:
         acks.ids.append(msg_id)
         if not acks.listed:
             self._list(acks)
+
+    def settle(self, topic: str, consumer: str, ids: Sequence[IdRange]) -> None:
+        """They are acked by number: no handler is expected to do it."""
+        for feed in self.feeds:
+            if feed.command.consumer == consumer:
+                for place in list(feed.open):
+                    if place[0] == topic and any(first <= place[1] <= last for first, last in ids):
+                        feed.settle(*place)
 
     def ack_synced(self, feed: Feed, topic: str, msg_id: int, tell: Callable[[ToymqError | None], None]) -> None:
         """``tell`` is called once the ack is on stable storage, or never will be."""

@@ -206,7 +206,7 @@ class Link:
         try:
             if self.conversation.online and self._wire is not None:
                 wire = self._wire
-                self.conversation.say_now(CallSlot(Quit(), OkReply))
+                self.conversation.say_goodbye(CallSlot(Quit(), OkReply))
                 self._flush()
                 await asyncio.wait((wire.ended,), timeout=GOODBYE_S)
         finally:

@@ -9,6 +9,8 @@ from toymq_py.protocol import MessagePush, publish_key
 
 RANGES_PER_LINE = 80
 """Of ids with 20 digits in a line of 4096 bytes, beside the names."""
+PRODUCER_PREFIX = b"toymq-producer-"
+"""Begins the names under which clients number their publishes; no key of a caller."""
 Key = str | bytes
 """Of a publish: 1 to 512 printable ASCII characters without space, and not ``-``."""
 Item = bytes | tuple[Key | None, bytes]
@@ -39,7 +41,7 @@ class Delivery:
         id: its number in the topic.
         attempt: counts deliveries of it to this consumer, from 1.
         ts_ns: when it was published, nanoseconds since the epoch.
-        key: b"" for none.
+        key: b"" for none. A client's producer name, under which the broker keeps a publish without a key, is none.
         payload: without the headers.
     """
 
@@ -50,7 +52,8 @@ class Delivery:
         self.id = push.msg_id
         self.attempt = push.attempt
         self.ts_ns = push.ts_ns
-        self.key = push.key
+        key = push.key
+        self.key = key if not key or not key.startswith(PRODUCER_PREFIX) else b""
         self.payload = push.payload
         self._headers = push.headers
 
@@ -109,6 +112,8 @@ def key_bytes(key: Key | None) -> bytes:
     data = key.encode() if isinstance(key, str) else key
     if not data:
         raise BadArgument("a key has at least one byte; None is no key")
+    if data.startswith(PRODUCER_PREFIX):
+        raise BadArgument(f"a key does not begin with {PRODUCER_PREFIX.decode()}: so do the names of producers")
     return publish_key(data)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from toymq_client.backoff import Backoff
+from toymq_client.message import PRODUCER_PREFIX
 from toymq_client.url import Address
 from toymq_py.errors import ConfigError
 from toymq_py.protocol import Hello, encode_command
@@ -78,7 +79,7 @@ class Options:
 
     def producer(self) -> str | None:
         """A name that no other client has."""
-        return f"client-{secrets.token_hex(6)}" if self.idempotent else None
+        return f"{PRODUCER_PREFIX.decode()}{secrets.token_hex(6)}" if self.idempotent else None
 
     def tls_of(self, address: Address) -> ssl.SSLContext | None:
         if not address.tls:

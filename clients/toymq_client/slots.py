@@ -93,7 +93,9 @@ class CallSlot(Slot):
 
     def answered(self, reply: Reply) -> None:
         if not isinstance(reply, self.expect):
-            raise unexpected(self._verb, reply)
+            error = unexpected(self._verb, reply)
+            self._settle(error)
+            raise error
         self._settle(reply)
 
     def failed(self, error: ToymqError) -> None:
@@ -130,7 +132,9 @@ class HelloSlot(Slot):
 
     def answered(self, reply: Reply) -> None:
         if not isinstance(reply, HelloReply):
-            raise unexpected("HELLO", reply)
+            error = unexpected("HELLO", reply)
+            self._on_answer(error)
+            raise error
         self._on_answer(reply)
 
     def failed(self, error: ToymqError) -> None:

@@ -383,7 +383,8 @@ class Client:
 
         Raises: NoSuchTopic, NoSuchConsumer, BadArgument, ConnectionLost (ack again: that is harmless), RequestTimeout.
         """
-        return sum(self.ask(requests.ack(topic, consumer, line, sync=sync)) for line in lines_of(ids))
+        self._conversation.settle(topic, consumer, ids)
+        return sum([self.ask(requests.ack(topic, consumer, line, sync=sync)) for line in lines_of(ids)])
 
     def ack_soon(self, feed: Feed, topic: str, msg_id: int) -> None:
         """What ``Message.ack`` does."""
@@ -487,7 +488,7 @@ class Client:
         self._closed = True
         if self._conversation.online:
             quit_slot = CallSlot(Quit(), OkReply)
-            self._conversation.say_now(quit_slot)
+            self._conversation.say_goodbye(quit_slot)
             deadline = now() + GOODBYE_S
             while self._socket is not None and not quit_slot.done and (left := deadline - now()) > 0:
                 self._exchange(left)
@@ -548,7 +549,7 @@ class Client:
         delay_s = self._backoff.next_s()
         time.sleep(delay_s if left_s is None else min(delay_s, left_s))
         try:
-            self._connect_round()
+            self._connect_round(left_s)
         except (OSError, ToymqError) as error:
             logger.debug("no connection: %s", error)
             self._trouble = f" ({error})"
@@ -558,20 +559,22 @@ class Client:
         else:
             logger.info("%s: connected again", self._address)
 
-    def _connect_round(self) -> None:
+    def _connect_round(self, left_s: float | None = None) -> None:
         """Each address once. Raises: ConnectFailed, RequestError, ProtocolViolation: what the last one answered."""
         for address in self._options.addresses:
             last = address is self._options.addresses[-1]
             try:
-                self._connect_to(address)
+                self._connect_to(address, left_s)
             except (OSError, ToymqError):
                 if last:
                     raise
             else:
                 return
 
-    def _connect_to(self, address: Address) -> None:
+    def _connect_to(self, address: Address, left_s: float | None) -> None:
         timeout_s = self._options.connect_timeout_s
+        if left_s is not None:
+            timeout_s = min(timeout_s, max(left_s, 0.001))
         deadline = now() + timeout_s
         answers: list[HelloReply | ToymqError] = []
         try:

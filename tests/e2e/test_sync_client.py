@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-import toymq_client
 from tests.support.broker_process import BrokerProcess
-from toymq_client.blocking import Client, parse_headers, to_ranges
+from toymq_client import ClientClosed, ConnectFailed, RequestTimeout, SubscriptionEnded, TakenOver, sync
+from toymq_client.message import Receipt, parse_headers, to_ranges
+from toymq_client.sync import Client
 from toymq_client.url import Address, parse_url
 from toymq_py.errors import (
     AlreadySubscribed,
@@ -38,27 +39,24 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def client(broker: BrokerProcess) -> Iterator[Client]:
-    with toymq_client.connect(f"toymq://127.0.0.1:{broker.port}") as connected:
+    with sync.connect(f"toymq://127.0.0.1:{broker.port}") as connected:
         yield connected
 
 
 def test_publish_and_consume_with_everything(client: Client) -> None:
     headers = {"Trace": "0-1-2", "Name": "wörld"}
-    assert client.pub("all", b"a\nb", key="k", headers=headers) == toymq_client.Receipt(0, duplicate=False)
-    assert client.pub("all", b"a\nb", key=b"k") == toymq_client.Receipt(0, duplicate=True)
+    assert client.pub("all", b"a\nb", key="k", headers=headers) == Receipt(0, duplicate=False)
+    assert client.pub("all", b"a\nb", key=b"k") == Receipt(0, duplicate=True)
     client.pub("all", b"")
-    with client.sub("all", "c", window=10, visibility_s=30, start="earliest") as subscription:
-        first, second = subscription.next_message(5), subscription.next_message(5)
-        assert first is not None
-        assert second is not None
+    with client.sub("all", "c", window=10, visibility=30, start="earliest") as subscription:
+        first, second = subscription.next(5), subscription.next(5)
         assert (first.topic, first.id, first.attempt, first.key, first.payload) == ("all", 0, 1, b"k", b"a\nb")
         assert first.headers == headers
         assert (second.key, second.headers, second.payload) == (b"", {}, b"")
-        first.touch(60)
+        assert first.extend(60)
         first.ack()
         second.nack(0)
-        again = subscription.next_message(5)
-        assert again is not None
+        again = subscription.next(5)
         assert (again.id, again.attempt) == (1, 2)
         again.ack()
     (found,) = client.describe("all")["consumers"]
@@ -68,10 +66,9 @@ def test_publish_and_consume_with_everything(client: Client) -> None:
 def test_what_is_not_acked_comes_again_after_close(client: Client) -> None:
     client.pub("again", b"x")
     with client.sub("again", "c") as subscription:
-        assert subscription.next_message(5) is not None
+        assert subscription.next(5) is not None
     with client.sub("again", "c") as subscription:
-        message = subscription.next_message(5)
-        assert message is not None
+        message = subscription.next(5)
         assert message.attempt == 2
 
 
@@ -102,19 +99,19 @@ def test_a_refused_publish_says_why_and_the_connection_lives(client: Client) -> 
 
 
 def test_looking_and_arranging(client: Client) -> None:
-    client.create("made", visibility=5000)
-    client.create("made", visibility=5000)
+    client.create("made", {"visibility": 5000})
+    client.create("made", {"visibility": 5000})
     with pytest.raises(TopicExists):
-        client.create("made", visibility=6000)
-    assert client.config("made", dedupe_keys=7) == {"visibility": 5000, "dedupe_keys": 7}
-    assert client.config("made", visibility="default") == {"dedupe_keys": 7}
+        client.create("made", {"visibility": 6000})
+    assert client.config("made", {"dedupe_keys": 7}) == {"visibility": 5000, "dedupe_keys": 7}
+    assert client.config("made", {"visibility": "default"}) == {"dedupe_keys": 7}
     for n in range(5):
         client.pub("made", b"%d" % n)
     assert client.offsets("made") == (0, 5)
     assert client.offsets("made", at_ms=0) == (0, 5)
     batch = client.fetch("made", 1, 2)
     assert ([frame.payload for frame in iter_frames(batch.frames)], batch.next_id) == ([b"1", b"2"], 3)
-    assert client.fetch("made", 5, 1, wait_s=0.01).count == 0
+    assert client.fetch("made", 5, 1, wait=0.01).count == 0
     with pytest.raises(OutOfRange) as caught:
         client.fetch("made", 6, 1)
     assert caught.value.first_id == 0
@@ -133,17 +130,27 @@ def test_a_subscription_that_ends_says_why(broker: BrokerProcess, client: Client
     subscription = client.sub("ended", "c")
     with pytest.raises(AlreadySubscribed):
         client.sub("ended", "d")
-    with toymq_client.connect(f"127.0.0.1:{broker.port}") as other:
+    with sync.connect(f"127.0.0.1:{broker.port}") as other:
         other.sub("ended", "c")
-        with pytest.raises(toymq_client.SubscriptionEnded) as caught:
-            subscription.next_message(5)
+        with pytest.raises(SubscriptionEnded) as caught:
+            subscription.next(5)
         assert caught.value.code == "TAKEN_OVER"
+        assert type(caught.value) is TakenOver
+        with pytest.raises(TakenOver):
+            next(iter(subscription))
     subscription.close()
-    subscription = client.sub("ended", "c")
-    client.seek("ended", "c", "latest")
-    with pytest.raises(toymq_client.SubscriptionEnded) as caught:
-        next(iter(subscription))
-    assert caught.value.code == "SEEK"
+
+
+def test_a_subscription_goes_on_where_its_consumer_was_moved_to(client: Client) -> None:
+    for n in range(3):
+        client.pub("moved", b"%d" % n)
+    with client.sub("moved", "c") as subscription:
+        assert [subscription.next(5).id for _ in range(3)] == [0, 1, 2]
+        for message_id in (0, 1, 2):
+            client.ack("moved", "c", [(message_id, message_id)])
+        client.seek("moved", "c", "1")
+        again = subscription.next(5)
+        assert (again.id, again.attempt) == (1, 1)
 
 
 def test_a_subscription_that_is_refused_leaves_nothing(client: Client) -> None:
@@ -153,17 +160,16 @@ def test_a_subscription_that_is_refused_leaves_nothing(client: Client) -> None:
 
 
 def test_a_closed_client_says_so(broker: BrokerProcess) -> None:
-    client = toymq_client.connect(f"127.0.0.1:{broker.port}")
+    client = sync.connect(f"127.0.0.1:{broker.port}")
     subscription = client.sub("closed", "c")
     client.pub("closed", b"x")
-    message = subscription.next_message(5)
-    assert message is not None
+    message = subscription.next(5)
     message.ack()
     client.close()
     client.close()
     with pytest.raises(ConnectionLost):
         client.ping()
-    with toymq_client.connect(f"127.0.0.1:{broker.port}") as other:
+    with sync.connect(f"127.0.0.1:{broker.port}") as other:
         assert other.describe("closed")["consumers"][0]["backlog"] == 0, "close sends the acks that were collected"
 
 
@@ -191,6 +197,9 @@ def scripted(script: Script) -> Iterator[str]:
             assert not thread.is_alive()
 
 
+GREETING = b"HELLO 1 server=fake/1 max_payload=2097152\n"
+
+
 def answering(*answers: bytes) -> Script:
     def script(connection: socket.socket) -> None:
         for answer in answers:
@@ -204,13 +213,23 @@ def answering(*answers: bytes) -> Script:
     ("answer", "error", "text"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n", ProtocolViolation, "no toymq broker"),
-        (b"OK 1\n", ProtocolViolation, "answered PING with OkReply"),
+        (b"OK 1\n", ProtocolViolation, "answered HELLO with OkReply"),
         (b"ERR NEW_CODE of a later version\n", CommandFailed, "NEW_CODE"),
+        (b"ERR SHUTTING_DOWN bye\n", ShuttingDown, "bye"),
         (b"", ConnectionLost, "closed the connection"),
     ],
 )
 def test_a_server_that_is_no_broker(answer: bytes, error: type[Exception], text: str) -> None:
-    with scripted(answering(answer)) as url, toymq_client.connect(url) as client, pytest.raises(error, match=text):
+    with scripted(answering(answer)) as url, pytest.raises(error, match=text):
+        sync.connect(url)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "text"),
+    [(b"OK 1\n", ProtocolViolation, "answered PING with OkReply"), (b"ERR NEW_CODE of a later version\n", CommandFailed, "NEW_CODE")],
+)
+def test_an_answer_of_another_kind(answer: bytes, error: type[Exception], text: str) -> None:
+    with scripted(answering(GREETING, answer)) as url, sync.connect(url) as client, pytest.raises(error, match=text):
         client.ping()
 
 
@@ -219,28 +238,38 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_another() -> None:
 
     def script(connection: socket.socket) -> None:
         connection.recv(100)
+        connection.sendall(GREETING)
+        connection.recv(100)
         assert go_on.wait(10)
         connection.sendall(b"ERR INTERNAL late\n")
         connection.recv(100)
         connection.sendall(b"PONG\n")
 
-    with scripted(script) as url, toymq_client.connect(url, timeout_s=0.05) as client:
-        with pytest.raises(TimeoutError, match="waited for the reply to PING"):
+    with scripted(script) as url, sync.connect(url, timeout_s=0.05) as client:
+        with pytest.raises(RequestTimeout, match="waited for the reply to PING") as caught:
             client.ping()
-        client._timeout_s = 10
+        assert isinstance(caught.value, TimeoutError)
         go_on.set()
-        client.ping()
+        while True:
+            try:
+                client.ping()
+                break
+            except RequestTimeout:
+                pass
 
 
 def test_what_the_broker_said_before_it_went_is_read() -> None:
     def script(connection: socket.socket) -> None:
         connection.recv(100)
+        connection.sendall(GREETING)
+        connection.recv(100)
         connection.sendall(b"OK 7\nERR SHUTTING_DOWN bye\n")
 
-    with scripted(script) as url, toymq_client.connect(url) as client:
+    with scripted(script) as url, sync.connect(url, timeout_s=0.2) as client:
         assert client.pub("t", b"x").msg_id == 7
-        with pytest.raises((ShuttingDown, ConnectionLost)):
+        with pytest.raises(RequestTimeout, match=r"waited for the OK of a publish to t \(.+\)"):
             client.pub("t", b"y")
+        client.close()
 
 
 def test_a_token_is_sent_first_and_a_refusal_is_the_callers() -> None:
@@ -251,10 +280,10 @@ def test_a_token_is_sent_first_and_a_refusal_is_the_callers() -> None:
         connection.sendall(b"ERR AUTH_FAILED no\n")
 
     with scripted(refuse) as url, pytest.raises(AuthFailed):
-        toymq_client.connect(f"toymq://s3cret@{url}")
+        sync.connect(f"toymq://s3cret@{url}")
     assert heard == [b"HELLO 1 auth=s3cret\n"]
     script = answering(b"HELLO 1 server=x/1 max_payload=5\n", b"PONG\n")
-    with scripted(script) as url, toymq_client.connect(f"toymq://s3cret@{url}") as client:
+    with scripted(script) as url, sync.connect(f"toymq://s3cret@{url}") as client:
         client.ping()
 
 

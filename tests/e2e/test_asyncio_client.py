@@ -1,0 +1,598 @@
+"""The asyncio client against the real broker on the same loop, and against one that follows a script."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+import toymq_client as toymq
+from tests.support.fake_broker import Peer, following
+from tests.support.in_process import InProcess, serving
+from tests.support.steps import cancelled_at
+from toymq_client import Client, Message, Receipt
+from toymq_py.errors import (
+    AlreadySubscribed,
+    AuthFailed,
+    BadArgument,
+    BadName,
+    NoSuchTopic,
+    OutOfRange,
+    PayloadTooLarge,
+    QueueFull,
+    UnknownCommand,
+)
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[InProcess]:
+    async with serving(tmp_path / "d") as served:
+        yield served
+
+
+@pytest.fixture
+async def mq(broker: InProcess) -> AsyncIterator[Client]:
+    async with toymq.connect(f"toymq://127.0.0.1:{broker.port}") as client:
+        yield client
+
+
+def connect(url: str, **options: object) -> Client:
+    return toymq.connect(url, backoff_min_s=0.001, backoff_max_s=0.01, random=Random(1), **options)  # type: ignore[arg-type]
+
+
+# -- publishing
+
+
+async def test_publish_and_consume_with_everything(mq: Client) -> None:
+    headers = {"traceparent": "00-1-2-01", "Name": "wörld"}
+    assert await mq.pub("all", b"a\nb", key="k", headers=headers) == Receipt(0, duplicate=False)
+    assert await mq.pub("all", b"a\nb", key=b"k") == Receipt(0, duplicate=True)
+    assert await mq.pub("all", b"") == Receipt(1, duplicate=False)
+    async with mq.sub("all", "c", window=10, visibility=30, start="earliest") as messages:
+        first, second = await messages.next(5), await messages.next(5)
+        assert (first.topic, first.id, first.attempt, first.key, first.payload) == ("all", 0, 1, b"k", b"a\nb")
+        assert first.headers == headers
+        assert (second.key, second.headers, second.payload) == (b"", {}, b"")
+        assert await first.extend(60)
+        await first.ack()
+        await second.nack(0)
+        again = await messages.next(5)
+        assert (again.id, again.attempt) == (1, 2)
+        await again.ack(sync=True)
+        assert not await again.extend(), "its lease is over"
+    (found,) = (await mq.describe("all"))["consumers"]
+    assert (found["consumer"], found["last_acked"], found["backlog"], found["sessions"]) == ("c", 1, 0, 0)
+
+
+async def test_many_publishes_at_once_keep_their_order(mq: Client) -> None:
+    receipts = await asyncio.gather(*(mq.pub("t", b"%d" % n) for n in range(500)))
+    assert receipts == [Receipt(n, duplicate=False) for n in range(500)]
+    async with mq.sub("t", "c") as messages:
+        assert [(await messages.next(5)).payload for _ in range(500)] == [b"%d" % n for n in range(500)]
+
+
+async def test_pub_many_awaited_and_iterated(mq: Client) -> None:
+    items = [(None if n % 3 else b"k%d" % n, b"%d" % n) for n in range(3000)]
+    assert [receipt.msg_id for receipt in await mq.pub_many("t", items, window=100)] == list(range(3000))
+    assert [receipt.msg_id async for receipt in mq.pub_many("t", items[:1])] == [0], "its key was there"
+    assert await mq.pub_many("t", []) == []
+    assert [receipt.msg_id async for receipt in mq.pub_many("t", [b"x", b"y"], window=1)] == [3000, 3001]
+    with pytest.raises(BadArgument, match="a window"):
+        mq.pub_many("t", [], window=0)
+
+
+async def test_pub_many_raises_where_the_bad_item_stands(mq: Client) -> None:
+    receipts = []
+    with pytest.raises(BadArgument, match="a key is"):
+        async for receipt in mq.pub_many("t", [b"a", (b"two words", b""), b"b"]):
+            receipts.append(receipt.msg_id)
+    assert receipts == [0]
+    with pytest.raises(PayloadTooLarge):
+        await mq.pub_many("t", [b"c", bytes(3_000_000)])
+    assert await mq.offsets("t") == (0, 2)
+
+
+async def test_what_is_left_unread_is_published_all_the_same(mq: Client) -> None:
+    async for receipt in mq.pub_many("t", [b"x"] * 100):
+        assert receipt.msg_id == 0
+        break
+    assert (await mq.pub("other", b"mine")).msg_id == 0
+    assert await mq.offsets("t") == (0, 100)
+
+
+async def test_mistakes_are_named_before_anything_is_sent(mq: Client) -> None:
+    for error, call in (
+        (BadName, lambda: mq.pub("../x", b"")),
+        (BadArgument, lambda: mq.pub("t", b"", key="two words")),
+        (BadArgument, lambda: mq.pub("t", b"", key="")),
+        (BadArgument, lambda: mq.pub("t", b"", key="toymq-producer-1")),
+        (BadArgument, lambda: mq.pub("t", b"", headers={"a:b": "c"})),
+        (BadArgument, lambda: mq.pub("t", b"", headers={"a": "b\nc"})),
+        (BadArgument, lambda: mq.pub("t", b"", delay=-1)),
+        (PayloadTooLarge, lambda: mq.pub("t", bytes(3_000_000))),
+    ):
+        with pytest.raises(error):
+            await call()
+    with pytest.raises(BadName):
+        mq.sub("a*", "c")
+    with pytest.raises(BadArgument):
+        mq.sub("t", "c", window=0)
+    with pytest.raises(BadArgument):
+        mq.sub("t", "c", start="soon")
+    assert await mq.topics() == []
+
+
+async def test_what_this_broker_has_not_is_refused_by_name(mq: Client) -> None:
+    """Not a promise, but the truth of this version: each ends with a typed error and a connection that lives."""
+    for call in (lambda: mq.pull("t", "c", 5, wait=0.1), lambda: mq.purge("t"), lambda: mq.redrive("t.dlq")):
+        with pytest.raises(UnknownCommand):
+            await call()
+    for refused in (mq.sub("orders.*", "c"), mq.sub("t", "c", mode="shared")):
+        with pytest.raises(BadArgument):
+            await refused
+    await mq.pub("t", b"x")
+    with pytest.raises(BadArgument):
+        await mq.pub("t", b"x", delay=5)
+    async with mq.sub("t", "c") as messages:
+        message = await messages.next(5)
+        with pytest.raises(BadArgument) as caught:
+            await message.dead_letter("broken")
+        assert (caught.value.code, caught.value.retryable) == ("BAD_ARGUMENT", False)
+        await message.ack()
+
+
+async def test_trace_context_is_injected(broker: InProcess) -> None:
+    def inject(headers: dict[str, str]) -> None:
+        headers["traceparent"] = "00-abc-def-01"
+
+    async with toymq.connect(f"127.0.0.1:{broker.port}", inject_headers=inject) as mq:
+        given = {"a": "b"}
+        await mq.pub("t", b"x", headers=given)
+        assert given == {"a": "b"}
+        async with mq.sub("t", "c") as messages:
+            assert (await messages.next(5)).headers == {"a": "b", "traceparent": "00-abc-def-01"}
+
+
+# -- consuming
+
+
+async def test_process_acks_or_gives_back(mq: Client) -> None:
+    await mq.pub_many("t", [b"good", b"bad", b"cancelled"])
+    async with mq.sub("t", "c") as messages:
+        async with (await messages.next(5)).process() as message:
+            assert message.payload == b"good"
+        with pytest.raises(ZeroDivisionError):
+            async with (await messages.next(5)).process(retry_delay=0):
+                raise ZeroDivisionError
+        with pytest.raises(asyncio.CancelledError):
+            async with (await messages.next(5)).process():
+                raise asyncio.CancelledError
+        again = [await messages.next(5), await messages.next(5)]
+        assert sorted((message.payload, message.attempt) for message in again) == [(b"bad", 2), (b"cancelled", 2)]
+
+
+async def test_auto_ack_acks_when_the_body_ended(mq: Client) -> None:
+    await mq.pub_many("t", [b"0", b"1", b"2"])
+    async with mq.sub("t", "c", auto_ack=True) as messages:
+        async for message in messages:
+            if message.id == 2:
+                break
+    (found,) = (await mq.describe("t"))["consumers"]
+    assert (found["last_acked"], found["backlog"]) == (1, 1)
+
+
+async def test_batches_are_full_or_what_came_in_time(mq: Client) -> None:
+    await mq.pub_many("t", [b"x"] * 25)
+    sizes = []
+    async with mq.sub("t", "c", auto_ack=True) as messages:
+        async for batch in messages.batches(max=10, wait=0.01):
+            sizes.append(len(batch))
+            if sum(sizes) == 25:
+                await messages.close()
+    assert sizes == [10, 10, 5]
+
+
+async def test_leases_are_renewed_while_a_handler_runs(broker: InProcess, mq: Client) -> None:
+    await mq.pub("t", b"x")
+    async with mq.sub("t", "c", visibility=0.15, auto_extend=True) as messages:
+        message = await messages.next(5)
+        with pytest.raises(toymq.RequestTimeout):
+            await messages.next(0.5)
+        await message.ack(sync=True)
+    assert (await mq.describe("t"))["consumers"][0]["backlog"] == 0
+
+
+async def test_without_renewal_it_comes_again(mq: Client) -> None:
+    await mq.pub("t", b"x")
+    async with mq.sub("t", "c", visibility=0.05) as messages:
+        first, second = await messages.next(5), await messages.next(5)
+        assert (first.attempt, second.attempt) == (1, 2)
+
+
+async def test_two_consumers_of_a_topic_in_one_client(mq: Client) -> None:
+    """A session has one subscription a topic: the second gets a connection of its own."""
+    await mq.pub("t", b"x")
+    async with mq.sub("t", "billing") as billing, mq.sub("t", "audit") as audit:
+        for messages in (billing, audit):
+            message = await messages.next(5)
+            assert message.payload == b"x"
+            await message.ack()
+        with pytest.raises(AlreadySubscribed):
+            mq.sub("t", "audit")
+    assert {found["consumer"]: found["backlog"] for found in (await mq.describe("t"))["consumers"]} == {"billing": 0, "audit": 0}
+
+
+async def test_taken_over_ends_the_iteration_and_is_not_answered(broker: InProcess, mq: Client) -> None:
+    async with toymq.connect(f"127.0.0.1:{broker.port}") as other, mq.sub("t", "c") as mine:
+        async with other.sub("t", "c") as theirs:
+            with pytest.raises(toymq.TakenOver) as caught:
+                await mine.next(5)
+            assert (caught.value.code, caught.value.retryable) == ("TAKEN_OVER", False)
+            with pytest.raises(toymq.TakenOver):
+                async for _ in mine:
+                    pass
+            await mq.pub("t", b"x")
+            assert (await theirs.next(5)).payload == b"x"
+
+
+async def test_a_deleted_consumer_ends_and_a_moved_one_goes_on(mq: Client) -> None:
+    await mq.pub_many("t", [b"0", b"1"])
+    async with mq.sub("t", "c") as messages:
+        for n in range(2):
+            message = await messages.next(5)
+            assert message.id == n
+            await message.ack()
+        assert await mq.seek("t", "c", "1") == 1
+        assert (await messages.next(5)).id == 1
+        await mq.forget("t", "c")
+        with pytest.raises(toymq.ConsumerDeleted):
+            await messages.next(5)
+
+
+async def test_looking_and_arranging(mq: Client) -> None:
+    await mq.create("made", {"visibility": 5000})
+    assert await mq.config("made", {"dedupe_keys": 7}) == {"visibility": 5000, "dedupe_keys": 7}
+    await mq.pub_many("made", [b"%d" % n for n in range(5)])
+    assert await mq.offsets("made", at_ms=0) == (0, 5)
+    batch = await mq.fetch("made", 1, 2)
+    assert (batch.count, batch.next_id) == (2, 3)
+    assert (await mq.fetch("made", 5, 1, wait=0.01)).count == 0
+    with pytest.raises(OutOfRange) as caught:
+        await mq.fetch("made", 6, 1)
+    assert caught.value.first_id == 0
+    assert [topic["topic"] for topic in await mq.topics("made")] == ["made"]
+    assert (await mq.stats())["connections"] >= 1
+    assert await mq.ping() > 0
+    assert mq.server is not None
+    assert mq.server.startswith("toymq")
+    async with mq.sub("made", "c") as messages:
+        first = await messages.next(5)
+        assert await mq.ack("made", "c", [(0, 4)], sync=True) == 5
+        assert not await first.extend()
+    assert await mq.delete("made") == 5
+    with pytest.raises(NoSuchTopic):
+        await mq.describe("made")
+
+
+async def test_a_waiting_fetch_holds_nobody_else(mq: Client) -> None:
+    await mq.create("t")
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(mq.fetch("t", 0, 1, wait=20))
+        await asyncio.sleep(0)
+        assert (await mq.pub("t", b"x")).msg_id == 0
+    assert waiting.result().count == 1
+
+
+# -- leaving
+
+
+async def test_drain_waits_for_handlers_and_gives_the_rest_back(broker: InProcess, mq: Client) -> None:
+    await mq.pub_many("t", [b"%d" % n for n in range(10)])
+    messages = await mq.sub("t", "c")
+    running = [await messages.next(5) for _ in range(2)]
+
+    async def handle(message: Message) -> None:
+        await mq.ping()
+        await message.ack()
+
+    async with asyncio.TaskGroup() as tasks:
+        draining = tasks.create_task(mq.drain(5))
+        for message in running:
+            tasks.create_task(handle(message))
+    assert draining.result()
+    assert [message async for message in messages] == []
+    (found,) = (await mq.describe("t"))["consumers"]
+    assert (found["last_acked"], found["ready"], found["inflight"], found["sessions"]) == (1, 8, 0, 0)
+    async with mq.sub("t", "c") as later:
+        assert (await later.next(5)).id == 2, "after a drain the client works on"
+
+
+async def test_drain_says_when_a_handler_was_too_slow(mq: Client) -> None:
+    await mq.pub("t", b"x")
+    messages = await mq.sub("t", "c")
+    await messages.next(5)
+    assert not await mq.drain(0.02)
+    assert (await mq.describe("t"))["consumers"][0]["ready"] == 1
+
+
+async def test_leaving_sends_what_was_acked(broker: InProcess) -> None:
+    async with toymq.connect(f"127.0.0.1:{broker.port}") as mq:
+        await mq.pub("t", b"x")
+        messages = await mq.sub("t", "c")
+        await (await messages.next(5)).ack()
+        await mq.close()
+        await mq.close()
+        with pytest.raises(toymq.ClientClosed):
+            await mq.ping()
+        with pytest.raises(toymq.ClientClosed):
+            await messages.next(1)
+    async with toymq.connect(f"127.0.0.1:{broker.port}") as mq:
+        assert (await mq.describe("t"))["consumers"][0]["backlog"] == 0
+
+
+async def test_close_does_not_hang_on_a_broker_that_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toymq_client.link.GOODBYE_S", 0.02)
+
+    async def script(peer: Peer) -> None:
+        await peer.greet()
+        await peer.gone()
+
+    async with following(script) as url:
+        mq = await connect(url)
+        async with asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(_code_of(mq.pub("t", b"x")))
+            await asyncio.sleep(0)
+            await mq.close()
+        assert waiting.result() == "CLIENT_CLOSED"
+
+
+async def _code_of(call: Awaitable[object]) -> str:
+    try:
+        await call
+    except toymq.ToymqError as error:
+        return error.code
+    return "no error"
+
+
+# -- outages
+
+
+async def test_a_publish_survives_a_lost_connection() -> None:
+    async def dies(peer: Peer) -> None:
+        await peer.greet()
+        assert (await peer.line()).endswith(" 1 seq=0")
+        await peer.expect("a")
+        peer.reset()
+
+    async def lives(peer: Peer) -> None:
+        await peer.greet()
+        assert (await peer.line()).endswith(" 1 seq=0")
+        await peer.expect("a")
+        peer.say(b"DUP 4\n")
+        await peer.gone()
+
+    async with following(dies, lives) as url, connect(url) as mq:
+        assert await mq.pub("t", b"a") == Receipt(4, duplicate=True)
+
+
+async def test_one_warning_an_outage_and_never_a_token(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "toymq_client")
+
+    async def dies(peer: Peer) -> None:
+        await peer.expect("HELLO 1 auth=s3cret name=me")
+        peer.say(b"HELLO 1 server=fake/1 max_payload=100\n")
+        await peer.expect("PING")
+        peer.reset()
+
+    async def refuses(peer: Peer) -> None:
+        await peer.greet(b"ERR TOO_MANY_CONNECTIONS later\n")
+
+    async def lives(peer: Peer) -> None:
+        await peer.greet()
+        await peer.expect("PING")
+        peer.say(b"PONG\n")
+        await peer.gone()
+
+    events: list[object] = []
+    async with following(dies, refuses, lives) as url:
+        async with connect(f"toymq://s3cret@{url}", name="me", on_event=events.append) as mq:
+            await mq.ping()
+    warned = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(warned) == 1
+    assert "trying again until it is back" in warned[0]
+    assert "s3cret" not in caplog.text
+    assert [type(event) for event in events] == [toymq.Connected, toymq.Disconnected, toymq.Connected]
+    assert not logging.getLogger("toymq_client").handlers
+
+
+async def test_what_is_not_safe_to_repeat_says_so() -> None:
+    async def dies(peer: Peer) -> None:
+        await peer.greet()
+        await peer.expect("DELETE t")
+        peer.reset()
+
+    async def lives(peer: Peer) -> None:
+        await peer.greet()
+        await peer.gone()
+
+    async with following(dies, lives) as url, connect(url) as mq:
+        with pytest.raises(toymq.ConnectionLost, match="outcome is unknown") as caught:
+            await mq.delete("t")
+        assert caught.value.retryable
+        while not mq.connected:
+            await asyncio.sleep(0)
+
+
+async def test_a_time_out_says_what_was_awaited_and_why() -> None:
+    async def silent(peer: Peer) -> None:
+        await peer.greet()
+        await peer.gone()
+
+    async with following(silent) as url:
+        async with connect(url, timeout_s=0.05) as mq:
+            with pytest.raises(TimeoutError, match=r"no answer within 0.05 s: waited for the reply to PING$"):
+                await mq.ping()
+            with pytest.raises(toymq.RequestTimeout, match="waited for the OK of a publish to t"):
+                await mq.pub("t", b"x")
+            with pytest.raises(toymq.RequestTimeout, match="waited for the OK of SUB t c"):
+                await mq.sub("t", "c")
+            await mq.close()
+
+
+async def test_several_hosts_are_tried_in_turn() -> None:
+    async def lives(peer: Peer) -> None:
+        await peer.greet()
+        await peer.gone()
+
+    async with following(lives) as url, connect(["127.0.0.1:1", url]) as mq:
+        assert mq.connected
+
+
+async def test_nobody_there_is_said_at_once_or_waited_for() -> None:
+    with pytest.raises(toymq.ConnectFailed, match="no broker at 127.0.0.1:1: ") as caught:
+        await connect("127.0.0.1:1")
+    assert isinstance(caught.value, ConnectionError)
+    assert isinstance(caught.value.__cause__, ConnectionRefusedError)
+    with pytest.raises(toymq.ConnectFailed):
+        await connect("127.0.0.1:1", wait_s=0.02)
+
+    async def refuses(peer: Peer) -> None:
+        await peer.greet(b"ERR SHUTTING_DOWN soon\n")
+
+    async def lives(peer: Peer) -> None:
+        await peer.greet()
+        await peer.gone()
+
+    async with following(refuses, lives) as url, connect(url, wait_s=10) as mq:
+        assert mq.connected
+
+
+async def test_a_token_that_is_not_accepted_ends_it() -> None:
+    async def refuses(peer: Peer) -> None:
+        await peer.greet(b"ERR AUTH_FAILED no\n")
+
+    async def dies(peer: Peer) -> None:
+        await peer.greet()
+        await peer.expect("SUB t c window=1024")
+        peer.say(b"OK 1\n")
+        peer.reset()
+
+    async with following(refuses) as url:
+        with pytest.raises(AuthFailed):
+            await connect(url, wait_s=10)
+    async with following(dies, refuses) as url, connect(url) as mq:
+        messages = await mq.sub("t", "c")
+        with pytest.raises(AuthFailed):
+            await messages.next(5)
+        with pytest.raises(AuthFailed):
+            await mq.ping()
+
+
+async def test_something_else_listens_there() -> None:
+    async def web(peer: Peer) -> None:
+        await peer.greet(b"HTTP/1.1 400 Bad Request\r\n")
+
+    async with following(web) as url:
+        with pytest.raises(toymq.ProtocolViolation, match="no toymq broker"):
+            await connect(url)
+
+
+async def test_a_refusal_reaches_its_caller_alone() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.greet()
+        for _ in range(3):
+            await peer.line()
+            await peer.line()
+        peer.say(b"OK 0\nERR QUEUE_FULL later\nERR OUT_OF_SEQUENCE behind it\n")
+        assert (await peer.line()).endswith("seq=1")
+        await peer.expect("c")
+        peer.say(b"OK 1\n")
+        await peer.gone()
+
+    async with following(script) as url, connect(url) as mq:
+        results = await asyncio.gather(*(mq.pub("t", payload) for payload in (b"a", b"b", b"c")), return_exceptions=True)
+    assert isinstance(results[1], QueueFull)
+    assert results[1].retryable
+    assert [results[0], results[2]] == [Receipt(0, duplicate=False), Receipt(1, duplicate=False)]
+
+
+async def test_publishers_wait_while_too_much_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toymq_client.link.OUTSTANDING_BYTES_MAX", 10)
+    seen: list[str] = []
+
+    async def script(peer: Peer) -> None:
+        await peer.greet()
+        for number in range(4):
+            await peer.line()
+            seen.append(await peer.line())
+            assert len(tasks_waiting()) >= 4 - number - 1
+            peer.say(b"OK %d\n" % number)
+        await peer.gone()
+
+    waiting: list[asyncio.Task[Receipt]] = []
+
+    def tasks_waiting() -> list[asyncio.Task[Receipt]]:
+        return [task for task in waiting if not task.done()]
+
+    async with following(script) as url, connect(url) as mq, asyncio.TaskGroup() as tasks:
+        waiting += [tasks.create_task(mq.pub("t", b"%d" % n * 10)) for n in range(4)]
+    assert seen == [str(n) * 10 for n in range(4)], "in the order of asking"
+
+
+# -- cancellation
+
+
+async def _use(messages: toymq.Subscription, call: Callable[[Message], Awaitable[object]]) -> None:
+    await call(await messages.next(5))
+
+
+async def _iterate(mq: Client) -> None:
+    async with mq.sub("t", "other") as messages:
+        async for message in messages:
+            await message.ack()
+            break
+
+
+async def _publish_many(mq: Client) -> None:
+    async for _ in mq.pub_many("many", [b"x"] * 30, window=4):
+        pass
+
+
+CALLS: dict[str, Callable[[Client, toymq.Subscription], Awaitable[object]]] = {
+    "pub": lambda mq, _: mq.pub("t", b"x"),
+    "pub_many": lambda mq, _: _publish_many(mq),
+    "ping": lambda mq, _: mq.ping(),
+    "describe": lambda mq, _: mq.describe("t"),
+    "fetch": lambda mq, _: mq.fetch("t", 0, 1),
+    "fetch, waiting": lambda mq, _: mq.fetch("t", 0, 1, wait=1),
+    "sub": lambda mq, _: _iterate(mq),
+    "next": lambda _, messages: messages.next(5),
+    "ack, synced": lambda _, messages: _use(messages, lambda message: message.ack(sync=True)),
+    "nack": lambda _, messages: _use(messages, lambda message: message.nack(0)),
+    "extend": lambda _, messages: _use(messages, lambda message: message.extend()),
+    "drain of the subscription": lambda _, messages: messages.drain(5),
+    "close of the subscription": lambda _, messages: messages.close(),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_a_call_that_is_cancelled_leaves_the_connection_usable(mq: Client, name: str) -> None:
+    """At each of its awaits: no reply is taken for another's, nothing that came is lost, nobody hangs."""
+    await mq.pub_many("t", [b"%d" % n for n in range(50)])
+    for step in range(60):
+        messages = await mq.sub("t", "c", visibility=30)
+        cancelled = await cancelled_at(CALLS[name](mq, messages), step)  # type: ignore[arg-type]
+        assert (await mq.pub("check", b"x", key=f"{step}")).msg_id == step
+        assert (await mq.describe("check"))["next_id"] == step + 1
+        await messages.close()
+        (found,) = [one for one in (await mq.describe("t"))["consumers"] if one["consumer"] == "c"]
+        async with mq.sub("t", "c") as again:
+            assert (await again.next(5)).id == (found["last_acked"] + 1 if found["has_acked"] else 0)
+        if not cancelled:
+            break
+    else:
+        pytest.fail(f"{name} has more than 60 awaits")
+    if name not in ("next", "close of the subscription"):
+        assert step > 0, "it was cancelled at least once"

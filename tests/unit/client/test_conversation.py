@@ -1,0 +1,258 @@
+"""Replies find their commands, subscriptions and acks outlive connections."""
+
+import pytest
+
+from tests.support.conversing import GREETING, Conversing, ids_of, message
+from toymq_client.errors import ConsumerDeleted, TakenOver
+from toymq_client.feed import FeedState
+from toymq_client.slots import CallSlot
+from toymq_py.errors import AuthFailed, ProtocolViolation, ToymqError
+from toymq_py.protocol import Delete, Hello, JsonReply, OkReply, Ping, PongReply, Stats
+
+
+def test_nothing_is_said_before_the_broker_greeted() -> None:
+    peer = Conversing(online=False)
+    peer.publish("a")
+    peer.subscribe()
+    peer.conversation.connected(Hello(1), peer.greetings.append)
+    assert peer.said() == ["HELLO 1"]
+    peer.hear(GREETING)
+    assert peer.said() == ["SUB t c", "PUB t p-0 1 seq=0", "a"]
+
+
+def test_a_refused_greeting_is_told() -> None:
+    peer = Conversing(online=False)
+    peer.conversation.connected(Hello(1), peer.greetings.append)
+    peer.hear(b"ERR AUTH_FAILED no\n")
+    assert isinstance(peer.greetings[0], AuthFailed)
+    assert not peer.conversation.online
+
+
+def test_a_connection_that_ends_before_the_greeting_is_told() -> None:
+    peer = Conversing(online=False)
+    peer.conversation.connected(Hello(1), peer.greetings.append)
+    peer.lose()
+    assert isinstance(peer.greetings[0], ToymqError)
+
+
+def test_the_reply_of_a_call_that_was_left_is_nobodys() -> None:
+    peer = Conversing()
+    left, asked = CallSlot(Stats(), JsonReply), CallSlot(Ping(), PongReply)
+    peer.conversation.say(left)
+    left.abandon()
+    peer.conversation.say(asked)
+    peer.hear(b"JSON 2\n{}\nPONG\n")
+    assert asked.answer == PongReply()
+
+
+def test_what_is_safe_is_asked_again_and_what_is_not_fails() -> None:
+    peer = Conversing()
+    safe, unsafe = CallSlot(Ping(), PongReply, again=True), CallSlot(Delete("t"), OkReply)
+    peer.conversation.say(safe)
+    peer.conversation.say(unsafe)
+    peer.lose()
+    assert isinstance(unsafe.answer, ToymqError)
+    assert unsafe.answer.code == "CONNECTION_LOST"
+    assert peer.connect() == ["PING"]
+
+
+@pytest.mark.parametrize("data", [b"OK 1\n", b"PONG\n", b"ERR QUEUE_FULL of what\n", b"what\n"])
+def test_an_answer_to_nothing(data: bytes) -> None:
+    with pytest.raises(ProtocolViolation):
+        Conversing().hear(data)
+
+
+def test_a_publish_that_is_answered_with_nonsense_keeps_its_place() -> None:
+    peer = Conversing()
+    peer.publish("a")
+    first = peer.said()
+    with pytest.raises(ProtocolViolation, match="answered PUB with PongReply"):
+        peer.hear(b"PONG\n")
+    peer.lose()
+    assert peer.connect() == first
+
+
+def test_deliveries_and_acks_as_ranges() -> None:
+    peer = Conversing()
+    feed = peer.subscribe()
+    assert feed.state is FeedState.ASKED
+    peer.hear(b"OK 1\n" + b"".join(message(n) for n in range(6)))
+    assert feed.state is FeedState.LIVE
+    assert ids_of(feed) == [0, 1, 2, 3, 4, 5]
+    peer.said()
+    told = peer.told
+    for msg_id in (4, 0, 1, 2):
+        peer.conversation.ack(feed, "t", msg_id)
+    assert peer.told == told + 1
+    assert peer.said() == ["ACK t c 0-2,4"]
+    assert list(feed.open) == [("t", 3), ("t", 5)]
+    peer.hear(b"OK 4\n")
+    assert peer.conversation.idle
+
+
+def test_a_reconnect_acks_first_and_subscribes_then() -> None:
+    """So that what was acked is not delivered again."""
+    peer = Conversing()
+    feed = peer.subscribe()
+    peer.hear(b"OK 1\n" + message(0) + message(1) + message(2))
+    ids_of(feed)
+    peer.said()
+    peer.conversation.ack(feed, "t", 0)
+    peer.said()
+    peer.conversation.ack(feed, "t", 1)
+    peer.lose()
+    peer.conversation.ack(feed, "t", 2)
+    assert peer.connect() == ["ACK t c 0-2", "SUB t c"]
+
+
+def test_what_was_not_handed_out_comes_again_and_is_not_handed_out_twice() -> None:
+    peer = Conversing()
+    feed = peer.subscribe()
+    peer.hear(b"OK 1\n" + message(0) + message(1))
+    assert feed.take() is not None
+    peer.lose()
+    assert peer.connect() == ["SUB t c"]
+    peer.hear(b"OK 1\n" + message(0, attempt=2) + message(1, attempt=2))
+    assert ids_of(feed) == [1], "the handler of 0 runs on, and acks it"
+    peer.hear(message(0, attempt=3))
+    assert ids_of(feed) == [0], "its lease was over: somebody has to do it"
+
+
+def test_what_was_given_back_before_a_reconnect_is_handed_out_again() -> None:
+    peer = Conversing()
+    feed = peer.subscribe()
+    peer.hear(b"OK 1\n" + message(0))
+    ids_of(feed)
+    peer.lose()
+    feed.settle("t", 0)
+    peer.connect()
+    peer.hear(b"OK 1\n" + message(0, attempt=2))
+    assert ids_of(feed) == [0]
+
+
+@pytest.mark.parametrize(("code", "error"), [("TAKEN_OVER", TakenOver), ("DELETED", ConsumerDeleted)])
+def test_an_ended_subscription_is_never_asked_for_again(code: str, error: type[Exception]) -> None:
+    peer = Conversing()
+    feed = peer.subscribe()
+    peer.hear(b"OK 1\n" + message(0) + b"CLOSED t c " + code.encode() + b"\n")
+    assert type(feed.error) is error
+    assert feed.take() is None, "another one has it now"
+    peer.said()
+    peer.lose()
+    assert peer.connect() == []
+
+
+def test_a_moved_consumer_is_subscribed_again() -> None:
+    peer = Conversing()
+    feed = peer.subscribe()
+    peer.hear(b"OK 1\n" + message(5) + b"CLOSED t c SEEK\n")
+    assert peer.said() == ["SUB t c", "SUB t c"]
+    peer.hear(b"OK 1\n" + message(0))
+    assert ids_of(feed) == [0]
+
+
+def test_a_broker_that_goes_is_waited_for() -> None:
+    peer = Conversing()
+    feed = peer.subscribe()
+    peer.hear(b"OK 1\nCLOSED t c SHUTTING_DOWN\n")
+    peer.lose()
+    assert peer.connect() == ["SUB t c"]
+    assert feed.state is FeedState.LIVE
+
+
+def test_a_refused_subscription() -> None:
+    peer = Conversing()
+    feed = peer.subscribe()
+    peer.hear(b"ERR MODE_CONFLICT it is shared\n")
+    assert feed.error is not None
+    assert feed.error.code == "MODE_CONFLICT"
+    peer.lose()
+    assert peer.connect() == []
+
+
+def test_leaving_sends_acks_before_it_gives_the_rest_back() -> None:
+    peer = Conversing()
+    feed = peer.subscribe()
+    peer.hear(b"OK 1\n" + message(0) + message(1))
+    ids_of(feed)
+    peer.said()
+    peer.conversation.ack(feed, "t", 0)
+    done: list[bool] = []
+    peer.conversation.unsubscribe(feed, lambda: done.append(True))
+    assert peer.said() == ["ACK t c 0", "UNSUB t c"]
+    peer.hear(message(1, attempt=2) + b"OK 1\nOK 0\n")
+    assert done == [True]
+    assert feed.take() is None
+    again = peer.subscribe()
+    peer.hear(b"OK 1\n" + message(1, attempt=3))
+    assert ids_of(again) == [1]
+
+
+def test_leaving_before_the_ok_came() -> None:
+    peer = Conversing()
+    feed, done = peer.subscribe(), list[bool]()
+    peer.conversation.unsubscribe(feed, lambda: done.append(True))
+    assert peer.said() == ["SUB t c", "UNSUB t c"]
+    peer.hear(b"OK 1\n" + message(0) + b"OK 0\n")
+    assert done == [True]
+    assert feed.take() is None
+    assert feed.state is FeedState.CLOSED
+
+
+def test_deliveries_of_a_pattern() -> None:
+    peer = Conversing()
+    feed = peer.subscribe("orders.*")
+    peer.hear(b"OK 2\n" + message(0, topic="orders.eu") + message(0, topic="orders.us") + message(0, topic="other"))
+    peer.said()
+    places = []
+    while (push := feed.take()) is not None:
+        places.append(push.topic)
+        peer.conversation.ack(feed, push.topic, push.msg_id)
+    assert places == ["orders.eu", "orders.us"]
+    assert peer.said() == ["ACK orders.eu c 0", "ACK orders.us c 0"]
+    assert feed.overlaps("orders.eu")
+    assert feed.overlaps("orders.>")
+    assert not feed.overlaps("bills")
+
+
+def test_an_ack_that_waits_for_the_disk() -> None:
+    peer = Conversing()
+    feed = peer.subscribe()
+    peer.hear(b"OK 1\n" + message(0) + message(1))
+    ids_of(feed)
+    peer.said()
+    told: list[object] = []
+    peer.conversation.ack_synced(feed, "t", 0, told.append)
+    assert peer.said() == ["ACK t c 0 sync=1"]
+    peer.lose()
+    assert told == []
+    assert peer.connect() == ["ACK t c 0 sync=1", "SUB t c"]
+    peer.hear(b"OK 1\n")
+    assert told == [None]
+    peer.conversation.ack_synced(feed, "t", 1, told.append)
+    peer.hear(b"OK 1\n")
+    peer.said()
+    peer.hear(b"ERR NO_SUCH_TOPIC gone\n")
+    assert isinstance(told[1], ToymqError)
+
+
+def test_acks_of_a_topic_that_is_gone_harm_nobody() -> None:
+    peer = Conversing()
+    feed = peer.subscribe()
+    peer.hear(b"OK 1\n" + message(0))
+    ids_of(feed)
+    peer.conversation.ack(feed, "t", 0)
+    peer.said()
+    peer.hear(b"ERR NO_SUCH_TOPIC gone\n")
+    assert peer.conversation.idle
+
+
+def test_acks_of_every_other_message_fit_into_lines() -> None:
+    peer = Conversing()
+    feed = peer.subscribe()
+    peer.said()
+    for msg_id in range(0, 2000, 2):
+        peer.conversation.ack(feed, "t", 10**19 + msg_id)
+    said = peer.said()
+    assert len(said) == 13
+    assert max(map(len, said)) < 4096

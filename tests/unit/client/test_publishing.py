@@ -1,0 +1,230 @@
+"""Publishes over lost connections and refusals: each is stored once, whatever is answered and when."""
+
+import pytest
+
+from tests.support.conversing import Conversing, outcomes
+
+
+def numbers(said: list[str]) -> list[tuple[str, str, str]]:
+    """(producer, number, body) of each PUB with a number."""
+    heads = [line.split(" ") for line in said[::2]]
+    assert all(head[0] == "PUB" and len(head) == 5 for head in heads), said
+    return [(head[2], head[4].removeprefix("seq="), body) for head, body in zip(heads, said[1::2], strict=True)]
+
+
+def test_a_key_is_the_callers_and_without_one_the_client_numbers() -> None:
+    peer = Conversing()
+    keyed, plain = peer.publish("a", key="k"), peer.publish("b", "c")
+    assert peer.said() == ["PUB t k 1", "a", "PUB t p-0 1 seq=0", "b", "PUB t p-0 1 seq=1", "c"]
+    peer.hear(b"DUP 7\nOK 8\nOK 9\n")
+    assert outcomes(keyed) == ["DUP 7"]
+    assert outcomes(plain) == [8, 9]
+    assert peer.conversation.outstanding.bytes == 0
+    assert peer.conversation.idle
+
+
+def test_topics_are_numbered_apart_under_names_of_their_own() -> None:
+    peer = Conversing()
+    peer.publish("a", topic="t")
+    peer.publish("a", topic="u")
+    assert peer.said() == ["PUB t p-0 1 seq=0", "a", "PUB u p-1 1 seq=0", "a"]
+
+
+def test_output_is_announced_once_until_it_is_taken() -> None:
+    peer = Conversing()
+    told = peer.told
+    peer.publish("a")
+    peer.publish("b")
+    assert peer.told == told + 1
+    peer.said()
+    peer.publish("c")
+    assert peer.told == told + 2
+
+
+def test_what_has_no_answer_is_said_again_in_its_order_and_under_its_number() -> None:
+    peer = Conversing()
+    plain, keyed = peer.publish("a", "b", "c"), peer.publish("d", key="k")
+    first = peer.said()
+    peer.hear(b"OK 0\n")
+    peer.lose()
+    assert outcomes(plain) == [0, None, None]
+    offline = peer.publish("e")
+    assert peer.connect() == [*first[2:], "PUB t p-0 1 seq=3", "e"]
+    peer.hear(b"DUP 2\nDUP 2\nDUP 3\nOK 4\n")
+    assert outcomes(plain) == [0, "DUP 2", "DUP 2"]
+    assert outcomes(keyed) == ["DUP 3"]
+    assert outcomes(offline) == [4]
+
+
+def test_without_numbers_a_publish_without_a_key_is_never_said_twice() -> None:
+    peer = Conversing(producer=None)
+    plain, keyed = peer.publish("a"), peer.publish("b", key="k")
+    assert peer.said() == ["PUB t - 1", "a", "PUB t k 1", "b"]
+    peer.lose()
+    assert outcomes(plain) == ["CONNECTION_LOST"]
+    assert peer.connect() == ["PUB t k 1", "b"]
+    assert outcomes(keyed) == [None]
+
+
+def test_a_refused_one_takes_none_of_those_behind_it_along() -> None:
+    peer = Conversing()
+    batch = peer.publish("a", "b", "c", "d")
+    peer.said()
+    peer.hear(b"OK 0\nERR QUEUE_FULL later\nERR OUT_OF_SEQUENCE behind it\n")
+    late = peer.publish("e")
+    assert peer.said() == [], "what is new waits until the pipeline is dry"
+    peer.hear(b"ERR OUT_OF_SEQUENCE behind it\n")
+    assert numbers(peer.said()) == [("p-0", "1", "c"), ("p-0", "2", "d"), ("p-0", "3", "e")]
+    peer.hear(b"OK 1\nOK 2\nOK 3\n")
+    assert outcomes(batch) == [0, "QUEUE_FULL", 1, 2]
+    assert outcomes(late) == [3]
+    peer.publish("f")
+    assert numbers(peer.said()) == [("p-0", "4", "f")]
+
+
+def test_a_broker_that_lets_the_others_pass_a_refused_one() -> None:
+    """Their numbers are used up: what comes next is above them, or it would be taken for a repeat."""
+    peer = Conversing()
+    batch = peer.publish("a", "b", "c")
+    peer.said()
+    peer.hear(b"ERR PAYLOAD_TOO_LARGE of the first\nOK 0\nOK 1\n")
+    assert outcomes(batch) == ["PAYLOAD_TOO_LARGE", 0, 1]
+    peer.publish("d")
+    assert numbers(peer.said()) == [("p-0", "3", "d")]
+
+
+def test_a_keyed_one_is_not_held_by_a_refused_number() -> None:
+    peer = Conversing()
+    peer.publish("a", "b")
+    peer.said()
+    peer.hear(b"ERR QUEUE_FULL later\n")
+    peer.publish("k", key="key")
+    assert peer.said() == ["PUB t key 1", "k"]
+
+
+@pytest.mark.parametrize("code", [b"STORAGE_FAILED", b"INTERNAL", b"OF_A_LATER_VERSION"])
+def test_a_number_whose_outcome_is_open_is_never_used_for_another_message(code: bytes) -> None:
+    peer = Conversing()
+    batch = peer.publish("a", "b")
+    peer.said()
+    peer.hear(b"ERR " + code + b" may be stored\nERR OUT_OF_SEQUENCE behind it\n")
+    assert numbers(peer.said()) == [("p-1", "0", "b")]
+    peer.hear(b"OK 5\n")
+    assert outcomes(batch)[1] == 5
+
+
+def test_a_refusal_between_two_connections() -> None:
+    peer = Conversing()
+    batch = peer.publish("a", "b", "c")
+    peer.said()
+    peer.hear(b"ERR DISK_LOW later\nERR OUT_OF_SEQUENCE behind it\n")
+    peer.lose()
+    assert numbers(peer.connect()) == [("p-0", "2", "c")], "whose outcome is unknown keeps its number"
+    peer.hear(b"OK 0\n")
+    assert numbers(peer.said()) == [("p-0", "3", "b")], "above all that are confirmed"
+    peer.hear(b"OK 1\n")
+    assert outcomes(batch) == ["DISK_LOW", 1, 0]
+
+
+def test_a_broker_that_refuses_for_ever_does_not_hold_the_client() -> None:
+    peer = Conversing()
+    batch = peer.publish("a", "b", "c")
+    rounds = 0
+    while peer.conversation.said_count:
+        peer.said()
+        peer.hear(b"ERR OUT_OF_SEQUENCE no\n" * peer.conversation.said_count)
+        rounds += 1
+        assert rounds < 10
+    assert outcomes(batch) == ["OUT_OF_SEQUENCE"] * 3
+
+
+def test_who_left_is_not_said_again() -> None:
+    peer = Conversing()
+    left, stays = peer.publish("a"), peer.publish("b")
+    peer.said()
+    left.abandoned = True
+    peer.lose()
+    assert numbers(peer.connect()) == [("p-0", "1", "b")]
+    peer.hear(b"OK 0\n")
+    assert outcomes(stays) == [0]
+    assert peer.conversation.outstanding.bytes == 0
+    assert peer.conversation.idle
+
+
+def test_who_left_while_it_was_held_is_not_said_again() -> None:
+    peer = Conversing()
+    peer.publish("a")
+    held = peer.publish("b")
+    peer.said()
+    peer.hear(b"ERR QUEUE_FULL later\n")
+    held.abandoned = True
+    peer.hear(b"ERR OUT_OF_SEQUENCE behind it\n")
+    assert peer.said() == []
+    assert peer.conversation.outstanding.bytes == 0
+    peer.publish("c")
+    assert numbers(peer.said()) == [("p-0", "0", "c")]
+
+
+def test_a_shutdown_is_no_answer_to_a_publish() -> None:
+    peer = Conversing()
+    batch = peer.publish("a")
+    first = peer.said()
+    peer.hear(b"ERR SHUTTING_DOWN come back later\n")
+    assert outcomes(batch) == [None]
+    assert peer.conversation.farewell is not None
+    peer.lose()
+    assert peer.connect() == first
+
+
+def test_a_fatal_refusal_ends_with_its_publish() -> None:
+    """Said again, it would end every connection there is."""
+    peer = Conversing()
+    batch, behind = peer.publish("a"), peer.publish("b")
+    peer.said()
+    peer.hear(b"ERR BAD_FRAMING what was that\n")
+    assert outcomes(batch) == ["BAD_FRAMING"]
+    peer.lose()
+    assert numbers(peer.connect())[0][2] == "b"
+    peer.hear(b"OK 0\n")
+    assert outcomes(behind) == [0]
+
+
+def test_time_is_over() -> None:
+    peer = Conversing()
+    batch = peer.publish("a")
+    batch.deadline = None
+    timed = peer.publish("b")
+    for slot in peer.conversation._said:
+        slot.deadline = 5.0 if slot.batch is timed else 9.0  # type: ignore[attr-defined]
+    assert peer.conversation.expire(4.0, 3.0, "") == 5.0
+    assert peer.conversation.expire(5.0, 3.0, " (no connection)") == 9.0
+    assert outcomes(timed) == ["TIMEOUT"]
+    assert str(timed.outcomes[0]) == "no answer within 3 s: waited for the OK of a publish to t (no connection)"
+    peer.said()
+    peer.hear(b"OK 0\nOK 1\n")
+    assert outcomes(batch) == [0], "the late answer is not given to another"
+
+
+def test_closed_is_closed() -> None:
+    peer = Conversing(online=False)
+    from toymq_client.errors import ClientClosed
+
+    waiting = peer.publish("a")
+    peer.conversation.close(ClientClosed("closed"))
+    late = peer.publish("b")
+    assert outcomes(waiting) == outcomes(late) == ["CLIENT_CLOSED"]
+    assert peer.conversation.outstanding.bytes == 0
+
+
+def test_idle_topics_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that comes back gets another name: its numbers begin again."""
+    monkeypatch.setattr("toymq_client.conversation.STREAMS_MAX", 1)
+    peer = Conversing()
+    peer.publish("a", topic="t")
+    peer.said()
+    peer.hear(b"OK 0\n")
+    peer.publish("b", topic="u")
+    peer.said()
+    peer.hear(b"OK 0\n")
+    peer.publish("c", topic="t")
+    assert numbers(peer.said()) == [("p-2", "0", "c")]
