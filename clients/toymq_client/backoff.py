@@ -1,5 +1,5 @@
-"""How long to wait before the next attempt: exponential, with full jitter, so that clients of a broker that comes back do not come
-all at once."""
+"""How long to wait before the next attempt: exponential, with full jitter, so that clients of a broker that comes back do not
+come all at once."""
 
 from random import Random
 

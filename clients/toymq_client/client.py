@@ -13,8 +13,20 @@ from toymq_client import requests
 from toymq_client.errors import ClientClosed
 from toymq_client.feed import Feed, FeedState
 from toymq_client.link import Link, closed
-from toymq_client.message import Item, Key, Receipt, Settings, chunks, format_headers, key_bytes, lines_of, to_ms, too_large
-from toymq_client.options import Connected, Disconnected, Event, InjectHeaders, OnEvent, Options
+from toymq_client.message import (
+    BATCH_MAX,
+    Item,
+    Key,
+    Receipt,
+    Settings,
+    chunks,
+    format_headers,
+    key_bytes,
+    lines_of,
+    to_ms,
+    too_large,
+)
+from toymq_client.options import DRAIN_S, Connected, Disconnected, Event, InjectHeaders, OnEvent, Options
 from toymq_client.publishing import Batch
 from toymq_client.slots import CallSlot
 from toymq_client.subscription import Message, Subscription
@@ -27,20 +39,16 @@ from toymq_py.protocol.commands import Mode
 logger = logging.getLogger("toymq_client")
 
 T = TypeVar("T")
-BATCH_MAX = 256
-"""Messages of ``pub_many`` that share one wake-up of the caller."""
 DEFAULT_VISIBILITY_S = 30.0
 """What auto-extend takes when the subscription names none (delivery.md)."""
-DRAIN_S = 5.0
-"""How long leaving ``async with connect(...)`` waits for handlers and answers."""
 
 
 class Client:
     """A connection to a broker that comes back by itself; made by ``connect``.
 
-    Belongs to one event loop. Every call may be cancelled at any await: the connection stays usable, and a reply that comes later
-    is given to nobody else. A request that is under way when the connection is lost is said again when that is safe, otherwise it
-    raises ConnectionLost. What takes longer than ``timeout_s`` raises RequestTimeout, a builtin TimeoutError.
+    Belongs to one event loop. Every call may be cancelled at any await: the connection stays usable, and a reply that comes
+    later is given to nobody else. A request that is under way when the connection is lost is said again when that is safe,
+    otherwise it raises ConnectionLost. What takes longer than ``timeout_s`` raises RequestTimeout, a builtin TimeoutError.
     """
 
     def __init__(self, options: Options) -> None:
@@ -73,7 +81,9 @@ class Client:
     async def __aenter__(self) -> "Client":
         return await self.open()
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if kind is None:
             await self.drain(DRAIN_S)
         await self.close()
@@ -143,7 +153,7 @@ class Client:
             items: payloads, or (key, payload).
             window: messages.
 
-        Raises: as ``pub``, at the place of the item that failed. What was sent behind it is still published.
+        Raises: as ``pub``, at the place of the item that failed. What was on its way behind it is still published.
         """
         return Publishing(self, topic, items, window)
 
@@ -193,8 +203,8 @@ class Client:
                 broker's default, exclusive.
             start: ``earliest``, ``latest``, an id or ``@<unix-ms>``; matters only when the consumer is new.
 
-        Raises: BadName, BadArgument, AlreadySubscribed (this client has that very subscription); when it is entered RequestError,
-            RequestTimeout, ClientClosed; while it is iterated TakenOver, ConsumerDeleted, ClientClosed.
+        Raises: BadName, BadArgument, AlreadySubscribed (this client has that very subscription); when it is entered
+            RequestError, RequestTimeout, ClientClosed; while it is iterated TakenOver, ConsumerDeleted, ClientClosed.
         """
         begin = Start.parse(start) if start is not None else None
         if auto_extend and visibility is None:
@@ -229,8 +239,8 @@ class Client:
             wait: seconds to wait for the first one.
             visibility: seconds of the lease; None takes the topic's.
 
-        Raises: RequestError (a broker without PULL answers UNKNOWN_COMMAND), ConnectionLost (what was leased comes again when its
-            time is over), RequestTimeout, BadName, BadArgument.
+        Raises: RequestError (a broker without PULL answers UNKNOWN_COMMAND), ConnectionLost (what was leased comes again when
+            its time is over), RequestTimeout, BadName, BadArgument.
         """
         request = requests.pull(topic, consumer, max, wait, visibility)
         await self._ask_waiting(request)
@@ -287,7 +297,10 @@ class Client:
     # -- arranging
 
     async def create(self, topic: str, settings: Settings | None = None) -> None:
-        """Create a topic, or confirm that it is there with these settings. Raises: TopicExists, RequestError, RequestTimeout."""
+        """Create a topic, or confirm that it is there with these settings.
+
+        Raises: TopicExists, RequestError, RequestTimeout.
+        """
         await self._ask(requests.create(topic, settings))
 
     async def config(self, topic: str, settings: Settings | None = None) -> dict[str, Any]:
@@ -295,7 +308,10 @@ class Client:
         return await self._ask(requests.config(topic, settings))
 
     async def delete(self, topic: str) -> int:
-        """Remove a topic; how many messages it had. Raises: NoSuchTopic, ConnectionLost (the outcome is unknown), RequestTimeout."""
+        """Remove a topic; how many messages it had.
+
+        Raises: NoSuchTopic, ConnectionLost (the outcome is unknown), RequestTimeout.
+        """
         return await self._ask(requests.delete(topic))
 
     async def purge(self, topic: str) -> int:
@@ -303,7 +319,8 @@ class Client:
         return await self._ask(requests.purge(topic))
 
     async def seek(self, topic: str, consumer: str, to: str) -> int:
-        """Move a consumer: ``earliest``, ``latest``, an id or ``@<unix-ms>``; the id it stands at. Its subscriptions go on there.
+        """Move a consumer: ``earliest``, ``latest``, an id or ``@<unix-ms>``; the id it stands at. Its subscriptions go on
+        there.
 
         Raises: OutOfRange, NoSuchTopic, ConnectionLost (the outcome is unknown), RequestTimeout.
         """
@@ -343,7 +360,8 @@ class Client:
         return all(drained)
 
     async def close(self) -> None:
-        """Send acks and what was asked already, and close. Never takes longer than a second, whatever the broker does. Idempotent.
+        """Send acks and what was asked already, and close. Never takes longer than a second, whatever the broker does.
+        Idempotent.
 
         Whoever still waits gets ClientClosed; the outcome of a publish under way is unknown.
         """
@@ -359,7 +377,7 @@ class Client:
     @property
     def _link(self) -> Link:
         if self._main is None or self._closed:
-            raise ClientClosed("this client is closed" if self._closed else "this client is not open: await it, or use async with")
+            raise ClientClosed("this client is closed" if self._closed else "this client is not open yet: await it")
         return self._main
 
     def _new_link(self) -> Link:
@@ -473,7 +491,8 @@ def connect(
     inject_headers: InjectHeaders | None = None,
     random: Random | None = None,
 ) -> Client:
-    """A client; ``async with connect(...) as mq`` or ``mq = await connect(...)`` connects it. Leaving drains for up to 5 s and closes.
+    """A client; ``async with connect(...) as mq`` or ``mq = await connect(...)`` connects it. Leaving drains for up to 5 s and
+    closes.
 
     Args:
         urls: ``toymq://[token@]host[:port]``, ``toymqs://`` for TLS; several are tried in turn.
@@ -483,10 +502,11 @@ def connect(
         connect_timeout_s: for one attempt to connect.
         wait_s: how long the first connection is tried again when nobody answers; 0: each URL once.
         backoff_min_s: bound of the first random wait before another attempt; doubles up to ``backoff_max_s``.
-        idempotent: publishes without a key are numbered, so that a retry is stored once. False: such a publish is not retried, and
-            raises ConnectionLost when its outcome is unknown.
+        idempotent: publishes without a key are numbered, so that a retry is stored once. False: such a publish is not retried,
+            and raises ConnectionLost when its outcome is unknown.
         on_event: called with Connected and Disconnected. It must not block.
-        inject_headers: called with a dict for each publish, may add to it; for trace context, ``opentelemetry.propagate.inject``.
+        inject_headers: called with a dict for each publish, may add to it; for trace context,
+            ``opentelemetry.propagate.inject``.
         random: of the waits; for tests.
 
     Raises: ConfigError, BadArgument; when it connects, see ``Client.open``.

@@ -1,9 +1,9 @@
 """A client's side of the conversation with a broker, over as many connections as it takes. Sans-IO: bytes and connections come
 in, bytes go out; no socket, no clock.
 
-What outlives a connection: subscriptions, acks without an answer, publishes that can be said again, questions. Order: acks first, so
-that nothing acked comes again, then SUBs, then the rest as it was asked. Each reply belongs to the oldest command without one,
-also when whoever asked has left: it is never given to the next.
+What outlives a connection: subscriptions, acks without an answer, publishes that can be said again, questions. Order: acks
+first, so that nothing acked comes again, then SUBs, then the rest as it was asked. Each reply belongs to the oldest command
+without one, also when whoever asked has left: it is never given to the next.
 """
 
 import logging
@@ -13,7 +13,7 @@ from enum import Enum
 from itertools import count
 
 from toymq_client.errors import ClientClosed, RequestTimeout
-from toymq_client.feed import AckList, AckSlot, Feed, ended
+from toymq_client.feed import AckList, AckSlot, Feed, Told, ended
 from toymq_client.publishing import Batch, Outstanding, PublishSlot, Stream
 from toymq_client.slots import CallSlot, HelloSlot, Slot
 from toymq_py.errors import ConnectionLost, ProtocolViolation, RequestError, ToymqError
@@ -25,7 +25,6 @@ from toymq_py.protocol import (
     Hello,
     HelloReply,
     MessagePush,
-    OkReply,
     Reply,
     Unsubscribe,
     encode_command,
@@ -402,7 +401,7 @@ class Conversation:
                     if place[0] == topic and any(first <= place[1] <= last for first, last in ids):
                         feed.settle(*place)
 
-    def ack_synced(self, feed: Feed, topic: str, msg_id: int, tell: Callable[[ToymqError | None], None]) -> None:
+    def ack_synced(self, feed: Feed, topic: str, msg_id: int, tell: Told) -> None:
         """``tell`` is called once the ack is on stable storage, or never will be."""
         if self._state is _State.CLOSED:
             tell(self._end)

@@ -11,9 +11,11 @@ from toymq_client.errors import ConsumerDeleted, SubscriptionEnded, TakenOver
 from toymq_client.message import lines_of, to_ranges
 from toymq_client.slots import Slot
 from toymq_py.errors import ToymqError
-from toymq_py.model import TopicPattern, is_pattern
+from toymq_py.model import IdRange, TopicPattern, is_pattern
 from toymq_py.protocol import Ack, MessagePush, Reply, Subscribe, encode_command
 
+Told = Callable[[ToymqError | None], None]
+"""Called with None once an ack is on stable storage, else with the reason why it never will be."""
 Place = tuple[str, int]
 """Topic and id."""
 
@@ -34,7 +36,7 @@ class AckList:
         self.topic = topic
         self.consumer = consumer
         self.ids: list[int] = []
-        self.waiters: list[Callable[[ToymqError | None], None]] = []
+        self.waiters: list[Told] = []
         """Who wants to know that they are on stable storage."""
         self.listed = False
 
@@ -55,7 +57,7 @@ class AckSlot(Slot):
     __slots__ = ("_line", "_sync", "_waiters", "acks")
 
     def __init__(
-        self, acks: AckList, line: tuple[tuple[int, int], ...], *, sync: bool, waiters: list[Callable[[ToymqError | None], None]]
+        self, acks: AckList, line: tuple[IdRange, ...], *, sync: bool, waiters: list[Told]
     ) -> None:
         super().__init__()
         self.acks, self._line, self._sync, self._waiters = acks, line, sync, waiters
@@ -170,8 +172,4 @@ class Feed:
 def ended(topic: str, consumer: str, code: str) -> SubscriptionEnded:
     """What ``CLOSED`` is for whoever iterates."""
     kinds = {"TAKEN_OVER": TakenOver, "DELETED": ConsumerDeleted}
-    text = {
-        "TAKEN_OVER": "another session subscribed as the same consumer",
-        "DELETED": "the topic or the consumer was deleted",
-    }.get(code, code)
-    return kinds.get(code, SubscriptionEnded)(f"the subscription of {consumer} to {topic} was ended: {text}")
+    return kinds.get(code, SubscriptionEnded)(f"the subscription of {consumer} to {topic} was ended: {code}")

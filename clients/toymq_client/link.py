@@ -13,7 +13,7 @@ from toymq_client.errors import ClientClosed, ConnectFailed, RequestTimeout
 from toymq_client.feed import Feed
 from toymq_client.options import OUTSTANDING_BYTES_MAX, SAID_MAX, Options
 from toymq_client.publishing import Batch
-from toymq_client.slots import CallSlot
+from toymq_client.slots import CallSlot, check_greeting
 from toymq_client.url import Address
 from toymq_py.errors import ConnectionLost, ProtocolViolation, RequestError, ToymqError
 from toymq_py.protocol import HelloReply, OkReply, Quit
@@ -158,11 +158,7 @@ class Link:
                     self._options.hello(address), lambda answer: settle(greeted, answer)
                 )
                 await asyncio.wait((greeted, wire.ended), return_when=asyncio.FIRST_COMPLETED)
-            if not greeted.done():
-                raise wire.ended.result()
-            answer = greeted.result()
-            if isinstance(answer, ToymqError):
-                raise answer
+            check_greeting(greeted.result() if greeted.done() else wire.ended.result())
         except BaseException as error:
             wire.abort(ConnectFailed(str(error)))
             self._wire = None

@@ -1,6 +1,6 @@
 """What goes to and comes from a topic: receipts, headers, ids as ranges."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from toymq_py.errors import BadArgument, PayloadTooLarge, ToymqError
@@ -9,7 +9,7 @@ from toymq_py.protocol import MessagePush, publish_key
 
 RANGES_PER_LINE = 80
 """Of ids with 20 digits in a line of 4096 bytes, beside the names."""
-PRODUCER_PREFIX = b"toymq-producer-"
+PRODUCER_PREFIX = b"~seq~"
 """Begins the names under which clients number their publishes; no key of a caller."""
 Key = str | bytes
 """Of a publish: 1 to 512 printable ASCII characters without space, and not ``-``."""
@@ -117,6 +117,8 @@ def key_bytes(key: Key | None) -> bytes:
     return publish_key(data)
 
 
+BATCH_MAX = 256
+"""Messages of ``pub_many`` whose outcomes are awaited together."""
 CHUNK_BYTES_MAX = 256 * 1024
 """Payload of a chunk of ``pub_many``, beside its last message."""
 Chunk = tuple[list[tuple[bytes, bytes]], ToymqError | None]

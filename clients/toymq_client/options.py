@@ -16,6 +16,8 @@ OUTSTANDING_BYTES_MAX = 8 * 1024 * 1024
 """Payload without an answer; a publish beyond it waits. Enough for the disk's next syncs, little for a process."""
 SAID_MAX = 65_536
 """Commands without a reply on one connection; beyond, publishes wait. Bounds what a broker that hangs costs."""
+DRAIN_S = 5.0
+"""How long leaving a client's context waits for handlers and answers."""
 RECEIVE_BYTES = 256 * 1024
 KEEPALIVE_IDLE_S, KEEPALIVE_PROBES = 15, 3
 """A peer that died without a word is noticed after a minute, as the broker notices us (delivery.md)."""
@@ -78,8 +80,8 @@ class Options:
         return Hello(1, address.token, self.name)
 
     def producer(self) -> str | None:
-        """A name that no other client has."""
-        return f"{PRODUCER_PREFIX.decode()}{secrets.token_hex(6)}" if self.idempotent else None
+        """A name that no other client has; short, since each record has it."""
+        return f"{PRODUCER_PREFIX.decode()}{secrets.token_urlsafe(6)}" if self.idempotent else None
 
     def tls_of(self, address: Address) -> ssl.SSLContext | None:
         if not address.tls:

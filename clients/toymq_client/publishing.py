@@ -7,8 +7,8 @@ Numbers and refusals. The broker refuses what follows a refused number (``OUT_OF
 
 1. what is on its way is waited for, what comes new is held;
 2. the numbers go on from the lowest that was refused, above all that were confirmed: they are certainly not in the log;
-3. where a refusal leaves the outcome open (``STORAGE_FAILED``), a number must not be used for another message: the producer takes
-   a new name instead.
+3. where a refusal leaves the outcome open (``STORAGE_FAILED``), a number must not be used for another message: the producer
+   takes a new name instead.
 """
 
 from collections.abc import Callable, Iterator

@@ -141,6 +141,12 @@ class HelloSlot(Slot):
         self._on_answer(error)
 
 
+def check_greeting(answer: HelloReply | ToymqError) -> None:
+    """Raises: the error, when the greeting was none."""
+    if isinstance(answer, ToymqError):
+        raise answer
+
+
 def unexpected(what: str, reply: Reply) -> ProtocolViolation:
     return ProtocolViolation(f"the broker answered {what} with {type(reply).__name__}")
 

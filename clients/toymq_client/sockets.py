@@ -8,8 +8,8 @@ from toymq_client.options import KEEPALIVE_IDLE_S, KEEPALIVE_PROBES, USER_TIMEOU
 def set_up(connection: socket.socket) -> None:
     """No delay for small frames, and a peer that is gone without a word is noticed.
 
-    Raises: OSError, also when the connection is one with ourselves: a port that nobody listens on may be given to the socket that
-        asks for it, and then they find each other.
+    Raises: OSError, also when the connection is one with ourselves: a port that nobody listens on may be given to the socket
+        that asks for it, and then they find each other.
     """
     if connection.family not in (socket.AF_INET, socket.AF_INET6):
         return

@@ -28,7 +28,8 @@ class Message(Delivery):
         self._link = link
 
     async def ack(self, *, sync: bool = False) -> None:
-        """Done with it. Acks leave together once per pass of the loop, and again after a lost connection; this does not wait for it.
+        """Done with it. Acks leave together once per pass of the loop, and again after a lost connection; this does not wait
+        for it.
 
         Args:
             sync: wait until the ack is on stable storage, so that not even a power cut brings the message back.
@@ -44,8 +45,8 @@ class Message(Delivery):
         """Give it back, to be delivered again.
 
         Args:
-            delay: in so many seconds; 0 means now, None takes the topic's backoff. A connection that is lost gives everything back at
-                once; that is no error here.
+            delay: in so many seconds; 0 means now, None takes the topic's backoff. A connection that is lost gives everything
+                back at once; that is no error here.
 
         Raises: RequestError, RequestTimeout, BadArgument.
         """
@@ -179,7 +180,9 @@ class Subscription:
     async def __aenter__(self) -> "Subscription":
         return await self.start()
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         await self.close()
 
     def __aiter__(self) -> AsyncIterator[Message]:

@@ -4,50 +4,43 @@ One thread, no task in the background: the connection is read, and made again, w
 reading, so that a pipeline in both directions cannot stand still.
 """
 
-import logging
-import math
-import select
-import socket
 import ssl as ssl_module
-import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from random import Random
 from types import TracebackType
 from typing import Any, TypeVar
 
-from toymq_client import requests, sockets
-from toymq_client.conversation import Conversation
-from toymq_client.errors import ClientClosed, ConnectFailed, RequestTimeout, SubscriptionEnded
+from toymq_client import requests
+from toymq_client.blocking import BlockingLink, now
+from toymq_client.errors import ClientClosed, RequestTimeout, SubscriptionEnded
 from toymq_client.feed import Feed, FeedState
-from toymq_client.message import Delivery, Item, Key, Receipt, Settings, chunks, format_headers, key_bytes, lines_of, to_ms, too_large
-from toymq_client.options import (
-    OUTSTANDING_BYTES_MAX,
-    RECEIVE_BYTES,
-    Connected,
-    Disconnected,
-    Event,
-    InjectHeaders,
-    OnEvent,
-    Options,
+from toymq_client.message import (
+    BATCH_MAX,
+    Delivery,
+    Item,
+    Key,
+    Receipt,
+    Settings,
+    chunks,
+    format_headers,
+    key_bytes,
+    lines_of,
+    to_ms,
+    too_large,
 )
+from toymq_client.options import DRAIN_S, OUTSTANDING_BYTES_MAX, InjectHeaders, OnEvent, Options
 from toymq_client.publishing import Batch
-from toymq_client.slots import CallSlot
-from toymq_client.url import DEFAULT_URL, Address, parse_urls
-from toymq_py.errors import AlreadySubscribed, ConnectionLost, ProtocolViolation, RequestError, ToymqError
+from toymq_client.url import DEFAULT_URL, parse_urls
+from toymq_py.errors import AlreadySubscribed, ConnectionLost, ToymqError
 from toymq_py.model import PAYLOAD_BYTES_LIMIT, IdRange, Start
-from toymq_py.protocol import BatchReply, HelloReply, MessagePush, OkReply, Quit, Subscribe, publish_options
+from toymq_py.protocol import BatchReply, MessagePush, Subscribe, publish_options
 from toymq_py.protocol.commands import Mode
 
-logger = logging.getLogger("toymq_client")
-
 T = TypeVar("T")
-BATCH_MAX = 256
 ACKS_COALESCED = 1000
 """Acks that leave without waiting for the next call that reads."""
-GOODBYE_S = 1.0
-DRAIN_S = 5.0
 
 
 class Message(Delivery):
@@ -111,8 +104,8 @@ class Message(Delivery):
 
     @contextmanager
     def process(self, *, retry_delay: float | None = None) -> Iterator["Message"]:
-        """``with message.process():`` acks when the block ends, and gives the message back when it raises; ``retry_delay`` seconds
-        later it is delivered again, None takes the topic's backoff."""
+        """``with message.process():`` acks when the block ends, and gives the message back when it raises; ``retry_delay``
+        seconds later it is delivered again, None takes the topic's backoff."""
         try:
             yield self
         except BaseException as error:
@@ -205,7 +198,7 @@ class Subscription:
     def _next_push(self, deadline: float | None) -> MessagePush | None:
         feed = self._feed
         if not feed.arrived:
-            self._client.until(lambda: bool(feed.arrived) or feed.state is not FeedState.LIVE, deadline)
+            self._client.link.until(lambda: bool(feed.arrived) or feed.state is not FeedState.LIVE, deadline)
             if feed.error is not None:
                 raise feed.error
         return feed.take()
@@ -220,14 +213,17 @@ class Client:
     def __init__(self, options: Options) -> None:
         """Not connected; see ``connect``."""
         self._options = options
-        self._conversation = Conversation(options.producer(), lambda: None)
-        self._backoff = options.backoff()
-        self._socket: socket.socket | None = None
-        self._poll = select.poll()
-        self._address: Address | None = None
-        self._out = bytearray()
-        self._trouble = ""
-        self._closed = False
+        self._link = BlockingLink(options)
+        self._conversation = self._link.conversation
+
+    def open(self) -> "Client":
+        """What ``connect`` does."""
+        self._link.open()
+        return self
+
+    @property
+    def _closed(self) -> bool:
+        return self._link.closed
 
     def __enter__(self) -> "Client":
         return self
@@ -260,7 +256,9 @@ class Client:
         delay: float | None = None,
         ttl: float | None = None,
     ) -> Receipt:
-        """Publish one message and wait until it is on stable storage. Arguments and errors are those of the asyncio client's ``pub``."""
+        """Publish one message and wait until it is on stable storage. Arguments and errors are those of the asyncio client's
+        ``pub``.
+        """
         inject = self._options.inject_headers
         if inject is not None:
             headers = dict(headers or {})
@@ -278,10 +276,10 @@ class Client:
             raise
 
     def pub_many(self, topic: str, items: Iterable[Item], *, window: int = 1024) -> Iterator[Receipt]:
-        """Publish many, up to ``window`` of them without an answer; nothing is published before the iterator is used. Receipts come in
-        the order of the items.
+        """Publish many, up to ``window`` of them without an answer; nothing is published before the iterator is used. Receipts
+        come in the order of the items.
 
-        Raises: as ``pub``, at the place of the item that failed. What was sent behind it is still published.
+        Raises: as ``pub``, at the place of the item that failed. What was on its way behind it is still published.
         """
         flying: deque[Batch] = deque()
         outstanding = 0
@@ -289,7 +287,7 @@ class Client:
         for pairs, error in chunks(items, size, self._body_bytes_max):
             flying.append(self._publish(topic, pairs, b""))
             outstanding += len(pairs)
-            self._exchange(0.0)
+            self._link.exchange(0.0)
             while flying and (outstanding > window - size or self._is_full or error is not None):
                 yield from self._receipts(topic, flying[0])
                 outstanding -= len(flying.popleft().outcomes)
@@ -305,8 +303,8 @@ class Client:
         return batch
 
     def _receipts(self, topic: str, batch: Batch) -> Iterator[Receipt]:
-        if not self.until(lambda: not batch.missing, now() + self._options.timeout_s):
-            raise self._overdue(f"the OK of a publish to {topic}")
+        if not self._link.until(lambda: not batch.missing, now() + self._options.timeout_s):
+            raise self._link.overdue(f"the OK of a publish to {topic}")
         for outcome in batch.outcomes:
             assert outcome is not None, "none is missing"
             if not isinstance(outcome, Receipt):
@@ -335,8 +333,8 @@ class Client:
         mode: Mode | None = None,
         start: str | None = None,
     ) -> Subscription:
-        """Subscribe a consumer, and wait for the broker's OK. Arguments are those of the asyncio client's ``sub``; nothing is renewed
-        in the background here.
+        """Subscribe a consumer, and wait for the broker's OK. Arguments are those of the asyncio client's ``sub``; nothing is
+        renewed in the background here.
 
         Raises: BadName, BadArgument, AlreadySubscribed (a subscription of this client covers the topic: use another client),
             RequestError, RequestTimeout, ClientClosed.
@@ -350,13 +348,13 @@ class Client:
         feed = subscription.feed
         self._conversation.subscribe(feed)
         try:
-            answered = self.until(lambda: feed.state is not FeedState.ASKED, now() + self._options.timeout_s)
+            answered = self._link.until(lambda: feed.state is not FeedState.ASKED, now() + self._options.timeout_s)
         except BaseException:
             self._conversation.unsubscribe(feed, lambda: None)
             raise
         if not answered:
             self._conversation.unsubscribe(feed, lambda: None)
-            raise self._overdue(f"the OK of SUB {topic} {consumer}")
+            raise self._link.overdue(f"the OK of SUB {topic} {consumer}")
         if feed.error is not None:
             raise feed.error
         return subscription
@@ -365,7 +363,7 @@ class Client:
         """What ``Subscription.close`` does."""
         done: list[None] = []
         self._conversation.unsubscribe(feed, lambda: done.append(None))
-        self.until(lambda: bool(done) or not self.connected, now() + self._options.timeout_s)
+        self._link.until(lambda: bool(done) or not self.connected, now() + self._options.timeout_s)
 
     def pull(
         self, topic: str, consumer: str, max: int = 1, *, wait: float = 0.0, visibility: float | None = None
@@ -390,14 +388,14 @@ class Client:
         """What ``Message.ack`` does."""
         self._conversation.ack(feed, topic, msg_id)
         if len(feed.acks_of(topic).ids) >= ACKS_COALESCED:
-            self._exchange(0.0)
+            self._link.exchange(0.0)
 
     def ack_synced(self, feed: Feed, topic: str, msg_id: int) -> None:
         """What ``Message.ack`` does with ``sync``."""
         told: list[ToymqError | None] = []
         self._conversation.ack_synced(feed, topic, msg_id, told.append)
-        if not self.until(lambda: bool(told), now() + self._options.timeout_s):
-            raise self._overdue(f"the synced ack of {topic} {msg_id}")
+        if not self._link.until(lambda: bool(told), now() + self._options.timeout_s):
+            raise self._link.overdue(f"the synced ack of {topic} {msg_id}")
         if told[0] is not None:
             raise told[0]
 
@@ -405,7 +403,7 @@ class Client:
         """What ``Message.process`` does on an exception, without waiting for an answer."""
         feed.settle(topic, msg_id)
         self._conversation.say_now(requests.nack(topic, feed.command.consumer, [(msg_id, msg_id)], delay).slot)
-        self._exchange(0.0)
+        self._link.exchange(0.0)
 
     # -- looking
 
@@ -443,7 +441,10 @@ class Client:
     # -- arranging
 
     def create(self, topic: str, settings: Settings | None = None) -> None:
-        """Create a topic, or confirm that it is there with these settings. Raises: TopicExists, RequestError, RequestTimeout."""
+        """Create a topic, or confirm that it is there with these settings.
+
+        Raises: TopicExists, RequestError, RequestTimeout.
+        """
         self.ask(requests.create(topic, settings))
 
     def config(self, topic: str, settings: Settings | None = None) -> dict[str, Any]:
@@ -451,7 +452,10 @@ class Client:
         return self.ask(requests.config(topic, settings))
 
     def delete(self, topic: str) -> int:
-        """Remove a topic; how many messages it had. Raises: NoSuchTopic, ConnectionLost (the outcome is unknown), RequestTimeout."""
+        """Remove a topic; how many messages it had.
+
+        Raises: NoSuchTopic, ConnectionLost (the outcome is unknown), RequestTimeout.
+        """
         return self.ask(requests.delete(topic))
 
     def purge(self, topic: str) -> int:
@@ -479,212 +483,38 @@ class Client:
         """
         for feed in list(self._conversation.feeds):
             self._conversation.unsubscribe(feed, lambda: None)
-        return self._closed or self.until(lambda: self._conversation.idle, now() + timeout)
+        return self._closed or self._link.until(lambda: self._conversation.idle, now() + timeout)
 
     def close(self) -> None:
         """Send acks and what was asked already, and close. Takes a second at most, never raises. Idempotent."""
-        if self._closed:
-            return
-        self._closed = True
-        if self._conversation.online:
-            quit_slot = CallSlot(Quit(), OkReply)
-            self._conversation.say_goodbye(quit_slot)
-            deadline = now() + GOODBYE_S
-            while self._socket is not None and not quit_slot.done and (left := deadline - now()) > 0:
-                self._exchange(left)
-        self._drop_socket()
-        self._conversation.close(ClientClosed("this client is closed"))
+        if not self._closed:
+            self._link.close()
 
     # -- inside
+
+    @property
+    def link(self) -> BlockingLink:
+        """For messages and subscriptions; not part of the public interface."""
+        return self._link
 
     def ask(self, request: requests.Request[T]) -> T:
         """Say it, and wait for what becomes of it. Raises: RequestError, ConnectionLost, RequestTimeout, ProtocolViolation."""
         self._open_or_raise()
         slot = request.slot
         self._conversation.say(slot)
+        answered = False
         try:
-            if not self.until(lambda: slot.done, now() + self._options.timeout_s + request.wait_s):
-                raise self._overdue(slot.awaited, request.wait_s)
-        except BaseException:
-            slot.abandon()
-            raise
+            answered = self._link.until(lambda: slot.done, now() + self._options.timeout_s + request.wait_s)
+        finally:
+            if not answered:
+                slot.abandon()
+        if not answered:
+            raise self._link.overdue(slot.awaited, request.wait_s)
         return request.result()
-
-    def until(self, done: Callable[[], bool], deadline: float | None) -> bool:
-        """Exchange bytes, connect again when needed. Returns: False when the time was over before ``done``."""
-        while not done():
-            if self._conversation.is_closed:
-                return done()
-            left = None if deadline is None else deadline - now()
-            if left is not None and left <= 0:
-                return False
-            if self._socket is None:
-                self._connect_again(left)
-            else:
-                self._exchange(left)
-        return True
 
     def _open_or_raise(self) -> None:
         if self._closed:
             raise ClientClosed("this client is closed")
-
-    def _overdue(self, awaited: str, extra_s: float = 0.0) -> RequestTimeout:
-        trouble = "" if self.connected else self._trouble
-        return RequestTimeout(f"no answer within {self._options.timeout_s + extra_s:g} s: waited for {awaited}{trouble}")
-
-    def open(self) -> "Client":
-        """What ``connect`` does."""
-        give_up_at = now() + self._options.wait_s
-        while True:
-            try:
-                self._connect_round()
-            except (OSError, ToymqError) as error:
-                if now() >= give_up_at or _is_hopeless(error):
-                    raise
-                time.sleep(self._backoff.next_s())
-            else:
-                return self
-
-    def _connect_again(self, left_s: float | None) -> None:
-        delay_s = self._backoff.next_s()
-        time.sleep(delay_s if left_s is None else min(delay_s, left_s))
-        try:
-            self._connect_round(left_s)
-        except (OSError, ToymqError) as error:
-            logger.debug("no connection: %s", error)
-            self._trouble = f" ({error})"
-            if _is_hopeless(error) and isinstance(error, ToymqError):
-                logger.error("this client gives up: %s", error)  # noqa: TRY400 (the caller gets it)
-                self._conversation.close(error)
-        else:
-            logger.info("%s: connected again", self._address)
-
-    def _connect_round(self, left_s: float | None = None) -> None:
-        """Each address once. Raises: ConnectFailed, RequestError, ProtocolViolation: what the last one answered."""
-        for address in self._options.addresses:
-            last = address is self._options.addresses[-1]
-            try:
-                self._connect_to(address, left_s)
-            except (OSError, ToymqError):
-                if last:
-                    raise
-            else:
-                return
-
-    def _connect_to(self, address: Address, left_s: float | None) -> None:
-        timeout_s = self._options.connect_timeout_s
-        if left_s is not None:
-            timeout_s = min(timeout_s, max(left_s, 0.001))
-        deadline = now() + timeout_s
-        answers: list[HelloReply | ToymqError] = []
-        try:
-            connection = socket.create_connection((address.host, address.port), timeout_s)
-            self._socket = connection
-            sockets.set_up(connection)
-            tls = self._options.tls_of(address)
-            if tls is not None:
-                self._socket = connection = tls.wrap_socket(connection, server_hostname=address.host)
-            connection.setblocking(False)
-            self._poll.register(connection, select.POLLIN)
-            self._conversation.connected(self._options.hello(address), answers.append)
-            while not answers and self._socket is not None and (left := deadline - now()) > 0:
-                self._exchange(left)
-            if not answers:
-                raise TimeoutError
-            if isinstance(answers[0], ToymqError):
-                raise answers[0]
-        except BaseException as error:
-            self._drop_socket()
-            self._conversation.lost(ConnectionLost("the connection was not made"))
-            if isinstance(error, OSError) and not isinstance(error, ToymqError):
-                text = f"no answer from {address} within {timeout_s:g} s" if isinstance(error, TimeoutError) else None
-                raise ConnectFailed(text or f"no broker at {address}: {error.strerror or error}") from error
-            raise
-        self._address = address
-        self._backoff.reset()
-        self._tell(Connected(str(address)))
-
-    def _exchange(self, wait_s: float | None) -> None:
-        """Send what can be sent and take in what is there; waits once for either."""
-        connection = self._socket
-        if connection is None:
-            return
-        self._out += self._conversation.take_output()
-        if self._out and not self._write(connection):
-            return
-        self._poll.modify(connection, select.POLLIN | (select.POLLOUT if self._out else 0))
-        pending = isinstance(connection, ssl_module.SSLSocket) and connection.pending()
-        wait_ms = 0 if pending else None if wait_s is None else math.ceil(wait_s * 1000)
-        for _, event in self._poll.poll(wait_ms):
-            if event & ~select.POLLOUT:
-                self._read(connection)
-            elif self._out:
-                self._write(connection)
-        if pending and self._socket is connection:
-            self._read(connection)
-
-    def _write(self, connection: socket.socket) -> bool:
-        """Returns: whether the connection is still there."""
-        try:
-            sent = connection.send(self._out)
-        except (BlockingIOError, InterruptedError, ssl_module.SSLWantReadError, ssl_module.SSLWantWriteError):
-            return True
-        except OSError as error:
-            with suppress(OSError, ProtocolViolation):  # what the broker said before it went may still be here
-                while data := connection.recv(RECEIVE_BYTES):
-                    self._conversation.receive(data)
-            self._lose(ConnectionLost(f"the connection was lost: {error.strerror or error}"))
-            return False
-        del self._out[:sent]
-        return True
-
-    def _read(self, connection: socket.socket) -> None:
-        try:
-            data = connection.recv(RECEIVE_BYTES)
-        except (BlockingIOError, InterruptedError, ssl_module.SSLWantReadError, ssl_module.SSLWantWriteError):
-            return
-        except OSError as error:
-            self._lose(ConnectionLost(f"the connection was lost: {error.strerror or error}"))
-            return
-        if not data:
-            self._lose(ConnectionLost("the broker closed the connection"))
-            return
-        try:
-            self._conversation.receive(data)
-        except ProtocolViolation as error:
-            self._lose(error)
-
-    def _lose(self, reason: ToymqError) -> None:
-        was_up = self._conversation.online
-        self._drop_socket()
-        reason = self._conversation.farewell or reason
-        self._trouble = f" (the connection to {self._address} was lost: {reason})"
-        error = reason if isinstance(reason, ProtocolViolation) else ConnectionLost(f"the outcome is unknown: {reason}")
-        self._conversation.lost(error)
-        if was_up and not self._closed:
-            logger.warning("%s: %s; trying again until it is back", self._address, reason)
-            self._tell(Disconnected(str(self._address), str(reason)))
-
-    def _drop_socket(self) -> None:
-        self._out.clear()
-        if self._socket is not None:
-            with suppress(KeyError):
-                self._poll.unregister(self._socket)
-            self._socket.close()
-            self._socket = None
-
-    def _tell(self, event: Event) -> None:
-        if self._options.on_event is not None:
-            self._options.on_event(event)
-
-
-def now() -> float:
-    """Seconds of a clock that never goes back."""
-    return time.perf_counter()
-
-
-def _is_hopeless(error: Exception) -> bool:
-    return isinstance(error, RequestError | ProtocolViolation) and not error.retryable
 
 
 def connect(

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from toymq_client import sync
 from tests.support.broker_process import ROOT, BrokerProcess
 from toymq_bench import commits, goals, profile
 from toymq_bench.cli import main
@@ -14,6 +13,7 @@ from toymq_bench.errors import BenchError
 from toymq_bench.options import Duration
 from toymq_bench.result import Session
 from toymq_bench.traffic import Traffic
+from toymq_client import sync
 
 SHORT = ["--seconds", "200ms", "--warmup", "50ms"]
 

@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from toymq_client import sync
 from tests.support.broker_process import BrokerProcess, Wire, run
+from toymq_client import sync
 from toymq_py.storage.dump import dump_topic
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.record import Frame

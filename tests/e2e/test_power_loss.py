@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from toymq_client import sync
 from tests.support.broker_process import BrokerProcess, Wire
 from tests.support.fuse_disk import FuseDisk
 from tests.support.requirements import require
+from toymq_client import sync
 from toymq_py.storage.record import iter_frames
 
 pytestmark = require("fuse")

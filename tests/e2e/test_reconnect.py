@@ -1,8 +1,9 @@
-"""A broker that is killed and comes back under a client: nothing is lost, nothing is stored twice, no exception reaches the user."""
+"""A broker that is killed and comes back under a client: nothing is lost, nothing is stored twice, no exception reaches the
+user.
+"""
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from random import Random
 

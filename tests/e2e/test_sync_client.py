@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.broker_process import BrokerProcess
-from toymq_client import ClientClosed, ConnectFailed, RequestTimeout, SubscriptionEnded, TakenOver, sync
+from toymq_client import RequestTimeout, SubscriptionEnded, TakenOver, sync
 from toymq_client.message import Receipt, parse_headers, to_ranges
 from toymq_client.sync import Client
 from toymq_client.url import Address, parse_url
@@ -226,7 +226,10 @@ def test_a_server_that_is_no_broker(answer: bytes, error: type[Exception], text:
 
 @pytest.mark.parametrize(
     ("answer", "error", "text"),
-    [(b"OK 1\n", ProtocolViolation, "answered PING with OkReply"), (b"ERR NEW_CODE of a later version\n", CommandFailed, "NEW_CODE")],
+    [
+        (b"OK 1\n", ProtocolViolation, "answered PING with OkReply"),
+        (b"ERR NEW_CODE of a later version\n", CommandFailed, "NEW_CODE"),
+    ],
 )
 def test_an_answer_of_another_kind(answer: bytes, error: type[Exception], text: str) -> None:
     with scripted(answering(GREETING, answer)) as url, sync.connect(url) as client, pytest.raises(error, match=text):

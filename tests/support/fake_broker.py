@@ -65,7 +65,7 @@ async def following(*scripts: Script) -> AsyncIterator[str]:
         try:
             assert waiting, "a connection came that nobody expected"
             await waiting.pop(0)(Peer(reader, writer))
-        except (Exception, asyncio.CancelledError) as error:
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 (raised below, in the test's own task)
             failures.append(error)
         finally:
             writer.close()

@@ -1,0 +1,222 @@
+"""The blocking client's connection: a socket that is read, and made again, while a call waits."""
+
+import logging
+import math
+import select
+import socket
+import ssl as ssl_module
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from toymq_client import sockets
+from toymq_client.conversation import Conversation
+from toymq_client.errors import ClientClosed, ConnectFailed, RequestTimeout
+from toymq_client.options import RECEIVE_BYTES, Connected, Disconnected, Event, Options
+from toymq_client.slots import CallSlot, check_greeting
+from toymq_client.url import Address
+from toymq_py.errors import ConnectionLost, ProtocolViolation, RequestError, ToymqError
+from toymq_py.protocol import HelloReply, OkReply, Quit
+
+logger = logging.getLogger("toymq_client")
+
+GOODBYE_S = 1.0
+"""How long a client that leaves lets the broker take its last words."""
+
+
+class BlockingLink:
+    """Carries the bytes of its conversation. Of one thread; nothing happens while no call waits."""
+
+    def __init__(self, options: Options) -> None:
+        """Not connected; see ``open``."""
+        self.conversation = Conversation(options.producer(), lambda: None)
+        self.closed = False
+        self._options = options
+        self._backoff = options.backoff()
+        self._socket: socket.socket | None = None
+        self._poll = select.poll()
+        self._address: Address | None = None
+        self._out = bytearray()
+        self._trouble = ""
+
+    def open(self) -> None:
+        """Connect. Raises: ConnectFailed, RequestError, ProtocolViolation."""
+        give_up_at = now() + self._options.wait_s
+        while True:
+            try:
+                self._connect_round()
+            except (OSError, ToymqError) as error:
+                if now() >= give_up_at or _is_hopeless(error):
+                    raise
+                time.sleep(self._backoff.next_s())
+            else:
+                return
+
+    def close(self) -> None:
+        """Let the broker take what is said already, for up to a second; then end, whatever it does."""
+        self.closed = True
+        if self.conversation.online:
+            last = CallSlot(Quit(), OkReply)
+            self.conversation.say_goodbye(last)
+            deadline = now() + GOODBYE_S
+            while self._socket is not None and not last.done and (left := deadline - now()) > 0:
+                self.exchange(left)
+        self._drop_socket()
+        self.conversation.close(ClientClosed("this client is closed"))
+
+    def until(self, done: Callable[[], bool], deadline: float | None) -> bool:
+        """Exchange bytes, connect again when needed. Returns: False when the time was over before ``done``."""
+        while not done():
+            if self.conversation.is_closed:
+                return done()
+            left = None if deadline is None else deadline - now()
+            if left is not None and left <= 0:
+                return False
+            if self._socket is None:
+                self._connect_again(left)
+            else:
+                self.exchange(left)
+        return True
+
+    def overdue(self, awaited: str, extra_s: float = 0.0) -> RequestTimeout:
+        """What to raise when ``until`` returned False."""
+        trouble = "" if self.conversation.online else self._trouble
+        return RequestTimeout(f"no answer within {self._options.timeout_s + extra_s:g} s: waited for {awaited}{trouble}")
+
+    def _connect_again(self, left_s: float | None) -> None:
+        delay_s = self._backoff.next_s()
+        time.sleep(delay_s if left_s is None else min(delay_s, left_s))
+        try:
+            self._connect_round(left_s)
+        except (OSError, ToymqError) as error:
+            logger.debug("no connection: %s", error)
+            self._trouble = f" ({error})"
+            if _is_hopeless(error) and isinstance(error, ToymqError):
+                logger.error("this client gives up: %s", error)  # noqa: TRY400 (the caller gets it)
+                self.conversation.close(error)
+        else:
+            logger.info("%s: connected again", self._address)
+
+    def _connect_round(self, left_s: float | None = None) -> None:
+        """Each address once. Raises: ConnectFailed, RequestError, ProtocolViolation: what the last one answered."""
+        for address in self._options.addresses:
+            last = address is self._options.addresses[-1]
+            try:
+                self._connect_to(address, left_s)
+            except (OSError, ToymqError):
+                if last:
+                    raise
+            else:
+                return
+
+    def _connect_to(self, address: Address, left_s: float | None) -> None:
+        timeout_s = self._options.connect_timeout_s
+        if left_s is not None:
+            timeout_s = min(timeout_s, max(left_s, 0.001))
+        deadline = now() + timeout_s
+        answers: list[HelloReply | ToymqError] = []
+        try:
+            connection = socket.create_connection((address.host, address.port), timeout_s)
+            self._socket = connection
+            sockets.set_up(connection)
+            tls = self._options.tls_of(address)
+            if tls is not None:
+                self._socket = connection = tls.wrap_socket(connection, server_hostname=address.host)
+            connection.setblocking(False)
+            self._poll.register(connection, select.POLLIN)
+            self.conversation.connected(self._options.hello(address), answers.append)
+            while not answers and self._socket is not None and (left := deadline - now()) > 0:
+                self.exchange(left)
+            check_greeting(answers[0] if answers else ConnectFailed(f"no answer from {address} within {timeout_s:g} s"))
+        except BaseException as error:
+            self._drop_socket()
+            self.conversation.lost(ConnectionLost("the connection was not made"))
+            if isinstance(error, OSError) and not isinstance(error, ToymqError):
+                text = f"no answer from {address} within {timeout_s:g} s" if isinstance(error, TimeoutError) else None
+                raise ConnectFailed(text or f"no broker at {address}: {error.strerror or error}") from error
+            raise
+        self._address = address
+        self._backoff.reset()
+        self._tell(Connected(str(address)))
+
+    def exchange(self, wait_s: float | None) -> None:
+        """Send what can be sent and take in what is there; waits once for either."""
+        connection = self._socket
+        if connection is None:
+            return
+        self._out += self.conversation.take_output()
+        if self._out and not self._write(connection):
+            return
+        self._poll.modify(connection, select.POLLIN | (select.POLLOUT if self._out else 0))
+        pending = isinstance(connection, ssl_module.SSLSocket) and connection.pending()
+        wait_ms = 0 if pending else None if wait_s is None else math.ceil(wait_s * 1000)
+        for _, event in self._poll.poll(wait_ms):
+            if event & ~select.POLLOUT:
+                self._read(connection)
+            elif self._out:
+                self._write(connection)
+        if pending and self._socket is connection:
+            self._read(connection)
+
+    def _write(self, connection: socket.socket) -> bool:
+        """Returns: whether the connection is still there."""
+        try:
+            sent = connection.send(self._out)
+        except (BlockingIOError, InterruptedError, ssl_module.SSLWantReadError, ssl_module.SSLWantWriteError):
+            return True
+        except OSError as error:
+            with suppress(OSError, ProtocolViolation):  # what the broker said before it went may still be here
+                while data := connection.recv(RECEIVE_BYTES):
+                    self.conversation.receive(data)
+            self._lose(ConnectionLost(f"the connection was lost: {error.strerror or error}"))
+            return False
+        del self._out[:sent]
+        return True
+
+    def _read(self, connection: socket.socket) -> None:
+        try:
+            data = connection.recv(RECEIVE_BYTES)
+        except (BlockingIOError, InterruptedError, ssl_module.SSLWantReadError, ssl_module.SSLWantWriteError):
+            return
+        except OSError as error:
+            self._lose(ConnectionLost(f"the connection was lost: {error.strerror or error}"))
+            return
+        if not data:
+            self._lose(ConnectionLost("the broker closed the connection"))
+            return
+        try:
+            self.conversation.receive(data)
+        except ProtocolViolation as error:
+            self._lose(error)
+
+    def _lose(self, reason: ToymqError) -> None:
+        was_up = self.conversation.online
+        self._drop_socket()
+        reason = self.conversation.farewell or reason
+        self._trouble = f" (the connection to {self._address} was lost: {reason})"
+        error = reason if isinstance(reason, ProtocolViolation) else ConnectionLost(f"the outcome is unknown: {reason}")
+        self.conversation.lost(error)
+        if was_up and not self.closed:
+            logger.warning("%s: %s; trying again until it is back", self._address, reason)
+            self._tell(Disconnected(str(self._address), str(reason)))
+
+    def _drop_socket(self) -> None:
+        self._out.clear()
+        if self._socket is not None:
+            with suppress(KeyError, ValueError):
+                self._poll.unregister(self._socket)
+            self._socket.close()
+            self._socket = None
+
+    def _tell(self, event: Event) -> None:
+        if self._options.on_event is not None:
+            self._options.on_event(event)
+
+
+def now() -> float:
+    """Seconds of a clock that never goes back."""
+    return time.perf_counter()
+
+
+def _is_hopeless(error: Exception) -> bool:
+    return isinstance(error, RequestError | ProtocolViolation) and not error.retryable

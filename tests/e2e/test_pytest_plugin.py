@@ -1,0 +1,78 @@
+"""The fixtures that our users get, as they get them: pytest in a directory of their own."""
+
+import re
+
+import pytest
+
+from tests.support.broker_process import ROOT
+
+pytest_plugins = ["pytester"]
+
+
+def run(pytester: pytest.Pytester, program: str) -> pytest.RunResult:
+    pytester.makepyfile(test_orders=program)
+    return pytester.runpytest_subprocess("-W", "error", "-p", "no:asyncio")
+
+
+def test_the_example_of_the_guide(pytester: pytest.Pytester) -> None:
+    ((kind, program),) = re.findall(r"^```(\w+)\n(.*?)^```", (ROOT / "docs" / "testing-your-app.md").read_text(), re.M | re.S)
+    assert kind == "python"
+    run(pytester, program).assert_outcomes(passed=2)
+
+
+def test_each_test_has_a_broker_of_its_own_and_none_stays(pytester: pytest.Pytester) -> None:
+    run(
+        pytester,
+        """
+        import os
+        import pytest
+
+        pids = []
+
+        @pytest.mark.parametrize("number", range(2))
+        def test_one(number, toymq_broker, toymq_sync_client):
+            assert toymq_sync_client.topics() == []
+            toymq_sync_client.pub("t", b"x")
+            pids.append(toymq_broker._process.pid)
+
+        def test_none_is_left():
+            assert len(set(pids)) == 2
+            for pid in pids:
+                with pytest.raises(ProcessLookupError):
+                    os.kill(pid, 0)
+        """,
+    ).assert_outcomes(passed=3)
+
+
+def test_a_broker_can_be_stopped_killed_and_asked_for_other_options(pytester: pytest.Pytester) -> None:
+    run(
+        pytester,
+        """
+        import pytest
+        from toymq_client import ConnectFailed, sync
+        from toymq_client.pytest_plugin import BrokerUnderTest
+
+        def test_gone_and_back(toymq_broker):
+            url = toymq_broker.url
+            toymq_broker.stop()
+            with pytest.raises(ConnectFailed):
+                sync.connect(url)
+            toymq_broker.start()
+            assert toymq_broker.url == url
+            sync.connect(url).close()
+            toymq_broker.kill()
+            toymq_broker.kill()
+
+        def test_options(tmp_path):
+            broker = BrokerUnderTest(tmp_path / "data", "--max-payload", "10")
+            broker.start()
+            with sync.connect(broker.url) as mq, pytest.raises(Exception, match="at most 10"):
+                mq.pub("t", b"more than ten bytes")
+            broker.kill()
+
+        def test_it_says_why_it_does_not_start(tmp_path):
+            broker = BrokerUnderTest(tmp_path / "data", "--max-payload", "much")
+            with pytest.raises(RuntimeError, match="much"):
+                broker.start()
+        """,
+    ).assert_outcomes(passed=3)
