@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from toymq_bench import backlog, commits, compare, machine
+from toymq_bench import backlog, client_load, commits, compare, machine
 from toymq_bench import goals as goal_rows
 from toymq_bench import profile as profiles
 from toymq_bench.bench import Bench
@@ -241,6 +241,24 @@ def lag(bench: Bench, producers: int, consumers: int, window: int, size: int) ->
     bench.run(
         "lag", {"producers": producers, "window": window, "consumers": consumers, "size": size},
         lambda broker, label: held(broker, traffic, bench.plan, label),
+    )  # fmt: skip
+
+
+@main.command()
+@messages(100_000)
+@click.option("--kind", type=click.Choice(["asyncio", "blocking"]), default="asyncio", show_default=True, help="Which client.")
+@SIZE
+@KEYS
+@attachable
+def client(bench: Bench, messages: int, kind: str, size: int, keyed: bool) -> None:
+    """The Python client: pub_many to one subscriber of the same process, each message acked.
+
+    With --no-keys the client numbers them. asyncio: both at the same time; blocking: one after the other.
+    """
+    keys = {} if keyed else {"keys": "none"}
+    bench.run(
+        "client", {"kind": kind, "messages": messages, "size": size, **keys},
+        lambda broker, label: client_load.measure(broker, kind, messages, size, label, keyed=keyed),
     )  # fmt: skip
 
 

@@ -31,6 +31,7 @@ METRICS: dict[str, Metric] = {
     "deliveries_per_s": Metric("deliveries/s", more_is_better=True),
     "redeliveries_per_s": Metric("redeliveries/s", more_is_better=True),
     "broker_cpu_us": Metric("broker CPU us/msg", digits=2),
+    "client_cpu_us": Metric("client CPU us/msg", digits=2),
     "broker_cores": Metric("broker cores", more_is_better=None, digits=2),
     "client_cores": Metric("client cores", more_is_better=None, digits=2),
     **_latencies("publish", "publish"),

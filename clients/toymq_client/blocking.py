@@ -12,7 +12,7 @@ from contextlib import suppress
 from toymq_client import sockets
 from toymq_client.conversation import Conversation
 from toymq_client.errors import ClientClosed, ConnectFailed, RequestTimeout
-from toymq_client.options import RECEIVE_BYTES, Connected, Disconnected, Event, Options
+from toymq_client.options import RECEIVE_BYTES, Connected, Disconnected, Options
 from toymq_client.slots import CallSlot, check_greeting
 from toymq_client.url import Address
 from toymq_py.errors import ConnectionLost, ProtocolViolation, RequestError, ToymqError
@@ -137,7 +137,7 @@ class BlockingLink:
             raise
         self._address = address
         self._backoff.reset()
-        self._tell(Connected(str(address)))
+        self._options.tell(Connected(str(address)))
 
     def exchange(self, wait_s: float | None) -> None:
         """Send what can be sent and take in what is there; waits once for either."""
@@ -198,7 +198,7 @@ class BlockingLink:
         self.conversation.lost(error)
         if was_up and not self.closed:
             logger.warning("%s: %s; trying again until it is back", self._address, reason)
-            self._tell(Disconnected(str(self._address), str(reason)))
+            self._options.tell(Disconnected(str(self._address), str(reason)))
 
     def _drop_socket(self) -> None:
         self._out.clear()
@@ -207,10 +207,6 @@ class BlockingLink:
                 self._poll.unregister(self._socket)
             self._socket.close()
             self._socket = None
-
-    def _tell(self, event: Event) -> None:
-        if self._options.on_event is not None:
-            self._options.on_event(event)
 
 
 def now() -> float:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import ssl as ssl_module
 from collections import deque
-from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from random import Random
 from types import TracebackType
 from typing import Any, TypeVar
@@ -20,13 +20,12 @@ from toymq_client.message import (
     Receipt,
     Settings,
     chunks,
-    format_headers,
     key_bytes,
     lines_of,
     to_ms,
     too_large,
 )
-from toymq_client.options import DRAIN_S, Connected, Disconnected, Event, InjectHeaders, OnEvent, Options
+from toymq_client.options import DRAIN_S, Connected, Disconnected, InjectHeaders, OnEvent, Options
 from toymq_client.publishing import Batch
 from toymq_client.slots import CallSlot
 from toymq_client.subscription import Message, Subscription
@@ -128,16 +127,16 @@ class Client:
             ConnectionLost: the same, with ``idempotent=False`` and no key only.
         """
         link = self._link
-        block = self._header_block(headers)
+        block = self._options.header_block(headers)
         options = publish_options(len(block), to_ms("delay", delay), to_ms("ttl", ttl))
         body = block + payload
         if len(body) > self.body_bytes_max:
             raise too_large(body, self.body_bytes_max)
-        item = (key_bytes(key) if key is not None else b"", body)
+        item = (key_bytes(key) if key is not None else b"", body, options)
         if link.crowded:
             await link.room(topic)
         batch, done = link.batch(1)
-        link.conversation.publish(topic, (item,), options, batch)
+        link.conversation.publish(topic, (item,), batch)
         try:
             await done
         except asyncio.CancelledError:
@@ -162,12 +161,10 @@ class Client:
         """Raises: ClientClosed."""
         return self._link
 
-    def _header_block(self, headers: Mapping[str, str] | None) -> bytes:
-        inject = self._options.inject_headers
-        if inject is not None:
-            headers = dict(headers or {})
-            inject(headers)
-        return format_headers(headers) if headers else b""
+    @property
+    def header_block(self) -> Callable[[], bytes] | None:
+        """Of a publish without headers; None when it needs none."""
+        return (lambda: self._options.header_block(None)) if self._options.inject_headers is not None else None
 
     @property
     def body_bytes_max(self) -> int:
@@ -404,7 +401,7 @@ class Client:
             if not self._down:
                 logger.info("%s: connected again", address)
         if link is self._main:
-            self._tell(Connected(str(address)))
+            self._options.tell(Connected(str(address)))
 
     def _on_down(self, link: Link, address: Address, reason: ToymqError) -> None:
         if self._closed:
@@ -413,14 +410,7 @@ class Client:
             logger.warning("%s: %s; trying again until it is back", address, reason)
         self._down.add(link)
         if link is self._main:
-            self._tell(Disconnected(str(address), str(reason)))
-
-    def _tell(self, event: Event) -> None:
-        if self._options.on_event is not None:
-            try:
-                self._options.on_event(event)
-            except Exception:  # the caller's code; the connection must not end with it
-                logger.exception("on_event failed")
+            self._options.tell(Disconnected(str(address), str(reason)))
 
 
 class Publishing:
@@ -445,11 +435,11 @@ class Publishing:
         link = self._client.publishing_link
         flying: deque[tuple[Batch, asyncio.Future[None]]] = deque()
         outstanding = 0
-        for items, error in chunks(self._items, self._size, self._client.body_bytes_max):
+        for items, error in chunks(self._items, self._size, self._client.body_bytes_max, self._client.header_block):
             if link.crowded:
                 await link.room(self._topic)
             flying.append(link.batch(len(items)))
-            link.conversation.publish(self._topic, items, b"", flying[-1][0])
+            link.conversation.publish(self._topic, items, flying[-1][0])
             outstanding += len(items)
             while flying and (outstanding > self._window - self._size or error is not None):
                 for receipt in await _receipts(flying[0]):

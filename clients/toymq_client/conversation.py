@@ -14,6 +14,7 @@ from itertools import count
 
 from toymq_client.errors import ClientClosed, RequestTimeout
 from toymq_client.feed import AckList, AckSlot, Feed, Told, ended
+from toymq_client.message import Outgoing
 from toymq_client.publishing import Batch, Outstanding, PublishSlot, Stream
 from toymq_client.slots import CallSlot, HelloSlot, Slot
 from toymq_py.errors import ConnectionLost, ProtocolViolation, RequestError, ToymqError
@@ -346,13 +347,13 @@ class Conversation:
 
     # -- publishing
 
-    def publish(self, topic: str, items: Iterable[tuple[bytes, bytes]], options: bytes, batch: Batch) -> None:
-        """Put (key, body) pairs on their way; as many as the batch awaits.
+    def publish(self, topic: str, items: Iterable[Outgoing], batch: Batch) -> None:
+        """Put them on their way; as many as the batch awaits.
 
         Raises: BadName.
         """
         stream = self._stream(topic)
-        stream.add([PublishSlot(stream, key, options, body, batch, index) for index, (key, body) in enumerate(items)])
+        stream.add([PublishSlot(stream, item, batch, index) for index, item in enumerate(items)])
 
     def _stream(self, topic: str) -> Stream:
         stream = self._streams.get(topic)

@@ -15,7 +15,7 @@ from toymq_client.options import OUTSTANDING_BYTES_MAX, SAID_MAX, Options
 from toymq_client.publishing import Batch
 from toymq_client.slots import CallSlot, check_greeting
 from toymq_client.url import Address
-from toymq_py.errors import ConnectionLost, ProtocolViolation, RequestError, ToymqError
+from toymq_py.errors import ConnectionLost, LocalError, ProtocolViolation, RequestError, ToymqError
 from toymq_py.protocol import HelloReply, OkReply, Quit
 
 logger = logging.getLogger("toymq_client")
@@ -105,6 +105,13 @@ class Link:
         await self._first
 
     async def _run(self, give_up_at: float | None) -> None:
+        try:
+            await self._stay_connected(give_up_at)
+        except Exception as error:
+            logger.exception("a bug in the client ended its connection")
+            self._end(LocalError(f"a bug in the client: {error!r}"))
+
+    async def _stay_connected(self, give_up_at: float | None) -> None:
         backoff = self._options.backoff()
         for round_number in itertools.count():
             if round_number:
@@ -133,13 +140,16 @@ class Link:
         if not hopeless and (give_up_at is None or not last or self._loop.time() < give_up_at):
             return True
         reason = error if isinstance(error, ToymqError) else _connect_failed(address, error)
+        if self._first.done():
+            logger.error("%s: this client gives up: %s", address, reason)
+        self._end(reason)
+        return False
+
+    def _end(self, reason: ToymqError) -> None:
         if not self._first.done():
             self._first.set_exception(reason)
-        else:
-            logger.error("%s: this client gives up: %s", address, reason)
         self.conversation.close(reason)
         self._make_room_for_all()
-        return False
 
     async def _attempt(self, address: Address) -> _Wire:
         """Raises: OSError, ConnectFailed, RequestError, ProtocolViolation."""

@@ -1,11 +1,11 @@
 """What goes to and comes from a topic: receipts, headers, ids as ranges."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from toymq_py.errors import BadArgument, PayloadTooLarge, ToymqError
 from toymq_py.model import DURATION_MS_MAX, IdRange
-from toymq_py.protocol import MessagePush, publish_key
+from toymq_py.protocol import MessagePush, publish_key, publish_options
 
 RANGES_PER_LINE = 80
 """Of ids with 20 digits in a line of 4096 bytes, beside the names."""
@@ -121,29 +121,42 @@ BATCH_MAX = 256
 """Messages of ``pub_many`` whose outcomes are awaited together."""
 CHUNK_BYTES_MAX = 256 * 1024
 """Payload of a chunk of ``pub_many``, beside its last message."""
-Chunk = tuple[list[tuple[bytes, bytes]], ToymqError | None]
-"""(key, body) pairs, and what was wrong with the item behind them."""
+Outgoing = tuple[bytes, bytes, bytes]
+"""Key or b"", header block and payload, options of the PUB."""
 
 
-def chunks(items: Iterable[Item], size: int, body_bytes_max: int) -> Iterator[Chunk]:
-    """Items in lists of up to ``size``; ends behind the first bad one."""
-    pairs: list[tuple[bytes, bytes]] = []
+def chunks(
+    items: Iterable[Item], size: int, body_bytes_max: int, header_block: Callable[[], bytes] | None
+) -> Iterator[tuple[list[Outgoing], ToymqError | None]]:
+    """Items in lists of up to ``size``. Ends behind the first bad one, with what is wrong with it.
+
+    Raises: TypeError for a payload that is not bytes.
+    """
+    chunk: list[Outgoing] = []
     total = 0
+    block = options = b""
     for item in items:
         key, body = item if isinstance(item, tuple) else (None, item)
+        if not isinstance(body, bytes):
+            raise TypeError(f"a payload is bytes, not {type(body).__name__}")
         try:
-            pairs.append((b"" if key is None else key_bytes(key), body))
+            if header_block is not None:
+                block = header_block()
+                body = block + body
+                options = publish_options(len(block))
+            chunk.append((b"" if key is None else key_bytes(key), body, options))
             if len(body) > body_bytes_max:
-                raise too_large(pairs.pop()[1], body_bytes_max)
+                chunk.pop()
+                raise too_large(body, body_bytes_max)
         except ToymqError as error:
-            yield pairs, error
+            yield chunk, error
             return
         total += len(body)
-        if len(pairs) >= size or total > CHUNK_BYTES_MAX:
-            yield pairs, None
-            pairs, total = [], 0
-    if pairs:
-        yield pairs, None
+        if len(chunk) >= size or total > CHUNK_BYTES_MAX:
+            yield chunk, None
+            chunk, total = [], 0
+    if chunk:
+        yield chunk, None
 
 
 def too_large(body: bytes, bytes_max: int) -> PayloadTooLarge:

@@ -1,13 +1,14 @@
 """What both clients are told when they connect."""
 
+import logging
 import secrets
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
 from toymq_client.backoff import Backoff
-from toymq_client.message import PRODUCER_PREFIX
+from toymq_client.message import PRODUCER_PREFIX, format_headers
 from toymq_client.url import Address
 from toymq_py.errors import ConfigError
 from toymq_py.protocol import Hello, encode_command
@@ -45,6 +46,9 @@ InjectHeaders = Callable[[dict[str, str]], object]
 """May add headers to each publish: ``opentelemetry.propagate.inject`` fits."""
 
 
+logger = logging.getLogger("toymq_client")
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     addresses: tuple[Address, ...]
@@ -78,6 +82,21 @@ class Options:
 
     def hello(self, address: Address) -> Hello:
         return Hello(1, address.token, self.name)
+
+    def tell(self, event: Event) -> None:
+        """Call ``on_event``; the connection does not end with an error of the caller's code."""
+        if self.on_event is not None:
+            try:
+                self.on_event(event)
+            except Exception:
+                logger.exception("on_event failed")
+
+    def header_block(self, headers: Mapping[str, str] | None) -> bytes:
+        """With what ``inject_headers`` adds. Raises: BadArgument."""
+        if self.inject_headers is not None:
+            headers = dict(headers or {})
+            self.inject_headers(headers)
+        return format_headers(headers) if headers else b""
 
     def producer(self) -> str | None:
         """A name that no other client has; short, since each record has it."""

@@ -13,7 +13,7 @@ Numbers and refusals. The broker refuses what follows a refused number (``OUT_OF
 
 from collections.abc import Callable, Iterator
 
-from toymq_client.message import Receipt
+from toymq_client.message import Outgoing, Receipt
 from toymq_client.slots import Slot, leaves_no_trace, unexpected
 from toymq_py.errors import ConnectionLost, OutOfSequence, ToymqError
 from toymq_py.protocol import DupReply, OkReply, Reply, publish_head
@@ -56,13 +56,11 @@ class PublishSlot(Slot):
 
     __slots__ = ("batch", "body", "index", "key", "options", "seq", "stream")
 
-    def __init__(self, stream: "Stream", key: bytes, options: bytes, body: bytes, batch: Batch, index: int) -> None:
-        """``key`` is b"" for none; ``body`` begins with the header block. Not ``super().__init__``: there is one a message."""
+    def __init__(self, stream: "Stream", item: Outgoing, batch: Batch, index: int) -> None:
+        """Not ``super().__init__``: there is one a message."""
         self.deadline = batch.deadline
         self.stream = stream
-        self.key = key
-        self.options = options
-        self.body = body
+        self.key, self.body, self.options = item
         self.seq: int | None = None
         self.batch = batch
         self.index = index

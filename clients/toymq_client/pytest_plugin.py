@@ -1,7 +1,7 @@
 """pytest fixtures: a real broker for the tests of whoever uses one. Loaded by pytest itself, once ``toymq_py`` is installed.
 
-The broker is a process of its own, as in production: it can be killed and started again under the code that is tested. It starts in
-about a quarter of a second, on a free port and in a directory that goes with the test.
+The broker is a process of its own, as in production: it can be killed and started again under the code that is tested. It
+starts in about a quarter of a second, on a free port and in a directory that goes with the test.
 """
 
 import subprocess
@@ -72,7 +72,9 @@ class BrokerUnderTest:
 
 @pytest.fixture
 def toymq_broker(tmp_path: Path) -> Iterator[BrokerUnderTest]:
-    """A broker that runs while the test does: ``url``, ``port``, ``data_dir``, ``kill()``, ``start()``, ``restart()``, ``stop()``."""
+    """A broker that runs while the test does: ``url``, ``port``, ``data_dir``, ``kill()``, ``start()``, ``restart()``,
+    ``stop()``.
+    """
     broker = BrokerUnderTest(tmp_path / "toymq-data")
     broker.start()
     try:
@@ -83,7 +85,9 @@ def toymq_broker(tmp_path: Path) -> Iterator[BrokerUnderTest]:
 
 @pytest.fixture
 def toymq_client(toymq_broker: BrokerUnderTest) -> toymq_client_module.Client:
-    """An asyncio client of that broker, to be entered by the test, in the test's own event loop: ``async with toymq_client as mq``."""
+    """An asyncio client of that broker, to be entered by the test, in the test's own event loop: ``async with toymq_client as
+    mq``.
+    """
     return toymq_client_module.connect(toymq_broker.url)
 
 

@@ -21,10 +21,10 @@ from toymq_client.message import (
     Delivery,
     Item,
     Key,
+    Outgoing,
     Receipt,
     Settings,
     chunks,
-    format_headers,
     key_bytes,
     lines_of,
     to_ms,
@@ -259,16 +259,12 @@ class Client:
         """Publish one message and wait until it is on stable storage. Arguments and errors are those of the asyncio client's
         ``pub``.
         """
-        inject = self._options.inject_headers
-        if inject is not None:
-            headers = dict(headers or {})
-            inject(headers)
-        block = format_headers(headers) if headers else b""
+        block = self._options.header_block(headers)
         body = block + payload
         if len(body) > self._body_bytes_max:
             raise too_large(body, self._body_bytes_max)
         options = publish_options(len(block), to_ms("delay", delay), to_ms("ttl", ttl))
-        batch = self._publish(topic, [(key_bytes(key) if key is not None else b"", body)], options)
+        batch = self._publish(topic, [(key_bytes(key) if key is not None else b"", body, options)])
         try:
             return next(self._receipts(topic, batch))
         except BaseException:
@@ -284,9 +280,10 @@ class Client:
         flying: deque[Batch] = deque()
         outstanding = 0
         size = min(max(window // 2, 1), BATCH_MAX)
-        for pairs, error in chunks(items, size, self._body_bytes_max):
-            flying.append(self._publish(topic, pairs, b""))
-            outstanding += len(pairs)
+        block = (lambda: self._options.header_block(None)) if self._options.inject_headers is not None else None
+        for chunk, error in chunks(items, size, self._body_bytes_max, block):
+            flying.append(self._publish(topic, chunk))
+            outstanding += len(chunk)
             self._link.exchange(0.0)
             while flying and (outstanding > window - size or self._is_full or error is not None):
                 yield from self._receipts(topic, flying[0])
@@ -296,10 +293,10 @@ class Client:
         for batch in flying:
             yield from self._receipts(topic, batch)
 
-    def _publish(self, topic: str, pairs: list[tuple[bytes, bytes]], options: bytes) -> Batch:
+    def _publish(self, topic: str, items: list[Outgoing]) -> Batch:
         self._open_or_raise()
-        batch = Batch(len(pairs), None, lambda: None)
-        self._conversation.publish(topic, pairs, options, batch)
+        batch = Batch(len(items), None, lambda: None)
+        self._conversation.publish(topic, items, batch)
         return batch
 
     def _receipts(self, topic: str, batch: Batch) -> Iterator[Receipt]:

@@ -108,6 +108,8 @@ def test_a_broker_of_its_own_has_the_disk_limit_beside_it_and_is_removed(tmp_pat
         (["depth", "--messages", "60", "--cycles", "18"], "deep / shallow"),
         (["idle", "--sessions", "20"], "RSS kB per session"),
         (["lag", "--producers", "2", *SHORT], "PING p99 ms"),
+        (["client", "--messages", "300"], "client CPU us/msg"),
+        (["client", "--messages", "300", "--kind", "blocking", "--no-keys"], "client CPU us/msg"),
     ],
 )
 def test_scenarios_of_a_running_broker(arguments: list[str], shown: str, attach: list[str], broker: BrokerProcess) -> None:

@@ -114,6 +114,8 @@ async def test_mistakes_are_named_before_anything_is_sent(mq: Client) -> None:
     ):
         with pytest.raises(error):
             await call()
+    with pytest.raises(TypeError, match="a payload is bytes, not str"):
+        await mq.pub_many("t", ["text"])  # type: ignore[list-item]
     with pytest.raises(BadName):
         mq.sub("a*", "c")
     with pytest.raises(BadArgument):
@@ -152,6 +154,9 @@ async def test_trace_context_is_injected(broker: InProcess) -> None:
         assert given == {"a": "b"}
         async with mq.sub("t", "c") as messages:
             assert (await messages.next(5)).headers == {"a": "b", "traceparent": "00-abc-def-01"}
+            await mq.pub_many("t", [b"y"])
+            second = await messages.next(5)
+            assert (second.headers, second.payload) == ({"traceparent": "00-abc-def-01"}, b"y")
 
 
 # -- consuming

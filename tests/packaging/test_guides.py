@@ -1,4 +1,6 @@
-"""The guides tell the truth: every program in them runs against a real broker and says what the guide says; links lead somewhere."""
+"""The guides tell the truth: every program in them runs against a real broker and says what the guide says; links lead
+somewhere.
+"""
 
 import re
 import subprocess

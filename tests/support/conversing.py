@@ -43,7 +43,7 @@ class Conversing:
 
     def publish(self, *bodies: str, topic: str = "t", key: str = "") -> Batch:
         batch = Batch(len(bodies), None, lambda: None)
-        self.conversation.publish(topic, [(key.encode(), body.encode()) for body in bodies], b"", batch)
+        self.conversation.publish(topic, [(key.encode(), body.encode(), b"") for body in bodies], batch)
         return batch
 
     def subscribe(self, topic: str = "t", consumer: str = "c") -> Feed:

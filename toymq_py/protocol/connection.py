@@ -53,6 +53,7 @@ LENGTH_DIGITS_MAX = 20
 IDS_DIGITS_FAST = SEQUENCE_DIGITS_FAST = 18
 """Message ids and sequences of so many digits are below 2^64 without looking."""
 NEWLINE = 10
+_MESSAGE = re.compile(rb"MSG ([!-~]+) (\d{1,20}) (\d{1,20}) (\d{1,20}) ([!-~]+) (\d{1,20})\n")
 _OKS = re.compile(rb"(?:OK \d{1,20}\n)+")
 
 
@@ -587,21 +588,20 @@ class ClientConnection:
         while True:
             if self._body_len < 0:
                 data = buffer.data
-                at = data.find(b"\n", buffer.pos, buffer.pos + LINE_BYTES_MAX)
-                if at < 0:
-                    if len(data) - buffer.pos >= LINE_BYTES_MAX:
-                        raise ProtocolViolation("the broker sent a line that never ends")
-                    return replies
+                if data.startswith(b"MSG ", buffer.pos):
+                    self._messages(replies)
                 oks = _OKS.match(data, buffer.pos)
                 if oks is not None:  # as _line, for what comes in runs
                     buffer.pos = oks.end()
                     replies.extend([OkReply(int(value)) for value in oks[0][3:-1].split(b"\nOK ")])
                     continue
+                at = data.find(b"\n", buffer.pos, buffer.pos + LINE_BYTES_MAX)
+                if at < 0:
+                    if len(data) - buffer.pos >= LINE_BYTES_MAX:
+                        raise ProtocolViolation("the broker sent a line that never ends")
+                    return replies
                 line = data[buffer.pos : at]
                 buffer.pos = at + 1
-                if line[:4] == b"MSG " and (push := self._message(line)) is not None:
-                    add(push)
-                    continue
                 reply = self._line(line)
                 if reply is not None:
                     add(reply)
@@ -616,23 +616,26 @@ class ClientConnection:
             buffer.pos = stop + 1
             self._body_len = -1
 
-    def _message(self, line: bytes) -> MessagePush | None:
-        """A delivery without headers whose body is here: as ``_line`` and ``_with_body``, which take the others."""
-        tokens = line.split(b" ")
-        if len(tokens) != 7:
-            return None
-        _, topic, msg_id, attempt, ts_ns, key, length = tokens
-        if not (length.isdigit() and msg_id.isdigit() and attempt.isdigit() and ts_ns.isdigit()):
-            return None
+    def _messages(self, replies: list[Reply]) -> None:
+        """Deliveries without options whose bodies are here. Stops at anything else and leaves it to ``_line`` and
+        ``_with_body``.
+        """
         buffer = self._buffer
-        stop = buffer.pos + int(length)
-        if stop >= len(buffer.data) or buffer.data[stop] != NEWLINE or not topic.isascii():
-            return None
-        if topic != self._topic[0]:
-            self._topic = topic, topic.decode("ascii")
-        body = buffer.data[buffer.pos : stop]
-        buffer.pos = stop + 1
-        return MessagePush(self._topic[1], int(msg_id), int(attempt), int(ts_ns), b"" if key == NO_KEY else key, b"", body)
+        data, pos = buffer.data, buffer.pos
+        end = len(data)
+        match, add = _MESSAGE.match, replies.append
+        name, topic = self._topic
+        while (head := match(data, pos)) is not None:
+            at = head.end()
+            named, msg_id, attempt, ts_ns, key, length = head.groups()
+            stop = at + int(length)
+            if stop >= end or data[stop] != NEWLINE or at - pos > LINE_BYTES_MAX:
+                break
+            if named != name:
+                name, topic = self._topic = named, named.decode("ascii")
+            add(MessagePush(topic, int(msg_id), int(attempt), int(ts_ns), b"" if key == NO_KEY else key, b"", data[at:stop]))
+            pos = stop + 1
+        buffer.pos = pos
 
     def _line(self, line: bytes) -> Reply | None:
         """A reply without body, or None when a body follows."""

@@ -1,0 +1,55 @@
+"""Never run: `make types` checks that the clients' public signatures say what they take and return. A line that must be refused
+has its ``type: ignore``, which mypy reports when nothing is to be ignored any more."""
+
+from typing import assert_type
+
+import toymq_client as toymq
+from toymq_client import sync
+
+
+async def asyncio_client() -> None:
+    async with toymq.connect("toymq://127.0.0.1:6789", name="me", timeout_s=5) as mq:
+        assert_type(mq, toymq.Client)
+        assert_type(await mq.pub("t", b"x", key="k", headers={"a": "b"}, delay=1.5), toymq.Receipt)
+        assert_type(await mq.pub_many("t", [b"x", ("key", b"y"), (None, b"z")]), list[toymq.Receipt])
+        async for receipt in mq.pub_many("t", (b"%d" % n for n in range(3))):
+            assert_type(receipt.msg_id, int)
+            assert_type(receipt.duplicate, bool)
+        async with mq.sub("t", "c", mode="shared", visibility=30) as messages:
+            assert_type(messages, toymq.Subscription)
+            async for message in messages:
+                assert_type(message, toymq.Message)
+                assert_type(message.payload, bytes)
+                assert_type(message.headers, dict[str, str])
+                assert_type(await message.extend(), bool)
+                async with message.process() as same:
+                    assert_type(same, toymq.Message)
+            async for batch in messages.batches(max=10, wait=1):
+                assert_type(batch, list[toymq.Message])
+        assert_type(await mq.pull("t", "c", 5, wait=1), list[toymq.Message])
+        assert_type(await mq.offsets("t"), tuple[int, int])
+        assert_type(await mq.drain(5), bool)
+    assert_type(await toymq.connect(["a", "b"]), toymq.Client)
+
+    await mq.pub("t", "text")  # type: ignore[arg-type]
+    await mq.pub("t", b"x", keys="k")  # type: ignore[call-arg]
+    await mq.pub_many("t", ["text"])  # type: ignore[list-item]
+    mq.sub("t", "c", mode="solo")  # type: ignore[arg-type]
+    mq.sub("t")  # type: ignore[call-arg]
+    toymq.connect(port=6789)  # type: ignore[call-arg]
+
+
+def blocking_client() -> None:
+    with sync.connect("toymq://127.0.0.1:6789") as mq:
+        assert_type(mq, sync.Client)
+        assert_type(mq.pub("t", b"x", key=b"k"), toymq.Receipt)
+        for receipt in mq.pub_many("t", [b"x"]):
+            assert_type(receipt, toymq.Receipt)
+        with mq.sub("t", "c") as messages:
+            for message in messages:
+                assert_type(message, sync.Message)
+                with message.process():
+                    assert_type(message.ack(), None)
+            assert_type(messages.next(1), sync.Message)
+    mq.pub("t", "text")  # type: ignore[arg-type]
+    mq.sub("t", "c", auto_extend=True)  # type: ignore[call-arg]
