@@ -32,7 +32,7 @@ from toymq_client.subscription import Message, Subscription
 from toymq_client.url import DEFAULT_URL, Address, parse_urls
 from toymq_py.errors import AlreadySubscribed, BadArgument, ToymqError
 from toymq_py.model import PAYLOAD_BYTES_LIMIT, IdRange, Start
-from toymq_py.protocol import BatchReply, OkReply, Pause, Resume, Subscribe, encode_command, publish_options
+from toymq_py.protocol import BatchReply, OkReply, Pause, Resume, Subscribe, encode_command, publish_options, publish_sequence
 from toymq_py.protocol.commands import Mode
 
 logger = logging.getLogger("toymq_client")
@@ -109,6 +109,7 @@ class Client:
         headers: Mapping[str, str] | None = None,
         delay: float | None = None,
         ttl: float | None = None,
+        seq: int | None = None,
     ) -> Receipt:
         """Publish one message and wait until it is on stable storage. Many may be awaited at once; their order is kept.
 
@@ -120,6 +121,8 @@ class Client:
             headers: travel with it; no line breaks.
             delay: seconds until it is delivered.
             ttl: seconds from now after which it is dropped instead of delivered.
+            seq: with it ``key`` names a producer of yours that numbers its messages, ascending: what is not above its highest
+                number is a duplicate, and the receipt has the id of the highest.
 
         Raises:
             RequestError: the broker refused it, for certain (QueueFull, DiskLow, …); see ``retryable``.
@@ -128,11 +131,14 @@ class Client:
         """
         link = self._link
         block = self._options.header_block(headers)
+        name = key_bytes(key) if key is not None else b""
         options = publish_options(len(block), to_ms("delay", delay), to_ms("ttl", ttl))
+        if seq is not None:
+            options += publish_sequence(name, seq)
         body = block + payload
         if len(body) > self.body_bytes_max:
             raise too_large(body, self.body_bytes_max)
-        item = (key_bytes(key) if key is not None else b"", body, options)
+        item = (name, body, options)
         if link.crowded:
             await link.room(topic)
         batch, done = link.batch(1)

@@ -35,7 +35,7 @@ from toymq_client.publishing import Batch
 from toymq_client.url import DEFAULT_URL, parse_urls
 from toymq_py.errors import AlreadySubscribed, ConnectionLost, ToymqError
 from toymq_py.model import PAYLOAD_BYTES_LIMIT, IdRange, Start
-from toymq_py.protocol import BatchReply, MessagePush, Subscribe, publish_options
+from toymq_py.protocol import BatchReply, MessagePush, Subscribe, publish_options, publish_sequence
 from toymq_py.protocol.commands import Mode
 
 T = TypeVar("T")
@@ -255,6 +255,7 @@ class Client:
         headers: Mapping[str, str] | None = None,
         delay: float | None = None,
         ttl: float | None = None,
+        seq: int | None = None,
     ) -> Receipt:
         """Publish one message and wait until it is on stable storage. Arguments and errors are those of the asyncio client's
         ``pub``.
@@ -263,8 +264,11 @@ class Client:
         body = block + payload
         if len(body) > self._body_bytes_max:
             raise too_large(body, self._body_bytes_max)
+        name = key_bytes(key) if key is not None else b""
         options = publish_options(len(block), to_ms("delay", delay), to_ms("ttl", ttl))
-        batch = self._publish(topic, [(key_bytes(key) if key is not None else b"", body, options)])
+        if seq is not None:
+            options += publish_sequence(name, seq)
+        batch = self._publish(topic, [(name, body, options)])
         try:
             return next(self._receipts(topic, batch))
         except BaseException:

@@ -31,6 +31,7 @@ from toymq_py.protocol.commands import (
     publish_head,
     publish_key,
     publish_options,
+    publish_sequence,
 )
 from toymq_py.protocol.connection import ClientConnection, ServerConnection
 from toymq_py.protocol.replies import (
@@ -65,4 +66,5 @@ __all__ = [
     "Seek", "ServerConnection", "Stats", "Subscribe", "Topics", "Touch", "Unsubscribe", "encode_batch_header",
     "encode_closed", "encode_command", "encode_dup", "encode_error", "encode_hello", "encode_json", "encode_messages",
     "encode_offsets", "encode_ok", "encode_ok_run", "encode_pong", "publish_head", "publish_key", "publish_options",
+    "publish_sequence",
 ]  # fmt: skip

@@ -490,17 +490,9 @@ def _encode_publish(command: Publish) -> bytes:
     head = publish_head(command.topic)
     parts = []
     for row, (key, body) in enumerate(zip(command.keys, command.bodies, strict=True)):
-        sequence = b"" if command.seqs is None else _encode_sequence(key, command.seqs[row])
+        sequence = b"" if command.seqs is None else publish_sequence(key, command.seqs[row])
         parts.append(b"%b%b %d%b%b\n%b\n" % (head, publish_key(key), len(body), options, sequence, body))
     return b"".join(parts)
-
-
-def _encode_sequence(key: bytes, sequence: int) -> bytes:
-    if not key:
-        raise BadArgument("with seq the key names a producer, and there is none")
-    if not 0 <= sequence <= SEQUENCE_MAX:
-        raise BadArgument(f"seq is a whole number from 0 to {SEQUENCE_MAX}")
-    return b" seq=%d" % sequence
 
 
 def publish_head(topic: str) -> bytes:
@@ -521,3 +513,12 @@ def publish_options(hdr: int = 0, delay_ms: int | None = None, ttl_ms: int | Non
     """The options of a PUB but ``seq``, each with a space before it; b"" when none is given."""
     options = ((b"hdr", hdr or None), (b"delay", delay_ms), (b"ttl", ttl_ms))
     return b"".join(b" %b=%d" % (name, value) for name, value in options if value is not None)
+
+
+def publish_sequence(producer: bytes, sequence: int) -> bytes:
+    """The option ``seq``, with a space before it. Raises: BadArgument."""
+    if not producer:
+        raise BadArgument("with seq the key names a producer, and there is none")
+    if not 0 <= sequence <= SEQUENCE_MAX:
+        raise BadArgument(f"seq is a whole number from 0 to {SEQUENCE_MAX}")
+    return b" seq=%d" % sequence
