@@ -136,8 +136,8 @@ class Client:
         if seq is not None:
             options += publish_sequence(name, seq)
         body = block + payload
-        if len(body) > self.body_bytes_max:
-            raise too_large(body, self.body_bytes_max)
+        if len(body) > self._body_bytes_max:
+            raise too_large(body, self._body_bytes_max)
         item = (name, body, options)
         if link.crowded:
             await link.room(topic)
@@ -163,17 +163,12 @@ class Client:
         return Publishing(self, topic, items, window)
 
     @property
-    def publishing_link(self) -> Link:
-        """Raises: ClientClosed."""
-        return self._link
-
-    @property
-    def header_block(self) -> Callable[[], bytes] | None:
+    def _header_block(self) -> Callable[[], bytes] | None:
         """Of a publish without headers; None when it needs none."""
         return (lambda: self._options.header_block(None)) if self._options.inject_headers is not None else None
 
     @property
-    def body_bytes_max(self) -> int:
+    def _body_bytes_max(self) -> int:
         """Of a payload with its headers, as the broker that greeted us last takes it."""
         hello = self._link.conversation.server
         return hello.max_payload if hello is not None else PAYLOAD_BYTES_LIMIT
@@ -213,7 +208,7 @@ class Client:
         if auto_extend and visibility is None:
             visibility = DEFAULT_VISIBILITY_S
         command = Subscribe(topic, consumer, window, to_ms("visibility", visibility), begin, mode)
-        living = [one for one in self._subscriptions if one.feed.state in (FeedState.ASKED, FeedState.LIVE)]
+        living = [one for one in self._subscriptions if one._feed.state in (FeedState.ASKED, FeedState.LIVE)]
         if any((one.topic, one.consumer) == (topic, consumer) for one in living):
             raise AlreadySubscribed(f"this client is subscribed to {topic} as {consumer} already")
         encode_command(command)  # a mistake costs no connection
@@ -226,7 +221,7 @@ class Client:
         return subscription
 
     def _link_for(self, topic: str, living: Sequence[Subscription]) -> Link:
-        taken = {one.link for one in living if one.feed.overlaps(topic)}
+        taken = {one._link for one in living if one._feed.overlaps(topic)}
         free = next((link for link in self._links if link not in taken and link is not self._waiting_link), None)
         if free is None:
             free = self._new_link()
@@ -353,11 +348,11 @@ class Client:
             return True
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        living = [one for one in self._subscriptions if one.feed.state is FeedState.LIVE]
-        for link in {one.link for one in living}:
+        living = [one for one in self._subscriptions if one._feed.state is FeedState.LIVE]
+        for link in {one._link for one in living}:
             link.conversation.say_now(CallSlot(Pause(), OkReply))
         drained = await asyncio.gather(*(one.drain(timeout) for one in living))
-        for link in {one.link for one in living}:
+        for link in {one._link for one in living}:
             link.conversation.say_now(CallSlot(Resume(), OkReply))
         drained += [await link.quiet(deadline) for link in self._links if link is not self._waiting_link]
         return all(drained)
@@ -372,7 +367,7 @@ class Client:
             return
         self._closed = True
         for subscription in self._subscriptions:
-            subscription.stop()
+            subscription._stop()
         await closed(self._links)
 
     # -- inside
@@ -438,10 +433,10 @@ class Publishing:
         return [receipt async for receipt in self]
 
     async def __aiter__(self) -> AsyncIterator[Receipt]:
-        link = self._client.publishing_link
+        link = self._client._link
         flying: deque[tuple[Batch, asyncio.Future[None]]] = deque()
         outstanding = 0
-        for items, error in chunks(self._items, self._size, self._client.body_bytes_max, self._client.header_block):
+        for items, error in chunks(self._items, self._size, self._client._body_bytes_max, self._client._header_block):
             if link.crowded:
                 await link.room(self._topic)
             flying.append(link.batch(len(items)))

@@ -137,23 +137,13 @@ class Subscription:
         self._timer: asyncio.TimerHandle | None = None
         self._begun = False
 
-    @property
-    def feed(self) -> Feed:
-        """For the client; not part of the public interface."""
-        return self._feed
-
-    @property
-    def link(self) -> Link:
-        """For the client; not part of the public interface."""
-        return self._link
-
-    def stop(self) -> None:
+    def _stop(self) -> None:
         """The client is closed: no lease is renewed any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    async def start(self) -> "Subscription":
+    async def _start(self) -> "Subscription":
         """Subscribe, and wait for the broker's OK. Raises: RequestError, RequestTimeout, ClientClosed."""
         if not self._begun:
             self._begun = True
@@ -175,10 +165,10 @@ class Subscription:
         return self
 
     def __await__(self) -> Generator[object, None, "Subscription"]:
-        return self.start().__await__()
+        return self._start().__await__()
 
     async def __aenter__(self) -> "Subscription":
-        return await self.start()
+        return await self._start()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -193,7 +183,7 @@ class Subscription:
             await self._last.ack()
             self._last = None
         if not self._begun:
-            await self.start()
+            await self._start()
         while True:
             push = self._feed.take()
             if push is not None:
@@ -299,7 +289,7 @@ class Subscription:
     def _end(self) -> "asyncio.Future[None]":
         """Close the feed and say UNSUB; done with its answer, or when there will be none."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.stop()
+        self._stop()
         self._link.conversation.unsubscribe(self._feed, lambda: settle(done, None))
         return done
 

@@ -62,9 +62,9 @@ class Message(Delivery):
         Raises: with ``sync`` RequestError, ClientClosed, RequestTimeout.
         """
         if sync:
-            self._client.ack_synced(self._feed, self.topic, self.id)
+            self._client._ack_synced(self._feed, self.topic, self.id)
         else:
-            self._client.ack_soon(self._feed, self.topic, self.id)
+            self._client._ack_soon(self._feed, self.topic, self.id)
 
     def nack(self, delay: float | None = None) -> None:
         """Give it back, to be delivered again in ``delay`` seconds; 0 means now, None takes the topic's backoff.
@@ -75,7 +75,7 @@ class Message(Delivery):
         self._feed.settle(self.topic, self.id)
         if self._client.connected:
             with suppress(ConnectionLost):  # which gives it back, too
-                self._client.ask(request)
+                self._client._ask(request)
 
     def dead_letter(self, reason: str | None = None) -> None:
         """Give it up: to the topic's dead letters. ``reason``: one word.
@@ -84,7 +84,7 @@ class Message(Delivery):
             RequestTimeout, BadArgument.
         """
         consumer = self._feed.command.consumer
-        self._client.ask(requests.nack(self.topic, consumer, [(self.id, self.id)], None, dead=True, reason=reason))
+        self._client._ask(requests.nack(self.topic, consumer, [(self.id, self.id)], None, dead=True, reason=reason))
         self._feed.settle(self.topic, self.id)
 
     def extend(self, visibility: float | None = None) -> bool:
@@ -98,7 +98,7 @@ class Message(Delivery):
         if not self._client.connected:
             return False
         try:
-            return self._client.ask(request) > 0
+            return self._client._ask(request) > 0
         except ConnectionLost:
             return False
 
@@ -109,7 +109,7 @@ class Message(Delivery):
         try:
             yield self
         except BaseException as error:
-            self._client.give_back(self._feed, self.topic, self.id, retry_delay if isinstance(error, Exception) else 0.0)
+            self._client._give_back(self._feed, self.topic, self.id, retry_delay if isinstance(error, Exception) else 0.0)
             raise
         self.ack()
 
@@ -124,11 +124,6 @@ class Subscription:
         self._feed = Feed(command, lambda: None)
         self._auto_ack = auto_ack
         self._last: Message | None = None
-
-    @property
-    def feed(self) -> Feed:
-        """For the client; not part of the public interface."""
-        return self._feed
 
     def __enter__(self) -> "Subscription":
         return self
@@ -180,7 +175,7 @@ class Subscription:
 
     def close(self) -> None:
         """Send acks, end the subscription; what was delivered and is not acked goes back at once. Idempotent."""
-        self._client.unsubscribe(self._feed)
+        self._client._unsubscribe(self._feed)
 
     def _take(self, deadline: float | None) -> Message | None:
         """None: the time is over, or the subscription is closed."""
@@ -198,7 +193,7 @@ class Subscription:
     def _next_push(self, deadline: float | None) -> MessagePush | None:
         feed = self._feed
         if not feed.arrived:
-            self._client.link.until(lambda: bool(feed.arrived) or feed.state is not FeedState.LIVE, deadline)
+            self._client._link.until(lambda: bool(feed.arrived) or feed.state is not FeedState.LIVE, deadline)
             if feed.error is not None:
                 raise feed.error
         return feed.take()
@@ -346,7 +341,7 @@ class Client:
         self._open_or_raise()
         if any(feed.overlaps(topic) for feed in self._conversation.feeds):
             raise AlreadySubscribed(f"this client is subscribed to {topic} already")
-        feed = subscription.feed
+        feed = subscription._feed
         self._conversation.subscribe(feed)
         try:
             answered = self._link.until(lambda: feed.state is not FeedState.ASKED, now() + self._options.timeout_s)
@@ -360,7 +355,7 @@ class Client:
             raise feed.error
         return subscription
 
-    def unsubscribe(self, feed: Feed) -> None:
+    def _unsubscribe(self, feed: Feed) -> None:
         """What ``Subscription.close`` does."""
         done: list[None] = []
         self._conversation.unsubscribe(feed, lambda: done.append(None))
@@ -373,7 +368,7 @@ class Client:
         if any(feed.overlaps(topic) for feed in self._conversation.feeds):
             raise AlreadySubscribed(f"this client is subscribed to {topic} already: pull with another client")
         request = requests.pull(topic, consumer, max, wait, visibility)
-        self.ask(request)
+        self._ask(request)
         feed = Feed(Subscribe(topic, consumer), lambda: None)
         return [Message(push, feed, self) for push in request.slot.messages]
 
@@ -383,15 +378,15 @@ class Client:
         Raises: NoSuchTopic, NoSuchConsumer, BadArgument, ConnectionLost (ack again: that is harmless), RequestTimeout.
         """
         self._conversation.settle(topic, consumer, ids)
-        return sum([self.ask(requests.ack(topic, consumer, line, sync=sync)) for line in lines_of(ids)])
+        return sum([self._ask(requests.ack(topic, consumer, line, sync=sync)) for line in lines_of(ids)])
 
-    def ack_soon(self, feed: Feed, topic: str, msg_id: int) -> None:
+    def _ack_soon(self, feed: Feed, topic: str, msg_id: int) -> None:
         """What ``Message.ack`` does."""
         self._conversation.ack(feed, topic, msg_id)
         if len(feed.acks_of(topic).ids) >= ACKS_COALESCED:
             self._link.exchange(0.0)
 
-    def ack_synced(self, feed: Feed, topic: str, msg_id: int) -> None:
+    def _ack_synced(self, feed: Feed, topic: str, msg_id: int) -> None:
         """What ``Message.ack`` does with ``sync``."""
         told: list[ToymqError | None] = []
         self._conversation.ack_synced(feed, topic, msg_id, told.append)
@@ -400,7 +395,7 @@ class Client:
         if told[0] is not None:
             raise told[0]
 
-    def give_back(self, feed: Feed, topic: str, msg_id: int, delay: float | None) -> None:
+    def _give_back(self, feed: Feed, topic: str, msg_id: int, delay: float | None) -> None:
         """What ``Message.process`` does on an exception, without waiting for an answer."""
         feed.settle(topic, msg_id)
         self._conversation.say_now(requests.nack(topic, feed.command.consumer, [(msg_id, msg_id)], delay).slot)
@@ -415,28 +410,28 @@ class Client:
 
         Raises: OutOfRange, NoSuchTopic, RequestError, RequestTimeout.
         """
-        return self.ask(requests.fetch(topic, from_id, max_count, max_bytes, wait))
+        return self._ask(requests.fetch(topic, from_id, max_count, max_bytes, wait))
 
     def offsets(self, topic: str, *, at_ms: int | None = None) -> tuple[int, int]:
         """(first retained id, next id); with ``at_ms`` (unix milliseconds) the first is the first at or after that time."""
-        return self.ask(requests.offsets(topic, at_ms))
+        return self._ask(requests.offsets(topic, at_ms))
 
     def topics(self, pattern: str | None = None) -> list[dict[str, Any]]:
         """What ``describe`` tells, of all topics or those that match."""
-        return self.ask(requests.topics(pattern))
+        return self._ask(requests.topics(pattern))
 
     def describe(self, topic: str) -> dict[str, Any]:
         """State, settings and consumers of a topic (protocol.md, "JSON shapes")."""
-        return self.ask(requests.describe(topic))
+        return self._ask(requests.describe(topic))
 
     def stats(self) -> dict[str, Any]:
         """The broker's figures (protocol.md, "JSON shapes")."""
-        return self.ask(requests.stats())
+        return self._ask(requests.stats())
 
     def ping(self) -> float:
         """Round trip in seconds."""
         began = now()
-        self.ask(requests.ping())
+        self._ask(requests.ping())
         return now() - began
 
     # -- arranging
@@ -446,34 +441,34 @@ class Client:
 
         Raises: TopicExists, RequestError, RequestTimeout.
         """
-        self.ask(requests.create(topic, settings))
+        self._ask(requests.create(topic, settings))
 
     def config(self, topic: str, settings: Settings | None = None) -> dict[str, Any]:
         """Change settings, and return all that are set."""
-        return self.ask(requests.config(topic, settings))
+        return self._ask(requests.config(topic, settings))
 
     def delete(self, topic: str) -> int:
         """Remove a topic; how many messages it had.
 
         Raises: NoSuchTopic, ConnectionLost (the outcome is unknown), RequestTimeout.
         """
-        return self.ask(requests.delete(topic))
+        return self._ask(requests.delete(topic))
 
     def purge(self, topic: str) -> int:
         """Drop all messages of a topic. Raises: as ``delete``; a broker without PURGE answers UNKNOWN_COMMAND."""
-        return self.ask(requests.purge(topic))
+        return self._ask(requests.purge(topic))
 
     def seek(self, topic: str, consumer: str, to: str) -> int:
         """Move a consumer: ``earliest``, ``latest``, an id or ``@<unix-ms>``. Its subscriptions go on there."""
-        return self.ask(requests.seek(topic, consumer, to))
+        return self._ask(requests.seek(topic, consumer, to))
 
     def forget(self, topic: str, consumer: str) -> None:
         """Delete a consumer's state."""
-        self.ask(requests.forget(topic, consumer))
+        self._ask(requests.forget(topic, consumer))
 
     def redrive(self, topic: str, *, ids: Sequence[IdRange] | None = None, max: int | None = None) -> int:
         """Move dead letters back. A broker without REDRIVE answers UNKNOWN_COMMAND."""
-        return self.ask(requests.redrive(topic, ids, max))
+        return self._ask(requests.redrive(topic, ids, max))
 
     # -- leaving
 
@@ -493,12 +488,7 @@ class Client:
 
     # -- inside
 
-    @property
-    def link(self) -> BlockingLink:
-        """For messages and subscriptions; not part of the public interface."""
-        return self._link
-
-    def ask(self, request: requests.Request[T]) -> T:
+    def _ask(self, request: requests.Request[T]) -> T:
         """Say it, and wait for what becomes of it. Raises: RequestError, ConnectionLost, RequestTimeout, ProtocolViolation."""
         self._open_or_raise()
         slot = request.slot

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.broker_process import environment
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = sorted(
     file.parent for top in ("toymq_py", "clients") for file in (ROOT / top).rglob("__init__.py")
@@ -16,7 +18,12 @@ PACKAGES = sorted(
 
 PUBLIC = {
     "toymq_py": ["__version__"],
-}
+    "toymq_client": [
+        "Client", "ClientClosed", "ConfigError", "ConnectFailed", "Connected", "ConnectionLost", "ConsumerDeleted",
+        "Disconnected", "Message", "ProtocolViolation", "Publishing", "Receipt", "RequestError", "RequestTimeout",
+        "Subscription", "SubscriptionEnded", "TakenOver", "ToymqError", "connect",
+    ],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("package", PUBLIC)
@@ -27,10 +34,34 @@ def test_the_public_names_are_these(package: str) -> None:
         assert hasattr(module, name), f"{package}.{name} is promised and not there"
 
 
+def loaded_by(module: str) -> set[str]:
+    program = f"import sys, {module}; print(*(name for name in sys.modules if name.startswith('toymq')))"
+    run = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True, check=True)
+    return set(run.stdout.split())
+
+
 def test_importing_the_package_loads_no_broker_module() -> None:
-    program = "import sys, toymq_py; print(*sorted(name for name in sys.modules if name.startswith('toymq_py')))"
-    loaded = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert loaded.stdout.split() == ["toymq_py"]
+    assert loaded_by("toymq_py") == {"toymq_py"}
+
+
+@pytest.mark.parametrize("module", ["toymq_client", "toymq_client.sync"])
+def test_importing_a_client_loads_no_broker_module(module: str) -> None:
+    loaded = loaded_by(module)
+    assert module in loaded
+    broker = {name for name in loaded if not name.startswith(("toymq_client", "toymq_py.protocol"))}
+    assert broker == {"toymq_py", "toymq_py.errors", "toymq_py.model"}
+
+
+def public(kind: type) -> set[str]:
+    return {name for name in dir(kind) if name[0] != "_"}
+
+
+@pytest.mark.parametrize("name", ["Client", "Subscription", "Message"])
+def test_both_clients_have_the_same_names(name: str) -> None:
+    asyncio_one, blocking_one = (getattr(importlib.import_module(one), name) for one in ("toymq_client", "toymq_client.sync"))
+    only_one = {"drain"} if name == "Subscription" else set()  # in one thread no handler runs while another is waited for
+    assert public(asyncio_one) - public(blocking_one) == only_one
+    assert public(blocking_one) - public(asyncio_one) == set()
 
 
 def test_the_client_is_typed() -> None:
