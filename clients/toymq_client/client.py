@@ -397,11 +397,14 @@ class Client:
         return request.result()
 
     def _on_up(self, link: Link, address: Address) -> None:
-        if link in self._down:
-            self._down.discard(link)
-            if not self._down:
-                logger.info("%s: connected again", address)
-        if link is self._main:
+        """An outage begins with the first connection that is lost, and is over when all are back: it is told once, not once
+        each.
+        """
+        outage = link in self._down
+        self._down.discard(link)
+        if outage and not self._down:
+            logger.info("%s: connected again", address)
+        if (outage or link is self._main) and not self._down:
             self._options.tell(Connected(str(address)))
 
     def _on_down(self, link: Link, address: Address, reason: ToymqError) -> None:
@@ -409,9 +412,8 @@ class Client:
             return
         if not self._down:
             logger.warning("%s: %s; trying again until it is back", address, reason)
-        self._down.add(link)
-        if link is self._main:
             self._options.tell(Disconnected(str(address), str(reason)))
+        self._down.add(link)
 
 
 class Publishing:

@@ -27,14 +27,14 @@ USER_TIMEOUT_MS = 30_000
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """There is a connection, and the broker greeted us."""
+    """The broker greeted us; after an outage: on every connection that the client has."""
 
     address: str
 
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """The connection ended; the client tries again by itself."""
+    """A connection ended; the client tries again by itself."""
 
     address: str
     reason: str

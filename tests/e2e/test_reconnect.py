@@ -4,6 +4,7 @@ user.
 
 import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -11,6 +12,7 @@ import pytest
 
 import toymq_client as toymq
 from tests.support.broker_process import BrokerProcess
+from toymq_client import sync
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -18,10 +20,11 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 class Outages:
-    """Kills the broker each time so many receipts came, and starts it again while the client tries."""
+    """Ends the broker each time so many receipts came, and starts it again while the client tries."""
 
-    def __init__(self, broker: BrokerProcess, kills: int, every: int) -> None:
+    def __init__(self, broker: BrokerProcess, end: Callable[[BrokerProcess], object], kills: int, every: int) -> None:
         self._broker = broker
+        self._end = end
         self._kills = kills
         self._every = every
         self._receipts = 0
@@ -44,16 +47,19 @@ class Outages:
             await self._due.acquire()
             await self._connected.wait()  # killed before, it would be no outage that the client sees
             self._connected.clear()
-            await asyncio.to_thread(self._broker.kill)
+            await asyncio.to_thread(self._end, self._broker)
             await asyncio.to_thread(self._broker.start)
 
 
-async def run_through_outages(tmp_path: Path, caplog: pytest.LogCaptureFixture, messages: int, kills: int, keyed: bool) -> None:
+async def run_through_outages(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, messages: int, kills: int, keyed: bool,
+    end: Callable[[BrokerProcess], object] = BrokerProcess.kill,
+) -> None:  # fmt: skip
     caplog.set_level(logging.WARNING, "toymq_client")
     payloads = [b"message %d" % number for number in range(messages)]
-    seen: set[bytes] = set()
+    seen: dict[str, set[bytes]] = {"billing": set(), "audit": set()}
     with BrokerProcess(tmp_path / "d") as broker:
-        outages = Outages(broker, kills, messages // (kills + 1))
+        outages = Outages(broker, end, kills, messages // (kills + 1))
         url = f"127.0.0.1:{broker.port}"
         async with toymq.connect(
             url, timeout_s=120, backoff_min_s=0.01, backoff_max_s=0.1, random=Random(7), on_event=outages.on_event
@@ -64,19 +70,19 @@ async def run_through_outages(tmp_path: Path, caplog: pytest.LogCaptureFixture, 
                 async for _ in mq.pub_many("t", items):
                     outages.on_receipt()
 
-            async def consume() -> None:
-                async with mq.sub("t", "c") as deliveries:
+            async def consume(consumer: str) -> None:
+                async with mq.sub("t", consumer) as deliveries:
                     async for message in deliveries:
                         await message.ack()
-                        seen.add(message.payload)
-                        if len(seen) == messages:
+                        seen[consumer].add(message.payload)
+                        if len(seen[consumer]) == messages:
                             break
 
             async with asyncio.TaskGroup() as tasks:
-                for coroutine in (outages.run(), produce(), consume()):
+                for coroutine in (outages.run(), produce(), *map(consume, seen)):  # the second consumer has its own connection
                     tasks.create_task(coroutine)
             assert await mq.offsets("t") == (0, messages), "each is stored exactly once"
-            assert seen == set(payloads)
+            assert seen == {"billing": set(payloads), "audit": set(payloads)}
     assert len(warnings_of(caplog)) == kills, f"one warning an outage: {warnings_of(caplog)}"
     assert outages.events == ["Connected", *["Disconnected", "Connected"] * kills]
 
@@ -86,6 +92,34 @@ async def test_a_broker_that_is_killed_again_and_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, keyed: bool
 ) -> None:
     await run_through_outages(tmp_path, caplog, 5_000, 3, keyed)
+
+
+async def test_a_broker_that_is_asked_to_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It says so (CLOSED, ERR SHUTTING_DOWN) on its way: no subscription ends, no publish fails."""
+    await run_through_outages(tmp_path, caplog, 5_000, 2, keyed=False, end=BrokerProcess.stop)
+
+
+def test_the_blocking_client_survives_as_well(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    payloads = [b"message %d" % number for number in range(3_000)]
+    with (
+        BrokerProcess(tmp_path / "d") as broker,
+        sync.connect(f"127.0.0.1:{broker.port}", backoff_min_s=0.01, backoff_max_s=0.1, random=Random(7)) as mq,
+    ):
+        for count, _ in enumerate(mq.pub_many("t", payloads), 1):
+            if count in (1_000, 2_000):
+                broker.restart()
+        seen = set()
+        with mq.sub("t", "c") as messages:
+            for message in messages:
+                message.ack()
+                seen.add(message.payload)
+                if len(seen) == 1_500:
+                    broker.restart()
+                if len(seen) == 3_000:
+                    break
+        assert seen == set(payloads)
+        assert mq.offsets("t") == (0, 3_000)
+    assert len(warnings_of(caplog)) == 3
 
 
 @pytest.mark.torture
