@@ -450,11 +450,8 @@ class Conversation:
                 slot.failed(RequestTimeout(f"no answer within {timeout_s:g} s: waited for {slot.awaited}{trouble}"))
             elif earliest is None or slot.deadline < earliest:
                 earliest = slot.deadline
-        self._waiting = deque(slot for slot in self._waiting if not self._over(slot))
-        return earliest
-
-    @staticmethod
-    def _over(slot: Slot) -> bool:
-        if slot.done:
+        over = [slot for slot in self._waiting if slot.done]
+        self._waiting = deque(slot for slot in self._waiting if not slot.done)
+        for slot in over:
             slot.dropped()
-        return slot.done
+        return earliest

@@ -24,6 +24,7 @@ T = TypeVar("T")
 
 WRITE_HIGH_WATER_BYTES = 1024 * 1024
 """What may wait in the transport before publishes wait themselves."""
+CLOSED = "this client is closed"
 GOODBYE_S = 1.0
 """How long a client that leaves lets the broker take its last words."""
 
@@ -56,7 +57,7 @@ class _Wire(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.writable = True
-        self._link.make_room()
+        self._link.writable()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.ended.done():
@@ -88,6 +89,7 @@ class Link:
         self._turn = asyncio.Lock()
         self._room: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._closing = False
         self._quiet: asyncio.Future[None] | None = None
         self._trouble = ""
 
@@ -149,7 +151,7 @@ class Link:
         if not self._first.done():
             self._first.set_exception(reason)
         self.conversation.close(reason)
-        self._make_room_for_all()
+        self._wake()
 
     async def _attempt(self, address: Address) -> _Wire:
         """Raises: OSError, ConnectFailed, RequestError, ProtocolViolation."""
@@ -182,9 +184,10 @@ class Link:
         self._wire = None
         reason = self.conversation.farewell or reason
         self._trouble = f" (the connection to {address} was lost: {reason})"
-        error = ConnectionLost(f"the outcome is unknown: {reason}")
+        error = ClientClosed(CLOSED) if self._closing else ConnectionLost(f"the outcome is unknown: {reason}")
         error.__cause__ = reason
         self.conversation.lost(error)
+        self._wake()
         self._on_down(self, address, reason)
 
     def received(self, wire: _Wire, data: bytes) -> None:
@@ -194,10 +197,12 @@ class Link:
             self.conversation.receive(data)
         except ProtocolViolation as error:
             wire.abort(error)
-        if self._room is not None and not self._crowded:
-            self.make_room()
-        if self._quiet is not None and not self._quiet.done() and self.conversation.idle:
-            self._quiet.set_result(None)
+        if self._room is not None or self._quiet is not None:
+            self._wake()
+
+    def writable(self) -> None:
+        """The transport takes bytes again."""
+        self._wake()
 
     def _flush_soon(self) -> None:
         self._loop.call_soon(self._flush)
@@ -209,6 +214,7 @@ class Link:
 
     async def close(self) -> None:
         """Let the broker take what is said already, for up to a second; then end, whatever the broker does."""
+        self._closing = True
         try:
             if self.conversation.online and self._wire is not None:
                 wire = self._wire
@@ -222,7 +228,7 @@ class Link:
 
     def abort(self) -> None:
         """End without a word. Everybody who waits gets ``ClientClosed``."""
-        closed = ClientClosed("this client is closed")
+        closed = ClientClosed(CLOSED)
         if self._task is not None:
             self._task.cancel()
         if self._wire is not None:
@@ -232,14 +238,16 @@ class Link:
             self._timer.cancel()
             self._timer = None
         self.conversation.close(closed)
-        self._make_room_for_all()
+        self._wake()
 
     # -- requests
 
     def deadline(self, extra_s: float = 0.0) -> float:
         """For a request that begins now."""
         at = self._loop.time() + self._options.timeout_s + extra_s
-        if self._timer is None:
+        if self._timer is None or at < self._timer.when():
+            if self._timer is not None:
+                self._timer.cancel()
             self._timer = self._loop.call_at(at, self._expire)
         return at
 
@@ -248,7 +256,7 @@ class Link:
         # The clock of the loop may be a bit early; what is due within its resolution is due.
         earliest = self.conversation.expire(self._loop.time() + 0.001, self._options.timeout_s, trouble)
         self._timer = self._loop.call_at(earliest, self._expire) if earliest is not None else None
-        self.make_room()
+        self._wake()
 
     async def ask(self, slot: CallSlot, *, extra_s: float = 0.0) -> None:
         """Until it has its answer, or failed. Cancelled: its reply is nobody's."""
@@ -293,7 +301,7 @@ class Link:
         """Wait for one's turn, in the order of asking. Raises: RequestTimeout."""
         try:
             async with asyncio.timeout(self._options.timeout_s), self._turn:
-                while self._crowded and not self._is_over:
+                while self._crowded and not self.conversation.is_closed:
                     self._room = self._loop.create_future()
                     try:
                         await self._room
@@ -304,16 +312,11 @@ class Link:
             waited = f"no room within {self._options.timeout_s:g} s: waited to publish to {topic}"
             raise RequestTimeout(waited + trouble) from None
 
-    @property
-    def _is_over(self) -> bool:
-        return self._task is None or self._task.done() or self._task.cancelling() > 0
-
-    def make_room(self) -> None:
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
-
-    def _make_room_for_all(self) -> None:
-        self._loop.call_soon(self.make_room)  # the task that runs this is done by then
+    def _wake(self) -> None:
+        """Who waits for room, or for quiet, looks again."""
+        for waiter in (self._room, self._quiet):
+            if waiter is not None:
+                settle(waiter, None)
 
     async def quiet(self, deadline: float) -> bool:
         """Until nothing is left to say or to hear. Returns: False when the time was over before."""

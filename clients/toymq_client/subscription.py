@@ -311,6 +311,9 @@ class Subscription:
         self._timer = loop.call_later(self._auto_extend_s / EXTENDS_PER_LEASE, self._extend, loop)
 
     def _extend(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        if self._feed.state is FeedState.ENDED:
+            return
         by_topic: dict[str, list[int]] = {}
         for topic, msg_id in self._feed.open:
             by_topic.setdefault(topic, []).append(msg_id)

@@ -729,3 +729,47 @@ async def test_a_call_that_is_cancelled_leaves_the_connection_usable(mq: Client,
         pytest.fail(f"{name} has more than 60 awaits")
     if name not in ("next", "close of the subscription"):
         assert step > 0, "it was cancelled at least once"
+
+
+# -- found by reading
+
+
+async def test_a_short_time_out_behind_a_long_one() -> None:
+    async def main(peer: Peer) -> None:
+        await peer.greet()
+        await peer.gone()
+
+    async def waiting(peer: Peer) -> None:
+        await peer.greet()
+        await peer.gone()
+
+    async with following(main, waiting) as url:
+        mq = await connect(url, timeout_s=0.05)
+        async with asyncio.TaskGroup() as tasks:
+            long = tasks.create_task(_code_of(mq.pull("t", "c", wait=1000)))
+            await asyncio.sleep(0)
+            with pytest.raises(toymq.RequestTimeout):
+                await mq.pull("t", "c")
+            await mq.close()
+        assert long.result() == "CLIENT_CLOSED"
+
+
+async def test_who_waits_for_room_goes_on_when_the_connection_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toymq_client.link.SAID_MAX", 1)
+
+    async def dies(peer: Peer) -> None:
+        await peer.greet()
+        await peer.expect("PING")
+        peer.reset()
+
+    async def lives(peer: Peer) -> None:
+        await peer.greet()
+        assert {await peer.line(), await peer.line(), await peer.line()} > {"x", "PING"}
+        peer.say(b"PONG\nOK 0\n")
+        await peer.gone()
+
+    async with following(dies, lives) as url, connect(url) as mq, asyncio.TaskGroup() as tasks:
+        tasks.create_task(mq.ping())
+        await asyncio.sleep(0)
+        receipt = tasks.create_task(mq.pub("t", b"x"))
+    assert receipt.result().msg_id == 0

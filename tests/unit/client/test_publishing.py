@@ -228,3 +228,16 @@ def test_idle_topics_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     peer.hear(b"OK 0\n")
     peer.publish("c", topic="t")
     assert numbers(peer.said()) == [("p-2", "0", "c")]
+
+
+def test_a_refused_one_and_those_behind_it_while_there_is_no_connection() -> None:
+    """Their time is over before there is one again: what is held goes on from the refused number."""
+    peer = Conversing()
+    peer.publish("a", "b", "c")
+    peer.said()
+    peer.hear(b"ERR DISK_LOW later\nERR OUT_OF_SEQUENCE behind it\n")
+    peer.lose()
+    (waiting,) = peer.conversation._waiting
+    waiting.deadline = 1.0
+    assert peer.conversation.expire(1.0, 1.0, "") is None
+    assert numbers(peer.connect()) == [("p-0", "0", "b")]
