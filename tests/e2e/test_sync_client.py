@@ -339,3 +339,94 @@ def test_a_producer_that_numbers_its_messages(client: Client) -> None:
         with pytest.raises(BadArgument):
             client.pub("numbered", b"", key=key, seq=seq)
     assert client.offsets("numbered") == (0, 2)
+
+
+def test_process_acks_or_gives_back(client: Client) -> None:
+    list(client.pub_many("processed", [b"good", b"bad"]))
+    with client.sub("processed", "c") as messages:
+        with messages.next(5).process() as message:
+            assert message.payload == b"good"
+        with pytest.raises(ZeroDivisionError), messages.next(5).process(retry_delay=0):
+            raise ZeroDivisionError
+        again = messages.next(5)
+        assert (again.payload, again.attempt) == (b"bad", 2)
+        again.ack(sync=True)
+        assert not again.extend(), "its lease is over"
+    assert client.describe("processed")["consumers"][0]["backlog"] == 0
+
+
+def test_auto_ack_and_batches(client: Client) -> None:
+    list(client.pub_many("batched", [b"x"] * 25))
+    sizes = []
+    with client.sub("batched", "c", auto_ack=True) as messages:
+        for batch in messages.batches(max=10, wait=0.01):
+            sizes.append(len(batch))
+            if sum(sizes) == 25:
+                messages.close()
+    assert sizes == [10, 10, 5]
+    assert client.describe("batched")["consumers"][0]["backlog"] == 0
+    with client.sub("batched", "d", auto_ack=True) as messages:
+        for message in messages:
+            if message.id == 24:
+                break
+    (_, found) = client.describe("batched")["consumers"]
+    assert (found["last_acked"], found["backlog"]) == (23, 1), "the last body did not end"
+
+
+def test_a_message_that_does_not_come(client: Client) -> None:
+    with client.sub("silent", "c") as messages:
+        with pytest.raises(TimeoutError, match=r"no message within 0\.02 s: waited for one of silent for c"):
+            messages.next(0.02)
+        messages.close()
+        with pytest.raises(SubscriptionEnded, match="is closed"):
+            messages.next(1)
+
+
+def test_trace_context_is_injected(broker: BrokerProcess) -> None:
+    def inject(headers: dict[str, str]) -> None:
+        headers["traceparent"] = "00-1"
+
+    with sync.connect(f"127.0.0.1:{broker.port}", inject_headers=inject) as client:
+        client.pub("traced", b"x", headers={"a": "b"})
+        list(client.pub_many("traced", [b"y"]))
+        with client.sub("traced", "c") as messages:
+            assert [messages.next(5).headers for _ in range(2)] == [{"a": "b", "traceparent": "00-1"}, {"traceparent": "00-1"}]
+
+
+def test_a_call_that_is_interrupted_leaves_the_connection_usable(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while it waits: its reply is nobody's."""
+    exchange = client._link.exchange
+
+    def interrupted(wait_s: float | None) -> None:
+        monkeypatch.setattr(client._link, "exchange", exchange)
+        exchange(0)
+        raise KeyboardInterrupt
+
+    for call in (client.stats, lambda: client.pub("interrupted", b"x"), lambda: client.sub("interrupted", "c")):
+        monkeypatch.setattr(client._link, "exchange", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            call()
+        client.ping()
+    assert client.offsets("interrupted") == (0, 1)
+    with client.sub("interrupted", "c") as messages:
+        assert messages.next(5).payload == b"x"
+
+
+def test_what_is_asked_of_later_versions() -> None:
+    def script(connection: socket.socket) -> None:
+        for heard, answer in (
+            (b"HELLO 1\n", GREETING),
+            (b"PULL t c 2\n", b"MSG t 3 1 1781767800000000000 - 1\nx\nOK 1\n"),
+            (b"NACK t c 3 dead=1 reason=poison\n", b"OK 1\n"),
+            (b"PURGE t\n", b"OK 5\n"),
+            (b"REDRIVE t.dlq max=1\n", b"OK 1\n"),
+            (b"QUIT\n", b"OK 0\n"),
+        ):
+            assert connection.recv(100) == heard
+            connection.sendall(answer)
+
+    with scripted(script) as url, sync.connect(url) as client:
+        (message,) = client.pull("t", "c", 2)
+        message.dead_letter("poison")
+        assert client.purge("t") == 5
+        assert client.redrive("t.dlq", max=1) == 1

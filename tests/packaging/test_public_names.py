@@ -52,6 +52,20 @@ def test_importing_a_client_loads_no_broker_module(module: str) -> None:
     assert broker == {"toymq_py", "toymq_py.errors", "toymq_py.model"}
 
 
+def test_the_blocking_client_does_not_load_asyncio() -> None:
+    program = "import sys, toymq_client.sync; print('asyncio' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True, check=True)
+    assert run.stdout == "False\n", "it is half of the time that a command line takes to start"
+
+
+def test_errors_have_codes_of_their_own() -> None:
+    client = importlib.import_module("toymq_client")
+    kinds = [getattr(client, name) for name in client.__all__]
+    errors = [kind for kind in kinds if inspect.isclass(kind) and issubclass(kind, client.ToymqError)]
+    leaves = [kind for kind in errors if kind not in (client.ToymqError, client.RequestError)]
+    assert len({kind.code for kind in leaves}) == len(leaves) > 8
+
+
 def public(kind: type) -> set[str]:
     return {name for name in dir(kind) if name[0] != "_"}
 
