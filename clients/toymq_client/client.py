@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import ssl as ssl_module
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from random import Random
@@ -287,10 +288,9 @@ class Client:
 
     async def ping(self) -> float:
         """Round trip in seconds. Raises: RequestTimeout."""
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+        began = time.perf_counter()  # the clock of a loop may count in milliseconds
         await self._ask(requests.ping())
-        return loop.time() - began
+        return time.perf_counter() - began
 
     # -- arranging
 

@@ -17,7 +17,7 @@ from toymq_client.feed import AckList, AckSlot, Feed, Told, ended
 from toymq_client.message import Outgoing
 from toymq_client.publishing import Batch, Outstanding, PublishSlot, Stream
 from toymq_client.slots import CallSlot, HelloSlot, Slot
-from toymq_py.errors import ConnectionLost, ProtocolViolation, RequestError, ToymqError
+from toymq_py.errors import ProtocolViolation, RequestError, ToymqError
 from toymq_py.model import IdRange
 from toymq_py.protocol import (
     ClientConnection,
@@ -89,9 +89,12 @@ class _UnsubscribeSlot(Slot):
 
     def answered(self, reply: Reply) -> None:
         super().answered(reply)
-        self.failed(ConnectionLost(""))
+        self._end()
 
     def failed(self, error: ToymqError) -> None:
+        self._end()
+
+    def _end(self) -> None:
         self._conversation.unroute(self._feed)
         self._on_done()
 

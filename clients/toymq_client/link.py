@@ -131,6 +131,8 @@ class Link:
                     self._first.set_result(None)
                 self._on_up(self, address)
                 self._lose(address, await wire.ended)
+                if self._closing:
+                    return
                 break
 
     def _survives(self, address: Address, error: Exception, give_up_at: float | None) -> bool:
