@@ -773,3 +773,16 @@ async def test_who_waits_for_room_goes_on_when_the_connection_is_lost(monkeypatc
         await asyncio.sleep(0)
         receipt = tasks.create_task(mq.pub("t", b"x"))
     assert receipt.result().msg_id == 0
+
+
+async def test_numbers_go_on_after_a_refusal_of_the_real_broker(mq: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client would not send so much; made to, it hears what the broker says to those behind it."""
+    monkeypatch.setattr(Client, "_body_bytes_max", 64 * 1024 * 1024)
+    for round_number in range(3):
+        payloads = [b"a", bytes(3_000_000), b"b", b"c"]
+        results = await asyncio.gather(*(mq.pub("t", payload) for payload in payloads), return_exceptions=True)
+        assert isinstance(results[1], PayloadTooLarge)
+        first = round_number * 4
+        assert [results[0], *results[2:]] == [Receipt(first + n, duplicate=False) for n in range(3)]
+        assert await mq.pub("t", b"d") == Receipt(first + 3, duplicate=False)
+    assert await mq.offsets("t") == (0, 12)
