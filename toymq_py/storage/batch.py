@@ -88,7 +88,7 @@ class Batch:
     become one: a record that is encoded by itself costs three times as much (ADR 0012).
     """
 
-    __slots__ = ("_attributes", "_headers", "_keys", "_open_bytes", "_payloads", "_tail", "_ts_ns",
+    __slots__ = ("_attributes", "_headers", "_keys", "_open_bytes", "_payloads", "_sequenced", "_tail", "_ts_ns",
                  "attributes", "commit", "first_id", "index", "keyed", "keys", "next_id",
                  "pieces", "producers", "roll", "rows", "rows_next_id", "size")  # fmt: skip
 
@@ -120,10 +120,11 @@ class Batch:
         self._ts_ns = 0
         self._keys: list[bytes] = []
         self._payloads: list[bytes] = []
-        self._attributes: list[bytes] | None = None
+        self._attributes: list[bytes] = []  # none, or one of each
         self._headers: list[bytes] | None = None
         self._open_bytes = 0
         self._tail = False
+        self._sequenced = False  # its keys name producers
 
     @property
     def last_ts_ns(self) -> int:
@@ -150,7 +151,12 @@ class Batch:
             tail: also for the tail in memory.
             sequences: those in the attributes, when the keys name producers.
         """
-        if self._keys and (attributes is not None or ts_ns // 1_000_000 != self._ts_ns // 1_000_000):
+        sequenced = sequences is not None and headers is None
+        if self._keys and (
+            ts_ns // 1_000_000 != self._ts_ns // 1_000_000
+            or sequenced != self._sequenced
+            or (attributes is not None and not sequenced)
+        ):
             self.close()
         if not self._keys:
             self._ts_ns = ts_ns
@@ -162,26 +168,31 @@ class Batch:
         self._keys += keys
         self._payloads += payloads
         self._tail = self._tail or tail
+        if sequences is not None:
+            self.producers.update(producers_of(keys, sequences, first_id))
+            self._sequenced = True
         if attributes is not None:
-            self._attributes = list(attributes)
-            self._headers = None if headers is None else list(headers)
-            if sequences is not None:
-                self.producers.update(producers_of(keys, sequences, first_id))
-            self.close(sequenced=sequences is not None)
-        elif len(self._keys) >= OPEN_ROWS_MAX or self._open_bytes >= OPEN_BYTES_MAX:
+            self._attributes += attributes
+        if headers is not None:
+            self._headers = list(headers)
+        if (
+            (attributes is not None and not sequenced)
+            or len(self._keys) >= OPEN_ROWS_MAX
+            or self._open_bytes >= OPEN_BYTES_MAX
+        ):
             self.close()
         return Appended(self.commit, first_id, count, size)
 
-    def close(self, *, sequenced: bool = False) -> None:
-        """Encode what is open. ``sequenced``: its keys name producers."""
-        keys, attributes, ts_ns = self._keys, self._attributes, self._ts_ns
+    def close(self) -> None:
+        """Encode what is open."""
+        keys, attributes, ts_ns = self._keys, self._attributes or None, self._ts_ns
         count = len(keys)
         if not count:
             return
         first_id = self.next_id - count
         size = self._open_bytes
         pieces = encode_run(first_id, ts_ns, keys, self._payloads, attributes)
-        plain = [b""] * count if sequenced else keys
+        plain = [b""] * count if self._sequenced else keys
         if size > INDEX_INTERVAL_BYTES:
             self._index_inside(first_id, size, pieces, plain, ts_ns)
         else:
@@ -191,12 +202,12 @@ class Batch:
         self.keyed += keyed
         if keyed:
             self.keys += plain if keyed == count else filter(None, plain)
-        if attributes is not None and not sequenced:
+        if attributes is not None and not self._sequenced:
             self.attributes += filter(None, attributes)
         if self._tail and self.rows_next_id == first_id:  # else nobody was subscribed for a part: that is read from disk
             self._add_rows(ts_ns, keys, self._payloads, self._headers)
-        self._keys, self._payloads, self._attributes, self._headers = [], [], None, None
-        self._open_bytes, self._tail = 0, False
+        self._keys, self._payloads, self._attributes, self._headers = [], [], [], None
+        self._open_bytes, self._tail, self._sequenced = 0, False, False
 
     def _index_inside(self, first_id: int, size: int, pieces: list[bytes], keys: list[bytes], ts_ns: int) -> None:
         """Entries for a run that is longer than the index's distance."""

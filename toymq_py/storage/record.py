@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import count, repeat
+from operator import add
 from zlib import crc32 as _zlib_crc32
 
 import crcmod.predefined
@@ -88,30 +89,31 @@ def encode_run(
     Returns: two pieces per record, the frame without its checksum and the checksum: joining them is left to the one
         join of the whole batch.
     """
-    if attributes is not None:
-        bodies = list(map(_body, count(first_id), repeat(ts_ns), keys, payloads, attributes))
-    else:
-        bodies = []
-        for key_len, payload_len, rows in _stretches(keys, payloads):
-            bodies += map(
-                _packer(key_len, payload_len).pack,
-                repeat(LENGTH_MIN + key_len + payload_len),
-                count(first_id + rows.start),
-                repeat(ts_ns),
-                repeat(key_len),
-                keys[rows],
-                repeat(payload_len),
-                payloads[rows],
-            )
+    bodies: list[bytes] = []
+    for key_len, payload_len, rest, rows in _stretches(keys, payloads, attributes):
+        packed = map(
+            _packer(key_len, payload_len).pack,
+            repeat(LENGTH_MIN + key_len + payload_len + rest),
+            count(first_id + rows.start),
+            repeat(ts_ns),
+            repeat(key_len),
+            keys[rows],
+            repeat(payload_len),
+            payloads[rows],
+        )
+        bodies += packed if attributes is None else map(add, packed, attributes[rows])
     pieces = [b""] * (2 * len(bodies))
     pieces[::2] = bodies
     pieces[1::2] = map(_U32.pack, map(crc32, bodies))
     return pieces
 
 
-def _stretches(keys: Sequence[bytes], payloads: Sequence[bytes]) -> Iterator[tuple[int, int, slice]]:
-    """Length of key and payload, and the rows that have them, one after the other. Most runs are one stretch."""
-    shapes = list(zip(map(len, keys), map(len, payloads), strict=True))
+def _stretches(
+    keys: Sequence[bytes], payloads: Sequence[bytes], attributes: Sequence[bytes] | None
+) -> Iterator[tuple[int, int, int, slice]]:
+    """Length of key, payload and attributes, and the rows that have them, one after the other. Most runs are one stretch."""
+    rests = repeat(0, len(keys)) if attributes is None else map(len, attributes)
+    shapes = list(zip(map(len, keys), map(len, payloads), rests, strict=True))
     start, rows = 0, len(shapes)
     alike = shapes.count(shapes[0]) == rows
     while start < rows:
@@ -283,6 +285,8 @@ def iter_frames(data: bytes) -> Iterator[Frame]:
 ALIKE_BYTES_MAX = 4096
 """Of longer frames the checksum costs most: taking many at a time gains nothing."""
 ALIKE_MIN = 8
+SEQUENCE_BYTES = 13
+"""Of attributes that are a sequence and nothing else."""
 ALIKE_ROWS_MAX = 1024
 
 
@@ -307,7 +311,7 @@ class Columns:
         self.keys: list[bytes] = []
         self.payloads: list[bytes] = []
         self.attributes: dict[int, bytes] = {}
-        """Row to raw attribute block, only for rows that have one."""
+        """Row to raw attribute block, only for rows that have one and hold more in it than a sequence."""
         self.sequences: dict[int, int] = {}
         """Row to sequence, only for rows whose key names a producer."""
 
@@ -399,9 +403,11 @@ def scan(
             if found is None:
                 return pos, msg_id, Stop.INVALID
             if columns is not None:
-                columns.attributes[row] = data[stop - 4 - rest : stop - 4]
-                if key and ATTRIBUTE_SEQUENCE in found:
-                    columns.sequences[row] = int.from_bytes(found[ATTRIBUTE_SEQUENCE], "little")
+                sequence = found.get(ATTRIBUTE_SEQUENCE)
+                if sequence is None or len(found) > 1:
+                    columns.attributes[row] = data[stop - 4 - rest : stop - 4]
+                if sequence is not None and key:
+                    columns.sequences[row] = int.from_bytes(sequence, "little")
         if columns is not None:
             columns.positions.append(pos)
             columns.ts_ns.append(ts_ns)
@@ -412,47 +418,50 @@ def scan(
         before, pos = pos, stop
         msg_id += 1
         left -= 1
-        if rest or length > ALIKE_BYTES_MAX or data[pos : pos + 4] != data[before : before + 4]:
+        if (rest and rest != SEQUENCE_BYTES) or length > ALIKE_BYTES_MAX or data[pos : pos + 4] != data[before : before + 4]:
             continue
         room = min((min(end, bytes_end) - pos) // (4 + length), left if max_count is not None else end)
         if room >= ALIKE_MIN:
-            taken = _scan_alike(view, pos, (length, key_len, payload_len), msg_id, room, columns, with_payloads)
+            shape = length, key_len, payload_len, rest
+            taken = _scan_alike(view, pos, shape, msg_id, room, columns, with_payloads)
             pos += taken * (4 + length)
             msg_id += taken
             left -= taken
             row += taken
 
 
-_layouts: dict[tuple[tuple[int, int, int], bool], struct.Struct] = {}
+_layouts: dict[tuple[tuple[int, int, int, int], bool], struct.Struct] = {}
 
 
 def _scan_alike(
     view: memoryview,
     pos: int,
-    shape: tuple[int, int, int],
+    shape: tuple[int, int, int, int],
     first_id: int,
     room: int,
     columns: Columns | None,
     with_payloads: bool,
 ) -> int:
-    """Frames without attributes that have the lengths of the one before. Many at a time they cost a third: their headers are
-    taken apart by one ``struct``, and one checksum over all of them is compared with what valid frames of this length give
-    (``_run_residue``; ADR 0012).
+    """Frames without attributes, or with a sequence alone, that have the lengths of the one before.
+
+    Many at a time they cost a third: their headers are taken apart by one ``struct``, and one checksum over all of them is
+    compared with what valid frames of this length give (``_run_residue``; ADR 0012).
 
     Args:
-        shape: frame length as stored, key length, payload length.
+        shape: frame length as stored, key length, payload length, length of the attributes.
         room: how many there may be.
 
     Returns: how many were valid. It may stop early: what is not alike, or not valid, is left to the caller.
     """
-    length, key_len, payload_len = shape
+    length, key_len, payload_len, rest = shape
     stride = 4 + length
     layout = _layouts.get((shape, with_payloads))
     if layout is None:
         if len(_layouts) >= _PACKERS_MAX:
             _layouts.clear()
-        payload = f"{payload_len}s4x" if with_payloads else f"{payload_len + 4}x"
-        layout = _layouts[shape, with_payloads] = struct.Struct(f"<IQQH{key_len}sI{payload}")
+        payload = f"{payload_len}s" if with_payloads else f"{payload_len}x"
+        sequence = "BIQ" if rest else ""
+        layout = _layouts[shape, with_payloads] = struct.Struct(f"<IQQH{key_len}sI{payload}{sequence}4x")
     total, step = 0, 16
     while total < room:
         step = min(step, room - total)
@@ -462,20 +471,23 @@ def _scan_alike(
         part = view[pos : pos + step * stride]
         if crc32(part) != _run_residue(stride, step):
             break
-        lengths, ids, times, key_lens, keys, payload_lens, *payloads = zip(*layout.iter_unpack(part), strict=True)
+        lengths, ids, times, key_lens, keys, payload_lens, *others = zip(*layout.iter_unpack(part), strict=True)
         if (
             lengths.count(length) != step
             or key_lens.count(key_len) != step
             or payload_lens.count(payload_len) != step
             or ids != tuple(range(first_id, first_id + step))
+            or (rest and (others[-3].count(ATTRIBUTE_SEQUENCE) != step or others[-2].count(8) != step))
         ):
             break
         if columns is not None:
+            if rest and key_len:
+                columns.sequences.update(zip(count(len(columns.positions)), others[-1]))
             columns.positions.extend(range(pos, pos + step * stride, stride))
             columns.ts_ns.extend(times)
             columns.keys.extend(keys)
-            if payloads:
-                columns.payloads.extend(payloads[0])
+            if with_payloads:
+                columns.payloads.extend(others[0])
         total += step
         first_id += step
         pos += step * stride

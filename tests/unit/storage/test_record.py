@@ -169,8 +169,9 @@ def logs(draw: st.DrawFn) -> bytearray:
     data, msg_id = bytearray(), 0
     for _ in range(draw(st.integers(1, 4))):
         key, payload = draw(st.binary(max_size=3)), draw(st.binary(max_size=5))
-        block = encode_attributes(headers=draw(st.sampled_from([b"", b"", b"h"])))
+        headers, sequenced = draw(st.sampled_from([b"", b"", b"h"])), draw(st.booleans())
         for row in range(draw(st.sampled_from([1, 2, 9, 17, 40, 160]))):
+            block = encode_attributes(headers=headers, sequence=row * 3 if sequenced else None)
             data += encode_frame(msg_id, 1000 + row, key, payload, block)
             msg_id += 1
     for _ in range(draw(st.integers(0, 2))):
@@ -191,7 +192,7 @@ def test_many_at_a_time_are_what_they_are_one_by_one(
             found = scan(
                 bytes(data), 0, 0, columns, with_payloads=with_payloads, max_count=limit, max_bytes=max_bytes
             )
-        return (*found, columns.positions, columns.ts_ns, columns.keys, columns.payloads, columns.attributes)
+        return (*found, *(getattr(columns, name) for name in Columns.__slots__))
 
     assert scanned(record.ALIKE_MIN) == scanned(1 << 30)
 
