@@ -84,7 +84,7 @@ def producers_of(keys: Sequence[bytes], sequences: Sequence[int], first_id: int)
 class Batch:
     """Filled by the committer until a sync thread takes it. ``roll``: it begins a new segment.
 
-    Records are encoded a run at a time. Short runs of one millisecond, one from each of many connections, are collected and
+    Records are encoded a run at a time. Short runs with one time stamp, one from each of many connections, are collected and
     become one: a record that is encoded by itself costs three times as much (ADR 0012).
     """
 
@@ -146,14 +146,14 @@ class Batch:
         """Records that follow each other.
 
         Args:
-            ts_ns: not before that of the last ones. Records of one millisecond may get the time of the first of them.
+            ts_ns: not before that of the last ones.
             size: in bytes, encoded.
             tail: also for the tail in memory.
             sequences: those in the attributes, when the keys name producers.
         """
         sequenced = sequences is not None and headers is None
         if self._keys and (
-            ts_ns // 1_000_000 != self._ts_ns // 1_000_000
+            ts_ns != self._ts_ns
             or sequenced != self._sequenced
             or (attributes is not None and not sequenced)
         ):

@@ -102,6 +102,7 @@ class Committer:
         self.on_sealed: Callable[[], None] = lambda: None
         """A segment was sealed, and its successor, if that could be made, is there."""
         self._last_ts_ns = log.newest_ts_ns
+        self._now_ns = 0  # what it was when this loop pass first appended; 0 before
         self._pending: deque[Batch] = deque()
         self._running: Batch | None = None
         self._start_due = False
@@ -145,10 +146,7 @@ class Committer:
         if self.closing is not None:
             raise self.closing
         self._space.admit()
-        ts_ns = self._clock.wall_ns()
-        if ts_ns < self._last_ts_ns:
-            ts_ns = self._last_ts_ns  # the wall clock may jump back, a log's times do not
-        self._last_ts_ns = ts_ns
+        ts_ns = self._now_ns or self._begin_pass()
         size = FRAME_OVERHEAD * len(keys) + sum(map(len, keys)) + sum(map(len, payloads))
         if attributes is not None:
             size += sum(map(len, attributes))
@@ -156,8 +154,14 @@ class Committer:
             appended = [self._take(ts_ns, keys, payloads, attributes, headers, sequences, size)]
         else:
             appended = list(self._split(ts_ns, keys, payloads, attributes, headers, sequences))
-        self._start_soon()
         return appended
+
+    def _begin_pass(self) -> int:
+        """The time of all that is appended in this loop pass: it arrived before the pass began."""
+        # The wall clock may jump back, a log's times do not.
+        self._now_ns = self._last_ts_ns = max(self._clock.wall_ns(), self._last_ts_ns)
+        self._start_soon()
+        return self._now_ns
 
     def _split(
         self,
@@ -204,7 +208,7 @@ class Committer:
             self._start_soon()
 
     def _start_soon(self) -> None:
-        if not self._start_due and self._running is None:
+        if not self._start_due:
             self._start_due = True
             self._scheduler.soon(self._start)
 
@@ -236,8 +240,9 @@ class Committer:
     # -- committing
 
     def _start(self) -> None:
-        """Hand the oldest batch to a sync thread, when none is there already."""
+        """The pass is over. Hand the oldest batch to a sync thread, when none is there already."""
         self._start_due = False
+        self._now_ns = 0
         if self._running is not None or not self._pending:
             return
         batch = self._running = self._pending.popleft()
