@@ -156,7 +156,7 @@ class Client:
         have each as it comes; nothing is published before. Receipts come in the order of the items.
 
         Args:
-            items: payloads, or (key, payload).
+            items: payloads, (key, payload), or ``Sequenced``, behind a refused one of which no later one is stored.
             window: messages.
 
         Raises: as ``pub``, at the place of the item that failed. What was on its way behind it is still published.

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from toymq_py.errors import BadArgument, PayloadTooLarge, ToymqError
 from toymq_py.model import DURATION_MS_MAX, IdRange
-from toymq_py.protocol import MessagePush, publish_key, publish_options
+from toymq_py.protocol import MessagePush, publish_key, publish_options, publish_sequence
 
 RANGES_PER_LINE = 80
 """Of ids with 20 digits in a line of 4096 bytes, beside the names."""
@@ -13,8 +14,22 @@ PRODUCER_PREFIX = b"~seq~"
 """Begins the names under which clients number their publishes; no key of a caller."""
 Key = str | bytes
 """Of a publish: 1 to 512 printable ASCII characters without space, and not ``-``."""
-Item = bytes | tuple[Key | None, bytes]
-"""What ``pub_many`` takes: a payload, or (key, payload)."""
+
+
+class Sequenced(NamedTuple):
+    """A message under a producer's name, with a number above the one before: what was published before is a duplicate, after
+    whatever restart. The first ``hdr`` bytes of the body are its header block (protocol.md)."""
+
+    producer: str
+    seq: int
+    body: bytes
+    hdr: int = 0
+    delay_ms: int | None = None
+    ttl_ms: int | None = None
+
+
+Item = bytes | tuple[Key | None, bytes] | Sequenced
+"""What ``pub_many`` takes: a payload, (key, payload), or a message of a producer of the caller's."""
 Settings = Mapping[str, int | str]
 """Settings of a topic by name; the value ``"default"`` unsets (delivery.md)."""
 
@@ -134,16 +149,24 @@ def chunks(
     """
     chunk: list[Outgoing] = []
     total = 0
-    block = options = b""
     for item in items:
-        key, body = item if isinstance(item, tuple) else (None, item)
+        key: Key | None
+        if isinstance(item, Sequenced):
+            key, body = item.producer, item.body
+        else:
+            key, body = item if isinstance(item, tuple) else (None, item)
         if not isinstance(body, bytes):
             raise TypeError(f"a payload is bytes, not {type(body).__name__}")
         try:
-            if header_block is not None:
+            if isinstance(item, Sequenced):
+                options = publish_options(item.hdr, item.delay_ms, item.ttl_ms)
+                options += publish_sequence(item.producer.encode(), item.seq)
+            elif header_block is not None:
                 block = header_block()
                 body = block + body
                 options = publish_options(len(block))
+            else:
+                options = b""
             chunk.append((b"" if key is None else key_bytes(key), body, options))
             if len(body) > body_bytes_max:
                 chunk.pop()
