@@ -1,6 +1,6 @@
 # Needs make and Python 3.11 or newer; everything else goes into .venv. "make" alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup fast run demo test test-all simulate chaos soak fuzz bench profile bench-peers bench-compare torture check lint types imports coverage clean
+.PHONY: help setup fast run demo test test-all test-spark-slow spark-demo simulate chaos soak fuzz bench profile bench-peers bench-compare torture check lint types imports coverage clean
 
 BIN := .venv/bin
 READY := .venv/.stamp
@@ -11,6 +11,8 @@ COMPILED := $(patsubst %,toymq_py/%.py,dedupe model protocol/commands protocol/c
   topic/subscription topic/topic consumer/acks consumer/inflight consumer/state \
   storage/batch storage/committer storage/log storage/record storage/space)
 RUN := $(if $(wildcard $(FAST)/.stamp),$(FAST),.venv)
+# Tests and types want Spark too (400 MB), and Spark a Java: neither run nor demo should wait for that.
+TESTABLE := .venv/.stamp-tests
 # 3.11 first: 3.12 and 3.13 cost 10 to 19 % more CPU here. A name on PATH may be a pyenv shim that does not run: each is
 # tried.
 PYTHON = $(shell for p in python3.11 python3.14 python3.13 python3.12 python3; do \
@@ -40,13 +42,19 @@ $(FAST)/.stamp: pyproject.toml $(wildcard toymq_py/*.py toymq_py/*/*.py)
 	  cp $$f ../lib/python3.*/site-packages/$$(dirname $$f)/ || exit 1; done
 	@touch $@
 
+%/.stamp-tests: %/.stamp
+	$*/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,spark]'
+	@$*/bin/python -c 'import os, toymq_spark.java as java; java.ensure_java(os.environ)' 2>/dev/null \
+	  || $*/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[java]'
+	@touch $@
+
 run: $(RUN)/.stamp ## start the broker on port 6789, data in ./data
 	$(RUN)/bin/toymq serve --data-dir ./data --listen 127.0.0.1:6789
 
 demo: $(READY) ## send a file through a broker and compare: make demo FILE=README.md
 	$(BIN)/toymq demo --file "$(or $(FILE),README.md)"
 
-test: $(READY) ## run the tests
+test: $(TESTABLE) ## run the tests
 	$(BIN)/python -m pytest
 
 test-all: ## run the tests on every Python from 3.11 to 3.14 that is here, and name those that are not
@@ -55,9 +63,15 @@ test-all: ## run the tests on every Python from 3.11 to 3.14 that is here, and n
 	    $$p -c "import sys, ensurepip, venv; sys.exit('%d.%d' % sys.version_info[:2] != '$$v')" 2>/dev/null \
 	      && { found=$$p; break; }; done; \
 	  if [ -z "$$found" ]; then missing="$$missing $$v"; continue; fi; echo "== Python $$v"; \
-	  $(MAKE) --no-print-directory .venv-$$v/.stamp PYTHON="$$found" && .venv-$$v/bin/python -m pytest \
+	  $(MAKE) --no-print-directory .venv-$$v/.stamp-tests PYTHON="$$found" && .venv-$$v/bin/python -m pytest \
 	    || failed="$$failed $$v"; \
 	done; echo "failed:$${failed:- none}; not on this machine:$${missing:- none}"; [ -z "$$failed" ]
+
+test-spark-slow: $(TESTABLE) ## run what Spark has to survive and takes minutes: kills, a cluster, millions of rows
+	$(BIN)/python -m pytest -m spark_slow
+
+spark-demo: $(TESTABLE) ## publish real data, archive it, kill broker and Spark in the middle, resume, replay, verify both
+	$(BIN)/toymq-pipeline demo
 
 simulate: $(READY) ## run worlds from seeds: make simulate SEEDS=5000 FROM=0
 	$(BIN)/python -m tests.simulation --seeds "$(or $(SEEDS),1000)" --from "$(or $(FROM),0)"
@@ -87,7 +101,7 @@ bench-peers: $(RUN)/.stamp ## other brokers that are installed beside ours, in o
 bench-compare: $(READY) ## CPU per message of a base commit against this checkout: make bench-compare BASE=ref
 	$(BIN)/toymq-bench commits --base "$(or $(BASE),HEAD~1)" $(BENCH)
 
-torture: $(READY) ## run the tests that take minutes
+torture: $(TESTABLE) ## run the tests that take minutes
 	$(BIN)/python -m pytest -m torture
 
 check: lint types imports test ## all that has to pass before a change lands
@@ -95,13 +109,13 @@ check: lint types imports test ## all that has to pass before a change lands
 lint: $(READY) ## style and common mistakes (ruff)
 	$(BIN)/ruff check
 
-types: $(READY) ## types (mypy, strict)
+types: $(TESTABLE) ## types (mypy, strict)
 	$(BIN)/mypy
 
 imports: $(READY) ## who may import whom (import-linter)
 	$(BIN)/lint-imports --no-cache --no-logo
 
-coverage: $(READY) ## run the tests and show which lines and branches none of them reached
+coverage: $(TESTABLE) ## run the tests and show which lines and branches none of them reached
 	$(BIN)/coverage run -m pytest && $(BIN)/coverage combine --quiet && $(BIN)/coverage report
 
 clean: ## remove the virtual environments and all caches; ./data stays

@@ -5,6 +5,7 @@ import json
 import math
 import random
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Coroutine
@@ -118,12 +119,22 @@ def common(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @main.command()
 @click.option("--seed", type=int, help="Decides the faults and the clients' habits; a random one by default, and told.")
+@click.option("--spark-verify", is_flag=True, help="Afterwards hold the history against the log itself with toymq-pipeline "
+              "verify; retention and the full disk are left out, so that the log is whole.")  # fmt: skip
 @common
-def run(seed: int | None, **values: Any) -> None:
+def run(seed: int | None, spark_verify: bool, **values: Any) -> None:
     """Run a broker under faults, check what its clients saw, draw the timeline."""
     if seed is None:
         seed = random.randrange(1_000_000)
-    _run(_options(seed, values), verbose=False)
+    options = _options(seed, {**values, "keep_log": spark_verify})
+    pipeline = Path(sys.executable).with_name("toymq-pipeline")
+    if spark_verify and not pipeline.exists():
+        raise ConfigError(f"--spark-verify needs {pipeline}: pip install 'toymq_py[spark]'")
+    _run(options, verbose=False)
+    if spark_verify:
+        kept = str(options.out / "data" / "d")
+        words = ["--master", "local[2]", "verify", str(options.out / "history.jsonl"), "--data-dir", kept]
+        sys.exit(subprocess.run([str(pipeline), *words], check=False).returncode)
 
 
 @main.command()

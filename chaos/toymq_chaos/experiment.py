@@ -48,6 +48,8 @@ class Options:
     """Per topic."""
     rate: float = 250.0
     """Messages a second and publisher, at most."""
+    keep_log: bool = False
+    """Nothing is removed from the log, so that it can be held against the history afterwards."""
 
 
 @dataclass(slots=True)
@@ -149,7 +151,9 @@ class Experiment:
             raise FileExistsError(17, "there is a data directory from an earlier run", str(data))
         async with AsyncExitStack() as stack:
             data.mkdir()
-            self._disk, reason = SmallDisk.mount(data)
+            reason: str | None = "it would make the broker remove what is acked"
+            if not options.keep_log:
+                self._disk, reason = SmallDisk.mount(data)
             if self._disk is not None:
                 stack.callback(self._disk.unmount)
             if reason is not None:
@@ -162,7 +166,7 @@ class Experiment:
                 [
                     "--visibility", f"{VISIBILITY_MS}ms",
                     # Longer than a retry takes, clock jumps included: until then every key is known.
-                    "--retain-acked-for", "12s", "--shutdown-timeout", "1s",
+                    "--retain-acked-for", "24h" if options.keep_log else "12s", "--shutdown-timeout", "1s",
                 ],
             )  # fmt: skip
             try:

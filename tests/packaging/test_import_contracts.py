@@ -23,6 +23,8 @@ PACKAGES = {
     "toymq_client": "clients/toymq_client",
     "toymqctl": "clients/toymqctl",
     "toymq_bench": "clients/toymq_bench",
+    "toymq_spark": "clients/toymq_spark",
+    "pyspark_toymq": "clients/pyspark_toymq",
     "toymq_chaos": "chaos/toymq_chaos",
 }
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]

@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+from toymq_py.errors import ToymqError
+
 ENVIRONMENT = "TOYMQ_REQUIRE"
 PROBE_TIMEOUT_S = 20  # a JVM on a busy machine takes seconds
 
@@ -58,10 +60,20 @@ def _fuse() -> str | None:
     return None if os.geteuid() == 0 else _any_of("fusermount3", "fusermount")
 
 
+def _java() -> str | None:
+    """For Spark; a Python package's will do (make test installs it where the machine has none)."""
+    try:
+        importlib.import_module("pyspark")
+        importlib.import_module("toymq_spark.java").ensure_java(dict(os.environ))
+    except (ImportError, ToymqError) as error:
+        return str(error)
+    return None
+
+
 PROBES: Mapping[str, Callable[[], str | None]] = {
     "tmpfs": _tmpfs,
     "fuse": _fuse,
-    "java": lambda: _says("java", "-version"),
+    "java": _java,
     "chromium": lambda: _any_of("chromium", "chromium-browser", "google-chrome"),
     "peers": lambda: _any_of("redis-server", "beanstalkd", "nats-server", "mosquitto", "rabbitmq-server"),
     "nc": lambda: _any_of("nc"),

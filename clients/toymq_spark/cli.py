@@ -1,0 +1,290 @@
+"""``toymq-pipeline``: the jobs from a command line. Exit code 0: done; 1: it failed, or something is wrong; 2: usage."""
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+
+from toymq_client.url import DEFAULT_URL
+from toymq_py.errors import ConfigError, ToymqError
+from toymq_py.model import parse_duration_ms, parse_size
+
+TERMINATED = 143
+Command = Callable[..., Any]
+
+
+class _OneLineErrors(click.Group):
+    """What we or the broker say is one line, without Spark's pages around it."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except ConfigError as error:
+            raise click.UsageError(str(error)) from None
+        except (ToymqError, OSError) as error:
+            click.echo(f"toymq-pipeline: {error}", err=True)
+            raise SystemExit(1) from None
+        except Exception as error:
+            if not type(error).__module__.startswith("pyspark"):
+                raise
+            click.echo(f"toymq-pipeline: {explain(str(error))}", err=True)
+            raise SystemExit(1) from None
+
+
+def explain(said: str) -> str:
+    """Of what Spark says of a failed job, our own error if there is one; else its first line."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    ours = [line for line in lines if line.startswith(("toymq_spark.", "toymq_py.", "toymq_client."))]
+    lines = ours[-1:] or lines[:1]
+    return lines[0] if lines else "Spark failed and does not say why"
+
+
+@click.group(cls=_OneLineErrors, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="toymq_py", prog_name="toymq-pipeline")
+@click.option("--master", default="local[*]", show_default=True, help='Where Spark runs; "" leaves it to spark-submit.')
+@click.pass_context
+def main(ctx: click.Context, master: str) -> None:
+    """Jobs on Spark: topics to files and back, and whether everything is there."""
+    ctx.obj = master or None
+
+
+@contextmanager
+def _session(master: str | None, name: str) -> Iterator[Any]:
+    """SIGTERM ends a job as Ctrl-C does: the batch that runs is run again next time, and each record is there once."""
+    from toymq_spark.session import build_session  # --help should not wait for pyspark
+
+    def terminated(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, terminated)
+    spark = build_session(f"toymq-pipeline {name}", master)
+    try:
+        yield spark
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    finally:
+        spark.stop()
+        signal.signal(signal.SIGTERM, before)
+
+
+def source_options(command: Command) -> Command:
+    """Where records come from."""
+    for option in (
+        click.option("--option", "more", multiple=True, metavar="NAME=VALUE", help="Any other option of the data source."),
+        click.option("--pattern", help="Topics by a regular expression for the whole name."),
+        click.option("--subscribe", metavar="TOPICS", help="Topics by name, with commas between them."),
+        click.option("--data-dir", type=click.Path(exists=True, file_okay=False), help="A data directory instead of a broker."),
+        click.option("--url", envvar="TOYMQ_URL", default=DEFAULT_URL, show_default=True, help="The broker; also TOYMQ_URL."),
+    ):
+        command = option(command)
+    return command
+
+
+def _source(
+    url: str, data_dir: str | None, subscribe: str | None = None, pattern: str | None = None, more: tuple[str, ...] = ()
+) -> dict[str, str]:
+    """Raises: click.UsageError."""
+    found = {"path": data_dir} if data_dir is not None else {"url": url}
+    if subscribe is not None:
+        found["subscribe"] = subscribe
+    if pattern is not None:
+        found["subscribePattern"] = pattern
+    for option in more:
+        name, equals, value = option.partition("=")
+        if not equals:
+            raise click.UsageError(f"--option {option}: write NAME=VALUE")
+        found[name] = value
+    return found
+
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Results as JSON, one object a line.")
+
+
+@main.command()
+@source_options
+@click.option("--to", required=True, type=click.Path(path_type=Path), help="The archive, a directory that all nodes share.")
+@click.option("--checkpoint", type=click.Path(path_type=Path), help="How far it is; in the archive by default.")
+@click.option("--once", is_flag=True, help="End when everything that is there now is archived.")
+@click.option("--every", default="10s", show_default=True, help="How often a batch begins.")
+@as_json
+@click.pass_obj
+def archive(
+    master: str | None, /, to: Path, checkpoint: Path | None, once: bool, every: str, as_json: bool, **source: Any
+) -> None:
+    """Write topics to Parquet, each record once, until stopped. Run it again and it goes on where it was."""
+    from toymq_spark.jobs import archive as job
+    from toymq_spark.metrics import Progress, progress_of
+
+    trigger = f"{parse_duration_ms(every)} milliseconds"
+    total = 0
+    told = -1
+
+    def tell(progress: Progress) -> None:
+        nonlocal total, told
+        if progress.batch <= told:
+            return
+        told = progress.batch
+        total += progress.rows
+        if as_json:
+            click.echo(json.dumps({**asdict(progress), "behind_total": progress.behind_total, "rows_total": total}))
+        else:
+            click.echo(f"{total:,} rows archived, {progress.rows_per_s:,.0f}/s, {progress.behind_total:,} behind", err=True)
+
+    with _session(master, "archive") as spark:
+        query = job.start(spark, _source(**source), to, once=once, trigger=trigger, checkpoint=checkpoint)
+        try:
+            ended = False
+            while not ended:
+                ended = bool(query.awaitTermination(1))
+                for found in query.recentProgress:
+                    tell(progress_of(found))
+        finally:
+            query.stop()
+    if not as_json:
+        click.echo(f"archived {total:,} rows to {to}")
+
+
+@main.command()
+@source_options
+@click.option("--archive", "from_archive", type=click.Path(exists=True, file_okay=False, path_type=Path),
+              help="An archive instead of a topic.")  # fmt: skip
+@click.option("--to", required=True, metavar="TOPIC", help="Where the records go.")
+@click.option("--to-url", help="Another broker than --url.")
+@click.option("--state", required=True, type=click.Path(path_type=Path), help="A directory: the plan, and how far it is.")
+@click.option("--rate", type=click.IntRange(1), help="Rows a second at most.")
+@as_json
+@click.pass_obj
+def replay(
+    master: str | None, /, from_archive: Path | None, to: str, to_url: str | None, state: Path, rate: int | None,
+    as_json: bool, **source: Any,
+) -> None:  # fmt: skip
+    """Publish an archive, or a range of topics, into a topic, each record once. Run it again and it goes on.
+
+    A range is said with --option startingOffsets=…, endingOffsets=…, startingTimestamp=…, endingTimestamp=….
+    """
+    from toymq_spark.jobs import replay as job
+
+    if from_archive is not None and (source["subscribe"] or source["pattern"] or source["data_dir"]):
+        raise click.UsageError("--archive excludes --subscribe, --pattern and --data-dir")
+    sink = {"url": to_url or source["url"], "topic": to}
+    with _session(master, "replay") as spark:
+        rows = 0
+        for progress in job.replay(spark, from_archive or _source(**source), sink, state, rate=rate):
+            rows = progress.rows
+            if as_json:
+                click.echo(json.dumps(asdict(progress)))
+            else:
+                click.echo(f"{rows:,} of {progress.total:,} rows, piece {progress.piece} of {progress.pieces}", err=True)
+    if not as_json:
+        click.echo(f"replayed {rows:,} rows to {to}")
+
+
+@main.command()
+@click.pass_obj
+def demo(master: str | None) -> None:
+    """Show it all on real data: archive, kill -9 of broker, driver and JVM, resume, replay, verify."""
+    from toymq_spark.demo import run
+
+    if not run(master or "local[2]", click.echo):
+        sys.exit(1)
+
+
+@main.command()
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--target", default="128MiB", show_default=True, help="Files below it are merged, up to about this size.")
+@click.option("--grace", default="1h", show_default=True, help="For how long a file stays after others stand for it.")
+@as_json
+@click.pass_obj
+def compact(master: str | None, directory: Path, target: str, grace: str, as_json: bool) -> None:
+    """Merge the small files of an archive. Readers see the old files or the new ones, never both."""
+    from toymq_spark.jobs import compact as job
+
+    target_bytes, grace_ms = parse_size(target), parse_duration_ms(grace)
+    with _session(master, "compact") as spark:
+        done = job.compact(spark, directory, target_bytes=target_bytes, grace_ms=grace_ms)
+    if as_json:
+        click.echo(json.dumps(asdict(done)))
+    else:
+        click.echo(f"merged {done.merged} files into {done.made} ({done.rows:,} rows), removed {done.removed} old ones")
+
+
+@main.command()
+@source_options
+@click.option("--archive", "from_archive", type=click.Path(exists=True, file_okay=False, path_type=Path),
+              help="An archive instead of topics.")  # fmt: skip
+@click.option("--window", default="1 minute", show_default=True, help="The width of a window, as Spark says it.")
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="A page with plots (extra plots).")
+@as_json
+@click.pass_obj
+def report(
+    master: str | None, /, from_archive: Path | None, window: str, html: Path | None, as_json: bool, **source: Any
+) -> None:
+    """What topics or an archive hold, by topic and window: rates, sizes, keys, gaps, delay, dead letters."""
+    from toymq_spark.jobs import archive as archive_job
+    from toymq_spark.jobs import report as job
+
+    with _session(master, "report") as spark:
+        if from_archive is not None:
+            records = archive_job.read(spark, from_archive)
+        else:
+            options = {**_source(**source), "includeHeaders": "true"}
+            records = spark.read.format("toymq").options(**options).load()
+        found = job.report(records, window, from_archive)
+    if html is not None:
+        from toymq_spark import report_page
+
+        html.write_text(report_page.page(found))
+    if as_json:
+        click.echo(json.dumps(asdict(found), default=str))
+        return
+    for row in found.topics:
+        click.echo(
+            f"{row['topic']:<24} {row['records']:>12,} records {row['bytes']:>15,} B  "
+            f"ids {row['first_id']} to {row['last_id']}, {row['gap_ids']} missing in {row['gaps']} gaps  "
+            f"about {row['keys']:,} keys"
+        )
+    for row in found.reasons:
+        click.echo(f"{row['topic']:<24} {row['count']:>12,} dead letters: {row['reason']}")
+
+
+@main.command()
+@click.argument("ledgers", nargs=-1, required=True)
+@click.option("--data-dir", type=click.Path(exists=True, file_okay=False), help="A data directory instead of a broker.")
+@click.option("--url", envvar="TOYMQ_URL", default=DEFAULT_URL, show_default=True, help="The broker; also TOYMQ_URL.")
+@click.option("--show", type=click.IntRange(0), default=20, show_default=True, help="How many findings to print.")
+@as_json
+@click.pass_obj
+def verify(
+    master: str | None, ledgers: tuple[str, ...], data_dir: str | None, url: str, show: int, as_json: bool
+) -> None:
+    """Hold LEDGERS (files as toymq-chaos writes them, or patterns) against the log. Exit code 1 when something is wrong."""
+    from toymq_spark.jobs import verify as job
+
+    place = _source(url, data_dir)
+    with _session(master, "verify") as spark:
+        events = job.ledger(spark, ledgers)
+        topics = job.topics_of(events)
+        if not topics:
+            raise ConfigError(f"{', '.join(ledgers)}: nobody published anything there")
+        records, first_ids = job.log(spark, place, topics)
+        tables = [events.cache(), records.cache(), job.findings(events, records, first_ids).cache()]
+        found = tables[-1]
+        counts = dict.fromkeys(job.KINDS, 0) | {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
+        rows = [row.asDict() for row in found.orderBy("kind", "topic", "id").limit(show).collect()]
+        for table in tables:
+            table.unpersist()
+    if as_json:
+        click.echo(json.dumps({"findings": sum(counts.values()), **counts, "rows": rows}))
+    else:
+        for row in rows:
+            click.echo(f"{row['kind']:<11} {row['topic']} {row['id']} key {row['key']}: {row['detail']}")
+        click.echo("  ".join(f"{kind} {counts[kind]}" for kind in job.KINDS))
+    if any(counts.values()):
+        sys.exit(1)

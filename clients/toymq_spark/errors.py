@@ -1,0 +1,30 @@
+"""What may go wrong between Spark and a broker, beside what the broker itself says.
+
+    LocalError
+    ├─ ConfigError
+    │  └─ OptionError        an option or a schema that is not known, has no meaning here, or makes no sense
+    ├─ DataLoss              records that a query should have read are gone (``failOnDataLoss``)
+    └─ ReplayMismatch        a task that is run again has other rows than before: publishing them would lose or double some
+
+Spark shows an error of a Python data source by class and text, so the texts say what to do.
+"""
+
+from toymq_py.errors import ConfigError, LocalError
+
+
+class OptionError(ConfigError):
+    """The text begins with the name of the option or column."""
+
+
+class DataLoss(LocalError):
+    """Ids ``first_id`` to ``last_id`` of a topic are gone."""
+
+    def __init__(self, topic: str, first_id: int, last_id: int, why: str) -> None:
+        super().__init__(f"topic {topic}: records {first_id} to {last_id} are gone: {why}")
+        self.topic = topic
+        self.first_id = first_id
+        self.last_id = last_id
+
+
+class ReplayMismatch(LocalError):
+    """Nothing of the task's rows was published by this attempt."""

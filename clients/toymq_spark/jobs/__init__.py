@@ -1,0 +1,1 @@
+"""The pipeline's jobs, each a small DataFrame program; ``toymq_spark.cli`` runs them."""

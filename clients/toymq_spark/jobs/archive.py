@@ -1,0 +1,100 @@
+"""``archive``: topics to Parquet, each record once, continuously or until what is there now is done.
+
+A batch that Spark runs again after a crash is either there with its manifest, and is passed over, or not, and is written anew.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import DateType, StringType, StructField, StructType
+
+from toymq_py.errors import DamagedData
+from toymq_spark.manifest import Archive, ArchiveMismatch, Manifest, describe
+from toymq_spark.schema import source_schema
+from toymq_spark.sink import QUERY_ID
+
+NAME_DIGITS = 10
+
+
+def start(
+    spark: SparkSession,
+    source: Mapping[str, str],
+    to: Path,
+    *,
+    once: bool,
+    trigger: str = "10 seconds",
+    checkpoint: Path | None = None,
+) -> StreamingQuery:
+    """
+    Args:
+        source: options of ``format("toymq")``: where, which topics, how much a batch.
+        to: the archive.
+        once: end when everything that is there now is archived.
+        trigger: how often a batch begins, as Spark says it.
+        checkpoint: ``<to>/checkpoint`` unless given. It and the archive belong together.
+    """
+    options = {"startingOffsets": "earliest", **source, "includeHeaders": "true"}
+    records = spark.readStream.format("toymq").options(**options).load()
+    writer = (
+        dated(records)
+        .writeStream.queryName("toymq-archive")
+        .option("checkpointLocation", str(checkpoint or to / "checkpoint"))
+        .foreachBatch(partial(write_batch, Archive(to)))
+    )
+    return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime=trigger)).start()
+
+
+def dated(records: DataFrame) -> DataFrame:
+    """With the day, in UTC, that the archive is partitioned by."""
+    return records.withColumn("date", F.to_date("timestamp"))
+
+
+def write_batch(archive: Archive, batch: DataFrame, number: int) -> None:
+    """Raises: ArchiveMismatch."""
+    query = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+    name = f"{number:0{NAME_DIGITS}d}"
+    there = archive.find(name)
+    if there is not None:
+        if there.query != query:
+            raise ArchiveMismatch(
+                f"{archive.path} has a batch {number} of another query: the checkpoint is not the one that this archive was "
+                "made with. Give the right checkpoint, or archive to another place"
+            )
+        return
+    place = archive.directory(name)
+    ordered = batch.sortWithinPartitions("date", "topic", "offset")
+    ordered.write.partitionBy("date", "topic").mode("overwrite").parquet(str(place))
+    archive.commit(Manifest(name, str(query), tuple(describe(archive.path, place))))
+
+
+def read(spark: SparkSession, archive: Path, paths: Sequence[str] | None = None) -> DataFrame:
+    """An archive as a table: the columns of the source, and ``date``.
+
+    Args:
+        paths: of files, relative to the archive; None for what the manifests name now.
+
+    Raises: DamagedData, OSError.
+    """
+    columns = source_schema(include_headers=True)
+    columns = StructType([*columns.fields, StructField("date", DateType())])
+    found = Archive(archive).paths() if paths is None else [str(archive / path) for path in paths]
+    if not found:
+        return spark.createDataFrame([], columns)
+    with_batch = StructType([*columns.fields, StructField("batch", StringType())])
+    files = spark.read.schema(with_batch).option("basePath", str(archive / "data")).parquet(*found)
+    return files.select(*columns.fieldNames())
+
+
+def load_json(file: Path) -> dict[str, Any]:
+    """Raises: DamagedData, OSError."""
+    try:
+        found = json.loads(file.read_text())
+    except ValueError:
+        raise DamagedData(f"{file} is no JSON") from None
+    return dict(found)

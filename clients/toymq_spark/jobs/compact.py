@@ -1,0 +1,96 @@
+"""``compact``: few large files in an archive where there were many small ones, behind a new manifest.
+
+Readers see the old files until the new manifest is in place, and those who opened the old ones have a grace time to finish.
+"""
+
+import shutil
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from toymq_spark.jobs import archive as archive_job
+from toymq_spark.manifest import Archive, ArchiveFile, Manifest, describe
+
+TARGET_BYTES = 128 << 20
+GRACE_MS = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What one run did. Counts are of files."""
+
+    merged: int
+    made: int
+    removed: int
+    rows: int
+
+
+def compact(
+    spark: SparkSession, archive: Path, *, target_bytes: int = TARGET_BYTES, grace_ms: int = GRACE_MS, now_ms: int | None = None
+) -> Compacted:
+    """
+    Args:
+        target_bytes: files below it are merged, up to about this size.
+        grace_ms: for how long a file stays after others stand for it.
+        now_ms: for tests.
+
+    Raises: DamagedData, OSError.
+    """
+    if now_ms is None:
+        now_ms = time.time_ns() // 1_000_000  # noqa: TID251 (a job has no Clock)
+    store = Archive(archive)
+    for orphan in store.orphans("compact-"):
+        shutil.rmtree(orphan)  # of a compaction that died; there is one at a time
+    removed = _remove_replaced(store, now_ms - grace_ms)
+    groups = list(_groups(store.files(), target_bytes))
+    if not groups:
+        return Compacted(0, 0, removed, 0)
+    name = f"compact-{now_ms:013d}-{uuid.uuid4().hex[:8]}"
+    place = store.directory(name)
+    for group in groups:
+        rows = archive_job.read(spark, archive, [file.path for file in group]).coalesce(1)
+        ordered = rows.sortWithinPartitions("date", "topic", "offset")
+        ordered.write.partitionBy("date", "topic").mode("append").parquet(str(place))
+    made = tuple(describe(archive, place))
+    replaced = tuple(file.path for group in groups for file in group)
+    before, after = sum(file.rows for group in groups for file in group), sum(file.rows for file in made)
+    if before != after:
+        raise AssertionError(f"{before} rows went in and {after} came out; nothing was replaced")
+    store.commit(Manifest(name, name, made, replaced, now_ms))
+    return Compacted(len(replaced), len(made), removed, after)
+
+
+def _groups(files: list[ArchiveFile], target_bytes: int) -> Iterator[list[ArchiveFile]]:
+    """Small files of the same day and topic that become one. A single file is left as it is."""
+    by_place: dict[tuple[str, str], list[ArchiveFile]] = defaultdict(list)
+    for file in files:
+        if file.bytes < target_bytes:
+            by_place[file.date, file.topic].append(file)
+    for group in by_place.values():
+        taken: list[ArchiveFile] = []
+        for file in group:
+            if taken and sum(one.bytes for one in taken) + file.bytes > target_bytes:
+                if len(taken) > 1:
+                    yield taken
+                taken = []
+            taken.append(file)
+        if len(taken) > 1:
+            yield taken
+
+
+def _remove_replaced(store: Archive, before_ms: int) -> int:
+    """Files that others have stood for since before a time."""
+    manifests = store.manifests()
+    old = {path for manifest in manifests if manifest.written_ms <= before_ms for path in manifest.replaces}
+    count = 0
+    for manifest in manifests:
+        going = [file.path for file in manifest.files if file.path in old]
+        if going:
+            store.remove(manifest, going)
+            count += len(going)
+    return count

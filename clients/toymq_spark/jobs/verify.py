@@ -1,0 +1,127 @@
+"""``verify``: what producers and consumers wrote down, held against the log itself, at any size.
+
+Contract: reliability.md, the form of ``history.jsonl`` and the checker's words. A ledger is such a file; of its lines those
+with ``op`` "pub" and "deliver" count. The log is a broker or a data directory. What is wrong comes out as rows:
+
+    lost         a publish that was answered OK or DUP, and no record stands at its id
+    unexpected   a record that nobody published, or whose every attempt was refused; a delivery of what is not in the log
+    changed      a record or a delivery with another payload or key than was published
+    duplicated   a key with more than one record
+
+Only topics that the ledgers publish to are looked at. What retention has removed cannot be checked, and is no finding.
+"""
+
+import contextlib
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from toymq_py.errors import NoSuchTopic
+from toymq_spark.logs import open_logs
+from toymq_spark.options import parse_source
+
+LEDGER = "op string, result string, topic string, key string, digest string, id bigint, consumer string"
+RECORD = "topic string, id bigint, key string, digest string"
+DIGEST_BYTES = 8
+CONFIRMED = ("ok", "dup")
+KINDS = ("lost", "unexpected", "changed", "duplicated")
+
+
+def ledger(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
+    """Lines of ledgers; a line that is no JSON fails the job."""
+    return spark.read.schema(LEDGER).option("mode", "FAILFAST").json(list(paths))
+
+
+def log(spark: SparkSession, place: Mapping[str, str], topics: Sequence[str]) -> tuple[DataFrame, dict[str, int]]:
+    """Records as ``topic, id, key, digest``, and the first retained id of each topic, 0 where there is no such topic.
+
+    Raises: OSError, ToymqError.
+    """
+    first_ids = dict.fromkeys(topics, 0)
+    present = []
+    logs = open_logs(parse_source({**place, "subscribe": ",".join(topics)}).place)
+    try:
+        for topic in topics:
+            with contextlib.suppress(NoSuchTopic):
+                first_ids[topic] = logs.bounds(topic)[0]
+                present.append(topic)
+    finally:
+        logs.close()
+    if not present:
+        return spark.createDataFrame([], RECORD), first_ids
+    # What is missing is for this job to find, not a reason to stop.
+    options = {**place, "subscribe": ",".join(present), "startingOffsets": "earliest", "failOnDataLoss": "false"}
+    columns = "key binary, value binary, topic string, offset bigint"
+    return spark.read.format("toymq").schema(columns).options(**options).load().mapInArrow(_digests, RECORD), first_ids
+
+
+def _digests(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        values = batch.column("value").to_pylist()
+        digests = [hashlib.blake2b(value, digest_size=DIGEST_BYTES).hexdigest() for value in values]
+        keys = [None if key is None else key.decode("latin-1") for key in batch.column("key").to_pylist()]
+        columns = [batch.column("topic"), batch.column("offset"), pa.array(keys, pa.string()), pa.array(digests, pa.string())]
+        yield pa.RecordBatch.from_arrays(columns, ["topic", "id", "key", "digest"])
+
+
+def topics_of(events: DataFrame) -> list[str]:
+    """Topics that somebody published to."""
+    rows = events.where("op = 'pub'").select("topic").distinct().collect()
+    return sorted(row.topic for row in rows)
+
+
+def findings(events: DataFrame, records: DataFrame, first_ids: Mapping[str, int]) -> DataFrame:
+    """
+    Args:
+        events: of ``ledger``.
+        records: of ``log``.
+        first_ids: topic to the first id that is retained.
+
+    Returns: ``kind, topic, id, key, detail``, no rows when nothing is wrong.
+    """
+    spark = events.sparkSession
+    first = spark.createDataFrame(sorted(first_ids.items()), "topic string, first_id bigint")
+    # What has no key is known by its payload; no key begins with a newline.
+    who = F.coalesce("key", F.concat(F.lit("\n"), "digest"))
+    pubs = events.where("op = 'pub'").withColumn("who", who)
+    confirmed = (
+        pubs.where(F.col("result").isin(*CONFIRMED)).join(F.broadcast(first), "topic").where("id >= first_id")
+        .select("topic", "id", F.col("key").alias("said_key"), F.col("digest").alias("said_digest")).distinct()
+    )  # fmt: skip
+    attempts = (
+        pubs.withColumn("tried", F.col("result") != "err").groupBy("topic", "who").agg(
+            F.max("tried").alias("tried"), F.collect_set("digest").alias("digests")
+        )
+    )  # fmt: skip
+    both = confirmed.join(records, ["topic", "id"], "full_outer")
+    lost = both.where("said_digest IS NOT NULL AND digest IS NULL")
+    changed = both.where("said_digest != digest OR (said_digest IS NOT NULL AND digest IS NOT NULL AND NOT said_key <=> key)")
+    nobodys = both.where("said_digest IS NULL").withColumn("who", who).join(attempts, ["topic", "who"], "left")
+    unexpected = nobodys.where("tried IS NULL OR NOT tried")
+    other_payload = nobodys.where("tried AND NOT array_contains(digests, digest)")
+    twice = records.where("key IS NOT NULL").groupBy("topic", "key").agg(
+        F.count("*").alias("count"), F.min("id").alias("id"), F.max("id").alias("last")
+    ).where("count > 1")  # fmt: skip
+    delivered = (
+        events.where("op = 'deliver'").join(F.broadcast(first), "topic").where("id >= first_id")
+        .select("topic", "id", F.col("key").alias("said_key"), F.col("digest").alias("said_digest"), "consumer").distinct()
+    )  # fmt: skip
+    seen = delivered.join(records, ["topic", "id"], "left")
+    nowhere = seen.where("digest IS NULL")
+    otherwise = seen.where("digest IS NOT NULL AND (said_digest != digest OR NOT said_key <=> key)")
+    return (
+        _rows(lost, "lost", "answered OK, and there is no such record", "said_key")
+        .union(_rows(changed, "changed", "published with another payload or key than the log has", "said_key"))
+        .union(_rows(unexpected, "unexpected", "in the log, and nobody published it, or was refused"))
+        .union(_rows(other_payload, "changed", "in the log with a payload that nobody published under this key"))
+        .union(twice.select(F.lit("duplicated"), "topic", "id", "key", F.expr("concat(count, ' records, the last is ', last)")))
+        .union(_rows(nowhere, "unexpected", "delivered, and not in the log", "said_key"))
+        .union(_rows(otherwise, "changed", "delivered with another payload or key than the log has", "said_key"))
+    )
+
+
+def _rows(found: DataFrame, kind: str, detail: str, key: str = "key") -> DataFrame:
+    return found.select(F.lit(kind).alias("kind"), "topic", "id", F.col(key).alias("key"), F.lit(detail).alias("detail"))

@@ -1,0 +1,175 @@
+"""What belongs to an archive: manifests, one a batch, that name its files. Readers read what manifests name, and nothing else.
+
+    <archive>/
+      manifest/0000000007.json        a batch of the archive job: it is there whole, or not at all
+      manifest/compact-<id>.json      what compaction wrote, and which files it stands for
+      data/batch=0000000007/date=2026-11-21/topic=orders/part-….parquet
+
+A batch is written to its directory, synced, and then its manifest is put in place (temp, fsync, rename). A directory without a
+manifest is what a killed job left: it is overwritten when the batch is run again. So pyarrow, DuckDB and Spark see each record
+once, if they are given ``files``. Knows neither Spark nor brokers. The archive is a path that all nodes share.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from toymq_py.errors import DamagedData, LocalError
+
+VERSION = 1
+
+
+class ArchiveMismatch(LocalError):
+    """An archive and a checkpoint that do not belong together."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveFile:
+    """One Parquet file. ``path`` is relative to the archive; ids of one topic, both included."""
+
+    path: str
+    topic: str
+    date: str
+    rows: int
+    first_id: int
+    last_id: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """
+    ``query``: id of the streaming query that wrote the batch, or of the compaction.
+    ``replaces``: paths of files that this one's files stand for.
+    """
+
+    name: str
+    query: str
+    files: tuple[ArchiveFile, ...]
+    replaces: tuple[str, ...] = ()
+    written_ms: int = field(default=0, compare=False)
+
+
+class Archive:
+    """A directory with manifests."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._manifests = self.path / "manifest"
+
+    def manifests(self) -> list[Manifest]:
+        """By name; none where there is no archive yet. Raises: DamagedData, OSError."""
+        if not self._manifests.is_dir():
+            return []
+        return [self._load(file) for file in sorted(self._manifests.glob("*.json"))]
+
+    def files(self) -> list[ArchiveFile]:
+        """What a reader reads, by topic and id. Raises: DamagedData, OSError."""
+        manifests = self.manifests()
+        replaced = {path for manifest in manifests for path in manifest.replaces}
+        found = [file for manifest in manifests for file in manifest.files if file.path not in replaced]
+        return sorted(found, key=lambda file: (file.topic, file.first_id, file.path))
+
+    def paths(self) -> list[str]:
+        """The same as whole paths, for ``pyarrow.dataset.dataset(...)``, ``read_parquet([...])`` and Spark."""
+        return [str(self.path / file.path) for file in self.files()]
+
+    def find(self, name: str) -> Manifest | None:
+        """Raises: DamagedData, OSError."""
+        file = self._manifests / f"{name}.json"
+        return self._load(file) if file.exists() else None
+
+    def directory(self, name: str) -> Path:
+        """Where the batch of this name is written. Emptied: what is there belongs to an attempt that died."""
+        place = self.path / "data" / f"batch={name}"
+        if place.exists():
+            shutil.rmtree(place)
+        return place
+
+    def orphans(self, prefix: str) -> list[Path]:
+        """Directories of this name's beginning that no manifest stands for."""
+        found = (self.path / "data").glob(f"batch={prefix}*")
+        return [place for place in found if self.find(place.name.removeprefix("batch=")) is None]
+
+    def commit(self, manifest: Manifest) -> None:
+        """Put a manifest in place, after its files are on stable storage. Raises: OSError."""
+        for directory in sync_order(self.path / file.path for file in manifest.files):
+            sync(directory)
+        self._manifests.mkdir(parents=True, exist_ok=True)
+        write_atomically(self._manifests / f"{manifest.name}.json", {"version": VERSION, **asdict(manifest)})
+        sync(self.path)
+
+    def remove(self, manifest: Manifest, paths: Sequence[str]) -> None:
+        """Files that others stand for. The manifest stays, if with nothing in it: it says that its batch has been archived, and
+        by which query. Raises: OSError."""
+        for path in paths:
+            (self.path / path).unlink(missing_ok=True)
+        left = tuple(file for file in manifest.files if file.path not in set(paths))
+        if not left:
+            shutil.rmtree(self.path / "data" / f"batch={manifest.name}", ignore_errors=True)
+        self.commit(replace(manifest, files=left))
+
+    def _load(self, file: Path) -> Manifest:
+        try:
+            found: dict[str, Any] = json.loads(file.read_text())
+            version = found.pop("version")
+            files = tuple(ArchiveFile(**one) for one in found.pop("files"))
+            manifest = Manifest(files=files, replaces=tuple(found.pop("replaces")), **found)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise DamagedData(f"{file} is no manifest of an archive") from None
+        if version != VERSION:
+            raise DamagedData(f"{file} is of version {version!r}, which is not known here")
+        return manifest
+
+
+def describe(archive: Path, directory: Path) -> Iterator[ArchiveFile]:
+    """What was written to ``…/date=D/topic=T/*.parquet``, from the files' own footers. Raises: OSError."""
+    for file in sorted(directory.glob("date=*/topic=*/*.parquet")):
+        metadata = pq.read_metadata(file)
+        column = metadata.schema.names.index("offset")
+        ranges = [metadata.row_group(at).column(column).statistics for at in range(metadata.num_row_groups)]
+        if ranges:
+            yield ArchiveFile(
+                path=str(file.relative_to(archive)),
+                topic=file.parent.name.removeprefix("topic="),
+                date=file.parent.parent.name.removeprefix("date="),
+                rows=metadata.num_rows,
+                first_id=min(one.min for one in ranges),
+                last_id=max(one.max for one in ranges),
+                bytes=file.stat().st_size,
+            )
+
+
+def write_atomically(path: Path, content: dict[str, Any]) -> None:
+    """The old content or the new, whatever is killed. Raises: OSError."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("w") as file:
+        json.dump(content, file)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync(path.parent)
+
+
+def sync_order(files: Iterable[Path]) -> Iterator[Path]:
+    """Files, and then the directories that hold them, from within outwards up to the batch's own parent."""
+    directories: set[Path] = set()
+    for file in files:
+        yield file
+        directories.update(list(file.parents)[:4])  # topic=, date=, the batch, data
+    yield from sorted(directories, key=lambda path: -len(path.parts))
+
+
+def sync(path: Path) -> None:
+    """Put a file's bytes, or a directory's names, on stable storage. Raises: OSError."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,84 @@
+"""How far streams are behind: a listener that keeps the newest numbers of each query, for a log line or a monitor."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One batch of one query. ``behind``: topic to how many records it has not read yet, as of when it looked last."""
+
+    query: str
+    batch: int
+    rows: int
+    rows_per_s: float
+    duration_ms: int
+    behind: dict[str, int]
+
+    @property
+    def behind_total(self) -> int:
+        return sum(self.behind.values())
+
+
+def progress_of(found: dict[str, Any]) -> Progress:
+    """What Spark says of a batch (``query.lastProgress``, or an event's ``progress.json``)."""
+    behind: dict[str, int] = {}
+    for source in found.get("sources", ()):
+        end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
+        for topic, next_id in latest.items():
+            behind[topic] = max(next_id - end.get(topic, 0), 0)
+    return Progress(
+        query=str(found.get("name") or found["id"]),
+        batch=int(found["batchId"]),
+        rows=int(found.get("numInputRows", 0)),
+        rows_per_s=float(found.get("processedRowsPerSecond") or 0),
+        duration_ms=int(found.get("batchDuration", 0)),
+        behind=behind,
+    )
+
+
+def _offsets(said: Any) -> dict[str, int]:
+    """Offsets of one source; Spark gives them as an object or as JSON, and None where it has none."""
+    found = json.loads(said) if isinstance(said, str) else said
+    if not isinstance(found, dict):
+        return {}
+    return {
+        topic: int(partitions["0"])
+        for topic, partitions in found.items()
+        if isinstance(partitions, dict) and isinstance(partitions.get("0"), int)
+    }
+
+
+class BehindLatest(StreamingQueryListener):
+    """``spark.streams.addListener(BehindLatest(print))``: called with the progress of each batch of every query.
+
+    ``queries`` has the newest of each query that runs.
+    """
+
+    def __init__(self, took: Callable[[Progress], object] = lambda progress: None) -> None:
+        self.queries: dict[str, Progress] = {}
+        self._took = took
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        pass
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        progress = progress_of(json.loads(event.progress.json))
+        self.queries[str(event.progress.id)] = progress
+        self._took(progress)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        pass
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        self.queries.pop(str(event.id), None)

@@ -1,0 +1,340 @@
+"""Options of source and sink: their names, their defaults, and what is refused.
+
+Contract: spark.md; the names are those of Spark's Kafka connector. Spark hands option names over in lower case. An option that
+is not known, or has no meaning where it stands, is refused by its name: one that is passed over in silence is a wrong result.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NoReturn, TypeVar
+from urllib.parse import quote
+
+from toymq_client.url import parse_url
+from toymq_py.errors import BadName, ConfigError
+from toymq_py.model import MSG_ID_MAX, check_name, parse_duration_ms
+from toymq_spark.errors import OptionError
+
+Mode = Literal["batch", "stream"]
+T = TypeVar("T")
+
+EARLIEST = -2
+LATEST = -1
+"""Kafka's numbers for the two ends of a log, in offsets as JSON."""
+
+MAX_RECORDS_PER_PARTITION = 250_000
+"""A task of this size takes about a second: long beside its start (31 ms), short enough to spread and to retry."""
+NUM_RETRIES = 3
+RETRY_INTERVAL_MS = 1000
+"""Doubled each time: 7 s in all, in which a broker restarts."""
+MAX_TRIGGER_DELAY_MS = 15 * 60 * 1000
+
+_EVERYWHERE = ("url", "toymq.bootstrap.servers", "toymq.token")
+_SOURCE = (
+    *_EVERYWHERE, "path", "subscribe", "subscribePattern", "assign", "startingOffsets", "startingTimestamp",
+    "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "minPartitions", "maxRecordsPerPartition",
+    "failOnDataLoss", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "includeHeaders",
+)  # fmt: skip
+_BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+_STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+_SINK = (*_EVERYWHERE, "topic", "producerId")
+_SPARKS_OWN = ("checkpointLocation", "queryName")
+"""What Spark itself reads and also hands to a streaming sink."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAddress:
+    """Where a broker is, and for how long to try."""
+
+    url: str
+    num_retries: int = NUM_RETRIES
+    retry_interval_ms: int = RETRY_INTERVAL_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """A data directory or a backup."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """Which topics: by name, or all that a regular expression matches as a whole."""
+
+    names: tuple[str, ...] = ()
+    pattern: str | None = None
+
+    def select(self, present: Callable[[], list[str]]) -> list[str]:
+        """Sorted names; ``present`` is asked only where there is a pattern."""
+        if self.pattern is None:
+            return sorted(self.names)
+        matches = re.compile(self.pattern).fullmatch
+        return sorted(name for name in present() if matches(name))
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Where reading begins or ends: an id, an end of the log, or a time; for all topics or by topic.
+
+    ``kind`` "id": numbers are ids, ``EARLIEST`` or ``LATEST``. "time": milliseconds since the epoch.
+    """
+
+    kind: Literal["id", "time"]
+    everywhere: int | None = None
+    by_topic: Mapping[str, int] | None = None
+
+    def of(self, topic: str) -> int:
+        """Raises: OptionError when the option names topics and this one not."""
+        if self.by_topic is None:
+            assert self.everywhere is not None
+            return self.everywhere
+        if topic not in self.by_topic:
+            raise OptionError(f"the offsets given name {', '.join(sorted(self.by_topic))}, and not topic {topic}")
+        return self.by_topic[topic]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """All a source needs to know. Counts are of records."""
+
+    place: BrokerAddress | Directory
+    topics: Topics
+    start: Edge
+    end: Edge
+    late_start_is_error: bool
+    """What a starting time behind the last record means: an error, or the end of the log."""
+    include_headers: bool
+    fail_on_data_loss: bool
+    min_partitions: int | None
+    max_records_per_partition: int
+    max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    address: BrokerAddress
+    topic: str | None
+    producer_id: str | None
+
+
+def parse_source(given: Mapping[str, str], mode: Mode | None = None) -> SourceOptions:
+    """
+    Args:
+        mode: None while it is not known yet whether the query is a stream; then what one of the two forbids is let through.
+
+    Raises: OptionError.
+    """
+    options = _Options(given)
+    options.refuse_unknown((*_SOURCE, *_BATCH_ONLY, *_STREAM_ONLY, *(_SPARKS_OWN if mode != "batch" else ())))
+    if mode == "stream":
+        options.refuse(_BATCH_ONLY, "a stream has no end")
+    if mode == "batch":
+        options.refuse(_STREAM_ONLY, "a batch has no triggers")
+    place = _place(options)
+    return SourceOptions(
+        place=place,
+        topics=_topics(options),
+        start=_start(options, mode),
+        end=_end(options),
+        late_start_is_error=options.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error") == "error",
+        include_headers=options.boolean("includeHeaders", False),
+        fail_on_data_loss=options.boolean("failOnDataLoss", True),
+        min_partitions=options.number("minPartitions", 1),
+        max_records_per_partition=options.number("maxRecordsPerPartition", 1) or MAX_RECORDS_PER_PARTITION,
+        max_offsets_per_trigger=options.number("maxOffsetsPerTrigger", 1),
+        min_offsets_per_trigger=options.number("minOffsetsPerTrigger", 1),
+        max_trigger_delay_ms=options.duration_ms("maxTriggerDelay", MAX_TRIGGER_DELAY_MS),
+    )
+
+
+def parse_sink(given: Mapping[str, str]) -> SinkOptions:
+    """Raises: OptionError."""
+    options = _Options(given)
+    if "path" in options.given:
+        options.fail("path", "a sink publishes through a broker: give url")
+    options.refuse_unknown((*_SINK, *_SPARKS_OWN))
+    topic = options.text("topic")
+    if topic is not None:
+        options.checked("topic", lambda: check_name("topic", topic))
+    producer_id = options.text("producerId")
+    if producer_id is not None and not re.fullmatch(r"[A-Za-z0-9._-]{1,128}", producer_id):
+        options.fail("producerId", "1 to 128 of A-Z a-z 0-9 . _ -")
+    return SinkOptions(_address(options), topic, producer_id)
+
+
+class _Options:
+    """Options as given, read by their proper names."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self.given = {name.lower(): str(value) for name, value in given.items()}
+
+    def fail(self, name: str, why: str) -> NoReturn:
+        raise OptionError(f"option {name}: {why}")
+
+    def refuse_unknown(self, known: tuple[str, ...]) -> None:
+        left = set(self.given) - {name.lower() for name in known}
+        if left:
+            raise OptionError(f"option {min(left)} is not known here; known are {', '.join(sorted(known))}")
+
+    def refuse(self, names: tuple[str, ...], why: str) -> None:
+        for name in names:
+            if name.lower() in self.given:
+                self.fail(name, f"has no meaning here: {why}")
+
+    def text(self, name: str) -> str | None:
+        return self.given.get(name.lower())
+
+    def checked(self, name: str, make: Callable[[], T]) -> T:
+        try:
+            return make()
+        except (ConfigError, BadName) as error:
+            self.fail(name, str(error))
+
+    def one_of(self, names: tuple[str, ...]) -> tuple[str, str]:
+        found = [(name, value) for name in names if (value := self.text(name)) is not None]
+        if len(found) != 1:
+            which = " and ".join(name for name, _ in found) or "none"
+            raise OptionError(f"exactly one of the options {', '.join(names)} is needed, and there is {which}")
+        return found[0]
+
+    def number(self, name: str, at_least: int) -> int | None:
+        text = self.text(name)
+        if text is None:
+            return None
+        if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) < at_least:
+            self.fail(name, f"{text!r} is no whole number from {at_least} on")
+        return int(text)
+
+    def boolean(self, name: str, default: bool) -> bool:
+        return self.choice(name, ("true", "false"), "true" if default else "false") == "true"
+
+    def choice(self, name: str, values: tuple[str, ...], default: str) -> str:
+        text = (self.text(name) or default).lower()
+        if text not in values:
+            self.fail(name, f"{text!r} is neither {' nor '.join(values)}")
+        return text
+
+    def duration_ms(self, name: str, default: int) -> int:
+        text = self.text(name)
+        return default if text is None else self.checked(name, lambda: parse_duration_ms(text))
+
+    def json(self, name: str, text: str) -> dict[str, Any]:
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict) or not found:
+            self.fail(name, f"{text[:80]!r} is no JSON object of topics")
+        for topic in found:
+            self.checked(name, lambda topic=topic: check_name("topic", topic))  # type: ignore[misc]
+        return found
+
+    def by_topic(self, name: str, text: str, least: int) -> dict[str, int]:
+        """``{"topic": {"0": n}}``: every topic is one log, and 0 its only partition."""
+        numbers = {}
+        for topic, value in self.json(name, text).items():
+            if not isinstance(value, dict) or list(value) != ["0"]:
+                self.fail(name, f'a topic has one partition: {{"{topic}": {{"0": …}}}}')
+            number = value["0"]
+            if type(number) is not int or not least <= number <= MSG_ID_MAX:
+                self.fail(name, f"topic {topic}: {number!r} is none from {least} on")
+            numbers[topic] = number
+        return numbers
+
+
+def _place(options: _Options) -> BrokerAddress | Directory:
+    name, value = options.one_of(("url", "toymq.bootstrap.servers", "path"))
+    if name != "path":
+        return _address(options)
+    if not value:
+        options.fail("path", "is empty")
+    options.refuse(
+        ("toymq.token", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"), "a directory is read without a broker"
+    )
+    return Directory(value)
+
+
+def _address(options: _Options) -> BrokerAddress:
+    name, url = options.one_of(("url", "toymq.bootstrap.servers"))
+    if name == "toymq.bootstrap.servers":
+        if "," in url or "//" in url:
+            options.fail(name, "is host:port of the one broker")
+        url = f"toymq://{url}"
+    address = options.checked(name, lambda: parse_url(url))
+    token = options.text("toymq.token")
+    if token is not None:
+        if address.token is not None:
+            options.fail("toymq.token", "the URL has a token already")
+        url = f"{'toymqs' if address.tls else 'toymq'}://{quote(token, safe='')}@{address}"
+        options.checked("toymq.token", lambda: parse_url(url))
+    retries = options.number("fetchOffset.numRetries", 0)
+    interval_ms = options.number("fetchOffset.retryIntervalMs", 0)
+    return BrokerAddress(
+        url, NUM_RETRIES if retries is None else retries, RETRY_INTERVAL_MS if interval_ms is None else interval_ms
+    )
+
+
+def _topics(options: _Options) -> Topics:
+    name, text = options.one_of(("subscribe", "subscribePattern", "assign"))
+    if name == "subscribePattern":
+        try:
+            re.compile(text)
+        except re.error as error:
+            options.fail(name, f"is no regular expression: {error}")
+        return Topics(pattern=text)
+    if name == "subscribe":
+        names = [part.strip() for part in text.split(",")]
+        for topic in names:
+            options.checked(name, lambda topic=topic: check_name("topic", topic))  # type: ignore[misc]
+    else:
+        found = options.json(name, text)
+        if any(partitions != [0] for partitions in found.values()):
+            options.fail(name, 'a topic has one partition: {"topic": [0]}')
+        names = list(found)
+    return Topics(tuple(sorted(set(names))))
+
+
+def _start(options: _Options, mode: Mode | None) -> Edge:
+    edge = _timed(options, "startingTimestamp", "startingOffsetsByTimestamp")
+    if edge is not None:
+        return edge
+    if options.text("startingOffsetsByTimestampStrategy") is not None:
+        options.fail("startingOffsetsByTimestampStrategy", "needs startingTimestamp or startingOffsetsByTimestamp")
+    text = options.text("startingOffsets")
+    if text is None:
+        return Edge("id", LATEST if mode == "stream" else EARLIEST)
+    if text.lower() == "earliest":
+        return Edge("id", EARLIEST)
+    if text.lower() == "latest":
+        if mode == "batch":
+            options.fail("startingOffsets", "a batch that starts at the latest offset reads nothing")
+        return Edge("id", LATEST)
+    numbers = options.by_topic("startingOffsets", text, EARLIEST)
+    if mode == "batch" and LATEST in numbers.values():
+        options.fail("startingOffsets", "a batch that starts at the latest offset (-1) reads nothing")
+    return Edge("id", by_topic=numbers)
+
+
+def _end(options: _Options) -> Edge:
+    edge = _timed(options, "endingTimestamp", "endingOffsetsByTimestamp")
+    if edge is not None:
+        return edge
+    text = options.text("endingOffsets")
+    if text is None or text.lower() == "latest":
+        return Edge("id", LATEST)
+    if text.lower() == "earliest":
+        options.fail("endingOffsets", "a batch that ends at the earliest offset reads nothing")
+    return Edge("id", by_topic=options.by_topic("endingOffsets", text, LATEST))
+
+
+def _timed(options: _Options, everywhere: str, by_topic: str) -> Edge | None:
+    """As with Kafka, a time for all topics goes before times by topic, and both before offsets."""
+    at_ms = options.number(everywhere, 0)
+    if at_ms is not None:
+        return Edge("time", at_ms)
+    text = options.text(by_topic)
+    return None if text is None else Edge("time", by_topic=options.by_topic(by_topic, text, 0))

@@ -1,0 +1,83 @@
+"""Filters that narrow what is read: conditions on topic, offset and timestamp become id ranges.
+
+Only a condition on ``offset`` or ``topic`` is taken over from Spark. What a timestamp narrows (milliseconds, and the record at
+an edge) Spark checks again. A condition on ``key`` stays with Spark: a log has no index of keys.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, IsNotNull, LessThan, LessThanOrEqual
+
+from toymq_spark.offsets import Offsets
+
+_EPOCH = datetime.fromtimestamp(0, UTC)
+
+
+class Bounds:
+    """Conditions, all of which hold. Ids and milliseconds; ``…_end`` is excluded."""
+
+    def __init__(self) -> None:
+        self.topics: set[str] | None = None
+        self.start = 0
+        self.end: int | None = None
+        self.start_ms: int | None = None
+        self.end_ms: int | None = None
+
+    def take(self, filters: Sequence[Filter]) -> Iterator[Filter]:
+        """Note what can be noted; yields what Spark has to check itself."""
+        for one in filters:
+            match one:
+                case EqualTo(("topic",), str(topic)):
+                    self._only({topic})
+                case In(("topic",), values) if all(isinstance(value, str) for value in values):
+                    self._only(set(values))
+                case EqualTo(("offset",), int(msg_id)):
+                    self._ids(msg_id, msg_id + 1)
+                case GreaterThan(("offset",), int(msg_id)):
+                    self._ids(msg_id + 1, None)
+                case GreaterThanOrEqual(("offset",), int(msg_id)):
+                    self._ids(msg_id, None)
+                case LessThan(("offset",), int(msg_id)):
+                    self._ids(0, msg_id)
+                case LessThanOrEqual(("offset",), int(msg_id)):
+                    self._ids(0, msg_id + 1)
+                case GreaterThan(("timestamp",), at) | GreaterThanOrEqual(("timestamp",), at) if isinstance(at, datetime):
+                    self.start_ms = max(self.start_ms or 0, _ms(at))
+                    yield one
+                case LessThan(("timestamp",), at) | LessThanOrEqual(("timestamp",), at) if isinstance(at, datetime):
+                    end_ms = _ms(at) + 1
+                    self.end_ms = end_ms if self.end_ms is None else min(self.end_ms, end_ms)
+                    yield one
+                case IsNotNull(("topic" | "offset" | "timestamp" | "value" | "partition" | "timestampType",)):
+                    pass  # it never is
+                case _:
+                    yield one
+
+    def narrow(self, start: Offsets, end: Offsets, id_at_time: Callable[[str, int], int]) -> tuple[Offsets, Offsets]:
+        """The id ranges within the bounds; a topic of which nothing is left has an empty one."""
+        begins, ends = {}, {}
+        for topic, begin in start.items():
+            if self.topics is not None and topic not in self.topics:
+                continue
+            stop = end[topic] if self.end is None else min(end[topic], self.end)
+            begin = max(begin, self.start)
+            if self.start_ms is not None and begin < stop:
+                begin = max(begin, id_at_time(topic, self.start_ms))
+            if self.end_ms is not None and begin < stop:
+                stop = min(stop, id_at_time(topic, self.end_ms))
+            begins[topic], ends[topic] = begin, max(begin, stop)
+        return begins, ends
+
+    def _only(self, topics: set[str]) -> None:
+        self.topics = topics if self.topics is None else self.topics & topics
+
+    def _ids(self, start: int, end: int | None) -> None:
+        self.start = max(self.start, start)
+        if end is not None:
+            self.end = max(end, 0) if self.end is None else min(self.end, max(end, 0))
+
+
+def _ms(at: datetime) -> int:
+    """Whole milliseconds since the epoch, rounded down. Spark's datetimes without a zone are local."""
+    return max((at.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1), 0)

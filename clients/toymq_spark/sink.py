@@ -1,0 +1,97 @@
+"""``format("toymq")`` for writing: what Spark calls, and who a task is.
+
+Contract: spark.md, "Sink". Writers are pickled and sent to executors. Nothing is left to ``commit``: a row is published when
+its task has ended, and ``abort`` takes nothing back.
+"""
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from toymq_spark.errors import OptionError
+from toymq_spark.options import SinkOptions
+from toymq_spark.publishing import BrokerPublisher, Task, write_task
+from toymq_spark.rows import check_columns, rows_of
+
+QUERY_ID = "sql.streaming.queryId"
+BATCH_ID = "streaming.sql.batchId"
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What one task did."""
+
+    published: int
+    duplicates: int
+
+
+def current_task(options: SinkOptions, fallback_id: str | None) -> Task:
+    """Who the running task is. The one place that asks Spark.
+
+    Within a stream, its ``foreachBatch`` included, a task is known by the query and the batch, which a restart from the
+    checkpoint does not change. A plain batch is known by its producerId.
+
+    Args:
+        fallback_id: for a plain batch without producerId; None refuses it.
+
+    Raises: OptionError when Spark does not say what is needed.
+    """
+    context = TaskContext.get()
+    if context is None:
+        raise OptionError("this is not running in a Spark task")
+    return task_of(
+        options, fallback_id, context.partitionId(), context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
+    )
+
+
+def task_of(options: SinkOptions, fallback_id: str | None, partition: int, query_id: str | None, batch_id: str | None) -> Task:
+    """Raises: OptionError."""
+    sink = options.producer_id or options.topic or "topic-column"
+    if query_id is not None and batch_id is not None:
+        return Task(f"spark.{query_id}.{sink}.{partition}", int(batch_id))
+    if options.producer_id is not None:
+        return Task(f"spark.{sink}.{partition}", 0)
+    if fallback_id is None:
+        raise OptionError(f"Spark does not say which query and batch this is (no {QUERY_ID}, {BATCH_ID}): set producerId")
+    return Task(f"spark.{fallback_id}.{sink}.{partition}", 0)
+
+
+class _Writer:
+    """What both kinds of writers do."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool, fallback_id: str | None) -> None:
+        """Raises: OptionError."""
+        if overwrite:
+            raise OptionError("a topic is appended to: batches take mode(\"append\"), streams outputMode append or update")
+        check_columns({field.name: field.dataType.simpleString() for field in schema}, options.topic)
+        self._options = options
+        self._fallback_id = fallback_id
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        task = current_task(self._options, self._fallback_id)
+        publisher = BrokerPublisher(self._options.address)
+        try:
+            outcome = write_task(publisher, task, rows_of(iterator, self._options.topic))
+        finally:
+            publisher.close()
+        return Written(outcome.published, outcome.duplicates)
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):
+    """``df.write``, also within ``foreachBatch``. Without producerId a task that is tried again publishes once, and a job that
+    is run again publishes again."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
+        super().__init__(options, schema, overwrite, fallback_id=uuid.uuid4().hex)
+
+
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """``df.writeStream``."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
+        super().__init__(options, schema, overwrite, fallback_id=None)

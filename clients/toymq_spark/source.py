@@ -1,0 +1,222 @@
+"""``format("toymq")`` for reading: what Spark calls, and how it comes down to id ranges.
+
+Contract: spark.md, "Source, batch and streaming". Readers are pickled and sent to executors, so they hold options and never a
+connection that is open. Nothing hangs on ``commit`` or ``stop``: Spark calls them late or never.
+"""
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from toymq_py.errors import OutOfRange
+from toymq_py.storage.reader import Run
+from toymq_spark import offsets
+from toymq_spark.batches import record_batches
+from toymq_spark.logs import POLL_INTERVAL_S, Logs, open_logs
+from toymq_spark.offsets import IdSpan, Offsets
+from toymq_spark.options import SourceOptions
+from toymq_spark.pushdown import Bounds
+from toymq_spark.schema import arrow_schema, check_projection
+
+logger = logging.getLogger("toymq_spark")
+
+LATEST_OFFSET_WAIT_S = 1.0
+"""Spark asks for the latest offset again 10 ms after it got nothing new, which costs 17 % of a core; a question that waits for
+news costs nothing, and news is not delayed by it."""
+
+PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+class SpanPartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, span: IdSpan) -> None:
+        super().__init__(span)
+        self.span = span
+
+
+def read_span(options: SourceOptions, schema: StructType, span: IdSpan) -> Iterator[pa.RecordBatch]:
+    """The rows of an id range. Stateless: reading it again gives the same.
+
+    Raises: DataLoss with ``failOnDataLoss`` when ids of the range have no record; OSError and ToymqError of the log.
+    """
+    logs = open_logs(options.place)
+    try:
+        runs = _whole(options, logs, span)
+        yield from record_batches(runs, span.topic, arrow_schema(schema))
+    finally:
+        logs.close()
+
+
+def _whole(options: SourceOptions, logs: Logs, span: IdSpan) -> Iterator[Run]:
+    """The runs of a range, and every id in it that none of them holds is a loss."""
+    expected = span.start
+    while True:
+        try:
+            for run in logs.read(span.topic, expected, span.end):
+                if run[0] > expected:
+                    offsets.lost(options, span.topic, expected, run[0] - 1, "the log holds no record of them")
+                yield run
+                expected = run[0] + len(run[1].positions)
+            break
+        except OutOfRange as error:
+            first_id = min(error.first_id, span.end)
+            if first_id <= expected:
+                break  # beyond the end
+            offsets.lost(options, span.topic, expected, first_id - 1, "retention removed them while they were read")
+            expected = first_id
+    if expected < span.end:
+        offsets.lost(options, span.topic, expected, span.end - 1, "the log ends before them")
+
+
+class BatchReader(DataSourceReader):
+    """One read of fixed id ranges."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        """Raises: OptionError."""
+        check_projection(schema, options.include_headers)
+        self._options = options
+        self._schema = schema
+        self._bounds = Bounds()
+
+    def partitions(self) -> list[InputPartition]:
+        logs = open_logs(self._options.place)
+        try:
+            start = offsets.starting(self._options, logs, missing_is_empty=False)
+            end = offsets.ending(self._options, logs, start)
+            start, end = self._bounds.narrow(start, end, logs.id_at_time)
+        finally:
+            logs.close()
+        spans = offsets.cut(self._options, start, end)
+        # Spark makes a partition of its own where there is none, and would have it read.
+        return [SpanPartition(span) for span in spans] or [SpanPartition(IdSpan("", 0, 0))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, SpanPartition)
+        if partition.span.start == partition.span.end:
+            return iter(())
+        return read_span(self._options, self._schema, partition.span)
+
+
+class PushdownReader(BatchReader):
+    """A batch whose filters narrow the id ranges.
+
+    Apart, because Spark refuses a reader that has ``pushFilters`` while ``spark.sql.python.filterPushdown.enabled`` is false.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        return self._bounds.take(filters)
+
+
+def batch_reader(options: SourceOptions, schema: StructType) -> BatchReader:
+    """Raises: OptionError."""
+    # Spark tells a source nothing of its settings, but pushes filters in a worker that does nothing else.
+    pushing = PUSHDOWN_WORKER in sys.modules or getattr(sys.modules["__main__"].__spec__, "name", "") == PUSHDOWN_WORKER
+    return (PushdownReader if pushing else BatchReader)(options, schema)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A query that goes on. Lives in a process of its own beside the driver."""
+
+    def __init__(
+        self, options: SourceOptions, schema: StructType, *, monotonic: Callable[[], float] = time.monotonic  # noqa: TID251
+    ) -> None:
+        """Raises: OptionError."""
+        check_projection(schema, options.include_headers)
+        self._options = options
+        self._schema = schema
+        self._monotonic = monotonic
+        self._logs: Logs | None = None
+        self._target: Offsets | None = None
+        self._last_trigger_s = monotonic()
+        self._latest: Offsets | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_logs": None}
+
+    def initialOffset(self) -> dict[str, Any]:
+        return offsets.to_json(offsets.starting(self._options, self._open(), missing_is_empty=True))
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = offsets.latest(self._options, self._open())
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        if self._options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self._options.max_offsets_per_trigger)
+        if self._options.min_offsets_per_trigger is not None:
+            return ReadMinRows(self._options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        begin = offsets.from_json(start)
+        end = self._target
+        if end is None:
+            end = self._look(begin)
+            if not isinstance(limit, ReadAllAvailable) and self._too_few(begin, end):
+                return offsets.to_json(begin)
+        rows = None if isinstance(limit, ReadAllAvailable) else self._options.max_offsets_per_trigger
+        reached = offsets.share(begin, end, rows)
+        if reached != begin:
+            self._last_trigger_s = self._monotonic()
+        return offsets.to_json(reached)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        latest = self._target if self._latest is None else self._latest
+        return None if latest is None else offsets.to_json(latest)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        stop = offsets.from_json(end)
+        begin = offsets.retained(self._options, self._open(), offsets.from_json(start), stop)
+        return [SpanPartition(span) for span in offsets.cut(self._options, begin, stop)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, SpanPartition)
+        return read_span(self._options, self._schema, partition.span)
+
+    def stop(self) -> None:
+        if self._logs is not None:
+            self._logs.close()
+            self._logs = None
+
+    def _open(self) -> Logs:
+        if self._logs is None:
+            self._logs = open_logs(self._options.place)
+        return self._logs
+
+    def _look(self, begin: Offsets) -> Offsets:
+        """The ends of the topics; waits a moment for the first record when there is nothing new."""
+        logs = self._open()
+        deadline = self._monotonic() + LATEST_OFFSET_WAIT_S
+        while True:
+            self._latest = end = offsets.latest(self._options, logs)
+            left = deadline - self._monotonic()
+            if left <= 0 or any(begin.get(topic, 0) != next_id for topic, next_id in end.items()):
+                return end
+            topic = next(iter(end), None)
+            alone = len(end) == 1 and self._options.topics.pattern is None
+            wait_s = left if alone else min(left, POLL_INTERVAL_S)
+            logs.wait(topic if topic is not None else "-", end.get(topic or "", 0), wait_s)
+
+    def _too_few(self, begin: Offsets, end: Offsets) -> bool:
+        """minOffsetsPerTrigger is not reached, and maxTriggerDelay has not passed."""
+        least = self._options.min_offsets_per_trigger
+        if least is None:
+            return False
+        waiting = sum(max(next_id - begin.get(topic, 0), 0) for topic, next_id in end.items())
+        waited_ms = (self._monotonic() - self._last_trigger_s) * 1000
+        return waiting < least and waited_ms < self._options.max_trigger_delay_ms
+
+

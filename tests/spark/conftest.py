@@ -1,0 +1,54 @@
+"""One Spark session for all tests here (it takes 5 s to start), and one broker."""
+
+import warnings
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.support.broker_process import BrokerProcess
+from toymq_client import sync
+from toymq_spark.session import build_session
+
+WAIT_S = 300
+"""For what happens within a second on a machine that is not busy."""
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    place = tmp_path_factory.mktemp("spark")
+    session = build_session(
+        "tests",
+        "local[2]",
+        {
+            "spark.sql.shuffle.partitions": "3",
+            "spark.sql.warehouse.dir": str(place / "warehouse"),
+            "spark.local.dir": str(place / "local"),
+            "spark.sql.streaming.metricsEnabled": "false",
+            # A JVM that lives for a minute is warm too late: no second compiler, no code made for each query.
+            "spark.driver.extraJavaOptions": f"-Dderby.system.home={place} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        },
+    )
+    yield session
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # py4j leaves its sockets to the collector
+        session.stop()
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("data") / "d") as running:
+        yield running
+
+
+@pytest.fixture
+def url(broker: BrokerProcess) -> str:
+    return f"toymq://127.0.0.1:{broker.port}"
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[sync.Client]:
+    with sync.connect(url) as connected:
+        yield connected

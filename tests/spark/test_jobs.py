@@ -1,0 +1,177 @@
+"""The pipeline's jobs: to files and back, and whether everything is there."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from tests.spark.test_spark import records
+from tests.support.requirements import require
+from toymq_client import sync
+from toymq_py.errors import ConfigError
+from toymq_spark import cli
+from toymq_spark.jobs import archive, compact, replay, verify
+from toymq_spark.manifest import Archive, ArchiveMismatch
+from toymq_spark.sink import QUERY_ID
+
+pytestmark = require("java")
+
+
+def publish(client: sync.Client, topic: str, start: int, end: int) -> None:
+    list(client.pub_many(topic, ((f"k{n}" if n % 2 else None, b"%d" % n) for n in range(start, end))))
+
+
+def seen_by_pyarrow(to: Path) -> list[tuple[int, bytes]]:
+    table = pyarrow.dataset.dataset(Archive(to).paths()).to_table(columns=["offset", "value"])
+    return sorted(zip(*(table.column(name).to_pylist() for name in ("offset", "value")), strict=True))
+
+
+def test_archive_compact_replay(spark: SparkSession, url: str, client: sync.Client, tmp_path: Path) -> None:
+    publish(client, "to-files", 0, 500)
+    client.pub("to-files", b"500", headers={"Trace": "1-2"})
+    to = tmp_path / "archive"
+    topic = spark.read.format("toymq").options(url=url, subscribe="to-files", includeHeaders="true").load()
+
+    def write(number: int, start: int, query: str = "q") -> None:
+        """What a stream does with a batch."""
+        rows = topic.where(f"offset >= {start} AND offset < {start + 200}")
+        spark.sparkContext.setLocalProperty(QUERY_ID, query)
+        try:
+            archive.write_batch(Archive(to), archive.dated(rows), number)
+        finally:
+            spark.sparkContext.setLocalProperty(QUERY_ID, None)  # type: ignore[arg-type]
+
+    for number, start in enumerate((0, 200, 400)):
+        write(number, start)
+    expected = [(n, b"%d" % n) for n in range(501)]
+    assert seen_by_pyarrow(to) == expected
+
+    # The driver died, and Spark runs the third batch again: after its manifest was in place, and before.
+    write(2, 400)
+    assert seen_by_pyarrow(to) == expected
+    (to / "manifest" / "0000000002.json").unlink()
+    assert seen_by_pyarrow(to) == expected[:400], "files without a manifest are not there"
+    write(2, 400)
+    assert seen_by_pyarrow(to) == expected
+    assert [row.value for row in archive.read(spark, to).orderBy("offset").collect()] == [value for _, value in expected]
+
+    done = compact.compact(spark, to, now_ms=1000, grace_ms=50)
+    assert (done.merged, done.made, done.rows, done.removed) == (3, 1, 501, 0)
+    assert seen_by_pyarrow(to) == expected
+    assert [file.rows for file in Archive(to).files()] == [501]
+    (to / "data" / "batch=compact-died").mkdir()
+    assert compact.compact(spark, to, now_ms=1049, grace_ms=50).removed == 0
+    assert compact.compact(spark, to, now_ms=1050, grace_ms=50) == compact.Compacted(0, 0, 3, 0)
+    assert not (to / "data" / "batch=compact-died").exists()
+    assert len(list((to / "data").rglob("*.parquet"))) == 1
+    assert seen_by_pyarrow(to) == expected
+
+    # A replay that dies in its second piece, and goes on.
+    sink, state, pauses = {"url": url, "topic": "from-files"}, tmp_path / "state", list[float]()
+    steps = replay.replay(spark, to, sink, state, rate=200, monotonic=lambda: 0.0, sleep=pauses.append)
+    assert next(steps) == replay.Progress(1, 3, 200, 501)
+    next(steps)
+    (state / "done.json").write_text('{"pieces": 1}')  # it had not been written yet
+    assert [step.piece for step in replay.replay(spark, to, sink, state, rate=200)][-1] == 3
+    assert pauses == [1.0], "200 rows took no time, and a second is theirs"
+    copied = records(client, "from-files")
+    assert sorted(int(frame.payload) for frame in copied) == list(range(501))
+    back = spark.read.format("toymq").options(url=url, subscribe="from-files", includeHeaders="true").load()
+    found = {int(row.value): (row.key, row.headers) for row in back.collect()}
+    assert all(found[n] == (b"k%d" % n if n % 2 else None, None) for n in range(500))
+    assert [(header.key, header.value) for header in found[500][1]] == [("Trace", b"1-2")]
+    with pytest.raises(ConfigError, match="belongs to another replay"):
+        list(replay.replay(spark, to, {**sink, "topic": "other"}, state, rate=200))
+
+    with pytest.raises(ArchiveMismatch, match="has a batch 0 of another query"):
+        write(0, 0, query="another checkpoint")
+
+
+def digest(payload: bytes) -> str:
+    return hashlib.blake2b(payload, digest_size=8).hexdigest()
+
+
+def test_verify_finds_what_was_planted(
+    spark: SparkSession, url: str, client: sync.Client, tmp_path: Path
+) -> None:
+    publish(client, "ledger", 0, 1000)
+    lines: list[dict[str, Any]] = []
+    for n in range(1000):
+        said = {"topic": "ledger", "key": f"k{n}" if n % 2 else None, "digest": digest(b"%d" % n), "id": n}
+        lines.append({"op": "pub", "result": "ok", **said})
+        lines.append({"op": "deliver", "result": "ok", "consumer": "c", **said})
+    lines.append({"op": "pub", "result": "unknown", "topic": "ledger", "key": "never", "digest": "00", "id": None})
+    lines[0]["result"], lines[0]["id"] = "unknown", None  # no key, and no answer: known by its payload
+    lines.append({"op": "pub", "result": "err", "topic": "nowhere", "key": "no", "digest": "00", "id": None})
+    lines[2 * 11]["digest"] = digest(b"other")  # pub 11: changed, and what is in the log nobody published
+    del lines[2 * 13]  # pub 13 was never written down
+    lines.append({"op": "pub", "result": "ok", "topic": "ledger", "key": "gone", "digest": "11", "id": 5000})
+    lines.append({"op": "deliver", "consumer": "c", "topic": "ledger", "key": "gone", "digest": "11", "id": 5001})
+    lines.append({"op": "deliver", "consumer": "c", "topic": "ledger", "key": "k15", "digest": "11", "id": 15})
+    with sync.connect(url) as other:
+        other.config("ledger", {"dedupe_keys": 1})
+        for _ in range(2):
+            other.pub("ledger", b"17", key="k17")
+            other.pub("ledger", b"19", key="k19")
+    ledger = tmp_path / "history.jsonl"
+    ledger.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    events = verify.ledger(spark, [str(ledger)])
+    table, first_ids = verify.log(spark, {"url": url}, verify.topics_of(events))
+    found = sorted((row.kind, row.id) for row in verify.findings(events.cache(), table.cache(), first_ids).collect())
+    assert found == [
+        ("changed", 11), ("changed", 15), ("duplicated", 17), ("duplicated", 19), ("lost", 5000), ("unexpected", 13),
+        ("unexpected", 5001),
+    ], "those that were planted, and none of what an unknown outcome, a missing key or a missing topic explains"  # fmt: skip
+
+
+def test_the_command_line(monkeypatch: pytest.MonkeyPatch, spark: SparkSession, url: str, tmp_path: Path) -> None:
+    class Borrowed:
+        """The tests' session, which a command must not end."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(spark, name)
+
+        def stop(self) -> None:
+            pass
+
+    monkeypatch.setattr("toymq_spark.session.build_session", lambda app, master: Borrowed())
+    with sync.connect(url) as client:
+        publish(client, "cli", 0, 10)
+    run = CliRunner().invoke
+
+    def command(*words: str) -> Any:
+        return run(cli.main, [*words])
+
+    to = str(tmp_path / "a")
+    done = command("archive", "--url", url, "--subscribe", "cli", "--to", to, "--once", "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout.splitlines()[-1])["rows_total"] == 10
+    done = command("replay", "--url", url, "--archive", to, "--to", "cli-copy", "--state", str(tmp_path / "s"))
+    assert (done.exit_code, done.stdout) == (0, "replayed 10 rows to cli-copy\n")
+    done = command("compact", to)
+    assert (done.exit_code, done.stdout) == (0, "merged 0 files into 0 (0 rows), removed 0 old ones\n")
+    ledger = tmp_path / "ledger.jsonl"
+    said = {"op": "pub", "result": "ok", "topic": "cli"}
+    lines = [{**said, "key": f"k{n}" if n % 2 else None, "digest": digest(b"%d" % n), "id": n} for n in range(10)]
+    for count, exit_code, unexpected in ((10, 0, []), (7, 1, [7, 8, 9])):
+        ledger.write_text("".join(json.dumps(line) + "\n" for line in lines[:count]))
+        done = command("verify", "--url", url, str(ledger), "--json")
+        assert done.exit_code == exit_code, done.output
+        found = json.loads(done.stdout)
+        assert [row["id"] for row in found["rows"]] == unexpected, "records that are in no ledger"
+        assert found["findings"] == found["unexpected"] == len(unexpected)
+    done = command("archive", "--url", url, "--subscribe", "cli", "--to", str(tmp_path / "b"), "--option", "colour=red")
+    assert done.exit_code == 1
+    assert "option colour is not known here" in done.stderr
+    for words, named in (
+        (("replay", "--to", "t", "--state", "s", "--archive", to, "--subscribe", "t"), "--archive excludes"),
+        (("archive", "--to", "b", "--every", "soon"), "'soon' is no duration"),
+        (("archive", "--to", "b", "--option", "x"), "write NAME=VALUE"),
+    ):
+        done = command(*words)
+        assert (done.exit_code, named in done.stderr) == (2, True), done.stderr

@@ -1,0 +1,55 @@
+"""``verify`` where a checker in one process would take its time. Minutes: make test-spark-slow."""
+
+import hashlib
+import random
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.requirements import require
+from toymq_client import sync
+from toymq_spark.jobs import verify
+
+pytestmark = [require("java"), pytest.mark.spark_slow]
+
+ROWS = 2_000_000
+
+
+def line(op: str, n: int, msg_id: int, payload: bytes) -> str:
+    digest = hashlib.blake2b(payload, digest_size=8).hexdigest()
+    return f'{{"op": "{op}", "result": "ok", "topic": "big", "key": "k{n}", "digest": "{digest}", "id": {msg_id}}}\n'
+
+
+def test_seven_faults_among_two_million(spark: SparkSession, tmp_path: Path) -> None:
+    """Producers' ledger and consumers' ledger of 2,000,000 lines each, and a log of as many records."""
+    lost, forgotten, changed, nowhere, otherwise, swapped = random.Random(7).sample(range(ROWS - 10), 6)
+    with BrokerProcess(tmp_path / "d") as broker:
+        url = f"toymq://127.0.0.1:{broker.port}"
+        with sync.connect(url, timeout_s=60) as client:
+            for _ in client.pub_many("big", ((f"k{n}", b"%d" % n) for n in range(ROWS)), window=8192):
+                pass
+        with (tmp_path / "producers.jsonl").open("w") as producers, (tmp_path / "consumers.jsonl").open("w") as consumers:
+            for n in range(ROWS):
+                if n == lost:  # an acknowledged publish that the log does not have; and its record, which nobody published
+                    producers.write(line("pub", ROWS + 1, ROWS + 1, b"lost"))
+                elif n == changed:
+                    producers.write(line("pub", n, n, b"before"))
+                elif n != forgotten:
+                    producers.write(line("pub", n, n, b"%d" % n))
+                if n == otherwise:
+                    consumers.write(line("deliver", n, n, b"flipped"))
+                elif n == nowhere:
+                    consumers.write(line("deliver", n, ROWS + 2, b"%d" % n))
+                elif n == swapped:
+                    consumers.write(line("deliver", n + 1, n, b"%d" % n))
+                else:
+                    consumers.write(line("deliver", n, n, b"%d" % n))
+        events = verify.ledger(spark, [str(tmp_path / "producers.jsonl"), str(tmp_path / "consumers.jsonl")])
+        records, first_ids = verify.log(spark, {"url": url}, verify.topics_of(events))
+        found = sorted((row.kind, row.id) for row in verify.findings(events, records, first_ids).collect())
+    assert found == sorted([
+        ("lost", ROWS + 1), ("unexpected", lost), ("unexpected", forgotten), ("changed", changed),
+        ("unexpected", ROWS + 2), ("changed", otherwise), ("changed", swapped),
+    ])  # fmt: skip

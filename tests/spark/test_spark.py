@@ -1,0 +1,186 @@
+"""The data source within Spark: what only a JVM can show. What a reader or writer does by itself is in tests/unit/spark."""
+
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tests.spark.conftest import WAIT_S
+from tests.support.broker_process import BrokerProcess
+from tests.support.requirements import require
+from toymq_client import sync
+from toymq_py.storage.record import Frame, iter_frames
+from toymq_spark.rows import CLAIMS_TOPIC
+
+pytestmark = require("java")
+ROWS = 1000
+
+
+@pytest.fixture(scope="module")
+def numbers(broker: BrokerProcess) -> str:
+    """A topic of a thousand records; every third without a key."""
+    with sync.connect(f"toymq://127.0.0.1:{broker.port}") as client:
+        list(client.pub_many("numbers", ((f"k{n}" if n % 3 else None, b"%d" % n) for n in range(ROWS))))
+    return "numbers"
+
+
+def records(client: sync.Client, topic: str) -> list[Frame]:
+    frames, at = [], 0
+    while True:
+        batch = client.fetch(topic, at, 10_000)
+        frames += iter_frames(batch.frames)
+        if batch.next_id == at:
+            return frames
+        at = batch.next_id
+
+
+def read(spark: SparkSession, url: str, topic: str, **options: Any) -> DataFrame:
+    return spark.read.format("toymq").options(url=url, subscribe=topic, **options).load()
+
+
+def test_a_kafka_query_with_another_format_and_address(
+    spark: SparkSession, url: str, numbers: str, tmp_path: Path
+) -> None:
+    """The shape of query that every user of the Kafka connector has; nothing of it but format and address is ours."""
+    kafka = {"subscribe": numbers, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "600"}
+    stream = spark.readStream.format("toymq").option("toymq.bootstrap.servers", url.removeprefix("toymq://"))
+    lines = stream.options(**kafka).load().selectExpr("CAST(key AS STRING)", "CAST(value AS STRING)", "offset")
+    query = (
+        lines.writeStream.format("parquet").option("path", str(tmp_path / "out"))
+        .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+    )  # fmt: skip
+    query.awaitTermination(WAIT_S)
+    assert [progress["numInputRows"] for progress in query.recentProgress] == [600, 400]
+    assert json.loads(query.recentProgress[-1]["sources"][0]["latestOffset"]) == {numbers: {"0": ROWS}}
+    found = spark.read.parquet(str(tmp_path / "out")).orderBy("offset").collect()
+    assert [(row.offset, row.key, row.value) for row in found] == [
+        (n, f"k{n}" if n % 3 else None, str(n)) for n in range(ROWS)
+    ]
+
+
+def test_a_batch_with_filters_and_a_directory(
+    spark: SparkSession, url: str, broker: BrokerProcess, numbers: str
+) -> None:
+    over_the_wire = read(spark, url, numbers, minPartitions="3")
+    assert over_the_wire.columns == ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
+    chosen = over_the_wire.where("offset >= 990 AND key IS NOT NULL AND timestamp > '2020-01-01'")
+    assert [row.offset for row in chosen.orderBy("offset").collect()] == [n for n in range(990, 1000) if n % 3]
+    from_files = spark.read.format("toymq").option("subscribe", numbers).load(broker.data_dir)
+    assert from_files.where("offset < 5").agg(F.sum("offset"), F.count("*")).first() == (10, 5)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+    try:
+        assert over_the_wire.where("offset >= 990").count() == 10, "without push-down, too"
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+
+
+def test_refusals_reach_the_user_by_name(spark: SparkSession, url: str, numbers: str) -> None:
+    for options, named in (
+        ({"kafka.bootstrap.servers": "h:1"}, "option kafka.bootstrap.servers is not known"),
+        ({"startingOffsets": "latest"}, "option startingOffsets: a batch that starts at the latest"),
+    ):
+        with pytest.raises(PySparkException, match=named):
+            spark.read.format("toymq").options(url=url, subscribe=numbers, **options).load().count()
+    rows = spark.range(1).selectExpr("CAST(id AS STRING) AS value")
+    with pytest.raises(PySparkException, match="column valeu is not known to the sink"):
+        rows.selectExpr("value", "1 AS valeu").write.format("toymq").mode("append").options(url=url, topic="t").save()
+    with pytest.raises(PySparkException, match="a topic is appended to"):
+        rows.write.format("toymq").mode("overwrite").options(url=url, topic="t").save()
+
+
+def test_a_batch_is_written_once_under_its_producer_id(
+    spark: SparkSession, url: str, client: sync.Client
+) -> None:
+    rows = spark.range(300).selectExpr("CAST(id AS STRING) AS value", "CONCAT('k', id) AS key").repartition(2)
+    for _ in range(2):
+        rows.write.format("toymq").mode("append").options(url=url, topic="batch", producerId="once").save()
+    assert sorted(int(frame.payload) for frame in records(client, "batch")) == list(range(300))
+    assert {row.key.decode() for row in read(spark, url, "batch").collect()} == {f"k{n}" for n in range(300)}
+    with pytest.raises(PySparkException, match="ReplayMismatch"):
+        rows.limit(7).write.format("toymq").mode("append").options(url=url, topic="batch", producerId="once").save()
+    assert len(records(client, "batch")) == 300
+    for _ in range(2):
+        rows.limit(5).write.format("toymq").mode("append").options(url=url, topic="batch").save()
+    assert len(records(client, "batch")) == 310, "without producerId a second run is another"
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return tmp_path / "checkpoint"
+
+
+def forget_commit(checkpoint: Path, batch: int) -> None:
+    """As if the driver had died after the batch was written and before Spark knew."""
+    for name in (f"{batch}", f".{batch}.crc"):
+        (checkpoint / "commits" / name).unlink(missing_ok=True)
+
+
+def test_topic_to_topic_run_again_is_exactly_once(
+    spark: SparkSession, url: str, client: sync.Client, numbers: str, checkpoint: Path
+) -> None:
+    def run(partitions: int = 3, **more: str) -> None:
+        source = spark.readStream.format("toymq").options(
+            url=url, subscribe=numbers, startingOffsets="earliest", maxOffsetsPerTrigger="600", minPartitions="2", **more
+        )
+        query = (
+            source.load().repartition(partitions).writeStream.format("toymq").options(url=url, topic="copy")
+            .option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+        )  # fmt: skip
+        query.awaitTermination(WAIT_S)
+
+    run()
+    before = len(records(client, CLAIMS_TOPIC))
+    forget_commit(checkpoint, 1)
+    run()
+    assert len(records(client, CLAIMS_TOPIC)) == before, "the second batch was written a second time, and known"
+    assert sorted(int(frame.payload) for frame in records(client, "copy")) == list(range(ROWS))
+    copied = {row.key: row.value for row in read(spark, url, "copy").collect() if row.key is not None}
+    assert copied == {b"k%d" % n: b"%d" % n for n in range(ROWS) if n % 3}
+    forget_commit(checkpoint, 1)
+    with pytest.raises(PySparkException, match="ReplayMismatch"):
+        run(partitions=2)
+    assert len(records(client, "copy")) == ROWS, "rows that were dealt out otherwise are not published, nor lost in silence"
+
+
+def test_for_each_batch_and_a_broker_that_restarts(
+    spark: SparkSession, url: str, broker: BrokerProcess, client: sync.Client, checkpoint: Path
+) -> None:
+    seen: list[int] = []
+
+    def write(batch: DataFrame, number: int) -> None:
+        for topic in ("left", "right"):
+            batch.write.format("toymq").mode("append").options(url=url, topic=topic).save()
+        seen.append(number)
+        if number == 0:
+            broker._options += ["--listen", f"127.0.0.1:{broker.port}"]
+            broker.restart()
+            with sync.connect(url) as other:
+                list(other.pub_many("each", (b"%d" % n for n in range(100, 200))))
+
+    list(client.pub_many("each", (b"%d" % n for n in range(100))))
+    source = spark.readStream.format("toymq").options(url=url, subscribe="each", startingOffsets="earliest").load()
+    query = source.select("value").writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint)).start()
+    try:
+        for _ in range(10 * WAIT_S):
+            query.processAllAvailable()
+            if len(seen) == 2:
+                break
+    finally:
+        query.stop()
+    assert query.exception() is None
+    for topic in ("left", "right"):
+        with sync.connect(url) as other:
+            assert sorted(int(frame.payload) for frame in records(other, topic)) == list(range(200))
+
+
+def test_spark_finds_the_source_by_itself(url: str, numbers: str, spark: SparkSession) -> None:
+    """As in a program that knows nothing of toymq_spark; Spark looks for packages named pyspark_…"""
+    fresh = spark.newSession()
+    assert fresh.read.format("toymq").options(url=url, subscribe=numbers).load().count() == ROWS
+
+

@@ -1,0 +1,141 @@
+"""Every option is understood or refused by its name."""
+
+import pytest
+
+from toymq_spark.errors import OptionError
+from toymq_spark.options import (
+    EARLIEST,
+    LATEST,
+    BrokerAddress,
+    Directory,
+    Edge,
+    Mode,
+    SourceOptions,
+    Topics,
+    parse_sink,
+    parse_source,
+)
+
+PLACE = {"url": "toymq://h:1", "subscribe": "t"}
+
+
+def source(mode: Mode | None = "batch", **options: str) -> SourceOptions:
+    """With a place and a topic unless there is another; ``__`` in a name stands for a dot."""
+    named = {name.replace("__", "."): value for name, value in options.items()}
+    for name, others in (("url", {"path", "toymq.bootstrap.servers"}), ("subscribe", {"subscribePattern", "assign"})):
+        if not others & set(named):
+            named = {name: PLACE[name]} | named
+    return parse_source({name.lower(): value for name, value in named.items()}, mode)
+
+
+def refusal(mode: Mode | None = "batch", **options: str) -> str:
+    with pytest.raises(OptionError) as error:
+        source(mode, **options)
+    return str(error.value)
+
+
+def test_what_holds_when_nothing_is_said() -> None:
+    batch, stream = source("batch"), source("stream")
+    assert (batch.start, batch.end) == (Edge("id", EARLIEST), Edge("id", LATEST))
+    assert stream.start == Edge("id", LATEST), "as with Kafka, a stream begins at the end"
+    assert batch.place == BrokerAddress("toymq://h:1", 3, 1000)
+    assert batch.fail_on_data_loss
+    assert not batch.include_headers
+    assert (batch.min_partitions, batch.max_records_per_partition) == (None, 250_000)
+
+
+def test_places() -> None:
+    assert source(toymq__bootstrap__servers="h:7").place == BrokerAddress("toymq://h:7")
+    assert source(path="/d").place == Directory("/d")
+    assert source(toymq__token="s3").place == BrokerAddress("toymq://s3@h:1")
+    secret = source(url="toymqs://h:1", toymq__token="a/b@c").place
+    assert secret == BrokerAddress("toymqs://a%2Fb%40c@h:1")
+    retrying = source(fetchOffset__numRetries="0", fetchOffset__retryIntervalMs="5")
+    assert retrying.place == BrokerAddress("toymq://h:1", 0, 5)
+
+
+def test_topics() -> None:
+    assert source(subscribe="b, a,b").topics == Topics(("a", "b"))
+    assert source(assign='{"b": [0], "a": [0]}').topics == Topics(("a", "b"))
+    chosen = source(subscribePattern="or.*").topics
+    assert chosen.select(lambda: ["orders", "xorders", "oracle"]) == ["oracle", "orders"], "the whole name has to match"
+
+
+def test_where_to_begin_and_end() -> None:
+    assert source(startingOffsets='{"t": {"0": 7}}').start == Edge("id", by_topic={"t": 7})
+    assert source("stream", startingOffsets="Earliest").start == Edge("id", EARLIEST)
+    assert source(endingOffsets='{"t": {"0": -1}}').end == Edge("id", by_topic={"t": LATEST})
+    at_time = source(startingTimestamp="5", startingOffsets="earliest", endingOffsetsByTimestamp='{"t": {"0": 9}}')
+    assert at_time.start == Edge("time", 5), "a time goes before offsets, as with Kafka"
+    assert at_time.end == Edge("time", by_topic={"t": 9})
+    assert at_time.late_start_is_error
+    assert not source(startingTimestamp="5", startingOffsetsByTimestampStrategy="latest").late_start_is_error
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"kafka__bootstrap__servers": "h:1"}, "option kafka.bootstrap.servers is not known"),
+        ({"startingOfsets": "earliest"}, "option startingofsets is not known"),
+        ({"url": "http://h"}, "option url: a broker's URL is toymq://"),
+        ({"toymq__bootstrap__servers": "a:1,b:2"}, "option toymq.bootstrap.servers: is host:port of the one broker"),
+        ({"path": ""}, "option path: is empty"),
+        ({"path": "/d", "toymq__token": "x"}, "option toymq.token: has no meaning here"),
+        ({"path": "/d", "url": "toymq://h"}, "exactly one of the options url, toymq.bootstrap.servers, path"),
+        ({"url": "toymq://a@h", "toymq__token": "x"}, "option toymq.token: the URL has a token already"),
+        ({"subscribe": "t", "subscribePattern": "x"}, "exactly one of the options subscribe"),
+        ({"subscribe": ".."}, "option subscribe: topic name must be"),
+        ({"subscribe": "a,,b"}, "option subscribe: topic name must be"),
+        ({"subscribePattern": "("}, "option subscribePattern: is no regular expression"),
+        ({"assign": '{"t": [1]}'}, "option assign: a topic has one partition"),
+        ({"assign": "t"}, "option assign: 't' is no JSON object"),
+        ({"assign": "[" * 100_000}, "is no JSON object"),
+        ({"startingOffsets": "latest"}, "option startingOffsets: a batch that starts at the latest"),
+        ({"startingOffsets": '{"t": {"0": -1}}'}, "option startingOffsets: a batch that starts at the latest"),
+        ({"startingOffsets": '{"t": {"1": 0}}'}, "option startingOffsets: a topic has one partition"),
+        ({"startingOffsets": '{"t": {"0": -3}}'}, "option startingOffsets: topic t: -3"),
+        ({"startingOffsets": '{"t": {"0": true}}'}, "option startingOffsets: topic t: True"),
+        ({"endingOffsets": "earliest"}, "option endingOffsets: a batch that ends at the earliest"),
+        ({"endingOffsets": '{"t": {"0": -2}}'}, "option endingOffsets: topic t: -2"),
+        ({"startingTimestamp": "yesterday"}, "option startingTimestamp: 'yesterday' is no whole number"),
+        ({"startingOffsetsByTimestampStrategy": "latest"}, "option startingOffsetsByTimestampStrategy: needs"),
+        ({"minPartitions": "0"}, "option minPartitions: '0' is no whole number from 1 on"),
+        ({"maxRecordsPerPartition": "-1"}, "option maxRecordsPerPartition"),
+        ({"failOnDataLoss": "maybe"}, "option failOnDataLoss: 'maybe' is neither true nor false"),
+        ({"fetchOffset__numRetries": "x"}, "option fetchOffset.numRetries"),
+        ({"maxOffsetsPerTrigger": "5"}, "option maxOffsetsPerTrigger: has no meaning here: a batch has no triggers"),
+        ({"minOffsetsPerTrigger": "5"}, "option minOffsetsPerTrigger: has no meaning here"),
+        ({"maxTriggerDelay": "5s"}, "option maxTriggerDelay: has no meaning here"),
+        ({"checkpointLocation": "/c"}, "option checkpointlocation is not known"),
+    ],
+)
+def test_a_batch_refuses(options: dict[str, str], named: str) -> None:
+    assert named in refusal("batch", **options)
+
+
+@pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
+def test_a_stream_has_no_end(name: str) -> None:
+    assert f"option {name}: has no meaning here: a stream has no end" == refusal("stream", **{name: "1"})
+
+
+def test_a_stream_refuses_a_bad_delay() -> None:
+    assert "option maxTriggerDelay: 'soon' is no duration" in refusal("stream", maxTriggerDelay="soon")
+    assert source("stream", maxTriggerDelay="5m").max_trigger_delay_ms == 300_000
+
+
+def test_a_secret_is_in_no_message() -> None:
+    assert "s3cret" not in refusal(url="toymq://s3cret@h:x")
+
+
+def test_the_sink() -> None:
+    sink = parse_sink({"url": "toymq://h:1", "topic": "t", "producerid": "nightly-1", "checkpointlocation": "/c"})
+    assert (sink.address, sink.topic, sink.producer_id) == (BrokerAddress("toymq://h:1"), "t", "nightly-1")
+    for options, named in (
+        ({"path": "/d"}, "option path: a sink publishes through a broker"),
+        ({"url": "toymq://h", "topic": "a b"}, "option topic: topic name must be"),
+        ({"url": "toymq://h", "producerid": "a b"}, "option producerId: 1 to 128"),
+        ({"url": "toymq://h", "subscribe": "t"}, "option subscribe is not known"),
+        ({"topic": "t"}, "exactly one of the options url, toymq.bootstrap.servers"),
+    ):
+        with pytest.raises(OptionError, match=named):
+            parse_sink(options)

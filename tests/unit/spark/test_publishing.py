@@ -1,0 +1,265 @@
+"""A task's rows are published once, in whatever order they come and however often the task dies."""
+
+import contextlib
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.broker_process import BrokerProcess
+from toymq_client import Receipt, sync
+from toymq_client.message import Sequenced
+from toymq_py.errors import BadArgument, DiskFull, StorageFailed
+from toymq_py.storage.record import ATTRIBUTE_SEQUENCE, Frame, encode_attributes, iter_frames
+from toymq_spark.batches import HEADERS_TYPE, key_and_headers
+from toymq_spark.errors import OptionError, ReplayMismatch
+from toymq_spark.options import BrokerAddress, SinkOptions
+from toymq_spark.publishing import BrokerPublisher, Outcome, Task, write_task
+from toymq_spark.rows import CLAIMS_TOPIC, Row, check_columns, rows_of
+from toymq_spark.sink import task_of
+
+TASK = Task("spark.q.t.0", 3)
+
+
+class Killed(Exception):
+    """The task's process is gone."""
+
+
+@dataclass
+class FakeBroker:
+    """Topics with producers, as protocol.md has it; dies after so many publishes."""
+
+    topics: dict[str, list[tuple[str, Sequenced]]] = field(default_factory=dict)
+    lives: int | None = None
+
+    def publish(self, topic: str, messages: Sequence[Sequenced]) -> list[Receipt]:
+        log = self.topics.setdefault(topic, [])
+        receipts = []
+        for message in messages:
+            producer = message.producer
+            if self.lives is not None:
+                self.lives -= 1
+                if self.lives < 0:
+                    raise Killed
+            ids = [msg_id for msg_id, (name, stored) in enumerate(log) if name == producer]
+            if ids and message.seq <= log[ids[-1]][1].seq:
+                receipts.append(Receipt(ids[-1], duplicate=True))
+            else:
+                log.append((producer, message))
+                receipts.append(Receipt(len(log) - 1, duplicate=False))
+        return receipts
+
+    def record(self, topic: str, msg_id: int) -> Frame:
+        producer, message = self.topics[topic][msg_id]
+        return Frame(
+            msg_id, 0, producer.encode(), message.body, {ATTRIBUTE_SEQUENCE: message.seq.to_bytes(8, "little")}, 0
+        )
+
+    def bodies(self, topic: str = "t") -> list[bytes]:
+        return [message.body for _, message in self.topics.get(topic, [])]
+
+
+def table(values: Sequence[bytes], **columns: pa.Array) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary()), **columns})
+
+
+def rows(values: Sequence[bytes]) -> list[Row]:
+    return rows_of([table(values)], "t")
+
+
+@given(st.lists(st.binary(max_size=3), max_size=12), st.lists(st.integers(0, 13), max_size=4), st.integers(0, 1 << 30))
+def test_rows_in_any_order_and_kills_at_any_place(values: list[bytes], kills: list[int], seed: int) -> None:
+    broker, order = FakeBroker(), random.Random(seed)
+    for lives in kills:
+        broker.lives = lives
+        order.shuffle(values)
+        with contextlib.suppress(Killed):
+            write_task(broker, TASK, rows(values))
+    broker.lives = None
+    order.shuffle(values)
+    outcome = write_task(broker, TASK, rows(values))
+    assert outcome.published + outcome.duplicates == len(values)
+    assert sorted(broker.bodies()) == sorted(values), "each row once, equal rows as often as there are of them"
+    assert write_task(broker, TASK, rows(values)) == Outcome(0, len(values))
+    write_task(broker, Task(TASK.producer, 4), rows(values))
+    assert sorted(broker.bodies()) == sorted(values * 2), "the next batch is another"
+
+
+@pytest.mark.parametrize("others", [[b"a", b"b"], [b"a", b"b", b"c", b"d"], [b"a", b"b", b"x"], []])
+def test_other_rows_fail_and_publish_nothing(others: list[bytes]) -> None:
+    broker = FakeBroker(lives=2)
+    with pytest.raises(Killed):
+        write_task(broker, TASK, rows([b"a", b"b", b"c"]))
+    broker.lives = None
+    with pytest.raises(ReplayMismatch, match=f"spark.q.t.0, batch 3: this attempt has {len(others)} rows"):
+        write_task(broker, TASK, rows(others))
+    assert broker.bodies() == [b"a"]
+
+
+def test_a_task_without_rows_claims_that_it_had_none() -> None:
+    broker = FakeBroker()
+    assert write_task(broker, TASK, []) == Outcome(0, 0)
+    with pytest.raises(ReplayMismatch):
+        write_task(broker, TASK, rows([b"moved here"]))
+
+
+def test_an_attempt_that_comes_too_late() -> None:
+    broker = FakeBroker()
+    write_task(broker, Task(TASK.producer, 4), rows([b"x"]))
+    with pytest.raises(ReplayMismatch, match="has gone on to batch 4: this attempt at batch 3 comes too late"):
+        write_task(broker, TASK, rows([b"x"]))
+
+
+def test_rows_are_numbered_by_where_they_came_from() -> None:
+    broker = FakeBroker()
+    topics, offsets = pa.array(["b", "a", "a"]), pa.array([1, 9, 2], pa.int64())
+    rows_with_source = rows_of(
+        [table([b"1", b"2", b"3"], topic=topics, offset=offsets, partition=pa.array([0, 0, 0], pa.int32()))], "t"
+    )
+    write_task(broker, TASK, rows_with_source)
+    assert broker.bodies() == [b"3", b"2", b"1"]
+    assert [message.seq for _, message in broker.topics["t"]] == [3 << 32, (3 << 32) + 1, (3 << 32) + 2]
+    assert broker.bodies(CLAIMS_TOPIC)[0].startswith(b'{"rows": 3, "crc32": "')
+
+
+def test_rows_to_several_topics() -> None:
+    broker = FakeBroker()
+    write_task(broker, TASK, rows_of([table([b"1", b"2", b"3"], topic=pa.array(["y", "x", "y"]))], None))
+    assert (broker.bodies("x"), broker.bodies("y")) == ([b"2"], [b"1", b"3"])
+
+
+def test_keys_and_headers_go_there_and_come_back() -> None:
+    headers = pa.array([[("A", b"b: c")], None, []], HEADERS_TYPE)
+    keyed = rows_of([table([b"1", b"2", b"3"], key=pa.array([b"k", "ö".encode(), None]), headers=headers)], "t")
+    keyed.sort(key=lambda row: row.body[row.hdr :])
+    assert [row.body[: row.hdr] for row in keyed] == [b"A: b: c\ntoymq-key: k\n", "toymq-key: ö\n".encode(), b""]
+    blocks = [encode_attributes(headers=row.body[: row.hdr], sequence=1) for row in keyed]
+    assert [key_and_headers(b"p", block) for block in blocks] == [
+        (b"k", [("A", b"b: c")]), ("ö".encode(), None), (None, None)
+    ]  # fmt: skip
+
+
+def refused(batch: pa.RecordBatch, topic: str | None = "t") -> str:
+    with pytest.raises(OptionError) as error:
+        rows_of([batch], topic)
+    return str(error.value)
+
+
+def test_rows_that_cannot_be_published_are_named() -> None:
+    one = [b"v"]
+    from_source = {"topic": pa.array(["s"]), "offset": pa.array([7], pa.int64()), "partition": pa.array([0], pa.int32())}
+    assert refused(table([None], **from_source)) == "column value is null (in the row of topic s, offset 7)"  # type: ignore[list-item]
+    no_topic = pa.array([None], pa.string())
+    assert "column topic is null, and there is no option topic" in refused(table(one, topic=no_topic), None)
+    assert "column topic topic name must be" in refused(table(one, topic=pa.array(["a b"])), None)
+    assert "where the sink keeps its claims" in refused(table(one), CLAIMS_TOPIC)
+    assert "column key has a line break" in refused(table(one, key=pa.array([b"a\nb"])))
+    assert "column key has bytes that are no UTF-8" in refused(table(one, key=pa.array([b"\xff"])))
+    assert "column delayMs is -1" in refused(table(one, delayMs=pa.array([-1])))
+    for name in ("a:b", "a\nb", "", "toymq-key"):
+        assert "cannot be said" in refused(table(one, headers=pa.array([[(name, b"")]], HEADERS_TYPE)))
+    with pytest.raises(OptionError, match="more than can be numbered"):
+        write_task(FakeBroker(), Task("p", 1 << 31), [])
+
+
+def test_columns_of_the_sink() -> None:
+    check_columns({"value": "string", "key": "binary", "delayMs": "bigint", "offset": "bigint"}, "t")
+    for columns, topic, named in (
+        ({"key": "binary"}, "t", "column value is missing"),
+        ({"value": "int"}, "t", "column value is int; it has to be binary or string"),
+        ({"value": "string"}, None, "neither the option topic nor a column topic"),
+        ({"value": "string", "valeu": "string"}, "t", "column valeu is not known to the sink"),
+        ({"value": "string", "headers": "map<string,string>"}, "t", "column headers is map<string,string>"),
+    ):
+        with pytest.raises(OptionError, match=named):
+            check_columns(columns, topic)
+
+
+def test_who_a_task_is() -> None:
+    plain = SinkOptions(BrokerAddress("toymq://h"), "t", None)
+    named = SinkOptions(BrokerAddress("toymq://h"), None, "nightly")
+    assert task_of(plain, None, 2, "q", "7") == Task("spark.q.t.2", 7)
+    assert task_of(named, "f", 2, "q", "7") == Task("spark.q.nightly.2", 7)
+    assert task_of(named, "f", 2, None, None) == Task("spark.nightly.2", 0)
+    assert task_of(plain, "f", 2, None, None) == Task("spark.f.t.2", 0)
+    with pytest.raises(OptionError, match="Spark does not say which query and batch this is"):
+        task_of(plain, None, 2, None, None)
+
+
+@pytest.fixture
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("data") / "d") as running:
+        yield running
+
+
+def url_of(broker: BrokerProcess) -> str:
+    return f"toymq://127.0.0.1:{broker.port}"
+
+
+def stored(broker: BrokerProcess, topic: str) -> list[Frame]:
+    with sync.connect(url_of(broker)) as client:
+        return list(iter_frames(client.fetch(topic, 0, 10_000).frames))
+
+
+def test_against_a_real_broker_with_kills_between_and_within(broker: BrokerProcess) -> None:
+    values = [b"%d" % n for n in range(5000)]
+    written = rows_of([table(values, key=pa.array([b"k%d" % n if n % 2 else None for n in range(5000)], pa.binary()))], "t")
+    attempts = 0
+
+    publisher = BrokerPublisher(BrokerAddress(url_of(broker), 3, 0), lambda _: None)
+    broker._options += ["--listen", f"127.0.0.1:{broker.port}"]
+    ask = publisher._connected
+
+    def killing() -> sync.Client:
+        nonlocal attempts
+        attempts += 1
+        client = ask()
+        if attempts == 2:  # the claim is stored; the rows go into a socket whose broker is gone
+            broker.restart()
+        return client
+
+    publisher._connected = killing  # type: ignore[method-assign]
+    write_task(publisher, TASK, written)
+    assert attempts == 2
+    again = write_task(publisher, TASK, written)
+    assert again == Outcome(0, 5000)
+    publisher.close()
+    found = stored(broker, "t")
+    assert sorted(frame.payload for frame in found) == sorted(values)
+    claim = stored(broker, CLAIMS_TOPIC)
+    assert [(frame.key, frame.number(ATTRIBUTE_SEQUENCE)) for frame in claim] == [(b"spark.q.t.0", 3)]
+
+
+def test_what_does_not_pass_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    answers: list[Exception | None] = []
+
+    class Scripted:
+        def pub_many(self, topic: str, messages: Sequence[Sequenced], *, window: int) -> Iterator[Receipt]:
+            for at, _ in enumerate(messages):
+                answer = answers.pop(0)
+                if answer is not None:
+                    raise answer
+                yield Receipt(at, duplicate=False)
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(sync, "connect", lambda url, **_: Scripted())
+    publisher = BrokerPublisher(BrokerAddress("toymq://h", 2, 100), pauses.append)
+    messages = [Sequenced("p", n, b"") for n in range(3)]
+    answers[:] = [None, DiskFull("full"), None, DiskFull("full"), DiskFull("full"), None]
+    assert len(publisher.publish("t", messages)) == 3
+    assert pauses == [0.1, 0.1, 0.2], "progress begins the count anew"
+    for refusal in (StorageFailed("closed"), BadArgument("no")):
+        answers[:] = [None, refusal]
+        with pytest.raises(type(refusal)):
+            publisher.publish("t", messages)
+    answers[:] = [DiskFull("full")] * 3
+    with pytest.raises(DiskFull):
+        publisher.publish("t", messages)
+    publisher.close()

@@ -1,0 +1,50 @@
+"""What people see: progress, errors of jobs in one line, the report's page."""
+
+from datetime import UTC, datetime
+
+from toymq_spark.cli import explain
+from toymq_spark.jobs.report import Report
+from toymq_spark.metrics import progress_of
+from toymq_spark.report_page import page
+
+SPARK_SAYS = """[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted
+Traceback (most recent call last):
+  File "worker.py", line 1, in main
+toymq_spark.errors.DataLoss: topic t: records 3 to 4 are gone: retention has removed what is below 5
+ SQLSTATE: XXKST
+"""
+
+
+def test_of_what_spark_says_our_own_error_is_told() -> None:
+    assert explain(SPARK_SAYS).startswith("toymq_spark.errors.DataLoss: topic t: records 3 to 4 are gone")
+    assert explain("\nPATH_NOT_FOUND\nmore") == "PATH_NOT_FOUND"
+    assert explain("") == "Spark failed and does not say why"
+
+
+def test_progress_says_how_far_behind_a_query_is() -> None:
+    found = progress_of(
+        {
+            "id": "i", "name": None, "batchId": 3, "numInputRows": 7, "processedRowsPerSecond": 3.5, "batchDuration": 20,
+            "sources": [
+                {"endOffset": {"a": {"0": 5}}, "latestOffset": '{"a": {"0": 9}, "b": {"0": 2}}'},
+                {"endOffset": "12", "latestOffset": None},
+            ],
+        }
+    )  # fmt: skip
+    assert (found.query, found.batch, found.rows, found.rows_per_s) == ("i", 3, 7, 3.5)
+    assert (found.behind, found.behind_total) == ({"a": 4, "b": 2}, 6)
+
+
+def test_the_page_escapes_what_comes_from_topics() -> None:
+    window = {
+        "topic": "t", "start": datetime(2026, 1, 1, tzinfo=UTC), "end": datetime(2026, 1, 1, 0, 1, tzinfo=UTC), "per_s": 2.5,
+        "median": 7, "largest": 9,
+    }  # fmt: skip
+    topic = {"topic": "t", "records": 150_000, "bytes": 7, "archive_delay_s": 1.25, "gaps": 0}
+    reason = {"topic": "t.dlq", "reason": "<script>alert(1)</script>", "count": 3}
+    html = page(Report([window], [topic], [reason]))
+    assert "<script>" not in html
+    assert "&lt;script&gt;" in html
+    assert "150,000" in html
+    assert html.count("<svg") == 1
+    assert "<h2>Dead letters</h2>" not in page(Report([], [topic], []))

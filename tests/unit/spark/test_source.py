@@ -1,0 +1,300 @@
+"""What Spark calls on a reader, called without Spark: over a real broker, and over its data directory."""
+
+import pickle
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.logs import some_frames
+from toymq_client import ConnectFailed, sync
+from toymq_py.errors import NoSuchTopic
+from toymq_py.storage.segment import segment_name
+from toymq_spark.datasource import ToymqDataSource
+from toymq_spark.errors import DataLoss, OptionError
+from toymq_spark.logs import BrokerLogs
+from toymq_spark.options import BrokerAddress, parse_source
+from toymq_spark.schema import source_schema
+from toymq_spark.source import BatchReader, PushdownReader, StreamReader
+
+COUNT = 2500
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("data") / "d", "--segment-bytes", "65536") as running:
+        with sync.connect(url_of(running)) as client:
+            for topic, count in (("numbers", COUNT), ("few", 10)):
+                list(client.pub_many(topic, ((f"k{n}" if n % 3 else None, b"%d" % n) for n in range(count))))
+        yield running
+
+
+def url_of(broker: BrokerProcess) -> str:
+    return f"toymq://127.0.0.1:{broker.port}"
+
+
+def lower(options: dict[str, Any]) -> dict[str, str]:
+    return {name.lower(): str(value) for name, value in options.items()}
+
+
+@pytest.fixture(params=["wire", "directory"])
+def place(request: pytest.FixtureRequest, broker: BrokerProcess) -> dict[str, str]:
+    return {"url": url_of(broker)} if request.param == "wire" else {"path": broker.data_dir}
+
+
+def batch(place: dict[str, str], cls: type[BatchReader] = BatchReader, **options: Any) -> BatchReader:
+    return cls(parse_source(lower({**place, **options}), "batch"), source_schema(include_headers=False))
+
+
+STREAMS: list[StreamReader] = []
+
+
+def stream(place: dict[str, str], **options: Any) -> StreamReader:
+    reader = StreamReader(parse_source(lower({**place, **options}), "stream"), source_schema(include_headers=False))
+    STREAMS.append(reader)
+    return reader
+
+
+@pytest.fixture(autouse=True)
+def _stop_streams() -> Iterator[None]:
+    yield
+    while STREAMS:
+        STREAMS.pop().stop()
+
+
+def rows_of(reader: BatchReader | StreamReader, partitions: list[Any]) -> list[tuple[str, int, bytes | None, bytes]]:
+    """Each partition read by a reader that went through a pickle, as on an executor."""
+    found = []
+    for partition in partitions:
+        read = pickle.loads(pickle.dumps(reader)).read(pickle.loads(pickle.dumps(partition)))
+        for record_batch in read:
+            assert isinstance(record_batch, pa.RecordBatch)
+            found += [(row["topic"], row["offset"], row["key"], row["value"]) for row in record_batch.to_pylist()]
+    return found
+
+
+def numbers(start: int = 0, end: int = COUNT, topic: str = "numbers") -> list[tuple[str, int, bytes | None, bytes]]:
+    return [(topic, n, b"k%d" % n if n % 3 else None, b"%d" % n) for n in range(start, end)]
+
+
+def test_a_batch_reads_every_record_once(place: dict[str, str]) -> None:
+    reader = batch(place, subscribe="numbers,few", minPartitions=7)
+    partitions = reader.partitions()
+    assert isinstance(partitions, list), "Spark takes nothing else"
+    assert len(partitions) >= 7
+    assert rows_of(reader, partitions) == numbers(0, 10, "few") + numbers()
+
+
+def test_a_range_by_id_by_time_and_by_pattern(place: dict[str, str]) -> None:
+    chosen = {"startingOffsets": '{"numbers": {"0": 5}}', "endingOffsets": '{"numbers": {"0": 1205}}'}
+    reader = batch(place, subscribe="numbers", **chosen)
+    assert rows_of(reader, reader.partitions()) == numbers(5, 1205)
+    reader = batch(place, subscribePattern="f.*")
+    assert rows_of(reader, reader.partitions()) == numbers(0, 10, "few")
+    reader = batch(place, subscribe="few", endingTimestamp=1)
+    assert rows_of(reader, reader.partitions()) == []
+    with pytest.raises(NoSuchTopic):
+        batch(place, subscribe="nowhere").partitions()
+
+
+def pushed(place: dict[str, str], *filters: Filter) -> tuple[list[int], list[Filter]]:
+    """Offsets that were read, and what Spark still has to check."""
+    reader = batch(place, PushdownReader, subscribe="numbers,few")
+    assert isinstance(reader, PushdownReader)
+    left = list(reader.pushFilters(list(filters)))
+    return [offset for _, offset, _, _ in rows_of(reader, reader.partitions())], left
+
+
+def test_filters_become_id_ranges(place: dict[str, str]) -> None:
+    only = EqualTo(("topic",), "numbers")
+    for filters, start, end in (
+        ((GreaterThanOrEqual(("offset",), 2490),), 2490, COUNT),
+        ((GreaterThan(("offset",), 2490), IsNotNull(("offset",))), 2491, COUNT),
+        ((LessThan(("offset",), 4),), 0, 4),
+        ((LessThanOrEqual(("offset",), 4), GreaterThan(("offset",), 1)), 2, 5),
+        ((EqualTo(("offset",), 77),), 77, 78),
+        ((EqualTo(("offset",), -1),), 0, 0),
+        ((LessThan(("offset",), 9), LessThan(("offset",), 3)), 0, 3),
+    ):
+        assert pushed(place, only, *filters) == (list(range(start, end)), [])
+    assert pushed(place, In(("topic",), ("few", "none")))[0] == list(range(10))
+    assert pushed(place, only, EqualTo(("topic",), "few"))[0] == []
+    now = datetime.now(UTC)
+    late, early = GreaterThan(("timestamp",), now + timedelta(days=1)), LessThan(("timestamp",), now - timedelta(days=1))
+    for one in (late, early):
+        assert pushed(place, one) == ([], [one])
+    since = GreaterThanOrEqual(("timestamp",), now - timedelta(days=1))
+    by_key = [EqualTo(("key",), b"k1"), Not(EqualTo(("offset",), 1)), since]
+    assert pushed(place, only, *by_key) == (list(range(COUNT)), by_key), "a log has no index of keys"
+
+
+def test_only_the_worker_that_pushes_filters_has_a_reader_that_takes_them(broker: BrokerProcess) -> None:
+    source = ToymqDataSource(lower({"url": url_of(broker), "subscribe": "few"}))
+    assert not isinstance(source.reader(source.schema()), PushdownReader)
+
+
+def test_a_schema_is_a_projection(place: dict[str, str]) -> None:
+    options = parse_source(lower({**place, "subscribe": "few"}), "batch")
+    reader = BatchReader(options, StructType([StructField("offset", LongType(), False), StructField("value", BinaryType())]))
+    (only,) = [record_batch for partition in reader.partitions() for record_batch in reader.read(partition)]
+    assert only.schema.names == ["offset", "value"]
+    assert only.column("offset").to_pylist() == list(range(10))
+    for field, named in (
+        (StructField("ofset", LongType()), "column ofset is not known; known are key, value"),
+        (StructField("headers", StringType()), "column headers is not known without includeHeaders=true"),
+        (StructField("offset", StringType()), "column offset is bigint, not string"),
+        (StructField("key", BinaryType(), False), "column key may be null"),
+    ):
+        with pytest.raises(OptionError, match=named):
+            BatchReader(options, StructType([field]))
+
+
+def test_a_stream_goes_on_where_it_was(place: dict[str, str]) -> None:
+    reader = stream(place, subscribe="numbers", startingOffsets="earliest", maxOffsetsPerTrigger=1000)
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMaxRows(1000)
+    at, found, batches = reader.initialOffset(), [], 0
+    while (end := reader.latestOffset(at, limit)) != at:
+        found += rows_of(reader, reader.partitions(at, end))
+        at, batches = end, batches + 1
+        if at == reader.reportLatestOffset():
+            break
+    assert (found, batches) == (numbers(), 3)
+    assert reader.partitions(at, at) == []
+
+
+def test_a_stream_that_starts_at_the_end(place: dict[str, str]) -> None:
+    assert stream(place, subscribe="numbers").initialOffset() == {"numbers": {"0": COUNT}}
+    assert stream(place, subscribe="new-one").initialOffset() == {"new-one": {"0": 0}}, "it may wait for its topic"
+
+
+def test_everything_at_once_whatever_the_options_say(place: dict[str, str]) -> None:
+    reader = stream(place, subscribe="numbers", maxOffsetsPerTrigger=1, minOffsetsPerTrigger=10**6)
+    assert reader.latestOffset({"numbers": {"0": 0}}, ReadAllAvailable()) == {"numbers": {"0": COUNT}}
+
+
+def test_available_now_ends_at_what_was_there(tmp_path: Path) -> None:
+    directory = directory_with(tmp_path, 5)
+    reader = stream({"path": str(directory)}, subscribe="t", maxOffsetsPerTrigger=3)
+    reader.prepareForTriggerAvailableNow()
+    directory_with(tmp_path, 9)
+    at, ends = {"t": {"0": 0}}, []
+    for _ in range(3):
+        at = reader.latestOffset(at, ReadMaxRows(3))
+        ends.append(at["t"]["0"])
+    assert ends == [3, 5, 5]
+    assert reader.reportLatestOffset() == {"t": {"0": 5}}
+
+
+def test_few_records_wait_for_more_or_for_the_delay(tmp_path: Path) -> None:
+    directory, now = directory_with(tmp_path, 5), [0.0]
+    options = {"path": str(directory), "subscribe": "t", "minOffsetsPerTrigger": 8, "maxTriggerDelay": "10s"}
+    reader = StreamReader(parse_source(lower(options), "stream"), source_schema(False), monotonic=lambda: now[0])
+    start, limit = {"t": {"0": 0}}, reader.getDefaultReadLimit()
+    assert limit == ReadMinRows(8)
+    assert reader.latestOffset(start, limit) == start
+    now[0] = 10.0
+    assert reader.latestOffset(start, limit) == {"t": {"0": 5}}, "the delay is over"
+    assert reader.latestOffset({"t": {"0": 2}}, limit) == {"t": {"0": 2}}, "and begins anew"
+    directory_with(tmp_path, 10)
+    assert reader.latestOffset({"t": {"0": 2}}, limit) == {"t": {"0": 10}}
+
+
+def directory_with(tmp_path: Path, count: int, first_id: int = 0) -> Path:
+    """A data directory of one topic ``t`` with one segment."""
+    topic = tmp_path / "topics" / "t"
+    topic.mkdir(parents=True, exist_ok=True)
+    for old in topic.iterdir():
+        old.unlink()
+    frames = some_frames(count - first_id, first_id=first_id)
+    (topic / segment_name(first_id)).write_bytes(b"".join(frames))
+    return tmp_path
+
+
+def test_retention_that_overtakes_a_query_while_it_reads(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    directory = directory_with(tmp_path, 9)
+    failing = stream({"path": str(directory)}, subscribe="t")
+    going_on = stream({"path": str(directory)}, subscribe="t", failOnDataLoss="false")
+    partitions = failing.partitions({"t": {"0": 2}}, {"t": {"0": 9}})
+    directory_with(tmp_path, 12, first_id=6)
+    with pytest.raises(DataLoss, match="topic t: records 2 to 5 are gone: retention removed them while they were read"):
+        rows_of(failing, partitions)
+    assert [offset for _, offset, _, _ in rows_of(going_on, partitions)] == [6, 7, 8]
+    assert "records 2 to 5 are gone" in caplog.text
+
+
+def test_damage_in_the_middle_is_a_loss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    directory = directory_with(tmp_path, 9)
+    segment = directory / "topics" / "t" / segment_name(0)
+    data = bytearray(segment.read_bytes())
+    data[sum(map(len, some_frames(9)[:4])) + 25] ^= 1
+    segment.write_bytes(data)
+    options = {"path": str(directory), "subscribe": "t"}
+    failing, going_on = batch({}, **options), batch({}, failOnDataLoss="false", **options)
+    with pytest.raises(DataLoss, match="records 4 to 4 are gone: the log holds no record of them"):
+        rows_of(failing, failing.partitions())
+    assert [offset for _, offset, _, _ in rows_of(going_on, going_on.partitions())] == [0, 1, 2, 3, 5, 6, 7, 8]
+    assert "records 4 to 4 are gone" in caplog.text
+
+
+def test_a_broker_that_comes_back_in_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pauses: list[float] = []
+    with BrokerProcess(tmp_path / "d") as running:
+        with sync.connect(url_of(running)) as client:
+            client.pub("t", b"x")
+        running._options += ["--listen", f"127.0.0.1:{running.port}"]
+
+        def sleep(seconds: float) -> None:
+            pauses.append(seconds)
+            if len(pauses) == 2:
+                running.start()
+
+        logs = BrokerLogs(BrokerAddress(url_of(running), num_retries=3, retry_interval_ms=100), sleep)
+        assert logs.bounds("t") == (0, 1)
+        running.restart()
+        assert logs.bounds("t") == (0, 1), "a connection that was lost is made again"
+        logs.close()
+        running.kill()
+        assert logs.bounds("t") == (0, 1)
+        assert pauses == [0.1, 0.2]
+        logs.close()
+        running.kill()
+        logs = BrokerLogs(BrokerAddress(url_of(running), num_retries=1, retry_interval_ms=0), lambda _: None)
+        with pytest.raises(ConnectFailed):
+            logs.bounds("t")
+    assert "the broker does not answer" in caplog.text
+
+
+def test_news_ends_the_wait(broker: BrokerProcess) -> None:
+    """The question waits up to a second on the broker, not in a sleep; a record that comes meanwhile is answered with."""
+    reader = stream({"url": url_of(broker)}, subscribe="fresh")
+    asked: list[str] = []
+    logs = reader._open()
+    ask = logs.wait
+
+    def wait(topic: str, next_id: int, seconds: float) -> None:
+        asked.append(topic)
+        with sync.connect(url_of(broker)) as client:
+            client.pub("fresh", b"x")
+        ask(topic, next_id, seconds)
+
+    logs.wait = wait  # type: ignore[method-assign]
+    assert reader.latestOffset({"fresh": {"0": 0}}, ReadAllAvailable()) == {"fresh": {"0": 1}}
+    assert asked == ["fresh"]
