@@ -411,6 +411,8 @@ class Broker:
         """The JSON object of STATS, without its topics.
 
         ``tasks`` are those of the event loop, a few of the broker's own. So a task that nobody ends is seen from outside.
+        ``time_ms`` is the wall clock in unix milliseconds: delays, ages and ``@<unix-ms>`` are held against it. ``limits`` are
+        the options of the same names.
         """
         metrics = self.metrics
         try:
@@ -435,6 +437,15 @@ class Broker:
             "rss_bytes": self._rss_bytes(),
             "tasks": self._tasks(),
             "disk_free_bytes": free,
+            "disk_low": self._space.low,
+            "time_ms": self._clock.wall_ns() // 1_000_000,
+            "limits": {
+                "max_payload": self.options.max_payload_bytes,
+                "max_connections": self.options.max_connections,
+                "max_topics": self.options.max_topics,
+                "max_consumers": self.options.max_consumers,
+                "min_free_bytes": self.options.min_free_bytes,
+            },
         }
 
     # -- ending

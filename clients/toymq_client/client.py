@@ -99,6 +99,12 @@ class Client:
         hello = self._main.conversation.server if self._main is not None else None
         return hello.server if hello is not None else None
 
+    @property
+    def max_payload(self) -> int | None:
+        """Bytes, headers included, that the broker takes in one message; it said so when it greeted us last."""
+        hello = self._main.conversation.server if self._main is not None else None
+        return hello.max_payload if hello is not None else None
+
     # -- publishing
 
     async def pub(
@@ -254,6 +260,18 @@ class Client:
         for link in self._links:
             link.conversation.settle(topic, consumer, ids)
         return sum([await self._ask(requests.ack(topic, consumer, line, sync=sync)) for line in lines_of(ids)])
+
+    async def nack(self, topic: str, consumer: str, ids: Sequence[IdRange], *, delay: float | None = None) -> int:
+        """Give back by number, whichever session they were delivered to; how many were inflight.
+
+        Args:
+            delay: seconds until they are delivered again; 0 means now, None takes the topic's backoff.
+
+        Raises: NoSuchTopic, NoSuchConsumer, BadArgument, ConnectionLost (the outcome is unknown), RequestTimeout.
+        """
+        for link in self._links:
+            link.conversation.settle(topic, consumer, ids)
+        return sum([await self._ask(requests.nack(topic, consumer, line, delay)) for line in lines_of(ids)])
 
     # -- looking
 

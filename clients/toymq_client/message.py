@@ -7,6 +7,7 @@ from typing import NamedTuple
 from toymq_py.errors import BadArgument, PayloadTooLarge, ToymqError
 from toymq_py.model import DURATION_MS_MAX, IdRange
 from toymq_py.protocol import MessagePush, publish_key, publish_options, publish_sequence
+from toymq_py.protocol.frames import parse_ids
 
 RANGES_PER_LINE = 80
 """Of ids with 20 digits in a line of 4096 bytes, beside the names."""
@@ -114,6 +115,11 @@ def to_ranges(ids: Iterable[int]) -> list[IdRange]:
         else:
             ranges.append((msg_id, msg_id))
     return ranges
+
+
+def parse_ranges(text: str) -> tuple[IdRange, ...]:
+    """``7``, ``3-9`` or ``3-9,12,20-31``: ascending. Raises: BadArgument."""
+    return parse_ids(text)
 
 
 def lines_of(ranges: Sequence[IdRange]) -> Iterator[tuple[IdRange, ...]]:

@@ -239,6 +239,12 @@ class Client:
         hello = self._conversation.server
         return hello.server if hello is not None else None
 
+    @property
+    def max_payload(self) -> int | None:
+        """Bytes, headers included, that the broker takes in one message; it said so when it greeted us last."""
+        hello = self._conversation.server
+        return hello.max_payload if hello is not None else None
+
     # -- publishing
 
     def pub(
@@ -313,8 +319,7 @@ class Client:
 
     @property
     def _body_bytes_max(self) -> int:
-        hello = self._conversation.server
-        return hello.max_payload if hello is not None else PAYLOAD_BYTES_LIMIT
+        return self.max_payload or PAYLOAD_BYTES_LIMIT
 
     # -- consuming
 
@@ -379,6 +384,17 @@ class Client:
         """
         self._conversation.settle(topic, consumer, ids)
         return sum([self._ask(requests.ack(topic, consumer, line, sync=sync)) for line in lines_of(ids)])
+
+    def nack(self, topic: str, consumer: str, ids: Sequence[IdRange], *, delay: float | None = None) -> int:
+        """Give back by number, whichever session they were delivered to; how many were inflight.
+
+        Args:
+            delay: seconds until they are delivered again; 0 means now, None takes the topic's backoff.
+
+        Raises: NoSuchTopic, NoSuchConsumer, BadArgument, ConnectionLost (the outcome is unknown), RequestTimeout.
+        """
+        self._conversation.settle(topic, consumer, ids)
+        return sum([self._ask(requests.nack(topic, consumer, line, delay)) for line in lines_of(ids)])
 
     def _ack_soon(self, feed: Feed, topic: str, msg_id: int) -> None:
         """What ``Message.ack`` does."""

@@ -1,38 +1,35 @@
-"""The ``toymqctl`` group; how a connection is made and how an error becomes one line and an exit code."""
+"""The ``toymqctl`` group, and how an error becomes one line and an exit code (0 ok, 1 failed, 2 usage)."""
 
 import sys
-from collections.abc import Callable
 
 import click
+from click.core import ParameterSource
 
-import toymq_client
-from toymq_client import sync
 from toymq_client.url import DEFAULT_URL, parse_url
-from toymq_py.errors import ConfigError, ProtocolViolation, RequestError, ToymqError
+from toymq_py.errors import ConfigError, ToymqError
+from toymqctl.ack import ack
+from toymqctl.broker import Broker, find_broker, say_warnings
+from toymqctl.completion import completion
+from toymqctl.config import config
+from toymqctl.consumers import consumers
+from toymqctl.create import create
+from toymqctl.delete import delete
+from toymqctl.describe import describe
+from toymqctl.doctor import doctor
+from toymqctl.explanations import explain
+from toymqctl.forget import forget
+from toymqctl.nack import nack
 from toymqctl.ping import ping
 from toymqctl.pub import pub
+from toymqctl.seek import seek
+from toymqctl.stats import stats
 from toymqctl.sub import sub
+from toymqctl.tail import tail
 from toymqctl.topics import topics
-
-
-def explain(url: str, error: Exception) -> str:
-    """One line that says what is wrong and, where we know, what to do."""
-    if isinstance(error, toymq_client.ConnectFailed) and isinstance(error.__cause__, ConnectionRefusedError):
-        return f"no broker at {parse_url(url)}: start one with `make run` or `toymq serve`, or name another with --url"
-    if isinstance(error, ProtocolViolation):
-        return f"{error}; is {parse_url(url)} the broker's TCP port?"
-    if isinstance(error, toymq_client.SubscriptionEnded):
-        reasons = {
-            "TAKEN_OVER": "another session subscribed as the same consumer; choose another --consumer to have both",
-            "DELETED": "the topic or the consumer was deleted",
-        }
-        return f"{error} ({reasons.get(error.code, 'see the broker')})"
-    return f"{error.code}: {error}" if isinstance(error, RequestError) else str(error)
 
 
 class _OneLineErrors(click.Group):
     def invoke(self, ctx: click.Context) -> object:
-        url = ctx.params.get("url", DEFAULT_URL)
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -43,32 +40,46 @@ class _OneLineErrors(click.Group):
         except ConfigError as error:
             raise click.UsageError(str(error)) from None
         except (ToymqError, OSError) as error:
-            click.echo(f"toymqctl: {explain(url, error)}", err=True)
+            line = explain(ctx.obj.address, error) if isinstance(ctx.obj, Broker) else str(error)
+            click.echo(f"toymqctl: {line}", err=True)
             raise SystemExit(1) from None
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order of use, not of the alphabet."""
+        return list(self.commands)
 
 
 @click.group(cls=_OneLineErrors, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="toymq_py", prog_name="toymqctl")
 @click.option("--url", envvar="TOYMQ_URL", default=DEFAULT_URL, show_default=True, help="The broker; also TOYMQ_URL.")
+@click.option(
+    "--token-file",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Has the token that the broker asks for; also TOYMQ_TOKEN, the token itself.",
+)
+@click.option("--token", envvar="TOYMQ_TOKEN", hidden=True, expose_value=True)
 @click.pass_context
-def main(ctx: click.Context, url: str) -> None:
+def main(ctx: click.Context, url: str, token_file: str | None, token: str | None) -> None:
     """Talk to a toymq broker.
 
     \b
         toymqctl pub orders hello              publish one message
         seq 1000 | toymqctl pub orders         publish every line of stdin
         toymqctl sub orders                    print and ack what comes
+        toymqctl tail orders -f                look, without a consumer
         toymqctl topics                        what there is
+        toymqctl doctor                        is everything all right?
     """
-    parse_url(url)
+    if ctx.get_parameter_source("token") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("a token on the command line shows in the process list: use TOYMQ_TOKEN or --token-file")
+    if ctx.get_parameter_source("url") is ParameterSource.COMMANDLINE and parse_url(url).token is not None:
+        raise click.UsageError("a token in --url shows in the process list: use TOYMQ_TOKEN, --token-file or TOYMQ_URL")
+    ctx.obj = find_broker(url, token, token_file)
+    say_warnings()
 
-    def connect() -> sync.Client:
-        return sync.connect(url)
 
-    ctx.obj = connect
-
-
-Connect = Callable[[], sync.Client]
-
-for command in (pub, sub, topics, ping):
+for command in (
+    pub, sub, tail, topics, describe, consumers, create, config, delete, seek, forget, ack, nack, stats, ping, doctor,
+    completion,
+):  # fmt: skip
     main.add_command(command)

@@ -1,17 +1,22 @@
 """``toymqctl ping``."""
 
-from collections.abc import Callable
-
 import click
 
-from toymq_client import sync
+from toymqctl.broker import Broker
+from toymqctl.tables import as_json as json_option
+from toymqctl.tables import print_json
 
 
 @click.command()
 @click.option("--count", type=click.IntRange(1), default=1, show_default=True)
+@json_option
 @click.pass_obj
-def ping(connect: Callable[[], sync.Client], count: int) -> None:
+def ping(broker: Broker, count: int, as_json: bool) -> None:
     """Ask whether the broker answers, and how fast. Exit code 1 when it does not."""
-    with connect() as client:
+    with broker.connect() as client:
         for _ in range(count):
-            click.echo(f"PONG in {client.ping() * 1000:.2f} ms")
+            round_trip_s = client.ping()
+            if as_json:
+                print_json([{"round_trip_s": round_trip_s}])
+            else:
+                click.echo(f"PONG in {round_trip_s * 1000:.2f} ms")

@@ -1,63 +1,32 @@
 """``toymqctl sub``."""
 
-import base64
-import json
-import re
 import sys
-from collections.abc import Callable
+from contextlib import suppress
 
 import click
 
 from toymq_client import RequestTimeout, sync
-
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)?\Z", re.ASCII)
-_UNITS_S = {"ms": 0.001, None: 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
-
-
-class Seconds(click.ParamType[float]):
-    """``500ms``, ``5s``, ``2m`` or plain seconds."""
-
-    name = "duration"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        match = _DURATION.match(str(value))
-        if match is None:
-            self.fail(f"{value!r} is no duration: write 500ms, 5s or 2m", param, ctx)
-        return float(match[1]) * _UNITS_S[match[2]]
-
-
-def format_message(message: sync.Message, form: str) -> bytes:
-    """One line, with its newline."""
-    if form == "raw":
-        return message.payload + b"\n"
-    if form == "json":
-        row: dict[str, object] = {"topic": message.topic, "id": message.id, "attempt": message.attempt, "ts_ns": message.ts_ns}
-        if message.key:
-            row["key"] = message.key.decode("ascii", "replace")
-        if message.headers:
-            row["headers"] = message.headers
-        try:
-            row["payload"] = message.payload.decode()
-        except UnicodeDecodeError:
-            row["payload_b64"] = base64.b64encode(message.payload).decode()
-        return json.dumps(row).encode() + b"\n"
-    key = f" key={message.key.decode('ascii', 'replace')}" if message.key else ""
-    again = f" attempt={message.attempt}" if message.attempt > 1 else ""
-    return f"{message.id}{key}{again}\t".encode() + message.payload.replace(b"\n", b"\\n") + b"\n"
+from toymq_py.errors import NoSuchTopic
+from toymq_py.model import is_pattern
+from toymqctl.broker import Broker
+from toymqctl.lines import Row, format_option, json_flag
+from toymqctl.quantities import TOPIC, Seconds
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", type=TOPIC)
 @click.option("--consumer", default="toymqctl", show_default=True, help="Durable name: its place is kept.")
 @click.option("--no-ack", is_flag=True, help="Only look: everything comes again after this session.")
 @click.option("--max", "max_count", type=click.IntRange(1), help="End after so many messages.")
 @click.option("--timeout", "timeout_s", type=Seconds(), help="End when nothing came for so long.")
 @click.option("--start", help="Where a new consumer begins: earliest (default), latest, an id, @unix-ms.")
 @click.option("--window", type=click.IntRange(1), default=1024, show_default=True, help="Messages in flight.")
-@click.option("--format", "form", type=click.Choice(["text", "json", "raw"]), default="text", show_default=True)
+@click.option("--visibility", "visibility_s", type=Seconds(), help="How long one may stay unacked; the topic's unless given.")
+@format_option
+@json_flag
 @click.pass_obj
 def sub(
-    connect: Callable[[], sync.Client],
+    broker: Broker,
     topic: str,
     consumer: str,
     no_ack: bool,
@@ -65,6 +34,7 @@ def sub(
     timeout_s: float | None,
     start: str | None,
     window: int,
+    visibility_s: float | None,
     form: str,
 ) -> None:
     """Print the messages of TOPIC, one a line, and ack each after it was printed. Ends with Ctrl-C.
@@ -72,19 +42,32 @@ def sub(
     \b
         toymqctl sub orders --consumer billing
         toymqctl sub orders --format json --timeout 1s
+
+    To look without a consumer there is `toymqctl tail`.
     """
     out = sys.stdout.buffer
     count = 0
-    with connect() as client:
+    with broker.connect() as client:
         window = min(window, max_count) if max_count is not None else window
-        subscription = client.sub(topic, consumer, window=window, start=start)
+        _say_when_new(client, topic)
+        subscription = client.sub(topic, consumer, window=window, visibility=visibility_s, start=start)
         while max_count is None or count < max_count:
             try:
                 message = subscription.next(timeout_s)
             except RequestTimeout:
                 return
-            out.write(format_message(message, form))
+            out.write(Row.delivered(message).format(form))
             out.flush()
             count += 1
             if not no_ack:
                 message.ack()
+
+
+def _say_when_new(client: sync.Client, topic: str) -> None:
+    """A name that is spelled wrong is a new topic; whoever waits for its messages should know."""
+    if is_pattern(topic):
+        return
+    with suppress(NoSuchTopic):
+        client.offsets(topic)
+        return
+    click.echo(f"toymqctl: {topic} is new: nobody has published to it yet", err=True)

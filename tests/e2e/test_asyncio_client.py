@@ -272,8 +272,13 @@ async def test_looking_and_arranging(mq: Client) -> None:
     assert await mq.ping() > 0
     assert mq.server is not None
     assert mq.server.startswith("toymq")
+    assert mq.max_payload == 2 * 1024 * 1024
     async with mq.sub("made", "c") as messages:
         first = await messages.next(5)
+        assert await mq.nack("made", "c", [(0, 0), (9, 9)], delay=0) == 1, "9 is not inflight"
+        while (again := await messages.next(5)).id != 0:
+            pass
+        assert again.attempt == 2
         assert await mq.ack("made", "c", [(0, 4)], sync=True) == 5
         assert not await first.extend()
     assert await mq.delete("made") == 5

@@ -78,7 +78,7 @@ def test_topics_as_table_and_json(broker: BrokerProcess) -> None:
     header, row = ok(ctl(broker, "topics", "listed.*")).splitlines()
     assert header.split() == ["topic", "messages", "bytes", "consumers", "ready", "inflight", "state"]
     (found,) = map(json.loads, ok(ctl(broker, "topics", "listed.a", "--json")).splitlines())
-    assert row.split() == ["listed.a", "2", str(found["bytes"]), "1", "1", "0", "ok"]
+    assert row.split() == ["listed.a", "2", f"{found['bytes']}B", "1", "1", "0", "ok"]
     assert (found["topic"], found["messages"], found["next_id"]) == ("listed.a", 2, 2)
     assert ok(ctl(broker, "topics", "nothing.*")) == "no topics\n"
 

@@ -641,6 +641,9 @@ def test_describe_is_exact() -> None:
     }  # fmt: skip
     stats = rig.broker.stats()
     assert (stats["publish_total"], stats["deliver_total"], stats["ack_total"], stats["nack_total"]) == (6, 4, 2, 1)
+    assert stats["time_ms"] == rig.clock.wall_ns() // 1_000_000
+    assert stats["limits"]["max_topics"] == rig.broker.options.max_topics
+    assert stats["disk_low"] is False
     assert [described["topic"] for described in rig.broker.describe(None)] == ["t"]
 
 

@@ -1,0 +1,22 @@
+"""``toymqctl ack``."""
+
+import click
+
+from toymq_py.model import IdRange
+from toymqctl.broker import Broker
+from toymqctl.quantities import CONSUMER, TOPIC, Ids
+
+
+@click.command()
+@click.argument("topic", type=TOPIC)
+@click.argument("consumer", type=CONSUMER)
+@click.argument("ids", type=Ids())
+@click.option("--sync", is_flag=True, help="Wait until it is on the disk.")
+@click.pass_obj
+def ack(broker: Broker, topic: str, consumer: str, ids: tuple[IdRange, ...], sync: bool) -> None:
+    """Ack IDS of TOPIC that were delivered to CONSUMER, by whatever session: 7, 3-9 or 3-9,12.
+
+    Says how many of them were delivered and are now acked; acking once more is harmless.
+    """
+    with broker.connect() as client:
+        click.echo(f"acked {client.ack(topic, consumer, ids, sync=sync)}")

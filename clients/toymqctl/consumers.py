@@ -1,0 +1,48 @@
+"""``toymqctl consumers``; the table of them is also part of ``describe``."""
+
+from typing import Any
+
+import click
+
+from toymq_py.model import is_pattern
+from toymqctl.broker import Broker
+from toymqctl.quantities import TOPIC
+from toymqctl.tables import as_json as json_option
+from toymqctl.tables import duration, print_json, table
+
+_COLUMNS = ("topic", "consumer", "last acked", "backlog", "ready", "inflight", "scheduled", "oldest", "sessions", "mode")
+
+
+def _row(topic: str, consumer: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        topic,
+        consumer["consumer"],
+        str(consumer["last_acked"]) if consumer["has_acked"] else "-",
+        *(str(consumer[name]) for name in ("backlog", "ready", "inflight", "scheduled")),
+        duration(consumer["oldest_unacked_age_s"]) if consumer["backlog"] else "-",
+        str(consumer["sessions"]),
+        consumer["mode"] + (" (paused)" if consumer["paused"] else ""),
+    )
+
+
+def consumer_table(topics: list[dict[str, Any]]) -> str:
+    """Of topics as DESCRIBE tells them; one line without any consumer."""
+    rows = [_row(topic["topic"], consumer) for topic in topics for consumer in topic["consumers"]]
+    return table([_COLUMNS, *rows], text=(0, 1, 9)) if rows else "no consumers"
+
+
+@click.command()
+@click.argument("topic", metavar="[TOPIC|PATTERN]", required=False, type=TOPIC)
+@json_option
+@click.pass_obj
+def consumers(broker: Broker, topic: str | None, as_json: bool) -> None:
+    """List consumers: how far each has come, what waits, who is attached.
+
+    `backlog` is what is not acked yet, `oldest` the age of the oldest of it.
+    """
+    with broker.connect() as client:
+        found = client.topics(topic) if topic is None or is_pattern(topic) else [client.describe(topic)]
+    if as_json:
+        print_json({"topic": each["topic"], **consumer} for each in found for consumer in each["consumers"])
+    else:
+        click.echo(consumer_table(found))

@@ -1,0 +1,24 @@
+"""``toymqctl create``."""
+
+import click
+
+from toymqctl.broker import Broker
+from toymqctl.settings import parse_settings
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("settings", nargs=-1, metavar="[NAME=VALUE]...")
+@click.pass_obj
+def create(broker: Broker, topic: str, settings: tuple[str, ...]) -> None:
+    """Create TOPIC with settings, or confirm that it is there with these.
+
+    \b
+        toymqctl create orders visibility=2m retain_acked_for=7d
+
+    Publishing and subscribing create a topic, too; this one says so, and can be repeated. Exit code 1 when the topic has
+    other settings.
+    """
+    with broker.connect() as client:
+        client.create(topic, parse_settings(settings))
+    click.echo(f"{topic} is there")

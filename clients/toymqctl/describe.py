@@ -1,0 +1,42 @@
+"""``toymqctl describe``."""
+
+from typing import Any
+
+import click
+
+from toymqctl.broker import Broker
+from toymqctl.consumers import consumer_table
+from toymqctl.quantities import TOPIC
+from toymqctl.settings import format_settings
+from toymqctl.tables import as_json as json_option
+from toymqctl.tables import facts, print_json, size
+
+
+def _facts(topic: dict[str, Any]) -> list[tuple[str, str]]:
+    first_id, next_id = topic["first_id"], topic["next_id"]
+    ids = f"{first_id} to {next_id - 1}" if next_id > first_id else f"none, the next is {next_id}"
+    rows = [
+        ("topic", topic["topic"]),
+        ("state", topic["state"]),
+        ("messages", str(topic["messages"])),
+        ("ids", ids),
+        ("stored", f"{size(topic['bytes'])} in {topic['segments']} segments"),
+        ("settings", " ".join(format_settings(topic["settings"])) or "the broker's defaults"),
+    ]
+    return rows + [(name, f"{topic[name]} messages") for name in ("lost",) if topic[name]]
+
+
+@click.command()
+@click.argument("topic", type=TOPIC)
+@json_option
+@click.pass_obj
+def describe(broker: Broker, topic: str, as_json: bool) -> None:
+    """Show one TOPIC: state, ids, settings and consumers. Unlike `sub`, it creates none."""
+    with broker.connect() as client:
+        found = client.describe(topic)
+    if as_json:
+        print_json([found])
+    else:
+        click.echo(facts(_facts(found)))
+        click.echo()
+        click.echo(consumer_table([found]))

@@ -1,0 +1,198 @@
+"""``toymqctl doctor``: what is wrong with a broker, and what to do about it."""
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any, Literal
+
+import click
+
+from toymq_py.errors import ToymqError
+from toymqctl.broker import Broker
+from toymqctl.explanations import explain
+from toymqctl.tables import as_json as json_option
+from toymqctl.tables import duration, print_json, size
+
+PINGS = 5
+SLOW_PING_S = 0.25
+"""A round trip over any continent; a broker that needs longer is busy or starved."""
+SLOW_FSYNC_S = 0.05
+"""A disk that turns needs 10 to 20 ms; beyond this it is shared with something greedy, or failing."""
+SKEW_S = 1.0
+"""Beyond what NTP leaves; `@<unix-ms>`, delays and ages are off by as much."""
+FULL_SHARE = 0.9
+"""Of a limit: time to raise it before somebody is refused."""
+SPARE_FACTOR = 4
+"""Free space below so many times --min-free-bytes is worth a word; publishing resumes at twice."""
+STALE_S = 24 * 3600.0
+"""Nobody attached and unacked for so long: a consumer that was left behind keeps its messages on the disk."""
+
+State = Literal["ok", "warn", "FAIL"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """``advice`` is "" when there is nothing to do."""
+
+    check: str
+    state: State
+    found: str
+    advice: str = ""
+
+
+def examine(
+    stats: dict[str, Any], server: str, own_version: str, max_payload: int, round_trip_s: float, skew_s: float
+) -> Iterator[Finding]:
+    """What a broker's STATS and greeting tell.
+
+    Args:
+        server: name and version of its greeting.
+        max_payload: bytes, from its greeting.
+        skew_s: by how much its clock is ahead of ours.
+    """
+    yield _speed(round_trip_s)
+    yield _versions(server, own_version)
+    yield _durability(stats)
+    yield from _disk(stats)
+    yield from _limits(stats, max_payload)
+    yield _clock(skew_s)
+    yield from _topics(stats["topics"])
+    yield from _consumers(stats["topics"])
+
+
+def _speed(round_trip_s: float) -> Finding:
+    found = f"answers in {round_trip_s * 1000:.2f} ms"
+    if round_trip_s > SLOW_PING_S:
+        return Finding("round trip", "warn", found, "look at the load of the broker's machine, and at the network between")
+    return Finding("round trip", "ok", found)
+
+
+def _versions(server: str, own: str) -> Finding:
+    theirs = server.partition("/")[2]
+    found = f"broker {theirs or server}, toymqctl {own}"
+    if theirs != own:
+        return Finding("version", "warn", found, "install the same version on both sides: each may lack what the other has")
+    return Finding("version", "ok", found)
+
+
+def _durability(stats: dict[str, Any]) -> Finding:
+    if stats["fsync"] == "always":
+        return Finding("durability", "ok", "OK means on the disk")
+    found = f"--fsync {stats['fsync']}: OK does not mean that a message survives a power cut"
+    return Finding("durability", "warn", found, "start the broker with --fsync always, unless that is what you want")
+
+
+def _disk(stats: dict[str, Any]) -> Iterator[Finding]:
+    free, reserve = stats["disk_free_bytes"], stats["limits"]["min_free_bytes"]
+    found = f"{size(free)} free, publishing stops below {size(reserve)}"
+    if stats["disk_low"] or free < reserve:
+        yield Finding("disk", "FAIL", f"{found}: publishing is refused", "make room on the broker's disk; it resumes by itself")
+    elif free < SPARE_FACTOR * reserve:
+        yield Finding("disk", "warn", found, "make room, or delete topics and forget consumers that nobody uses")
+    else:
+        yield Finding("disk", "ok", found)
+    slow = stats["fsync_p99_s"] > SLOW_FSYNC_S
+    found = f"p99 {stats['fsync_p99_s'] * 1000:.2f} ms of {stats['fsync_total']}"
+    advice = "give the broker a disk of its own, or a faster one; see what else writes to it" if slow else ""
+    yield Finding("fsync", "warn" if slow else "ok", found, advice)
+
+
+def _limits(stats: dict[str, Any], max_payload: int) -> Iterator[Finding]:
+    topics = stats["topics"]
+    most = max((len(topic["consumers"]) for topic in topics), default=0)
+    near = []
+    counts = []
+    for name, count, option in (
+        ("connections", stats["connections"], "max_connections"),
+        ("topics", len(topics), "max_topics"),
+        ("consumers of a topic", most, "max_consumers"),
+    ):
+        limit = stats["limits"][option]
+        counts.append(f"{count} of {limit} {name}")
+        if count >= FULL_SHARE * limit:
+            near.append("--" + option.replace("_", "-"))
+    found = f"{', '.join(counts)}, payloads up to {size(max_payload)}"
+    if near:
+        larger = f"start the broker with a larger {' and '.join(near)}, or find out who takes so many"
+        yield Finding("limits", "warn", found, larger)
+    else:
+        yield Finding("limits", "ok", found)
+
+
+def _clock(skew_s: float) -> Finding:
+    if abs(skew_s) <= SKEW_S:
+        return Finding("clock", "ok", "as ours")
+    where = "ahead of" if skew_s > 0 else "behind"
+    found = f"{duration(abs(skew_s))} {where} ours"
+    return Finding("clock", "warn", found, "set both clocks by NTP; the times of messages are off by as much")
+
+
+def _topics(topics: list[dict[str, Any]]) -> Iterator[Finding]:
+    fine = True
+    for topic in topics:
+        name = f"topic {topic['topic']}"
+        if topic["state"] == "failed":
+            fine = False
+            yield Finding(
+                name, "FAIL", "its log failed a write or an fsync: publishing is refused, reading goes on",
+                "look at the broker's log and disk, then restart the broker",
+            )  # fmt: skip
+        elif topic["state"] != "ok" or topic["lost"]:
+            fine = False
+            yield Finding(
+                name, "FAIL", f"{topic['state']}: {topic['lost']} messages are lost to damage, the others are served",
+                "`toymq verify DATA_DIR` names files and ids; look at the disk, publish again what you have elsewhere",
+            )  # fmt: skip
+    if fine:
+        yield Finding("topics", "ok", f"{len(topics)}, none degraded")
+
+
+def _consumers(topics: list[dict[str, Any]]) -> Iterator[Finding]:
+    for topic in topics:
+        for consumer in topic["consumers"]:
+            age_s = consumer["oldest_unacked_age_s"]
+            if consumer["backlog"] and not consumer["sessions"] and age_s > STALE_S:
+                yield Finding(
+                    f"consumer {consumer['consumer']} of {topic['topic']}", "warn",
+                    f"{consumer['backlog']} unacked, the oldest for {duration(age_s)}, and nobody is attached",
+                    f"start it, or `toymqctl forget {topic['topic']} {consumer['consumer']}`: its messages stay on the disk",
+                )  # fmt: skip
+
+
+def _look(broker: Broker) -> Iterator[Finding]:
+    try:
+        with broker.connect() as client:
+            yield Finding("reachable", "ok", str(broker.address))
+            round_trip_s = statistics.median(client.ping() for _ in range(PINGS))
+            asked = datetime.now(UTC).timestamp()
+            stats = client.stats()
+            ours = (asked + datetime.now(UTC).timestamp()) / 2
+            yield from examine(
+                stats, client.server or "", version("toymq_py"), client.max_payload or 0, round_trip_s,
+                stats["time_ms"] / 1000 - ours,
+            )  # fmt: skip
+    except (ToymqError, OSError) as error:
+        yield Finding("reachable", "FAIL", *explain(broker.address, error).split("; ", 1))
+
+
+@click.command()
+@json_option
+@click.pass_obj
+def doctor(broker: Broker, as_json: bool) -> None:
+    """Look for trouble, and say what to do: reachability, versions, disk, limits, clock, degraded topics.
+
+    Exit code 1 when something FAILs; a warning alone is 0.
+    """
+    failed = False
+    for finding in _look(broker):
+        failed |= finding.state == "FAIL"
+        if as_json:
+            print_json([asdict(finding)])
+            continue
+        click.echo(f"{finding.state:4}  {finding.check}: {finding.found}")
+        if finding.advice:
+            click.echo(f"      do: {finding.advice}")
+    if failed:
+        raise SystemExit(1)

@@ -1,0 +1,75 @@
+"""What went wrong in one line, and what to do about it."""
+
+import socket
+from contextlib import suppress
+
+import toymq_client
+from toymq_client.url import DEFAULT_PORT, Address
+from toymq_py.errors import ProtocolViolation, RequestError
+
+PROBE_S = 2.0
+"""How long an error may take to find out more about itself."""
+
+ADVICE = {
+    "AUTH_FAILED": "the token is not in the broker's auth file; set another with TOYMQ_TOKEN or --token-file",
+    "AUTH_REQUIRED": "set a token with TOYMQ_TOKEN or --token-file",
+    "DISK_FULL": "make room on the broker's disk; publishing resumes by itself",
+    "DISK_LOW": "make room on the broker's disk; publishing resumes by itself",
+    "EXISTS": "`toymqctl config TOPIC` shows its settings and changes them",
+    "FORBIDDEN": "use a token that may",
+    "NO_SUCH_CONSUMER": "`toymqctl consumers TOPIC` lists those that are there",
+    "NO_SUCH_TOPIC": "`toymqctl topics` lists those that are there",
+    "PAYLOAD_TOO_LARGE": "publish it in parts, or start the broker with a larger --max-payload",
+    "SHUTTING_DOWN": "the broker is being stopped; try again when it is back",
+    "STORAGE_FAILED": "look at the broker's log and disk, then restart it; reading goes on meanwhile",
+    "TOO_MANY_CONNECTIONS": "close some, or start the broker with a larger --max-connections",
+    "TOO_MANY_CONSUMERS": "`toymqctl forget` those that nobody uses, or start the broker with a larger --max-consumers",
+    "TOO_MANY_TOPICS": "`toymqctl delete` those that nobody uses, or start the broker with a larger --max-topics",
+    "UNKNOWN_COMMAND": "this broker is of another version; `toymqctl doctor` tells which",
+}
+"""By code of protocol.md; a code that is not here says what to do in its own text."""
+
+_ENDED = {
+    "TAKEN_OVER": "another session subscribed as the same consumer; choose another --consumer to have both",
+    "DELETED": "the topic or the consumer was deleted",
+}
+
+
+def explain(address: Address, error: Exception) -> str:
+    """One line that says what is wrong and, where we know, what to do."""
+    if isinstance(error, toymq_client.ConnectFailed):
+        return _unreachable(address, error)
+    if isinstance(error, ProtocolViolation):
+        if _speaks_http(address):
+            return _http(address)
+        return f"{error}; is {address} the broker's TCP port?"
+    if isinstance(error, toymq_client.SubscriptionEnded):
+        return f"{error} ({_ENDED.get(error.code, 'see the broker')})"
+    if isinstance(error, RequestError):
+        advice = ADVICE.get(error.code)
+        return f"{error.code}: {error}" + (f"; {advice}" if advice else "")
+    return str(error)
+
+
+def _unreachable(address: Address, error: toymq_client.ConnectFailed) -> str:
+    cause = error.__cause__
+    if isinstance(cause, ConnectionRefusedError):
+        return f"no broker at {address}: start one with `make run` or `toymq serve`, or name another with --url"
+    if isinstance(cause, socket.gaierror):
+        return f"{error}; check the host in --url"
+    if not address.tls and _speaks_http(address):
+        return _http(address)
+    if address.tls:
+        return f"{error}; does the broker speak TLS there? toymq:// is without"
+    return f"{error}; is the host right, and is {address.port} the broker's TCP port?"
+
+
+def _http(address: Address) -> str:
+    return f"{address} speaks HTTP: name the broker's TCP port, {DEFAULT_PORT} unless `toymq serve --listen` says another"
+
+
+def _speaks_http(address: Address) -> bool:
+    with suppress(OSError), socket.create_connection((address.host, address.port), PROBE_S) as connection:
+        connection.sendall(b"HEAD / HTTP/1.0\r\n\r\n")
+        return connection.recv(5) == b"HTTP/"
+    return False

@@ -1,0 +1,17 @@
+"""``toymqctl forget``."""
+
+import click
+
+from toymqctl.broker import Broker
+from toymqctl.quantities import CONSUMER, TOPIC
+
+
+@click.command()
+@click.argument("topic", type=TOPIC)
+@click.argument("consumer", type=CONSUMER)
+@click.pass_obj
+def forget(broker: Broker, topic: str, consumer: str) -> None:
+    """Delete what is known of CONSUMER: it holds no messages back any more, and begins anew if it comes again."""
+    with broker.connect() as client:
+        client.forget(topic, consumer)
+    click.echo(f"forgot {consumer} of {topic}")

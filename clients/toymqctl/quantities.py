@@ -1,0 +1,80 @@
+"""Words of the command line: durations, ids, names of what is there."""
+
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+
+import click
+from click.shell_completion import CompletionItem
+
+from toymq_client import sync
+from toymq_client.message import parse_ranges
+from toymq_py.errors import BadArgument, ToymqError
+from toymq_py.model import IdRange
+from toymqctl.broker import find_broker
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)?\Z", re.ASCII)
+_UNITS_S = {"ms": 0.001, None: 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+COMPLETION_S = 0.5
+"""How long a Tab may wait for the broker."""
+
+
+class Seconds(click.ParamType[float]):
+    """``500ms``, ``5s``, ``2m`` or plain seconds."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        match = _DURATION.match(str(value))
+        if match is None:
+            self.fail(f"{value!r} is no duration: write 500ms, 5s or 2m", param, ctx)
+        return float(match[1]) * _UNITS_S[match[2]]
+
+
+class Ids(click.ParamType[tuple[IdRange, ...]]):
+    """``7``, ``3-9`` or ``3-9,12,20-31``."""
+
+    name = "ids"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[IdRange, ...]:
+        try:
+            return parse_ranges(str(value))
+        except BadArgument as error:
+            self.fail(str(error), param, ctx)
+
+
+class _Name(click.ParamType[str]):
+    """Completed with what the broker has; without a broker there is nothing to complete."""
+
+    name = "name"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        root = ctx.find_root().params
+        with suppress(ToymqError, OSError):
+            broker = find_broker(root["url"], root.get("token"), root.get("token_file"))
+            with broker.connect(connect_timeout_s=COMPLETION_S, timeout_s=COMPLETION_S) as client:
+                return [CompletionItem(name) for name in self.names(client, ctx) if name.startswith(incomplete)]
+        return []
+
+    def names(self, client: sync.Client, ctx: click.Context) -> Iterable[str]:
+        raise NotImplementedError
+
+
+class TopicName(_Name):
+    name = "topic"
+
+    def names(self, client: sync.Client, ctx: click.Context) -> Iterable[str]:
+        return [topic["topic"] for topic in client.topics()]
+
+
+class ConsumerName(_Name):
+    """Of the topic that stands before it."""
+
+    name = "consumer"
+
+    def names(self, client: sync.Client, ctx: click.Context) -> Iterable[str]:
+        return [consumer["consumer"] for consumer in client.describe(ctx.params["topic"])["consumers"]]
+
+
+TOPIC = TopicName()
+CONSUMER = ConsumerName()

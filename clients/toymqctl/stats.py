@@ -1,0 +1,41 @@
+"""``toymqctl stats``."""
+
+from typing import Any
+
+import click
+
+from toymqctl.broker import Broker
+from toymqctl.tables import as_json as json_option
+from toymqctl.tables import duration, facts, print_json, size
+
+
+def _facts(stats: dict[str, Any]) -> list[tuple[str, str]]:
+    topics = stats["topics"]
+    bad = [topic["topic"] for topic in topics if topic["state"] != "ok"]
+    return [
+        ("version", stats["version"]),
+        ("uptime", duration(stats["uptime_s"])),
+        ("connections", str(stats["connections"])),
+        ("topics", f"{len(topics)}, {len(bad)} of them not ok" if bad else str(len(topics))),
+        ("messages", f"{sum(topic['messages'] for topic in topics)}, {size(sum(topic['bytes'] for topic in topics))}"),
+        ("published", f"{stats['publish_total']}, {stats['duplicate_total']} duplicates beside"),
+        ("delivered", f"{stats['deliver_total']}, {stats['redeliver_total']} of them again"),
+        ("acked", f"{stats['ack_total']}, {stats['nack_total']} given back"),
+        ("errors", str(stats["error_total"])),
+        ("fsync", f"{stats['fsync']}, {stats['fsync_total']} so far, p99 {stats['fsync_p99_s'] * 1000:.2f} ms"),
+        ("memory", size(stats["rss_bytes"])),
+        ("disk free", size(stats["disk_free_bytes"])),
+    ]
+
+
+@click.command()
+@json_option
+@click.pass_obj
+def stats(broker: Broker, as_json: bool) -> None:
+    """Show the broker's figures; totals count from its start."""
+    with broker.connect() as client:
+        found = client.stats()
+    if as_json:
+        print_json([found])
+    else:
+        click.echo(facts(_facts(found)))

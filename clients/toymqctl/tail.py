@@ -1,0 +1,76 @@
+"""``toymqctl tail``."""
+
+import sys
+
+import click
+
+from toymq_client import sync
+from toymq_py.errors import OutOfRange
+from toymq_py.model import Start
+from toymqctl.broker import Broker
+from toymqctl.lines import Row, format_option, json_flag
+from toymqctl.quantities import TOPIC
+
+WAIT_S = 20.0
+"""How long one FETCH waits for more; shorter than middleboxes take an idle connection for a dead one."""
+FETCH_COUNT = 1000
+
+
+@click.command()
+@click.argument("topic", type=TOPIC)
+@click.option("-n", "--lines", "count", type=click.IntRange(0), default=10, show_default=True, help="The last so many ids.")
+@click.option("--from", "begin", help="Begin there instead: earliest, latest, an id, @unix-ms.")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option("--max", "max_count", type=click.IntRange(1), help="End after so many messages.")
+@format_option
+@json_flag
+@click.pass_obj
+def tail(broker: Broker, topic: str, count: int, begin: str | None, follow: bool, max_count: int | None, form: str) -> None:
+    """Print the last messages of TOPIC. Reads without a consumer: nothing is acked, moved or created.
+
+    \b
+        toymqctl tail orders -f
+        toymqctl tail orders --from earliest --json
+    """
+    from toymq_py.storage.record import iter_frames  # no other command needs the records' codec
+
+    out = sys.stdout.buffer
+    with broker.connect() as client:
+        at, end = _range(client, topic, count, begin)
+        left = max_count
+        while (follow or at < end) and left != 0:
+            ask = FETCH_COUNT if left is None else min(left, FETCH_COUNT)
+            try:
+                batch = client.fetch(topic, at, ask, wait=WAIT_S if follow else 0.0)
+            except OutOfRange as error:
+                if error.first_id <= at:
+                    raise
+                click.echo(f"toymqctl: {at} to {error.first_id - 1} were removed before they were read", err=True)
+                at = error.first_id
+                continue
+            for frame in iter_frames(batch.frames):
+                if not follow and frame.msg_id >= end:
+                    break
+                out.write(
+                    Row.fetched(topic, frame.msg_id, frame.ts_ns, frame.key, frame.headers, frame.payload).format(form)
+                )
+            out.flush()
+            left = None if left is None else left - batch.count
+            at = batch.next_id
+
+
+def _range(client: sync.Client, topic: str, count: int, begin: str | None) -> tuple[int, int]:
+    """The first id to read, and the one where what is there now ends. Raises: BadArgument, NoSuchTopic."""
+    first_id, next_id = client.offsets(topic)
+    if begin is None:
+        return max(first_id, next_id - count), next_id
+    start = Start.parse(begin)
+    match start.kind:
+        case "earliest":
+            return first_id, next_id
+        case "latest":
+            return next_id, next_id
+        case "time":
+            return client.offsets(topic, at_ms=start.value)[0], next_id
+        case "id":
+            return start.value, next_id
