@@ -37,8 +37,11 @@ class _OneLineErrors(click.Group):
             raise SystemExit(0) from None
         except KeyboardInterrupt:
             raise SystemExit(130) from None
-        except ConfigError as error:
-            raise click.UsageError(str(error)) from None
+        except (click.UsageError, ConfigError) as error:
+            text = error.format_message() if isinstance(error, click.UsageError) else str(error)
+            context = error.ctx if isinstance(error, click.UsageError) and error.ctx is not None else ctx
+            click.echo(f"toymqctl: {text} (see `{context.command_path} --help`)", err=True)
+            raise SystemExit(2) from None
         except (ToymqError, OSError) as error:
             line = explain(ctx.obj.address, error) if isinstance(ctx.obj, Broker) else str(error)
             click.echo(f"toymqctl: {line}", err=True)

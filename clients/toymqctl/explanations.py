@@ -15,7 +15,6 @@ ADVICE = {
     "AUTH_REQUIRED": "set a token with TOYMQ_TOKEN or --token-file",
     "DISK_FULL": "make room on the broker's disk; publishing resumes by itself",
     "DISK_LOW": "make room on the broker's disk; publishing resumes by itself",
-    "EXISTS": "`toymqctl config TOPIC` shows its settings and changes them",
     "FORBIDDEN": "use a token that may",
     "NO_SUCH_CONSUMER": "`toymqctl consumers TOPIC` lists those that are there",
     "NO_SUCH_TOPIC": "`toymqctl topics` lists those that are there",
@@ -61,7 +60,7 @@ def _unreachable(address: Address, error: toymq_client.ConnectFailed) -> str:
         return _http(address)
     if address.tls:
         return f"{error}; does the broker speak TLS there? toymq:// is without"
-    return f"{error}; is the host right, and is {address.port} the broker's TCP port?"
+    return f"{error}; is {address} the broker's TCP port? If it is, the broker hangs: look at its log and its machine"
 
 
 def _http(address: Address) -> str:

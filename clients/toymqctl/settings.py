@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 import click
 
 from toymq_py.model import parse_duration_ms, parse_size
-from toymqctl.tables import duration, size
 
+_MS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1))
+_BYTES = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1))
 DURATIONS = frozenset(("visibility", "nack_backoff_min", "nack_backoff_max", "retain_acked_for", "retain_max_age", "ttl"))
 SIZES = frozenset(("backlog_max_bytes", "retain_max_bytes"))
 
@@ -32,11 +33,14 @@ def parse_settings(words: Sequence[str]) -> dict[str, str]:
 
 
 def format_settings(settings: Mapping[str, object]) -> list[str]:
-    """The inverse, for people."""
+    """The inverse, exactly."""
     return [f"{name}={_shown(name, value)}" for name, value in settings.items()]
 
 
 def _shown(name: str, value: object) -> str:
-    if isinstance(value, int) and name in DURATIONS:
-        return f"{value}ms" if value < 1000 else duration(value / 1000)
-    return size(value) if isinstance(value, int) and name in SIZES else str(value)
+    units = _MS if name in DURATIONS else _BYTES if name in SIZES else ()
+    if isinstance(value, int) and value > 0:
+        for unit, factor in units:
+            if value % factor == 0:
+                return f"{value // factor}{unit}"
+    return str(value)
