@@ -38,7 +38,7 @@ def tail(broker: Broker, topic: str, count: int, begin: str | None, follow: bool
     with broker.connect() as client:
         at, end = _range(client, topic, count, begin)
         left = max_count
-        while (follow or at < end) and left != 0:
+        while (follow or at != end) and left != 0:  # beyond the end the broker says what is wrong
             ask = FETCH_COUNT if left is None else min(left, FETCH_COUNT)
             try:
                 batch = client.fetch(topic, at, ask, wait=WAIT_S if follow else 0.0)
@@ -56,7 +56,7 @@ def tail(broker: Broker, topic: str, count: int, begin: str | None, follow: bool
                 )
             out.flush()
             left = None if left is None else left - batch.count
-            at = batch.next_id
+            at = batch.next_id if follow else min(batch.next_id, end)
 
 
 def _range(client: sync.Client, topic: str, count: int, begin: str | None) -> tuple[int, int]:

@@ -1,0 +1,89 @@
+"""`toymqctl doctor` names each trouble, says what to do, and finds none where there is none."""
+
+from typing import Any
+
+import pytest
+
+from toymqctl.doctor import Finding, examine
+
+GIB = 1 << 30
+
+
+def consumer(**changes: Any) -> dict[str, Any]:
+    return {"consumer": "c", "backlog": 0, "sessions": 0, "oldest_unacked_age_s": 0.0, **changes}
+
+
+def topic(**changes: Any) -> dict[str, Any]:
+    return {"topic": "t", "state": "ok", "lost": 0, "consumers": [consumer()], **changes}
+
+
+def stats(**changes: Any) -> dict[str, Any]:
+    limits = {"max_connections": 100, "max_topics": 10, "max_consumers": 10, "min_free_bytes": GIB}
+    return {
+        "fsync": "always", "fsync_total": 7, "fsync_p99_s": 0.001, "disk_free_bytes": 50 * GIB, "disk_low": False,
+        "connections": 1, "limits": limits, "topics": [topic()], **changes,
+    }  # fmt: skip
+
+
+def found(
+    told: dict[str, Any], *, server: str = "toymq/1.0", round_trip_s: float = 0.001, skew_s: float = 0.0
+) -> list[Finding]:
+    return list(examine(told, server, "1.0", 2 << 20, round_trip_s, skew_s))
+
+
+def test_a_sound_broker_has_no_trouble() -> None:
+    findings = found(stats())
+    assert {finding.state for finding in findings} == {"ok"}
+    assert [finding.check for finding in findings] == [
+        "round trip", "version", "durability", "disk", "fsync", "limits", "clock", "topics",
+    ]  # fmt: skip
+    assert not any(finding.advice for finding in findings), "there is nothing to do"
+
+
+@pytest.mark.parametrize(
+    ("changes", "check", "state", "text", "advice"),
+    [
+        ({"fsync": "never"}, "durability", "warn", "--fsync never: OK does not mean", "--fsync always"),
+        ({"disk_low": True}, "disk", "FAIL", "publishing is refused", "make room"),
+        ({"disk_free_bytes": GIB - 1}, "disk", "FAIL", "1024.0MiB free, publishing stops below 1.0GiB", "make room"),
+        ({"disk_free_bytes": 4 * GIB - 1}, "disk", "warn", "4.0GiB free", "make room"),
+        ({"fsync_p99_s": 0.0501}, "fsync", "warn", "p99 50.10 ms of 7", "a disk of its own"),
+        ({"connections": 90}, "limits", "warn", "90 of 100 connections", "a larger --max-connections"),
+        ({"topics": [topic()] * 9}, "limits", "warn", "9 of 10 topics", "a larger --max-topics"),
+        ({"topics": [topic(consumers=[consumer()] * 9)]}, "limits", "warn", "9 of 10 consumers", "a larger --max-consumers"),
+        ({"topics": [topic(state="degraded", lost=3)]}, "topic t", "FAIL", "3 messages are lost", "toymq verify"),
+        ({"topics": [topic(state="failed")]}, "topic t", "FAIL", "publishing is refused", "restart the broker"),
+        (
+            {"topics": [topic(consumers=[consumer(backlog=5, oldest_unacked_age_s=86_401.0)])]},
+            "consumer c of t", "warn", "5 unacked, the oldest for 1.0d", "toymqctl forget t c",
+        ),
+    ],
+)  # fmt: skip
+def test_each_trouble_is_named(changes: dict[str, Any], check: str, state: str, text: str, advice: str) -> None:
+    (trouble,) = (finding for finding in found(stats(**changes)) if finding.state != "ok")
+    assert (trouble.check, trouble.state) == (check, state)
+    assert text in trouble.found
+    assert advice in trouble.advice
+
+
+@pytest.mark.parametrize(
+    ("measured", "check", "text"),
+    [
+        ({"server": "toymq/2.0"}, "version", "broker 2.0, toymqctl 1.0"),
+        ({"round_trip_s": 0.3}, "round trip", "answers in 300.00 ms"),
+        ({"skew_s": 90.0}, "clock", "1.5m ahead of ours"),
+        ({"skew_s": -1.5}, "clock", "1.5s behind ours"),
+    ],
+)
+def test_what_we_measure_ourselves(measured: dict[str, Any], check: str, text: str) -> None:
+    (trouble,) = (finding for finding in found(stats(), **measured) if finding.state != "ok")
+    assert (trouble.check, trouble.state, trouble.found) == (check, "warn", text)
+    assert trouble.advice
+
+
+@pytest.mark.parametrize(
+    "quiet",
+    [consumer(backlog=5, oldest_unacked_age_s=9e5, sessions=1), consumer(backlog=5, oldest_unacked_age_s=86_400.0)],
+)
+def test_a_consumer_that_works_or_left_today_is_no_trouble(quiet: dict[str, Any]) -> None:
+    assert {finding.state for finding in found(stats(topics=[topic(consumers=[quiet])]))} == {"ok"}
