@@ -13,7 +13,8 @@ from toymqctl.quantities import TOPIC
 
 WAIT_S = 20.0
 """How long one FETCH waits for more; shorter than middleboxes take an idle connection for a dead one."""
-FETCH_COUNT = 1000
+FETCH_COUNT = 10_000
+"""Messages of one FETCH at most; it ends at 1 MiB anyhow."""
 
 
 @click.command()
