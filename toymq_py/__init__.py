@@ -1,4 +1,24 @@
-"""toymq_py: a small persistent message broker. Importing it loads no broker module."""
+"""toymq_py: a small persistent message broker. Importing it loads no broker module; ``open`` and ``sync`` do."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from toymq_py import sync
+    from toymq_py.embedded import open
 
 __version__ = "0.1.0"
-__all__ = ["__version__"]
+
+
+def __getattr__(name: str) -> object:
+    if name == "open":
+        value = import_module("toymq_py.embedded").open
+    elif name == "sync":
+        value = import_module("toymq_py.sync")
+    else:
+        raise AttributeError(f"module 'toymq_py' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+__all__ = ["__version__", "open", "sync"]

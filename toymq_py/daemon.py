@@ -1,10 +1,9 @@
-"""Wires everything: loop, threads, clock, disk, broker, server, signals. The only home of uvloop."""
+"""Wires the process of a broker: loop, memory, descriptors, server, signals. The only home of uvloop."""
 
 import asyncio
 import contextlib
 import gc
 import logging
-import os
 import resource
 import signal
 from collections.abc import Callable, Coroutine
@@ -14,37 +13,15 @@ from typing import Any
 import uvloop
 
 from toymq_py import memory
-from toymq_py.broker import Broker
 from toymq_py.clock import SystemClock
 from toymq_py.config import BrokerOptions
 from toymq_py.server import Server
-from toymq_py.storage.fs import RealFileSystem
-from toymq_py.storage.scheduling import SyncThreads
+from toymq_py.service import opened_broker
 
 logger = logging.getLogger("toymq_py.daemon")
 
 DESCRIPTORS_SPARE = 256
 """Kept for segments and directories: who holds all connections must not keep the disk from a topic."""
-
-
-class LoopScheduler:
-    """The event loop and the sync threads, as the layers below know them."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._threads = SyncThreads(loop.call_soon_threadsafe)
-
-    def soon(self, call: Callable[[], None]) -> None:
-        self._loop.call_soon(call)
-
-    def later(self, delay_s: float, call: Callable[[], None]) -> None:
-        self._loop.call_later(delay_s, call)
-
-    def offload(self, job: Callable[[], None], done: Callable[[], None]) -> None:
-        self._threads.offload(job, done)
-
-    def close(self) -> None:
-        self._threads.close()
 
 
 def serve(options: BrokerOptions, host: str, port: int, ready: Callable[[list[str]], None]) -> None:
@@ -70,26 +47,19 @@ async def _serve(
 ) -> None:
     loop = asyncio.get_running_loop()
     clock = SystemClock()
-    scheduler = LoopScheduler(loop)
-    broker = Broker(
-        options, fs=RealFileSystem(), scheduler=scheduler, clock=clock,
-        rss_bytes=memory.rss_bytes, tasks=lambda: len(asyncio.all_tasks(loop)),
-    )  # fmt: skip
     listeners = Server.bind(host, port)
     try:
-        broker.open(os.getpid())
-        gc.collect()
-        gc.freeze()  # what recovery made stays; the collector need not look at it again and again
-        server = Server(broker, clock, loop, some_left=memory.Keeper(loop).look)
-        _handle_signals(loop, server)
-        addresses = [_address(*listener.getsockname()[:2]) for listener in listeners]
-        loop.call_soon(ready, addresses)
-        await server.run(listeners)
+        with opened_broker(options, clock, loop) as broker:
+            gc.collect()
+            gc.freeze()  # what recovery made stays; the collector need not look at it again and again
+            server = Server(broker, clock, loop, some_left=memory.Keeper(loop).look)
+            _handle_signals(loop, server)
+            addresses = [_address(*listener.getsockname()[:2]) for listener in listeners]
+            loop.call_soon(ready, addresses)
+            await server.run(listeners)
     finally:
         for listener in listeners:
             listener.close()
-        scheduler.close()
-        broker.close()
 
 
 def _address(host: str, port: int) -> str:

@@ -1,4 +1,4 @@
-"""The TCP server: makes sessions of connections, counts them, keeps time, shuts down.
+"""The server: makes sessions of connections, counts them, keeps time, shuts down.
 
 Contract: delivery.md, "Sessions" (limits, shutdown). Owns the sessions; knows no command.
 """
@@ -26,7 +26,7 @@ USER_TIMEOUT_MS = 30_000
 
 
 class Server:
-    """Serves one broker on one address. ``run`` until ``stop``."""
+    """Serves one broker on the listeners it is given. ``run`` until ``stop``."""
 
     def __init__(
         self,
@@ -191,7 +191,12 @@ class Server:
 
 
 def _set_options(connection: socket.socket) -> None:
-    """A dead peer must not hold an exclusive consumer: it is found out within about a minute."""
+    """A dead peer must not hold an exclusive consumer: it is found out within about a minute.
+
+    The other end of a Unix socket is on this machine: the kernel knows when it dies.
+    """
+    if connection.family == socket.AF_UNIX:
+        return
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (

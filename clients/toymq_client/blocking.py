@@ -116,7 +116,10 @@ class BlockingLink:
         deadline = now() + timeout_s
         answers: list[HelloReply | ToymqError] = []
         try:
-            connection = socket.create_connection((address.host, address.port), timeout_s)
+            if address.path is not None:
+                connection = sockets.connect_unix(address.path)
+            else:
+                connection = socket.create_connection((address.host, address.port), timeout_s)
             self._socket = connection
             sockets.set_up(connection)
             tls = self._options.tls_of(address)

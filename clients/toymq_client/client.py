@@ -506,7 +506,8 @@ def connect(
     closes.
 
     Args:
-        urls: ``toymq://[token@]host[:port]``, ``toymqs://`` for TLS; several are tried in turn.
+        urls: ``toymq://[token@]host[:port]``, ``toymqs://`` for TLS, ``unix:PATH`` for a Unix socket; several are tried in
+            turn.
         name: of this client, for the broker.
         ssl: for ``toymqs://``; else the system's defaults.
         timeout_s: for every request, the time without a connection included.

@@ -36,7 +36,7 @@ def settle(future: "asyncio.Future[T]", value: T) -> None:
 
 
 class _Wire(asyncio.Protocol):
-    """One TCP connection of a link; a late callback of an old one touches nothing."""
+    """One connection of a link; a late callback of an old one touches nothing."""
 
     def __init__(self, link: "Link", loop: asyncio.AbstractEventLoop) -> None:
         self._link = link
@@ -162,9 +162,12 @@ class Link:
         timeout_s = self._options.connect_timeout_s
         try:
             async with asyncio.timeout(timeout_s):
-                await self._loop.create_connection(
-                    lambda: wire, address.host, address.port, ssl=self._options.tls_of(address)
-                )
+                if address.path is not None:
+                    await self._loop.create_unix_connection(lambda: wire, sock=sockets.connect_unix(address.path))
+                else:
+                    await self._loop.create_connection(
+                        lambda: wire, address.host, address.port, ssl=self._options.tls_of(address)
+                    )
                 assert wire.transport is not None
                 sockets.set_up(cast(socket.socket, wire.transport.get_extra_info("socket")))
                 self._wire = wire

@@ -1,8 +1,51 @@
-"""Options of a client's TCP socket."""
+"""A client's sockets: TCP with its options, and Unix sockets whatever the length of their path."""
 
+import errno
+import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from toymq_client.options import KEEPALIVE_IDLE_S, KEEPALIVE_PROBES, USER_TIMEOUT_MS
+
+UNIX_PATH_BYTES_MAX = 103
+"""What fits into an address everywhere: Linux has room for 107 bytes, the BSDs and macOS for 103."""
+
+
+@contextmanager
+def short_name(path: str) -> Iterator[str]:
+    """A name of that place that fits into a socket's address; it holds until the context ends.
+
+    Raises: OSError, ENAMETOOLONG where the system has no way to name a directory by a descriptor: only Linux has.
+    """
+    if len(os.fsencode(path)) <= UNIX_PATH_BYTES_MAX:
+        yield path
+        return
+    if not hasattr(os, "O_PATH"):
+        text = f"a Unix socket's path has at most {UNIX_PATH_BYTES_MAX} bytes on this system"
+        raise OSError(errno.ENAMETOOLONG, text, path)
+    directory, name = os.path.split(path)
+    descriptor = os.open(directory or ".", os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{name}"
+    finally:
+        os.close(descriptor)
+
+
+def connect_unix(path: str) -> socket.socket:
+    """A connected socket that does not block. Connecting takes no time: who listens has room, or refuses.
+
+    Raises: OSError.
+    """
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.setblocking(False)
+        with short_name(path) as name:
+            connection.connect(name)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def set_up(connection: socket.socket) -> None:

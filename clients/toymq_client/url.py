@@ -1,4 +1,4 @@
-"""``toymq://[token@]host[:port]``, and ``toymqs://`` over TLS (protocol.md)."""
+"""``toymq://[token@]host[:port]``, ``toymqs://`` over TLS (protocol.md), and ``unix:PATH`` of a socket."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,6 +8,7 @@ from toymq_py.errors import ConfigError
 
 DEFAULT_URL = "toymq://127.0.0.1:6789"
 DEFAULT_PORT = 6789
+UNIX = "unix:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,13 +17,19 @@ class Address:
     port: int
     token: str | None = field(default=None, repr=False)
     tls: bool = False
+    path: str | None = None
+    """Of a Unix socket; then host and port mean nothing."""
 
     def __str__(self) -> str:
+        if self.path is not None:
+            return UNIX + self.path
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def parse_url(url: str) -> Address:
     """Raises: ConfigError when it is none; the token is never in the message."""
+    if url.startswith(UNIX):
+        return _parse_unix(url.removeprefix(UNIX))
     try:
         parts = urlsplit(url if "://" in url else f"toymq://{url}")
         port = parts.port
@@ -33,6 +40,13 @@ def parse_url(url: str) -> Address:
         raise ConfigError("a broker's URL is toymq://[token@]host[:port], or toymqs:// for TLS")
     token = unquote(parts.username) if parts.username else None
     return Address(parts.hostname, port if port is not None else DEFAULT_PORT, token, parts.scheme == "toymqs")
+
+
+def _parse_unix(path: str) -> Address:
+    """The path as it is: nothing in it is escaped."""
+    if not path or path.startswith("//") or "\0" in path:
+        raise ConfigError("the URL of a Unix socket is unix:PATH, for example unix:/var/lib/queue/toymq.sock")
+    return Address("", 0, path=path)
 
 
 def parse_urls(urls: str | Sequence[str]) -> tuple[Address, ...]:

@@ -17,7 +17,7 @@ PACKAGES = sorted(
 )
 
 PUBLIC = {
-    "toymq_py": ["__version__"],
+    "toymq_py": ["__version__", "open", "sync"],
     "toymq_client": [
         "Client", "ClientClosed", "ConfigError", "ConnectFailed", "Connected", "ConnectionLost", "ConsumerDeleted",
         "Disconnected", "Message", "ProtocolViolation", "Publishing", "Receipt", "RequestError", "RequestTimeout",

@@ -10,9 +10,9 @@ from typing import Any
 from toymq_py.broker import Broker
 from toymq_py.clock import SystemClock
 from toymq_py.config import BrokerOptions
-from toymq_py.daemon import LoopScheduler
 from toymq_py.memory import rss_bytes
 from toymq_py.server import Server
+from toymq_py.service import LoopScheduler
 from toymq_py.storage.fs import RealFileSystem
 
 TIMEOUT_S = 10

@@ -1,0 +1,75 @@
+"""``toymq_py.sync.open``: the blocking form of ``toymq_py.open``.
+
+Contract: clients.md. The server, should it be us, has a thread of its own: it goes on while this client is not called.
+"""
+
+import os
+from random import Random
+
+from toymq_client.errors import ClientClosed
+from toymq_client.options import InjectHeaders, OnEvent, Options
+from toymq_client.sync import Client
+from toymq_py.candidate import Candidate
+from toymq_py.config import BrokerOptions
+from toymq_py.embedded import FORKED, client_options
+
+
+class EmbeddedClient(Client):
+    """A blocking client of whoever serves the directory, and while it is open, one who would. Made by ``open``."""
+
+    def __init__(self, options: Options, candidate: Candidate) -> None:
+        super().__init__(options)
+        self._candidate = candidate
+
+    def open(self) -> "EmbeddedClient":
+        """What ``toymq_py.sync.open`` does."""
+        self._open_or_raise()
+        try:
+            self._candidate.start()
+            self._candidate.ready.result()
+            super().open()
+        except BaseException:
+            super().close()
+            self._candidate.stop()
+            raise
+        return self
+
+    def __enter__(self) -> "EmbeddedClient":
+        return self
+
+    def close(self) -> None:
+        """As that of every client, and then give the directory back; if this process served it, another takes over.
+
+        Idempotent. Takes a second and what it takes to write down the acks.
+        """
+        try:
+            super().close()
+        finally:
+            self._candidate.close()
+
+    def _open_or_raise(self) -> None:
+        if self._candidate.forked:
+            raise ClientClosed(FORKED)
+        super()._open_or_raise()
+
+
+def open(
+    path: str | os.PathLike[str],
+    *,
+    options: BrokerOptions | None = None,
+    name: str | None = None,
+    timeout_s: float = 30.0,
+    wait_s: float = 10.0,
+    idempotent: bool = True,
+    on_event: OnEvent | None = None,
+    inject_headers: InjectHeaders | None = None,
+    random: Random | None = None,
+) -> EmbeddedClient:
+    """Open the queue in a directory. Arguments are those of ``toymq_py.open``.
+
+    Raises: ConfigError, BadArgument, DirectoryLocked (a ``toymq serve`` has it), DataDirectoryError, ConnectFailed.
+    """
+    candidate = Candidate(path, options, wait_s)
+    return EmbeddedClient(
+        client_options(candidate, name, timeout_s, wait_s, idempotent, on_event, inject_headers, random), candidate
+    ).open()
