@@ -1,0 +1,268 @@
+"""``toymq_py.open``: processes share a directory with no broker to run; whoever serves it may be killed at any time."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from asyncio.subprocess import PIPE, Process
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import toymq_client as toymq
+import toymq_client.sync
+import toymq_py
+from tests.support.broker_process import TIMEOUT_S, BrokerProcess, environment, run
+from tests.support.embedded_worker import CONSUMER
+from toymq_client.errors import ClientClosed
+from toymq_client.sockets import UNIX_PATH_BYTES_MAX
+from toymq_py import sync
+from toymq_py.candidate import EMBEDDED, SOCKET_NAME
+from toymq_py.config import BrokerOptions
+from toymq_py.errors import ConfigError, DataDirectoryError, DirectoryLocked
+
+ROOMY = replace(EMBEDDED, min_free_bytes=0)
+
+
+class Workers:
+    """Processes in a ring, and what they have seen."""
+
+    def __init__(self, data_dir: Path, count: int, messages: int, block_s: float = 0) -> None:
+        """``block_s``: how long the first worker's first handler blocks its process."""
+        self.seen: set[bytes] = set()
+        self.gaps_s: list[float] = []
+        """How long each kill kept a client from the queue."""
+        self._data_dir = data_dir
+        self._messages = messages
+        self._block_s = block_s
+        self._processes: list[Process | None] = [None] * count
+        self._more = asyncio.Event()
+        self._connected = asyncio.Event()
+        self._lost_at = 0.0
+
+    def topic(self, number: int) -> str:
+        return f"work.{number % len(self._processes)}"
+
+    async def run(self, kills: int) -> None:
+        """Until all was seen. Each time a share of it was, the process that serves is killed, and started again."""
+        total = self._messages * len(self._processes)
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(len(self._processes)):
+                tasks.create_task(self._run_one(number))
+            try:
+                async with toymq.connect(
+                    f"unix:{self._data_dir / SOCKET_NAME}", wait_s=TIMEOUT_S, backoff_min_s=0.01, backoff_max_s=0.1,
+                    on_event=self._on_event,
+                ):  # fmt: skip
+                    for kill in range(1, kills + 1):
+                        await self._until(total * kill // (kills + 1))
+                        await self._kill_server()
+                    await self._until(total)
+            except BaseException:
+                for process in filter(None, self._processes):
+                    process.kill()
+                raise
+            for process in filter(None, self._processes):
+                assert process.stdin is not None
+                process.stdin.close()
+
+    async def _run_one(self, number: int) -> None:
+        """A worker, and its successor when it is killed."""
+        code: int | None = None
+        while code != 0:
+            block_s = self._block_s if number == 0 and code is None else 0
+            process = self._processes[number] = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "tests.support.embedded_worker", str(self._data_dir), self.topic(number),
+                self.topic(number + 1), str(self._messages), str(block_s),
+                env=environment(), stdin=PIPE, stdout=PIPE,
+            )  # fmt: skip
+            assert process.stdout is not None
+            async for line in process.stdout:
+                if line.endswith(b"\n"):
+                    self.seen.add(line[:-1])
+                    self._more.set()
+            code = await process.wait()
+            assert code in (0, -signal.SIGKILL), f"worker {number} ended with {code}"
+
+    async def _until(self, count: int) -> None:
+        async with asyncio.timeout(TIMEOUT_S + count / 100):
+            while len(self.seen) < count:
+                self._more.clear()
+                await self._more.wait()
+
+    async def _kill_server(self) -> None:
+        server = int((self._data_dir / "LOCK").read_text())
+        (process,) = [process for process in self._processes if process is not None and process.pid == server]
+        self._connected.clear()
+        process.kill()
+        async with asyncio.timeout(TIMEOUT_S):
+            await self._connected.wait()
+        assert int((self._data_dir / "LOCK").read_text()) != server, "another process serves"
+
+    def _on_event(self, event: toymq.Connected | toymq.Disconnected) -> None:
+        now = time.perf_counter()
+        if isinstance(event, toymq.Disconnected):
+            self._lost_at = now
+        elif self._lost_at:
+            self.gaps_s.append(now - self._lost_at)
+            self._connected.set()
+
+    def check_directory(self) -> None:
+        """Everything is there once and acked, and it is a data directory like any other."""
+        done = run("verify", str(self._data_dir))
+        assert done.returncode == 0, done.stdout + done.stderr
+        with BrokerProcess(self._data_dir) as broker, toymq_client.sync.connect(f"127.0.0.1:{broker.port}") as mq:
+            for number in range(len(self._processes)):
+                assert mq.offsets(self.topic(number)) == (0, self._messages), "each is stored exactly once"
+                (consumer,) = mq.describe(self.topic(number))["consumers"]
+                assert (consumer["consumer"], consumer["backlog"]) == (CONSUMER, 0), "everything is acked"
+
+
+async def test_processes_share_a_queue_whose_server_is_killed(tmp_path: Path) -> None:
+    workers = Workers(tmp_path / "q", count=3, messages=400)
+    await workers.run(kills=2)
+    assert len(workers.seen) == 1_200
+    assert min(workers.gaps_s) < 1, "a dead server is replaced within a second"
+    workers.check_directory()
+
+
+@pytest.mark.torture
+async def test_eight_processes_with_three_kills_of_the_server(tmp_path: Path) -> None:
+    workers = Workers(tmp_path / "q", count=8, messages=2_500, block_s=5)
+    await workers.run(kills=3)
+    assert len(workers.seen) == 20_000
+    assert max(workers.gaps_s) < 1, f"a dead server is replaced within a second: {workers.gaps_s}"
+    workers.check_directory()
+
+
+async def test_a_handler_that_blocks_the_serving_process_harms_nobody(tmp_path: Path) -> None:
+    async with toymq_py.open(tmp_path / "q", options=ROOMY) as mq:
+        await mq.pub("slow", b"work")
+        async with mq.sub("slow", "c") as messages:
+            message = await messages.next(TIMEOUT_S)
+            done = subprocess.run(  # noqa: ASYNC221 (this loop is to stand still until another process has done its work)
+                [sys.executable, "-c", OTHER, str(tmp_path / "q")],
+                env=environment(), timeout=TIMEOUT_S, capture_output=True, check=False,
+            )  # fmt: skip
+            assert (done.returncode, done.stdout) == (0, b"other's\n"), done.stderr
+            await message.ack(sync=True)
+
+
+OTHER = """
+import sys
+from toymq_py import sync
+with sync.open(sys.argv[1]) as mq:
+    mq.pub("fast", b"other's")
+    with mq.sub("fast", "c") as messages:
+        message = messages.next(10)
+        message.ack(sync=True)
+        print(message.payload.decode())
+"""
+
+
+def test_a_blocking_client_takes_over_from_another(tmp_path: Path) -> None:
+    first = sync.open(tmp_path / "q", options=ROOMY)
+    with sync.open(tmp_path / "q", options=ROOMY) as second:
+        assert second.pub("t", b"one").msg_id == 0
+        first.close()
+        first.close()
+        assert second.pub("t", b"two").msg_id == 1
+        with second.sub("t", "c") as messages:
+            assert [messages.next(TIMEOUT_S).payload for _ in range(2)] == [b"one", b"two"]
+    with pytest.raises(ClientClosed):
+        first.pub("t", b"three")
+    with pytest.raises(ClientClosed):
+        first.open()
+    assert sorted(path.name for path in (tmp_path / "q").iterdir()) == ["LOCK", "topics"], "an ordinary data directory"
+
+
+async def test_a_path_that_is_too_long_for_a_socket(tmp_path: Path) -> None:
+    path = tmp_path / ("long" * 30)
+    assert len(os.fsencode(path)) > UNIX_PATH_BYTES_MAX
+    async with toymq_py.open(path, options=ROOMY) as server, toymq_py.open(path) as other:
+        assert (await server.pub("t", b"1")).msg_id == 0
+        assert (await other.pub("t", b"2")).msg_id == 1
+        blocking = await asyncio.to_thread(sync.open, path)
+        assert blocking.pub("t", b"3").msg_id == 2
+        await asyncio.to_thread(blocking.close)
+
+
+async def test_a_client_that_was_closed_stays_closed(tmp_path: Path) -> None:
+    mq = toymq_py.open(tmp_path / "q")
+    await mq.close()
+    with pytest.raises(ClientClosed):
+        await mq.open()
+    assert not (tmp_path / "q").exists(), "nothing was begun"
+
+
+async def test_opening_that_is_cancelled_leaves_the_directory(tmp_path: Path) -> None:
+    opening = asyncio.ensure_future(toymq_py.open(tmp_path / "q").open())
+    await asyncio.sleep(0)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    async with toymq_py.open(tmp_path / "q", options=ROOMY) as mq:  # it waits until the first one has let go
+        assert (await mq.pub("t", b"x")).msg_id == 0
+
+
+async def test_a_directory_that_a_broker_serves_is_refused(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "q") as broker:
+        with pytest.raises(DirectoryLocked, match=f"process {broker.pid}") as caught:
+            await toymq_py.open(tmp_path / "q", wait_s=0).open()
+        assert "is reached by its address" in caught.value.__notes__[0]
+        with pytest.raises(DirectoryLocked, match=f"process {broker.pid}"):
+            sync.open(tmp_path / "q", wait_s=0)
+    async with toymq_py.open(tmp_path / "q") as mq:
+        assert await mq.topics() == []
+        served = run("serve", "--data-dir", str(tmp_path / "q"), "--listen", "127.0.0.1:0")
+        assert served.returncode == 1
+        assert f"process {os.getpid()}" in served.stderr
+
+
+def test_what_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "no" / "parent"):
+        with pytest.raises(DataDirectoryError, match=str(path)):
+            sync.open(path)
+    with pytest.raises(ConfigError, match="data_dir"):
+        toymq_py.open(tmp_path / "q", options=BrokerOptions(data_dir="elsewhere"))
+    with pytest.raises(ConfigError, match="empty"):
+        toymq_py.open("")
+
+
+def test_a_child_that_outlives_its_parent_keeps_nobody_out(tmp_path: Path) -> None:
+    """A fork copies the lock's descriptor and those of the connections. Were they kept, the parent's death freed nothing."""
+    with subprocess.Popen(
+        [sys.executable, "-c", FORKING, str(tmp_path / "q")], env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"CLIENT_CLOSED\n", "what was opened before the fork is refused behind it"
+        with sync.open(tmp_path / "q", options=ROOMY) as mq:
+            assert mq.offsets("t") == (0, 2), "the child opened it anew"
+            parent.kill()
+            assert mq.pub("t", b"x").msg_id == 2, "the child lives, and we serve"
+        parent.stdin.close()
+
+
+FORKING = """
+import os, sys
+from toymq_py import sync
+from toymq_client.errors import ClientClosed
+mq = sync.open(sys.argv[1])
+mq.pub("t", b"parent's")
+if os.fork():
+    os.wait()
+try:
+    mq.pub("t", b"lost")
+except ClientClosed as error:
+    said = error.code
+mq.close()
+with sync.open(sys.argv[1]) as own:
+    own.pub("t", b"child's")
+print(said, flush=True)
+sys.stdin.read()
+"""
