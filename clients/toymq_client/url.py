@@ -44,7 +44,7 @@ def parse_url(url: str) -> Address:
 
 def _parse_unix(path: str) -> Address:
     """The path as it is: nothing in it is escaped."""
-    if not path or path.startswith("//") or "\0" in path:
+    if not path or "\0" in path:
         raise ConfigError("the URL of a Unix socket is unix:PATH, for example unix:/var/lib/queue/toymq.sock")
     return Address("", 0, path=path)
 

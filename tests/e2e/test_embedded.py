@@ -218,7 +218,7 @@ async def test_a_directory_that_a_broker_serves_is_refused(tmp_path: Path) -> No
     async with toymq_py.open(tmp_path / "q") as mq:
         assert await mq.topics() == []
         served = run("serve", "--data-dir", str(tmp_path / "q"), "--listen", "127.0.0.1:0")
-        assert served.returncode == 1
+        assert served.returncode == 2
         assert f"process {os.getpid()}" in served.stderr
 
 

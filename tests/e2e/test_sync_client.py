@@ -4,12 +4,13 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.broker_process import BrokerProcess
-from toymq_client import RequestTimeout, SubscriptionEnded, TakenOver, sync
+from toymq_client import ConnectFailed, RequestTimeout, SubscriptionEnded, TakenOver, sync
 from toymq_client.message import Receipt, parse_headers, to_ranges
 from toymq_client.sync import Client
 from toymq_client.url import Address, parse_url
@@ -298,10 +299,13 @@ def test_a_token_is_sent_first_and_a_refusal_is_the_callers() -> None:
         ("host:12", Address("host", 12)),
         ("toymq://t%40ken@host", Address("host", 6789, "t@ken")),
         ("toymq://[::1]:5", Address("::1", 5)),
+        ("unix:/a b/%41.sock", Address("", 0, path="/a b/%41.sock")),
+        ("unix:here.sock", Address("", 0, path="here.sock")),
     ],
 )
 def test_urls(url: str, address: Address) -> None:
     assert parse_url(url) == address
+    assert address.path is None or str(address) == url
     assert "ken" not in repr(address)
 
 
@@ -430,3 +434,15 @@ def test_what_is_asked_of_later_versions() -> None:
         message.dead_letter("poison")
         assert client.purge("t") == 5
         assert client.redrive("t.dlq", max=1) == 1
+
+
+@pytest.mark.parametrize("url", ["unix:", "unix:a\0b"])
+def test_what_is_no_url_of_a_unix_socket(url: str) -> None:
+    with pytest.raises(ConfigError, match="unix:PATH"):
+        parse_url(url)
+
+
+def test_a_unix_socket_that_is_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "none.sock"
+    with pytest.raises(ConnectFailed, match=f"no broker at unix:{path}: No such file"):
+        sync.connect(f"unix:{path}")

@@ -12,7 +12,8 @@ import pytest
 from tests.support.broker_process import ROOT, TIMEOUT_S, BrokerProcess, environment
 
 GUIDES = (
-    "quickstart", "delivery-guarantees", "reconnects", "idempotent-publishing", "work-queues", "testing-your-app",
+    "quickstart", "delivery-guarantees", "reconnects", "idempotent-publishing", "work-queues", "embedded",
+    "testing-your-app",
 )  # fmt: skip
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -38,7 +39,7 @@ def test_a_program_says_what_the_guide_says(tmp_path: Path, name: str, program: 
     with BrokerProcess(tmp_path / "d") as broker:
         done = subprocess.run(
             [sys.executable, "-W", "error", "-c", program.replace("127.0.0.1:6789", f"127.0.0.1:{broker.port}")],
-            env=environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+            env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
         )  # fmt: skip
     assert done.stderr == ""
     assert done.stdout == said

@@ -1,7 +1,7 @@
 """A process that shares a queue: publishes its own messages, consumes its neighbour's, and says each that it has handled.
 
-Ends when its standard input does and its neighbour's messages are all acked. Arguments: directory, own topic, neighbour's topic, messages, seconds that the first handler
-blocks the whole process.
+Ends when its standard input does and its neighbour's messages are all acked. Arguments: directory, own topic, neighbour's
+topic, messages, seconds that the first handler blocks the whole process.
 """
 
 import asyncio
