@@ -143,7 +143,7 @@ class Candidate:
             self.ended.set_result(None)
 
     async def _stand(self) -> None:
-        """Serve or watch until closed. Ends early when the directory cannot be had at all."""
+        """Serve or watch until closed. Ends early when the directory cannot be had at all, or with a bug: others then serve."""
         loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
         give_up_at = loop.time() + self._wait_s
@@ -181,9 +181,9 @@ class Candidate:
         watch = _Watch(self._wake)
         try:
             connection = sockets.connect_unix(self.socket_path)
+            transport, _ = await asyncio.get_running_loop().create_unix_connection(lambda: watch, sock=connection)
         except OSError:
             return False
-        transport, _ = await asyncio.get_running_loop().create_unix_connection(lambda: watch, sock=connection)
         self._tell_ready()
         while not watch.ended and not self._closing:
             await self._wake.wait()

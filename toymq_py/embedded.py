@@ -53,7 +53,7 @@ class EmbeddedClient(Client):
             await super().close()
         finally:
             self._candidate.stop()
-            if self._candidate.started:
+            if self._candidate.started and not self._candidate.forked:
                 await asyncio.wait((asyncio.wrap_future(self._candidate.ended),), timeout=CLOSE_S)
 
     @property

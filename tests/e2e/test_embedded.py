@@ -179,6 +179,24 @@ def test_a_blocking_client_takes_over_from_another(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "q").iterdir()) == ["LOCK", "topics"], "an ordinary data directory"
 
 
+def test_a_program_that_ends_without_closing_gives_the_directory_back(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CARELESS, str(tmp_path / "q")],
+        env=environment(), timeout=TIMEOUT_S, capture_output=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (3, b"")
+    assert sorted(path.name for path in (tmp_path / "q").iterdir()) == ["LOCK", "topics"]
+
+
+CARELESS = """
+import sys
+from toymq_py import sync
+mq = sync.open(sys.argv[1])
+mq.pub("t", b"x")
+sys.exit(3)
+"""
+
+
 async def test_a_path_that_is_too_long_for_a_socket(tmp_path: Path) -> None:
     path = tmp_path / ("long" * 30)
     assert len(os.fsencode(path)) > UNIX_PATH_BYTES_MAX

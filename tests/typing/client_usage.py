@@ -4,6 +4,7 @@ has its ``type: ignore``, which mypy reports when nothing is to be ignored any m
 from typing import assert_type
 
 import toymq_client as toymq
+import toymq_py
 from toymq_client import sync
 
 
@@ -53,3 +54,16 @@ def blocking_client() -> None:
             assert_type(messages.next(1), sync.Message)
     mq.pub("t", "text")  # type: ignore[arg-type]
     mq.sub("t", "c", auto_extend=True)  # type: ignore[call-arg]
+
+
+async def embedded() -> None:
+    async with toymq_py.open("./queue", timeout_s=5) as mq:
+        assert_type(await mq.pub("t", b"x"), toymq.Receipt)
+        client: toymq.Client = mq
+        assert_type(client.connected, bool)
+    with toymq_py.sync.open("./queue") as blocking:
+        same: sync.Client = blocking
+        assert_type(same.connected, bool)
+
+    toymq_py.open(1)  # type: ignore[arg-type]
+    toymq_py.sync.open("./queue", url="x")  # type: ignore[call-arg]
