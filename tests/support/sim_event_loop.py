@@ -10,6 +10,7 @@ the other end does not read, and lose the connection with what was on its way. W
 import asyncio
 import heapq
 import random
+import socket
 from asyncio import base_events
 from collections import deque
 from collections.abc import Callable
@@ -124,6 +125,8 @@ class SimListener:
 
 class SimSocket:
     """An accepted connection before it has a transport."""
+
+    family = socket.AF_INET
 
     def __init__(self, loop: SimEventLoop, wire: "Wire") -> None:
         self._loop = loop
