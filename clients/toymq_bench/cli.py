@@ -51,6 +51,8 @@ def main() -> None:
 
 
 SIZE = click.option("--size", type=click.IntRange(0), default=256, show_default=True, help="Bytes of a payload.")
+PRODUCERS = click.option("--producers", type=POSITIVE, default=16, show_default=True, help="Connections.")
+WINDOW = click.option("--window", type=POSITIVE, default=256, show_default=True, help="Publishes outstanding on each of them.")
 TOPICS = click.option("--topics", type=POSITIVE, default=1, show_default=True, help="Connection i takes topic i modulo these.")
 RATE = click.option("--rate", type=click.FloatRange(1), help=(
     "Publishes a second of all producers, whatever is answered (open loop): latency counts from the intended time."
@@ -78,8 +80,8 @@ def check_stamp(size: int, keyed: bool) -> None:
 
 
 @main.command()
-@click.option("--producers", type=POSITIVE, default=16, show_default=True, help="Connections.")
-@click.option("--window", type=POSITIVE, default=256, show_default=True, help="Publishes outstanding on each connection.")
+@PRODUCERS
+@WINDOW
 @SIZE
 @TOPICS
 @KEYS
@@ -229,9 +231,9 @@ def idle(bench: Bench, sessions: int) -> None:
 
 
 @main.command()
-@click.option("--producers", type=POSITIVE, default=16, show_default=True, help="Connections.")
+@PRODUCERS
 @click.option("--consumers", type=click.IntRange(0), default=1, show_default=True, help="Each gets everything and acks it.")
-@click.option("--window", type=POSITIVE, default=256, show_default=True, help="Publishes outstanding on each connection.")
+@WINDOW
 @SIZE
 @timing
 @attachable
@@ -263,9 +265,9 @@ def client(bench: Bench, messages: int, kind: str, size: int, keyed: bool) -> No
 
 
 @main.command()
-@click.option("--producers", type=POSITIVE, default=16, show_default=True, help="Connections.")
+@PRODUCERS
 @click.option("--consumers", type=click.IntRange(0), default=0, show_default=True, help="Each gets everything and acks it.")
-@click.option("--window", type=POSITIVE, default=256, show_default=True, help="Publishes outstanding on each connection.")
+@WINDOW
 @SIZE
 @KEYS
 @timing

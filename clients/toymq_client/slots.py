@@ -1,5 +1,6 @@
 """What one reply is awaited for. Sans-IO: a slot knows its frame, and what its reply means to whoever waits."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from toymq_py.errors import CommandFailed, ConnectionLost, ProtocolViolation, ToymqError
@@ -8,7 +9,7 @@ from toymq_py.protocol import Command, HelloReply, MessagePush, OkReply, Reply, 
 Answer = Reply | ToymqError
 
 
-class Slot:
+class Slot(ABC):
     """A command and its one reply. ``deadline`` is of the caller's clock, in seconds; None: it waits as long as it takes."""
 
     __slots__ = ("deadline",)
@@ -17,9 +18,9 @@ class Slot:
         self.deadline: float | None = None
 
     @property
+    @abstractmethod
     def awaited(self) -> str:
         """For the text of a time-out."""
-        raise NotImplementedError
 
     @property
     def again(self) -> bool:
@@ -31,8 +32,9 @@ class Slot:
         """Nobody waits for it any more."""
         return False
 
+    @abstractmethod
     def frame(self) -> bytes:
-        raise NotImplementedError
+        """What is sent."""
 
     def answered(self, reply: Reply) -> None:
         """Raises: ProtocolViolation when it is no reply to this."""
@@ -43,10 +45,10 @@ class Slot:
         """The broker said no."""
         self.failed(error)
 
-    def failed(self, error: ToymqError) -> None:
+    def failed(self, error: ToymqError) -> None:  # noqa: B027 (many have nothing to do then)
         """There will be no reply."""
 
-    def dropped(self) -> None:
+    def dropped(self) -> None:  # noqa: B027 (many have nothing to do then)
         """It was done when the connection was lost, and is not said again."""
 
 

@@ -1,6 +1,7 @@
 """Words of the command line: durations, ids, names of what is there."""
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from contextlib import suppress
 
@@ -43,7 +44,7 @@ class Ids(click.ParamType[tuple[IdRange, ...]]):
             self.fail(str(error), param, ctx)
 
 
-class _Name(click.ParamType[str]):
+class _Name(click.ParamType[str], ABC):
     """Completed with what the broker has; without a broker there is nothing to complete."""
 
     name = "name"
@@ -56,8 +57,9 @@ class _Name(click.ParamType[str]):
                 return [CompletionItem(name) for name in self.names(client, ctx) if name.startswith(incomplete)]
         return []
 
+    @abstractmethod
     def names(self, client: sync.Client, ctx: click.Context) -> Iterable[str]:
-        raise NotImplementedError
+        """Those that the broker has."""
 
 
 class TopicName(_Name):

@@ -49,6 +49,19 @@ def test_what_arrives_while_a_sync_runs_is_the_next_batch() -> None:
     assert syncs(rig) == 2
 
 
+def test_a_loop_pass_has_one_time_and_the_next_one_its_own() -> None:
+    rig = LogRig()
+    first_ns = rig.clock.wall_ns()
+    rig.append(b"a")
+    rig.clock.advance(1)
+    rig.append(b"b")
+    rig.loop.drain()
+    rig.publish(b"c")
+    run, start, _ = rig.log.read(0, 3, 1000)
+    assert run is not None
+    assert list(run.ts_ns)[start : start + 3] == [first_ns, first_ns, rig.clock.wall_ns()]
+
+
 def test_the_name_is_on_stable_storage_before_the_first_byte() -> None:
     rig = LogRig()
     rig.disk.trace.clear()
