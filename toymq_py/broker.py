@@ -332,8 +332,7 @@ class Broker:
         def renamed() -> None:
             messages = topic.log.messages()
             topic.close()
-            topic.dedupe.clear()
-            topic.producers.clear()
+            topic.publisher.clear()
             if errors:  # its name stays taken, so that nothing new is written over what is still there
                 logger.error("topic %s not removed (%s): it is closed until a restart", name, errors[0])
                 done(messages, errors[0])

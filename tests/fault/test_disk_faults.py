@@ -82,7 +82,7 @@ class Script:
         payloads = [b"%d:%d:" % (self._number, row) + bytes([row]) * size for row, size in enumerate(sizes)]
         self._number += 1
         try:
-            outcomes = self.rig.broker.topic_or_new(topic).publish([b""] * len(payloads), payloads)
+            outcomes = self.rig.broker.topic_or_new(topic).publisher.publish([b""] * len(payloads), payloads)
         except (RequestError, OSError):
             self.promises.refused.update(payloads)
             return

@@ -182,7 +182,7 @@ def publish(topic: Topic, history: History, rng: random.Random) -> None:
     payloads = [rng.randbytes(rng.choice([0, 8, 50, 900])) for _ in range(count)]
     headers = [rng.choice([b"", b"Name: value\n"]) for _ in range(count)] if rng.random() < 0.2 else None
     at = 0
-    for outcome in topic.publish(keys, payloads, headers):
+    for outcome in topic.publisher.publish(keys, payloads, headers):
         stop = at + outcome.count
         part = headers[at:stop] if headers is not None else [b""] * outcome.count
         history.waiting.append((outcome, keys[at:stop], payloads[at:stop], part))
@@ -267,7 +267,7 @@ def test_retention_after_a_roll_that_failed() -> None:
     broker.open(1)
     topic = broker.topic_or_new(TOPIC)
     subscription = subscribe(topic, rng)
-    topic.publish([b""], [bytes(3000)])
+    topic.publisher.publish([b""], [bytes(3000)])
     loop.drain()
     while (delivery := subscription.take(10_000)) is not None:
         topic.ack(CONSUMER, [(delivery.first_id, delivery.last_id)])
@@ -275,6 +275,6 @@ def test_retention_after_a_roll_that_failed() -> None:
     loop.advance(2)
     assert fault.fired, "retention rolls the active segment, and the new one cannot be made"
     assert topic.log.segments, "the last segment stays, whatever is acked"
-    again = topic.publish([b""], [b"after"])[0]
+    again = topic.publisher.publish([b""], [b"after"])[0]
     loop.drain()
     assert (again.commit.state, again.first_id) == (CommitState.DONE, 1)

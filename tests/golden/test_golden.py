@@ -80,20 +80,20 @@ def test_a_broker_opens_it_and_goes_on(tmp_path: Path, sidecars: bool, version: 
     assert ready("previous", "c") == [(2, 1), (3, 1)]
     assert ready("retained", "c") == [(15, 4), (30, 1), (31, 1), (32, 1)]
     assert ready("hole", "new") == [(n, 1) for n in (0, 1, 3, 4, 5)]
-    assert broker.topics["hole"].publish([b"h5"], [b"again"])[0].duplicate, "keys are known again"
+    assert broker.topics["hole"].publisher.publish([b"h5"], [b"again"])[0].duplicate, "keys are known again"
     run, row, _ = broker.topics["every.kind"].log.read(6, 1)
     assert run is not None
     assert run.headers is not None
     assert run.headers[row] == b"trace: 0-1\nname: w\xc3\xb6rld\n"
     if version != VERSIONS[0]:
         topic = broker.topics.pop("producers")
-        assert topic.publish([b"k"], [b"again"])[0].first_id == 2, "a plain key is known again"
-        assert topic.publish([b"p"], [b"mixed"])[0].error is not None
-        assert topic.producers.find(b"q", 0) == (7, 1)
-        assert topic.producers.find(b"p", 0) == (6, 4), "7 may have been lost unacknowledged"
+        assert topic.publisher.publish([b"k"], [b"again"])[0].first_id == 2, "a plain key is known again"
+        assert topic.publisher.publish([b"p"], [b"mixed"])[0].error is not None
+        assert topic.publisher.producers.find(b"q", 0) == (7, 1)
+        assert topic.publisher.producers.find(b"p", 0) == (6, 4), "7 may have been lost unacknowledged"
         topic.close()
     for name, topic in broker.topics.items():
-        outcome = topic.publish([b""], [b"more"])[0]
+        outcome = topic.publisher.publish([b""], [b"more"])[0]
         loop.drain()
         assert (outcome.first_id, outcome.commit.state) == (found[name][1], CommitState.DONE)
     loop.advance(1)

@@ -44,7 +44,7 @@ class BrokerRig:
         self.loop.drain()
 
     def publish(self, topic: str, *payloads: bytes, key: bytes = b"") -> list[Published]:
-        outcomes = self.broker.topic_or_new(topic).publish([key] * len(payloads), payloads)
+        outcomes = self.broker.topic_or_new(topic).publisher.publish([key] * len(payloads), payloads)
         self.loop.drain()
         return outcomes
 

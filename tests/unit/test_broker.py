@@ -215,11 +215,11 @@ def test_subscribers_that_come_and_go_within_one_commit_get_what_was_published()
     rig = BrokerRig()
     topic = rig.broker.topic_or_new("t")
     subscription = rig.subscribe("t")
-    topic.publish([b""], [b"zero"])
+    topic.publisher.publish([b""], [b"zero"])
     subscription.close()
-    topic.publish([b""], [b"one"])
+    topic.publisher.publish([b""], [b"one"])
     subscription = rig.subscribe("t")
-    topic.publish([b""], [b"two"])
+    topic.publisher.publish([b""], [b"two"])
     rig.loop.drain()
     got = {}
     while (delivery := subscription.take(1 << 20)) is not None:
@@ -411,10 +411,10 @@ def test_a_deleted_topic_is_let_go_of() -> None:
 
 def test_delete_waits_for_the_commit_in_flight() -> None:
     rig = BrokerRig()
-    outcome = rig.broker.topic_or_new("t").publish([b""], [b"a"])[0]
+    outcome = rig.broker.topic_or_new("t").publisher.publish([b""], [b"a"])[0]
     answers: list[int] = []
     rig.broker.delete("t", lambda count, error: answers.append(count))
-    refused = rig.broker.topics["t"].publish([b""], [b"b"])[0]
+    refused = rig.broker.topics["t"].publisher.publish([b""], [b"b"])[0]
     assert isinstance(refused.error, NoSuchTopic)
     rig.loop.advance(0)
     assert outcome.commit.state is CommitState.DONE
@@ -663,7 +663,7 @@ def test_topics_by_pattern() -> None:
 
 def test_shutting_down_flushes_everything() -> None:
     rig = BrokerRig()
-    outcome = rig.broker.topic_or_new("t").publish([b""], [b"x"])[0]
+    outcome = rig.broker.topic_or_new("t").publisher.publish([b""], [b"x"])[0]
     subscription = rig.subscribe("t")
     rig.loop.drain()
     rig.take(subscription)

@@ -22,7 +22,7 @@ FIRST = segment_name(0)
 def publish(rig: BrokerRig, *sequences: int, producer: bytes = b"p", drain: bool = True, size: int = 10) -> list[Published]:
     topic = rig.broker.topic_or_new("t")
     payloads = [b"%b %d" % (producer, sequence) + bytes(size) for sequence in sequences]
-    outcomes = topic.publish_sequenced([producer] * len(sequences), payloads, None, list(sequences))
+    outcomes = topic.publisher.publish_sequenced([producer] * len(sequences), payloads, None, list(sequences))
     if drain:
         rig.loop.drain()
     return outcomes
@@ -30,7 +30,7 @@ def publish(rig: BrokerRig, *sequences: int, producer: bytes = b"p", drain: bool
 
 def highest(rig: BrokerRig, producer: bytes = b"p") -> tuple[int, int] | None:
     topic = rig.broker.topics["t"]
-    return topic.producers.find(producer, topic.log.first_id)
+    return topic.publisher.producers.find(producer, topic.log.first_id)
 
 
 # -- duplicates
@@ -75,10 +75,10 @@ def test_a_key_is_plain_or_a_producer() -> None:
     rig.publish("t", b"x", key=b"k")
     publish(rig, 1)
     topic = rig.broker.topics["t"]
-    outcomes = topic.publish([b"a", b"p", b"", b"k"], [b"1", b"2", b"3", b"4"])
+    outcomes = topic.publisher.publish([b"a", b"p", b"", b"k"], [b"1", b"2", b"3", b"4"])
     assert [type(outcome.error) for outcome in outcomes] == [type(None), BadArgument, type(None), type(None)]
     assert outcomes[-1].duplicate
-    (stored, mixed) = topic.publish_sequenced([b"q", b"k", b"q"], [b""] * 3, None, [1, 1, 2])
+    (stored, mixed) = topic.publisher.publish_sequenced([b"q", b"k", b"q"], [b""] * 3, None, [1, 1, 2])
     assert stored.error is None
     assert isinstance(mixed.error, BadArgument), "and what stands behind is the session's to say"
 

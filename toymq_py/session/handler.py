@@ -211,7 +211,7 @@ class Handler:
             bodies = [body[command.hdr :] for body in bodies]
         topic = self._broker.topic_or_new(command.topic)
         if command.seqs is None:
-            self._answer(topic.publish(keys, bodies, headers))
+            self._answer(topic.publisher.publish(keys, bodies, headers))
         else:
             self._publish_sequenced(topic, keys, bodies, headers, command.seqs)
 
@@ -241,7 +241,7 @@ class Handler:
                 at += 1
                 continue
             part = slice(at, stop)
-            outcomes = topic.publish_sequenced(keys[part], bodies[part], headers and headers[part], sequences[part])
+            outcomes = topic.publisher.publish_sequenced(keys[part], bodies[part], headers and headers[part], sequences[part])
             answers += outcomes
             for outcome in outcomes:
                 rows = slice(at, at + outcome.count)

@@ -1,8 +1,9 @@
 """One topic. Contract: delivery.md, storage.md."""
 
 from toymq_py.storage.batch import Appended
+from toymq_py.topic.publishing import Duplicate, Published, Refused
 from toymq_py.topic.subscription import Delivery, Registration, Subscription
-from toymq_py.topic.topic import Duplicate, Published, Refused, Topic, unopened_topic
+from toymq_py.topic.topic import Topic, unopened_topic
 
 __all__ = [
     "Appended",

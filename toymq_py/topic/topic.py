@@ -7,18 +7,14 @@ no other topic. Belongs to the event loop.
 import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import islice
 from math import inf
-from operator import lt
 from typing import Any
 
 from toymq_py.clock import Clock
 from toymq_py.config import BrokerOptions, TopicSettings
 from toymq_py.consumer import Consumer, ConsumerSnapshot, DeliveryPolicy
-from toymq_py.dedupe import DedupeTable, KeyBudget, ProducerTable
+from toymq_py.dedupe import KeyBudget
 from toymq_py.errors import (
-    BadArgument,
     DamagedData,
     NoSuchConsumer,
     NoSuchTopic,
@@ -28,63 +24,21 @@ from toymq_py.errors import (
 )
 from toymq_py.metrics import Metrics
 from toymq_py.model import IdRange, Records, Start
-from toymq_py.storage.batch import COMMITTED, Appended, Commit, producers_of
 from toymq_py.storage.committer import NO_SPACE, Committer
 from toymq_py.storage.flusher import OffsetsFlusher
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.log import READ_BYTES, Log, TailBudget
 from toymq_py.storage.offsets import LoadedOffsets, OffsetsState, Source, lost_of
-from toymq_py.storage.record import encode_attributes, encode_sequences
 from toymq_py.storage.recovery import RecoveredLog
 from toymq_py.storage.scheduling import Scheduler
-from toymq_py.storage.segment import PRODUCERS_MAX, Segment
+from toymq_py.storage.segment import Segment
 from toymq_py.storage.space import SpaceGuard
+from toymq_py.topic.publishing import Publisher
 from toymq_py.topic.retention import RetentionKeeper
 from toymq_py.topic.subscription import Delivery, Registration, Subscription
 
 UNREADABLE = "unreadable"
 """Owner of the leases that stand for records the disk refuses to give: held until a restart, never delivered."""
-
-
-@dataclass(slots=True)
-class Duplicate:
-    """``count`` publishes that appended nothing: their key stands for ``first_id``, which counts when ``commit`` is done."""
-
-    commit: Commit
-    first_id: int
-    count: int = 1
-
-    @property
-    def duplicate(self) -> bool:
-        return True
-
-    @property
-    def error(self) -> None:
-        return None
-
-
-@dataclass(slots=True)
-class Refused:
-    """``count`` publishes that appended nothing."""
-
-    count: int
-    error: RequestError
-
-    @property
-    def commit(self) -> Commit:
-        return COMMITTED
-
-    @property
-    def duplicate(self) -> bool:
-        return False
-
-    @property
-    def first_id(self) -> int:
-        return 0
-
-
-Published = Appended | Duplicate | Refused
-"""The outcome of a stretch of one publish run."""
 
 
 class Topic:
@@ -135,19 +89,11 @@ class Topic:
             roll_first=recovered.roll_first,
         )  # fmt: skip
         self.committer.on_committed = self._committed
-        self.committer.on_failed = self._failed
         self.committer.on_sync = metrics.synced
         self.committer.on_sealed = self.apply_retention
-        self.dedupe = DedupeTable(self._setting("dedupe_keys"), key_budget)
-        for first_id, keys in recovered.keys:
-            for row, key in enumerate(keys):
-                if key:
-                    self.dedupe.replace(key, first_id + row)
-        self.dedupe.settle(recovered.next_id)
-        self.producers = ProducerTable(min(self.dedupe.capacity, PRODUCERS_MAX), key_budget)
-        self.producers.settle(dict(sorted(recovered.producers.items(), key=lambda item: item[1][1])))
-        self.committer.on_sequences = self.producers.settle
-        self.committer.producers_since = self.producers.since
+        self.publisher = Publisher(
+            self.log, self.committer, recovered, dedupe_keys=self._setting("dedupe_keys"), key_budget=key_budget
+        )
         self.consumers: dict[str, Consumer] = {}
         self._attached: dict[str, Subscription] = {}
         self._commit_waiters: dict[Callable[[], None], None] = {}
@@ -185,170 +131,13 @@ class Topic:
         """Take new settings into use; they are on stable storage already."""
         self.settings = settings
         self._set_policy()
-        self.dedupe.resize(self._setting("dedupe_keys"))
-        self.producers.resize(min(self.dedupe.capacity, PRODUCERS_MAX))
+        self.publisher.resize(self._setting("dedupe_keys"))
         self.apply_retention()
 
-    # -- publishing
-
-    def publish(
-        self, keys: Sequence[bytes], payloads: Sequence[bytes], headers: Sequence[bytes] | None = None
-    ) -> Sequence[Published]:
-        """Append a run of messages; duplicates append nothing.
-
-        Args:
-            keys: b"" for none.
-            headers: header blocks, b"" for none.
-
-        Returns: outcomes that cover the run in order.
-        """
-        dedupe = self.dedupe
-        keyless = keys.count(b"")
-        if keyless == len(keys) or not dedupe.capacity:
-            return self._append(keys, payloads, headers)
-        producers = self.producers if self.producers and self.producers.any_of(keys) else None
-        if producers is None and not keyless and dedupe.remember_new(keys, self.committer.next_id):
-            return self._append(keys, payloads, headers, remembered=True)
-        outcomes: list[Published] = []
-        start = 0
-        fresh: set[bytes] = set()
-
-        def flush(stop: int) -> None:
-            nonlocal start
-            if stop > start:
-                part = None if headers is None else headers[start:stop]
-                outcomes.extend(self._append(keys[start:stop], payloads[start:stop], part))
-            start = stop
-            fresh.clear()
-
-        for row, key in enumerate(keys):
-            if not key:
-                continue
-            if producers is not None and producers.find(key, self.log.first_id) is not None:
-                flush(row)
-                outcomes.append(Refused(1, BadArgument("this key names a producer: publish with seq")))
-                start = row + 1
-                continue
-            if key in fresh:
-                flush(row)
-            msg_id = dedupe.find(key)
-            if msg_id is None or msg_id < self.log.first_id:
-                fresh.add(key)
-                continue
-            flush(row)
-            dedupe.touch(key)
-            commit = COMMITTED if msg_id < self.log.committed_id else self.committer.commit_of(msg_id)
-            outcomes.append(Duplicate(commit, msg_id))
-            start = row + 1
-        flush(len(keys))
-        return outcomes
-
-    def publish_sequenced(
-        self, producers: Sequence[bytes], payloads: Sequence[bytes], headers: Sequence[bytes] | None, sequences: Sequence[int]
-    ) -> Sequence[Published]:
-        """Append a run of messages whose keys name producers; what is not above a producer's highest sequence appends
-        nothing.
-
-        Returns: outcomes that cover the run in order, up to the first refused one: what becomes of the rest is the session's
-        to say.
-        """
-        if not self.dedupe.capacity:
-            return [Refused(1, BadArgument("dedupe_keys is 0 for this topic: nothing is remembered of a producer"))]
-        first_id, committed_id = self.log.first_id, self.log.committed_id
-        if producers.count(producers[0]) == len(producers) and all(map(lt, sequences, islice(sequences, 1, None))):
-            known = self.producers.find(producers[0], first_id)
-            if known is not None and sequences[0] > known[0]:  # the usual run: one producer goes on
-                return self._append_sequenced(producers, payloads, headers, sequences)
-        outcomes: list[Published] = []
-        start = 0
-        fresh: dict[bytes, int] = {}
-
-        def flush(stop: int) -> bool:
-            """Append the fresh rows. Returns: whether they were refused."""
-            nonlocal start
-            if stop > start:
-                rows = slice(start, stop)
-                part = None if headers is None else headers[rows]
-                outcomes.extend(self._append_sequenced(producers[rows], payloads[rows], part, sequences[rows]))
-            start = stop
-            fresh.clear()
-            return bool(outcomes) and outcomes[-1].error is not None
-
-        for row, (producer, sequence) in enumerate(zip(producers, sequences, strict=True)):
-            highest = fresh.get(producer)
-            if highest is None:
-                known = self.producers.find(producer, first_id)
-                if known is None:
-                    plain_id = self.dedupe.find(producer)
-                    if plain_id is not None and plain_id >= first_id:
-                        if not flush(row):
-                            mixed = BadArgument("this key was published without seq: it names no producer")
-                            outcomes.append(Refused(1, mixed))
-                        return outcomes
-                highest = -1 if known is None else known[0]
-            if sequence > highest:
-                fresh[producer] = sequence
-                continue
-            if flush(row):
-                return outcomes
-            entry = self.producers.committed(producer, first_id)
-            if entry is not None and sequence <= entry[0]:
-                self.producers.touch(producer)
-            else:
-                entry = self.producers.find(producer, first_id)
-            assert entry is not None
-            msg_id = entry[1]
-            commit = COMMITTED if msg_id < committed_id else self.committer.commit_of(msg_id)
-            last = outcomes[-1] if outcomes else None
-            if type(last) is Duplicate and last.first_id == msg_id:
-                last.count += 1
-            else:
-                outcomes.append(Duplicate(commit, msg_id))
-            start = row + 1
-        flush(len(producers))
-        return outcomes
-
-    def _append_sequenced(
-        self, producers: Sequence[bytes], payloads: Sequence[bytes], headers: Sequence[bytes] | None, sequences: Sequence[int]
-    ) -> Sequence[Published]:
-        blocks = encode_sequences(sequences)
-        if headers is not None:
-            blocks = [encode_attributes(headers=header) + block for header, block in zip(headers, blocks, strict=True)]
-        try:
-            appended = self.committer.append(producers, payloads, blocks, headers, sequences)
-        except RequestError as error:
-            return [Refused(len(producers), error)]
-        self.producers.remember(producers_of(producers, sequences, appended[0].first_id))
-        return appended
-
-    def _append(
-        self,
-        keys: Sequence[bytes],
-        payloads: Sequence[bytes],
-        headers: Sequence[bytes] | None,
-        *,
-        remembered: bool = False,
-    ) -> Sequence[Published]:
-        """``remembered``: the keys are in the dedupe table already, under the ids that they get here."""
-        blocks = None if headers is None else [encode_attributes(headers=block) for block in headers]
-        try:
-            appended = self.committer.append(keys, payloads, blocks, headers)
-        except Exception as error:
-            if remembered:
-                self.dedupe.forget(keys)
-            if not isinstance(error, RequestError):
-                raise
-            return [Refused(len(keys), error)]
-        if not remembered and self.dedupe.capacity:
-            first_id = appended[0].first_id
-            for row, key in enumerate(keys):
-                if key:
-                    self.dedupe.replace(key, first_id + row)
-        return appended
+    # -- what is committed
 
     def _committed(self, first_id: int, next_id: int, keys: list[bytes]) -> None:
-        if keys:
-            self.dedupe.settle(next_id)
+        self.publisher.committed(next_id, keys)
         self._metrics.publish_total += next_id - first_id
         for subscription in self._attached.values():
             subscription.wake(subscription)
@@ -356,11 +145,6 @@ class Topic:
             waiters, self._commit_waiters = self._commit_waiters, {}
             for call in waiters:
                 call()
-
-    def _failed(self, keys: list[bytes]) -> None:
-        self.dedupe.forget(keys)
-        self.dedupe.fail()
-        self.producers.fail()
 
     def when_committed(self, call: Callable[[], None]) -> Callable[[], object]:
         """Have ``call`` called once, when the next batch is committed or the topic is deleted. Returns what withdraws it."""
