@@ -6,12 +6,14 @@ file) is the command line's business; here are names, units, defaults and limits
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from toymq_py.errors import BadArgument, ConfigError
 from toymq_py.model import DEFAULT_MAX_PAYLOAD, DURATION_MS_MAX, PAYLOAD_BYTES_LIMIT
 
 FsyncMode = Literal["always", "interval", "never"]
+WhenFull = Literal["reject", "drop-oldest"]
+"""What a publish beyond the backlog's limit does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,8 @@ class BrokerOptions:
     max_inflight_bytes: int = 64 * 1024 * 1024
     """Per connection: publishes that wait for the disk, with their replies."""
     visibility_ms: int = 30_000
+    max_attempts: int = 20
+    """Deliveries after which a message is a dead letter; 0: for ever."""
     nack_backoff_min_ms: int = 100
     nack_backoff_max_ms: int = 30_000
     dedupe_keys: int = 65_536
@@ -54,6 +58,7 @@ class BrokerOptions:
             ("max_subscriptions", 1, 1 << 20),
             ("max_inflight_bytes", 1 << 16, 1 << 40),
             ("visibility_ms", 1, DURATION_MS_MAX),
+            ("max_attempts", 0, 1 << 20),
             ("nack_backoff_min_ms", 1, DURATION_MS_MAX),
             ("nack_backoff_max_ms", 1, DURATION_MS_MAX),
             ("dedupe_keys", 0, 1 << 24),
@@ -72,26 +77,41 @@ class BrokerOptions:
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """One topic's settings: integers in milliseconds, bytes and counts. None means the broker's default."""
+    """One topic's settings: integers in milliseconds, bytes and counts, and words. None means the broker's default.
+
+    Their limits stand in ``SETTINGS``. Contract: delivery.md, "Per-topic settings".
+    """
 
     visibility: int | None = None
+    max_attempts: int | None = None
+    """Deliveries after which a message is a dead letter; 0: for ever."""
     nack_backoff_min: int | None = None
     nack_backoff_max: int | None = None
     dedupe_keys: int | None = None
+    backlog_max_messages: int | None = None
+    """None: no limit. So with the next one, and with what is retained at most."""
+    backlog_max_bytes: int | None = None
+    when_full: WhenFull | None = None
+    """None: ``reject``."""
     retain_acked_for: int | None = None
+    retain_max_age: int | None = None
+    retain_max_bytes: int | None = None
+    ttl: int | None = None
+    """None: messages that bring no ttl of their own never expire."""
 
     def changed(self, changes: Mapping[str, str]) -> "TopicSettings":
         """These settings with some of them set anew; ``default`` unsets one.
 
         Raises: BadArgument for a name that is not a setting here, or a value out of its range.
         """
-        changed = replace(self, **{name: _parse_setting(name, text) for name, text in changes.items()})
+        values: dict[str, Any] = {name: _parse_setting(name, text) for name, text in changes.items()}
+        changed = replace(self, **values)
         low, high = changed.nack_backoff_min, changed.nack_backoff_max
         if low is not None and high is not None and low > high:
             raise BadArgument("nack_backoff_min is above nack_backoff_max")
         return changed
 
-    def to_json(self) -> dict[str, int]:
+    def to_json(self) -> dict[str, int | str]:
         """Those that are set."""
         return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
 
@@ -101,21 +121,34 @@ class TopicSettings:
         return cls().changed({name: str(value) for name, value in found.items()})
 
 
-_SETTING_LIMITS: dict[str, tuple[int, int]] = {
+SETTINGS: dict[str, tuple[int, int] | tuple[str, ...]] = {
     "visibility": (1, DURATION_MS_MAX),
+    "max_attempts": (0, 1 << 20),
     "nack_backoff_min": (1, DURATION_MS_MAX),
     "nack_backoff_max": (1, DURATION_MS_MAX),
     "dedupe_keys": (0, 1 << 24),
+    "backlog_max_messages": (1, 1 << 62),
+    "backlog_max_bytes": (1, 1 << 62),
+    "when_full": get_args(WhenFull),
     "retain_acked_for": (0, DURATION_MS_MAX),
+    "retain_max_age": (1, DURATION_MS_MAX),
+    "retain_max_bytes": (1, 1 << 62),
+    "ttl": (1, DURATION_MS_MAX),
 }
+"""Smallest and largest of a number, or the words that a setting takes."""
 
 
-def _parse_setting(name: str, text: str) -> int | None:
-    limits = _SETTING_LIMITS.get(name)
+def _parse_setting(name: str, text: str) -> int | str | None:
+    limits = SETTINGS.get(name)
     if limits is None:
-        raise BadArgument(f"{name} is no topic setting here; there are {', '.join(sorted(_SETTING_LIMITS))}")
+        raise BadArgument(f"{name} is no topic setting; there are {', '.join(SETTINGS)}")
     if text == "default":
         return None
-    if not (text.isascii() and text.isdigit() and len(text) <= 20 and limits[0] <= int(text) <= limits[1]):
-        raise BadArgument(f"{name} is a whole number from {limits[0]} to {limits[1]}, or default")
+    low, high = limits[0], limits[-1]
+    if isinstance(low, str) or isinstance(high, str):
+        if text not in limits:
+            raise BadArgument(f"{name} is {' or '.join(map(str, limits))}, or default")
+        return text
+    if not (text.isascii() and text.isdigit() and len(text) <= 20 and low <= int(text) <= high):
+        raise BadArgument(f"{name} is a whole number from {low} to {high}, or default")
     return int(text)

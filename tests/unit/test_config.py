@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from toymq_py.config import BrokerOptions, TopicSettings
+from toymq_py.config import SETTINGS, BrokerOptions, TopicSettings
 from toymq_py.errors import BadArgument, ConfigError
 from toymq_py.model import DURATION_MS_MAX, parse_duration_ms, parse_size
+from toymqctl.settings import DURATIONS, SIZES
 
 
 @pytest.mark.parametrize(
@@ -49,6 +50,7 @@ def test_what_is_no_size_is_said(text: str) -> None:
         {"max_connections": 0},
         {"visibility_ms": 0},
         {"visibility_ms": DURATION_MS_MAX + 1},
+        {"max_attempts": -1},
         {"nack_backoff_min_ms": 500, "nack_backoff_max_ms": 499},
         {"dedupe_keys": -1},
         {"fsync": "sometimes"},
@@ -62,7 +64,8 @@ def test_options_that_make_no_sense_are_named(options: dict[str, Any]) -> None:
 
 
 def test_every_number_has_its_unit_in_its_name() -> None:
-    counts = {"max_connections", "max_topics", "max_consumers", "max_subscriptions", "dedupe_keys", "dedupe_keys_total"}
+    counts = {"max_connections", "max_topics", "max_consumers", "max_subscriptions", "dedupe_keys", "dedupe_keys_total",
+              "max_attempts"}  # fmt: skip
     for option in fields(BrokerOptions):
         if option.type == "int" or option.type is int:
             assert option.name.endswith(("_ms", "_bytes")) or option.name in counts, option.name
@@ -76,6 +79,24 @@ def test_settings_are_changed_unset_and_shown() -> None:
     assert TopicSettings().to_json() == {}
 
 
+def test_every_setting_of_the_contract_is_there_with_its_limits() -> None:
+    names = [
+        "visibility", "max_attempts", "nack_backoff_min", "nack_backoff_max", "dedupe_keys", "backlog_max_messages",
+        "backlog_max_bytes", "when_full", "retain_acked_for", "retain_max_age", "retain_max_bytes", "ttl",
+    ]  # fmt: skip
+    assert [field.name for field in fields(TopicSettings)] == names
+    assert list(SETTINGS) == names
+    for name, limits in SETTINGS.items():
+        for value in (limits[0], limits[-1]):
+            assert TopicSettings().changed({name: str(value)}).to_json() == {name: value}
+
+
+def test_how_people_write_them_is_known_for_each_setting() -> None:
+    counts = {"max_attempts", "dedupe_keys", "backlog_max_messages", "when_full"}
+    assert DURATIONS | SIZES | counts == set(SETTINGS)
+    assert not DURATIONS & SIZES
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -87,6 +108,15 @@ def test_settings_are_changed_unset_and_shown() -> None:
         {"dedupe_keys": "1e3"},
         {"retain_acked_for": ""},
         {"retain_acked_for": "9" * 50},
+        {"max_attempts": "-1"},
+        {"backlog_max_messages": "0"},
+        {"backlog_max_bytes": "64MiB"},
+        {"when_full": "drop"},
+        {"when_full": "1"},
+        {"retain_max_age": "0"},
+        {"retain_max_bytes": str((1 << 62) + 1)},
+        {"ttl": "0"},
+        {"nack_backoff_min": "2", "nack_backoff_max": "1"},
     ],
     ids=str,
 )

@@ -117,7 +117,7 @@ class Topic:
         """The topic's own value, or the broker's default. Milliseconds, bytes, counts."""
         value = getattr(self.settings, name)
         if value is None:
-            value = getattr(self._options, name if name == "dedupe_keys" else f"{name}_ms")
+            value = getattr(self._options, name if name in ("dedupe_keys", "max_attempts") else f"{name}_ms")
         return int(value)
 
     def _set_policy(self) -> None:
