@@ -82,6 +82,25 @@ class TopicPattern:
         """Whether a topic name falls under this pattern."""
         return self._regex.match(topic) is not None
 
+    def covers(self, topic_or_pattern: str) -> bool:
+        """Whether every topic that falls under another pattern falls under this one. Assumes that it is a legal one."""
+        if not is_pattern(topic_or_pattern):
+            return self.matches(topic_or_pattern)
+        words, others = self.text.split("."), topic_or_pattern.split(".")
+        if words[-1] == ">":
+            if len(others) < len(words):
+                return False
+        elif len(others) != len(words) or others[-1] == ">":
+            return False
+        for i, other in enumerate(others):
+            word = words[min(i, len(words) - 1)]
+            wild = word in ("*", ">")
+            if not wild and other != word:
+                return False
+            if wild and (not other or (other == "dlq" and i == len(others) - 1)):
+                return False
+        return True
+
 
 @dataclass(frozen=True, slots=True)
 class Start:

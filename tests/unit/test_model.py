@@ -1,5 +1,9 @@
 """Names, patterns and positions. Contract: protocol.md, "Framing"."""
 
+from collections.abc import Iterable
+from contextlib import suppress
+from itertools import product
+
 import pytest
 
 from toymq_py.errors import BadArgument, BadName
@@ -50,6 +54,27 @@ def test_patterns(pattern: str, topic: str, matches: bool) -> None:
 def test_what_is_no_pattern(pattern: str) -> None:
     with pytest.raises(BadName):
         TopicPattern(pattern)
+
+
+def _legal(texts: Iterable[str]) -> list[TopicPattern]:
+    found = []
+    for text in texts:
+        with suppress(BadName):
+            found.append(TopicPattern(text))
+    return found
+
+
+def test_a_pattern_covers_what_it_matches_whole() -> None:
+    """Every pattern of up to three words against every other, held to the names that they match: "z" stands for all words that
+    no pattern has, and names are two words longer, so that ``>`` has something to go on with."""
+    names = [".".join(words) for n in range(1, 6) for words in product(("a", "dlq", "z", ""), repeat=n)]
+    patterns = _legal(".".join(words) for n in range(1, 4) for words in product(("a", "dlq", "*", ">", ""), repeat=n))
+    matched = {pattern: frozenset(filter(pattern.matches, names)) for pattern in patterns}
+    assert len(patterns) > 60
+    for one in patterns:
+        for other in patterns:
+            expected = matched[other] <= matched[one]
+            assert one.covers(other.text) is expected, f"{one.text} covers {other.text}: expected {expected}"
 
 
 @pytest.mark.parametrize("text", ["earliest", "latest", "0", "18446744073709551615", "@0", "@1781767800000"])

@@ -1,0 +1,129 @@
+"""Tokens and their rights. Contract: clients.md, "Command lines" (the auth file)."""
+
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from toymq_py.auth import ANSWERS_MAX, Authority, parse_grants, read_grants
+from toymq_py.errors import ConfigError
+
+SECRET = "a-token-that-nobody-may-see"
+
+
+def table(name: str, token: str, rest: str = "") -> str:
+    return f'[[token]]\nname = "{name}"\nsha256 = "{sha256(token.encode()).hexdigest()}"\n{rest}\n'
+
+
+def authority(text: str) -> Authority:
+    return Authority(parse_grants(text, "auth.toml"))
+
+
+def test_a_token_has_the_rights_of_its_table() -> None:
+    grant = authority(
+        table("a", "aaa", 'publish = ["orders.*"]\nsubscribe = ["orders.>", "jobs"]') + table("b", "bbb", "admin = true")
+    ).find("aaa")
+    assert grant is not None
+    assert (grant.name, grant.admin) == ("a", False)
+    assert [grant.may_publish(name) for name in ("orders.eu", "orders.eu.x", "orders.dlq")] == [True, False, False]
+    assert [grant.may_subscribe(name) for name in ("orders.eu.x", "jobs", "orders.*", "orders.>", ">", "*", "orders")] == [
+        True, True, True, True, False, False, False,
+    ]  # fmt: skip
+    assert grant.sees("jobs")
+    assert not grant.sees("other")
+
+
+def test_a_token_without_rights_has_none() -> None:
+    grant = authority(table("a", "aaa")).find("aaa")
+    assert grant is not None
+    assert not any((grant.admin, grant.may_publish("t"), grant.may_subscribe("t"), grant.sees("t")))
+
+
+def test_an_admin_sees_every_topic_and_reads_none() -> None:
+    grant = authority(table("a", "aaa", "admin = true")).find("aaa")
+    assert grant is not None
+    assert grant.sees("orders.dlq")
+    assert not grant.may_subscribe("orders.dlq")
+    assert not grant.may_publish("orders")
+
+
+def test_what_is_no_token() -> None:
+    known = authority(table("a", "aaa"))
+    digest = sha256(b"aaa").hexdigest()
+    assert [known.find(token) for token in ("", "aa", "aaaa", "AAA", digest, "ä", "\0", "\udcff")] == [None] * 8
+
+
+def test_a_changed_file_changes_the_rights() -> None:
+    known = authority(table("a", "aaa", 'subscribe = ["x", "y"]') + table("b", "bbb"))
+    first, gone = known.find("aaa"), known.find("bbb")
+    assert first is not None
+    assert gone is not None
+    told: list[bool] = []
+    known.on_change.append(lambda: told.append(known.find("aaa") is not first))
+    known.replace(parse_grants(table("renamed", "aaa", 'subscribe = ["y"]'), "auth.toml"))
+    assert told == [True], "who listens sees the new table"
+    now = known.present(first)
+    assert now is not None
+    assert now.name == "renamed"
+    assert not now.may_subscribe("x")
+    assert first.allows_all_of(now)
+    assert not now.allows_all_of(first)
+    assert known.present(gone) is None
+    assert known.find("bbb") is None
+
+
+def test_answers_that_are_remembered_are_bounded() -> None:
+    grant = authority(table("a", "aaa", 'publish = ["t.*"]')).find("aaa")
+    assert grant is not None
+    for n in range(2 * ANSWERS_MAX + 1):
+        assert grant.may_publish(f"t.{n}")
+        assert not grant.may_publish(f"u.{n}")
+    assert len(grant.publish._answers) <= ANSWERS_MAX
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", r"f has no \[\[token\]\]"),
+        ("[[token]]\nname = \n", r"f is no TOML: .*line 2"),
+        ("tokens = 1", "f: 'tokens' is unknown here"),
+        ("token = 1", r"f: token is a list of tables"),
+        ("[token]\nname = 'a'", r"f: token is a list of tables"),
+        ("[[token]]\n", "f, line 1: name: token name must be"),
+        ("[[token]]\nname = 7\n", "f, line 2: name: token name must be"),
+        ("[[token]]\nname = 'a/b'\n", "f, line 2: name: token name must be"),
+        ("[[token]]\nname = 'a'\n", "f, line 1: sha256 is the token's SHA-256 digest: 64 hex"),
+        (f"[[token]]\nname = 'a'\n\nsha256 = '{SECRET}'\n", "f, line 4: sha256 is the token's"),
+        (table("a", "x", "admin = 1"), "f, line 4: admin is true or false"),
+        (table("a", "x", "admin = 'yes'"), "f, line 4: admin is true or false"),
+        (table("a", "x", "publish = '>'"), "f, line 4: publish is a list"),
+        (table("a", "x", "publish = [1]"), "f, line 4: publish is a list"),
+        (table("a", "x", "subscribe = ['ok', 'a*']"), "f, line 4: subscribe, number 2: a wildcard is a whole word"),
+        (table("a", "x", "subscribe = ['../x']"), "f, line 4: subscribe, number 1: topic name must be"),
+        (table("a", "x", "'secret' = 1"), "f, line 4: 'secret' is unknown; a token has name, sha256, publish"),
+        (table("a", "x") + "# a comment\n" + table("a", "y"), "f, line 7: name: there are two tokens a"),
+        (table("a", "x") + table("b", "x"), "f, line 7: sha256: a and b are the same token"),
+        ("token = [{name = 'a'}, {name = 'b'}]", "f, token 1: sha256 is the token's"),
+    ],
+)
+def test_a_bad_file_is_explained(text: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as raised:
+        parse_grants(text, "f")
+    assert SECRET not in f"{raised.value!r} {raised.value.__cause__!r}"
+
+
+def test_a_file_that_cannot_be_read_is_explained(tmp_path: Path) -> None:
+    path = tmp_path / "auth.toml"
+    with pytest.raises(ConfigError, match=r"cannot read the auth file .*auth.toml: No such file"):
+        read_grants(str(path))
+    path.write_bytes(b'[[token]]\nname = "\xff"\n')
+    with pytest.raises(ConfigError, match="no UTF-8, at byte 18"):
+        read_grants(str(path))
+    path.write_text(table("a", "aaa"))
+    assert [grant.name for grant in read_grants(str(path))] == ["a"]
+
+
+def test_no_digest_in_a_repr() -> None:
+    (grant,) = parse_grants(table("a", SECRET), "f")
+    assert sha256(SECRET.encode()).hexdigest()[:8] not in repr(grant).lower()
+    assert repr(grant) == "Grant(name='a', admin=False)"

@@ -1,0 +1,199 @@
+"""Who may do what: the tokens of an auth file and their rights.
+
+Contract: clients.md, "Command lines" (the auth file); reliability.md, "Security"; ADR 0018. Knows no connection and no command:
+TCP sessions and the HTTP gateway ask it. No token is kept, shown or logged here, only its SHA-256 digest. Belongs to the loop.
+"""
+
+import hmac
+import re
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from toymq_py.errors import BadName, ConfigError
+from toymq_py.model import TopicPattern, check_name, is_pattern
+
+ANSWERS_MAX = 4096
+"""Names that a grant remembers its answers for; those of one more client's random names must not pile up."""
+
+_DIGEST = re.compile(r"[0-9a-fA-F]{64}\Z")
+_TABLE = re.compile(r"\s*\[\[\s*token\s*\]\]")
+_KEYS = ("name", "sha256", "publish", "subscribe", "admin")
+
+
+class _Patterns:
+    """Topic patterns of which one has to cover what is asked for. Remembers its answers."""
+
+    __slots__ = ("_answers", "_patterns", "texts")
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        """Raises: BadName."""
+        self.texts = tuple(texts)
+        self._patterns = [TopicPattern(text) for text in texts]
+        self._answers: dict[str, bool] = {}
+
+    def cover(self, topic_or_pattern: str) -> bool:
+        answer = self._answers.get(topic_or_pattern)
+        if answer is None:
+            if len(self._answers) >= ANSWERS_MAX:
+                self._answers.clear()
+            answer = any(pattern.covers(topic_or_pattern) for pattern in self._patterns)
+            self._answers[topic_or_pattern] = answer
+        return answer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Grant:
+    """What one token allows; immutable, a changed file makes new ones. ``name`` is for logs."""
+
+    name: str
+    digest: bytes = field(repr=False)
+    """SHA-256 of the token."""
+    publish: _Patterns = field(repr=False)
+    subscribe: _Patterns = field(repr=False)
+    admin: bool
+    """CREATE, CONFIG, DELETE, PURGE, SEEK, FORGET, REDRIVE, of every topic."""
+
+    def may_publish(self, topic: str) -> bool:
+        return self.publish.cover(topic)
+
+    def may_subscribe(self, topic_or_pattern: str) -> bool:
+        """SUB, PULL, ACK, NACK, TOUCH, FETCH, OFFSETS. A pattern must fall under one of the token's whole."""
+        return self.subscribe.cover(topic_or_pattern)
+
+    def sees(self, topic: str) -> bool:
+        """Whether DESCRIBE, TOPICS and STATS show it: who may read its messages, and who may delete them."""
+        return self.admin or self.subscribe.cover(topic)
+
+    def allows_all_of(self, before: "Grant") -> bool:
+        """Whether every subscription that ``before`` allowed is one that this allows, too."""
+        return all(map(self.may_subscribe, before.subscribe.texts))
+
+
+class Authority:
+    """The present table of tokens."""
+
+    def __init__(self, grants: Sequence[Grant]) -> None:
+        self._grants = tuple(grants)
+        self.on_change: list[Callable[[], None]] = []
+        """Called after ``replace``: whoever keeps a grant longer than one request asks for its ``present`` form."""
+
+    def find(self, token: str) -> Grant | None:
+        """The grant of a token, None when there is no such token. Every digest is compared in constant time, whether one before
+        it was equal or not."""
+        digest = sha256(token.encode(errors="surrogatepass")).digest()
+        found = None
+        for grant in self._grants:
+            if hmac.compare_digest(grant.digest, digest):
+                found = grant
+        return found
+
+    def present(self, grant: Grant) -> Grant | None:
+        """The rights that the token of ``grant`` has now; None when it has gone."""
+        return next((other for other in self._grants if other.digest == grant.digest), None)
+
+    def replace(self, grants: Sequence[Grant]) -> None:
+        """The table is another one from here on."""
+        self._grants = tuple(grants)
+        for changed in self.on_change:
+            changed()
+
+
+def read_grants(path: str) -> tuple[Grant, ...]:
+    """The grants of an auth file. Blocks. Raises: ConfigError, with the file, the line and the field."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read the auth file {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the auth file {path} is no UTF-8, at byte {error.start}") from None
+    return parse_grants(text, path)
+
+
+def parse_grants(text: str, path: str) -> tuple[Grant, ...]:
+    """The grants of an auth file's text; ``path`` is for messages. Raises: ConfigError, never with a value of the file: a token
+    may stand where its digest belongs."""
+    try:
+        found = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is no TOML: {error}") from None
+    unknown = [name for name in found if name != "token"]
+    if unknown:
+        raise ConfigError(f"{path}: {unknown[0]!r} is unknown here; there are [[token]] tables only")
+    tables = found.get("token", [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise ConfigError(f"{path}: token is a list of tables, each begins with [[token]]")
+    if not tables:
+        raise ConfigError(f"{path} has no [[token]]: nobody could connect")
+    lines = text.splitlines()
+    starts = [number for number, line in enumerate(lines, 1) if _TABLE.match(line)]
+    grants: list[Grant] = []
+    for number, table in enumerate(tables):
+        try:
+            grant = _grant(table)
+            _check_unique(grant, grants)
+        except _BadField as bad:
+            where = f"token {number + 1}"
+            if len(starts) == len(tables):  # written as usual, not inline
+                where = f"line {_line_of(bad.field, lines, starts[number])}"
+            raise ConfigError(f"{path}, {where}: {bad}") from None
+        grants.append(grant)
+    return tuple(grants)
+
+
+class _BadField(Exception):
+    """Raised with what is wrong; ``field`` is where."""
+
+    def __init__(self, field: str, text: str) -> None:
+        super().__init__(text)
+        self.field = field
+
+
+def _grant(table: dict[str, Any]) -> Grant:
+    for key in table:
+        if key not in _KEYS:
+            raise _BadField(key, f"{key!r} is unknown; a token has {', '.join(_KEYS)}")
+    name, digest, admin = table.get("name"), table.get("sha256"), table.get("admin", False)
+    try:
+        check_name("token", name if isinstance(name, str) else "")
+    except BadName as error:
+        raise _BadField("name", f"name: {error}") from None
+    if not isinstance(digest, str) or _DIGEST.match(digest) is None:
+        raise _BadField("sha256", "sha256 is the token's SHA-256 digest: 64 hexadecimal digits")
+    if not isinstance(admin, bool):
+        raise _BadField("admin", "admin is true or false")
+    assert isinstance(name, str)
+    return Grant(name, bytes.fromhex(digest), _patterns(table, "publish"), _patterns(table, "subscribe"), admin)
+
+
+def _patterns(table: dict[str, Any], key: str) -> _Patterns:
+    texts = table.get(key, [])
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise _BadField(key, f"{key} is a list of topics and patterns, [\"orders\", \"events.>\"] say")
+    for number, text in enumerate(texts, 1):
+        try:
+            TopicPattern(text) if is_pattern(text) else check_name("topic", text)
+        except BadName as error:
+            raise _BadField(key, f"{key}, number {number}: {error}") from None
+    return _Patterns(texts)
+
+
+def _check_unique(grant: Grant, before: Sequence[Grant]) -> None:
+    for other in before:
+        if other.name == grant.name:
+            raise _BadField("name", f"name: there are two tokens {grant.name}")
+        if other.digest == grant.digest:
+            raise _BadField("sha256", f"sha256: {other.name} and {grant.name} are the same token")
+
+
+def _line_of(field: str, lines: Sequence[str], start: int) -> int:
+    """Of a field in the table that begins at line ``start``; ``start`` when it is not written there."""
+    for number, line in enumerate(lines[start:], start + 1):
+        if _TABLE.match(line):
+            break
+        if line.partition("=")[0].strip().strip("\"'") == field:
+            return number
+    return start
