@@ -44,6 +44,8 @@ class BrokerOptions:
     dedupe_keys_total: int = 1_000_000
     retain_acked_for_ms: int = 24 * 3_600_000
     shutdown_timeout_ms: int = 5_000
+    metrics_objects: int = 20_000
+    """Topics and consumers with series of their own in a scrape; the others are added up."""
     strict_recovery: bool = False
 
     def __post_init__(self) -> None:
@@ -65,6 +67,7 @@ class BrokerOptions:
             ("dedupe_keys_total", 0, 1 << 26),
             ("retain_acked_for_ms", 0, DURATION_MS_MAX),
             ("shutdown_timeout_ms", 0, 3_600_000),
+            ("metrics_objects", 0, 1 << 20),
         ):
             value = getattr(self, name)
             if not low <= value <= high:

@@ -1,56 +1,145 @@
-"""What the broker counts: plain integers, no third party, nothing on the hot path but an addition.
+"""What the broker counts: plain numbers, no third party, nothing on the hot path but an addition.
 
-Every metric stands once in ``TABLE`` with its unit and help; exporters are adapters elsewhere.
+Every metric stands once in ``TABLE``, with its kind, unit, labels and help; exporters are adapters elsewhere, and
+docs/metrics.md is made of it. What the broker knows anyway is computed when it is asked for; ``Metrics`` holds the rest.
+Contract: clients.md, "Operations".
 """
 
+from bisect import bisect_left
 from collections import deque
+from dataclasses import dataclass
+from enum import Enum
 
-TABLE: dict[str, tuple[str, str]] = {
-    "publish_total": ("messages", "Publishes that were answered OK."),
-    "duplicate_total": ("messages", "Publishes that were answered DUP."),
-    "deliver_total": ("messages", "Deliveries that were handed to a session."),
-    "redeliver_total": ("messages", "Deliveries with an attempt above 1."),
-    "ack_total": ("messages", "Messages acked, each once per consumer."),
-    "nack_total": ("messages", "Messages given back by NACK."),
-    "fsync_total": ("commits", "Commits that were synced."),
-    "connections": ("sessions", "Open connections."),
-    "connections_total": ("sessions", "Connections accepted since the start."),
-    "torn_total": ("sessions", "Connections that ended inside a frame."),
-    "error_total": ("replies", "ERR replies since the start."),
-}
-"""Name to (unit, help)."""
+
+class Kind(Enum):
+    """What a number does, in the words of Prometheus."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One row of the table. Exporters put ``toymq_`` before the name; ``bounds`` are a histogram's, in its unit."""
+
+    name: str
+    kind: Kind
+    unit: str
+    help: str
+    labels: tuple[str, ...] = ()
+    bounds: tuple[float, ...] = ()
+
+
+SECONDS_BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""From a sync that an SSD's cache answers to a disk that hangs."""
+MESSAGES_BOUNDS = tuple(float(4**power) for power in range(9))
+"""1 to 65,536: a lone publisher to a pipeline at full speed."""
+
+TOPIC = ("topic",)
+CONSUMER = ("topic", "consumer")
+
+TABLE: tuple[Metric, ...] = (
+    Metric("publish_total", Kind.COUNTER, "messages", "Publishes that were stored and answered OK."),
+    Metric("duplicate_total", Kind.COUNTER, "messages", "Publishes that were answered DUP: nothing was stored again."),
+    Metric("deliver_total", Kind.COUNTER, "messages", "Deliveries that were handed to a session, redeliveries among them."),
+    Metric("redeliver_total", Kind.COUNTER, "messages", "Deliveries with an attempt above 1."),
+    Metric("ack_total", Kind.COUNTER, "messages", "Messages acked, each once per consumer."),
+    Metric("nack_total", Kind.COUNTER, "messages", "Messages given back by NACK."),
+    Metric("errors_total", Kind.COUNTER, "replies", "ERR replies by the code they carried.", ("code",)),
+    Metric("connections", Kind.GAUGE, "connections", "Open connections."),
+    Metric("connections_opened_total", Kind.COUNTER, "connections", "Connections that became a session."),
+    Metric("connections_torn_total", Kind.COUNTER, "connections", "Connections that ended inside a frame."),
+    Metric("commit_messages", Kind.HISTOGRAM, "messages", "Messages that one commit stored together.", (), MESSAGES_BOUNDS),
+    Metric("fsync_seconds", Kind.HISTOGRAM, "seconds", "How long the disk took to sync a log.", (), SECONDS_BOUNDS),
+    Metric("publish_seconds", Kind.HISTOGRAM, "seconds",
+           "From when a message was appended to when it was stored, OK being due.", (), SECONDS_BOUNDS),
+    Metric("disk_free_bytes", Kind.GAUGE, "bytes", "Free space where the data directory is."),
+    Metric("disk_low", Kind.GAUGE, "0 or 1", "Whether publishing is refused for lack of space (--min-free-bytes)."),
+    Metric("resident_bytes", Kind.GAUGE, "bytes", "Resident memory of the process."),
+    Metric("uptime_seconds", Kind.GAUGE, "seconds", "Time since the broker was made."),
+    Metric("build_info", Kind.GAUGE, "always 1", "The broker's version, and its --fsync.", ("version", "fsync")),
+    Metric("topics", Kind.GAUGE, "topics", "Topics by state: degraded lost records, failed takes no publishes.", ("state",)),
+    Metric("topic_appended_total", Kind.COUNTER, "messages", "Messages ever stored in a topic: its next id.", TOPIC),
+    Metric("topic_messages", Kind.GAUGE, "messages", "Messages that are retained.", TOPIC),
+    Metric("topic_lost_messages", Kind.GAUGE, "messages", "Ids in the retained range that no record stands for.", TOPIC),
+    Metric("topic_bytes", Kind.GAUGE, "bytes", "Bytes of all segments, preallocated space apart.", TOPIC),
+    Metric("topic_segments", Kind.GAUGE, "segments", "Segments, the active one among them.", TOPIC),
+    Metric("topic_expired_total", Kind.COUNTER, "messages", "Messages that outlived their ttl.", TOPIC),
+    Metric("topic_dead_lettered_total", Kind.COUNTER, "messages", "Messages moved to the dead-letter topic.", TOPIC),
+    Metric("topic_dropped_total", Kind.COUNTER, "messages", "Messages that retention dropped unacked.", TOPIC),
+    Metric("consumer_ready_messages", Kind.GAUGE, "messages", "Waiting to be delivered to a consumer.", CONSUMER),
+    Metric("consumer_inflight_messages", Kind.GAUGE, "messages", "Delivered to a consumer, neither acked nor back.", CONSUMER),
+    Metric("consumer_scheduled_messages", Kind.GAUGE, "messages", "Held back from a consumer for a time.", CONSUMER),
+    Metric("consumer_backlog_messages", Kind.GAUGE, "messages", "Not acked by a consumer: the sum of the others.", CONSUMER),
+    Metric("consumer_oldest_unacked_seconds", Kind.GAUGE, "seconds",
+           "Age of the oldest message that a consumer has not acked; 0 without a backlog.", CONSUMER),
+    Metric("consumer_sessions", Kind.GAUGE, "sessions", "Sessions that are subscribed as a consumer.", CONSUMER),
+)  # fmt: skip
+
+BY_NAME = {metric.name: metric for metric in TABLE}
 
 FSYNC_SAMPLES = 1024
 
 
+class Histogram:
+    """Counts by bound; the last one counts what is above all. ``sum`` is in the metric's unit."""
+
+    __slots__ = ("_bounds", "counts", "sum")
+
+    def __init__(self, metric: Metric) -> None:
+        self._bounds = metric.bounds
+        self.counts = [0] * (len(metric.bounds) + 1)
+        self.sum = 0.0
+
+    @property
+    def count(self) -> int:
+        """How many observations there were."""
+        return sum(self.counts)
+
+    def observe(self, value: float, times: int = 1) -> None:
+        self.counts[bisect_left(self._bounds, value)] += times
+        self.sum += value * times
+
+
 class Metrics:
-    """The counters, as attributes named in ``TABLE``. Belongs to the event loop."""
+    """What is counted as it happens: attributes named in ``TABLE``, and ``errors`` by code. Belongs to the event loop."""
 
-    __slots__ = (*TABLE, "_fsync_s")
-
-    publish_total: int
-    duplicate_total: int
-    deliver_total: int
-    redeliver_total: int
-    ack_total: int
-    nack_total: int
-    fsync_total: int
-    connections: int
-    connections_total: int
-    torn_total: int
-    error_total: int
+    __slots__ = ("_fsync_s", "ack_total", "commit_messages", "connections", "connections_opened_total",
+                 "connections_torn_total", "deliver_total", "duplicate_total", "errors", "fsync_seconds", "nack_total",
+                 "publish_seconds", "publish_total", "redeliver_total")  # fmt: skip
 
     def __init__(self) -> None:
-        for name in TABLE:
-            setattr(self, name, 0)
+        self.publish_total = 0
+        self.duplicate_total = 0
+        self.deliver_total = 0
+        self.redeliver_total = 0
+        self.ack_total = 0
+        self.nack_total = 0
+        self.connections = 0
+        self.connections_opened_total = 0
+        self.connections_torn_total = 0
+        self.errors: dict[str, int] = {}
+        self.commit_messages = Histogram(BY_NAME["commit_messages"])
+        self.fsync_seconds = Histogram(BY_NAME["fsync_seconds"])
+        self.publish_seconds = Histogram(BY_NAME["publish_seconds"])
         self._fsync_s: deque[float] = deque(maxlen=FSYNC_SAMPLES)
 
+    def refused(self, code: str, count: int = 1) -> None:
+        """``ERR`` replies with a code of ``errors.py``: those are few, so the label is bounded."""
+        self.errors[code] = self.errors.get(code, 0) + count
+
+    @property
+    def error_total(self) -> int:
+        """``ERR`` replies of every code."""
+        return sum(self.errors.values())
+
     def synced(self, seconds: float) -> None:
-        """A commit reached stable storage, ``seconds`` after it was handed to the disk."""
-        self.fsync_total += 1
+        """The disk took so long to sync a log."""
+        self.fsync_seconds.observe(seconds)
         self._fsync_s.append(seconds)
 
     def fsync_p99_s(self) -> float:
-        """99th percentile over the newest commits, in seconds; 0 before the first."""
+        """99th percentile over the newest syncs, in seconds; 0 before the first."""
         samples = sorted(self._fsync_s)
         return samples[(len(samples) - 1) * 99 // 100] if samples else 0.0

@@ -124,12 +124,12 @@ class Server:
         )
         self._sessions[session] = None
         broker.metrics.connections += 1
-        broker.metrics.connections_total += 1
+        broker.metrics.connections_opened_total += 1
         return session
 
     def _refuse(self, transport: asyncio.Transport) -> None:
         """Only some at a time stay until their reason was read: those who are refused must not hold the descriptors instead."""
-        self._broker.metrics.error_total += 1
+        self._broker.metrics.refused(TooManyConnections.code)
         limit = self._broker.options.max_connections
         error = TooManyConnections(f"{limit} connections are the limit (--max-connections)")
         lingers = self._refused < REFUSED_LINGER_MAX

@@ -86,7 +86,7 @@ class Replies:
         self.due = True
 
     def add_error(self, error: RequestError) -> None:
-        self._metrics.error_total += 1
+        self._metrics.refused(error.code)
         self.add(encode_error(error))
 
     def add_appended(self, appended: Appended) -> None:
@@ -116,8 +116,9 @@ class Replies:
 
     def fail(self, held: Held, error: OSError | RequestError) -> None:
         """The reply is due, and it is an error."""
-        self._metrics.error_total += 1
-        refused = encode_error(error if isinstance(error, RequestError) else storage_error(error))
+        error = error if isinstance(error, RequestError) else storage_error(error)
+        self._metrics.refused(error.code)
+        refused = encode_error(error)
         self.fill(held, lambda: refused)
 
     def in_turn(self, make: Make) -> None:
@@ -184,7 +185,7 @@ class Replies:
         count, error = reply.count, reply.commit.error
         cost = REPLY_COST_BYTES * count + (reply.size if type(reply) is Appended else 0)
         if error is not None:
-            self._metrics.error_total += count
+            self._metrics.refused(error.code, count)
             return encode_error(error) * count, cost
         return encode_dup(reply.first_id) * count if reply.duplicate else encode_ok_run(reply.first_id, count), cost
 
@@ -199,7 +200,7 @@ class Replies:
         except Exception:
             logger.exception("bug in a reply")
             refusal = InternalError("a bug in the broker; its log has the details")
-        self._metrics.error_total += 1
+        self._metrics.refused(refusal.code)
         return encode_error(refusal)
 
 

@@ -204,7 +204,7 @@ class Session:
                 self._caught_up = True
                 self._commands = iter(())
                 if self._eof:
-                    self._metrics.torn_total += bool(parser.ended_torn)
+                    self._metrics.connections_torn_total += bool(parser.ended_torn)
                     self._leave()
                 return []
 

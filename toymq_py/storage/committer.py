@@ -46,7 +46,7 @@ FsyncMode = Literal["always", "interval", "never"]
 class _Outcome:
     """What the sync thread did; filled there, read on the loop afterwards."""
 
-    __slots__ = ("allocated", "cut_failed", "done", "error", "low", "rolled", "sealed")
+    __slots__ = ("allocated", "cut_failed", "done", "error", "low", "rolled", "sealed", "sync_s")
 
     def __init__(self) -> None:
         self.done = False
@@ -57,6 +57,7 @@ class _Outcome:
         self.sealed = False
         self.rolled: File | None = None
         self.allocated = 0
+        self.sync_s = 0.0
 
 
 class Committer:
@@ -99,10 +100,15 @@ class Committer:
         self.on_failed: Callable[[list[bytes]], None] = lambda keys: None
         """Keys of a batch that did not become durable."""
         self.on_sync: Callable[[float], None] = lambda seconds: None
+        """How long the disk took to sync."""
+        self.on_stored: Callable[[float, int], None] = lambda seconds, count: None
+        """For each loop pass that appended to a batch: how long ago that was when the batch was committed, and how many
+        messages."""
         self.on_sealed: Callable[[], None] = lambda: None
         """A segment was sealed, and its successor, if that could be made, is there."""
         self._last_ts_ns = log.newest_ts_ns
         self._now_ns = 0  # what it was when this loop pass first appended; 0 before
+        self._passes: deque[tuple[int, float]] = deque()  # first id and time of each pass that appended what is not committed
         self._pending: deque[Batch] = deque()
         self._running: Batch | None = None
         self._start_due = False
@@ -160,6 +166,7 @@ class Committer:
         """The time of all that is appended in this loop pass: it arrived before the pass began."""
         # The wall clock may jump back, a log's times do not.
         self._now_ns = self._last_ts_ns = max(self._clock.wall_ns(), self._last_ts_ns)
+        self._passes.append((self.next_id, self._clock.monotonic()))
         self._start_soon()
         return self._now_ns
 
@@ -256,15 +263,14 @@ class Committer:
         roll = batch.roll or active is None or active.sealed
         outcome = _Outcome()
         job = self._job(batch, None if roll else active, active, outcome)
-        started = self._clock.monotonic()
-        self._scheduler.offload(job, lambda: self._finished(batch, roll, outcome, started))
+        self._scheduler.offload(job, lambda: self._finished(batch, roll, outcome))
 
     def _job(self, batch: Batch, target: Segment | None, active: Segment | None, outcome: _Outcome) -> Callable[[], None]:
         """Everything the sync thread needs, bound now: it reads nothing of this object that may change."""
         fs, path, sync = self._log.fs, self._log.path, self._fsync == "always"
         allocated, keep_syncing = self._allocated, self._fsync != "never"
         prepared, self._prepared = (self._prepared, None) if target is None else (None, self._prepared)
-        first = not self._log.segments
+        first, monotonic = not self._log.segments, self._clock.monotonic
 
         def job() -> None:
             position = 0
@@ -286,7 +292,9 @@ class Committer:
                 self._preallocate(file, position, batch.size, outcome)
                 write_all(file, b"".join(batch.pieces), position)
                 if sync:
+                    began = monotonic()
                     file.sync()
+                    outcome.sync_s = monotonic() - began
                 outcome.done = True
             except OSError as error:
                 outcome.error = error
@@ -321,7 +329,7 @@ class Committer:
             return  # the write itself will tell whether there is space
         outcome.allocated = position + room
 
-    def _finished(self, batch: Batch, roll: bool, outcome: _Outcome, started: float) -> None:
+    def _finished(self, batch: Batch, roll: bool, outcome: _Outcome) -> None:
         log = self._log
         self._running = None
         if outcome.sealed and log.segments:
@@ -336,7 +344,7 @@ class Committer:
                 logger.warning("topic %s: publishing resumes", log.topic)
             self._adopt(batch)
             if self._fsync == "always":
-                self.on_sync(self._clock.monotonic() - started)
+                self.on_sync(outcome.sync_s)
             elif self._fsync == "interval":
                 self._unsynced = True
                 self._arm_sync_timer()
@@ -344,6 +352,7 @@ class Committer:
                 self._start()
             if batch.producers:
                 self.on_sequences(batch.producers)
+            self._tell_stored(batch)
             self.on_committed(batch.first_id, batch.next_id, batch.keys)
             batch.commit.resolve(None)
             self._prepare_next()
@@ -372,6 +381,17 @@ class Committer:
             first += len(keys)
         log.advance(batch.next_id)
 
+    def _tell_stored(self, batch: Batch) -> None:
+        """How long its messages waited. The pass at the head may have filled the next batch, too."""
+        passes, now, first = self._passes, self._clock.monotonic(), batch.first_id
+        while first < batch.next_id:
+            if len(passes) > 1 and passes[1][0] <= first:
+                passes.popleft()
+                continue
+            stop = min(passes[1][0], batch.next_id) if len(passes) > 1 else batch.next_id
+            self.on_stored(now - passes[0][1], stop - first)
+            first = stop
+
     def _fail(self, batch: Batch, outcome: _Outcome) -> None:
         """The batch and all behind it are refused, in order."""
         error: RequestError
@@ -399,6 +419,8 @@ class Committer:
         failed = [batch, *self._pending]
         self._pending.clear()
         self.next_id = self._log.committed_id
+        self._passes.clear()
+        self._passes.append((self.next_id, self._clock.monotonic()))  # this pass may append again
         self._reset_tail()
         for each in failed:
             each.close()
@@ -492,14 +514,20 @@ class Committer:
             return
         self._unsynced = False
         errors: list[OSError] = []
+        took_s: list[float] = []
+        monotonic = self._clock.monotonic
 
         def job() -> None:
+            began = monotonic()
             try:
                 file.sync()
+                took_s.append(monotonic() - began)
             except OSError as error:
                 errors.append(error)
 
         def done() -> None:
+            for seconds in took_s:
+                self.on_sync(seconds)
             if errors and not (active.sealed and errors[0].errno == errno.EBADF):  # that one was closed behind our back
                 self.failed = StorageFailed(f"the log of {self._log.topic} failed ({errors[0].strerror})")
                 logger.critical("topic %s: syncing failed (%s): the log is closed for publishing until restart",

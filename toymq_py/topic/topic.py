@@ -90,6 +90,7 @@ class Topic:
         )  # fmt: skip
         self.committer.on_committed = self._committed
         self.committer.on_sync = metrics.synced
+        self.committer.on_stored = metrics.publish_seconds.observe
         self.committer.on_sealed = self.apply_retention
         self.publisher = Publisher(
             self.log, self.committer, recovered, dedupe_keys=self._setting("dedupe_keys"), key_budget=key_budget
@@ -138,7 +139,9 @@ class Topic:
 
     def _committed(self, first_id: int, next_id: int, keys: list[bytes]) -> None:
         self.publisher.committed(next_id, keys)
-        self._metrics.publish_total += next_id - first_id
+        if next_id > first_id:
+            self._metrics.publish_total += next_id - first_id
+            self._metrics.commit_messages.observe(next_id - first_id)
         for subscription in self._attached.values():
             subscription.wake(subscription)
         if self._commit_waiters:
@@ -514,8 +517,8 @@ class Topic:
             return "failed"
         return "degraded" if self.log.degraded else "ok"
 
-    def describe(self) -> dict[str, Any]:
-        """The JSON object of protocol.md."""
+    def describe(self, *, consumers: bool = True) -> dict[str, Any]:
+        """The JSON object of protocol.md; thousands of ``consumers`` take a while."""
         log = self.log
         return {
             "topic": self.name,
@@ -526,14 +529,15 @@ class Topic:
             "segments": len(log.segments),
             "state": self.state,
             "settings": self.settings.to_json(),
-            "consumers": [self._describe_consumer(consumer) for consumer in self.consumers.values()],
+            "consumers": [self.describe_consumer(each) for each in self.consumers.values()] if consumers else [],
             "expired_total": 0,
             "dead_lettered_total": 0,
             "dropped_total": 0,
             "lost": log.lost_count(),
         }
 
-    def _describe_consumer(self, consumer: Consumer) -> dict[str, Any]:
+    def describe_consumer(self, consumer: Consumer) -> dict[str, Any]:
+        """One of ``consumers`` in it."""
         counts = consumer.counts(self.log.committed_id)
         attached = self._attached.get(consumer.name)
         oldest = 0.0
