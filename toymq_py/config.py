@@ -1,7 +1,7 @@
 """Options of the broker and settings of a topic: frozen, checked once, units last in the name.
 
-Contract: clients.md, "Command lines"; delivery.md, "Per-topic settings". Where a value comes from (command line, environment,
-file) is the command line's business; here are names, units, defaults and limits.
+Contract: clients.md, "Command lines"; delivery.md, "Per-topic settings". An option is one line here: the command line, the
+environment, ``toymq.toml`` and docs/configuration.md are made of it. Where a value comes from is the command line's business.
 """
 
 from collections.abc import Mapping
@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 from toymq_py.errors import BadArgument, ConfigError
 from toymq_py.model import DEFAULT_MAX_PAYLOAD, DURATION_MS_MAX, PAYLOAD_BYTES_LIMIT
+from toymq_py.schema import address, check_options, count, duration, flag, one_of, path, size
 
 FsyncMode = Literal["always", "interval", "never"]
 WhenFull = Literal["reject", "drop-oldest"]
@@ -18,64 +19,48 @@ WhenFull = Literal["reject", "drop-oldest"]
 
 @dataclass(frozen=True, slots=True)
 class BrokerOptions:
-    """What ``toymq serve`` takes; defaults as in clients.md. Raises ConfigError for what makes no sense."""
+    """What a broker takes, served or embedded; defaults as in clients.md. Raises ConfigError for what makes no sense."""
 
-    data_dir: str = "./data"
-    fsync: FsyncMode = "always"
-    fsync_interval_ms: int = 5
-    segment_bytes: int = 64 * 1024 * 1024
-    min_free_bytes: int = 256 * 1024 * 1024
-    max_payload_bytes: int = DEFAULT_MAX_PAYLOAD
-    max_connections: int = 10_000
-    max_topics: int = 10_000
-    max_consumers: int = 1_000
-    """Per topic."""
-    max_subscriptions: int = 1_000
-    """Per session."""
-    max_inflight_bytes: int = 64 * 1024 * 1024
-    """Per connection: publishes that wait for the disk, with their replies."""
-    visibility_ms: int = 30_000
-    max_attempts: int = 20
-    """Deliveries after which a message is a dead letter; 0: for ever."""
-    nack_backoff_min_ms: int = 100
-    nack_backoff_max_ms: int = 30_000
-    dedupe_keys: int = 65_536
-    """Per topic."""
-    dedupe_keys_total: int = 1_000_000
-    retain_acked_for_ms: int = 24 * 3_600_000
-    shutdown_timeout_ms: int = 5_000
-    metrics_objects: int = 20_000
-    """Topics and consumers with series of their own in a scrape; the others are added up."""
-    strict_recovery: bool = False
+    data_dir: str = path("./data", help="Where everything is kept.")
+    fsync: FsyncMode = one_of(
+        "always", "always", "interval", "never",
+        help="When a record is synced: before its OK, every --fsync-interval, or when the system likes to.",
+    )  # fmt: skip
+    fsync_interval_ms: int = duration(5, 1, 60_000, help="With --fsync interval: how long a record may wait to be synced.")
+    segment_bytes: int = size(64 << 20, 4096, 1 << 30, help="Size at which a log file is sealed.")
+    min_free_bytes: int = size(256 << 20, help="Publishing is refused (DISK_LOW) below this; acks and deliveries go on.")
+    max_payload_bytes: int = size(DEFAULT_MAX_PAYLOAD, 1, PAYLOAD_BYTES_LIMIT, name="max_payload", help="Headers included.")
+    max_connections: int = count(10_000, 1, 1 << 20, help="More are refused (TOO_MANY_CONNECTIONS).")
+    max_topics: int = count(10_000, 1, 1 << 20, help="More are refused (TOO_MANY_TOPICS).")
+    max_consumers: int = count(1_000, 1, 1 << 20, help="Per topic.")
+    max_subscriptions: int = count(1_000, 1, 1 << 20, help="Per session.")
+    max_inflight_bytes: int = size(64 << 20, 1 << 16, 1 << 40, help="Publishes of one connection that may wait for the disk.")
+    visibility_ms: int = duration(30_000, 1, help="How long a delivery may stay unacked before it is delivered again.")
+    max_attempts: int = count(20, 0, 1 << 20, help="Deliveries after which a message is a dead letter; 0: for ever.")
+    nack_backoff_min_ms: int = duration(100, 1, help="Wait after the first NACK; it doubles with each attempt.")
+    nack_backoff_max_ms: int = duration(30_000, 1, help="The longest wait after a NACK.")
+    dedupe_keys: int = count(65_536, 0, 1 << 24, help="Keys remembered per topic.")
+    dedupe_keys_total: int = count(1_000_000, 0, 1 << 26, help="Keys remembered over all topics.")
+    retain_acked_for_ms: int = duration(24 * 3_600_000, help="How long a segment stays after every consumer has acked it.")
+    shutdown_timeout_ms: int = duration(5_000, 0, 3_600_000, help="How long a shutdown takes acks that still arrive.")
+    metrics_objects: int = count(
+        20_000, 0, 1 << 20, help="Topics and consumers with series of their own in a scrape; the others are added up."
+    )
+    strict_recovery: bool = flag(help="Do not start when records are found lost.")
 
     def __post_init__(self) -> None:
-        for name, low, high in (
-            ("fsync_interval_ms", 1, 60_000),
-            ("segment_bytes", 4096, 1 << 30),
-            ("min_free_bytes", 0, 1 << 62),
-            ("max_payload_bytes", 1, PAYLOAD_BYTES_LIMIT),
-            ("max_connections", 1, 1 << 20),
-            ("max_topics", 1, 1 << 20),
-            ("max_consumers", 1, 1 << 20),
-            ("max_subscriptions", 1, 1 << 20),
-            ("max_inflight_bytes", 1 << 16, 1 << 40),
-            ("visibility_ms", 1, DURATION_MS_MAX),
-            ("max_attempts", 0, 1 << 20),
-            ("nack_backoff_min_ms", 1, DURATION_MS_MAX),
-            ("nack_backoff_max_ms", 1, DURATION_MS_MAX),
-            ("dedupe_keys", 0, 1 << 24),
-            ("dedupe_keys_total", 0, 1 << 26),
-            ("retain_acked_for_ms", 0, DURATION_MS_MAX),
-            ("shutdown_timeout_ms", 0, 3_600_000),
-            ("metrics_objects", 0, 1 << 20),
-        ):
-            value = getattr(self, name)
-            if not low <= value <= high:
-                raise ConfigError(f"{name} must be {low} to {high}, not {value}")
+        check_options(self)
         if self.nack_backoff_min_ms > self.nack_backoff_max_ms:
             raise ConfigError("nack_backoff_min_ms is above nack_backoff_max_ms")
-        if self.fsync not in ("always", "interval", "never"):
-            raise ConfigError(f"fsync is always, interval or never, not {self.fsync!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions(BrokerOptions):
+    """What ``toymq serve`` takes beside: listeners, security, logs. Raises ConfigError."""
+
+    listen: str = address("127.0.0.1:6789", help="Address; port 0 takes a free one.")
+    insecure_public: bool = flag(help="Listen beyond this machine although there is no authentication.")
+    log_level: str = one_of("info", "debug", "info", "warning", "error", help="What is logged, on stderr.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ import uvloop
 
 from toymq_py import memory
 from toymq_py.clock import SystemClock
-from toymq_py.config import BrokerOptions
+from toymq_py.config import ServeOptions
+from toymq_py.schema import parse_address
 from toymq_py.server import Server
 from toymq_py.service import opened_broker
 
@@ -24,7 +25,7 @@ DESCRIPTORS_SPARE = 256
 """Kept for segments and directories: who holds all connections must not keep the disk from a topic."""
 
 
-def serve(options: BrokerOptions, host: str, port: int, ready: Callable[[list[str]], None]) -> None:
+def serve(options: ServeOptions, ready: Callable[[list[str]], None]) -> None:
     """Run a broker until SIGTERM or SIGINT; a second signal ends the process at once.
 
     Args:
@@ -34,7 +35,7 @@ def serve(options: BrokerOptions, host: str, port: int, ready: Callable[[list[st
     """
     options = replace(options, max_connections=room_for_connections(options.max_connections))
     memory.set_up()
-    _run(_serve(options, host, port, ready))
+    _run(_serve(options, ready))
 
 
 def _run(main: Coroutine[Any, Any, None]) -> None:
@@ -42,12 +43,10 @@ def _run(main: Coroutine[Any, Any, None]) -> None:
         runner.run(main)
 
 
-async def _serve(
-    options: BrokerOptions, host: str, port: int, ready: Callable[[list[str]], None]
-) -> None:
+async def _serve(options: ServeOptions, ready: Callable[[list[str]], None]) -> None:
     loop = asyncio.get_running_loop()
     clock = SystemClock()
-    listeners = Server.bind(host, port)
+    listeners = Server.bind(*parse_address(options.listen))
     try:
         with opened_broker(options, clock, loop) as broker:
             gc.collect()

@@ -168,6 +168,22 @@ def parse_size(text: str) -> int:
     return int(match[1]) * _SIZE_UNITS[match[2]]
 
 
+def format_duration(ms: int) -> str:
+    """The inverse of ``parse_duration_ms``, exactly, in the largest unit that allows it."""
+    for unit in ("d", "h", "m", "s"):
+        if ms and ms % _DURATION_UNITS_MS[unit] == 0:
+            return f"{ms // _DURATION_UNITS_MS[unit]}{unit}"
+    return f"{ms}ms"
+
+
+def format_size(size: int) -> str:
+    """The inverse of ``parse_size``, exactly, in the largest unit that allows it: 64MiB, 2GiB, 1000B."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if size and size % _SIZE_UNITS[unit] == 0:
+            return f"{size // _SIZE_UNITS[unit]}{unit}"
+    return f"{size}B"
+
+
 class Records:
     """A run of committed records in ascending id order, as columns.
 

@@ -205,11 +205,11 @@ def test_dump_prints_records(stopped: Path) -> None:
         (["--listen", "nowhere"], "'nowhere' is no address"),
         (["--listen", "127.0.0.1:99999"], "is no address"),
         (["--listen", "0.0.0.0:0"], "--insecure-public"),
-        (["--segment-bytes", "1"], "segment_bytes must be 4096 to"),
-        (["--max-payload", "65MiB"], "max_payload_bytes must be"),
+        (["--segment-bytes", "1"], "'--segment-bytes': 1B is out of range: it must be 4KiB to 1GiB"),
+        (["--max-payload", "65MiB"], "'--max-payload': 65MiB is out of range: it must be 1B to 64MiB"),
         (["--visibility", "soon"], "'soon' is no duration"),
         (["--min-free-bytes", "lots"], "'lots' is no size"),
-        (["--fsync", "sometimes"], "'sometimes' is not one of"),
+        (["--fsync", "sometimes"], "'sometimes' is none of always, interval, never"),
         (["--data-dir", "/proc/nowhere/d"], "/proc/nowhere"),
         (["--listen", "192.0.2.1:1", "--insecure-public"], "cannot listen on 192.0.2.1:1"),
     ],
@@ -228,7 +228,7 @@ def test_an_option_from_the_environment(tmp_path: Path) -> None:
         [*COMMAND, "serve", "--data-dir", str(tmp_path / "d")], env=env, capture_output=True, text=True, timeout=20, check=False
     )
     assert done.returncode == 2
-    assert "segment_bytes must be" in done.stderr
+    assert "'--segment-bytes': 12B is out of range: it must be 4KiB to 1GiB (from TOYMQ_SEGMENT_BYTES)" in done.stderr
 
 
 def test_the_demo_keeps_its_promises(tmp_path: Path) -> None:

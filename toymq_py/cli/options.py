@@ -1,0 +1,130 @@
+"""The options of ``toymq serve`` and where their values come from: command line > environment > ``toymq.toml`` > default.
+
+Contract: clients.md, "Command lines". What options there are, and what is right for each, ``config`` says. click does the
+layering: the file is its ``default_map``.
+"""
+
+import difflib
+import os
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from toymq_py.config import ServeOptions
+from toymq_py.errors import ConfigError
+from toymq_py.schema import Flag, Kind, Option, Several, options_of
+
+OPTIONS = options_of(ServeOptions)
+DEFAULT_FILE = "./toymq.toml"
+"""Read when it is there; a file that is named must be."""
+CONFIG_VARIABLE = "TOYMQ_CONFIG"
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+class _Type(click.ParamType[Any]):
+    """A kind of value as click's type."""
+
+    def __init__(self, kind: Kind, variable: str) -> None:
+        self.name = kind.metavar.lower()
+        self._kind = kind
+        self._variable = variable
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._kind.parse(value)
+        except ConfigError as error:
+            source = ctx.get_parameter_source(param.name) if ctx is not None and param is not None and param.name else None
+            where = f" (from {self._variable})" if source is ParameterSource.ENVIRONMENT else ""
+            self.fail(f"{error}{where}", param, ctx)
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return self.name.upper() if "|" not in self.name else f"[{self.name}]"
+
+
+def serve_options(command: Decorated) -> Decorated:
+    """A command takes ``--config`` and every option of ``ServeOptions``, each by its attribute's name."""
+    for each in reversed(OPTIONS):
+        command = _click_option(each)(command)
+    return click.option(
+        "--config",
+        metavar="FILE",
+        envvar=CONFIG_VARIABLE,
+        is_eager=True,  # before the others, whose defaults it gives
+        callback=_take_file,
+        help=f"TOML file of these options, under their names with _ for -.  [default: {DEFAULT_FILE}, if it is there]",
+    )(command)
+
+
+def _click_option(each: Option) -> Callable[[Decorated], Decorated]:
+    names = (each.flag, each.attribute)
+    if isinstance(each.kind, Flag):
+        return click.option(*names, is_flag=True, envvar=each.variable, help=each.help)
+    several = isinstance(each.kind, Several)
+    return click.option(
+        *names,
+        type=_Type(each.kind.each if isinstance(each.kind, Several) else each.kind, each.variable),
+        multiple=several,
+        default=None if each.default is None or several else each.kind.show(each.default),
+        show_default=True,
+        envvar=each.variable,
+        help=each.help,
+    )
+
+
+def _take_file(ctx: click.Context, param: click.Parameter, named: str | None) -> str | None:
+    found = find_file(named)
+    if found is not None:
+        ctx.default_map = read_file(found)
+    return found
+
+
+def find_file(named: str | None) -> str | None:
+    """The file that counts: the one that is named, or else the default when it is there."""
+    if named is not None:
+        return named
+    return DEFAULT_FILE if Path(DEFAULT_FILE).exists() else None
+
+
+def read_file(path: str) -> dict[str, Any]:
+    """Values by attribute, each checked. Raises: ConfigError, which names file, key and value."""
+    try:
+        found = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not TOML: {error}") from error
+    by_name = {each.name: each for each in OPTIONS}
+    values = {}
+    for key, value in found.items():
+        option = by_name.get(key)
+        if option is None:
+            raise ConfigError(f"{path}: there is no option {key}{did_you_mean(key, by_name)}")
+        try:
+            values[option.attribute] = option.kind.from_toml(value)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {key}: {error}") from error
+    return values
+
+
+def unknown_variables(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """What is wrong with the environment's names: a line for each that is nearly an option's. Others are not ours to judge: a
+    container's platform, too, sets TOYMQ_…, for a service of that name."""
+    known = [CONFIG_VARIABLE, *(each.variable for each in OPTIONS)]
+    lines = []
+    for name in sorted(environment):
+        if name.startswith("TOYMQ_") and name not in known and (hint := did_you_mean(name, known)):
+            lines.append(f"{name} is no option's and is ignored{hint}")
+    return lines
+
+
+def did_you_mean(found: str, known: Iterable[str]) -> str:
+    """"; did you mean NAME?", or "" when nothing is near."""
+    near = difflib.get_close_matches(found.replace("-", "_"), list(known), n=1, cutoff=0.75)
+    return f"; did you mean {near[0]}?" if near else ""
