@@ -1,6 +1,6 @@
 # Needs make and Python 3.11 or newer; everything else goes into .venv. "make" alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup fast run demo test test-all test-spark-slow spark-demo simulate chaos soak fuzz bench profile bench-peers bench-compare torture check lint types imports coverage clean
+.PHONY: help setup fast run demo test test-all test-spark-slow spark-demo simulate chaos soak fuzz bench profile bench-peers bench-compare torture check lint types imports docs coverage clean
 
 BIN := .venv/bin
 READY := .venv/.stamp
@@ -114,6 +114,9 @@ types: $(TESTABLE) ## types (mypy, strict)
 
 imports: $(READY) ## who may import whom (import-linter)
 	$(BIN)/lint-imports --no-cache --no-logo
+
+docs: $(READY) ## write again what the guides have from the code
+	$(BIN)/python -m tests.packaging.configuration_page
 
 coverage: $(TESTABLE) ## run the tests and show which lines and branches none of them reached
 	$(BIN)/coverage run -m pytest && $(BIN)/coverage combine --quiet && $(BIN)/coverage report

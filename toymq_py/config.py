@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from toymq_py.errors import BadArgument, ConfigError
 from toymq_py.model import DEFAULT_MAX_PAYLOAD, DURATION_MS_MAX, PAYLOAD_BYTES_LIMIT
-from toymq_py.schema import address, check_options, count, duration, flag, one_of, path, size
+from toymq_py.schema import address, check_options, count, duration, flag, is_loopback, one_of, parse_address, path, size
 
 FsyncMode = Literal["always", "interval", "never"]
 WhenFull = Literal["reject", "drop-oldest"]
@@ -61,6 +61,15 @@ class ServeOptions(BrokerOptions):
     listen: str = address("127.0.0.1:6789", help="Address; port 0 takes a free one.")
     insecure_public: bool = flag(help="Listen beyond this machine although there is no authentication.")
     log_level: str = one_of("info", "debug", "info", "warning", "error", help="What is logged, on stderr.")
+
+    def __post_init__(self) -> None:
+        BrokerOptions.__post_init__(self)  # a class with slots is made anew: super() would not know it
+        host, _ = parse_address(self.listen)
+        if not is_loopback(host) and not self.insecure_public:
+            raise ConfigError(
+                f"{host} can be reached from other machines and there is no authentication yet; "
+                "listen on 127.0.0.1, or insist with --insecure-public"
+            )
 
 
 @dataclass(frozen=True, slots=True)

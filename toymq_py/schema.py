@@ -86,7 +86,10 @@ class OneOf(Kind):
     """One of a few words."""
 
     choices: tuple[str, ...]
-    noun: str = "one of its words"
+
+    @property
+    def noun(self) -> str:  # type: ignore[override] # computed from the choices
+        return f"one of {', '.join(self.choices)}"
 
     @property
     def metavar(self) -> str:  # type: ignore[override] # computed from the choices
@@ -98,7 +101,7 @@ class OneOf(Kind):
 
     def check(self, value: str) -> None:
         if value not in self.choices:
-            raise ConfigError(f"{value!r} is none of {', '.join(self.choices)}")
+            raise ConfigError(f"{value!r} is not {self.noun}")
 
     def limits(self) -> str:
         return ", ".join(self.choices)
@@ -287,6 +290,11 @@ def parse_address(text: str) -> tuple[str, int]:
     if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise ConfigError(f"{text!r} is no address: write host:port, 127.0.0.1:6789 say")
     return host.strip("[]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address."""
+    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def _parse_count(text: str) -> int:

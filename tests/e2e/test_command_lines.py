@@ -209,7 +209,7 @@ def test_dump_prints_records(stopped: Path) -> None:
         (["--max-payload", "65MiB"], "'--max-payload': 65MiB is out of range: it must be 1B to 64MiB"),
         (["--visibility", "soon"], "'soon' is no duration"),
         (["--min-free-bytes", "lots"], "'lots' is no size"),
-        (["--fsync", "sometimes"], "'sometimes' is none of always, interval, never"),
+        (["--fsync", "sometimes"], "'sometimes' is not one of always, interval, never"),
         (["--data-dir", "/proc/nowhere/d"], "/proc/nowhere"),
         (["--listen", "192.0.2.1:1", "--insecure-public"], "cannot listen on 192.0.2.1:1"),
     ],

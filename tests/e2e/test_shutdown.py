@@ -107,7 +107,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
         (["--segment-bytes", "12 parsecs"], "is no size"),
         (["--visibility", "11y"], "is no duration"),
         (["--max-payload", "65MiB"], "65MiB is out of range: it must be 1B to 64MiB"),
-        (["--fsync", "sometimes"], "'sometimes' is none of always, interval, never"),
+        (["--fsync", "sometimes"], "'sometimes' is not one of always, interval, never"),
         (["--no-such-option"], "No such option"),
     ],
 )

@@ -5,6 +5,7 @@ import sys
 import click
 
 from toymq_py import __version__
+from toymq_py.cli.config import config
 from toymq_py.cli.demo import demo
 from toymq_py.cli.dump import dump
 from toymq_py.cli.serve import serve
@@ -41,5 +42,5 @@ def main() -> None:
     """
 
 
-for command in (serve, verify, dump, demo):
+for command in (serve, config, verify, dump, demo):
     main.add_command(command)

@@ -7,7 +7,7 @@ layering: the file is its ``default_map``.
 import difflib
 import os
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -55,10 +55,10 @@ def serve_options(command: Decorated) -> Decorated:
     return click.option(
         "--config",
         metavar="FILE",
-        envvar=CONFIG_VARIABLE,
         is_eager=True,  # before the others, whose defaults it gives
         callback=_take_file,
-        help=f"TOML file of these options, under their names with _ for -.  [default: {DEFAULT_FILE}, if it is there]",
+        help=f"TOML file of these options, under their names with _ for -; also {CONFIG_VARIABLE}.  "
+        f"[default: {DEFAULT_FILE}, if it is there]",
     )(command)
 
 
@@ -86,7 +86,8 @@ def _take_file(ctx: click.Context, param: click.Parameter, named: str | None) ->
 
 
 def find_file(named: str | None) -> str | None:
-    """The file that counts: the one that is named, or else the default when it is there."""
+    """The file that counts: the one that is named, here or in the environment, or else the default when it is there."""
+    named = named or os.environ.get(CONFIG_VARIABLE) or None
     if named is not None:
         return named
     return DEFAULT_FILE if Path(DEFAULT_FILE).exists() else None
@@ -94,31 +95,46 @@ def find_file(named: str | None) -> str | None:
 
 def read_file(path: str) -> dict[str, Any]:
     """Values by attribute, each checked. Raises: ConfigError, which names file, key and value."""
+    values, problems = look_into(path)
+    if problems:
+        more = f" (and {len(problems) - 1} more: see `toymq config check {path}`)" if problems[1:] else ""
+        raise ConfigError(problems[0] + more)
+    return values
+
+
+def look_into(path: str) -> tuple[dict[str, Any], list[str]]:
+    """Values by attribute, and what is wrong, a line each. Raises: ConfigError when the file is none of TOML."""
+    by_name = {each.name: each for each in OPTIONS}
+    values: dict[str, Any] = {}
+    problems = []
+    for key, found in read_toml(path).items():
+        option = by_name.get(key)
+        if option is None:
+            problems.append(f"{path}: there is no option {key}{did_you_mean(key, by_name)}")
+            continue
+        try:
+            values[option.attribute] = option.kind.from_toml(found)
+        except ConfigError as error:
+            problems.append(f"{path}: {key}: {error}")
+    return values, problems
+
+
+def read_toml(path: str) -> dict[str, Any]:
+    """Raises: ConfigError, which names the file."""
     try:
-        found = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not TOML: {error}") from error
-    by_name = {each.name: each for each in OPTIONS}
-    values = {}
-    for key, value in found.items():
-        option = by_name.get(key)
-        if option is None:
-            raise ConfigError(f"{path}: there is no option {key}{did_you_mean(key, by_name)}")
-        try:
-            values[option.attribute] = option.kind.from_toml(value)
-        except ConfigError as error:
-            raise ConfigError(f"{path}: {key}: {error}") from error
-    return values
 
 
-def unknown_variables(environment: Mapping[str, str] = os.environ) -> list[str]:
+def unknown_variables() -> list[str]:
     """What is wrong with the environment's names: a line for each that is nearly an option's. Others are not ours to judge: a
     container's platform, too, sets TOYMQ_…, for a service of that name."""
     known = [CONFIG_VARIABLE, *(each.variable for each in OPTIONS)]
     lines = []
-    for name in sorted(environment):
+    for name in sorted(os.environ):
         if name.startswith("TOYMQ_") and name not in known and (hint := did_you_mean(name, known)):
             lines.append(f"{name} is no option's and is ignored{hint}")
     return lines

@@ -9,15 +9,9 @@ import click
 from toymq_py.cli import logs
 from toymq_py.cli.options import serve_options, unknown_variables
 from toymq_py.config import ServeOptions
-from toymq_py.errors import ConfigError, DataDirectoryError
-from toymq_py.schema import parse_address
+from toymq_py.errors import DataDirectoryError
 
 logger = logging.getLogger("toymq_py.daemon")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
-    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 @click.command()
@@ -37,12 +31,6 @@ def serve(*, config: str | None, **values: Any) -> None:
 def _serve(options: ServeOptions, file: str | None) -> None:
     from toymq_py import daemon  # `toymq --help` need not load the event loop
 
-    host, _ = parse_address(options.listen)
-    if not is_loopback(host) and not options.insecure_public:
-        raise ConfigError(
-            f"{host} can be reached from other machines and there is no authentication yet; "
-            "listen on 127.0.0.1, or insist with --insecure-public"
-        )
     for line in unknown_variables():
         logger.warning("%s", line)
     if options.fsync != "always":

@@ -1,0 +1,22 @@
+"""docs/configuration.md says what the schema says."""
+
+import tomllib
+from pathlib import Path
+
+from tests.packaging.configuration_page import PAGE, with_table
+from toymq_py.cli.options import look_into
+
+
+def test_the_table_is_that_of_the_schema() -> None:
+    page = PAGE.read_text()
+    assert page == with_table(page), "the options have changed: run `make docs`"
+
+
+def test_the_example_is_a_file_without_mistakes(tmp_path: Path) -> None:
+    example = PAGE.read_text().partition("```toml\n")[2].partition("```")[0]
+    assert len(tomllib.loads(example)) == 4, example
+    file = tmp_path / "toymq.toml"
+    file.write_text(example)
+    values, problems = look_into(str(file))
+    assert problems == []
+    assert values["visibility_ms"] == 120_000

@@ -1,0 +1,75 @@
+"""``toymq config``: which options hold and where each comes from; whether a file is right."""
+
+import json
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from toymq_py.cli.options import DEFAULT_FILE, OPTIONS, find_file, look_into, serve_options, unknown_variables
+from toymq_py.config import ServeOptions
+from toymq_py.errors import ConfigError
+from toymq_py.schema import Option
+
+
+@click.group()
+def config() -> None:
+    """The options of `toymq serve`: command line, environment, file, default."""
+
+
+@config.command()
+@serve_options
+@click.option("--json", "as_json", is_flag=True, help="A JSON object per option, one a line; durations in ms, sizes in bytes.")
+@click.pass_context
+def show(ctx: click.Context, /, *, config: str | None, as_json: bool, **values: Any) -> None:
+    """Show what `toymq serve` would run with, and where each value comes from.
+
+    Takes the options of `toymq serve`: put `config show` where `serve` was.
+    """
+    options = ServeOptions(**values)
+    rows = [(each, getattr(options, each.attribute), _source(ctx, each, config)) for each in OPTIONS]
+    if as_json:
+        for each, value, source in rows:
+            click.echo(json.dumps({"option": each.name, "value": value, "from": source}))
+    else:
+        cells = [("option", "value", "from"), *((each.name, each.show(value), source) for each, value, source in rows)]
+        widths = [max(len(row[column]) for row in cells) for column in range(2)]
+        for name, shown, source in cells:
+            click.echo(f"{name:{widths[0]}}  {shown:{widths[1]}}  {source}")
+    for line in unknown_variables():
+        click.echo(f"toymq: {line}", err=True)
+
+
+def _source(ctx: click.Context, each: Option, file: str | None) -> str:
+    match ctx.get_parameter_source(each.attribute):
+        case ParameterSource.COMMANDLINE:
+            return each.flag
+        case ParameterSource.ENVIRONMENT:
+            return each.variable
+        case ParameterSource.DEFAULT_MAP:
+            return str(file)
+        case _:
+            return "default"
+
+
+@config.command()
+@click.argument("file", required=False)
+def check(file: str | None) -> None:
+    """Check FILE, or the one that `toymq serve` would read, without starting anything.
+
+    Prints a line for each thing that is wrong; then the exit code is 1.
+    """
+    path = find_file(file)
+    if path is None:
+        raise ConfigError(f"there is no {DEFAULT_FILE}: name a file")
+    values, problems = look_into(path)
+    try:
+        ServeOptions(**values)
+    except ConfigError as error:
+        problems.append(f"{path}: {error}")
+    problems += unknown_variables()
+    for line in problems:
+        click.echo(line, err=True)
+    if problems:
+        raise SystemExit(1)
+    click.echo(f"{path}: ok, {len(values)} options are set")
