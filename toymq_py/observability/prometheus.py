@@ -156,7 +156,7 @@ def _family(metric: Metric, histogram: Histogram | None, items: list[tuple[tuple
         total, buckets = 0, []
         for bound, count in zip((*metric.bounds, float("inf")), histogram.counts, strict=True):
             total += count
-            buckets.append((floatToGoString(bound), float(total)))
+            buckets.append((floatToGoString(bound), float(total)))  # type: ignore[no-untyped-call]
         return HistogramMetricFamily(name, text, buckets=buckets, sum_value=histogram.sum)
     kind = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
     family = kind(name, text, labels=metric.labels)
