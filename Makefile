@@ -54,8 +54,8 @@ run: $(RUN)/.stamp ## start the broker on port 6789, data in ./data
 demo: $(READY) ## send a file through a broker and compare: make demo FILE=README.md
 	$(BIN)/toymq demo --file "$(or $(FILE),README.md)"
 
-test: $(TESTABLE) ## run the tests
-	$(BIN)/python -m pytest
+test: $(TESTABLE) ## run the tests, a file at a time on each of two cores
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 test-all: ## run the tests on every Python from 3.11 to 3.14 that is here, and name those that are not
 	@missing=; failed=; for v in 3.11 3.12 3.13 3.14; do found=; \

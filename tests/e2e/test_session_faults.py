@@ -12,6 +12,7 @@ from tests.support.sim_disk import SimDisk
 from toymq_py.session.session import LINGER_BYTES
 from toymq_py.storage.segment import segment_name
 from toymq_py.topic import Subscription, Topic
+from toymq_py.topic.publishing import Publisher
 
 DIR = "/data/d"
 
@@ -105,18 +106,19 @@ async def test_a_bug_in_one_command_is_answered_and_logged(
         await wire.ask(b"PUB t - 1\na\n")
         await other.ask(b"SUB t c\n")
         await other.message()
-        for name, command in (
-            ("describe", b"DESCRIBE t\n"),
-            ("ack", b"ACK t c 0\n"),
-            ("publish", b"PUB t - 1\nx\n"),
-            ("resolve", b"SEEK t c latest\n"),
+        for method, command in (
+            (Topic.describe, b"DESCRIBE t\n"),
+            (Topic.ack, b"ACK t c 0\n"),
+            (Publisher.publish, b"PUB t - 1\nx\n"),
+            (Topic.resolve, b"SEEK t c latest\n"),
         ):
             with monkeypatch.context() as patch:
-                patch.setattr(Topic, name, bug)
+                owner = Publisher if method is Publisher.publish else Topic
+                patch.setattr(owner, method.__name__, bug)
                 assert await code(wire, command) == "INTERNAL"
             assert await wire.ask(b"PING\n") == b"PONG", "the connection lives"
         with monkeypatch.context() as patch:
-            patch.setattr(Topic, "publish", bug)
+            patch.setattr(Publisher, "publish", bug)
             wire.send(b"PUB t - 1\nx\n" * 3 + b"PING\n")
             assert [(await wire.line())[:12] for _ in range(4)] == [b"ERR INTERNAL"] * 3 + [b"PONG"]
         assert caplog.text.count("RuntimeError: a bug") == 5

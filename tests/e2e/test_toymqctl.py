@@ -192,7 +192,7 @@ def test_create_and_config_with_units(ctl: Ctl) -> None:
         "arranged has no settings of its own: the broker's defaults hold\n"
     )
     refused(ctl("create", "arranged", "visibility=1s"), 1, "EXISTS: arranged exists with other settings")
-    refused(ctl("config", "arranged", "colour=red"), 1, "colour is no topic setting here; there are")
+    refused(ctl("config", "arranged", "colour=red"), 1, "colour is no topic setting; there are")
     refused(ctl("config", "arranged", "visibility=soon"), 2, "'soon' is no duration: write 250ms")
     refused(ctl("config", "arranged", "visibility"), 2, "a setting is NAME=VALUE, visibility=30s say, not 'visibility'")
     refused(ctl("config", "arranged", "ttl=1s", "ttl=2s"), 2, "ttl stands twice")

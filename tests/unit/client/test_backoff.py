@@ -39,7 +39,7 @@ def test_waits_are_spread_over_all_of_it() -> None:
         {"backoff_min_s": 0}, {"backoff_min_s": 2, "backoff_max_s": 1}, {"timeout_s": 0}, {"connect_timeout_s": -1},
         {"wait_s": -1}, {"timeout_s": float("nan")}, {"urls": []}, {"urls": "http://x"}, {"ssl": ssl.create_default_context()},
     ],
-    ids=lambda options: "-".join(options),
+    ids=lambda options: ",".join(f"{name}={'one' if name == 'ssl' else value}" for name, value in options.items()),
 )  # fmt: skip
 def test_options_that_make_no_sense(options: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
