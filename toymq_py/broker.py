@@ -22,6 +22,7 @@ from toymq_py.errors import (
     DataDirectoryError,
     NoSuchTopic,
     RequestError,
+    ShuttingDown,
     StorageFailed,
     TooManyTopics,
     TopicExists,
@@ -37,7 +38,7 @@ from toymq_py.storage.log import TailBudget
 from toymq_py.storage.recovery import recover_log
 from toymq_py.storage.scheduling import Scheduler
 from toymq_py.storage.space import SpaceGuard
-from toymq_py.topic import Topic, unopened_topic
+from toymq_py.topic import Followers, PatternSubscription, Poll, Topic, unopened_topic
 
 logger = logging.getLogger("toymq_py.broker")
 
@@ -90,6 +91,7 @@ class Broker:
         self._armed: dict[Consumer, tuple[float, Topic]] = {}
         self._ticket = count()
         self._deleted = count()
+        self._followers = Followers(scheduler)
         self._lock: DirectoryLock | None = None
 
     # -- opening
@@ -231,7 +233,38 @@ class Broker:
         if len(self.topics) >= self.options.max_topics:
             raise TooManyTopics(f"there are {len(self.topics)} topics, the limit (--max-topics)")
         topic = self.topics[name] = self._make(name, settings)
+        self._followers.topic_made(topic)
         return topic
+
+    def poll(self, name: str, consumer: str, *, visibility_s: float | None = None, wake: Callable[[], bool]) -> Poll:
+        """Look for messages of a topic, or of all topics of a pattern, without a subscription; see ``Poll``. A plain topic is
+        created, a new consumer begins at the first id. Assumes checked names.
+
+            poll = broker.poll("jobs", "worker", visibility_s=60, wake=look)
+            poll.when_registered(registered)      # a new consumer is on the disk; maybe at once
+            for delivery in poll.take(10, 1 << 20): ...
+            poll.close()
+
+        Args:
+            visibility_s: how long what it takes is leased, in seconds; by default as the topic says.
+            wake: called when there may be something to take where there was nothing, or when there is nothing more to come
+                (``poll.closed``, or ``take`` raises). Returns whether the caller looks soon: with False someone else who
+                waits is woken instead. It must not take by itself, but later in this pass or in the next.
+
+        Raises: ShuttingDown, TooManyTopics, TooManyConsumers, NoSuchTopic (it is being deleted), StorageFailed, OSError.
+        """
+        if self.shutting_down:
+            raise ShuttingDown("the broker is shutting down")
+        poll = Poll(name, consumer, visibility_s=visibility_s, wake=wake)
+        if poll.pattern is None:
+            self._followers.attach_one(poll, self.topic_or_new(name))
+        else:
+            self._followers.follow(poll, self.topics)
+        return poll
+
+    def follow(self, subscription: PatternSubscription) -> None:
+        """Attach a pattern's subscription to all topics that match, and to those to come; see its ``when_registered``."""
+        self._followers.follow(subscription, self.topics)
 
     def create(self, name: str, changes: Mapping[str, str], done: Done) -> None:
         """Create a topic, or confirm one whose named settings are equal; ``done`` is told TopicExists when they are not.
@@ -452,6 +485,7 @@ class Broker:
     def stop_deliveries(self) -> None:
         """Shutdown begins: no more deliveries, subscribers are told."""
         self.shutting_down = True
+        self._followers.end_all("SHUTTING_DOWN")
         for topic in self.topics.values():
             topic.stop_deliveries("SHUTTING_DOWN")
 

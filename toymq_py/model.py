@@ -18,6 +18,9 @@ Position = NewType("Position", int)
 IdRange = tuple[int, int]
 """First and last id, both included."""
 
+Mode = Literal["exclusive", "shared"]
+"""How sessions share one consumer: one at a time, or many that compete."""
+
 NAME_BYTES_MAX = 196  # leaves room for ".dlq" and a temp suffix below the 255 bytes of a file name
 KEY_BYTES_MAX = 512
 MSG_ID_MAX = 2**64 - 1
@@ -58,7 +61,7 @@ class TopicPattern:
     A wildcard never matches ``dlq`` as the last word: dead letters are named by spelling it.
     """
 
-    __slots__ = ("_regex", "text")
+    __slots__ = ("_regex", "_words", "text")
 
     def __init__(self, text: str) -> None:
         """Raises: BadName when a wildcard is not a whole word, or ``>`` is not the last."""
@@ -77,6 +80,7 @@ class TopicPattern:
                 parts.append(re.escape(word))
         check_name("topic", text.replace("*", "x").replace(">", "x"))
         self._regex = re.compile(r"\.".join(parts) + r"\Z")
+        self._words = words
 
     def matches(self, topic: str) -> bool:
         """Whether a topic name falls under this pattern."""
@@ -100,6 +104,30 @@ class TopicPattern:
             if wild and (not other or (other == "dlq" and i == len(others) - 1)):
                 return False
         return True
+
+    def overlaps(self, other: "TopicPattern | str") -> bool:
+        """Whether a name can fall under this pattern and under the other one, or be that name."""
+        if isinstance(other, str):
+            return self.matches(other)
+        one, two = self._words, other._words
+        for i, (a, b) in enumerate(zip(one, two, strict=False)):
+            if a == ">" or b == ">":
+                rests = [one[i:], two[i:]]
+                return all(_rest_may_match(mine, rest) for mine, rest in (rests, rests[::-1]) if mine == [">"])
+            a_last, b_last = i == len(one) - 1, i == len(two) - 1
+            if not (_word_may_match(a, b, last=a_last) if a == "*" else _word_may_match(b, a, last=b_last)):
+                return False
+        return len(one) == len(two)
+
+
+def _word_may_match(word: str, other: str, *, last: bool) -> bool:
+    """Whether a word of a pattern, at its end or not, and another's word can be one word of a name."""
+    return word == other or (word == "*" and other != "" and not (last and other == "dlq"))
+
+
+def _rest_may_match(rest: list[str], other: list[str]) -> bool:
+    """The same of ``>`` and the other's remaining words."""
+    return rest == [">"] and "" not in other and other[-1] != "dlq"
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,9 +32,8 @@ from toymq_client.slots import CallSlot
 from toymq_client.subscription import Message, Subscription
 from toymq_client.url import DEFAULT_URL, Address, parse_urls
 from toymq_py.errors import AlreadySubscribed, BadArgument, ToymqError
-from toymq_py.model import PAYLOAD_BYTES_LIMIT, IdRange, Start
+from toymq_py.model import PAYLOAD_BYTES_LIMIT, IdRange, Mode, Start
 from toymq_py.protocol import BatchReply, OkReply, Pause, Resume, Subscribe, encode_command, publish_options, publish_sequence
-from toymq_py.protocol.commands import Mode
 
 logger = logging.getLogger("toymq_client")
 

@@ -34,9 +34,8 @@ from toymq_client.options import DRAIN_S, OUTSTANDING_BYTES_MAX, InjectHeaders, 
 from toymq_client.publishing import Batch
 from toymq_client.url import DEFAULT_URL, parse_urls
 from toymq_py.errors import AlreadySubscribed, ConnectionLost, ToymqError
-from toymq_py.model import PAYLOAD_BYTES_LIMIT, IdRange, Start
+from toymq_py.model import PAYLOAD_BYTES_LIMIT, IdRange, Mode, Start
 from toymq_py.protocol import BatchReply, MessagePush, Subscribe, publish_options, publish_sequence
-from toymq_py.protocol.commands import Mode
 
 T = TypeVar("T")
 ACKS_COALESCED = 1000

@@ -16,9 +16,10 @@ from hypothesis.stateful import (
 )
 
 from toymq_py.consumer import Consumer, ConsumerSnapshot, Counts, DeliveryPolicy
-from toymq_py.consumer.inflight import DELAYED, INFLIGHT, MERGE_SLACK_S, READY
+from toymq_py.consumer.inflight import DELAYED, INFLIGHT, MERGE_SLACK_S, READY, Lessee
 
 POLICY = DeliveryPolicy(nack_backoff_min_s=1.0, nack_backoff_max_s=8.0)
+A, B = Lessee(100), Lessee(100)
 SPAN = 32  # ids beyond the base that a run looks at: small, so that operations meet
 BASES = st.sampled_from([0, 1, 5, 2**63])
 
@@ -95,23 +96,24 @@ class ConsumerMachine(RuleBasedStateMachine):
     )
     ranges = st.lists(spans, min_size=1, max_size=3)
     now_and_then = st.integers(0, 9).map(lambda n: n == 9)
-    owners = st.sampled_from(["a", "b"])
+    owners = st.sampled_from([A, B])
     visibility = st.integers(1, 4).map(float)
 
     @initialize(base=BASES, start=st.integers(0, 6))
     def begin(self, base: int, start: int) -> None:
         self.base, self.now = base, 0.0
+        A.inflight = B.inflight = 0
         self.real = Consumer("c", start=base + start, since_ns=1)
         self.model = Model(start, SPAN)
         self.shown = (self.real.changes, self.real.snapshot())
-        self.take_fresh("a", 6, 0, 2.0)
-        self.take_fresh("b", 6, 1, 3.0)
+        self.take_fresh(A, 6, 0, 2.0)
+        self.take_fresh(B, 6, 1, 3.0)
 
     def ids(self, ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
         return [(first + self.base, last + self.base) for first, last in ranges]
 
     @rule(owner=owners, width=st.integers(1, 6), hole=st.integers(0, 2), lease=visibility)
-    def take_fresh(self, owner: str, width: int, hole: int, lease: float) -> None:
+    def take_fresh(self, owner: Lessee, width: int, hole: int, lease: float) -> None:
         fresh = self.real.next_fresh(self.base + SPAN)
         if fresh is None:
             assert self.model.cursor() == SPAN
@@ -128,7 +130,7 @@ class ConsumerMachine(RuleBasedStateMachine):
         self.real.take_fresh(owner, taken + self.base, last + self.base, self.now + lease)
 
     @rule(owner=owners, max_count=st.integers(0, 9), lease=visibility)
-    def take_ready(self, owner: str, max_count: int, lease: float) -> None:
+    def take_ready(self, owner: Lessee, max_count: int, lease: float) -> None:
         want = [(i, r) for i, r in self.model.rows.items() if r.state == "ready"][:max_count]
         for _, row in want:
             row.attempt += 1
@@ -138,8 +140,8 @@ class ConsumerMachine(RuleBasedStateMachine):
         assert flat == [(i, row.attempt) for i, row in want]
 
     @rule(owner=owners, max_count=st.integers(1, 9), lease=visibility)
-    def deliver_again(self, owner: str, max_count: int, lease: float) -> None:
-        self.release("a" if owner == "b" else "b")
+    def deliver_again(self, owner: Lessee, max_count: int, lease: float) -> None:
+        self.release(A if owner is B else B)
         self.take_ready(owner, max_count, lease)
 
     @rule(ranges=ranges)
@@ -174,7 +176,7 @@ class ConsumerMachine(RuleBasedStateMachine):
         assert self.real.touch(self.ids(ranges), self.now + lease) == want
 
     @rule(owner=owners, span=spans)
-    def unsend(self, owner: str, span: tuple[int, int]) -> None:
+    def unsend(self, owner: Lessee, span: tuple[int, int]) -> None:
         for row in self.model.pick(*span, "inflight"):
             if row.owner == owner:
                 row.attempt -= 1
@@ -182,7 +184,7 @@ class ConsumerMachine(RuleBasedStateMachine):
         self.real.unsend(owner, *self.ids([span])[0])
 
     @rule(owner=owners)
-    def release(self, owner: str) -> None:
+    def release(self, owner: Lessee) -> None:
         mine = [r for r in self.model.pick(0, SPAN - 1, "inflight") if r.owner == owner]
         for row in mine:
             row.become("ready")
@@ -224,6 +226,7 @@ class ConsumerMachine(RuleBasedStateMachine):
         assert not changed
         assert self.real.snapshot() == before, "nothing is lost on the way"
         self.model.restart()
+        A.inflight = B.inflight = 0
         self.shown = (self.real.changes, before)
 
     @rule(low=st.integers(-3, 3), high=st.integers(-3, 3), really=now_and_then)
@@ -244,6 +247,7 @@ class ConsumerMachine(RuleBasedStateMachine):
         for i in range(cut[1], SPAN):
             rows[i] = Row()
         self.model.restart()
+        A.inflight = B.inflight = 0
         self.shown = (self.real.changes, self.real.snapshot())
 
     @invariant()
@@ -285,9 +289,10 @@ class ConsumerMachine(RuleBasedStateMachine):
         assert real.has_ready() == bool(number["ready"])
         assert real.inflight == number["inflight"]
         assert real.next_deadline() == min(timed, default=None)
-        for owner in ("a", "b"):
+        for owner in (A, B):
             want_owned = sum(r.state == "inflight" and r.owner == owner for r in rows)
-            assert real.inflight_of(owner) == want_owned
+            assert owner.inflight == want_owned
+            assert sum(last + 1 - first for first, last in real.inflight_to(owner)) == want_owned
 
     @invariant()
     def the_table_is_sound(self) -> None:
@@ -336,13 +341,13 @@ def test_merged_deadlines_are_late_by_less_than_the_slack_and_never_early(
     for i, gap in enumerate(gaps_us):
         at += gap / 1e6
         deadlines.append(at)
-        it.take_fresh("s", i, i, at)
+        it.take_fresh(A, i, i, at)
     for i in acked:
         it.ack([(i, i)])
     waiting = set(range(len(deadlines))) - acked
     while (due := it.next_deadline()) is not None:
         assert it.tick(due)
-        ready = {i for a, b, _ in it.take_ready("t", 99, 1e9) for i in range(a, b + 1)}
+        ready = {i for a, b, _ in it.take_ready(B, 99, 1e9) for i in range(a, b + 1)}
         assert all(0 <= due - deadlines[i] < MERGE_SLACK_S for i in ready)  # a sum would be rounded in another way
         it.ack([(i, i) for i in ready])
         waiting -= ready

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.support.wire_events import events_of, flat
 from toymq_py.errors import REQUEST_ERRORS, ProtocolViolation
-from toymq_py.model import DURATION_MS_MAX, Records, Start
+from toymq_py.model import DURATION_MS_MAX, Mode, Records, Start
 from toymq_py.protocol import (
     Ack,
     ClientConnection,
@@ -43,7 +43,6 @@ from toymq_py.protocol import (
     encode_messages,
     encode_ok_run,
 )
-from toymq_py.protocol.commands import Mode
 
 U64 = 2**64 - 1
 MAX_PAYLOAD = 100

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 from tests.simulation.world import VISIBILITY_MS, Plan, run
 from tests.support.sim_disk import SimDisk, SimFile
 from toymq_chaos.verdict import Verdict
-from toymq_py.consumer import Consumer, ConsumerSnapshot
+from toymq_py.consumer import Consumer, ConsumerSnapshot, Lessee
 from toymq_py.storage import recovery
 from toymq_py.storage.batch import Commit, CommitState
 from toymq_py.storage.recovery import RecoveredLog
@@ -164,7 +164,7 @@ def with_leases(monkeypatch: pytest.MonkeyPatch, deadline_of: Callable[[float], 
     """All first deliveries get another deadline than the one that was asked for."""
     take = Consumer.take_fresh
 
-    def take_fresh(self: Consumer, owner: Hashable, first: int, last: int, deadline: float) -> None:
+    def take_fresh(self: Consumer, owner: Lessee, first: int, last: int, deadline: float) -> None:
         take(self, owner, first, last, deadline_of(deadline))
 
     monkeypatch.setattr(Consumer, "take_fresh", take_fresh)

@@ -23,6 +23,7 @@ class BrokerRig:
         self.clock = FakeClock()
         self.disk = disk or SimDisk(random.Random(1))
         self.woken: list[Subscription] = []
+        """Everyone who was told to look, in order; each says that it will."""
         self.ended: list[str] = []
         self.restart()
 
@@ -53,8 +54,12 @@ class BrokerRig:
     ) -> Subscription:
         return self.broker.topic_or_new(topic).subscribe(
             consumer, Start.parse(start) if start else None, window=window, visibility_s=visibility_s,
-            wake=self.woken.append, ended=lambda _, code: self.ended.append(code),
+            wake=self._woken, ended=lambda _, code: self.ended.append(code),
         )[0]  # fmt: skip
+
+    def _woken(self, subscription: Subscription) -> bool:
+        self.woken.append(subscription)
+        return True
 
     @staticmethod
     def take(subscription: Subscription) -> list[tuple[int, int]]:

@@ -11,7 +11,7 @@ or what is on disk; reads no clock, ``now`` and deadlines are passed in. Contrac
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
@@ -48,6 +48,25 @@ INFLIGHT: Final = RunState.INFLIGHT
 DELAYED: Final = RunState.DELAYED
 
 
+class Lessee:
+    """Whom leases belong to: a subscription, of one topic or of a pattern's many, or one poll.
+
+    ``inflight`` counts its messages over all tables, and is for them to change; ``window`` is how
+    many it wants at most. Who finds no room sets ``wants_room``; the table that gives some back
+    clears it and says so in ``RunTable.freed``.
+    """
+
+    __slots__ = ("inflight", "wants_room", "window")
+
+    def __init__(self, window: int) -> None:
+        self.inflight = 0
+        self.wants_room = False
+        self.window = window
+
+    def roomy(self) -> None:
+        """It wanted room and there is some. Called by whoever owns the tables."""
+
+
 class Run:
     """Ids ``first`` to ``last``, all in one state. Changed only by the ``RunTable`` that holds it.
 
@@ -64,7 +83,7 @@ class Run:
         first: int,
         last: int,
         state: RunState,
-        owner: Hashable,
+        owner: Lessee | None,
         deadline: float,
         attempt: int,
     ) -> None:
@@ -87,7 +106,7 @@ class Run:
         self,
         first: int,
         state: RunState,
-        owner: Hashable,
+        owner: Lessee | None,
         earliest: float,
         deadline: float,
         attempt: int,
@@ -101,7 +120,7 @@ class Run:
             return False
         if state is READY:
             return True
-        if self.owner != owner:
+        if self.owner is not owner:
             return False
         latest = max(self.deadline, deadline)
         earliest = min(self.earliest, earliest)
@@ -171,11 +190,11 @@ class RunTable:
     """Runs in id order, disjoint, in two parallel lists; each stands in exactly one of two heaps.
 
     Ensures: READY runs stand in the heap by first id, the others in the heap by deadline; the
-    totals by state and by owner agree with the runs; both heaps hold at most twice the runs plus
+    totals by state and by lessee agree with the runs; both heaps hold at most twice the runs plus
     64 entries after every call. Owned by one ``Consumer``.
     """
 
-    __slots__ = ("_deadlines", "_firsts", "_leased", "_ready", "_runs", "_totals")
+    __slots__ = ("_deadlines", "_firsts", "_ready", "_runs", "_totals", "freed")
 
     def __init__(self) -> None:
         tickets = count()
@@ -184,7 +203,8 @@ class RunTable:
         self._ready = _LazyHeap(attrgetter("first"), tickets)
         self._deadlines = _LazyHeap(attrgetter("deadline"), tickets)
         self._totals = [0, 0, 0]  # messages, by RunState
-        self._leased: dict[Hashable, int] = {}  # messages inflight, by owner; no zeros
+        self.freed: list[Lessee] = []
+        """Those that wanted room and got some; whoever reads it clears it."""
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -196,9 +216,11 @@ class RunTable:
         """How many ids are in this state."""
         return self._totals[state]
 
-    def leased_by(self, owner: Hashable) -> int:
-        """How many ids are inflight to this owner."""
-        return self._leased.get(owner, 0)
+    def leased_to(self, owner: Lessee) -> list[IdRange]:
+        """The ids that are inflight to this owner, of this table."""
+        if not owner.inflight:
+            return []
+        return [(r.first, r.last) for r in self._runs if r.state is INFLIGHT and r.owner is owner]
 
     def attempts(self) -> tuple[AttemptRange, ...]:
         """What was delivered, in id order, neighbours with equal attempts joined."""
@@ -217,7 +239,7 @@ class RunTable:
 
     # -- deliveries
 
-    def lease(self, owner: Hashable, first: int, last: int, deadline: float) -> None:
+    def lease(self, owner: Lessee, first: int, last: int, deadline: float) -> None:
         """First delivery of ids above every run in the table."""
         self._count_lease(owner, last + 1 - first)
         if self._runs:
@@ -238,9 +260,7 @@ class RunTable:
         self._ready.push(run)
         self._totals[READY] += last + 1 - first
 
-    def take_ready(
-        self, owner: Hashable, max_count: int, deadline: float, max_runs: int | None = None
-    ) -> list[AttemptRange]:
+    def take_ready(self, owner: Lessee, max_count: int, deadline: float, max_runs: int | None = None) -> list[AttemptRange]:
         """Lease up to ``max_count`` ready ids, lowest first; of no more than ``max_runs`` runs.
 
         Returns: (first, last, attempt with this delivery counted) of each run.
@@ -285,7 +305,7 @@ class RunTable:
 
     # -- ways back
 
-    def give_back(self, owner: Hashable, first: int, last: int) -> int:
+    def give_back(self, owner: Lessee, first: int, last: int) -> int:
         """Leases of ``owner`` that were never written: READY, with one attempt less.
 
         Returns: how many ids.
@@ -293,14 +313,14 @@ class RunTable:
         i, j = self._carve(first, last)
         returned = 0
         for run in self._runs[i:j]:
-            if run.state is INFLIGHT and run.owner == owner:
+            if run.state is INFLIGHT and run.owner is owner:
                 returned += run.last + 1 - run.first
                 run.attempt -= 1
                 self._to_ready(run)
         self._settle(i, j)
         return returned
 
-    def hold(self, owner: Hashable, first: int, last: int) -> None:
+    def hold(self, owner: Lessee, first: int, last: int) -> None:
         """READY ids in the range become INFLIGHT to ``owner`` without a deadline, uncounted."""
         i, j = self._carve(first, last)
         for run in self._runs[i:j]:
@@ -313,11 +333,13 @@ class RunTable:
                 run.ticket = None
         self._settle(i, j)
 
-    def release(self, owner: Hashable) -> int:
+    def release(self, owner: Lessee) -> int:
         """All leases of ``owner`` are READY again, attempts kept. Returns how many ids."""
-        released = self.leased_by(owner)
-        if released:
-            self._return([r for r in self._runs if r.state is INFLIGHT and r.owner == owner])
+        if not owner.inflight:
+            return 0
+        mine = [r for r in self._runs if r.state is INFLIGHT and r.owner is owner]
+        released = sum(r.last + 1 - r.first for r in mine)
+        self._return(mine)
         return released
 
     def postpone(
@@ -417,6 +439,15 @@ class RunTable:
             self._trim()
         return spans
 
+    def clear(self) -> None:
+        """Take every id out; lessees learn that they hold nothing of them any more."""
+        for run in self._runs:
+            self._discount(run, run.last + 1 - run.first)
+            run.retire()
+        self._runs.clear()
+        self._firsts.clear()
+        self._trim()
+
     # -- inside
 
     def _index(self, msg_id: int) -> int:
@@ -498,15 +529,16 @@ class RunTable:
         self._ready.trim(len(self._runs))
         self._deadlines.trim(len(self._runs))
 
-    def _count_lease(self, owner: Hashable, messages: int) -> None:
+    def _count_lease(self, owner: Lessee, messages: int) -> None:
         self._totals[INFLIGHT] += messages
-        self._leased[owner] = self._leased.get(owner, 0) + messages
+        owner.inflight += messages
 
     def _discount(self, run: Run, messages: int) -> None:
         self._totals[run.state] -= messages
         if run.state is INFLIGHT:
-            left = self._leased[run.owner] - messages
-            if left:
-                self._leased[run.owner] = left
-            else:
-                del self._leased[run.owner]
+            owner = run.owner
+            assert owner is not None, "whoever is leased to is known"
+            owner.inflight -= messages
+            if owner.wants_room:
+                owner.wants_room = False
+                self.freed.append(owner)

@@ -5,12 +5,12 @@ Must not know sessions (an owner is any hashable), records, or files: the snapsh
 object of storage.md as plain values. Contracts: delivery.md; storage.md, "offsets.json".
 """
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from toymq_py.consumer.acks import AckSet
-from toymq_py.consumer.inflight import AttemptRange, RunState, RunTable
+from toymq_py.consumer.inflight import AttemptRange, Lessee, RunState, RunTable
 from toymq_py.consumer.policy import DeliveryPolicy
 from toymq_py.errors import DamagedData
 from toymq_py.model import MSG_ID_MAX, IdRange
@@ -141,7 +141,7 @@ class Consumer:
             return None
         return self.cursor, self._acks.open_until(self.cursor, limit) - 1
 
-    def take_fresh(self, owner: Hashable, first: int, last: int, deadline: float) -> None:
+    def take_fresh(self, owner: Lessee, first: int, last: int, deadline: float) -> None:
         """Lease fresh ids to ``owner``; those between the cursor and ``first`` count as acked.
 
         Raises: ValueError when ids of the range were handed out or skipped before. What is free,
@@ -159,9 +159,11 @@ class Consumer:
         """Whether anything waits for redelivery."""
         return self._runs.messages(RunState.READY) > 0
 
-    def take_ready(
-        self, owner: Hashable, max_count: int, deadline: float, max_runs: int | None = None
-    ) -> list[AttemptRange]:
+    def available(self, limit: int) -> int:
+        """How many ids below ``limit`` could be leased now, ids that were skipped above the cursor included."""
+        return self._runs.messages(RunState.READY) + max(limit - self.cursor, 0)
+
+    def take_ready(self, owner: Lessee, max_count: int, deadline: float, max_runs: int | None = None) -> list[AttemptRange]:
         """Lease up to ``max_count`` ids that wait for redelivery, lowest first; of no more than ``max_runs`` runs.
 
         Returns:
@@ -197,17 +199,17 @@ class Consumer:
 
     # -- the ways back
 
-    def unsend(self, owner: Hashable, first: int, last: int) -> None:
+    def unsend(self, owner: Lessee, first: int, last: int) -> None:
         """Leases of ``owner`` that were never really written: ready again and not counted."""
         if self._runs.give_back(owner, first, last):
             self.changes += 1
 
-    def hold(self, owner: Hashable, first: int, last: int) -> None:
+    def hold(self, owner: Lessee, first: int, last: int) -> None:
         """Lease what is ready in the range to ``owner`` for good, uncounted: records that cannot be
         had now, and that must be neither delivered nor acked."""
         self._runs.hold(owner, first, last)
 
-    def release(self, owner: Hashable) -> int:
+    def release(self, owner: Lessee) -> int:
         """The owner is gone: what is inflight to it is ready at once, attempts kept.
 
         Returns: how many messages.
@@ -269,9 +271,16 @@ class Consumer:
         """Messages inflight to all owners."""
         return self._runs.messages(RunState.INFLIGHT)
 
-    def inflight_of(self, owner: Hashable) -> int:
-        """Messages inflight to this owner."""
-        return self._runs.leased_by(owner)
+    def inflight_to(self, owner: Lessee) -> list[IdRange]:
+        """What of this consumer is inflight to this owner; ``owner.inflight`` counts it over all of its consumers."""
+        return self._runs.leased_to(owner)
+
+    def take_freed(self) -> list[Lessee]:
+        """Those that wanted room and were given some since this was asked last."""
+        freed = self._runs.freed
+        if freed:
+            self._runs.freed = []
+        return freed
 
     def counts(self, next_id: int) -> Counts:
         """Messages by what they wait for.
@@ -292,7 +301,7 @@ class Consumer:
         self.has_acked = False
         self.changes += 1
         self._acks = AckSet(target)
-        self._runs = RunTable()
+        self._runs.clear()
 
     def snapshot(self) -> ConsumerSnapshot:
         """What a restart must find again. Leases and deadlines are not part of it."""

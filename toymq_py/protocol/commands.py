@@ -6,10 +6,9 @@ Contract: protocol.md, "Commands". A body is the connection's business; here are
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 from toymq_py.errors import BadArgument, RequestError, UnknownCommand
-from toymq_py.model import IdRange, Start, TopicPattern, check_name, is_pattern
+from toymq_py.model import IdRange, Mode, Start, TopicPattern, check_name, is_pattern
 from toymq_py.protocol.frames import (
     COUNT_MAX,
     DEFAULT_FETCH_BYTES,
@@ -21,8 +20,6 @@ from toymq_py.protocol.frames import (
     parse_ms,
     parse_number,
 )
-
-Mode = Literal["exclusive", "shared"]
 
 
 @dataclass(frozen=True, slots=True)

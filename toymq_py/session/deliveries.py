@@ -11,10 +11,13 @@ from functools import partial
 from itertools import accumulate
 
 from toymq_py.clock import Clock
+from toymq_py.consumer import Consumer
+from toymq_py.errors import AlreadySubscribed
+from toymq_py.model import IdRange, TopicPattern
 from toymq_py.protocol import encode_closed, encode_messages
 from toymq_py.session.replies import WRITE_BYTES, Replies
 from toymq_py.session.turns import Place
-from toymq_py.topic import Delivery, Subscription
+from toymq_py.topic import Delivery, PatternSubscription, Poll, Subscription
 
 logger = logging.getLogger("toymq_py.session")
 
@@ -22,85 +25,146 @@ RETRY_S = 0.5
 """How soon a read that failed (no descriptor left, say) is tried again."""
 
 
+Subscribed = Subscription | PatternSubscription
+
+
 class Deliveries:
-    """The subscriptions of one session, by topic.
+    """The subscriptions of one session, by topic or pattern.
 
     ``paused`` holds all of them. A subscription is silent until its own ``OK`` has been written: no MSG comes before it.
+    ``pull`` is the poll of a PULL that stands first among the replies and waits.
     """
 
-    __slots__ = ("_clock", "_hungry", "_last_write", "_later", "_place", "_replies", "_silent", "by_topic", "paused")
+    __slots__ = ("_clock", "_hungry", "_last_write", "_later", "_place", "_replies", "_silent", "_stalled", "by_name", "paused",
+                 "pull")  # fmt: skip
 
     def __init__(
         self,
         replies: Replies,
         place: Place,
         clock: Clock,
-        later: Callable[[float, Callable[[], None]], object],
+        later: Callable[[float, Callable[[], object]], object],
     ) -> None:
         """``later`` is the loop's ``call_later``."""
-        self.by_topic: dict[str, Subscription] = {}
+        self.by_name: dict[str, Subscribed] = {}
         self.paused = False
+        self.pull: Poll | None = None
         self._replies = replies
         self._place = place
         self._clock = clock
         self._later = later
-        self._hungry: dict[Subscription, None] = {}
-        self._silent: set[Subscription] = set()
-        self._last_write: list[tuple[Subscription, int, int, array[int]]] = []
+        self._hungry: dict[Subscribed, None] = {}
+        self._silent: set[Subscribed] = set()
+        self._stalled = False
+        self._last_write: list[tuple[Delivery, int, array[int]]] = []
 
-    def add(self, subscription: Subscription) -> None:
+    def check_free(self, name: str, pattern: TopicPattern | None) -> None:
+        """``name`` is a topic's or the pattern's. Raises: AlreadySubscribed when MSG could not tell which one it is for."""
+        other = self.by_name.get(name)
+        if other is None:
+            others = self.by_name.values()
+            if pattern is not None:
+                other = next((o for o in others if pattern.overlaps(o.pattern or o.name)), None)
+            else:
+                other = next((o for o in others if o.pattern is not None and o.pattern.matches(name)), None)
+        if other is not None:
+            raise AlreadySubscribed(f"this session is subscribed to {other.name} already")
+
+    def add(self, subscription: Subscribed) -> None:
         """A new subscription, silent until ``released``."""
-        self.by_topic[subscription.topic.name] = subscription
+        self.by_name[subscription.name] = subscription
         subscription.paused = self.paused
         self._silent.add(subscription)
+
+    def part_of(self, topic: str, consumer: str) -> Subscription | None:
+        """The session's own hold on a consumer of a topic, if it has one."""
+        found = self.by_name.get(topic)
+        if not isinstance(found, Subscription):
+            parts = [s.parts[topic] for s in self.by_name.values() if isinstance(s, PatternSubscription) and topic in s.parts]
+            found = parts[0] if parts else None
+        return found if found is not None and found.consumer_name == consumer else None
+
+    def inflight(self) -> list[tuple[Consumer, IdRange]]:
+        """What is inflight to this session's subscriptions."""
+        parts: list[Subscription] = []
+        for subscription in self.by_name.values():
+            parts += [subscription] if isinstance(subscription, Subscription) else subscription.parts.values()
+        return [(part.consumer, ids) for part in parts for ids in part.consumer.inflight_to(part.lessee)]
 
     def pause(self, paused: bool) -> None:
         """PAUSE and RESUME."""
         self.paused = paused
-        for subscription in self.by_topic.values():
+        for subscription in self.by_name.values():
             subscription.paused = paused
+        if paused:
+            self._pass_on()
 
-    def released(self, subscription: Subscription) -> None:
+    @property
+    def stalled(self) -> bool:
+        """The socket takes no more."""
+        return self._stalled
+
+    def stall(self, stalled: bool) -> None:
+        """The socket takes no more, or again. What was to be taken now is left to others who take from the same consumer."""
+        self._stalled = stalled
+        if stalled:
+            self._pass_on()
+            if self.pull is not None:
+                self.pull.pass_on()
+
+    def _pass_on(self) -> None:
+        for subscription in self._hungry:
+            subscription.pass_on()
+
+    def released(self, subscription: Subscribed) -> None:
         """Its ``OK`` was written: it begins to deliver."""
         if subscription in self._silent:
             self._silent.discard(subscription)
             self.wake(subscription)
 
-    def wake(self, subscription: Subscription) -> None:
-        """There may be something to take."""
-        if subscription not in self._silent:
-            self._hungry[subscription] = None
-            self._place.wake()
+    def wake(self, subscription: Subscribed) -> bool:
+        """There may be something to take. Returns: whether it is taken soon, unless someone else does."""
+        if subscription in self._silent:
+            return False
+        self._hungry[subscription] = None
+        self._place.wake()
+        return not (self._stalled or self.paused)
 
-    def drop(self, subscription: Subscription) -> None:
+    def drop(self, subscription: Subscribed) -> None:
         """UNSUB: what is inflight goes back."""
         self._forget(subscription)
-        self._silent.discard(subscription)
         subscription.close()
 
     def ended(self, subscription: Subscription, code: str) -> None:
         """The topic ended it: CLOSED, behind the OK of its SUB and behind all that was delivered."""
-        self._forget(subscription)
-        push = encode_closed(subscription.topic.name, subscription.consumer.name, code)
+        self._lost(subscription, subscription.name, code)
+
+    def pattern_ended(self, subscription: PatternSubscription, name: str, code: str) -> None:
+        """The same of one of a pattern's topics, or with the pattern's name of all of it."""
+        self._lost(subscription, name, code)
+
+    def _lost(self, subscription: Subscribed, name: str, code: str) -> None:
+        push = encode_closed(name, subscription.consumer_name, code)
         if subscription in self._silent:
-            self._silent.discard(subscription)
             self._replies.add(push)
             self._place.wake()
         else:
             self._replies.push(push)
+        if name == subscription.name:
+            self._forget(subscription)
 
-    def _forget(self, subscription: Subscription) -> None:
-        name = subscription.topic.name
-        if self.by_topic.get(name) is subscription:
-            del self.by_topic[name]
+    def _forget(self, subscription: Subscribed) -> None:
+        if self.by_name.get(subscription.name) is subscription:
+            del self.by_name[subscription.name]
         self._hungry.pop(subscription, None)
+        self._silent.discard(subscription)
 
     def close(self) -> None:
         """The connection is gone."""
-        for subscription in self.by_topic.values():
-            subscription.close()
-        self.by_topic.clear()
         self._hungry.clear()
+        for subscription in self.by_name.values():
+            subscription.close()
+        self.by_name.clear()
 
     @property
     def hungry(self) -> bool:
@@ -109,10 +173,11 @@ class Deliveries:
 
     def take(self, out: list[bytes], slice_end: float) -> None:
         """Add deliveries to a write that begins with ``out``, the subscriptions in turn, until it is large or the slice is
-        over; one at least."""
+        over; one at least. Of what others compete for, one piece."""
         room = WRITE_BYTES
         size = sum(map(len, out))
         tried = False
+        shared: list[Subscribed] = []
         while self._hungry and room > 0 and not (tried and self._clock.monotonic() > slice_end):
             tried = True
             subscription = next(iter(self._hungry))
@@ -120,19 +185,28 @@ class Deliveries:
             try:
                 delivery = subscription.take(room)
             except OSError:
-                logger.exception("cannot read %s", subscription.topic.name)
+                logger.exception("cannot read %s", subscription.name)
                 self._later(RETRY_S, partial(self.wake, subscription))
                 continue
             if delivery is None:
                 continue
-            self._hungry[subscription] = None  # behind the others
-            frames = _encode(subscription.topic.name, delivery)
+            if delivery.subscription.attached.takers > 1:
+                shared.append(subscription)
+            else:
+                self._hungry[subscription] = None  # behind the others
+            frames = encode_delivery(delivery)
             out += frames
-            sizes = array("L", map(len, frames))
-            self._last_write.append((subscription, delivery.first_id, size, sizes))
-            sent = sum(sizes)
+            sent = self.wrote(delivery, frames, size)
             size += sent
             room -= sent
+        for subscription in shared:
+            self._hungry[subscription] = None
+
+    def wrote(self, delivery: Delivery, frames: list[bytes], begin: int) -> int:
+        """Its frames are part of the write that is being made, from this byte on. Returns: their size."""
+        sizes = array("L", map(len, frames))
+        self._last_write.append((delivery, begin, sizes))
+        return sum(sizes)
 
     def begin_write(self) -> None:
         """The write before was taken by the socket."""
@@ -142,17 +216,18 @@ class Deliveries:
     def give_back(self, taken_bytes: int) -> None:
         """The connection ended when the socket had taken so many bytes of the last write: what it did not take whole goes back
         uncounted."""
-        for subscription, first_id, begin, sizes in self._last_write:
+        for delivery, begin, sizes in self._last_write:
             ends = accumulate(sizes, initial=begin)
             next(ends)
             whole = sum(end <= taken_bytes for end in ends)
             if whole < len(sizes):
-                subscription.unsend(first_id + whole, first_id + len(sizes) - 1)
+                ids = delivery.records.ids
+                delivery.subscription.unsend(ids[delivery.start + whole], delivery.last_id)
 
 
-def _encode(topic: str, delivery: Delivery) -> list[bytes]:
+def encode_delivery(delivery: Delivery) -> list[bytes]:
     """MSG frames; a run's first attempts are encoded once and shared by all subscribers."""
-    records = delivery.records
+    records, topic = delivery.records, delivery.topic
     if delivery.attempt == 1:
         frames: list[bytes] | None = records.memo
         if frames is None:

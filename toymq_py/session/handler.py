@@ -13,7 +13,6 @@ from typing import Any
 from toymq_py import __version__
 from toymq_py.broker import Broker, Done
 from toymq_py.errors import (
-    AlreadySubscribed,
     BadArgument,
     BadVersion,
     InternalError,
@@ -24,7 +23,7 @@ from toymq_py.errors import (
     TooManySubscriptions,
     UnknownCommand,
 )
-from toymq_py.model import is_pattern
+from toymq_py.model import TopicPattern, is_pattern
 from toymq_py.protocol import (
     Ack,
     Command,
@@ -60,9 +59,10 @@ from toymq_py.protocol import (
     encode_pong,
 )
 from toymq_py.session.deliveries import Deliveries
+from toymq_py.session.pulling import Pulling
 from toymq_py.session.replies import WAIT_COST_BYTES, Held, Replies, storage_error
 from toymq_py.session.sequences import RefusedSequences
-from toymq_py.topic import Appended, Duplicate, Published, Refused, Registration, Topic
+from toymq_py.topic import Appended, Duplicate, PatternSubscription, Published, Refused, Registration, Topic
 
 logger = logging.getLogger("toymq_py.session")
 
@@ -78,8 +78,8 @@ TOPICS_PER_TURN = 64
 class Handler:
     """The commands of one session."""
 
-    __slots__ = ("_broker", "_deliveries", "_greeted", "_loop", "_metrics", "_number", "_refused", "_replies", "_waits",
-                 "ended")  # fmt: skip
+    __slots__ = ("_broker", "_deliveries", "_greeted", "_loop", "_metrics", "_number", "_pulls", "_refused", "_replies",
+                 "_waits", "ended")  # fmt: skip
 
     def __init__(
         self, number: int, broker: Broker, replies: Replies, deliveries: Deliveries, loop: asyncio.AbstractEventLoop
@@ -95,12 +95,21 @@ class Handler:
         self._loop = loop
         self._greeted = False
         self._waits: set[Callable[[], None]] = set()
+        self._pulls: set[Pulling] = set()
         self._refused = RefusedSequences()
 
     def end_waits(self) -> None:
         """An end of the stream, or of the connection, cuts waits short."""
         for finish in list(self._waits):
             finish()
+        for pulling in list(self._pulls):
+            pulling.finish()
+
+    def close(self) -> None:
+        """The connection is gone: nobody waits any more."""
+        self.end_waits()
+        for pulling in list(self._pulls):
+            pulling.close()
 
     def apply(self, command: Command) -> None:
         """Apply one command; whatever happens, it gets exactly its replies."""
@@ -148,9 +157,7 @@ class Handler:
             case Nack():
                 self._nack(command)
             case Touch():
-                topic = self._broker.topic(command.topic)
-                visibility_s = None if command.visibility_ms is None else command.visibility_ms / 1000
-                self._ok(topic.touch(command.consumer, command.ids, visibility_s))
+                self._touch(command)
             case Pause():
                 self._deliveries.pause(True)
                 self._ok(0)
@@ -185,7 +192,9 @@ class Handler:
             case Quit():
                 self._ok(0)
                 self.ended = True
-            case Pull() | Purge() | Redrive():
+            case Pull():
+                self._pull(command)
+            case Purge() | Redrive():
                 raise UnknownCommand(f"{_verb(command)} is not in this version")
 
     def _ok(self, value: int) -> None:
@@ -253,25 +262,25 @@ class Handler:
         self._answer(answers)
 
     def _subscribe(self, command: Subscribe) -> None:
-        if is_pattern(command.topic):
-            raise BadArgument("patterns are not in this version")
-        if command.mode == "shared":
-            raise BadArgument("mode=shared is not in this version")
         if self._broker.shutting_down:
             raise ShuttingDown("the broker is shutting down")
         name = command.topic
         deliveries = self._deliveries
-        if name in deliveries.by_topic:
-            raise AlreadySubscribed(f"this session is subscribed to {name} already")
+        pattern = TopicPattern(name) if is_pattern(name) else None
+        deliveries.check_free(name, pattern)
         limit = self._broker.options.max_subscriptions
-        if len(deliveries.by_topic) >= limit:
+        if len(deliveries.by_name) >= limit:
             raise TooManySubscriptions(f"{limit} subscriptions are the limit of a session (--max-subscriptions)")
+        if pattern is not None:
+            self._subscribe_pattern(command, pattern)
+            return
         topic = self._broker.topic_or_new(name)
         subscription, registration = topic.subscribe(
             command.consumer,
             command.start,
+            mode=command.mode or "exclusive",
             window=command.window or DEFAULT_WINDOW,
-            visibility_s=None if command.visibility_ms is None else command.visibility_ms / 1000,
+            visibility_s=_seconds(command.visibility_ms),
             wake=deliveries.wake,
             ended=deliveries.ended,
         )
@@ -284,7 +293,7 @@ class Handler:
                 topic.withdraw(subscription)
                 self._replies.fail(held, error)
             else:
-                held.released = lambda: deliveries.released(subscription)
+                held.released = lambda begin: deliveries.released(subscription)
                 self._replies.fill(held, lambda: encode_ok(1))
 
         if registration is Registration.KNOWN:
@@ -292,9 +301,48 @@ class Handler:
         else:
             topic.flush_offsets(registered)
 
+    def _subscribe_pattern(self, command: Subscribe, pattern: TopicPattern) -> None:
+        deliveries = self._deliveries
+        subscription = PatternSubscription(
+            pattern,
+            command.consumer,
+            mode=command.mode or "exclusive",
+            window=command.window or DEFAULT_WINDOW,
+            visibility_s=_seconds(command.visibility_ms),
+            start=command.start,
+            wake=deliveries.wake,
+            ended=deliveries.pattern_ended,
+        )
+        deliveries.add(subscription)
+        held = self._replies.hold()
+
+        def registered(error: OSError | RequestError | None) -> None:
+            if error is not None:
+                deliveries.drop(subscription)
+                self._replies.fail(held, error)
+            else:
+                held.released = lambda begin: deliveries.released(subscription)
+                self._replies.fill(held, lambda: encode_ok(subscription.matched))
+
+        self._broker.follow(subscription)
+        subscription.when_registered(registered)
+
+    def _pull(self, command: Pull) -> None:
+        pulling = Pulling(command, self._broker, self._replies, self._deliveries, self._pulls)
+        if command.wait_ms:
+            pulling.wait(self._loop.call_later(command.wait_ms / 1000, pulling.finish))
+        pulling.begin()
+
+    def _touch(self, command: Touch) -> None:
+        topic = self._broker.topic(command.topic)
+        visibility_s = _seconds(command.visibility_ms)
+        if visibility_s is None and (own := self._deliveries.part_of(command.topic, command.consumer)) is not None:
+            visibility_s = own.visibility_s
+        self._ok(topic.touch(command.consumer, command.ids, visibility_s))
+
     def _unsubscribe(self, command: Unsubscribe) -> None:
-        subscription = self._deliveries.by_topic.get(command.topic)
-        if subscription is None or subscription.consumer.name != command.consumer:
+        subscription = self._deliveries.by_name.get(command.topic)
+        if subscription is None or subscription.consumer_name != command.consumer:
             raise NotSubscribed(f"this session is not subscribed to {command.topic} as {command.consumer}")
         self._deliveries.drop(subscription)
         self._ok(0)
@@ -447,6 +495,10 @@ class _Listing:
             return None
         pieces.append(self._closing)
         return encode_json(b"".join(pieces))
+
+
+def _seconds(milliseconds: int | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000
 
 
 def _json(value: Any) -> bytes:

@@ -30,19 +30,21 @@ REPLIES_PER_WRITE = 4096
 """The shortest are five bytes: a whole write of them would take 10 ms."""
 
 Make = Callable[[], bytes | None]
-"""Makes a reply, or a part of it: None means that there is more to do, in another turn."""
+"""Makes a reply, or a part of it: None means that there is more to do, in another turn, or, when it took itself out of the
+``Held``, that it waits to be filled again."""
 
 
 class Held:
     """A reply that comes later. ``make`` is set when it is due, and called when it is its turn to be written, so that many
-    large ones that fall due at once are not in memory at once. ``released`` is called then, too."""
+    large ones that fall due at once are not in memory at once. ``released`` is called then, too, with the place of its first
+    byte in the write that it is part of."""
 
     __slots__ = ("cost", "make", "released")
 
     def __init__(self, cost: int = MADE_COST_BYTES) -> None:
         self.cost = cost
         self.make: Make | None = None
-        self.released: Callable[[], None] | None = None
+        self.released: Callable[[int], None] | None = None
 
 
 class Replies:
@@ -142,7 +144,8 @@ class Replies:
             out, self._pushes = self._pushes, out
         fifo = self._fifo
         self.due = self.unfinished = False
-        freed = size = 0
+        freed = 0
+        size = sum(map(len, out))
         while fifo:
             reply = fifo[0]
             kind = type(reply)
@@ -161,11 +164,11 @@ class Replies:
                     break
                 made = self._make_safely(reply.make)
                 if made is None:
-                    self.due = self.unfinished = True
+                    self.due = self.unfinished = reply.make is not None
                     break
                 text, cost = made, reply.cost
                 if reply.released is not None:
-                    reply.released()
+                    reply.released(size)
             fifo.popleft()
             out.append(text)
             freed += cost

@@ -17,12 +17,13 @@ from enum import Enum
 
 from toymq_py.broker import Broker
 from toymq_py.clock import Clock
+from toymq_py.consumer import Consumer
+from toymq_py.model import IdRange
 from toymq_py.protocol import Command, ServerConnection
 from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.handler import Handler
 from toymq_py.session.replies import WRITE_BYTES, Replies
 from toymq_py.session.turns import Place, Turns
-from toymq_py.topic import Subscription
 
 logger = logging.getLogger("toymq_py.session")
 
@@ -87,7 +88,7 @@ class Session:
         self._lost = False
         self._linger_bytes = 0
         self._linger_timer: asyncio.TimerHandle | None = None
-        self._owed: list[Subscription] | None = None
+        self._owed: list[tuple[Consumer, IdRange]] | None = None
 
     # -- from the transport
 
@@ -110,9 +111,11 @@ class Session:
 
     def pause_writing(self) -> None:
         self._write_paused = True
+        self._deliveries.stall(True)
 
     def resume_writing(self) -> None:
         self._write_paused = False
+        self._deliveries.stall(False)
         self._place.wake()
 
     def connection_lost(self) -> None:
@@ -138,7 +141,7 @@ class Session:
                 more = self._apply(slice_end)
             if self._owed is not None:
                 self._leave_when_done()
-            if self._replies.due or self._deliveries.by_topic or self._handler.ended or self._owed is not None:
+            if self._replies.due or self._deliveries.by_name or self._handler.ended or self._owed is not None:
                 more = self._write(slice_end) or more
             return more or (not self._caught_up and self._has_room_again())
         except Exception:
@@ -220,8 +223,8 @@ class Session:
         """Write what is due, and deliveries while there is room. Returns: whether there is more, and room."""
         replies, deliveries = self._replies, self._deliveries
         while not self._write_paused:
-            out = replies.take_due(slice_end)
             deliveries.begin_write()
+            out = replies.take_due(slice_end)
             if deliveries.hungry and self._phase is _Phase.SERVING:
                 deliveries.take(out, slice_end)
             if not out:
@@ -275,25 +278,25 @@ class Session:
         if self._linger_timer is not None:
             self._linger_timer.cancel()
         self._deliveries.close()
-        self._handler.end_waits()
+        self._handler.close()
         self.transport.close()
         if self._lost:
             self._ended(self)
 
     # -- shutdown
 
-    def inflight(self) -> list[Subscription]:
-        """Subscriptions of which something is inflight to this session."""
-        return [s for s in self._deliveries.by_topic.values() if s.consumer.inflight_of(s)]
+    def inflight(self) -> list[tuple[Consumer, IdRange]]:
+        """What is inflight to this session."""
+        return self._deliveries.inflight()
 
-    def shut_down(self, owed: list[Subscription]) -> None:
-        """The broker shuts down: close as soon as every reply is written and what was inflight is acked."""
+    def shut_down(self, owed: list[tuple[Consumer, IdRange]]) -> None:
+        """The broker shuts down: close as soon as every reply is written and what was inflight, ``owed``, is acked."""
         self._owed = owed
         self._leave_when_done()
 
     def _leave_when_done(self) -> None:
         if self._owed is not None:
-            self._owed = [s for s in self._owed if s.consumer.floor <= s.last_sent]
+            self._owed = [(consumer, ids) for consumer, ids in self._owed if not consumer.has_acked_all(*ids)]
             if not self._owed and self._caught_up and not self._inbox:
                 self._leave()
 

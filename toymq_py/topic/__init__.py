@@ -1,6 +1,7 @@
 """One topic. Contract: delivery.md, storage.md."""
 
 from toymq_py.storage.batch import Appended
+from toymq_py.topic.following import Followers, Following, PatternSubscription, Poll
 from toymq_py.topic.publishing import Duplicate, Published, Refused
 from toymq_py.topic.subscription import Delivery, Registration, Subscription
 from toymq_py.topic.topic import Topic, unopened_topic
@@ -9,6 +10,10 @@ __all__ = [
     "Appended",
     "Delivery",
     "Duplicate",
+    "Followers",
+    "Following",
+    "PatternSubscription",
+    "Poll",
     "Published",
     "Refused",
     "Registration",

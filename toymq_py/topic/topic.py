@@ -12,10 +12,11 @@ from typing import Any
 
 from toymq_py.clock import Clock
 from toymq_py.config import BrokerOptions, TopicSettings
-from toymq_py.consumer import Consumer, ConsumerSnapshot, DeliveryPolicy
+from toymq_py.consumer import Consumer, ConsumerSnapshot, DeliveryPolicy, Lessee
 from toymq_py.dedupe import KeyBudget
 from toymq_py.errors import (
     DamagedData,
+    ModeConflict,
     NoSuchConsumer,
     NoSuchTopic,
     OutOfRange,
@@ -23,7 +24,7 @@ from toymq_py.errors import (
     TooManyConsumers,
 )
 from toymq_py.metrics import Metrics
-from toymq_py.model import IdRange, Records, Start
+from toymq_py.model import IdRange, Mode, Records, Start
 from toymq_py.storage.committer import NO_SPACE, Committer
 from toymq_py.storage.flusher import OffsetsFlusher
 from toymq_py.storage.fs import FileSystem
@@ -35,9 +36,9 @@ from toymq_py.storage.segment import Segment
 from toymq_py.storage.space import SpaceGuard
 from toymq_py.topic.publishing import Publisher
 from toymq_py.topic.retention import RetentionKeeper
-from toymq_py.topic.subscription import Delivery, Registration, Subscription
+from toymq_py.topic.subscription import Attached, Delivery, Registration, Subscription
 
-UNREADABLE = "unreadable"
+UNREADABLE = Lessee(0)
 """Owner of the leases that stand for records the disk refuses to give: held until a restart, never delivered."""
 
 
@@ -96,7 +97,8 @@ class Topic:
             self.log, self.committer, recovered, dedupe_keys=self._setting("dedupe_keys"), key_budget=key_budget
         )
         self.consumers: dict[str, Consumer] = {}
-        self._attached: dict[str, Subscription] = {}
+        self._attached: dict[str, Attached] = {}
+        self._takers = 0
         self._commit_waiters: dict[Callable[[], None], None] = {}
         self._flushed: OffsetsState | None = None
         self._retention = RetentionKeeper(
@@ -142,8 +144,9 @@ class Topic:
         if next_id > first_id:
             self._metrics.publish_total += next_id - first_id
             self._metrics.commit_messages.observe(next_id - first_id)
-        for subscription in self._attached.values():
-            subscription.wake(subscription)
+        for attached in self._attached.values():
+            if attached.idle:
+                attached.wake(next_id - first_id)
         if self._commit_waiters:
             waiters, self._commit_waiters = self._commit_waiters, {}
             for call in waiters:
@@ -194,19 +197,24 @@ class Topic:
     def subscribe(
         self,
         name: str,
-        start: Start | None,
+        start: Start | None = None,
         *,
+        mode: Mode | None = "exclusive",
         window: int,
         visibility_s: float | None,
-        wake: Callable[[Subscription], None],
+        wake: Callable[[Subscription], bool],
         ended: Callable[[Subscription, str], None],
+        lessee: Lessee | None = None,
     ) -> tuple[Subscription, Registration]:
-        """Attach an exclusive session; an older one is taken over at once.
+        """Attach a session, or a poll (``mode`` None). An exclusive one takes over from an older one at once.
 
         Returns: the subscription, and what the caller owes the disk before it answers.
 
-        Raises: TooManyConsumers, OSError.
+        Raises: ModeConflict (sessions of the other mode are attached), TooManyConsumers, OSError.
         """
+        attached = self._attached.get(name)
+        if mode is not None and attached is not None and attached.sessions and attached.mode != mode:
+            raise ModeConflict(f"{name} on {self.name} is consumed with mode={attached.mode}")
         consumer = self.consumers.get(name)
         registration = Registration.KNOWN
         if consumer is None:
@@ -215,32 +223,60 @@ class Topic:
                 at = min(max(self.resolve(start), self.log.first_id), self.log.committed_id)
             registration = Registration.NEW if at == self.log.first_id else Registration.NEW_AHEAD
             consumer = self._make_consumer(name, at)
-        old = self._attached.get(name)
-        if old is not None:
-            self._end(old, "TAKEN_OVER")
+        if attached is None:
+            new_here = registration is not Registration.KNOWN
+            attached = self._attached[name] = Attached("shared" if mode is None and new_here else "exclusive")
+        if mode == "exclusive":
+            for old in list(attached.sessions):
+                self._end(old, "TAKEN_OVER")
         subscription = Subscription(
-            self, consumer, window=window, visibility_s=visibility_s, wake=wake, ended=ended
+            self, consumer, attached, mode=mode, window=window, visibility_s=visibility_s, wake=wake, ended=ended, lessee=lessee
         )
-        self._attached[name] = subscription
-        self._set_tail()
+        if mode is None:
+            attached.polls[subscription] = None
+        else:
+            attached.sessions[subscription] = None
+            attached.mode = mode
+        self._takers += 1
+        self.log.tail.enable(True)
         return subscription, registration
 
     def detach(self, subscription: Subscription) -> None:
-        """The subscription is closed: its leases end, attempts kept."""
-        name = subscription.consumer.name
-        if self._attached.get(name) is subscription:
-            del self._attached[name]
-            self._set_tail()
-        subscription.consumer.release(subscription)
+        """The subscription is closed: its leases end, attempts kept, but for those of a poll."""
+        attached, consumer = subscription.attached, subscription.consumer
+        attached.idle.pop(subscription, None)
+        self._takers -= 1
+        self.log.tail.enable(self._takers > 0)
+        if subscription.mode is None:
+            del attached.polls[subscription]
+        else:
+            del attached.sessions[subscription]
+            consumer.release(subscription.lessee)
+        self._look_again(consumer)
+
+    def unsend(self, subscription: Subscription, first: int, last: int) -> None:
+        """See ``Subscription.unsend``."""
+        subscription.consumer.unsend(subscription.lessee, first, last)
+        self._changed()
+        self._look_again(subscription.consumer)
+
+    def available(self, consumer: Consumer) -> int:
+        """How many messages a consumer could be handed now, about."""
+        return consumer.available(self.log.committed_id)
+
+    def _look_again(self, consumer: Consumer) -> None:
+        """Something of a consumer became ready again, or what was leased is not any more: whoever waits for that is woken."""
+        for lessee in consumer.take_freed():
+            lessee.roomy()
+        attached = self._attached.get(consumer.name)
+        if attached is not None and attached.idle:
+            attached.wake(self.available(consumer))
 
     def _end(self, subscription: Subscription, code: str) -> None:
         if not subscription.closed:
             subscription.closed = True
             self.detach(subscription)
             subscription.ended(subscription, code)
-
-    def _set_tail(self) -> None:
-        self.log.tail.enable(bool(self._attached))
 
     @property
     def unused(self) -> bool:
@@ -250,17 +286,11 @@ class Topic:
     @property
     def attached(self) -> int:
         """Sessions on this topic."""
-        return len(self._attached)
+        return sum(len(attached.sessions) for attached in self._attached.values())
 
-    def attached_to(self, consumer: str) -> int:
-        return 1 if consumer in self._attached else 0
-
-    def take(self, subscription: Subscription, max_bytes: int) -> Delivery | None:
-        """See ``Subscription.take``."""
+    def take(self, subscription: Subscription, room: int, max_bytes: int) -> Delivery | None:
+        """See ``Subscription.take``. With None it is woken when there is something."""
         consumer = subscription.consumer
-        room = subscription.window - consumer.inflight_of(subscription)
-        if room <= 0:
-            return None
         visibility_s = subscription.visibility_s
         if visibility_s is None:
             visibility_s = self.policy.visibility_s
@@ -271,9 +301,9 @@ class Topic:
         while delivery is None:
             fresh = consumer.next_fresh(self.log.committed_id)
             if fresh is None:
+                subscription.attached.idle[subscription] = None
                 return None
             delivery = self._take_fresh(subscription, fresh, room, max_bytes, deadline)
-        subscription.last_sent = max(subscription.last_sent, delivery.last_id)
         self._arm_for(consumer)
         self._changed()
         self._metrics.deliver_total += delivery.stop - delivery.start
@@ -283,22 +313,22 @@ class Topic:
         self, subscription: Subscription, room: int, max_bytes: int, deadline: float
     ) -> Delivery | None:
         consumer = subscription.consumer
-        ((first, last, attempt),) = consumer.take_ready(subscription, min(room, 256), deadline, max_runs=1)
+        ((first, last, attempt),) = consumer.take_ready(subscription.lessee, min(room, 256), deadline, max_runs=1)
         try:
             run, start, next_id = self.log.read(first, last - first + 1, min(max_bytes, READ_BYTES))
         except OSError:
-            consumer.unsend(subscription, first, last)
+            consumer.unsend(subscription.lessee, first, last)
             raise
         if run is None:
             self._pass_over(subscription, first, min(next_id - 1, last))
             if next_id <= last:
-                consumer.unsend(subscription, next_id, last)
+                consumer.unsend(subscription.lessee, next_id, last)
             return None
         stop, size = _fit(run, start, min(last, next_id - 1) - first + 1, max_bytes)
         if run.ids[stop - 1] < last:
-            consumer.unsend(subscription, run.ids[stop - 1] + 1, last)
+            consumer.unsend(subscription.lessee, run.ids[stop - 1] + 1, last)
         self._metrics.redeliver_total += stop - start if attempt > 1 else 0
-        return Delivery(run, start, stop, attempt, size)
+        return Delivery(subscription, run, start, stop, attempt, size)
 
     def _take_fresh(
         self, subscription: Subscription, fresh: IdRange, room: int, max_bytes: int, deadline: float
@@ -310,8 +340,8 @@ class Topic:
             self._pass_over(subscription, first, min(next_id - 1, last), fresh=True)
             return None
         stop, size = _fit(run, start, min(count, next_id - first), max_bytes)
-        subscription.consumer.take_fresh(subscription, first, run.ids[stop - 1], deadline)
-        return Delivery(run, start, stop, 1, size)
+        subscription.consumer.take_fresh(subscription.lessee, first, run.ids[stop - 1], deadline)
+        return Delivery(subscription, run, start, stop, 1, size)
 
     def _pass_over(self, subscription: Subscription, first: int, last: int, *, fresh: bool = False) -> None:
         """Records that were to be delivered and cannot be had. Lost ones count as acked; what the disk refuses (EIO) does
@@ -319,8 +349,8 @@ class Topic:
         consumer = subscription.consumer
         if any(a <= first <= b for a, b in self.log.unreadable):
             if fresh:
-                consumer.take_fresh(subscription, first, last, inf)
-            consumer.unsend(subscription, first, last)
+                consumer.take_fresh(subscription.lessee, first, last, inf)
+            consumer.unsend(subscription.lessee, first, last)
             consumer.hold(UNREADABLE, first, last)
         else:
             consumer.skip(first, last)  # the read that found the damage may have done so already
@@ -338,9 +368,8 @@ class Topic:
         if count:
             self._metrics.ack_total += count
             self._changed()
-            subscription = self._attached.get(name)
-            if subscription is not None:
-                subscription.wake(subscription)
+            for lessee in consumer.take_freed():
+                lessee.roomy()
         return count
 
     def nack(self, name: str, ids: Sequence[IdRange], delay_s: float | None) -> int:
@@ -350,20 +379,15 @@ class Topic:
         if count:
             self._metrics.nack_total += count
             self._arm_for(consumer)
-            subscription = self._attached.get(name)
-            if subscription is not None:
-                subscription.wake(subscription)
+            self._look_again(consumer)
         return count
 
     def touch(self, name: str, ids: Sequence[IdRange], visibility_s: float | None) -> int:
-        """Restart the visibility clock, by default with the subscription's own time-out.
+        """Restart the visibility clock, by default with the topic's time-out.
 
         Returns: how many were inflight. Raises: NoSuchConsumer.
         """
         consumer = self.consumer(name)
-        if visibility_s is None:
-            subscription = self._attached.get(name)
-            visibility_s = subscription.visibility_s if subscription is not None else None
         if visibility_s is None:
             visibility_s = self.policy.visibility_s
         count = consumer.touch(ids, self._clock.monotonic() + visibility_s)
@@ -383,28 +407,30 @@ class Topic:
         if consumer is None:
             self._make_consumer(name, target)
             return target
-        subscription = self._attached.get(name)
-        if subscription is not None:
+        attached = self._attached.get(name)
+        for subscription in list(attached.sessions) if attached is not None else ():
             self._end(subscription, "SEEK")
         consumer.seek(target, self._clock.wall_ns())
         self._skip_known(consumer)
         self._changed()
+        self._look_again(consumer)
         return target
 
     def forget(self, name: str) -> None:
         """Delete a consumer's state. The caller has the offsets flushed before it answers. Raises: NoSuchConsumer."""
         self.consumer(name)
-        subscription = self._attached.get(name)
-        if subscription is not None:
-            self._end(subscription, "DELETED")
+        attached = self._attached.pop(name, None)
         del self.consumers[name]
+        if attached is not None:
+            self._end_all(attached, "DELETED")
         self._changed()
 
     def withdraw(self, subscription: Subscription) -> None:
         """The consumer that this subscription made could not be stored, and its SUB is refused: it never was."""
         name = subscription.consumer.name
-        if self.consumers.get(name) is subscription.consumer and name not in self._attached:
+        if self.consumers.get(name) is subscription.consumer and not subscription.attached.takers:
             del self.consumers[name]
+            self._attached.pop(name, None)
             self._changed()
 
     # -- time
@@ -417,9 +443,7 @@ class Topic:
     def consumer_due(self, consumer: Consumer, now: float) -> None:
         """Leases and backoffs end. Called by the broker's ticker, at the time that was asked for with ``arm``."""
         if consumer.tick(now):
-            subscription = self._attached.get(consumer.name)
-            if subscription is not None:
-                subscription.wake(subscription)
+            self._look_again(consumer)
         if self.consumers.get(consumer.name) is consumer:
             self._arm_for(consumer)
 
@@ -540,6 +564,7 @@ class Topic:
         """One of ``consumers`` in it."""
         counts = consumer.counts(self.log.committed_id)
         attached = self._attached.get(consumer.name)
+        sessions = attached.sessions if attached is not None else {}
         oldest = 0.0
         has_acked = consumer.has_acked and consumer.floor > 0  # 1 acked and 0 open: there is no last acked id to show
         if counts.backlog:
@@ -549,7 +574,7 @@ class Topic:
                     oldest = max((self._clock.wall_ns() - run.ts_ns[row]) / 1e9, 0.0)
         return {
             "consumer": consumer.name,
-            "mode": "exclusive",
+            "mode": attached.mode if attached is not None else "exclusive",
             "has_acked": has_acked,
             "last_acked": consumer.last_acked if has_acked else 0,
             "ready": counts.ready,
@@ -557,15 +582,19 @@ class Topic:
             "scheduled": counts.scheduled,
             "backlog": counts.backlog,
             "oldest_unacked_age_s": round(oldest, 3),
-            "sessions": self.attached_to(consumer.name),
-            "paused": attached is not None and attached.paused,
+            "sessions": len(sessions),
+            "paused": bool(sessions) and all(session.paused for session in sessions),
         }
 
     # -- ending
 
     def stop_deliveries(self, code: str) -> None:
-        """End every subscription with a CLOSED code."""
-        for subscription in list(self._attached.values()):
+        """End every subscription with a CLOSED code, and every poll."""
+        for attached in self._attached.values():
+            self._end_all(attached, code)
+
+    def _end_all(self, attached: Attached, code: str) -> None:
+        for subscription in (*attached.sessions, *attached.polls):
             self._end(subscription, code)
 
     def begin_delete(self) -> None:

@@ -5,19 +5,24 @@ from collections.abc import Iterable
 import pytest
 
 from toymq_py.consumer import Consumer, ConsumerSnapshot, Counts, DeliveryPolicy
-from toymq_py.consumer.inflight import RunState
+from toymq_py.consumer.inflight import Lessee, RunState
 from toymq_py.errors import DamagedData
 
 POLICY = DeliveryPolicy()
 U64 = 2**64 - 1
+S, T, U = Lessee(100), Lessee(100), Lessee(100)
 
 
 def consumer(start: int = 0, *, delivered: int = 0) -> Consumer:
-    """A consumer "c" with so many messages leased to "s" until 30.0."""
+    """A consumer "c" with so many messages leased to S until 30.0."""
     it = Consumer("c", start=start, since_ns=7)
     if delivered:
-        it.take_fresh("s", start, start + delivered - 1, 30.0)
+        it.take_fresh(S, start, start + delivered - 1, 30.0)
     return it
+
+
+def held(it: Consumer, owner: Lessee) -> int:
+    return sum(last + 1 - first for first, last in it.inflight_to(owner))
 
 
 def restarted(it: Consumer, first_id: int = 0, next_id: int = 1000) -> Consumer:
@@ -43,8 +48,8 @@ def test_a_new_consumer_has_seen_nothing() -> None:
 
 def test_take_and_ack() -> None:
     it = consumer()
-    it.take_fresh("s", 0, 9, 30.0)
-    assert (it.cursor, it.inflight, it.inflight_of("s"), it.inflight_of("t")) == (10, 10, 10, 0)
+    it.take_fresh(S, 0, 9, 30.0)
+    assert (it.cursor, it.inflight, held(it, S), held(it, T)) == (10, 10, 10, 0)
     assert it.ack([(0, 4)]) == 5
     assert (it.floor, it.last_acked, it.has_acked) == (5, 4, True)
     assert it.counts(12) == Counts(ready=2, inflight=5, scheduled=0, backlog=7)
@@ -114,7 +119,7 @@ def test_taking_what_is_not_fresh_is_a_mistake() -> None:
     it.skip(8, 9)
     for first, last in ((4, 6), (7, 8), (9, 12), (7, 6)):
         with pytest.raises(ValueError, match="not fresh"):
-            it.take_fresh("s", first, last, 30.0)
+            it.take_fresh(S, first, last, 30.0)
     assert (it.cursor, it.inflight) == (5, 5)
 
 
@@ -123,7 +128,7 @@ def test_taking_what_is_not_fresh_is_a_mistake() -> None:
 
 def test_ids_passed_over_by_a_delivery_count_as_acked() -> None:
     it = consumer(delivered=2)
-    it.take_fresh("s", 5, 6, 30.0)
+    it.take_fresh(S, 5, 6, 30.0)
     assert it.counts(7).backlog == 4
     assert it.ack([(0, U64)]) == 4
     assert it.floor == 7
@@ -142,7 +147,7 @@ def test_a_hole_ahead_is_passed_in_its_turn() -> None:
     assert it.next_fresh(10) == (0, 2)
     assert it.counts(10).backlog == 8
     assert it.counts(4).backlog == 3
-    it.take_fresh("s", 0, 2, 30.0)
+    it.take_fresh(S, 0, 2, 30.0)
     assert it.cursor == 5
     assert it.next_fresh(10) == (5, 9)
     it.ack([(0, 2)])
@@ -155,14 +160,14 @@ def test_skip_takes_ids_out_of_every_state() -> None:
     it.nack([(2, 3)], 0.0, 0.0, POLICY)
     it.skip(1, 4)
     assert it.counts(6) == Counts(ready=0, inflight=1, scheduled=1, backlog=2)
-    assert it.inflight_of("s") == 1
+    assert held(it, S) == 1
     assert not it.has_ready()
     assert it.ack([(1, 4)]) == 0
 
 
 def test_skip_takes_what_was_given_back_uncounted() -> None:
     it = consumer(delivered=3)
-    it.unsend("s", 0, 2)
+    it.unsend(S, 0, 2)
     it.skip(1, 1)
     assert all_ready(it) == [(0, 0, 1), (2, 2, 1)]
 
@@ -183,40 +188,40 @@ def test_drop_below_counts_what_was_not_acked() -> None:
 
 def test_unsend_gives_the_attempt_back() -> None:
     it = consumer(delivered=10)
-    it.unsend("s", 4, 9)
+    it.unsend(S, 4, 9)
     assert (it.inflight, it.counts(10).ready) == (4, 6)
     assert it.ack([(4, 9)]) == 0, "never delivered"
-    assert it.take_ready("t", 100, 60.0) == [(4, 9, 1)]
+    assert it.take_ready(T, 100, 60.0) == [(4, 9, 1)]
     assert it.ack([(4, 9)]) == 6
 
 
 def test_unsend_of_a_redelivery_keeps_the_earlier_attempts() -> None:
     it = consumer(delivered=2)
-    it.release("s")
-    assert it.take_ready("t", 2, 60.0) == [(0, 1, 2)]
-    it.unsend("t", 1, 1)
+    it.release(S)
+    assert it.take_ready(T, 2, 60.0) == [(0, 1, 2)]
+    it.unsend(T, 1, 1)
     assert it.snapshot().attempts == ((0, 0, 2), (1, 1, 1))
 
 
 def test_unsend_leaves_other_owners_and_acked_ids_alone() -> None:
     it = consumer(delivered=4)
-    it.take_fresh("t", 4, 5, 30.0)
+    it.take_fresh(T, 4, 5, 30.0)
     it.ack([(1, 1)])
     before = it.changes
-    it.unsend("u", 0, 9)
+    it.unsend(U, 0, 9)
     assert it.changes == before
-    it.unsend("s", 0, 9)
-    assert (it.inflight_of("s"), it.inflight_of("t")) == (0, 2)
+    it.unsend(S, 0, 9)
+    assert (held(it, S), held(it, T)) == (0, 2)
     assert all_ready(it) == [(0, 0, 1), (2, 3, 1)]
 
 
 def test_release_makes_everything_of_one_owner_ready_at_once() -> None:
     it = consumer(delivered=3)
-    it.take_fresh("t", 3, 5, 30.0)
+    it.take_fresh(T, 3, 5, 30.0)
     it.nack([(0, 0)], 0.0, 60.0, POLICY)
     before = it.changes
-    assert it.release("s") == 2
-    assert it.release("s") == 0
+    assert it.release(S) == 2
+    assert it.release(S) == 0
     assert it.changes == before, "a snapshot shows no leases"
     assert it.counts(6) == Counts(ready=2, inflight=3, scheduled=1, backlog=6)
     assert all_ready(it) == [(1, 2, 2)]
@@ -226,10 +231,10 @@ def test_redeliveries_come_lowest_id_first_and_in_portions() -> None:
     it = consumer(delivered=10)
     it.nack([(7, 9)], 0.0, 0.0, POLICY)
     it.nack([(1, 3)], 0.0, 0.0, POLICY)
-    assert it.take_ready("t", 2, 60.0) == [(1, 2, 2)]
-    assert it.take_ready("t", 2, 60.0) == [(3, 3, 2), (7, 7, 2)]
-    assert it.take_ready("t", 0, 60.0) == []
-    assert it.take_ready("t", 9, 60.0) == [(8, 9, 2)]
+    assert it.take_ready(T, 2, 60.0) == [(1, 2, 2)]
+    assert it.take_ready(T, 2, 60.0) == [(3, 3, 2), (7, 7, 2)]
+    assert it.take_ready(T, 0, 60.0) == []
+    assert it.take_ready(T, 9, 60.0) == [(8, 9, 2)]
     assert not it.has_ready()
 
 
@@ -252,12 +257,12 @@ def test_nack_without_a_delay_backs_off_by_attempt() -> None:
         assert it.next_deadline() == pytest.approx(now + want)
         now += want
         assert it.tick(now)
-        it.take_ready("s", 9, now + 30.0)
+        it.take_ready(S, 9, now + 30.0)
 
 
 def test_a_lease_ends_at_its_deadline_and_not_before() -> None:
     it = consumer(delivered=2)
-    it.take_fresh("s", 2, 3, 31.0)
+    it.take_fresh(S, 2, 3, 31.0)
     assert it.next_deadline() == 30.0
     assert not it.tick(29.9999)
     assert it.tick(30.0)
@@ -271,7 +276,7 @@ def test_a_lease_ends_at_its_deadline_and_not_before() -> None:
 def test_merged_deadlines_never_expire_early() -> None:
     it = consumer()
     for i in range(5):
-        it.take_fresh("s", i, i, 30.0 + i * 0.001)
+        it.take_fresh(S, i, i, 30.0 + i * 0.001)
     assert not it.tick(30.0039)
     assert it.tick(30.004)
     assert it.inflight == 0
@@ -306,9 +311,9 @@ def test_seek_forgets_everything() -> None:
     it.nack([(5, 5)], 0.0, 60.0, POLICY)
     it.seek(2, 99)
     assert (it.start, it.floor, it.cursor, it.has_acked, it.since_ns) == (2, 2, 2, False, 99)
-    assert (it.inflight, it.inflight_of("s"), it.next_deadline()) == (0, 0, None)
+    assert (it.inflight, held(it, S), it.next_deadline()) == (0, 0, None)
     assert it.ack([(0, U64)]) == 0, "the old deliveries are forgotten"
-    it.take_fresh("s", 2, 4, 30.0)
+    it.take_fresh(S, 2, 4, 30.0)
     assert it.snapshot().attempts == ((2, 4, 1),)
 
 
@@ -360,8 +365,8 @@ def test_a_skipped_prefix_without_an_ack_survives() -> None:
 
 def test_attempts_survive_and_nothing_is_inflight() -> None:
     it = consumer(delivered=10)
-    it.release("s")
-    it.take_ready("s", 4, 30.0)
+    it.release(S)
+    it.take_ready(S, 4, 30.0)
     it.nack([(0, 0)], 0.0, 60.0, POLICY)
     it.ack([(2, 2)])
     again = restarted(it)
@@ -372,15 +377,15 @@ def test_attempts_survive_and_nothing_is_inflight() -> None:
 
 def test_neighbours_with_equal_attempts_are_one_range() -> None:
     it = consumer(delivered=3)
-    it.take_fresh("t", 3, 5, 60.0)
+    it.take_fresh(T, 3, 5, 60.0)
     it.nack([(5, 5)], 0.0, 60.0, POLICY)
     assert it.snapshot().attempts == ((0, 5, 1),)
 
 
 def test_given_back_ids_are_ready_or_fresh_after_a_restart() -> None:
     it = consumer(delivered=10)
-    it.unsend("s", 2, 3)
-    it.unsend("s", 7, 9)
+    it.unsend(S, 2, 3)
+    it.unsend(S, 7, 9)
     again = restarted(it)
     assert again.cursor == 7
     assert all_ready(again) == [(0, 1, 2), (2, 3, 1), (4, 6, 2)]

@@ -1,0 +1,102 @@
+"""A PULL: leases what there is when it is its turn to be answered, and waits for something until then or a little longer.
+
+Contract: protocol.md, "PULL". The lease is taken when the reply is written, so that nothing is leased to a client that is gone,
+and a wait that ends counts no attempt. While it waits it stands first among the replies; the ones behind it are held.
+"""
+
+import asyncio
+
+from toymq_py.broker import Broker
+from toymq_py.errors import RequestError
+from toymq_py.protocol import Pull, encode_ok
+from toymq_py.session.deliveries import Deliveries, encode_delivery
+from toymq_py.session.replies import WAIT_COST_BYTES, Held, Replies
+from toymq_py.topic import Delivery
+
+PULL_BYTES_MAX = 1024 * 1024
+"""What one PULL answers, about, whatever it asks for, but for one larger message."""
+
+
+class Pulling:
+    """One PULL until it is answered. Stands in ``pulls`` while it is open."""
+
+    __slots__ = ("_deliveries", "_first", "_held", "_max_count", "_poll", "_pulls", "_replies", "_taken", "_timer")
+
+    def __init__(self, command: Pull, broker: Broker, replies: Replies, deliveries: Deliveries, pulls: "set[Pulling]") -> None:
+        """Raises: what ``Broker.poll`` does; then nothing is left of it."""
+        self._replies = replies
+        self._deliveries = deliveries
+        self._pulls = pulls
+        self._max_count = command.max_count
+        self._timer: asyncio.TimerHandle | None = None
+        self._first = False
+        """It looked, and stands first among the replies."""
+        self._taken: list[tuple[Delivery, list[bytes]]] = []
+        visibility_s = None if command.visibility_ms is None else command.visibility_ms / 1000
+        self._poll = broker.poll(command.topic, command.consumer, visibility_s=visibility_s, wake=self._woken)
+        self._held = Held(WAIT_COST_BYTES)
+        pulls.add(self)
+
+    def wait(self, timer: asyncio.TimerHandle) -> None:
+        """It may wait until the timer calls ``finish``."""
+        self._timer = timer
+
+    def begin(self) -> None:
+        """Take a place among the replies."""
+        self._replies.hold(self._held)
+        self._poll.when_registered(self._registered)
+
+    def _registered(self, error: OSError | RequestError | None) -> None:
+        if error is not None:
+            self.close()
+            self._replies.fail(self._held, error)
+        else:
+            self._replies.fill(self._held, self._make)
+
+    def _woken(self) -> bool:
+        if not self._first:
+            return False  # it looks when it is its turn
+        self._replies.fill(self._held, self._make)
+        return not self._deliveries.stalled
+
+    def finish(self) -> None:
+        """The time is over, or the stream ends: answer with what there is. Idempotent."""
+        self._stop_waiting()
+        if self._first:
+            self._replies.fill(self._held, self._make)
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _make(self) -> bytes | None:
+        """See ``replies.Make``."""
+        try:
+            deliveries = self._poll.take(self._max_count, PULL_BYTES_MAX)
+        except (RequestError, OSError):
+            self.close()
+            raise
+        if not deliveries and self._timer is not None and not self._poll.closed:
+            self._first = True
+            self._deliveries.pull = self._poll
+            self._held.make = None
+            return None
+        self.close()
+        self._taken = [(delivery, encode_delivery(delivery)) for delivery in deliveries]
+        self._held.released = self._released
+        frames = [frame for _, frames in self._taken for frame in frames]
+        frames.append(encode_ok(sum(map(len, deliveries))))
+        return b"".join(frames)
+
+    def _released(self, begin: int) -> None:
+        for delivery, frames in self._taken:
+            begin += self._deliveries.wrote(delivery, frames, begin)
+
+    def close(self) -> None:
+        """It is answered, or nobody is there any more. Idempotent."""
+        self._stop_waiting()
+        self._pulls.discard(self)
+        if self._deliveries.pull is self._poll:
+            self._deliveries.pull = None
+        self._poll.close()
