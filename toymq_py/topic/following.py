@@ -150,7 +150,7 @@ class Following(Lessee, ABC):
         """Its registration ended so. Called by ``Followers``."""
         if not self.registered:
             self.registered = True
-            self.problem = problem
+            self.problem = problem or self.problem
             waiting, self._registering = self._registering, []
             for done in waiting:
                 done(problem)
