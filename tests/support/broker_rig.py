@@ -1,6 +1,7 @@
 """The broker on the simulated disk, loop and clock, without sessions."""
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 from tests.support.fake_clock import FakeClock
@@ -9,8 +10,8 @@ from tests.support.sim_loop import SimLoop
 from toymq_py.broker import Broker
 from toymq_py.config import BrokerOptions
 from toymq_py.errors import RequestError
-from toymq_py.model import Start
-from toymq_py.topic import Published, Subscription
+from toymq_py.model import Mode, Start, TopicPattern
+from toymq_py.topic import Delivery, Following, PatternSubscription, Poll, Published, Subscription
 
 DIR = "/data/d"
 
@@ -50,25 +51,72 @@ class BrokerRig:
         return outcomes
 
     def subscribe(
-        self, topic: str, consumer: str = "c", *, window: int = 100, start: str | None = None, visibility_s: float = 30
+        self,
+        topic: str,
+        consumer: str = "c",
+        *,
+        window: int = 100,
+        start: str | None = None,
+        visibility_s: float = 30,
+        mode: Mode = "exclusive",
+        wake: Callable[[Subscription], bool] | None = None,
     ) -> Subscription:
         return self.broker.topic_or_new(topic).subscribe(
-            consumer, Start.parse(start) if start else None, window=window, visibility_s=visibility_s,
-            wake=self._woken, ended=lambda _, code: self.ended.append(code),
+            consumer, Start.parse(start) if start else None, mode=mode, window=window, visibility_s=visibility_s,
+            wake=wake or self._woken, ended=lambda _, code: self.ended.append(code),
         )[0]  # fmt: skip
 
     def _woken(self, subscription: Subscription) -> bool:
         self.woken.append(subscription)
         return True
 
+    def follow(
+        self,
+        pattern: str,
+        consumer: str = "c",
+        *,
+        window: int = 100,
+        start: str | None = None,
+        mode: Mode = "exclusive",
+        wake: Callable[[PatternSubscription], bool] = lambda _: True,
+    ) -> PatternSubscription:
+        """Subscribe a pattern; what it loses stands in ``ended`` as "name CODE"."""
+        subscription = PatternSubscription(
+            TopicPattern(pattern), consumer, mode=mode, window=window, visibility_s=30,
+            start=Start.parse(start) if start else None,
+            wake=wake, ended=lambda _, name, code: self.ended.append(f"{name} {code}"),
+        )  # fmt: skip
+        self.broker.follow(subscription)
+        self.settle(subscription)
+        return subscription
+
+    def poll(self, name: str, consumer: str = "c", *, visibility_s: float = 30, wake: Callable[[], bool] = lambda: True) -> Poll:
+        poll = self.broker.poll(name, consumer, visibility_s=visibility_s, wake=wake)
+        self.settle(poll)
+        return poll
+
+    def settle(self, following: Following) -> None:
+        """It is registered now. Raises: what was wrong."""
+        told: list[OSError | RequestError | None] = []
+        following.when_registered(told.append)
+        self.loop.advance(0)
+        (problem,) = told
+        if problem is not None:
+            raise problem
+
     @staticmethod
-    def take(subscription: Subscription) -> list[tuple[int, int]]:
+    def take(subscription: Subscription | PatternSubscription) -> list[tuple[int, int]]:
         """(id, attempt) of everything that can be taken now."""
         found: list[tuple[int, int]] = []
         while (delivery := subscription.take(1 << 20)) is not None:
             ids = delivery.records.ids[delivery.start : delivery.stop]
             found += [(msg_id, delivery.attempt) for msg_id in ids]
         return found
+
+    @staticmethod
+    def shown(*deliveries: Delivery | None) -> list[str]:
+        """``topic first-last xattempt`` of each."""
+        return [f"{d.topic} {d.first_id}-{d.last_id} x{d.attempt}" for d in deliveries if d is not None]
 
     def ack(self, topic: str, first: int, last: int, consumer: str = "c", *, flush: bool = True) -> int:
         count = self.broker.topic(topic).ack(consumer, [(first, last)])

@@ -37,10 +37,10 @@ class Following(Lessee, ABC):
     """One window over the parts (``Subscription``) that it has of each topic; it is the lessee of them all.
 
     A part stands in ``_hungry`` when there may be something to take of it. They are asked in turn, so that a take costs the
-    same however many topics there are.
+    same however many topics there are. In ``_promised`` stand those that were woken and said that they will look.
     """
 
-    __slots__ = ("_hungry", "_registering", "closed", "consumer_name", "followers", "matched", "mode", "name", "parts",
+    __slots__ = ("_hungry", "_promised", "_registering", "closed", "consumer_name", "followers", "matched", "mode", "name", "parts",
                  "pattern", "problem", "registered", "start", "visibility_s")  # fmt: skip
 
     def __init__(
@@ -73,6 +73,7 @@ class Following(Lessee, ABC):
         self.registered = False
         self._registering: list[Done] = []
         self._hungry: OrderedDict[Subscription, None] = OrderedDict()
+        self._promised: dict[Subscription, None] = {}
 
     # -- its topics
 
@@ -97,10 +98,20 @@ class Following(Lessee, ABC):
 
     def _part_woken(self, part: Subscription) -> bool:
         self._hungry[part] = None
-        return self.woken()
+        if not self.woken():
+            return False
+        self._promised[part] = None
+        return True
+
+    def _next_hungry(self) -> Subscription:
+        """Assumes that there is one."""
+        part, _ = self._hungry.popitem(last=False)
+        self._promised.pop(part, None)
+        return part
 
     def _part_ended(self, part: Subscription, code: str) -> None:
         self._hungry.pop(part, None)
+        self._promised.pop(part, None)
         if self.parts.get(part.topic.name) is part:
             del self.parts[part.topic.name]
         if not self.closed:
@@ -123,7 +134,8 @@ class Following(Lessee, ABC):
 
     def pass_on(self) -> None:
         """It was woken and cannot take now: others are woken for what is there."""
-        for part in self._hungry:
+        promised, self._promised = self._promised, {}
+        for part in promised:
             part.pass_on()
 
     def close(self) -> None:
@@ -132,6 +144,7 @@ class Following(Lessee, ABC):
         if not self.closed:
             self.closed = True
             self._hungry.clear()
+            self._promised.clear()
             if self.followers is not None:
                 self.followers.leave(self)
             self.settle(None)
@@ -198,6 +211,9 @@ class PatternSubscription(Following):
         part.paused = self._paused
 
     def woken(self) -> bool:
+        if self.inflight >= self.window:
+            self.wants_room = True
+            return False
         return self._wake(self)
 
     def part_lost(self, part: Subscription, code: str) -> None:
@@ -215,8 +231,9 @@ class PatternSubscription(Following):
             room = self.window - self.inflight
             if room <= 0:
                 self.wants_room = True
+                self.pass_on()
                 return None
-            part, _ = hungry.popitem(last=False)
+            part = self._next_hungry()
             try:
                 delivery = part.take_some(room, max_bytes)
             except OSError:
@@ -284,7 +301,7 @@ class Poll(Following):
         again: list[Subscription] = []
         max_count = min(max_count, MESSAGES_PER_POLL)
         while self._hungry and max_count > 0 and max_bytes > 0:
-            part, _ = self._hungry.popitem(last=False)
+            part = self._next_hungry()
             try:
                 delivery = part.take_some(max_count, max_bytes)
             except OSError:

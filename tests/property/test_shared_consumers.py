@@ -1,0 +1,257 @@
+"""Workers of one shared consumer against a row per message: sessions, patterns and polls that come, stall, go and are killed.
+
+What has to hold: no message is with two workers inside one visibility time, none is lost, windows are kept, attempts count
+what was delivered, and whoever could take something is told: when nobody has a reason to look any more, nothing is left that
+somebody could take.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from tests.support.broker_rig import BrokerRig
+from toymq_py.topic import Delivery, PatternSubscription, Poll, Subscription
+
+TOPICS = ("a.x", "a.y")
+VISIBILITY_S = 30.0
+TAKE_BYTES = 1 << 20
+
+
+@dataclass(eq=False)
+class Row:
+    """One message of one topic."""
+
+    holder: "Worker | None" = None
+    deadline: float = 0.0
+    delayed_until: float = 0.0
+    attempts: int = 0
+    acked: bool = False
+
+
+class Worker:
+    """A session that is told when to look. ``stalled``: its socket takes no more."""
+
+    def __init__(self, rig: BrokerRig, name: str, window: int) -> None:
+        self.name = name
+        self.window = window
+        self.hungry = True
+        self.stalled = False
+        self.hold: Subscription | PatternSubscription
+        if "*" in name:
+            self.hold = rig.follow(name, window=window, mode="shared", wake=self.woken)
+        else:
+            self.hold = rig.subscribe(name, window=window, mode="shared", wake=self.woken)
+
+    def woken(self, _: object) -> bool:
+        self.hungry = True
+        return not self.stalled
+
+    def take(self) -> list[Delivery]:
+        delivery = self.hold.take(TAKE_BYTES)
+        self.hungry = delivery is not None
+        return [] if delivery is None else [delivery]
+
+
+class Poller(Worker):
+    """A poll that waits, and takes once."""
+
+    def __init__(self, rig: BrokerRig, name: str, max_count: int) -> None:
+        self.name = name
+        self.window = max_count
+        self.hungry = True
+        self.stalled = False
+        self.poll: Poll = rig.poll(name, visibility_s=VISIBILITY_S, wake=lambda: self.woken(None))
+
+    def take(self) -> list[Delivery]:
+        taken = self.poll.take(self.window, TAKE_BYTES)
+        self.hungry = False
+        return taken
+
+
+class SharedMachine(RuleBasedStateMachine):
+    """``seen`` counts what happened, and the test asks for enough of each."""
+
+    seen: ClassVar[Counter[str]] = Counter()
+    at = st.integers(0, 99)
+    names = st.sampled_from([*TOPICS, "a.*"])
+
+    @initialize()
+    def begin(self) -> None:
+        self.rig = BrokerRig()
+        self.rows: dict[tuple[str, int], Row] = {}
+        self.workers: list[Worker] = []
+        self.join("a.x", 2)
+        self.join("a.*", 3)
+
+    @property
+    def now(self) -> float:
+        return self.rig.clock.monotonic()
+
+    def ready(self, topic: str) -> list[Row]:
+        """What could be taken now."""
+        rows = [row for (of, _), row in self.rows.items() if of == topic]
+        return [row for row in rows if not row.acked and row.holder is None and row.delayed_until <= self.now]
+
+    def pick(self, at: int, rows: list[tuple[str, int]]) -> tuple[str, int] | None:
+        return rows[at % len(rows)] if rows else None
+
+    # -- rules
+
+    @rule(topic=st.sampled_from(TOPICS), count=st.integers(1, 5))
+    def publish(self, topic: str, count: int) -> None:
+        (outcome,) = self.rig.publish(topic, *[b"x"] * count)
+        for n in range(count):
+            self.rows[topic, outcome.first_id + n] = Row()
+
+    @rule(name=names, window=st.integers(1, 4))
+    def join(self, name: str, window: int) -> None:
+        if len(self.workers) < 5:
+            self.workers.append(Worker(self.rig, name, window))
+
+    @rule(name=names, max_count=st.integers(1, 4))
+    def poll(self, name: str, max_count: int) -> None:
+        if len(self.workers) < 6:
+            self.workers.append(Poller(self.rig, name, max_count))
+
+    @rule(at=at)
+    def look(self, at: int) -> None:
+        hungry = [worker for worker in self.workers if worker.hungry and not worker.stalled]
+        if hungry:
+            self.take(hungry[at % len(hungry)])
+
+    def take(self, worker: Worker) -> None:
+        deliveries = worker.take()
+        for delivery in deliveries:
+            for msg_id in delivery.records.ids[delivery.start : delivery.stop]:
+                row = self.rows[delivery.topic, msg_id]
+                assert not row.acked, f"{delivery.topic} {msg_id} was acked"
+                assert row.holder is None, f"{delivery.topic} {msg_id} is with another worker"
+                assert row.delayed_until <= self.now, f"{delivery.topic} {msg_id} comes before its backoff is over"
+                row.attempts += 1
+                assert delivery.attempt == row.attempts, f"{delivery.topic} {msg_id}"
+                row.holder, row.deadline = worker, self.now + VISIBILITY_S
+        if isinstance(worker, Poller) and deliveries:
+            assert sum(map(len, deliveries)) <= worker.window
+            self.seen["polled"] += 1
+            worker.poll.close()
+            self.workers.remove(worker)
+        self.seen["redelivered"] += any(delivery.attempt > 1 for delivery in deliveries)
+
+    @rule(at=at)
+    def stall(self, at: int) -> None:
+        worker = self.workers[at % len(self.workers)]
+        if not isinstance(worker, Poller):
+            worker.stalled = not worker.stalled
+            if worker.stalled and worker.hungry:
+                worker.hold.pass_on()
+
+    @rule(at=at, topic=st.sampled_from(TOPICS), how=st.sampled_from(["leave", "stall", "look"]))
+    def break_a_promise(self, at: int, topic: str, how: str) -> None:
+        """One message comes to workers that are all idle; one of those who were told cannot look, or looks elsewhere first."""
+        self.settle()
+        self.publish(topic, 1)
+        told = [worker for worker in self.workers if worker.hungry and not worker.stalled]
+        if told and how == "look":
+            self.publish(TOPICS[topic == TOPICS[0]], 1)
+            self.look(at)
+        elif told:
+            index = self.workers.index(told[at % len(told)])
+            self.leave(index) if how == "leave" else self.stall(index)
+        self.settle()
+
+    @rule(at=at)
+    def leave(self, at: int) -> None:
+        if len(self.workers) < 2:
+            return
+        worker = self.workers.pop(at % len(self.workers))
+        if isinstance(worker, Poller):
+            worker.poll.close()
+            return
+        worker.hold.close()
+        for row in self.rows.values():
+            if row.holder is worker:
+                row.holder = None
+                self.seen["given back by the dead"] += 1
+
+    @rule(at=at)
+    def ack(self, at: int) -> None:
+        """Anyone may: what was delivered is acked, whatever became of its lease."""
+        chosen = self.pick(at, [key for key, row in self.rows.items() if row.attempts and not row.acked])
+        if chosen is not None:
+            row = self.rows[chosen]
+            row.acked, row.holder = True, None
+            assert self.rig.ack(chosen[0], chosen[1], chosen[1], flush=False) == 1
+
+    @rule(at=at, delay=st.sampled_from([0.0, 5.0]))
+    def nack(self, at: int, delay: float) -> None:
+        chosen = self.pick(at, [key for key, row in self.rows.items() if row.holder is not None])
+        if chosen is not None:
+            topic, msg_id = chosen
+            row = self.rows[chosen]
+            row.holder, row.delayed_until = None, self.now + delay
+            assert self.rig.broker.topic(topic).nack("c", [(msg_id, msg_id)], delay) == 1
+
+    @rule(seconds=st.sampled_from([1, 5, 31]))
+    def advance(self, seconds: int) -> None:
+        self.rig.advance(seconds)
+        for row in self.rows.values():
+            if row.holder is not None and row.deadline <= self.now:
+                row.holder = None
+                self.seen["expired"] += 1
+
+    @rule(at=at, really=st.integers(0, 4).map(lambda n: n > 2))
+    def kill(self, at: int, really: bool) -> None:
+        """SIGKILL. What is on the disk by then is known: acks that a kill may lose are another test's."""
+        if not really:
+            return
+        for topic in TOPICS:
+            if topic in self.rig.broker.topics:
+                self.rig.flush(topic)
+        self.rig.reopen()
+        for row in self.rows.values():
+            row.holder, row.delayed_until = None, 0.0
+        self.workers.clear()
+        self.join(["a.x", "a.*"][at % 2], 3)
+        self.seen["killed"] += 1
+
+    @rule()
+    def settle(self) -> None:
+        """Everyone who has a reason to look looks, until nobody has."""
+        while hungry := [worker for worker in self.workers if worker.hungry and not worker.stalled]:
+            self.take(hungry[0])
+        for worker in self.workers:
+            if worker.stalled:
+                continue
+            held = sum(row.holder is worker for row in self.rows.values())
+            for topic in TOPICS if "*" in worker.name else [worker.name]:
+                assert held >= worker.window or not self.ready(topic), f"{worker.name} was not told of {topic}"
+        self.seen["settled"] += 1
+
+    # -- what always holds
+
+    @invariant()
+    def the_books_agree(self) -> None:
+        held = Counter(row.holder for row in self.rows.values() if row.holder is not None)
+        for worker in self.workers:
+            if not isinstance(worker, Poller):
+                assert worker.hold.inflight == held[worker] <= worker.window
+        for name, topic in self.rig.broker.topics.items():
+            rows = [row for (of, _), row in self.rows.items() if of == name]
+            consumer = topic.consumers.get("c")
+            if consumer is not None:
+                backlog = sum(not row.acked for row in rows)
+                assert consumer.counts(len(rows)).backlog == backlog, "nothing is lost, and nothing acked by itself"
+                assert consumer.inflight == sum(row.holder is not None for row in rows)
+
+
+def test_workers_of_a_shared_consumer() -> None:
+    SharedMachine.seen.clear()
+    bounded = settings(max_examples=100, stateful_step_count=40, derandomize=True, deadline=None, database=None)
+    run_state_machine_as_test(SharedMachine, settings=bounded)
+    rare = {what: n for what, n in SharedMachine.seen.items() if n < 20}
+    assert len(SharedMachine.seen) == 6, f"expected all six, saw {SharedMachine.seen}"
+    assert not rare, f"expected each 20 times or more, saw {rare}"
