@@ -1,4 +1,4 @@
-"""Patterns and polls. Contract: delivery.md, "Window"; protocol.md, SUB and PULL; ADR 0018."""
+"""Patterns and polls. Contract: delivery.md, "Window"; protocol.md, SUB and PULL; ADR 0020."""
 
 import errno
 import logging
