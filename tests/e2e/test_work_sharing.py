@@ -1,4 +1,4 @@
-"""Work queues as clients see them: shared sessions, PULL and its wait, patterns; over TCP against the broker in this process."""
+"""Work queues as clients see them: shared sessions, PULL and its wait, patterns; over TCP, the broker in this process."""
 
 import asyncio
 import json

@@ -90,7 +90,9 @@ class BrokerRig:
         self.settle(subscription)
         return subscription
 
-    def poll(self, name: str, consumer: str = "c", *, visibility_s: float = 30, wake: Callable[[], bool] = lambda: True) -> Poll:
+    def poll(
+        self, name: str, consumer: str = "c", *, visibility_s: float = 30, wake: Callable[[], bool] = lambda: True
+    ) -> Poll:
         poll = self.broker.poll(name, consumer, visibility_s=visibility_s, wake=wake)
         self.settle(poll)
         return poll

@@ -40,8 +40,8 @@ class Following(Lessee, ABC):
     same however many topics there are. In ``_promised`` stand those that were woken and said that they will look.
     """
 
-    __slots__ = ("_hungry", "_promised", "_registering", "closed", "consumer_name", "followers", "matched", "mode", "name", "parts",
-                 "pattern", "problem", "registered", "start", "visibility_s")  # fmt: skip
+    __slots__ = ("_hungry", "_promised", "_registering", "closed", "consumer_name", "followers", "matched", "mode", "name",
+                 "parts", "pattern", "problem", "registered", "start", "visibility_s")  # fmt: skip
 
     def __init__(
         self,
