@@ -21,8 +21,8 @@ from toymq_py.topic.topic import Topic
 
 logger = logging.getLogger("toymq_py.topic")
 
-TOPICS_PER_TURN = 64
-"""Attached, left or looked at in one piece: about a millisecond."""
+TOPICS_PER_TURN = 32
+"""Attached or left in one piece: one to two milliseconds."""
 MESSAGES_PER_POLL = 4096
 """What one ``Poll.take`` returns at most, whatever it asks for: a hundred thousand of one byte would hold the loop."""
 RETRY_S = 0.5
