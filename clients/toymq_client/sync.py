@@ -470,7 +470,7 @@ class Client:
         return self._ask(requests.delete(topic))
 
     def purge(self, topic: str) -> int:
-        """Drop all messages of a topic. Raises: as ``delete``; a broker without PURGE answers UNKNOWN_COMMAND."""
+        """Drop all messages of a topic; ids go on, consumers and settings stay. Returns how many. Raises: as ``delete``."""
         return self._ask(requests.purge(topic))
 
     def seek(self, topic: str, consumer: str, to: str) -> int:

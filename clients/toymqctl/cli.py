@@ -21,6 +21,7 @@ from toymqctl.forget import forget
 from toymqctl.nack import nack
 from toymqctl.ping import ping
 from toymqctl.pub import pub
+from toymqctl.purge import purge
 from toymqctl.seek import seek
 from toymqctl.stats import stats
 from toymqctl.sub import sub
@@ -82,7 +83,7 @@ def main(ctx: click.Context, url: str, token_file: str | None, token: str | None
 
 
 for command in (
-    pub, sub, tail, topics, describe, consumers, create, config, delete, seek, forget, ack, nack, stats, ping, doctor,
-    completion,
+    pub, sub, tail, topics, describe, consumers, create, config, delete, purge, seek, forget, ack, nack, stats, ping,
+    doctor, completion,
 ):  # fmt: skip
     main.add_command(command)

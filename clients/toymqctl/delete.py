@@ -3,6 +3,7 @@
 import click
 
 from toymqctl.broker import Broker
+from toymqctl.confirmation import confirm
 from toymqctl.quantities import TOPIC
 
 
@@ -15,12 +16,5 @@ def delete(broker: Broker, topic: str, yes: bool) -> None:
     with broker.connect() as client:
         if not yes:
             found = client.describe(topic)
-            what = f"{topic} with {found['messages']} messages and {len(found['consumers'])} consumers"
-            try:
-                sure = click.confirm(f"delete {what}?", err=True)
-            except click.Abort:
-                raise click.UsageError("nobody answered and nothing was deleted; --yes deletes without asking") from None
-            if not sure:
-                click.echo("toymqctl: nothing was deleted", err=True)
-                raise SystemExit(1)
+            confirm("delete", "deleted", f"{topic} with {found['messages']} messages and {len(found['consumers'])} consumers")
         click.echo(f"deleted {topic} with {client.delete(topic)} messages")

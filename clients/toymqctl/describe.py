@@ -23,7 +23,10 @@ def _facts(topic: dict[str, Any]) -> list[tuple[str, str]]:
         ("stored", f"{size(topic['bytes'])} in {topic['segments']} segments"),
         ("settings", " ".join(format_settings(topic["settings"])) or "the broker's defaults"),
     ]
-    return rows + [(name, f"{topic[name]} messages") for name in ("lost",) if topic[name]]
+    counted = [
+        ("lost", "lost"), ("expired", "expired_total"), ("dead letters", "dead_lettered_total"), ("dropped", "dropped_total"),
+    ]  # fmt: skip
+    return rows + [(name, f"{topic[field]} messages") for name, field in counted if topic[field]]
 
 
 @click.command()

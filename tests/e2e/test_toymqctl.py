@@ -213,6 +213,36 @@ def test_delete_asks(ctl: Ctl) -> None:
     refused(ctl("delete", "doomed"), 1, "NO_SUCH_TOPIC")
 
 
+def test_purge_asks(ctl: Ctl) -> None:
+    ok(ctl("create", "full", "visibility=5s"))
+    ok(ctl("pub", "full", "a", "b"))
+    kept = ctl("purge", "full", stdin="n\n")
+    assert (kept.exit_code, kept.stdout) == (1, "")
+    assert kept.stderr.endswith("purge full of 2 messages, with 0 consumers? [y/N]: n\ntoymqctl: nothing was purged\n")
+    assert "nothing was purged; --yes purges without asking" in ctl("purge", "full", stdin="").stderr
+    assert ctl("purge", "full", stdin="y\n").stdout == "purged full of 2 messages\n"
+    ok(ctl("pub", "full", "c"))
+    assert ok(ctl("purge", "full", "--yes")) == "purged full of 1 messages\n"
+    assert "visibility=5s" in ok(ctl("config", "full")), "its settings stay"
+    refused(ctl("purge", "nowhere", "--yes"), 1, "NO_SUCH_TOPIC")
+
+
+def test_limits_are_written_as_people_say_them(ctl: Ctl) -> None:
+    ok(ctl("create", "small", "backlog_max_messages=1", "backlog_max_bytes=64MiB", "retain_max_age=7d", "when_full=reject"))
+    shown = ok(ctl("config", "small")).splitlines()
+    assert shown == ["backlog_max_messages=1", "backlog_max_bytes=64MiB", "when_full=reject", "retain_max_age=7d"]
+    assert json.loads(ok(ctl("config", "small", "--json"))) == {
+        "backlog_max_messages": 1, "backlog_max_bytes": 64 << 20, "when_full": "reject", "retain_max_age": 604_800_000,
+    }  # fmt: skip
+    ok(ctl("pub", "small", "a"))
+    refused(ctl("pub", "small", "b"), 1, "QUEUE_FULL")
+    ok(ctl("config", "small", "when_full=drop-oldest"))
+    ok(ctl("pub", "small", "b"))
+    assert json.loads(ok(ctl("describe", "small", "--json")))["dropped_total"] == 1
+    refused(ctl("config", "small", "when_full=drop"), 1, "when_full is reject or drop-oldest, or default")
+    refused(ctl("config", "small", "colour=1"), 1, "colour is no topic setting")
+
+
 def test_seek_and_forget(ctl: Ctl) -> None:
     ok(ctl("pub", "moved", "a", "b", "c"))
     ok(ctl("sub", "moved", "--consumer", "one", "--max", "3"))

@@ -156,6 +156,19 @@ class BrokerRig:
         (answer,) = answers
         return answer
 
+    def purge(self, topic: str) -> int | str:
+        """How many messages went, or why not."""
+        answers: list[int | str] = []
+        self.broker.topic(topic).purge(lambda count, error: answers.append(count if error is None else str(error)))
+        self.loop.advance(0)
+        (answer,) = answers
+        return answer
+
+    def numbers(self, topic: str) -> dict[str, Any]:
+        """What DESCRIBE says, with the consumers by name."""
+        described = self.broker.topic(topic).describe()
+        return described | {"consumers": {each["consumer"]: each for each in described["consumers"]}}
+
     def files(self, topic: str) -> list[str]:
         """Names in a topic's directory."""
         head = f"{DIR}/topics/{topic}/"

@@ -266,6 +266,15 @@ class Consumer:
         """Whether every id of the range counts as acked, now."""
         return self._acks.next_open(first) > last
 
+    def next_unacked(self, from_id: int, limit: int) -> IdRange | None:
+        """The lowest ids from ``from_id`` on and below ``limit`` that are not acked: one range."""
+        first = self._acks.next_open(from_id)
+        return (first, self._acks.open_until(first, limit) - 1) if first < limit else None
+
+    def backlog(self, limit: int) -> int:
+        """How many ids below ``limit`` are not acked."""
+        return self._acks.open_below(limit)
+
     @property
     def inflight(self) -> int:
         """Messages inflight to all owners."""

@@ -173,7 +173,9 @@ class Handler:
             case Config():
                 self._config(command)
             case Delete():
-                self._delete(command)
+                self._counted(lambda done: self._broker.delete(command.topic, done))
+            case Purge():
+                self._counted(self._broker.topic(command.topic).purge)
             case Seek():
                 self._seek(command)
             case Forget():
@@ -194,7 +196,7 @@ class Handler:
                 self.ended = True
             case Pull():
                 self._pull(command)
-            case Purge() | Redrive():
+            case Redrive():
                 raise UnknownCommand(f"{_verb(command)} is not in this version")
 
     def _ok(self, value: int) -> None:
@@ -420,18 +422,19 @@ class Handler:
         else:
             self._replies.in_turn(lambda: answer())
 
-    def _delete(self, command: Delete) -> None:
+    def _counted(self, begin: Callable[[Callable[[int, OSError | RequestError | None], None]], None]) -> None:
+        """Reply with the count that is known when the effect is on stable storage. Raises: as ``_stored``."""
         counted = 0
 
-        def begin(done: Done) -> None:
-            def deleted(count: int, error: OSError | None) -> None:
+        def start(done: Done) -> None:
+            def finished(count: int, error: OSError | RequestError | None) -> None:
                 nonlocal counted
                 counted = count
                 done(error)
 
-            self._broker.delete(command.topic, deleted)
+            begin(finished)
 
-        self._stored(begin, answer=lambda: encode_ok(counted))
+        self._stored(start, answer=lambda: encode_ok(counted))
 
     def _seek(self, command: Seek) -> None:
         if self._broker.shutting_down:

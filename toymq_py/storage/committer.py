@@ -85,7 +85,7 @@ class Committer:
         self._scheduler = scheduler
         self._clock = clock
         self._space = space
-        self._segment_bytes = segment_bytes
+        self.segment_bytes = segment_bytes
         self._fsync = fsync
         self._fsync_interval_s = fsync_interval_s
         self.next_id = log.committed_id
@@ -156,7 +156,7 @@ class Committer:
         size = FRAME_OVERHEAD * len(keys) + sum(map(len, keys)) + sum(map(len, payloads))
         if attributes is not None:
             size += sum(map(len, attributes))
-        if self._tail_end + size <= self._segment_bytes and not self._roll_next:
+        if self._tail_end + size <= self.segment_bytes and not self._roll_next:
             appended = [self._take(ts_ns, keys, payloads, attributes, headers, sequences, size)]
         else:
             appended = list(self._split(ts_ns, keys, payloads, attributes, headers, sequences))
@@ -192,7 +192,7 @@ class Committer:
         for row in range(len(keys)):
             frame = FRAME_OVERHEAD + len(keys[row]) + len(payloads[row]) + (len(attributes[row]) if attributes else 0)
             end = self._tail_end + size
-            if self._roll_next or (end and end + frame > self._segment_bytes):
+            if self._roll_next or (end and end + frame > self.segment_bytes):
                 if row > start:
                     yield part(row)
                 start, size = row, 0
@@ -207,12 +207,28 @@ class Committer:
                 return batch.commit
         return COMMITTED
 
-    def roll(self) -> None:
-        """Seal the active segment although there is room (retention wants it gone). Nothing happens when it is empty or
-        the log is closed for publishing."""
-        if self._tail_end and self.failed is None and self.closing is None:
+    def begin_segment(self) -> tuple[int, Commit]:
+        """Seal the active segment although there is room: what is appended from now on goes to a new one.
+
+        Returns: the first id of the new segment, and the commit with which it is there. An empty one is not sealed.
+
+        Raises: StorageFailed, NoSuchTopic (the topic is being deleted).
+        """
+        if self.failed is not None:
+            raise self.failed
+        if self.closing is not None:
+            raise self.closing
+        if self._tail_end or (self._roll_next and self._log.segments):
             self._open_batch(roll=True)
             self._start_soon()
+        newest = self._pending[-1] if self._pending else self._running
+        return self.next_id, COMMITTED if newest is None else newest.commit
+
+    @property
+    def pending_bytes(self) -> int:
+        """What is appended and not committed."""
+        running = 0 if self._running is None else self._running.size
+        return running + sum(batch.size for batch in self._pending)
 
     def _start_soon(self) -> None:
         if not self._start_due:
@@ -320,7 +336,7 @@ class Committer:
         """On the sync thread: extend the file ahead of the writer, where that is worth it."""
         if position + size <= outcome.allocated or position + size < PREALLOCATE_AFTER_BYTES:
             return
-        room = min(PREALLOCATE_BYTES, self._space.free_bytes() // 64, max(self._segment_bytes - position, size))
+        room = min(PREALLOCATE_BYTES, self._space.free_bytes() // 64, max(self.segment_bytes - position, size))
         if room < size:
             return
         try:
@@ -468,11 +484,11 @@ class Committer:
     def _prepare_next(self) -> None:
         """Create the next segment's file ahead of need; its name comes when its first id is known."""
         active = self._log.segments[-1]
-        if self._preparing or self._prepared or active.end < self._segment_bytes * 3 // 4 or self._space.low:
+        if self._preparing or self._prepared or active.end < self.segment_bytes * 3 // 4 or self._space.low:
             return
         if self._running is not None and (self._running.roll or active.sealed):
             return  # a roll is under way: this segment needs no successor any more
-        if self._segment_bytes < 2 * PREALLOCATE_AFTER_BYTES:
+        if self.segment_bytes < 2 * PREALLOCATE_AFTER_BYTES:
             return
         fs = self._log.fs
         self._prepared_count += 1  # a name of its own: two of them may be in use at once
@@ -483,7 +499,7 @@ class Committer:
             try:
                 file = fs.open(name, create=True, exclusive=True)
                 made.append(file)
-                room = min(PREALLOCATE_BYTES, self._space.free_bytes() // 64, self._segment_bytes)
+                room = min(PREALLOCATE_BYTES, self._space.free_bytes() // 64, self.segment_bytes)
                 file.allocate(0, room)
                 file.sync()
             except OSError:

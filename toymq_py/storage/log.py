@@ -168,8 +168,23 @@ class Log:
 
     def messages(self) -> int:
         """Records in the retained range."""
-        removed = sum(last - first + 1 for first, last in self.removed)
-        return self.committed_id - self.first_id - self.lost_count() - removed
+        return sum(last - first + 1 for first, last in self.retained(self.first_id, self.committed_id))
+
+    def retained(self, first: int, limit: int) -> list[IdRange]:
+        """What of the ids from ``first`` on and below ``limit`` is retained: neither lost nor removed."""
+        first = max(first, self.first_id)
+        return lost_of((first, limit - 1), [*self.lost, *self.removed]) if first < limit else []
+
+    def bytes_between(self, first: int, limit: int) -> int:
+        """What the committed records from ``first`` on and below ``limit`` take on disk. Exact where both are in the sparse
+        index, otherwise as ``Segment.position_of`` says: each end may be off by the 64 KiB between two entries."""
+        segments = self.segments
+        limit = min(limit, self.committed_id)
+        if first >= limit or not segments:
+            return 0
+        from_at, to_at = self._at(first), self._at(limit - 1)
+        size = segments[to_at].position_of(limit) - segments[from_at].position_of(first)
+        return size + sum(segment.end for segment in segments[from_at:to_at])
 
     # -- reading
 
@@ -246,8 +261,8 @@ class Log:
         self.committed_id = next_id
 
     def forget_below(self, first_id: int) -> None:
-        """Retention moved the first id: ranges below it are nobody's business any more."""
-        self.first_id = first_id
+        """What is below is not retained any more, and ranges of it are nobody's business. The first id never falls."""
+        first_id = self.first_id = max(first_id, self.first_id)
         self.lost = [(max(a, first_id), b) for a, b in self.lost if b >= first_id]
         self.unreadable = [(max(a, first_id), b) for a, b in self.unreadable if b >= first_id]
         self.removed = [(max(a, first_id), b) for a, b in self.removed if b >= first_id]
@@ -260,7 +275,8 @@ class Log:
             segment.close()
             self._enter(self.removed, segment.base_id, segment.next_id - 1)
         self.lost = [part for gap in self.lost for part in lost_of(gap, self.removed)]
-        self.forget_below(self.segments[0].base_id)
+        if self.segments:
+            self.forget_below(self.segments[0].base_id)
 
     def close(self) -> None:
         for segment in self.segments:
@@ -289,7 +305,10 @@ class Log:
 
     def segment_of(self, msg_id: int) -> Segment:
         """The segment whose range holds an id. Assumes that there is one."""
-        return self.segments[bisect_right(self.segments, msg_id, key=lambda segment: segment.base_id) - 1]
+        return self.segments[self._at(msg_id)]
+
+    def _at(self, msg_id: int) -> int:
+        return max(bisect_right(self.segments, msg_id, key=lambda segment: segment.base_id) - 1, 0)
 
     def _open(self, segment: Segment) -> None:
         if segment.file is None and segment.sealed:

@@ -113,16 +113,20 @@ def recover_log(
 
 
 def _list_segments(fs: FileSystem, path: str) -> list[int]:
-    """Step 2. First ids in order. Files that are not ours are left alone."""
+    """Step 2. First ids in order. Sidecars of segments that are gone go, too; files that are not ours are left alone."""
     if not fs.is_dir(path):
         return []
-    ids = []
+    ids, sidecars = set(), set()
     for name in fs.listdir(path):
         base_id = parse_segment_name(name)
         if base_id is not None:
-            ids.append(base_id)
+            ids.add(base_id)
+        elif (of := parse_segment_name(name[:-4] + ".log")) is not None and name.endswith(".idx"):
+            sidecars.add(of)
         elif name.endswith(".tmp"):
             fs.unlink(f"{path}/{name}")
+    for base_id in sidecars - ids:  # the broker died between removing a segment and its sidecar
+        fs.unlink(f"{path}/{base_id:020d}.idx")
     return sorted(ids)
 
 

@@ -1,4 +1,4 @@
-"""Which sealed segments may go. Pure decisions; the topic carries them out.
+"""Which sealed segments may go, and when the active one is sealed. Pure decisions; the topic carries them out.
 
 Contract: storage.md, "Retention".
 """
@@ -7,6 +7,10 @@ from collections.abc import Sequence
 
 from toymq_py.storage.offsets import AckedView
 from toymq_py.storage.segment import Segment
+
+ROLL_AGE_MIN_NS = 1_000_000_000
+SEGMENT_BYTES_MIN = 64 * 1024
+"""What ``retain_max_bytes`` makes of a segment at least: a roll costs two syncs and two files."""
 
 
 def removable_by_acks(
@@ -27,17 +31,43 @@ def removable_by_acks(
     return [
         segment
         for segment in segments
-        if segment.sealed
-        and segment.newest_deliver_at_ns <= now_ns
+        if _free(segment, now_ns)
         and (disk_low or now_ns - segment.newest_ts_ns >= retain_acked_for_ns)
         and all(view.covers(segment.base_id, segment.next_id - 1) for view in consumers)
     ]
 
 
-ROLL_AGE_MIN_NS = 1_000_000_000
+def removable_by_age(segments: Sequence[Segment], *, now_ns: int, retain_max_age_ns: int) -> list[Segment]:
+    """Sealed segments whose newest record is that old, acked or not."""
+    return [segment for segment in segments if _free(segment, now_ns) and now_ns - segment.newest_ts_ns >= retain_max_age_ns]
 
 
-def roll_age_ns(retain_acked_for_ns: int) -> int:
-    """Age at which an active segment is sealed so that retention can get at it: a quarter of the retention time, and a
-    second at least, so that no retention makes a segment of every message."""
-    return max(retain_acked_for_ns // 4, ROLL_AGE_MIN_NS)
+def removable_by_bytes(segments: Sequence[Segment], *, now_ns: int, bytes_max: int) -> list[Segment]:
+    """The oldest sealed segments, until the others take ``bytes_max`` at most, acked or not. Assumes the order of the log."""
+    excess = sum(segment.end for segment in segments) - bytes_max
+    going = []
+    for segment in segments:
+        if excess <= 0:
+            break
+        if _free(segment, now_ns):
+            going.append(segment)
+            excess -= segment.end
+    return going
+
+
+def _free(segment: Segment, now_ns: int) -> bool:
+    """Sealed, and without a message that is still delayed: such a segment stays whatever the limits say."""
+    return segment.sealed and segment.newest_deliver_at_ns <= now_ns
+
+
+def roll_age_ns(retention_ns: int) -> int:
+    """Age at which an active segment is sealed so that retention can get at it: a quarter of the shortest retention time, and
+    a second at least, so that no retention makes a segment of every message."""
+    return max(retention_ns // 4, ROLL_AGE_MIN_NS)
+
+
+def segment_bytes(segment_bytes_max: int, retain_max_bytes: int | None) -> int:
+    """Size at which the active segment is sealed: with ``retain_max_bytes`` a quarter of it, because only whole segments go."""
+    if retain_max_bytes is None:
+        return segment_bytes_max
+    return min(segment_bytes_max, max(retain_max_bytes // 4, SEGMENT_BYTES_MIN))

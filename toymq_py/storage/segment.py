@@ -119,6 +119,17 @@ class Segment:
                 best = (damage.last_id + 1, damage.resume)
         return best
 
+    def position_of(self, msg_id: int) -> int:
+        """Where a record begins: exact at an entry of the sparse index, between two of them as if all records there were
+        equally long. ``end`` for what lies behind the last."""
+        if msg_id >= self.next_id:
+            return self.end
+        ids, positions = self.index_ids, self.index_positions
+        at = bisect_right(ids, msg_id)
+        low_id, low = (ids[at - 1], positions[at - 1]) if at else (self.base_id, 0)
+        high_id, high = (ids[at], positions[at]) if at < len(ids) else (self.next_id, self.end)
+        return low + (high - low) * (msg_id - low_id) // (high_id - low_id)
+
     def seek_time(self, ts_ns: int) -> tuple[int, int]:
         """(id, position) of the nearest known frame before the first one at or after ``ts_ns``."""
         at = max(bisect_right(self.index_ts_ns, ts_ns - 1) - 1, 0)

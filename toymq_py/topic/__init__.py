@@ -2,9 +2,10 @@
 
 from toymq_py.storage.batch import Appended
 from toymq_py.topic.following import Followers, Following, PatternSubscription, Poll
+from toymq_py.topic.numbers import unopened_topic
 from toymq_py.topic.publishing import Duplicate, Published, Refused
 from toymq_py.topic.subscription import Delivery, Registration, Subscription
-from toymq_py.topic.topic import Topic, unopened_topic
+from toymq_py.topic.topic import Topic
 
 __all__ = [
     "Appended",

@@ -13,9 +13,13 @@ from toymq_py.errors import BadArgument, RequestError
 from toymq_py.storage.batch import COMMITTED, Appended, Commit, producers_of
 from toymq_py.storage.committer import Committer
 from toymq_py.storage.log import Log
-from toymq_py.storage.record import encode_attributes, encode_sequences
+from toymq_py.storage.record import FRAME_OVERHEAD, encode_attributes, encode_sequences
 from toymq_py.storage.recovery import RecoveredLog
 from toymq_py.storage.segment import PRODUCERS_MAX
+from toymq_py.topic.backlog import BacklogLimit
+
+ATTRIBUTES_BYTES = 64
+"""More than a record's attributes take, but for what is in its headers."""
 
 
 @dataclass(slots=True)
@@ -68,6 +72,8 @@ class Publisher:
         """Recovery, step 7: ``dedupe_keys`` of this topic, of the ``key_budget`` of all."""
         self.log = log
         self.committer = committer
+        self.limit: BacklogLimit | None = None
+        """Of the topic's settings. What has to be stored in any case goes past it, to the committer."""
         self.dedupe = DedupeTable(dedupe_keys, key_budget)
         for first_id, keys in recovered.keys:
             for row, key in enumerate(keys):
@@ -116,7 +122,12 @@ class Publisher:
         if keyless == len(keys) or not dedupe.capacity:
             return self._append(keys, payloads, headers)
         producers = self.producers if self.producers and self.producers.any_of(keys) else None
-        if producers is None and not keyless and dedupe.remember_new(keys, self.committer.next_id):
+        if (
+            producers is None
+            and not keyless
+            and self._fits(keys, payloads, headers)
+            and dedupe.remember_new(keys, self.committer.next_id)
+        ):
             return self._append(keys, payloads, headers, remembered=True)
         outcomes: list[Published] = []
         start = 0
@@ -223,6 +234,27 @@ class Publisher:
         blocks = encode_sequences(sequences)
         if headers is not None:
             blocks = [encode_attributes(headers=header) + block for header, block in zip(headers, blocks, strict=True)]
+        if self.limit is None or self._fits(producers, payloads, headers):
+            return self._store_sequenced(producers, payloads, blocks, headers, sequences)
+        admitted, _, refusal = self.limit.admit(_sizes(producers, payloads, blocks))
+        outcomes: list[Published] = []
+        if admitted:
+            rows = slice(admitted)
+            part = None if headers is None else headers[rows]
+            outcomes += self._store_sequenced(producers[rows], payloads[rows], blocks[rows], part, sequences[rows])
+            refusal = outcomes[-1].error or refusal
+        if refusal is not None and admitted < len(producers):
+            outcomes.append(Refused(len(producers) - admitted, refusal))
+        return outcomes
+
+    def _store_sequenced(
+        self,
+        producers: Sequence[bytes],
+        payloads: Sequence[bytes],
+        blocks: Sequence[bytes],
+        headers: Sequence[bytes] | None,
+        sequences: Sequence[int],
+    ) -> Sequence[Published]:
         try:
             appended = self.committer.append(producers, payloads, blocks, headers, sequences)
         except RequestError as error:
@@ -240,6 +272,38 @@ class Publisher:
     ) -> Sequence[Published]:
         """``remembered``: the keys are in the dedupe table already, under the ids that they get here."""
         blocks = None if headers is None else [encode_attributes(headers=block) for block in headers]
+        if self.limit is None or remembered or self._fits(keys, payloads, headers):
+            return self._store(keys, payloads, blocks, headers, remembered=remembered)
+        outcomes: list[Published] = []
+        sizes = _sizes(keys, payloads, blocks)
+        start = 0
+        while start < len(keys):
+            admitted, refused, refusal = self.limit.admit(sizes[start:])
+            if admitted:
+                rows = slice(start, start + admitted)
+                part = None if headers is None else headers[rows]
+                outcomes += self._store(keys[rows], payloads[rows], blocks and blocks[rows], part, remembered=False)
+            if refusal is not None:
+                outcomes.append(Refused(refused, refusal))
+            start += admitted + refused
+        return outcomes
+
+    def _fits(self, keys: Sequence[bytes], payloads: Sequence[bytes], headers: Sequence[bytes] | None) -> bool:
+        """Whether the backlog's limit admits the whole run, as far as that is cheap to know."""
+        if self.limit is None:
+            return True
+        size = (FRAME_OVERHEAD + ATTRIBUTES_BYTES) * len(keys) + sum(map(len, keys)) + sum(map(len, payloads))
+        return self.limit.fits(len(keys), size + (sum(map(len, headers)) if headers is not None else 0))
+
+    def _store(
+        self,
+        keys: Sequence[bytes],
+        payloads: Sequence[bytes],
+        blocks: Sequence[bytes] | None,
+        headers: Sequence[bytes] | None,
+        *,
+        remembered: bool,
+    ) -> Sequence[Published]:
         try:
             appended = self.committer.append(keys, payloads, blocks, headers)
         except Exception as error:
@@ -254,3 +318,9 @@ class Publisher:
                 if key:
                     self.dedupe.replace(key, first_id + row)
         return appended
+
+
+def _sizes(keys: Sequence[bytes], payloads: Sequence[bytes], blocks: Sequence[bytes] | None) -> list[int]:
+    """Of each record, in bytes, encoded."""
+    sizes = [FRAME_OVERHEAD + len(key) + len(payload) for key, payload in zip(keys, payloads, strict=True)]
+    return sizes if blocks is None else [size + len(block) for size, block in zip(sizes, blocks, strict=True)]

@@ -1,20 +1,32 @@
-"""When a topic's retention is applied, and what it asks for: segments to remove, a roll, another look.
+"""When a topic's segments go: by acks, age and bytes, and all of them with PURGE.
 
-Contract: storage.md, "Retention". Which segments may go is decided in ``storage.retention``; the topic removes them.
+Contract: storage.md, "Retention". Which segments may go is decided in ``storage.retention``. Belongs to the event loop.
+
+Every removal has the same order, so that a crash between any two steps leaves more than was wanted and never a gap that looks
+like a loss (ADR 0008): out of the log in memory, offsets that say so, then unlink, oldest first.
 """
 
+import contextlib
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from toymq_py.clock import Clock
-from toymq_py.consumer import Consumer
-from toymq_py.storage.committer import Committer
-from toymq_py.storage.log import Log
+from toymq_py.errors import NoSuchTopic, RequestError
+from toymq_py.storage import retention
+from toymq_py.storage.committer import NO_SPACE
+from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.offsets import AckedView, OffsetsState
-from toymq_py.storage.retention import removable_by_acks, roll_age_ns
 from toymq_py.storage.scheduling import Scheduler
 from toymq_py.storage.segment import Segment
 from toymq_py.storage.space import SpaceGuard
+
+if TYPE_CHECKING:
+    from toymq_py.topic.topic import Topic
+
+MS_NS = 1_000_000
+Purged = Callable[[int, OSError | RequestError | None], None]
+"""Told how many messages went once that is on stable storage, or why it is not."""
 
 
 class RetentionKeeper:
@@ -22,70 +34,100 @@ class RetentionKeeper:
 
     def __init__(
         self,
-        log: Log,
-        committer: Committer,
+        topic: "Topic",
         *,
+        fs: FileSystem,
         scheduler: Scheduler,
         clock: Clock,
         space: SpaceGuard,
-        apply_again: Callable[[], None],
-        remove: Callable[[list[Segment]], None],
+        segment_bytes_max: int,
     ) -> None:
-        """``apply_again`` is to call ``apply`` with what is true then."""
-        self._log = log
-        self._committer = committer
+        self._topic = topic
+        self._fs = fs
         self._scheduler = scheduler
         self._clock = clock
         self._space = space
-        self._apply_again = apply_again
-        self._remove = remove
+        self._segment_bytes_max = segment_bytes_max
         self._look_at: float | None = None
+        self._waiting: list[Segment] = []
+        """Out of the log; their files wait for offsets that justify it."""
 
-    def apply(
-        self, stored: OffsetsState, consumers: Collection[Consumer], retain_acked_for_ns: int, *, full: bool = False
-    ) -> None:
+    def apply(self, stored: OffsetsState | None, *, retain_acked_for_ms: int, full: bool = False) -> None:
         """Remove what may go, and see that the active segment can go in its turn.
 
         Args:
-            stored: the consumers' state that is on stable storage; with ``full`` the present one, as nothing can be stored.
-            consumers: those that there are now. SEEK and FORGET may have taken back what is stored.
+            stored: the consumers' state that is on stable storage, None when there is none to go by; with ``full`` the present
+                one, as nothing can be stored.
         """
-        if not stored.consumers or not consumers:
-            return
-        now_ns = self._clock.wall_ns()
-        views = [AckedView.of(raw) for raw in stored.consumers.values()]
+        topic = self._topic
+        log, settings, now_ns = topic.log, topic.settings, self._clock.wall_ns()
+        topic.committer.segment_bytes = retention.segment_bytes(self._segment_bytes_max, settings.retain_max_bytes)
+        views: list[AckedView] = []
+        if stored is not None and topic.consumers:
+            views = [AckedView.of(raw) for raw in stored.consumers.values()]
         low = full or self._space.getting_low()
-        going = removable_by_acks(
-            self._log.segments[:-1], views, now_ns=now_ns, retain_acked_for_ns=retain_acked_for_ns, disk_low=low
-        )
-        going = [
-            segment for segment in going
-            if all(consumer.has_acked_all(segment.base_id, segment.next_id - 1) for consumer in consumers)
+        going = [segment for segment in log.segments[:-1] if segment.next_id <= log.first_id]
+        going += [
+            segment for segment in retention.removable_by_acks(
+                log.segments[:-1], views, now_ns=now_ns, retain_acked_for_ns=retain_acked_for_ms * MS_NS, disk_low=low
+            )
+            # SEEK and FORGET may have taken back what is stored
+            if all(consumer.has_acked_all(segment.base_id, segment.next_id - 1) for consumer in topic.consumers.values())
         ]  # fmt: skip
-        if going:
-            self._remove(going)
-        self._roll(now_ns, retain_acked_for_ns, views, low=low)
+        gone = {segment.base_id for segment in going}
+        dropped = self._over([segment for segment in log.segments[:-1] if segment.base_id not in gone], now_ns)
+        for segment in dropped:
+            topic.drop(segment.base_id, segment.next_id - 1)
+        gone.update(segment.base_id for segment in dropped)
+        if gone:
+            self._remove([segment for segment in log.segments if segment.base_id in gone])
+        self._roll(now_ns, [retain_acked_for_ms] if views else [], views, low=low)
 
-    def _roll(self, now_ns: int, retain_ns: int, views: Sequence[AckedView], *, low: bool) -> None:
-        """Seal an active segment that is old enough, or that stands in the way of a low disk; and look again in time."""
-        segments = self._log.segments
-        if not segments:
+    def _over(self, segments: list[Segment], now_ns: int) -> list[Segment]:
+        """What the topic's own limits drop, acked or not."""
+        settings = self._topic.settings
+        dropped: list[Segment] = []
+        if settings.retain_max_age is not None:
+            dropped = retention.removable_by_age(segments, now_ns=now_ns, retain_max_age_ns=settings.retain_max_age * MS_NS)
+        if settings.retain_max_bytes is not None:
+            old = {segment.base_id for segment in dropped}
+            rest = [segment for segment in segments if segment.base_id not in old]
+            bytes_max = max(settings.retain_max_bytes - self._topic.committer.segment_bytes, 0)  # room for the active one
+            dropped += retention.removable_by_bytes(rest, now_ns=now_ns, bytes_max=bytes_max)
+        return dropped
+
+    def _roll(self, now_ns: int, retain_ms: list[int], views: Sequence[AckedView], *, low: bool) -> None:
+        """Seal an active segment that is old or large enough, or that stands in the way of a low disk; and look again in
+        time."""
+        topic = self._topic
+        segments, committer = topic.log.segments, topic.committer
+        if topic.settings.retain_max_age is not None:
+            retain_ms = [*retain_ms, topic.settings.retain_max_age]
+        if not segments or not (retain_ms or topic.settings.retain_max_bytes is not None):
             return
         active = segments[-1]
-        due_ns = [segment.newest_ts_ns + retain_ns - now_ns for segment in segments[:-1]]
+        due_ns = [segment.newest_ts_ns + ms * MS_NS - now_ns for segment in segments[:-1] for ms in retain_ms]
+        due_ns += [segment.newest_deliver_at_ns - now_ns for segment in segments[:-1]]
         if active.end and not active.sealed:
             oldest_ns = active.index_ts_ns[0] if active.index_ts_ns else active.newest_ts_ns
-            age_ns = roll_age_ns(retain_ns)
-            acked = all(view.covers(active.base_id, active.next_id - 1) for view in views)
-            if now_ns - oldest_ns < age_ns and not (low and acked):
-                due_ns.append(oldest_ns + age_ns - now_ns)
-            elif self._committer.idle:
-                self._committer.roll()
+            wait_ns = oldest_ns + retention.roll_age_ns(min(retain_ms) * MS_NS) - now_ns if retain_ms else 1
+            acked = bool(views) and all(view.covers(active.base_id, active.next_id - 1) for view in views)
+            large = active.end > committer.segment_bytes
+            if not (large or (low and acked) or (retain_ms and wait_ns <= 0)):
+                due_ns += [wait_ns] if retain_ms else []
+            elif committer.idle:
+                with contextlib.suppress(RequestError):  # closed for publishing: it stays as it is
+                    committer.begin_segment()
             else:
                 due_ns.append(1)
         waiting = [ns for ns in due_ns if ns > 0]
         if waiting:
             self._look_again(max(min(waiting) / 1e9, 1.0))
+
+    def committed(self) -> None:
+        """Something was committed: on a topic that nobody consumes nothing else tells that there is an age to look at."""
+        if self._look_at is None and self._topic.settings.retain_max_age is not None:
+            self._topic.apply_retention()
 
     def _look_again(self, delay_s: float) -> None:
         at = self._clock.monotonic() + delay_s
@@ -98,6 +140,75 @@ class RetentionKeeper:
             keeper = itself()
             if keeper is not None and keeper._look_at == at:
                 keeper._look_at = None
-                keeper._apply_again()
+                keeper._topic.apply_retention()
 
         self._scheduler.later(delay_s, due)
+
+    # -- removing
+
+    def purge(self, done: Purged) -> None:
+        """Drop all messages that are there now, those that wait for their commit included; ids go on. ``done`` is told how many
+        were committed.
+
+        Raises: StorageFailed, NoSuchTopic; then ``done`` is not called.
+        """
+        topic, log = self._topic, self._topic.log
+        first_id, commit = topic.committer.begin_segment()
+
+        def begun() -> None:
+            if topic.deleted:
+                done(0, NoSuchTopic(f"{topic.name} was deleted"))
+            elif commit.error is not None:
+                done(0, commit.error)
+            elif topic.unused:
+                done(0, None)
+            else:
+                count = sum(last - first + 1 for first, last in log.retained(log.first_id, first_id))
+                going = [segment for segment in log.segments if segment.base_id < first_id]
+                topic.forget_below(first_id)
+                self._remove(going, lambda error: done(count, error))
+
+        commit.add_waiter(begun)
+
+    def _remove(
+        self, going: list[Segment], done: Callable[[OSError | RequestError | None], None] = lambda error: None
+    ) -> None:
+        """Take segments out of the log and have their files removed. Only a full disk is not waited for: they hold the space
+        that the offsets need."""
+        topic = self._topic
+        topic.log.take_out(going)
+        topic.forget_below(topic.log.first_id)
+        self._waiting += going
+
+        def stored(error: OSError | RequestError | None) -> None:
+            if isinstance(error, OSError) and error.errno in NO_SPACE and self._waiting and not topic.deleted:
+                going, self._waiting = self._waiting, []
+                self._unlink(going, lambda: topic.flush_offsets(done))
+            else:
+                done(error)
+
+        topic.flush_offsets(stored)
+
+    def offsets_stored(self, state: OffsetsState) -> None:
+        """``state`` is on stable storage: what it justifies is unlinked."""
+        waiting, self._waiting = self._waiting, []
+        justified: list[Segment] = []
+        for segment in waiting:
+            gone = segment.base_id < state.first_id or any(a <= segment.base_id <= b for a, b in state.removed)
+            (justified if gone else self._waiting).append(segment)
+        if justified:
+            self._unlink(justified, lambda: None)
+
+    def _unlink(self, going: Sequence[Segment], done: Callable[[], None]) -> None:
+        """Oldest first, and each on the disk before the next: without the offsets' word a gap would look like a loss."""
+        fs, path = self._fs, self._topic.path
+
+        def job() -> None:
+            for segment in going:
+                for name in (segment.path, segment.sidecar_path):
+                    with contextlib.suppress(OSError):  # a sidecar that is not there; a segment that stays goes another time
+                        fs.unlink(name)
+                with contextlib.suppress(OSError):
+                    fs.sync_dir(path)
+
+        self._topic.committer.run_behind(job, done)

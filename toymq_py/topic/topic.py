@@ -4,7 +4,6 @@ Contract: delivery.md. Speaks methods and model types; knows no wire, no session
 no other topic. Belongs to the event loop.
 """
 
-import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from math import inf
@@ -32,10 +31,11 @@ from toymq_py.storage.log import READ_BYTES, Log, TailBudget
 from toymq_py.storage.offsets import LoadedOffsets, OffsetsState, Source, lost_of
 from toymq_py.storage.recovery import RecoveredLog
 from toymq_py.storage.scheduling import Scheduler
-from toymq_py.storage.segment import Segment
 from toymq_py.storage.space import SpaceGuard
+from toymq_py.topic.backlog import Backlog, BacklogLimit
+from toymq_py.topic.numbers import describe, describe_consumer
 from toymq_py.topic.publishing import Publisher
-from toymq_py.topic.retention import RetentionKeeper
+from toymq_py.topic.retention import Purged, RetentionKeeper
 from toymq_py.topic.subscription import Attached, Delivery, Registration, Subscription
 
 UNREADABLE = Lessee(0)
@@ -101,10 +101,13 @@ class Topic:
         self._takers = 0
         self._commit_waiters: dict[Callable[[], None], None] = {}
         self._flushed: OffsetsState | None = None
+        self.expired_total = self.dead_lettered_total = self.dropped_total = 0
+        """Messages since the start of the broker: past their ttl, moved to the dead letters, dropped unacked by a limit."""
+        self.backlog = Backlog(self.log, self.consumers)
+        self._limit: BacklogLimit | None = None
         self._retention = RetentionKeeper(
-            self.log, self.committer,
-            scheduler=scheduler, clock=clock, space=space, apply_again=self.apply_retention, remove=self._remove,
-        )  # fmt: skip
+            self, fs=fs, scheduler=scheduler, clock=clock, space=space, segment_bytes_max=options.segment_bytes
+        )
         self.settings_changes: deque[Callable[[], None]] = deque()
         """Changes of the settings that wait for the one at the head to be stored; the broker runs them in turn."""
         self.offsets_lost = False
@@ -112,6 +115,7 @@ class Topic:
         self._set_policy()
         if offsets is not None:
             self._restore(offsets, recovered.missing)
+            self._set_limit()
             self.apply_retention()
 
     # -- settings
@@ -135,12 +139,24 @@ class Topic:
         self.settings = settings
         self._set_policy()
         self.publisher.resize(self._setting("dedupe_keys"))
+        self._set_limit()
         self.apply_retention()
+
+    def _set_limit(self) -> None:
+        self._limit = self.publisher.limit = None
+        if BacklogLimit.wanted(self.settings):
+            self._limit = self.publisher.limit = BacklogLimit(
+                self.name, self.log, self.committer, self.backlog, self._clock, self.settings, self._drop_below
+            )
+            self._limit.look_again()
 
     # -- what is committed
 
     def _committed(self, first_id: int, next_id: int, keys: list[bytes]) -> None:
         self.publisher.committed(next_id, keys)
+        if self._limit is not None:
+            self._limit.committed(first_id, next_id)
+        self._retention.committed()
         if next_id > first_id:
             self._metrics.publish_total += next_id - first_id
             self._metrics.commit_messages.observe(next_id - first_id)
@@ -186,11 +202,12 @@ class Topic:
         self._skip_known(consumer)
         self.consumers[name] = consumer
         self._changed()
+        self._backlog_grew()
         return consumer
 
     def _skip_known(self, consumer: Consumer) -> None:
         """Ids that no record stands for count as acked."""
-        for first, last in self.log.lost:
+        for first, last in (*self.log.lost, *self.log.removed):
             if last >= consumer.floor:
                 consumer.skip(max(first, consumer.floor), last)
 
@@ -414,6 +431,7 @@ class Topic:
         self._skip_known(consumer)
         self._changed()
         self._look_again(consumer)
+        self._backlog_grew()
         return target
 
     def forget(self, name: str) -> None:
@@ -424,6 +442,7 @@ class Topic:
         if attached is not None:
             self._end_all(attached, "DELETED")
         self._changed()
+        self._backlog_grew()
 
     def withdraw(self, subscription: Subscription) -> None:
         """The consumer that this subscription made could not be stored, and its SUB is refused: it never was."""
@@ -447,40 +466,54 @@ class Topic:
         if self.consumers.get(consumer.name) is consumer:
             self._arm_for(consumer)
 
-    # -- retention
+    # -- what goes
+
+    def drop(self, first: int, last: int) -> None:
+        """A limit drops what is not acked of these ids: it counts as acked for everyone, inflight or not."""
+        self.dropped_total += self.backlog.messages(first, last + 1)
+        for consumer in self.consumers.values():
+            consumer.skip(first, last)
+        self._gone()
+
+    def _gone(self) -> None:
+        """Ids count as acked that nobody acked: there may be room in a window."""
+        self._changed()
+        for consumer in self.consumers.values():
+            self._look_again(consumer)
+
+    def _drop_below(self, msg_id: int) -> None:
+        """``when_full=drop-oldest``. What nobody consumes has no other way to go than out of the retained range."""
+        self.drop(self.log.first_id, msg_id - 1)
+        if not self.consumers:
+            self.forget_below(msg_id)
+            self.apply_retention()
+
+    def forget_below(self, first_id: int) -> None:
+        """Ids below are not retained any more: they count as acked for everyone. Files are the retention's business."""
+        self.log.forget_below(first_id)
+        for consumer in self.consumers.values():
+            consumer.drop_below(self.log.first_id)
+        self._gone()
+
+    def _backlog_grew(self) -> None:
+        """A consumer came, went or moved."""
+        if self._limit is not None:
+            self._limit.look_again()
 
     def apply_retention(self) -> None:
         """Remove what may go. Called when acks are on disk, a segment was sealed, the disk gets low, the settings change."""
-        if not self.deleted and self._flushed is not None:
-            self._retention.apply(self._flushed, self.consumers.values(), self._setting("retain_acked_for") * 1_000_000)
+        if not self.deleted:
+            self._retention.apply(self._flushed, retain_acked_for_ms=self._setting("retain_acked_for"))
+
+    def purge(self, done: Purged) -> None:
+        """Drop all messages; see ``RetentionKeeper.purge``."""
+        self._retention.purge(done)
 
     def offsets_refused(self, error: OSError) -> None:
         """The offsets cannot be written. On a full disk, what all consumers have acked in memory may go: it holds the space."""
         if error.errno in NO_SPACE and not self.deleted:
-            state, retain_ns = self.offsets_snapshot(), self._setting("retain_acked_for") * 1_000_000
-            self._retention.apply(state, self.consumers.values(), retain_ns, full=True)
-
-    def _remove(self, going: list[Segment]) -> None:
-        """Take segments out of the log, say so in the offsets, then unlink them: a crash in between leaves them, and never a
-        gap that looks like a loss (ADR 0008). Only a full disk is not waited for: they hold the space that the offsets
-        need."""
-        self.log.take_out(going)
-        fs = self._fs
-        paths = [path for segment in going for path in (segment.path, segment.sidecar_path)]
-
-        def job() -> None:
-            for path in paths:
-                with contextlib.suppress(OSError):  # a sidecar that is not there; a segment that stays goes another time
-                    fs.unlink(path)
-            with contextlib.suppress(OSError):
-                fs.sync_dir(self.path)
-
-        def flushed(error: OSError | RequestError | None) -> None:
-            full = isinstance(error, OSError) and error.errno in NO_SPACE
-            if not self.deleted and (error is None or full):
-                self.committer.run_behind(job)
-
-        self.flush_offsets(flushed)
+            retain_ms = self._setting("retain_acked_for")
+            self._retention.apply(self.offsets_snapshot(), retain_acked_for_ms=retain_ms, full=True)
 
     # -- offsets
 
@@ -494,6 +527,7 @@ class Topic:
 
     def offsets_flushed(self, state: OffsetsState) -> None:
         self._flushed = state
+        self._retention.offsets_stored(state)
         self.apply_retention()
 
     def _changed(self) -> None:
@@ -543,45 +577,14 @@ class Topic:
 
     def describe(self, *, consumers: bool = True) -> dict[str, Any]:
         """The JSON object of protocol.md; thousands of ``consumers`` take a while."""
-        log = self.log
-        return {
-            "topic": self.name,
-            "first_id": log.first_id,
-            "next_id": log.committed_id,
-            "messages": log.messages(),
-            "bytes": log.size_bytes,
-            "segments": len(log.segments),
-            "state": self.state,
-            "settings": self.settings.to_json(),
-            "consumers": [self.describe_consumer(each) for each in self.consumers.values()] if consumers else [],
-            "expired_total": 0,
-            "dead_lettered_total": 0,
-            "dropped_total": 0,
-            "lost": log.lost_count(),
-        }
+        return describe(self, consumers=consumers)
 
     def describe_consumer(self, consumer: Consumer) -> dict[str, Any]:
         """One of ``consumers`` in it."""
-        counts = consumer.counts(self.log.committed_id)
         attached = self._attached.get(consumer.name)
         sessions = attached.sessions if attached is not None else {}
-        oldest = 0.0
-        has_acked = consumer.has_acked and consumer.floor > 0  # 1 acked and 0 open: there is no last acked id to show
-        if counts.backlog:
-            with contextlib.suppress(OSError):
-                run, row, _ = self.log.read(consumer.floor, 1, 1)
-                if run is not None:
-                    oldest = max((self._clock.wall_ns() - run.ts_ns[row]) / 1e9, 0.0)
-        return {
-            "consumer": consumer.name,
-            "mode": attached.mode if attached is not None else "exclusive",
-            "has_acked": has_acked,
-            "last_acked": consumer.last_acked if has_acked else 0,
-            "ready": counts.ready,
-            "inflight": counts.inflight,
-            "scheduled": counts.scheduled,
-            "backlog": counts.backlog,
-            "oldest_unacked_age_s": round(oldest, 3),
+        mode = attached.mode if attached is not None else "exclusive"
+        return describe_consumer(self.log, consumer, mode, self._clock.wall_ns()) | {
             "sessions": len(sessions),
             "paused": bool(sessions) and all(session.paused for session in sessions),
         }
@@ -614,15 +617,6 @@ class Topic:
         else:
             self.committer.finish()
         self.log.close()
-
-
-def unopened_topic(name: str, reason: str) -> dict[str, Any]:
-    """The JSON object of a topic whose files could not be read."""
-    return {
-        "topic": name, "first_id": 0, "next_id": 0, "messages": 0, "bytes": 0, "segments": 0, "state": "failed",
-        "settings": {}, "consumers": [], "expired_total": 0, "dead_lettered_total": 0, "dropped_total": 0, "lost": 0,
-        "problem": reason,
-    }  # fmt: skip
 
 
 def _fit(run: Records, start: int, count: int, max_bytes: int) -> tuple[int, int]:

@@ -306,7 +306,7 @@ def test_fsync_interval_notices_a_failed_sync() -> None:
 def test_fsync_interval_has_nothing_to_sync_behind_a_roll() -> None:
     rig = LogRig(fsync="interval", fsync_interval_s=0.005, segment_bytes=100)
     rig.publish(b"x" * 50)
-    rig.committer.roll()
+    rig.committer.begin_segment()
     rig.loop.drain()
     sealed = syncs(rig)
     assert sealed == 1, "sealing synced it"
@@ -330,7 +330,8 @@ def test_closing_refuses_and_lets_the_rest_commit() -> None:
     rig.committer.refuse(ShuttingDown("going"))
     with pytest.raises(ShuttingDown):
         rig.append(b"b")
-    rig.committer.roll()
+    with pytest.raises(ShuttingDown):
+        rig.committer.begin_segment()
     told: list[bool] = []
     rig.committer.when_idle(lambda: told.append(True))
     assert not told

@@ -1,0 +1,214 @@
+"""How much of a topic waits, and what a publish beyond its limit does.
+
+Contract: delivery.md, "Backlog limits": the backlog is what is retained and some consumer has not acked, all that is retained
+when there is none. ADR 0018. Belongs to the event loop.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
+
+from toymq_py.clock import Clock
+from toymq_py.config import TopicSettings
+from toymq_py.consumer import Consumer
+from toymq_py.errors import PayloadTooLarge, QueueFull, RequestError
+from toymq_py.model import IdRange
+from toymq_py.storage.committer import Committer
+from toymq_py.storage.log import Log
+
+UNLIMITED = 1 << 62
+COST_SHARE_MAX = 0.05
+"""What exact looks at a full backlog may take of a core; between them it is as full as it was seen last."""
+LOOK_S = 0.001
+"""A look that takes no longer is always made."""
+
+
+class Backlog:
+    """The ids that some consumer has not acked. Exact in messages; in bytes as exact as ``Log.bytes_between``."""
+
+    def __init__(self, log: Log, consumers: Mapping[str, Consumer]) -> None:
+        """``consumers`` is the topic's own, as it changes."""
+        self._log = log
+        self._consumers = consumers
+
+    def ranges(self, first: int, limit: int) -> Iterator[IdRange]:
+        """The ids from ``first`` on and below ``limit``, as ascending ranges that do not touch."""
+        consumers = list(self._consumers.values())
+        if not consumers:
+            yield from self._log.retained(first, limit)
+            return
+        while first < limit:
+            found = [span for consumer in consumers if (span := consumer.next_unacked(first, limit)) is not None]
+            if not found:
+                return
+            begin, last = min(found, key=lambda span: (span[0], -span[1]))
+            grown = len(consumers) > 1
+            while grown and last + 1 < limit:
+                grown = False
+                for consumer in consumers:
+                    span = consumer.next_unacked(last + 1, limit)
+                    if span is not None and span[0] == last + 1:
+                        last, grown = span[1], True
+            yield begin, last
+            first = last + 1
+
+    def messages(self, first: int, limit: int) -> int:
+        """How many of the ids from ``first`` on and below ``limit``."""
+        consumers = list(self._consumers.values())
+        if consumers and first <= (lowest := min(consumer.floor for consumer in consumers)):
+            most = max(consumer.backlog(limit) for consumer in consumers)
+            if len(consumers) == 1 or most == limit - lowest:  # the slowest has acked nothing out of its turn
+                return most
+        return sum(last - first + 1 for first, last in self.ranges(first, limit))
+
+    def bytes(self, first: int, limit: int) -> int:
+        """What their records take on disk."""
+        return sum(self._log.bytes_between(first, last + 1) for first, last in self.ranges(first, limit))
+
+
+class BacklogLimit:
+    """Admits publishes while there is room, or has the oldest dropped when they are committed (``when_full``).
+
+    What is admitted is counted down from the room that the last exact look found. Acks only add to the room, so a look is
+    needed when it is used up, and after what may take from it: a new consumer, SEEK, FORGET.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        log: Log,
+        committer: Committer,
+        backlog: Backlog,
+        clock: Clock,
+        settings: TopicSettings,
+        drop_below: Callable[[int], None],
+    ) -> None:
+        """``name`` is the topic's. ``drop_below`` drops what the backlog holds below an id."""
+        self._name = name
+        self._log = log
+        self._committer = committer
+        self._backlog = backlog
+        self._clock = clock
+        self._drop_below = drop_below
+        self._rejects = settings.when_full != "drop-oldest"
+        self._messages_max = UNLIMITED if settings.backlog_max_messages is None else settings.backlog_max_messages
+        self._bytes_max = UNLIMITED if settings.backlog_max_bytes is None else settings.backlog_max_bytes
+        self._room = 0
+        self._room_bytes = 0
+        self._look_after = 0.0
+
+    @staticmethod
+    def wanted(settings: TopicSettings) -> bool:
+        """Whether the settings limit the backlog at all."""
+        return settings.backlog_max_messages is not None or settings.backlog_max_bytes is not None
+
+    # -- before an append
+
+    def fits(self, count: int, size: int) -> bool:
+        """Whether a run is admitted as a whole, as far as that is known without a look. ``size`` in bytes, encoded."""
+        if not self._rejects:
+            return size <= self._bytes_max
+        if count > self._room or size > self._room_bytes:
+            return False
+        self._room -= count
+        self._room_bytes -= size
+        return True
+
+    def admit(self, sizes: Sequence[int]) -> tuple[int, int, RequestError | None]:
+        """Which part of a run is appended.
+
+        Args:
+            sizes: of each record, in bytes, encoded.
+
+        Returns: how many records are admitted, how many behind them are refused, and why.
+        """
+        bytes_max = self._bytes_max
+        large = next((row for row, size in enumerate(sizes) if size > bytes_max), len(sizes))
+        fitting = self._take(sizes[:large]) if self._rejects else large
+        if fitting < large:
+            limit = (
+                f"{self._messages_max} messages (backlog_max_messages)" if self._room <= 0
+                else f"{bytes_max} bytes (backlog_max_bytes)"
+            )  # fmt: skip
+            return fitting, len(sizes) - fitting, QueueFull(f"the backlog of {self._name} has reached {limit}; publish later")
+        if large < len(sizes):
+            return large, 1, PayloadTooLarge(
+                f"a record of {sizes[large]} bytes, and the backlog of {self._name} may have {bytes_max} (backlog_max_bytes)"
+            )
+        return len(sizes), 0, None
+
+    def _take(self, sizes: Sequence[int]) -> int:
+        if len(sizes) > self._room or sum(sizes) > self._room_bytes:
+            self._look_at_all()
+        ends = list(accumulate(sizes[: max(self._room, 0)]))
+        count = bisect_right(ends, self._room_bytes)
+        self._room -= count
+        self._room_bytes -= ends[count - 1] if count else 0
+        return count
+
+    def _look_at_all(self) -> None:
+        began = self._clock.monotonic()
+        if began < self._look_after:
+            return
+        self._look(self._committer.next_id, self._committer.pending_bytes)
+        cost_s = self._clock.monotonic() - began
+        self._look_after = began + cost_s / COST_SHARE_MAX if cost_s > LOOK_S else 0.0
+
+    def _look(self, next_id: int, pending_bytes: int) -> None:
+        first_id, backlog = self._log.first_id, self._backlog
+        if self._messages_max < UNLIMITED:
+            self._room = self._messages_max - backlog.messages(first_id, next_id)
+        else:
+            self._room = UNLIMITED
+        if self._bytes_max < UNLIMITED:
+            self._room_bytes = self._bytes_max - backlog.bytes(first_id, self._log.committed_id) - pending_bytes
+        else:
+            self._room_bytes = UNLIMITED
+
+    # -- afterwards
+
+    def look_again(self) -> None:
+        """The backlog may have grown without a publish."""
+        self._room = self._room_bytes = 0
+        self._look_after = 0.0
+        if not self._rejects:
+            self._trim()
+
+    def committed(self, first_id: int, next_id: int) -> None:
+        """Records were committed, and nobody was told yet. Dropping the oldest before would make holes of ids that are used
+        again when the commit fails."""
+        if self._rejects:
+            return
+        self._room -= next_id - first_id
+        if self._bytes_max < UNLIMITED:
+            self._room_bytes -= self._log.bytes_between(first_id, next_id)
+        if self._room < 0 or self._room_bytes < 0:
+            self._trim()
+
+    def _trim(self) -> None:
+        committed_id = self._log.committed_id
+        self._look(committed_id, 0)
+        excess, excess_bytes = -self._room, -self._room_bytes
+        if excess <= 0 and excess_bytes <= 0:
+            return
+        cut = self._log.first_id
+        for first, last in self._backlog.ranges(cut, committed_id):
+            if excess <= 0 and excess_bytes <= 0:
+                break
+            cut = min(self._behind(first, excess, excess_bytes), last + 1)
+            excess -= cut - first
+            excess_bytes -= self._log.bytes_between(first, cut)
+        self._drop_below(cut)
+        self._look(committed_id, 0)
+
+    def _behind(self, first: int, excess: int, excess_bytes: int) -> int:
+        """The id before which so many messages and bytes lie, from ``first`` on."""
+        bytes_between = self._log.bytes_between
+        low, high = first + max(excess, 1), self._log.committed_id
+        while low < high and bytes_between(first, low) < excess_bytes:  # a bisection: bytes ascend with the ids
+            middle = (low + high) // 2
+            if bytes_between(first, middle) < excess_bytes:
+                low = middle + 1
+            else:
+                high = middle
+        return low
