@@ -1,0 +1,219 @@
+"""Retention by age and bytes, and how it goes with acks. Contract: storage.md, "Retention"."""
+
+import errno
+import random
+
+import pytest
+
+from tests.support.broker_rig import BrokerRig
+from toymq_py.storage.segment import segment_name
+
+
+def logs(rig: BrokerRig) -> list[str]:
+    return [name for name in rig.files("t") if name.endswith(".log")]
+
+
+def limited(**settings: object) -> BrokerRig:
+    rig = BrokerRig()
+    assert rig.change("create", "t", **{name: str(value) for name, value in settings.items()}) == "OK"
+    return rig
+
+
+# -- by age
+
+
+@pytest.mark.parametrize("consumed", [False, True])
+def test_what_is_too_old_goes_acked_or_not(consumed: bool) -> None:
+    rig = limited(retain_max_age=40_000)
+    subscription = rig.subscribe("t") if consumed else None
+    for n in range(3):
+        rig.publish("t", b"%d" % n * 3000)
+    if subscription is not None:
+        assert len(rig.take(subscription)) == 3
+        rig.ack("t", 1, 1)
+    rig.advance(39)
+    topic = rig.broker.topic("t")
+    assert topic.log.messages() == 3
+    for _ in range(3):
+        rig.advance(6)
+    assert (topic.log.messages(), topic.log.first_id, topic.state) == (0, 3, "ok"), "the active one, too, on a quiet topic"
+    assert logs(rig) == [segment_name(3)]
+    assert topic.dropped_total == (2 if consumed else 3)
+    assert rig.publish("t", b"new")[0].first_id == 3
+    if subscription is not None:
+        assert rig.ack("t", 0, 2) == 0
+        assert rig.take(subscription) == [(3, 1)]
+        assert rig.ended == []
+    rig.reopen(power_cut=True)
+    assert (rig.broker.topic("t").log.first_id, rig.broker.topic("t").offsets_problem) == (3, None)
+
+
+def test_age_is_looked_at_after_a_restart_without_a_publish() -> None:
+    rig = limited(retain_max_age=40_000)
+    rig.publish("t", b"a")
+    rig.reopen()
+    for _ in range(6):
+        rig.advance(10)
+    assert rig.broker.topic("t").log.messages() == 0
+
+
+def test_an_age_that_is_set_later_holds_at_once() -> None:
+    rig = BrokerRig()
+    for n in range(3):
+        rig.publish("t", b"%d" % n * 3000)
+    rig.clock.advance(100)
+    assert rig.change("configure", "t", retain_max_age="50000") == "OK"
+    rig.advance(2)
+    assert rig.broker.topic("t").log.messages() == 0
+    assert rig.numbers("t")["settings"] == {"retain_max_age": 50_000}
+
+
+def test_a_segment_with_a_delayed_message_stays() -> None:
+    rig = limited()
+    for n in range(4):
+        rig.publish("t", b"%d" % n * 3000)
+    topic = rig.broker.topic("t")
+    topic.log.segments[0].newest_deliver_at_ns = rig.clock.wall_ns() + 60_000_000_000
+    assert rig.change("configure", "t", retain_max_age="10000", retain_max_bytes="1") == "OK"
+    rig.advance(20)
+    assert [segment.base_id for segment in topic.log.segments] == [0, 4]
+    assert (topic.log.removed, topic.log.messages(), topic.state) == ([(1, 3)], 1, "ok")
+    rig.advance(45)
+    assert [segment.base_id for segment in topic.log.segments] == [4], "until its time has come"
+
+
+def test_messages_behind_a_removed_range_are_counted_once() -> None:
+    """A consumer that comes later has no backlog of what is not there."""
+    rig = limited(retain_max_age=10_000)
+    rig.publish("t", b"0" * 3000)
+    topic = rig.broker.topic("t")
+    topic.log.segments[0].newest_deliver_at_ns = rig.clock.wall_ns() + 60_000_000_000
+    for n in range(1, 4):
+        rig.publish("t", b"%d" % n * 3000)
+    rig.advance(20)
+    rig.subscribe("t", "late").close()
+    consumer = rig.numbers("t")["consumers"]["late"]
+    assert (consumer["backlog"], rig.numbers("t")["messages"]) == (1, 1)
+
+
+# -- by bytes
+
+
+def test_no_more_than_so_many_bytes_are_kept() -> None:
+    rig = BrokerRig(segment_bytes=1 << 20)
+    assert rig.change("create", "t", retain_max_bytes=str(1 << 20)) == "OK"
+    subscription = rig.subscribe("t", window=10_000)
+    topic = rig.broker.topic("t")
+    for _ in range(300):
+        rig.publish("t", bytes(10_000))
+        rig.take(subscription)
+        rig.loop.advance(0.01)
+        assert topic.log.size_bytes <= 1 << 20
+        assert rig.disk.used_bytes <= (1 << 20) + 100_000
+    assert topic.log.size_bytes > 700_000, "and not much less"
+    assert topic.dropped_total == topic.log.first_id
+    assert rig.numbers("t")["consumers"]["c"]["backlog"] == topic.log.messages()
+
+
+def test_a_size_that_is_set_later_holds_at_once() -> None:
+    rig = BrokerRig(segment_bytes=1 << 20)
+    for _ in range(50):
+        rig.publish("t", bytes(10_000))
+    topic = rig.broker.topic("t")
+    assert (len(topic.log.segments), topic.log.messages()) == (1, 50)
+    assert rig.change("configure", "t", retain_max_bytes="300000") == "OK"
+    rig.advance(2)
+    assert topic.log.messages() == 0, "a segment goes whole, and this one was above the size"
+    for _ in range(50):
+        rig.publish("t", bytes(10_000))
+        rig.loop.advance(0.01)
+    assert 200_000 < topic.log.size_bytes <= 300_000
+    assert rig.change("configure", "t", retain_max_bytes="default") == "OK"
+    for _ in range(50):
+        rig.publish("t", bytes(10_000))
+    assert topic.log.size_bytes > 500_000
+
+
+# -- both with acks
+
+
+def test_what_is_acked_and_dropped_is_counted_for_what_was_not_acked() -> None:
+    rig = limited(retain_max_age=1_000, retain_acked_for=0)
+    one, two = rig.subscribe("t", "one"), rig.subscribe("t", "two")
+    for n in range(4):
+        rig.publish("t", b"%d" % n * 3000)
+    assert len(rig.take(one)) == len(rig.take(two)) == 4
+    rig.ack("t", 0, 3, "one")
+    rig.ack("t", 0, 1, "two")
+    rig.loop.drain()
+    topic = rig.broker.topic("t")
+    assert (topic.log.first_id, topic.dropped_total) == (2, 0)
+    rig.advance(5)
+    assert (topic.log.first_id, topic.dropped_total) == (4, 2)
+    assert [consumer["backlog"] for consumer in rig.numbers("t")["consumers"].values()] == [0, 0]
+
+
+def test_disk_use_of_a_topic_that_is_consumed_stays_bounded_for_an_hour() -> None:
+    """A message a second, acked with a lag, while one consumer of another topic is stuck on one message."""
+    rig = BrokerRig(retain_acked_for_ms=60_000)
+    rig.disk._tracing = False
+    busy, stuck = rig.subscribe("t"), rig.subscribe("other")
+    rng = random.Random(5)
+    used = []
+    for second in range(3600):
+        rig.publish("t", bytes(rng.randrange(2000)))
+        rig.publish("other", bytes(500))
+        for name, subscription in (("t", busy), ("other", stuck)):
+            for msg_id, _ in rig.take(subscription):
+                if name == "t" or msg_id:
+                    rig.broker.topic(name).ack("c", [(msg_id, msg_id)])
+        rig.advance(1)
+        used.append(rig.disk.used_bytes)
+        assert second < 300 or used[-1] < 400_000, f"after {second} s"
+    assert max(used[1800:]) < 1.5 * max(used[:600]), "it does not grow"
+    other = rig.broker.topic("other").log
+    assert (other.first_id, len(other.segments) < 40) == (0, True), "the stuck message pins its segment and no other"
+    assert rig.broker.topic("t").dropped_total == rig.broker.topic("other").dropped_total == 0
+
+
+# -- crashes
+
+
+@pytest.mark.parametrize("op", ["pwrite", "sync", "rename", "sync_dir", "unlink"])
+def test_a_crash_while_old_segments_go_brings_back_all_or_nothing_of_each(op: str) -> None:
+    for nth in range(1, 20):
+        rig = limited(retain_max_age=10_000)
+        rig.subscribe("t").close()
+        for n in range(4):
+            rig.publish("t", b"%d" % n * 3000)
+        rig.flush("t")
+        rig.clock.advance(20)
+        fault = rig.disk.fail(op, nth, errno.EIO, sticky=True)
+        rig.broker.topic("t").apply_retention()
+        rig.loop.advance(0)
+        for seed in range(3):
+            after = BrokerRig(disk=rig.disk.peek_crash(random.Random(seed)))
+            topic = after.broker.topic("t")
+            assert topic.state == "ok"
+            for _ in range(5):
+                after.advance(10)
+            assert (topic.log.messages(), topic.log.committed_id, logs(after)) == (0, 4, [segment_name(4)])
+            assert after.numbers("t")["consumers"]["c"]["backlog"] == 0
+        if not fault.fired:
+            break
+    else:
+        pytest.fail("more steps than were looked at")
+
+
+def test_offsets_that_fail_for_a_while_delay_the_unlinking() -> None:
+    rig = limited(retain_max_age=10_000)
+    for n in range(3):
+        rig.publish("t", b"%d" % n * 3000)
+    fault = rig.disk.fail("rename", 1, errno.EIO, sticky=True, path="offsets")
+    rig.advance(20)
+    assert fault.fired
+    assert rig.broker.topic("t").log.messages() == 0
+    assert segment_name(0) in logs(rig), "nothing on disk says that it may go"
+    rig.disk.heal()
+    rig.advance(3)
+    assert logs(rig) == [segment_name(3)]
