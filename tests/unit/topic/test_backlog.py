@@ -74,6 +74,30 @@ def test_a_known_key_answers_dup_although_it_is_full() -> None:
     assert publish(rig, b"x", b"a", b"y", b"b", b"x") == ["QUEUE_FULL", "DUP", "QUEUE_FULL", "DUP", "QUEUE_FULL"]
 
 
+def test_a_known_key_answers_dup_although_the_disk_is_low() -> None:
+    rig = BrokerRig(min_free_bytes=100_000)
+    rig.disk.capacity_bytes = 1_000_000
+    assert rig.change("create", "t", backlog_max_messages="1") == "OK"
+    assert publish(rig, b"a") == ["OK"]
+    rig.purge("t")
+    rig.clock.advance(1)
+    assert publish(rig, b"b") == ["OK"]
+    rig.disk.capacity_bytes = rig.disk.used_bytes + 90_000
+    rig.clock.advance(1)
+    rig.purge("t")
+    assert publish(rig, b"c") == ["DISK_LOW"]
+    assert publish(rig, b"c") == ["DISK_LOW"], "and so from then on"
+    rig.disk.capacity_bytes = rig.disk.used_bytes + 190_000
+    rig.clock.advance(0.1)
+    assert publish(rig, b"c") == ["DISK_LOW"], "twice the mark are asked for"
+    rig.disk.capacity_bytes = rig.disk.used_bytes + 200_000
+    rig.clock.advance(0.1)
+    assert publish(rig, b"c", b"d") == ["OK", "QUEUE_FULL"]
+    rig.disk.capacity_bytes = rig.disk.used_bytes
+    rig.clock.advance(1)
+    assert publish(rig, b"c", b"d") == ["DUP", "QUEUE_FULL"]
+
+
 def test_what_waits_for_its_commit_counts() -> None:
     rig = limited(backlog_max_messages=3)
     publisher = rig.broker.topic("t").publisher
