@@ -73,7 +73,7 @@ class Publisher:
         self.log = log
         self.committer = committer
         self.limit: BacklogLimit | None = None
-        """Of the topic's settings. What has to be stored in any case goes past it, to the committer."""
+        """None when the topic's settings have none."""
         self.dedupe = DedupeTable(dedupe_keys, key_budget)
         for first_id, keys in recovered.keys:
             for row, key in enumerate(keys):
@@ -162,6 +162,18 @@ class Publisher:
             start = row + 1
         flush(len(keys))
         return outcomes
+
+    def publish_unlimited(
+        self, keys: Sequence[bytes], payloads: Sequence[bytes], headers: Sequence[bytes] | None = None
+    ) -> Sequence[Published]:
+        """As ``publish``, past the backlog's limit: for what the broker itself has to store."""
+        limit, self.limit = self.limit, None
+        try:
+            return self.publish(keys, payloads, headers)
+        finally:
+            self.limit = limit
+            if limit is not None:
+                limit.look_again()
 
     def publish_sequenced(
         self, producers: Sequence[bytes], payloads: Sequence[bytes], headers: Sequence[bytes] | None, sequences: Sequence[int]

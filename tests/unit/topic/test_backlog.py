@@ -174,6 +174,21 @@ def test_a_producer_is_stored_up_to_the_limit() -> None:
     assert publisher.producers.find(b"p", 0) == (3, 3)
 
 
+def test_what_the_broker_stores_goes_past_the_limit_and_counts() -> None:
+    rig = limited(backlog_max_messages=2)
+    publisher = rig.broker.topic("t").publisher
+    assert publish(rig, b"") == ["OK"]
+    outcomes = list(publisher.publish_unlimited([b"", b"k", b"k"], [b"x"] * 3))
+    rig.loop.drain()
+    assert codes(outcomes) == ["OK", "OK", "DUP"]
+    assert publish(rig, b"") == ["QUEUE_FULL"]
+    ids(rig)
+    rig.ack("t", 0, 0)
+    assert publish(rig, b"") == ["QUEUE_FULL"], "still two"
+    rig.ack("t", 1, 1)
+    assert publish(rig, b"", b"") == ["OK", "QUEUE_FULL"]
+
+
 def test_limits_change_while_it_runs() -> None:
     rig = limited(backlog_max_messages=1)
     assert publish(rig, b"", b"") == ["OK", "QUEUE_FULL"]
