@@ -19,6 +19,8 @@ from toymq_py.storage.log import Log
 UNLIMITED = 1 << 62
 COST_SHARE_MAX = 0.05
 """What exact looks at a full backlog may take of a core; between them it is as full as it was seen last."""
+RANGES_MAX = 512
+"""How many ranges are looked up in the index; 3 ms."""
 LOOK_S = 0.001
 """A look that takes no longer is always made."""
 
@@ -62,8 +64,15 @@ class Backlog:
         return sum(last - first + 1 for first, last in self.ranges(first, limit))
 
     def bytes(self, first: int, limit: int) -> int:
-        """What their records take on disk."""
-        return sum(self._log.bytes_between(first, last + 1) for first, last in self.ranges(first, limit))
+        """What their records take on disk. Behind many ranges the records are taken to be equally long."""
+        size = count = 0
+        for walked, (begin, last) in enumerate(self.ranges(first, limit)):
+            if walked == RANGES_MAX:
+                rest = self.messages(first, limit) - count
+                return size + self._log.bytes_between(begin, limit) * rest // (limit - begin)
+            size += self._log.bytes_between(begin, last + 1)
+            count += last + 1 - begin
+        return size
 
 
 class BacklogLimit:

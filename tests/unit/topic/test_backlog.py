@@ -313,11 +313,13 @@ def test_a_failed_commit_drops_nothing() -> None:
 # -- what counts
 
 
-def test_the_ids_that_some_consumer_has_not_acked() -> None:
+@pytest.mark.parametrize("ranges_max", [0, 1, 3, 512])
+def test_the_ids_that_some_consumer_has_not_acked(ranges_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against sets, over random acks of several consumers."""
+    monkeypatch.setattr("toymq_py.topic.backlog.RANGES_MAX", ranges_max)
     rng = random.Random(7)
     for consumers in range(4):
-        for _ in range(30):
+        for _ in range(10):
             rig = limited(backlog_max_messages=1000)
             publish(rig, *[b""] * 40)
             topic = rig.broker.topic("t")
