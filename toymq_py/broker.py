@@ -7,7 +7,7 @@ embedded API stand on the same thing. Belongs to the event loop; the scheduler, 
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any
@@ -385,17 +385,17 @@ class Broker:
         else:
             settled()
 
-    def describe(self, pattern: str | None) -> Iterator[dict[str, Any]]:
+    def describe(self, pattern: str | None, sees: Callable[[str], bool] | None = None) -> Iterator[dict[str, Any]]:
         """The JSON objects of TOPICS under a name or pattern, by name, those that could not be opened among them. Each is made
-        when it is asked for: thousands take a while. Raises: BadName, at once."""
+        when it is asked for: thousands take a while. ``sees`` leaves out names. Raises: BadName, at once."""
         names = {*self.topics, *self.unopened}
         if pattern is not None and is_pattern(pattern):
             names = set(filter(TopicPattern(pattern).matches, names))
         elif pattern is not None:
             names &= {pattern}
-        return self._describe_each(sorted(names))
+        return self._describe_each(filter(sees, sorted(names)))  # filter(None) takes them all: none is empty
 
-    def _describe_each(self, names: list[str]) -> Iterator[dict[str, Any]]:
+    def _describe_each(self, names: Iterable[str]) -> Iterator[dict[str, Any]]:
         for name in names:
             topic = self.topics.get(name)
             if topic is not None and not topic.deleted:

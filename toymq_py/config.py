@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from toymq_py.errors import BadArgument, ConfigError
 from toymq_py.model import DEFAULT_MAX_PAYLOAD, DURATION_MS_MAX, PAYLOAD_BYTES_LIMIT
-from toymq_py.schema import address, check_options, count, duration, flag, is_loopback, one_of, parse_address, path, size
+from toymq_py.schema import address, check_options, count, duration, flag, is_public, one_of, parse_address, path, size
 
 FsyncMode = Literal["always", "interval", "never"]
 WhenFull = Literal["reject", "drop-oldest"]
@@ -59,17 +59,43 @@ class ServeOptions(BrokerOptions):
     """What ``toymq serve`` takes beside: listeners, security, logs. Raises ConfigError."""
 
     listen: str = address("127.0.0.1:6789", help="Address; port 0 takes a free one.")
-    insecure_public: bool = flag(help="Listen beyond this machine although there is no authentication.")
+    auth_file: str | None = path(None, help="Tokens and what each may do (`toymqctl token create`); SIGHUP reads it again.")
+    tls_listen: str | None = address(None, help="Address on which TLS is spoken, beside --listen.")
+    tls_cert: str | None = path(None, help="PEM file: the certificate for --tls-listen; SIGHUP reads it again.")
+    tls_key: str | None = path(None, help="PEM file: the certificate's private key.")
+    tls_client_ca: str | None = path(None, help="PEM file: who connects with TLS must show a certificate signed by one of these.")
+    insecure_public: bool = flag(help="Listen beyond this machine although nobody is asked for a token.")
     log_level: str = one_of("info", "debug", "info", "warning", "error", help="What is logged, on stderr.")
 
     def __post_init__(self) -> None:
         BrokerOptions.__post_init__(self)  # a class with slots is made anew: super() would not know it
-        host, _ = parse_address(self.listen)
-        if not is_loopback(host) and not self.insecure_public:
+        self.check_exposure("--listen", parse_address(self.listen)[0])
+        if self.tls_listen is not None:
+            self.check_exposure("--tls-listen", parse_address(self.tls_listen)[0])
+            if self.tls_cert is None or self.tls_key is None:
+                raise ConfigError("--tls-listen needs --tls-cert and --tls-key")
+        for name in ("tls_cert", "tls_key", "tls_client_ca"):
+            if self.tls_listen is None and getattr(self, name) is not None:
+                raise ConfigError(f"--{name.replace('_', '-')} does nothing without --tls-listen")
+
+    def check_exposure(self, option: str, host: str) -> bool:
+        """Of every listener, whatever is spoken there: before it is bound, and of the addresses that it then has.
+
+        Args:
+            option: that names the listener, for the message.
+            host: an IP address, or a name, of which this tells nothing.
+
+        Returns: whether other machines can reach it.
+
+        Raises: ConfigError when they can, nobody is asked for a token, and nobody insists.
+        """
+        public = is_public(host)
+        if public and self.auth_file is None and not self.insecure_public:
             raise ConfigError(
-                f"{host} can be reached from other machines and there is no authentication yet; "
-                "listen on 127.0.0.1, or insist with --insecure-public"
+                f"{option}: {host} can be reached from other machines and nobody is asked for a token; listen on 127.0.0.1, give "
+                "the broker an --auth-file, or insist with --insecure-public"
             )
+        return public
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import gc
 import logging
 import resource
 import signal
+import socket
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
@@ -13,8 +14,11 @@ from typing import Any
 import uvloop
 
 from toymq_py import memory
+from toymq_py.auth import Authority, read_grants
+from toymq_py.certificates import Certificates
 from toymq_py.clock import SystemClock
 from toymq_py.config import ServeOptions
+from toymq_py.errors import ConfigError, DataDirectoryError
 from toymq_py.schema import parse_address
 from toymq_py.server import Server
 from toymq_py.service import opened_broker
@@ -26,12 +30,13 @@ DESCRIPTORS_SPARE = 256
 
 
 def serve(options: ServeOptions, ready: Callable[[list[str]], None]) -> None:
-    """Run a broker until SIGTERM or SIGINT; a second signal ends the process at once.
+    """Run a broker until SIGTERM or SIGINT; a second signal ends the process at once. SIGHUP reads tokens and
+    certificates again.
 
     Args:
-        ready: called with the addresses, ``host:port``, once connections are accepted.
+        ready: called with the addresses, ``host:port`` and ``toymqs://host:port``, once connections are accepted.
 
-    Raises: DirectoryLocked, DataDirectoryError; OSError when the address cannot be used.
+    Raises: ConfigError, DirectoryLocked, DataDirectoryError.
     """
     options = replace(options, max_connections=room_for_connections(options.max_connections))
     memory.set_up()
@@ -46,23 +51,67 @@ def _run(main: Coroutine[Any, Any, None]) -> None:
 async def _serve(options: ServeOptions, ready: Callable[[list[str]], None]) -> None:
     loop = asyncio.get_running_loop()
     clock = SystemClock()
-    listeners = Server.bind(*parse_address(options.listen))
-    try:
+    authority = certificates = None
+    reloads: dict[str, Callable[[], None]] = {}
+    if (auth_file := options.auth_file) is not None:
+        authority = Authority(read_grants(auth_file))
+        reloads["tokens"] = lambda: authority.replace(read_grants(auth_file))
+    if options.tls_cert is not None and options.tls_key is not None:
+        certificates = Certificates(options.tls_cert, options.tls_key, options.tls_client_ca)
+        reloads["certificates"] = certificates.reload
+    with contextlib.ExitStack() as bound:
+        listeners = _bind("--listen", options.listen, options, bound)
+        tls_listeners = _bind("--tls-listen", options.tls_listen, options, bound) if options.tls_listen is not None else []
         with opened_broker(options, clock, loop) as broker:
             gc.collect()
             gc.freeze()  # what recovery made stays; the collector need not look at it again and again
-            server = Server(broker, clock, loop, some_left=memory.Keeper(loop).look)
+            some_left = memory.Keeper(loop).look
+            server = Server(broker, clock, loop, some_left=some_left, authority=authority, certificates=certificates)
             _handle_signals(loop, server)
-            addresses = [_address(*listener.getsockname()[:2]) for listener in listeners]
+            _reload_on_hangup(loop, reloads)
+            addresses = [_address(listener) for listener in listeners]
+            addresses += [f"toymqs://{_address(listener)}" for listener in tls_listeners]
             loop.call_soon(ready, addresses)
-            await server.run(listeners)
-    finally:
-        for listener in listeners:
-            listener.close()
+            await server.run(listeners, tls_listeners)
 
 
-def _address(host: str, port: int) -> str:
+def _bind(option: str, address: str, options: ServeOptions, bound: contextlib.ExitStack) -> list[socket.socket]:
+    """Sockets for an address that ``bound`` closes. What they can be reached from is known now, and nobody is let in before.
+
+    Raises: ConfigError, DataDirectoryError.
+    """
+    try:
+        listeners = Server.bind(*parse_address(address))
+    except OSError as error:
+        raise DataDirectoryError(f"cannot listen on {address}: {error.strerror or error}") from error
+    for listener in listeners:
+        bound.callback(listener.close)
+    if any([options.check_exposure(option, listener.getsockname()[0]) for listener in listeners]):
+        if options.auth_file is None:
+            logger.warning("%s %s: whoever reaches it may do everything (--insecure-public)", option, address)
+        elif option != "--tls-listen":
+            logger.warning("%s %s: tokens and messages cross the network in the clear; --tls-listen does not", option, address)
+    return listeners
+
+
+def _address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _reload_on_hangup(loop: asyncio.AbstractEventLoop, reloads: dict[str, Callable[[], None]]) -> None:
+    """SIGHUP reads files again, and a bad one changes nothing. Without files it ends the process, as usual."""
+
+    def reload() -> None:
+        for what, read in reloads.items():
+            try:
+                read()
+                logger.info("the %s were read again", what)
+            except ConfigError as error:
+                logger.error("%s; the %s that were read before stay", error, what)  # noqa: TRY400 (no bug of ours)
+
+    if reloads:
+        loop.add_signal_handler(signal.SIGHUP, reload)
 
 
 def _handle_signals(loop: asyncio.AbstractEventLoop, server: Server) -> None:

@@ -10,6 +10,7 @@ An option has one name in four spellings: the field ``visibility_ms`` (unit last
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
+from ipaddress import ip_address
 from typing import Any
 
 from toymq_py.errors import ConfigError
@@ -292,9 +293,12 @@ def parse_address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
-    return host in ("localhost", "::1") or host.startswith("127.")
+def is_public(host: str) -> bool:
+    """Whether other machines can reach an IP address. A name says nothing before it is resolved."""
+    try:
+        return not ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _parse_count(text: str) -> int:

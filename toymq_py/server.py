@@ -6,14 +6,16 @@ Contract: delivery.md, "Sessions" (limits, shutdown). Owns the sessions; knows n
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from toymq_py.acceptor import Acceptor
+from toymq_py.auth import Authority
 from toymq_py.broker import Broker
+from toymq_py.certificates import Certificates
 from toymq_py.clock import Clock
-from toymq_py.errors import TooManyConnections
-from toymq_py.session import LINGER_S, Session, SessionProtocol, Turns, refuse
+from toymq_py.errors import RequestError, TooManyConnections
+from toymq_py.session import LINGER_S, Session, SessionProtocol, TlsProtocol, Turns, refuse
 
 logger = logging.getLogger("toymq_py.server")
 
@@ -35,8 +37,15 @@ class Server:
         loop: asyncio.AbstractEventLoop,
         *,
         some_left: Callable[[], None] = lambda: None,
+        authority: Authority | None = None,
+        certificates: Certificates | None = None,
     ) -> None:
-        """``some_left`` is called some time after connections have ended: the moment to look at what they leave behind."""
+        """
+        Args:
+            some_left: called some time after connections have ended: the moment to look at what they leave behind.
+            authority: who decides what a client may do; None lets all of them do everything.
+            certificates: for the listeners on which TLS is spoken.
+        """
         self._broker = broker
         self._clock = clock
         self._loop = loop
@@ -44,7 +53,12 @@ class Server:
         self._turns = Turns(clock, loop)
         self._numbers = 0
         self._refused = 0
+        self._handshakes: dict[TlsProtocol, None] = {}
+        self._certificates = certificates
         self._some_left = some_left
+        self._authority = authority
+        if authority is not None:
+            authority.on_change.append(self._rights_changed)
         self._left_timer: asyncio.TimerHandle | None = None
         self._stopping = asyncio.Event()
         self._none_left = asyncio.Event()
@@ -75,9 +89,10 @@ class Server:
             raise
         return sockets
 
-    async def run(self, listeners: list[socket.socket]) -> None:
+    async def run(self, listeners: list[socket.socket], tls_listeners: Sequence[socket.socket] = ()) -> None:
         """Accept and serve until ``stop``, then shut down gracefully (delivery.md, "Shutdown")."""
         acceptors = [Acceptor(listener, self._loop, self._take) for listener in listeners]
+        acceptors += [Acceptor(listener, self._loop, self._take_tls) for listener in tls_listeners]
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             for acceptor in acceptors:
@@ -98,15 +113,36 @@ class Server:
 
     def _take(self, connection: socket.socket) -> None:
         assert self._tasks is not None
-        self._tasks.create_task(self._adopt(connection))
+        self._tasks.create_task(self._adopt(connection, SessionProtocol(self._accepted)))
 
-    async def _adopt(self, connection: socket.socket) -> None:
+    def _take_tls(self, connection: socket.socket) -> None:
+        """Those who shake hands count as connections: whoever never ends it would else hold descriptors without a limit."""
+        assert self._tasks is not None
+        assert self._certificates is not None
+        if self._occupied() >= self._broker.options.max_connections + REFUSED_LINGER_MAX:
+            self._broker.metrics.refused(TooManyConnections.code)
+            connection.close()  # a reason could only be said after a handshake, and some others hear it already
+            return
+        inner = SessionProtocol(self._accepted)
+        protocol = TlsProtocol(self._certificates.context, inner, self._loop, self._settled, self._refuse)
+        self._handshakes[protocol] = None
+        self._tasks.create_task(self._adopt(connection, protocol))
+
+    def _settled(self, protocol: TlsProtocol) -> None:
+        self._handshakes.pop(protocol, None)
+
+    def _occupied(self) -> int:
+        return len(self._sessions) + len(self._handshakes)
+
+    async def _adopt(self, connection: socket.socket, protocol: asyncio.Protocol) -> None:
         """Make a session of it. Not to be cancelled halfway: a transport that nobody owns never says that its connection is
         gone."""
         try:
             _set_options(connection)
-            await self._loop.connect_accepted_socket(lambda: SessionProtocol(self._accepted), connection)
+            await self._loop.connect_accepted_socket(lambda: protocol, connection)
         except OSError:
+            if isinstance(protocol, TlsProtocol):
+                self._settled(protocol)
             connection.close()  # gone again already
 
     def _accepted(self, protocol: SessionProtocol) -> Session | None:
@@ -115,23 +151,23 @@ class Server:
         if self._stopping.is_set():
             protocol.transport.abort()
             return None
-        if len(self._sessions) >= broker.options.max_connections or self._tasks is None:
-            self._refuse(protocol.transport)
+        if self._occupied() >= broker.options.max_connections or self._tasks is None:
+            limit = f"{broker.options.max_connections} connections are the limit (--max-connections)"
+            self._refuse(protocol.transport, TooManyConnections(limit))
             return None
         self._numbers += 1
         session = Session(
-            self._numbers, protocol.transport, broker, self._clock, self._loop, self._turns, self._session_ended
-        )
+            self._numbers, protocol.transport, broker, self._clock, self._loop, self._turns, self._session_ended,
+            self._authority,
+        )  # fmt: skip
         self._sessions[session] = None
         broker.metrics.connections += 1
         broker.metrics.connections_opened_total += 1
         return session
 
-    def _refuse(self, transport: asyncio.Transport) -> None:
+    def _refuse(self, transport: asyncio.Transport, error: RequestError) -> None:
         """Only some at a time stay until their reason was read: those who are refused must not hold the descriptors instead."""
-        self._broker.metrics.refused(TooManyConnections.code)
-        limit = self._broker.options.max_connections
-        error = TooManyConnections(f"{limit} connections are the limit (--max-connections)")
+        self._broker.metrics.refused(error.code)
         lingers = self._refused < REFUSED_LINGER_MAX
         refuse(transport, error, linger_s=LINGER_S if lingers else 0)
         if lingers:
@@ -140,6 +176,10 @@ class Server:
 
     def _forget_refused(self) -> None:
         self._refused -= 1
+
+    def _rights_changed(self) -> None:
+        for session in list(self._sessions):
+            session.rights_changed()
 
     def _session_ended(self, session: Session) -> None:
         del self._sessions[session]
@@ -174,6 +214,8 @@ class Server:
         """Stop delivering, take the acks that still arrive, commit, flush."""
         broker = self._broker
         deadline = self._loop.time() + broker.options.shutdown_timeout_ms / 1000
+        for handshake in list(self._handshakes):
+            handshake.abort()
         owed = {session: session.inflight() for session in self._sessions}
         broker.stop_deliveries()
         for session, subscriptions in owed.items():

@@ -1,6 +1,7 @@
 """The real broker and server on the test's own event loop: fast, and seen by the coverage."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -73,10 +74,13 @@ class InProcess:
         self.broker = broker
         self.server = server
         self.port = port
+        self.tls_port = 0
         self._wires: list[AsyncWire] = []
 
-    async def connect(self) -> AsyncWire:
-        wire = AsyncWire(*await asyncio.open_connection("127.0.0.1", self.port))
+    async def connect(self, tls: ssl.SSLContext | None = None) -> AsyncWire:
+        """With ``tls`` to the port on which it is spoken."""
+        port = self.port if tls is None else self.tls_port
+        wire = AsyncWire(*await asyncio.open_connection("127.0.0.1", port, ssl=tls))
         self._wires.append(wire)
         return wire
 
@@ -87,9 +91,11 @@ class InProcess:
 
 @asynccontextmanager
 async def serving(data_dir: Path | str, **options: Any) -> AsyncIterator[InProcess]:
-    """Serve on a free port; shuts down gracefully at the end. ``fs`` replaces the file system."""
+    """Serve on a free port; shuts down gracefully at the end. ``fs`` replaces the file system, ``authority`` asks for tokens,
+    and with ``certificates`` TLS is spoken, too."""
     loop = asyncio.get_running_loop()
     fs = options.pop("fs", None) or RealFileSystem()
+    authority, certificates = options.pop("authority", None), options.pop("certificates", None)
     defaults = BrokerOptions(data_dir=str(data_dir), min_free_bytes=0, shutdown_timeout_ms=200)
     scheduler = LoopScheduler(loop)
     clock = SystemClock()
@@ -98,11 +104,13 @@ async def serving(data_dir: Path | str, **options: Any) -> AsyncIterator[InProce
         rss_bytes=rss_bytes, tasks=lambda: len(asyncio.all_tasks(loop)),
     )  # fmt: skip
     listeners = Server.bind("127.0.0.1", 0)
+    tls_listeners = Server.bind("127.0.0.1", 0) if certificates is not None else []
     broker.open(1)
-    server = Server(broker, clock, loop)
+    server = Server(broker, clock, loop, authority=authority, certificates=certificates)
     served = InProcess(broker, server, listeners[0].getsockname()[1])
+    served.tls_port = tls_listeners[0].getsockname()[1] if tls_listeners else 0
     async with asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(server.run(listeners))
+        running = tasks.create_task(server.run(listeners, tls_listeners))
         await asyncio.sleep(0)  # it listens now
         try:
             yield served

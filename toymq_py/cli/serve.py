@@ -9,7 +9,6 @@ import click
 from toymq_py.cli import logs
 from toymq_py.cli.options import serve_options, unknown_variables
 from toymq_py.config import ServeOptions
-from toymq_py.errors import DataDirectoryError
 
 logger = logging.getLogger("toymq_py.daemon")
 
@@ -40,7 +39,4 @@ def _serve(options: ServeOptions, file: str | None) -> None:
         source = f", options from {file}" if file is not None else ""
         click.echo(f"toymq {' '.join(addresses)} ready, data in {options.data_dir}{source} (pid {os.getpid()})")
 
-    try:
-        daemon.serve(options, ready)
-    except OSError as error:
-        raise DataDirectoryError(f"cannot listen on {options.listen}: {error.strerror or error}") from error
+    daemon.serve(options, ready)

@@ -53,6 +53,8 @@ LENGTH_DIGITS_MAX = 20
 IDS_DIGITS_FAST = SEQUENCE_DIGITS_FAST = 18
 """Message ids and sequences of so many digits are below 2^64 without looking."""
 NEWLINE = 10
+TLS_HANDSHAKE = b"\x16\x03"
+"""How a client begins that speaks TLS. It waits for an answer and may never say a newline."""
 _MESSAGE = re.compile(rb"MSG ([!-~]+) (\d{1,20}) (\d{1,20}) (\d{1,20}) ([!-~]+) (\d{1,20})\n")
 _OKS = re.compile(rb"(?:OK \d{1,20}\n)+")
 
@@ -109,7 +111,8 @@ class ServerConnection:
 
     def __init__(self, max_payload: int = DEFAULT_MAX_PAYLOAD) -> None:
         """``max_payload`` in bytes, headers included; at most 64 MiB."""
-        self._max_payload = max_payload
+        self.max_payload = max_payload
+        """What is announced from now on may be as long."""
         self._buffer = _Buffer()
         self._state = _State.LINE
         self._pending: Publish | None = None  # its body comes next
@@ -230,7 +233,7 @@ class ServerConnection:
                     break
                 length = tokens[3]
                 if length != known_length:
-                    if not length.isdigit() or len(length) > LENGTH_DIGITS_MAX or int(length) > self._max_payload:
+                    if not length.isdigit() or len(length) > LENGTH_DIGITS_MAX or int(length) > self.max_payload:
                         break
                     known_length, size = length, int(length)
                 body_at = line_end + 1
@@ -288,7 +291,7 @@ class ServerConnection:
             return 0
         size = int(length)
         stop = line_end + 2 + size
-        if size > self._max_payload or stop > end or data[stop - 1] != NEWLINE:
+        if size > self.max_payload or stop > end or data[stop - 1] != NEWLINE:
             return 0
         key = tokens[2]
         if stop == end:
@@ -337,7 +340,7 @@ class ServerConnection:
             seqs: list[int] = []
             while left > 0 and line_end >= 0 and data.startswith(opening, pos):
                 length, _, digits = data[pos + len(opening) : line_end].partition(b" seq=")
-                if not (length.isdigit() and len(length) <= LENGTH_DIGITS_MAX and int(length) <= self._max_payload):
+                if not (length.isdigit() and len(length) <= LENGTH_DIGITS_MAX and int(length) <= self.max_payload):
                     break
                 if not digits.isdigit() or len(digits) > SEQUENCE_DIGITS_FAST:
                     break
@@ -464,6 +467,9 @@ class ServerConnection:
     def _parse_one(self, commands: list[Command]) -> bool:
         """One header line. Returns: False when more bytes are needed, or nothing will ever come."""
         buffer = self._buffer
+        if buffer.data.startswith(TLS_HANDSHAKE, buffer.pos):
+            self._fail(commands, BadFraming("no TLS is spoken on this port: use toymq://, or the port of --tls-listen"))
+            return False
         at = buffer.data.find(b"\n", buffer.pos, buffer.pos + LINE_BYTES_MAX)
         if at < 0:
             if len(buffer.data) - buffer.pos >= LINE_BYTES_MAX:
@@ -490,9 +496,9 @@ class ServerConnection:
             return False
         size = int(length) if len(length) <= LENGTH_DIGITS_MAX else 1 << 64
         error: RequestError | None = None
-        if size > self._max_payload:
+        if size > self.max_payload:
             error = PayloadTooLarge(
-                f"the payload has at most {self._max_payload} bytes (--max-payload)", fatal=size > DRAIN_BYTES_MAX
+                f"the payload has at most {self.max_payload} bytes (--max-payload)", fatal=size > DRAIN_BYTES_MAX
             )
             if error.fatal:
                 self._fail(commands, error)

@@ -183,7 +183,7 @@ class Handler:
                 topic.forget(command.consumer)
                 self._stored(topic.flush_offsets)
             case Topics():
-                self._replies.in_turn(_Listing(lambda: (b"[", self._broker.describe(command.pattern), b"]")).make)
+                self._replies.in_turn(_Listing(lambda: (b"[", self._described(command.pattern), b"]")).make)
             case Describe():
                 described = self._broker.topic(command.topic)
                 self._replies.in_turn(lambda: _json(_living(described).describe()))
@@ -407,7 +407,11 @@ class Handler:
 
     def _stats(self) -> tuple[bytes, Iterator[dict[str, Any]], bytes]:
         opening = json.dumps(self._broker.stats()).encode()
-        return opening[:-1] + b', "topics": [', self._broker.describe(None), b"]}"
+        return opening[:-1] + b', "topics": [', self._described(None), b"]}"
+
+    def _described(self, pattern: str | None) -> Iterator[dict[str, Any]]:
+        """The topics that this session sees. Raises: BadName."""
+        return self._broker.describe(pattern)
 
     # -- arranging
 

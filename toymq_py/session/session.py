@@ -15,12 +15,14 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from enum import Enum
 
+from toymq_py.auth import Authority
 from toymq_py.broker import Broker
 from toymq_py.clock import Clock
 from toymq_py.consumer import Consumer
 from toymq_py.model import IdRange
 from toymq_py.protocol import Command, ServerConnection
 from toymq_py.session.deliveries import Deliveries
+from toymq_py.session.guard import GREETING_S, GuardedHandler
 from toymq_py.session.handler import Handler
 from toymq_py.session.replies import WRITE_BYTES, Replies
 from toymq_py.session.turns import Place, Turns
@@ -47,9 +49,10 @@ class Session:
     """State of one connection. On the loop only; its work is done in its turns."""
 
     __slots__ = (
-        "_caught_up", "_clock", "_commands", "_deliveries", "_ended", "_eof", "_handler", "_inbox", "_inbox_bytes",
-        "_last_write_bytes", "_linger_bytes", "_linger_timer", "_loop", "_lost", "_max_held_bytes", "_metrics", "_owed",
-        "_parser", "_phase", "_place", "_reading_paused", "_replies", "_write_paused", "number", "transport",
+        "_caught_up", "_clock", "_commands", "_deliveries", "_ended", "_eof", "_greeting_timer", "_guard", "_handler", "_inbox",
+        "_inbox_bytes", "_last_write_bytes", "_linger_bytes", "_linger_timer", "_loop", "_lost", "_max_held_bytes",
+        "_max_payload_bytes", "_metrics", "_owed", "_parser", "_phase", "_place", "_reading_paused", "_replies", "_run_max",
+        "_write_paused", "number", "transport",
     )  # fmt: skip
 
     def __init__(
@@ -61,16 +64,23 @@ class Session:
         loop: asyncio.AbstractEventLoop,
         turns: Turns,
         ended: Callable[["Session"], None],
+        authority: Authority | None = None,
     ) -> None:
-        """``ended`` is called once, when the connection is gone and nothing is left of the session: leases are given back,
-        waits withdrawn."""
+        """
+        Args:
+            ended: called once, when the connection is gone and nothing is left of the session: leases are given back, waits
+                withdrawn.
+            authority: who decides what the client may do; None lets it do everything.
+        """
         self.number = number
         self.transport = transport
         self._clock = clock
         self._loop = loop
         self._metrics = broker.metrics
         self._ended = ended
-        self._parser = ServerConnection(broker.options.max_payload_bytes)
+        self._max_payload_bytes = broker.options.max_payload_bytes
+        self._parser = ServerConnection(self._max_payload_bytes if authority is None else 0)
+        self._run_max = COMMANDS_PER_RUN if authority is None else 1
         self._inbox: deque[bytes] = deque()
         self._inbox_bytes = 0
         self._reading_paused = False
@@ -81,7 +91,15 @@ class Session:
         self._replies = Replies(broker.metrics, self._place, clock)
         self._max_held_bytes = broker.options.max_inflight_bytes
         self._deliveries = Deliveries(self._replies, self._place, clock, loop.call_later)
-        self._handler = Handler(number, broker, self._replies, self._deliveries, loop)
+        self._guard: GuardedHandler | None = None
+        self._greeting_timer: asyncio.TimerHandle | None = None
+        if authority is None:
+            self._handler = Handler(number, broker, self._replies, self._deliveries, loop)
+        else:
+            self._guard = self._handler = GuardedHandler(
+                number, broker, self._replies, self._deliveries, loop, authority, _peer(transport)
+            )
+            self._greeting_timer = loop.call_later(GREETING_S, self._too_late)
         self._last_write_bytes = 0
         self._phase = _Phase.SERVING
         self._eof = False
@@ -177,6 +195,8 @@ class Session:
                     return False
                 if monotonic() > slice_end:
                     return True
+            if self._greeting_timer is not None:
+                self._admit_when_greeted()
             if replies.held_bytes > self._max_held_bytes:
                 return False
             commands = self._next_run()
@@ -191,7 +211,7 @@ class Session:
         parser, inbox = self._parser, self._inbox
         self._caught_up = False
         while True:
-            if not parser.starved and (commands := parser.next_commands(COMMANDS_PER_RUN)):
+            if not parser.starved and (commands := parser.next_commands(self._run_max)):
                 return commands
             if inbox:
                 data = inbox.popleft()
@@ -210,6 +230,27 @@ class Session:
                     self._metrics.connections_torn_total += bool(parser.ended_torn)
                     self._leave()
                 return []
+
+    def _admit_when_greeted(self) -> None:
+        """Until then commands are parsed one by one, and no body is taken: those whom nobody knows hold a line at most."""
+        assert self._guard is not None
+        if self._guard.admitted and self._greeting_timer is not None:
+            self._greeting_timer.cancel()
+            self._greeting_timer = None
+            self._parser.max_payload = self._max_payload_bytes
+            self._run_max = COMMANDS_PER_RUN
+
+    def _too_late(self) -> None:
+        """Nobody has said HELLO with a token."""
+        self._greeting_timer = None
+        if self._guard is not None and self._phase is _Phase.SERVING:
+            self._guard.too_late()
+            self._leave()
+
+    def rights_changed(self) -> None:
+        """There is another table of tokens."""
+        if self._guard is not None and self._phase is _Phase.SERVING and self._guard.rights_changed():
+            self._leave()
 
     def _has_room_again(self) -> bool:
         """Whether commands were left because too much was held, and that was written."""
@@ -275,8 +316,9 @@ class Session:
             return
         self._phase = _Phase.ENDED
         self._place.close()
-        if self._linger_timer is not None:
-            self._linger_timer.cancel()
+        for timer in (self._linger_timer, self._greeting_timer):
+            if timer is not None:
+                timer.cancel()
         self._deliveries.close()
         self._handler.close()
         self.transport.close()
@@ -304,3 +346,9 @@ class Session:
         """Now, whatever is due."""
         self.transport.abort()
         self._end()
+
+
+def _peer(transport: asyncio.Transport) -> str:
+    """The other end's address, for the log."""
+    name = transport.get_extra_info("peername")
+    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "a Unix socket"

@@ -1,0 +1,253 @@
+"""What a client may do with its token, over TCP against the real broker in this process.
+
+Contract: clients.md (the auth file); protocol.md, "Errors"; ADR 0018.
+"""
+
+import asyncio
+import json
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.in_process import AsyncWire, InProcess, serving
+from toymq_py.auth import Authority, parse_grants
+from toymq_py.protocol import commands
+
+
+def table(name: str, rest: str = "") -> str:
+    """The token of a name is the name, with a tail."""
+    return f'[[token]]\nname = "{name}"\nsha256 = "{sha256(token(name).encode()).hexdigest()}"\n{rest}\n'
+
+
+def token(name: str) -> str:
+    return f"{name}-secret"
+
+
+def grants(*tables: str) -> Any:
+    return parse_grants("".join(tables), "auth.toml")
+
+
+def hello(name: str) -> bytes:
+    return f"HELLO 1 auth={token(name)}\n".encode()
+
+
+async def admitted(served: InProcess, name: str) -> AsyncWire:
+    wire = await served.connect()
+    answer = await wire.ask(hello(name))
+    assert answer.startswith(b"HELLO 1 server="), answer
+    return wire
+
+
+PUBLISHER = table("publisher", 'publish = ["orders.*"]')
+SUBSCRIBER = table("subscriber", 'subscribe = ["orders.>", "jobs"]')
+ADMIN = table("admin", "admin = true")
+EVERYTHING = table("all", 'publish = [">"]\nsubscribe = [">"]\nadmin = true')
+NOBODY = table("nobody")
+TABLES = (PUBLISHER, SUBSCRIBER, ADMIN, EVERYTHING, NOBODY)
+
+COMMANDS = {
+    "PUB": b"PUB {} - 1\nx\n",
+    "SUB": b"SUB {} c\n",
+    "PULL": b"PULL {} c 1\n",
+    "ACK": b"ACK {} c 0\n",
+    "NACK": b"NACK {} c 0\n",
+    "TOUCH": b"TOUCH {} c 0\n",
+    "FETCH": b"FETCH {} 0 1\n",
+    "OFFSETS": b"OFFSETS {}\n",
+    "DESCRIBE": b"DESCRIBE {}\n",
+    "CREATE": b"CREATE {}\n",
+    "CONFIG": b"CONFIG {} visibility=1000\n",
+    "DELETE": b"DELETE {}\n",
+    "PURGE": b"PURGE {}\n",
+    "SEEK": b"SEEK {} c latest\n",
+    "FORGET": b"FORGET {} c\n",
+    "REDRIVE": b"REDRIVE {}\n",
+}
+SUBSCRIBES = {"SUB", "PULL", "ACK", "NACK", "TOUCH", "FETCH", "OFFSETS", "DESCRIBE"}
+ADMINISTERS = {"CREATE", "CONFIG", "DELETE", "PURGE", "SEEK", "FORGET", "REDRIVE"}
+FREE = {"HELLO", "UNSUB", "PAUSE", "RESUME", "TOPICS", "STATS", "PING", "QUIT"}
+"""They need a token, and no right."""
+
+
+def test_every_verb_is_in_the_table() -> None:
+    assert set(commands.VERBS) | {"PUB"} == COMMANDS.keys() | FREE
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+async def test_each_verb_needs_its_right(tmp_path: Path, verb: str) -> None:
+    """Whether the topic is there makes no difference: a token must not find that out."""
+    right = {"PUB": "publisher"} | dict.fromkeys(SUBSCRIBES, "subscriber") | dict.fromkeys(ADMINISTERS, "admin")
+    may = {right[verb], "all"} | ({"admin"} if verb == "DESCRIBE" else set())
+    async with serving(tmp_path / "d", authority=Authority(grants(*TABLES))) as served:
+        for name in ("publisher", "subscriber", "admin", "all", "nobody"):
+            for topic in ("orders.eu", "jobs", "other"):
+                patterns = {"publisher": {"orders.eu"}, "subscriber": {"orders.eu", "jobs"}}.get(name, {topic})
+                wire = await admitted(served, name)
+                answer = await wire.ask(COMMANDS[verb].replace(b"{}", topic.encode()))
+                refused = answer.startswith(b"ERR FORBIDDEN ")
+                expected = name not in may or topic not in patterns
+                assert refused is expected, f"{name}, {verb} {topic}: {answer!r}"
+                assert not answer.startswith(b"ERR INTERNAL")
+                if refused:
+                    assert await wire.ask(b"PING\n") == b"PONG", "it is not fatal"
+                await wire.close()
+
+
+async def test_a_refused_command_leaves_nothing_behind(tmp_path: Path) -> None:
+    async with serving(tmp_path / "d", authority=Authority(grants(*TABLES))) as served:
+        wire = await admitted(served, "nobody")
+        for command in COMMANDS.values():
+            assert (await wire.ask(command.replace(b"{}", b"t"))).startswith(b"ERR FORBIDDEN")
+        assert not served.broker.topics
+
+
+@pytest.mark.parametrize(
+    ("pattern", "refused"), [("orders.>", False), ("orders.*", False), (">", True), ("*", True), ("*.eu", True), ("jobs.*", True)]
+)
+async def test_a_pattern_has_to_be_covered_whole(tmp_path: Path, pattern: str, refused: bool) -> None:
+    async with serving(tmp_path / "d", authority=Authority(grants(*TABLES))) as served:
+        wire = await admitted(served, "subscriber")
+        for command in (f"SUB {pattern} c\n", f"PULL {pattern} c 1\n"):
+            answer = await wire.ask(command.encode())
+            assert answer.startswith(b"ERR FORBIDDEN") is refused, answer
+
+
+async def test_what_a_token_sees(tmp_path: Path) -> None:
+    async with serving(tmp_path / "d", authority=Authority(grants(*TABLES))) as served:
+        wire = await admitted(served, "all")
+        for topic in (b"orders.eu", b"jobs", b"other"):
+            assert await wire.ask(b"PUB %b - 1\nx\n" % topic) == b"OK 0"
+        seen = {}
+        for name in ("subscriber", "admin", "publisher", "nobody"):
+            wire = await admitted(served, name)
+            listed = json.loads(await wire.body(await wire.ask(b"TOPICS\n")))
+            stats = json.loads(await wire.body(await wire.ask(b"STATS\n")))["topics"]
+            assert listed == stats
+            seen[name] = [topic["topic"] for topic in listed]
+        everything = ["jobs", "orders.eu", "other"]
+        assert seen == {"subscriber": ["jobs", "orders.eu"], "admin": everything, "publisher": [], "nobody": []}
+        wire = await admitted(served, "subscriber")
+        assert json.loads(await wire.body(await wire.ask(b"TOPICS other\n"))) == []
+
+
+FIRST_LINES = {
+    "nothing": (b"HELLO 1\n", b"AUTH_REQUIRED"),
+    "a name alone": (b"HELLO 1 name=x\n", b"AUTH_REQUIRED"),
+    "an unknown token": (b"HELLO 1 auth=wrong\n", b"AUTH_FAILED"),
+    "the digest": (b"HELLO 1 auth=%b\n" % sha256(token("all").encode()).hexdigest().encode(), b"AUTH_FAILED"),
+    "a longer one": (b"HELLO 1 auth=%bx\n" % token("all").encode(), b"AUTH_FAILED"),
+    "another version": (hello("all").replace(b"HELLO 1", b"HELLO 2"), b"BAD_VERSION"),
+    "another version, no token": (b"HELLO 2\n", b"AUTH_REQUIRED"),
+    "a bad HELLO": (hello("all").replace(b"\n", b" more\n"), b"AUTH_REQUIRED"),
+    "PING": (b"PING\n", b"AUTH_REQUIRED"),
+    "PUB": (b"PUB t - 1\nx\n", b"AUTH_REQUIRED"),
+    "an empty PUB": (b"PUB t - 0\n\n", b"AUTH_REQUIRED"),
+    "a long PUB": (b"PUB t - 2000000\n" + b"x" * 4096, b"AUTH_REQUIRED"),
+    "a PUB without end": (b"PUB t - 99999999999\n", b"AUTH_REQUIRED"),
+    "an unknown verb": (b"FROB\n", b"AUTH_REQUIRED"),
+    "an empty line": (b"\n", b"AUTH_REQUIRED"),
+    "a long line": (b"x" * 5000, b"AUTH_REQUIRED"),
+    "HTTP": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"AUTH_REQUIRED"),
+    "TLS": (b"\x16\x03\x01\x02\x00\x01\x00", b"AUTH_REQUIRED"),
+}
+
+
+@pytest.mark.parametrize("name", FIRST_LINES)
+async def test_nothing_is_done_before_hello(tmp_path: Path, name: str) -> None:
+    """One error, the end, and nothing of what was pipelined behind it was done: not even behind a good token that came later."""
+    first, code = FIRST_LINES[name]
+    async with serving(tmp_path / "d", authority=Authority(grants(*TABLES))) as served:
+        wire = await served.connect()
+        wire.send(first + hello("all") + b"PUB t - 1\nx\nSUB t c\nPING\n")
+        wire.writer.write_eof()
+        answer = await wire.rest()
+        assert answer.startswith(b"ERR %b " % code), answer
+        assert answer.count(b"\n") == 1, answer
+        assert not served.broker.topics
+
+
+async def test_what_is_pipelined_behind_hello_is_done(tmp_path: Path) -> None:
+    """Nobody has to wait for HELLO's answer, also when the bytes come one by one."""
+    said = hello("all") + b"PUB t - 5\nhello\n" * 3 + b"SUB t c\nFETCH other 0 1\nQUIT\n"
+    async with serving(tmp_path / "d", authority=Authority(grants(*TABLES))) as served:
+        for step in (len(said), 1, 7):
+            wire = await served.connect()
+            for at in range(0, len(said), step):
+                wire.send(said[at : at + step])
+                await asyncio.sleep(0)
+            lines = [await wire.line() for _ in range(4)]
+            assert [line.split(b" ")[0] for line in lines] == [b"HELLO", b"OK", b"OK", b"OK"], lines
+            await wire.close()
+
+
+async def test_a_second_hello_changes_nothing(tmp_path: Path) -> None:
+    async with serving(tmp_path / "d", authority=Authority(grants(*TABLES))) as served:
+        wire = await admitted(served, "nobody")
+        assert (await wire.ask(hello("all"))).startswith(b"ERR BAD_ARGUMENT")
+        assert (await wire.ask(b"CREATE t\n")).startswith(b"ERR FORBIDDEN")
+
+
+async def test_every_pub_of_a_refused_run_is_answered(tmp_path: Path) -> None:
+    async with serving(tmp_path / "d", authority=Authority(grants(*TABLES))) as served:
+        wire = await admitted(served, "publisher")
+        wire.send(b"PUB other - 1\nx\n" * 100 + b"PUB other p 1 seq=7\nx\n" * 2 + b"PUB orders.eu - 1\nx\n")
+        answers = [await wire.line() for _ in range(103)]
+        assert [answer[:13] for answer in answers] == [b"ERR FORBIDDEN"] * 102 + [b"OK 0"]
+
+
+async def test_tokens_mean_nothing_without_an_auth_file(tmp_path: Path) -> None:
+    async with serving(tmp_path / "d") as served:
+        wire = await served.connect()
+        assert (await wire.ask(b"HELLO 1 auth=anything\n")).startswith(b"HELLO 1")
+
+
+# -- a changed file
+
+
+async def test_a_token_that_goes_ends_its_sessions(tmp_path: Path) -> None:
+    authority = Authority(grants(*TABLES))
+    async with serving(tmp_path / "d", authority=authority) as served:
+        gone, stays = await admitted(served, "subscriber"), await admitted(served, "all")
+        assert await gone.ask(b"SUB jobs c\n") == b"OK 1"
+        authority.replace(grants(EVERYTHING))
+        assert await stays.ask(b"PUB jobs - 1\nx\n") == b"OK 0"
+        assert await gone.line() == b"ERR AUTH_FAILED this token is no longer in the auth file"
+        gone.send(b"ACK jobs c 0\n")
+        assert await gone.rest() == b"", "no delivery, no answer"
+        again = await served.connect()
+        assert (await again.ask(hello("subscriber"))).startswith(b"ERR AUTH_FAILED")
+        await stays.nothing_before_pong()
+
+
+async def test_a_token_that_may_read_less_is_heard_no_more(tmp_path: Path) -> None:
+    """Its sessions end, after all that they are owed; so do waits. Who comes back hears FORBIDDEN."""
+    authority = Authority(grants(*TABLES))
+    async with serving(tmp_path / "d", authority=authority) as served:
+        wire, waits = await admitted(served, "subscriber"), await admitted(served, "subscriber")
+        publisher = await admitted(served, "all")
+        assert await publisher.ask(b"PUB jobs - 1\nx\n") == b"OK 0"
+        assert await wire.ask(b"SUB jobs c\n") == b"OK 1"
+        assert (await wire.message())[0] == 0
+        waits.send(b"FETCH jobs 1 1 wait=3600000\nPING\n")
+        await asyncio.sleep(0)
+        authority.replace(grants(EVERYTHING, table("subscriber", 'subscribe = ["orders.>"]')))
+        assert await publisher.ask(b"PUB jobs - 1\ny\n") == b"OK 1"
+        assert await wire.rest() == b"", "the message that came later is not delivered"
+        assert b"y" not in await waits.rest()
+        wire = await admitted(served, "subscriber")
+        assert (await wire.ask(b"SUB jobs c\n")).startswith(b"ERR FORBIDDEN")
+
+
+async def test_other_changes_hold_for_the_next_command(tmp_path: Path) -> None:
+    authority = Authority(grants(*TABLES))
+    async with serving(tmp_path / "d", authority=authority) as served:
+        wire = await admitted(served, "publisher")
+        assert await wire.ask(b"PUB orders.eu - 1\nx\n") == b"OK 0"
+        authority.replace(grants(table("publisher", 'publish = ["jobs"]\nsubscribe = ["jobs"]\nadmin = true')))
+        assert (await wire.ask(b"PUB orders.eu - 1\nx\n")).startswith(b"ERR FORBIDDEN")
+        assert await wire.ask(b"PUB jobs - 1\nx\n") == b"OK 0"
+        assert await wire.ask(b"CREATE new\n") == b"OK 0"
+        authority.replace(grants(table("publisher", 'publish = ["jobs"]\nsubscribe = ["jobs"]')))
+        assert (await wire.ask(b"DELETE new\n")).startswith(b"ERR FORBIDDEN")

@@ -1,0 +1,241 @@
+"""TLS between a connection and its session: records in, bytes out, and back.
+
+Contract: reliability.md, "Security"; delivery.md, "Attempts"; ADR 0019. The loop's own TLS hides what the socket took and has
+no half-close; both are promises of ours. Here is no cryptography: that is ``ssl``'s. The session does not know.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from enum import Enum
+from typing import Any, cast
+
+from toymq_py.errors import BadFraming, RequestError
+from toymq_py.session.guard import GREETING_S
+from toymq_py.session.transport import SessionProtocol
+
+logger = logging.getLogger("toymq_py.session")
+
+READ_BYTES = 64 * 1024
+"""A record has 16 KiB at most."""
+HANDSHAKE_RECORD = 0x16
+"""The first byte of whoever speaks TLS."""
+
+
+class _Stage(Enum):
+    SILENT = "nothing has arrived"
+    HANDSHAKE = "the two sides agree on keys"
+    OPEN = "the session gets what arrives"
+    ENDED = "no session, or none any more"
+
+
+class TlsProtocol(asyncio.Protocol):
+    """Passes on to ``inner``, once the handshake is done, what happens to the connection."""
+
+    def __init__(
+        self,
+        context: ssl.SSLContext,
+        inner: SessionProtocol,
+        loop: asyncio.AbstractEventLoop,
+        settled: Callable[["TlsProtocol"], None],
+        refuse: Callable[[asyncio.Transport, RequestError], None],
+    ) -> None:
+        """
+        Args:
+            settled: called once, when the handshake is over, whatever came of it, and before ``inner`` hears of the connection.
+            refuse: tells a client why it is not served, without TLS, and closes the connection.
+        """
+        self._context = context
+        self._inner = inner
+        self._loop = loop
+        self._settled: Callable[[TlsProtocol], None] | None = settled
+        self._refuse = refuse
+        self._stage = _Stage.SILENT
+        self._transport: asyncio.Transport
+        self._tls: ssl.SSLObject
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._said_goodbye = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    # -- from the connection
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._timer = self._loop.call_later(GREETING_S, self._too_late)
+
+    def data_received(self, data: bytes) -> None:
+        if self._stage is _Stage.SILENT:
+            if data[0] != HANDSHAKE_RECORD:
+                self._end(f"{data[:16]!r}… is no TLS")
+                self._refuse(self._transport, BadFraming("TLS is spoken on this port: use toymqs://"))
+                return
+            self._tls = self._context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+            self._stage = _Stage.HANDSHAKE
+        if self._said_goodbye:
+            self._inner.data_received(data)  # it is dropped, and counted
+        elif self._stage is not _Stage.ENDED:
+            self._incoming.write(data)
+            if self._stage is _Stage.HANDSHAKE:
+                self._shake_hands()
+            if self._stage is _Stage.OPEN:
+                self._read()
+
+    def eof_received(self) -> bool:
+        return self._stage is _Stage.OPEN and self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        if self._stage is _Stage.OPEN:
+            self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._stage is _Stage.OPEN:
+            self._inner.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        was_open = self._stage is _Stage.OPEN
+        self._end(None if was_open else "the connection ended")
+        if was_open:
+            self._inner.connection_lost(exc)
+
+    # -- its work
+
+    def _shake_hands(self) -> None:
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self._flush()
+            return
+        except ssl.SSLError as error:
+            self._flush()  # the alert that says why
+            self._end(reason_of(error))
+            self._transport.close()
+            return
+        self._flush()
+        self._settle()
+        self._stage = _Stage.OPEN
+        self._inner.connection_made(TlsTransport(self, self._transport))
+
+    def _read(self) -> None:
+        pieces = []
+        try:
+            while piece := self._tls.read(READ_BYTES):
+                pieces.append(piece)
+            ended = True  # the other end said that it says no more
+        except ssl.SSLWantReadError:
+            ended = False
+        except ssl.SSLError as error:
+            logger.warning("TLS with %s is broken: %s", self._peer(), reason_of(error))
+            self._transport.abort()
+            return
+        self._flush()  # answers of TLS itself: another key, say
+        if pieces:
+            self._inner.data_received(b"".join(pieces))
+        if ended:
+            self._inner.eof_received()
+
+    def _flush(self) -> None:
+        if data := self._outgoing.read():
+            self._transport.write(data)
+
+    def _too_late(self) -> None:
+        self._end(f"none within {GREETING_S:g} s")
+        self._transport.abort()
+
+    def _end(self, failure: str | None) -> None:
+        """No session, or none any more. ``failure`` is logged, unless the handshake was over. Idempotent."""
+        if self._settled is not None and failure is not None:
+            logger.info("no TLS handshake with %s: %s", self._peer(), failure)
+        self._stage = _Stage.ENDED
+        self._settle()
+
+    def _settle(self) -> None:
+        settled, self._settled = self._settled, None
+        if settled is not None:
+            settled(self)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def abort(self) -> None:
+        """The broker ends before the handshake does."""
+        self._end("the broker shuts down")
+        self._transport.abort()
+
+    def _peer(self) -> str:
+        name = self._transport.get_extra_info("peername")
+        return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "somebody"
+
+    # -- for the session
+
+    def write(self, data: bytes) -> None:
+        if self._said_goodbye or self._transport.is_closing():
+            return
+        view = memoryview(data)
+        while view:  # a record at a time
+            view = view[self._tls.write(view) :]
+        self._flush()
+
+    def say_goodbye(self) -> None:
+        """Nothing more is written. Idempotent."""
+        if self._said_goodbye or self._transport.is_closing():
+            return
+        self._said_goodbye = True
+        with suppress(ssl.SSLError):  # its answer is not here yet, and is not waited for
+            self._tls.unwrap()
+        self._flush()
+
+
+class TlsTransport(asyncio.Transport):
+    """What a session writes to. Nothing is buffered beside the connection's own buffer: "not paused" means that the socket took
+    everything, as it does without TLS."""
+
+    __slots__ = ("_protocol", "_transport")
+
+    def __init__(self, protocol: TlsProtocol, transport: asyncio.Transport) -> None:
+        super().__init__()
+        self._protocol = protocol
+        self._transport = transport
+
+    def write(self, data: Any) -> None:
+        self._protocol.write(data)
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self._protocol.say_goodbye()
+        self._transport.write_eof()
+
+    def close(self) -> None:
+        self._protocol.say_goodbye()
+        self._transport.close()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def pause_reading(self) -> None:
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._transport.resume_reading()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._transport.set_write_buffer_limits(high, low)
+
+    def get_write_buffer_size(self) -> int:
+        """In bytes of TLS, which are some more."""
+        return self._transport.get_write_buffer_size()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._transport.get_extra_info(name, default)
+
+
+def reason_of(error: ssl.SSLError) -> str:
+    """Why TLS failed, in words."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {error.verify_message}"
+    return (error.reason or str(error)).replace("_", " ").lower()
