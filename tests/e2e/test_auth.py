@@ -7,30 +7,12 @@ import asyncio
 import json
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support.in_process import AsyncWire, InProcess, serving
-from toymq_py.auth import Authority, parse_grants
+from tests.support.tokens import EVERYTHING, authority, grants, hello, table, token
 from toymq_py.protocol import commands
-
-
-def table(name: str, rest: str = "") -> str:
-    """The token of a name is the name, with a tail."""
-    return f'[[token]]\nname = "{name}"\nsha256 = "{sha256(token(name).encode()).hexdigest()}"\n{rest}\n'
-
-
-def token(name: str) -> str:
-    return f"{name}-secret"
-
-
-def grants(*tables: str) -> Any:
-    return parse_grants("".join(tables), "auth.toml")
-
-
-def hello(name: str) -> bytes:
-    return f"HELLO 1 auth={token(name)}\n".encode()
 
 
 async def admitted(served: InProcess, name: str) -> AsyncWire:
@@ -43,7 +25,6 @@ async def admitted(served: InProcess, name: str) -> AsyncWire:
 PUBLISHER = table("publisher", 'publish = ["orders.*"]')
 SUBSCRIBER = table("subscriber", 'subscribe = ["orders.>", "jobs"]')
 ADMIN = table("admin", "admin = true")
-EVERYTHING = table("all", 'publish = [">"]\nsubscribe = [">"]\nadmin = true')
 NOBODY = table("nobody")
 TABLES = (PUBLISHER, SUBSCRIBER, ADMIN, EVERYTHING, NOBODY)
 
@@ -80,7 +61,7 @@ async def test_each_verb_needs_its_right(tmp_path: Path, verb: str) -> None:
     """Whether the topic is there makes no difference: a token must not find that out."""
     right = {"PUB": "publisher"} | dict.fromkeys(SUBSCRIBES, "subscriber") | dict.fromkeys(ADMINISTERS, "admin")
     may = {right[verb], "all"} | ({"admin"} if verb == "DESCRIBE" else set())
-    async with serving(tmp_path / "d", authority=Authority(grants(*TABLES))) as served:
+    async with serving(tmp_path / "d", authority=authority(*TABLES)) as served:
         for name in ("publisher", "subscriber", "admin", "all", "nobody"):
             for topic in ("orders.eu", "jobs", "other"):
                 patterns = {"publisher": {"orders.eu"}, "subscriber": {"orders.eu", "jobs"}}.get(name, {topic})
@@ -96,7 +77,7 @@ async def test_each_verb_needs_its_right(tmp_path: Path, verb: str) -> None:
 
 
 async def test_a_refused_command_leaves_nothing_behind(tmp_path: Path) -> None:
-    async with serving(tmp_path / "d", authority=Authority(grants(*TABLES))) as served:
+    async with serving(tmp_path / "d", authority=authority(*TABLES)) as served:
         wire = await admitted(served, "nobody")
         for command in COMMANDS.values():
             assert (await wire.ask(command.replace(b"{}", b"t"))).startswith(b"ERR FORBIDDEN")
@@ -104,10 +85,11 @@ async def test_a_refused_command_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "refused"), [("orders.>", False), ("orders.*", False), (">", True), ("*", True), ("*.eu", True), ("jobs.*", True)]
+    ("pattern", "refused"),
+    [("orders.>", False), ("orders.*", False), (">", True), ("*", True), ("*.eu", True), ("jobs.*", True)],
 )
 async def test_a_pattern_has_to_be_covered_whole(tmp_path: Path, pattern: str, refused: bool) -> None:
-    async with serving(tmp_path / "d", authority=Authority(grants(*TABLES))) as served:
+    async with serving(tmp_path / "d", authority=authority(*TABLES)) as served:
         wire = await admitted(served, "subscriber")
         for command in (f"SUB {pattern} c\n", f"PULL {pattern} c 1\n"):
             answer = await wire.ask(command.encode())
@@ -115,7 +97,7 @@ async def test_a_pattern_has_to_be_covered_whole(tmp_path: Path, pattern: str, r
 
 
 async def test_what_a_token_sees(tmp_path: Path) -> None:
-    async with serving(tmp_path / "d", authority=Authority(grants(*TABLES))) as served:
+    async with serving(tmp_path / "d", authority=authority(*TABLES)) as served:
         wire = await admitted(served, "all")
         for topic in (b"orders.eu", b"jobs", b"other"):
             assert await wire.ask(b"PUB %b - 1\nx\n" % topic) == b"OK 0"
@@ -156,9 +138,9 @@ FIRST_LINES = {
 
 @pytest.mark.parametrize("name", FIRST_LINES)
 async def test_nothing_is_done_before_hello(tmp_path: Path, name: str) -> None:
-    """One error, the end, and nothing of what was pipelined behind it was done: not even behind a good token that came later."""
+    """One error, the end, and nothing of what was pipelined behind it is done, a good HELLO first."""
     first, code = FIRST_LINES[name]
-    async with serving(tmp_path / "d", authority=Authority(grants(*TABLES))) as served:
+    async with serving(tmp_path / "d", authority=authority(*TABLES)) as served:
         wire = await served.connect()
         wire.send(first + hello("all") + b"PUB t - 1\nx\nSUB t c\nPING\n")
         wire.writer.write_eof()
@@ -171,7 +153,7 @@ async def test_nothing_is_done_before_hello(tmp_path: Path, name: str) -> None:
 async def test_what_is_pipelined_behind_hello_is_done(tmp_path: Path) -> None:
     """Nobody has to wait for HELLO's answer, also when the bytes come one by one."""
     said = hello("all") + b"PUB t - 5\nhello\n" * 3 + b"SUB t c\nFETCH other 0 1\nQUIT\n"
-    async with serving(tmp_path / "d", authority=Authority(grants(*TABLES))) as served:
+    async with serving(tmp_path / "d", authority=authority(*TABLES)) as served:
         for step in (len(said), 1, 7):
             wire = await served.connect()
             for at in range(0, len(said), step):
@@ -183,14 +165,14 @@ async def test_what_is_pipelined_behind_hello_is_done(tmp_path: Path) -> None:
 
 
 async def test_a_second_hello_changes_nothing(tmp_path: Path) -> None:
-    async with serving(tmp_path / "d", authority=Authority(grants(*TABLES))) as served:
+    async with serving(tmp_path / "d", authority=authority(*TABLES)) as served:
         wire = await admitted(served, "nobody")
         assert (await wire.ask(hello("all"))).startswith(b"ERR BAD_ARGUMENT")
         assert (await wire.ask(b"CREATE t\n")).startswith(b"ERR FORBIDDEN")
 
 
 async def test_every_pub_of_a_refused_run_is_answered(tmp_path: Path) -> None:
-    async with serving(tmp_path / "d", authority=Authority(grants(*TABLES))) as served:
+    async with serving(tmp_path / "d", authority=authority(*TABLES)) as served:
         wire = await admitted(served, "publisher")
         wire.send(b"PUB other - 1\nx\n" * 100 + b"PUB other p 1 seq=7\nx\n" * 2 + b"PUB orders.eu - 1\nx\n")
         answers = [await wire.line() for _ in range(103)]
@@ -207,11 +189,11 @@ async def test_tokens_mean_nothing_without_an_auth_file(tmp_path: Path) -> None:
 
 
 async def test_a_token_that_goes_ends_its_sessions(tmp_path: Path) -> None:
-    authority = Authority(grants(*TABLES))
-    async with serving(tmp_path / "d", authority=authority) as served:
+    tokens = authority(*TABLES)
+    async with serving(tmp_path / "d", authority=tokens) as served:
         gone, stays = await admitted(served, "subscriber"), await admitted(served, "all")
         assert await gone.ask(b"SUB jobs c\n") == b"OK 1"
-        authority.replace(grants(EVERYTHING))
+        tokens.replace(grants(EVERYTHING))
         assert await stays.ask(b"PUB jobs - 1\nx\n") == b"OK 0"
         assert await gone.line() == b"ERR AUTH_FAILED this token is no longer in the auth file"
         gone.send(b"ACK jobs c 0\n")
@@ -223,8 +205,8 @@ async def test_a_token_that_goes_ends_its_sessions(tmp_path: Path) -> None:
 
 async def test_a_token_that_may_read_less_is_heard_no_more(tmp_path: Path) -> None:
     """Its sessions end, after all that they are owed; so do waits. Who comes back hears FORBIDDEN."""
-    authority = Authority(grants(*TABLES))
-    async with serving(tmp_path / "d", authority=authority) as served:
+    tokens = authority(*TABLES)
+    async with serving(tmp_path / "d", authority=tokens) as served:
         wire, waits = await admitted(served, "subscriber"), await admitted(served, "subscriber")
         publisher = await admitted(served, "all")
         assert await publisher.ask(b"PUB jobs - 1\nx\n") == b"OK 0"
@@ -232,7 +214,7 @@ async def test_a_token_that_may_read_less_is_heard_no_more(tmp_path: Path) -> No
         assert (await wire.message())[0] == 0
         waits.send(b"FETCH jobs 1 1 wait=3600000\nPING\n")
         await asyncio.sleep(0)
-        authority.replace(grants(EVERYTHING, table("subscriber", 'subscribe = ["orders.>"]')))
+        tokens.replace(grants(EVERYTHING, table("subscriber", 'subscribe = ["orders.>"]')))
         assert await publisher.ask(b"PUB jobs - 1\ny\n") == b"OK 1"
         assert await wire.rest() == b"", "the message that came later is not delivered"
         assert b"y" not in await waits.rest()
@@ -241,13 +223,13 @@ async def test_a_token_that_may_read_less_is_heard_no_more(tmp_path: Path) -> No
 
 
 async def test_other_changes_hold_for_the_next_command(tmp_path: Path) -> None:
-    authority = Authority(grants(*TABLES))
-    async with serving(tmp_path / "d", authority=authority) as served:
+    tokens = authority(*TABLES)
+    async with serving(tmp_path / "d", authority=tokens) as served:
         wire = await admitted(served, "publisher")
         assert await wire.ask(b"PUB orders.eu - 1\nx\n") == b"OK 0"
-        authority.replace(grants(table("publisher", 'publish = ["jobs"]\nsubscribe = ["jobs"]\nadmin = true')))
+        tokens.replace(grants(table("publisher", 'publish = ["jobs"]\nsubscribe = ["jobs"]\nadmin = true')))
         assert (await wire.ask(b"PUB orders.eu - 1\nx\n")).startswith(b"ERR FORBIDDEN")
         assert await wire.ask(b"PUB jobs - 1\nx\n") == b"OK 0"
         assert await wire.ask(b"CREATE new\n") == b"OK 0"
-        authority.replace(grants(table("publisher", 'publish = ["jobs"]\nsubscribe = ["jobs"]')))
+        tokens.replace(grants(table("publisher", 'publish = ["jobs"]\nsubscribe = ["jobs"]')))
         assert (await wire.ask(b"DELETE new\n")).startswith(b"ERR FORBIDDEN")

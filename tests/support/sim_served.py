@@ -1,0 +1,133 @@
+"""A served broker in virtual time, on a simulated network and disk: deadlines cost nothing, a thousand connections little."""
+
+import asyncio
+import random
+import ssl
+from types import TracebackType
+
+from tests.simulation.world import MortalDisk, VirtualClock, VirtualThreads
+from tests.support.sim_event_loop import SimEventLoop, SimListener, SimTransport
+from toymq_py.auth import Authority
+from toymq_py.broker import Broker
+from toymq_py.certificates import Certificates
+from toymq_py.config import BrokerOptions
+from toymq_py.server import Server
+
+
+class SimServed:
+    """A context manager. Time passes in ``advance`` only."""
+
+    def __init__(
+        self, *, authority: Authority | None = None, certificates: Certificates | None = None, seed: int = 1, **options: int
+    ) -> None:
+        rng = random.Random(seed)
+        self.loop = SimEventLoop(random.Random(rng.random()))
+        self.loop.steps_left = 2_000_000
+        clock = VirtualClock(self.loop)
+        disk = MortalDisk(random.Random(rng.random()), tracing=False)
+        self.broker = Broker(
+            BrokerOptions(data_dir="/data/d", min_free_bytes=0, shutdown_timeout_ms=100, **options),
+            fs=disk, scheduler=VirtualThreads(self.loop, disk, lambda: None), clock=clock,
+        )  # fmt: skip
+        self.broker.open(1)
+        self.server = Server(self.broker, clock, self.loop, authority=authority, certificates=certificates)
+        self.listener, self.tls_listener = SimListener(self.loop), SimListener(self.loop)
+        self._running = self.loop.create_task(
+            self.server.run([self.listener], [self.tls_listener])  # type: ignore[list-item]
+        )
+
+    def __enter__(self) -> "SimServed":
+        self.advance(0.001)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.server.stop()
+        self.loop.run_until_complete(self._running)
+        self.broker.close()
+        self.loop.close()
+
+    def advance(self, seconds: float) -> None:
+        self.loop.run_until_complete(asyncio.sleep(seconds))
+
+    def client(self, data: bytes = b"") -> "SimClient":
+        """Connected, and ``data`` said."""
+        client = SimClient()
+        client.transport = self.listener.connect(client)
+        client.send(data)
+        return client
+
+    def tls_client(self, context: ssl.SSLContext | None, data: bytes = b"") -> "SimClient":
+        """Connected to the port of TLS, and ``data`` said; None speaks none there."""
+        client = SimClient() if context is None else SimTlsClient(context)
+        client.transport = self.tls_listener.connect(client)
+        client.send(data)
+        return client
+
+
+class SimClient(asyncio.Protocol):
+    """``received`` is all that came; ``at_end``: nothing more will; ``lost``: the connection is gone."""
+
+    def __init__(self) -> None:
+        self.transport: SimTransport
+        self.received = b""
+        self.at_end = False
+        self.lost = False
+
+    def send(self, data: bytes) -> None:
+        self.transport.write(data)
+
+    def close(self) -> None:
+        self.transport.close()
+
+    def lines(self) -> list[bytes]:
+        return self.received.split(b"\n")[:-1]
+
+    def data_received(self, data: bytes) -> None:
+        self.received += data
+
+    def eof_received(self) -> bool:
+        self.at_end = True
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True
+
+
+class SimTlsClient(SimClient):
+    """``received`` is what TLS had in it; ``failure`` why it failed; ``at_end``: the other end said that it says no more."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        super().__init__()
+        self.failure: ssl.SSLError | None = None
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname="127.0.0.1")
+        self.open = False
+        self._unsaid = b""
+
+    def send(self, data: bytes) -> None:
+        self._unsaid += data
+        self._go_on()
+
+    def data_received(self, data: bytes) -> None:
+        self._incoming.write(data)
+        self._go_on()
+
+    def flush(self) -> None:
+        self.transport.write(self._outgoing.read())
+
+    def _go_on(self) -> None:
+        try:
+            if not self.open:
+                self.tls.do_handshake()
+                self.open = True
+            while self._unsaid:
+                self._unsaid = self._unsaid[self.tls.write(self._unsaid) :]
+            self.flush()
+            while piece := self.tls.read(1 << 16):
+                self.received += piece
+            self.at_end = True
+        except ssl.SSLWantReadError:
+            self.flush()
+        except ssl.SSLError as error:
+            self.failure = error
+            self.flush()
