@@ -102,6 +102,8 @@ class SimTlsClient(SimClient):
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname="127.0.0.1")
         self.open = False
+        self.arrived = 0
+        """Bytes, as they came."""
         self._unsaid = b""
 
     def send(self, data: bytes) -> None:
@@ -109,6 +111,7 @@ class SimTlsClient(SimClient):
         self._go_on()
 
     def data_received(self, data: bytes) -> None:
+        self.arrived += len(data)
         self._incoming.write(data)
         self._go_on()
 
@@ -129,5 +132,5 @@ class SimTlsClient(SimClient):
         except ssl.SSLWantReadError:
             self.flush()
         except ssl.SSLError as error:
-            self.failure = error
+            self.failure = self.failure or error
             self.flush()
