@@ -44,7 +44,7 @@ class Certificates:
         except ssl.SSLError as error:
             if error.reason == "KEY_VALUES_MISMATCH":
                 raise ConfigError(f"the key {key} is not that of the certificate {cert}") from None
-            raise ConfigError(f"the certificate {cert} or the key {key} is damaged: {error.reason or error}") from None
+            raise ConfigError(f"the certificate {cert} or the key {key} is damaged{_why(error)}") from None
         except _Encrypted:
             raise ConfigError(f"the key {key} is encrypted; the broker takes one without a password") from None
         if self._client_ca is not None:
@@ -52,7 +52,7 @@ class Certificates:
             try:
                 context.load_verify_locations(self._client_ca)
             except ssl.SSLError as error:
-                raise ConfigError(f"the CA {self._client_ca} is damaged: {error.reason or error}") from None
+                raise ConfigError(f"the CA {self._client_ca} is damaged{_why(error)}") from None
             context.verify_mode = ssl.CERT_REQUIRED
         return context
 
@@ -64,6 +64,11 @@ class _Encrypted(Exception):
 def _no_password() -> str:
     """Without this OpenSSL asks on the terminal."""
     raise _Encrypted
+
+
+def _why(error: ssl.SSLError) -> str:
+    """Of a PEM file that is cut OpenSSL says nothing."""
+    return f": {error.reason.replace('_', ' ').lower()}" if error.reason else ""
 
 
 def _check(path: str, what: str, mark: str) -> None:

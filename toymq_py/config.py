@@ -63,7 +63,7 @@ class ServeOptions(BrokerOptions):
     tls_listen: str | None = address(None, help="Address on which TLS is spoken, beside --listen.")
     tls_cert: str | None = path(None, help="PEM file: the certificate for --tls-listen; SIGHUP reads it again.")
     tls_key: str | None = path(None, help="PEM file: the certificate's private key.")
-    tls_client_ca: str | None = path(None, help="PEM file: who connects with TLS must show a certificate signed by one of these.")
+    tls_client_ca: str | None = path(None, help="PEM file: with TLS a client must show a certificate signed by one of these.")
     insecure_public: bool = flag(help="Listen beyond this machine although nobody is asked for a token.")
     log_level: str = one_of("info", "debug", "info", "warning", "error", help="What is logged, on stderr.")
 
@@ -92,8 +92,8 @@ class ServeOptions(BrokerOptions):
         public = is_public(host)
         if public and self.auth_file is None and not self.insecure_public:
             raise ConfigError(
-                f"{option}: {host} can be reached from other machines and nobody is asked for a token; listen on 127.0.0.1, give "
-                "the broker an --auth-file, or insist with --insecure-public"
+                f"{option}: {host} can be reached from other machines and nobody is asked for a token; listen on 127.0.0.1, "
+                "give the broker an --auth-file, or insist with --insecure-public"
             )
         return public
 

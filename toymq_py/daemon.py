@@ -86,7 +86,7 @@ def _bind(option: str, address: str, options: ServeOptions, bound: contextlib.Ex
         raise DataDirectoryError(f"cannot listen on {address}: {error.strerror or error}") from error
     for listener in listeners:
         bound.callback(listener.close)
-    if any([options.check_exposure(option, listener.getsockname()[0]) for listener in listeners]):
+    if any(options.check_exposure(option, listener.getsockname()[0]) for listener in listeners):
         if options.auth_file is None:
             logger.warning("%s %s: whoever reaches it may do everything (--insecure-public)", option, address)
         elif option != "--tls-listen":

@@ -1,6 +1,7 @@
-"""Which broker, and how to get to it: address and token, from the command line and the environment."""
+"""Which broker, and how to get to it: address, token and certificates, from the command line and the environment."""
 
 import logging
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -13,20 +14,62 @@ from toymq_py.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
+class Certificates:
+    """Paths of PEM files, for a broker that speaks TLS."""
+
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+
+    def context(self) -> ssl.SSLContext | None:
+        """None when nothing is named: the system's CAs. Raises: ConfigError."""
+        if self.key is not None and self.cert is None:
+            raise ConfigError("--tls-key does nothing without --tls-cert")
+        if self == Certificates():
+            return None
+        for option, path in (("--tls-ca", self.ca), ("--tls-cert", self.cert), ("--tls-key", self.key)):
+            if path is not None:
+                _check_readable(option, path)
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+        except ssl.SSLError:
+            raise ConfigError(f"--tls-ca: {self.ca} is no PEM file with a certificate in it") from None
+        if self.cert is not None:
+            try:
+                context.load_cert_chain(self.cert, self.key)
+            except ssl.SSLError:
+                where = f"{self.cert} and {self.key}" if self.key is not None else f"{self.cert} alone, without --tls-key,"
+                raise ConfigError(f"--tls-cert: {where} are no certificate and its key") from None
+        return context
+
+
+def _check_readable(option: str, path: str) -> None:
+    """OpenSSL does not name the file. Raises: ConfigError."""
+    try:
+        Path(path).open("rb").close()
+    except OSError as error:
+        raise ConfigError(f"{option}: cannot read {path}: {error.strerror or error}") from error
+
+
+@dataclass(frozen=True, slots=True)
 class Broker:
     """What every command is given. The token is in no repr and in no text."""
 
     address: Address
+    certificates: Certificates = Certificates()
 
     def connect(self, *, connect_timeout_s: float = 5.0, timeout_s: float = 30.0) -> sync.Client:
-        """Raises: ConnectFailed, RequestError (the token is not accepted), ProtocolViolation."""
+        """Raises: ConfigError, ConnectFailed, RequestError (the token is not accepted), ProtocolViolation."""
         address = self.address
         token = f"{quote(address.token, safe='')}@" if address.token is not None else ""
         url = f"toymq{'s' if address.tls else ''}://{token}{address}"
-        return sync.connect(url, name="toymqctl", connect_timeout_s=connect_timeout_s, timeout_s=timeout_s)
+        tls = self.certificates.context() if address.tls else None
+        return sync.connect(url, name="toymqctl", ssl=tls, connect_timeout_s=connect_timeout_s, timeout_s=timeout_s)
 
 
-def find_broker(url: str, token: str | None, token_file: str | None) -> Broker:
+def find_broker(
+    url: str, token: str | None, token_file: str | None, certificates: Certificates = Certificates()
+) -> Broker:
     """``token_file`` goes before ``token``, and that before the URL's own.
 
     Raises: ConfigError; OSError when the file cannot be read.
@@ -38,7 +81,7 @@ def find_broker(url: str, token: str | None, token_file: str | None) -> Broker:
         token = _checked(token, "the token in TOYMQ_TOKEN")
     else:
         token = address.token
-    return Broker(Address(address.host, address.port, token, address.tls))
+    return Broker(Address(address.host, address.port, token, address.tls), certificates)
 
 
 def _checked(token: str, what: str) -> str:

@@ -8,7 +8,7 @@ from click.core import ParameterSource
 from toymq_client.url import DEFAULT_URL, parse_url
 from toymq_py.errors import ConfigError, ToymqError
 from toymqctl.ack import ack
-from toymqctl.broker import Broker, find_broker, say_warnings
+from toymqctl.broker import Broker, Certificates, find_broker, say_warnings
 from toymqctl.completion import completion
 from toymqctl.config import config
 from toymqctl.consumers import consumers
@@ -26,6 +26,7 @@ from toymqctl.seek import seek
 from toymqctl.stats import stats
 from toymqctl.sub import sub
 from toymqctl.tail import tail
+from toymqctl.token import token as token_command
 from toymqctl.topics import topics
 
 
@@ -62,8 +63,14 @@ class _OneLineErrors(click.Group):
     help="Has the token that the broker asks for; also TOYMQ_TOKEN, the token itself.",
 )
 @click.option("--token", envvar="TOYMQ_TOKEN", hidden=True, expose_value=True)
+@click.option("--tls-ca", envvar="TOYMQ_TLS_CA", help="PEM file: who signed the broker's certificate, for toymqs://.")
+@click.option("--tls-cert", envvar="TOYMQ_TLS_CERT", help="PEM file: our certificate, if the broker asks for one.")
+@click.option("--tls-key", envvar="TOYMQ_TLS_KEY", help="PEM file: its key.")
 @click.pass_context
-def main(ctx: click.Context, url: str, token_file: str | None, token: str | None) -> None:
+def main(
+    ctx: click.Context, url: str, token_file: str | None, token: str | None,
+    tls_ca: str | None, tls_cert: str | None, tls_key: str | None,
+) -> None:  # fmt: skip
     """Talk to a toymq broker.
 
     \b
@@ -78,12 +85,15 @@ def main(ctx: click.Context, url: str, token_file: str | None, token: str | None
         raise click.UsageError("a token on the command line shows in the process list: use TOYMQ_TOKEN or --token-file")
     if ctx.get_parameter_source("url") is ParameterSource.COMMANDLINE and parse_url(url).token is not None:
         raise click.UsageError("a token in --url shows in the process list: use TOYMQ_TOKEN, --token-file or TOYMQ_URL")
-    ctx.obj = find_broker(url, token, token_file)
+    for option in ("tls_ca", "tls_cert", "tls_key"):
+        if ctx.get_parameter_source(option) is ParameterSource.COMMANDLINE and not parse_url(url).tls:
+            raise click.UsageError(f"--{option.replace('_', '-')} belongs to a broker with TLS: --url toymqs://host:port")
+    ctx.obj = find_broker(url, token, token_file, Certificates(tls_ca, tls_cert, tls_key))
     say_warnings()
 
 
 for command in (
     pub, sub, tail, topics, describe, consumers, create, config, delete, purge, seek, forget, ack, nack, stats, ping,
-    doctor, completion,
+    doctor, token_command, completion,
 ):  # fmt: skip
     main.add_command(command)

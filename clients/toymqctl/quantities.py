@@ -12,7 +12,7 @@ from toymq_client import sync
 from toymq_client.message import parse_ranges
 from toymq_py.errors import BadArgument, ToymqError
 from toymq_py.model import IdRange
-from toymqctl.broker import find_broker
+from toymqctl.broker import Certificates, find_broker
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)?\Z", re.ASCII)
 _UNITS_S = {"ms": 0.001, None: 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -52,7 +52,8 @@ class _Name(click.ParamType[str], ABC):
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         root = ctx.find_root().params
         with suppress(ToymqError, OSError):
-            broker = find_broker(root["url"], root.get("token"), root.get("token_file"))
+            certificates = Certificates(root.get("tls_ca"), root.get("tls_cert"), root.get("tls_key"))
+            broker = find_broker(root["url"], root.get("token"), root.get("token_file"), certificates)
             with broker.connect(connect_timeout_s=COMPLETION_S, timeout_s=COMPLETION_S) as client:
                 return [CompletionItem(name) for name in self.names(client, ctx) if name.startswith(incomplete)]
         return []

@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,7 @@ class BrokerProcess:
         self._descriptors = descriptors
         self._process: subprocess.Popen[str] | None = None
         self.port = 0
+        self.tls_port = 0
 
     def __enter__(self) -> "BrokerProcess":
         self.start()
@@ -56,6 +58,8 @@ class BrokerProcess:
             _, errors = self._process.communicate(timeout=TIMEOUT_S)
             raise AssertionError(f"the broker did not start: {line!r} {errors}")
         self.port = int(line.split()[1].rpartition(":")[2])
+        tls = [word for word in line.split() if word.startswith("toymqs://")]
+        self.tls_port = int(tls[0].rpartition(":")[2]) if tls else 0
 
     @property
     def pid(self) -> int:
@@ -73,6 +77,11 @@ class BrokerProcess:
         """SIGTERM, without waiting."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
+
+    def hang_up(self) -> None:
+        """SIGHUP: it reads its files again."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGHUP)
 
     def wait(self) -> tuple[int, str]:
         """Exit code and stderr, once it has ended."""
@@ -92,8 +101,9 @@ class BrokerProcess:
             assert self.stop()[0] == 0
         self.start()
 
-    def connect(self) -> "Wire":
-        return Wire(self.port)
+    def connect(self, tls: ssl.SSLContext | None = None) -> "Wire":
+        """With ``tls`` to the port on which it is spoken."""
+        return Wire(self.port) if tls is None else Wire(self.tls_port, tls)
 
     def rss_bytes(self) -> int:
         return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -105,8 +115,10 @@ class BrokerProcess:
 class Wire:
     """A blocking connection of bytes and lines."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname="127.0.0.1")
         self._reader = self.socket.makefile("rb")
 
     def __enter__(self) -> "Wire":

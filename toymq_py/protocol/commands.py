@@ -236,8 +236,10 @@ def split_options(tokens: list[str], known: frozenset[str] | None) -> Options:
     options: Options = {}
     for token in tokens:
         name, equals, value = token.partition("=")
-        if not equals or (name not in known if known is not None else not _SETTING.match(name)):
-            raise BadArgument(f"{_shown(token)} is no option of this command")
+        if not equals:
+            raise BadArgument("behind a command's arguments stand options, name=value, and nothing else")
+        if name not in known if known is not None else not _SETTING.match(name):
+            raise BadArgument(f"{_shown(name)} is no option of this command")  # its value may be a secret
         if name in options:
             raise BadArgument(f"{name} stands twice")
         if not value:
@@ -369,7 +371,7 @@ def parse_line(line: bytes) -> Command:
     verb, *tokens = text.split(" ")
     known = VERBS.get(verb)
     if known is None:
-        raise UnknownCommand(f"{_shown(verb) or 'an empty line'} is no command here")
+        raise UnknownCommand(f"{_shown(verb.partition('=')[0]) or 'an empty line'} is no command here")
     if not text.isascii() or not text.isprintable():
         raise BadArgument("a header line is printable ASCII")
     if "" in tokens:

@@ -96,7 +96,7 @@ def test_who_says_no_more_still_gets_the_answers(seed: int, version: ssl.TLSVers
         assert client.lines() == [b"OK %d" % n for n in range(50)]
         assert client.at_end
         assert served.broker.metrics.connections == 0
-        assert served.broker.metrics.torn_total == 1
+        assert served.broker.metrics.connections_torn_total == 1
 
 
 def test_an_end_without_goodbye_is_an_end() -> None:

@@ -1,0 +1,107 @@
+"""``toymqctl token``: tokens for the broker's auth file (clients.md). Talks to no broker."""
+
+import hashlib
+import json
+import os
+import secrets
+import tomllib
+from pathlib import Path
+
+import click
+
+from toymq_py.errors import BadName, ConfigError
+from toymq_py.model import TopicPattern, check_name, is_pattern
+
+TOKEN_BYTES = 32
+"""Of chance: nobody finds a token by trying, so that a plain digest of it tells nothing."""
+
+
+@click.group()
+def token() -> None:
+    """Make tokens for the broker's auth file."""
+
+
+@token.command()
+@click.argument("name")
+@click.option("--publish", "publish", multiple=True, metavar="PATTERN", help="May publish to it: orders, orders.*, orders.>.")
+@click.option("--subscribe", "subscribe", multiple=True, metavar="PATTERN", help="May read, ack and fetch it.")
+@click.option("--admin", is_flag=True, help="May create, configure, delete, purge, seek, forget and redrive, every topic.")
+@click.option("--file", "path", type=click.Path(dir_okay=False), help="Append it to this auth file, which is made if need be.")
+def create(name: str, publish: tuple[str, ...], subscribe: tuple[str, ...], admin: bool, path: str | None) -> None:
+    """Make a token NAME and print it, this once: the auth file has its digest alone.
+
+    Without --file the lines for the auth file are printed behind it. A wildcard does not match dead letters: say orders.*.dlq.
+
+    \b
+        toymqctl token create billing --publish 'orders.*' --subscribe 'orders.>' --file auth.toml
+        kill -HUP PID-OF-THE-BROKER
+    """
+    try:
+        check_name("token", name)
+        for pattern in (*publish, *subscribe):
+            TopicPattern(pattern) if is_pattern(pattern) else check_name("topic", pattern)
+    except BadName as error:
+        raise ConfigError(str(error)) from None
+    made = secrets.token_urlsafe(TOKEN_BYTES)
+    digest = hashlib.sha256(made.encode()).hexdigest()
+    lines = ["[[token]]", f'name = "{name}"', f'sha256 = "{digest}"']
+    rights = {"publish": publish, "subscribe": subscribe}
+    lines += [f"{key} = {json.dumps(patterns)}" for key, patterns in rights.items() if patterns]
+    if admin:
+        lines.append("admin = true")
+    table = "\n".join(lines) + "\n"
+    if path is None:
+        click.echo(f"{made}\n\n{table}", nl=False)
+        return
+    append(path, name, table)
+    click.echo(made)
+    click.echo(f"toymqctl: {path} has its digest; a broker that runs reads it again on SIGHUP", err=True)
+
+
+def append(path: str, name: str, table: str) -> None:
+    """Put a ``[[token]]`` behind those of an auth file, which changes whole or not at all. One that is there keeps its owner
+    and its mode; a new one is for its owner alone.
+
+    Raises: ConfigError: it is no auth file, has the name, or somebody else is changing it. OSError.
+    """
+    target = Path(os.path.realpath(path))  # a link stays one
+    new = target.with_name(target.name + ".new")
+    try:
+        number = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise ConfigError(f"{new} is there: somebody else changes {path}, or was killed doing so; then remove it") from None
+    try:
+        with os.fdopen(number, "w", encoding="utf-8") as file:
+            before = _read(target, name)
+            if before is not None:
+                known = target.stat()
+                if known.st_uid != os.geteuid() or known.st_gid != os.getegid():
+                    os.fchown(number, known.st_uid, known.st_gid)
+                os.fchmod(number, known.st_mode & 0o7777)
+            file.write(f"{before.rstrip()}\n\n{table}" if before else table)
+            file.flush()
+            os.fsync(number)
+        new.replace(target)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+    directory = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _read(target: Path, name: str) -> str | None:
+    """The text of an auth file without that name; None when there is none. Raises: ConfigError."""
+    try:
+        text = target.read_text(encoding="utf-8")
+        found = tomllib.loads(text).get("token", [])
+        names = [table.get("name") for table in found]
+    except FileNotFoundError:
+        return None
+    except (ValueError, AttributeError, TypeError):
+        raise ConfigError(f"{target} is no auth file; nothing was written") from None
+    if name in names:
+        raise ConfigError(f"{target} has a token {name}; nothing was written")
+    return text

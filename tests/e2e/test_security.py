@@ -1,0 +1,284 @@
+"""Who gets in, and what leaves the broker: the table of docs/security.md, a real process, and a scan of all that is said."""
+
+import json
+import logging
+import os
+import re
+import shutil
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import toymq_client as toymq
+from tests.support.broker_process import BrokerProcess, run
+from tests.support.certificates import CERT, CLIENT_CERT, CLIENT_KEY, KEY, client_context
+from tests.support.in_process import AsyncWire, InProcess, serving
+from tests.support.tokens import EVERYTHING, authority, grants, hello, table, token
+from toymq_py.certificates import Certificates
+from toymq_py.errors import AuthFailed, Forbidden
+from toymqctl.cli import main as toymqctl
+
+PAGE = Path(__file__).parents[2] / "docs" / "security.md"
+
+# -- the table: a row is a way to connect, a column a token
+
+
+async def _tcp(served: InProcess, name: str | None, tls: ssl.SSLContext | None = None) -> tuple[AsyncWire | None, str]:
+    """Connect and say HELLO with the token of a name. Returns: the connection and what came of it, in the table's words."""
+    wire = await served.connect(tls)
+    try:
+        first = await wire.ask(hello(name) if name is not None else b"HELLO 1\n")
+    except (OSError, ssl.SSLError):
+        return None, "no connection"
+    if first.startswith(b"HELLO 1"):
+        assert await wire.ask(b"PUB t - 1\nx\n") == b"OK 0"
+        return wire, "served"
+    assert await wire.rest() == b"", "the connection ends with it"
+    return None, first.split(b" ")[1].decode() if first else "no connection"
+
+
+Connect = Callable[[InProcess, str | None], Awaitable[tuple[AsyncWire | None, str]]]
+WAYS: dict[str, tuple[str | None, Connect]] = {
+    "TCP, plain": (None, _tcp),
+    "TCP, TLS": (None, lambda served, name: _tcp(served, name, client_context())),
+    "TCP, TLS, client certificate": (
+        CLIENT_CERT, lambda served, name: _tcp(served, name, client_context(certificate=True))
+    ),
+    "TCP, TLS, client certificate missing": (CLIENT_CERT, lambda served, name: _tcp(served, name, client_context())),
+}  # fmt: skip
+"""By row: the CA of client certificates that the broker has, and how a client connects."""
+TOKENS = {"no token": None, "good": "all", "bad": "nobody", "gone since a reload": "gone"}
+
+
+def rows() -> dict[str, dict[str, str]]:
+    """Way to column to outcome, as the page has it."""
+    lines = [[cell.strip(" `") for cell in line.strip("| ").split("|")] for line in PAGE.read_text().splitlines()]
+    columns = next(cells for cells in lines if cells[1:] == list(TOKENS))
+    return {cells[0]: dict(zip(columns[1:], cells[1:], strict=True)) for cells in lines if cells[0] in WAYS}
+
+
+def test_the_table_has_every_way() -> None:
+    assert rows().keys() == WAYS.keys()
+
+
+@pytest.mark.parametrize("column", TOKENS)
+@pytest.mark.parametrize("way", WAYS)
+async def test_who_gets_in(tmp_path: Path, way: str, column: str) -> None:
+    """As the page says. What was served under a token that goes ends then."""
+    client_ca, connect = WAYS[way]
+    expected, name = rows()[way][column], TOKENS[column]
+    tokens = authority(EVERYTHING, table("gone", 'publish = ["t"]'))
+    async with serving(tmp_path / "d", authority=tokens, certificates=Certificates(CERT, KEY, client_ca)) as served:
+        if name == "gone" and expected != "no connection":
+            wire, outcome = await connect(served, name)
+            assert outcome == "served"
+            assert wire is not None
+            tokens.replace(grants(EVERYTHING))
+            assert (await wire.line()).startswith(b"ERR AUTH_FAILED")
+            assert await wire.rest() == b""
+        _, outcome = await connect(served, name)
+        assert outcome == expected
+
+
+# -- clients
+
+
+@pytest.mark.parametrize("certificate", [False, True])
+async def test_the_client_over_tls_with_a_token(tmp_path: Path, certificate: bool) -> None:
+    certificates = Certificates(CERT, KEY, CLIENT_CERT if certificate else None)
+    async with serving(tmp_path / "d", authority=authority(EVERYTHING), certificates=certificates) as served:
+        url = f"toymqs://{token('all')}@127.0.0.1:{served.tls_port}"
+        async with toymq.connect(url, ssl=client_context(certificate=certificate)) as mq:
+            assert len(await mq.pub_many("t", [b"x" * 10_000] * 300)) == 300
+            async with mq.sub("t", "c", auto_ack=True) as messages:
+                assert [(await messages.next(5)).id for _ in range(300)] == list(range(300))
+            assert token("all") not in repr(mq)
+        with pytest.raises(AuthFailed):
+            await toymq.connect(url.replace(token("all"), "wrong"), ssl=client_context(certificate=certificate))
+
+
+async def test_a_client_whose_rights_shrink_hears_what_it_may_not(tmp_path: Path) -> None:
+    """It connects again, and its subscription ends with the reason."""
+    tokens = authority(EVERYTHING)
+    async with (
+        serving(tmp_path / "d", authority=tokens) as served,
+        toymq.connect(f"toymq://{token('all')}@127.0.0.1:{served.port}") as mq,
+    ):
+        async with mq.sub("t", "c") as messages:
+            tokens.replace(grants(table("all", 'publish = ["t"]')))
+            with pytest.raises(Forbidden, match="may not subscribe to t"):
+                await messages.next(5)
+        assert (await mq.pub("t", b"x")).msg_id == 0
+
+
+# -- the process, with signals
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """A directory with an auth file and certificates that a test may change."""
+    (tmp_path / "auth.toml").write_text(EVERYTHING + table("gone"))
+    for source, name in ((CERT, "cert.pem"), (KEY, "key.pem"), (CLIENT_CERT, "ca.pem")):
+        shutil.copy(source, tmp_path / name)
+    return tmp_path
+
+
+def options(files: Path, *, client_ca: bool = False) -> list[str]:
+    tls = ["--tls-listen", "127.0.0.1:0", "--tls-cert", str(files / "cert.pem"), "--tls-key", str(files / "key.pem")]
+    return ["--auth-file", str(files / "auth.toml"), *tls, *(["--tls-client-ca", str(files / "ca.pem")] if client_ca else [])]
+
+
+def test_hanging_up_reads_tokens_and_certificates_again(files: Path) -> None:
+    """A bad file changes nothing and is said; nobody who is still welcome notices."""
+    with BrokerProcess(files / "d", *options(files)) as broker, broker.connect(client_context()) as stays:
+        assert stays.ask(hello("all")).startswith(b"HELLO 1")
+        assert stays.ask(b"PUB t - 1\nx\n") == b"OK 0"
+        with broker.connect() as gone:
+            assert gone.ask(hello("gone")).startswith(b"HELLO 1")
+            (files / "auth.toml").write_text(EVERYTHING)
+            shutil.copy(CLIENT_CERT, files / "cert.pem")
+            shutil.copy(CLIENT_KEY, files / "key.pem")
+            broker.hang_up()
+            assert gone.line().startswith(b"ERR AUTH_FAILED")
+            assert gone.at_end()
+        trusting = client_context()
+        trusting.load_verify_locations(CLIENT_CERT)
+        trusting.check_hostname = False
+        with broker.connect(trusting) as newer:
+            assert isinstance(newer.socket, ssl.SSLSocket)
+            shown = newer.socket.getpeercert(binary_form=True)
+            assert shown == ssl.PEM_cert_to_DER_cert(Path(CLIENT_CERT).read_text())
+        assert stays.ask(b"PUB t - 1\nx\n") == b"OK 1"
+        (files / "auth.toml").write_text(f"[[token]]\nname = 'all'\nsha256 = '{token('all')}'\n")
+        (files / "key.pem").write_text("nothing")
+        broker.hang_up()
+        assert stays.ask(b"PUB t - 1\nx\n") == b"OK 2"
+        code, errors = broker.stop()
+    assert code == 0
+    assert "line 3: sha256 is the token's SHA-256 digest: 64 hexadecimal digits; the tokens that were read before" in errors
+    assert "is no PEM file with one in it; the certificates that were read before stay" in errors
+    assert token("all") not in errors
+
+
+def _toymqctl(broker: BrokerProcess, *arguments: str, tls: bool = True, **environment: str) -> Result:
+    url = f"toymqs://127.0.0.1:{broker.tls_port}" if tls else f"127.0.0.1:{broker.port}"
+    return CliRunner().invoke(toymqctl, ["--url", url, *arguments], env=environment)
+
+
+def test_toymqctl_over_tls(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with BrokerProcess(files / "d", *options(files, client_ca=True)) as broker:
+        certificates = ["--tls-ca", CERT, "--tls-cert", CLIENT_CERT, "--tls-key", CLIENT_KEY]
+        monkeypatch.setenv("TOYMQ_TOKEN", token("all"))
+        done = _toymqctl(broker, *certificates, "pub", "t", "hello")
+        assert (done.exit_code, done.stdout) == (0, "OK 0\n"), done.output
+        variables = {"TOYMQ_TLS_CA": CERT, "TOYMQ_TLS_CERT": CLIENT_CERT, "TOYMQ_TLS_KEY": CLIENT_KEY}
+        assert _toymqctl(broker, "ping", **variables).exit_code == 0
+        for arguments, says in (
+            (["ping"], "certificate"),
+            (["--tls-ca", CERT, "ping"], "certificate"),
+            (["--tls-ca", "nothing.pem", "ping"], "--tls-ca: cannot read nothing.pem: No such file"),
+            (["--tls-ca", KEY, "ping"], "--tls-ca: "),
+            (["--tls-cert", CERT, "--tls-key", CLIENT_KEY, "ping"], "are no certificate and its key"),
+            (["--tls-key", KEY, "ping"], "--tls-key does nothing without --tls-cert"),
+        ):
+            refused = _toymqctl(broker, *arguments)
+            assert refused.exit_code in (1, 2)
+            assert says in refused.stderr
+            assert refused.stderr.count("\n") == 1, refused.stderr
+        plain = _toymqctl(broker, "--tls-ca", CERT, "ping", tls=False)
+        assert (plain.exit_code, plain.stdout) == (2, "")
+        assert "--tls-ca belongs to a broker with TLS" in plain.stderr
+
+
+def test_the_wrong_port_is_said_in_one_line(files: Path) -> None:
+    """TLS to the port without, nothing of it to the port with: each client says what is wrong, at once."""
+    with BrokerProcess(files / "d", *options(files)) as broker:
+        for url, says in (
+            (f"toymqs://127.0.0.1:{broker.port}", "does the broker speak TLS there? toymq:// is without"),
+            (f"toymq://127.0.0.1:{broker.tls_port}", "BAD_FRAMING: TLS is spoken on this port: use toymqs://"),
+        ):
+            refused = CliRunner().invoke(toymqctl, ["--url", url, "ping"])
+            assert refused.exit_code == 1
+            assert says in refused.stderr
+            assert refused.stderr.count("\n") == 1, refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--auth-file", "nothing.toml"], "cannot read the auth file nothing.toml: No such file"),
+        (["--auth-file", CERT], "is no TOML"),
+        (["--tls-listen", "127.0.0.1:0"], "--tls-listen needs --tls-cert and --tls-key"),
+        (["--tls-cert", CERT], "--tls-cert does nothing without --tls-listen"),
+        (["--tls-client-ca", CERT], "--tls-client-ca does nothing without --tls-listen"),
+        (["--tls-listen", "0.0.0.0:0", "--tls-cert", CERT, "--tls-key", KEY], "--tls-listen: 0.0.0.0 can be reached"),
+        (["--tls-listen", "127.0.0.1:0", "--tls-cert", CERT, "--tls-key", CLIENT_KEY], "is not that of the certificate"),
+        (["--tls-listen", "192.0.2.1:1", "--tls-cert", CERT, "--tls-key", KEY, "--insecure-public"], "cannot listen on 192"),
+        (["--listen", "[::]:0"], "--listen: :: can be reached"),
+        (["--listen", "192.0.2.1:0"], "--listen: 192.0.2.1 can be reached"),
+    ],
+)
+def test_serve_refuses_what_is_not_safe(tmp_path: Path, arguments: list[str], says: str) -> None:
+    done = run("serve", "--data-dir", str(tmp_path / "d"), *arguments)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "d").exists(), "nothing was opened"
+
+
+def test_a_public_listener_with_tokens_is_allowed_and_warned_of(files: Path) -> None:
+    with BrokerProcess(files / "d", *options(files), "--listen", "0.0.0.0:0") as broker:
+        with broker.connect() as wire:
+            assert wire.ask(b"PING\n").startswith(b"ERR AUTH_REQUIRED")
+        _, errors = broker.stop()
+    assert "tokens and messages cross the network in the clear" in errors
+
+
+# -- secrets
+
+
+def test_no_secret_in_anything_that_is_said(
+    files: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All that a session, its clients and its broker say, at the chattiest level, and what the process list and STATS show."""
+    caplog.set_level(logging.DEBUG)
+    secret = token("all")
+    said: list[str] = []
+    with BrokerProcess(files / "d", *options(files), "--log-level", "debug") as broker:
+        url = f"127.0.0.1:{broker.port}"
+        with broker.connect() as wire:
+            said += [wire.ask(line).decode() for line in (b"HELLO 1 auth=%b more=1\n" % secret.encode(),)]
+        for line in (
+            f"HELLO 1 auht={secret}\n", f"HELLO 1 {secret}\n", f"HELLO {secret}\n", f"HELLO 1 auth={secret} auth={secret}\n",
+            f"auth={secret}\n", f"HELLO 1 auth={secret}x\n",
+        ):  # fmt: skip
+            with broker.connect() as wire:
+                said.append(wire.ask(line.encode()).decode())
+        with broker.connect() as wire:
+            said.append(wire.ask(hello("all")).decode())
+            for line in (f"HELLO 1 auth={secret}\n", f"HELLO 1 auht={secret}\n", f"HELLO 1 {secret}\n", f"HELLO {secret}\n"):
+                said.append(wire.ask(line.encode()).decode())
+            header = wire.ask(b"STATS\n")
+            said.append(wire.read(int(header.split()[1]) + 1).decode())
+        monkeypatch.setenv("TOYMQ_TOKEN", secret)
+        for arguments in (["--url", url, "doctor"], ["--url", url, "stats"], ["--url", url, "delete", "no"]):
+            said.append(CliRunner().invoke(toymqctl, arguments).output)
+        monkeypatch.setenv("TOYMQ_TOKEN", secret + "x")
+        said.append(CliRunner().invoke(toymqctl, ["--url", url, "ping"]).output)
+        monkeypatch.delenv("TOYMQ_TOKEN")
+        for bad in (f"toymq://{secret}@{url}x", f"toymq://{secret}@nowhere.invalid", f"toymq://{secret}:x@{url}"):
+            said.append(CliRunner().invoke(toymqctl, ["ping"], env={"TOYMQ_URL": bad}).output)
+        with toymq.sync.connect(f"toymq://{secret}@{url}") as mq:
+            said += [repr(mq), str(mq), json.dumps(mq.stats())]
+        said.append(Path(f"/proc/{broker.pid}/cmdline").read_text() if os.path.exists("/proc") else "")  # noqa: PTH110
+        _, errors = broker.stop()
+    said += [errors, caplog.text]
+    assert len(said) > 20
+    for text in said:
+        assert secret[:8] not in text, text
+    assert re.search("session .* a token that is not in the auth file", errors), "the log is one, and tells of refusals"
+
+
