@@ -1,9 +1,12 @@
 """One run: a broker, clients, a nemesis; a history, a verdict. Contract: reliability.md.
 
-In ``out``: ``history.jsonl``, ``broker.log``, the data directory and, from ``timeline``, a picture.
+In ``out``: ``history.jsonl``, ``broker.log``, ``auth.toml`` where tokens are asked for, the data directory and, from
+``timeline``, a picture.
 """
 
 import asyncio
+import hashlib
+import json
 import random
 import shutil
 import signal
@@ -24,6 +27,8 @@ from toymq_chaos.small_disk import SmallDisk
 from toymq_chaos.supervisor import BrokerFailed, BrokerProcess, find_toymq
 from toymq_chaos.verdict import Verdict
 from toymq_chaos.workload import Client, Habits, Message, Publisher, Subscriber
+from toymq_py.errors import ConnectionLost
+from toymq_py.protocol import Hello
 
 TOPICS = ("alpha", "beta", "gamma")
 PAYLOAD_BYTES = (0, 10, 100, 100, 1000, 1000, 8000)
@@ -79,6 +84,7 @@ class Experiment:
             progress: gets the seconds since the start, some times a second.
         """
         self._options = options
+        self._with_tokens = bool(options.seed % 2)
         self._tell = tell
         self._progress = progress
         self.calm = False
@@ -115,6 +121,9 @@ class Experiment:
                     await loop.create_connection(lambda: client, "127.0.0.1", port)
                     self._clients.add(client)
                     self.recorder(client.name, "connect")
+                    if self._with_tokens:
+                        with suppress(ConnectionLost):  # which the client finds out by itself
+                            await client.ask(Hello(1, token_of(self._options.seed)))
                     return
             await asyncio.sleep(0.02)
 
@@ -159,6 +168,11 @@ class Experiment:
             if reason is not None:
                 self.report.not_tried.append(f"full disk: {reason}")
             self._history = stack.enter_context((options.out / "history.jsonl").open("w"))
+            auth: list[str] = []
+            if self._with_tokens:
+                file = options.out / "auth.toml"
+                file.write_text(_auth_file(token_of(options.seed)))
+                auth = ["--auth-file", str(file)]
             lives = nemesis.lives(options.seed, small_disk=self._disk is not None)
             data_dir = data / "d"
             self._broker = BrokerProcess(
@@ -166,7 +180,7 @@ class Experiment:
                 [
                     "--visibility", f"{VISIBILITY_MS}ms",
                     # Longer than a retry takes, clock jumps included: until then every key is known.
-                    "--retain-acked-for", "24h" if options.keep_log else "12s", "--shutdown-timeout", "1s",
+                    "--retain-acked-for", "24h" if options.keep_log else "12s", "--shutdown-timeout", "1s", *auth,
                 ],
             )  # fmt: skip
             try:
@@ -295,6 +309,17 @@ class Experiment:
                     for number, client in enumerate(sorted(self._clients, key=lambda client: client.name)):
                         if number % 2 == 0 and not client.lost:
                             client.transport.abort()
+
+
+def token_of(seed: int) -> str:
+    """What the clients of a run say to be let in. The broker asks for it where the seed is odd."""
+    return hashlib.sha256(f"token {seed}".encode()).hexdigest()
+
+
+def _auth_file(token: str) -> str:
+    digest = hashlib.sha256(token.encode()).hexdigest()
+    topics = json.dumps(TOPICS)
+    return f'[[token]]\nname = "chaos"\nsha256 = "{digest}"\npublish = {topics}\nsubscribe = {topics}\n'
 
 
 def _complaint_of_verify(data_dir: Path) -> str | None:

@@ -4,9 +4,12 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
+
+from toymq_chaos.experiment import token_of
 
 CHAOS = Path(sys.executable).with_name("toymq-chaos")
 DURATION = "15s"
@@ -52,6 +55,16 @@ def test_a_broker_under_faults_keeps_its_promises(out: Path) -> None:
     assert found["acknowledged"] == found["attempted"], "publishers repeat until they are answered"
     assert sum(found["duplicated"].values()) > 0  # type: ignore[attr-defined]
     assert (out / "timeline.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_no_output_has_the_token(out: Path) -> None:
+    """Of a run whose seed is odd, so that every client said one: nothing that it leaves behind has it, the data included."""
+    secret = token_of(1).encode()
+    assert sha256(secret).hexdigest() in (out / "auth.toml").read_text(), "the broker asked for it"
+    files = [path for path in out.rglob("*") if path.is_file()]
+    assert {"broker.log", "history.jsonl", "timeline.png"} <= {path.name for path in files}
+    for path in files:
+        assert secret not in path.read_bytes(), path
 
 
 def test_one_delivery_that_is_missing_is_found(out: Path, tmp_path: Path) -> None:

@@ -37,6 +37,9 @@ LINGER_S = 1.0
 LINGER_BYTES = 1024 * 1024
 """After a fatal error: how long and how much is discarded before the socket closes, so that a reset does not eat the reason."""
 
+READ_S = 0.1
+"""After the deadline of HELLO: what has arrived is read in that time."""
+
 
 class _Phase(Enum):
     SERVING = "commands are taken"
@@ -99,7 +102,7 @@ class Session:
             self._guard = self._handler = GuardedHandler(
                 number, broker, self._replies, self._deliveries, loop, authority, _peer(transport)
             )
-            self._greeting_timer = loop.call_later(GREETING_S, self._too_late)
+            self._greeting_timer = loop.call_later(GREETING_S, self._nearly_too_late)
         self._last_write_bytes = 0
         self._phase = _Phase.SERVING
         self._eof = False
@@ -239,6 +242,10 @@ class Session:
             self._greeting_timer = None
             self._parser.max_payload = self._max_payload_bytes
             self._run_max = COMMANDS_PER_RUN
+
+    def _nearly_too_late(self) -> None:
+        """Where the whole process stood still, timers come before what arrived meanwhile: that is read first."""
+        self._greeting_timer = self._loop.call_later(READ_S, self._too_late)
 
     def _too_late(self) -> None:
         """Nobody has said HELLO with a token."""

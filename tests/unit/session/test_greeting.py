@@ -19,7 +19,7 @@ def test_a_thousand_that_say_nothing_are_cut() -> None:
         served.advance(GREETING_S - 0.1)
         assert served.broker.metrics.connections == 1000
         assert not any(client.received for client in clients)
-        served.advance(0.2)
+        served.advance(0.3)
         assert all(client.lines() == NO_HELLO and client.at_end for client in clients)
         served.advance(LINGER_S + 0.1)
         assert served.broker.metrics.connections == 0
@@ -73,6 +73,17 @@ def test_tls_gives_no_more_time_for_hello() -> None:
         served.advance(0.3)
         assert client.lines() == NO_HELLO
         assert client.at_end
+
+
+def test_a_broker_that_stood_still_reads_before_it_judges() -> None:
+    """SIGSTOP, say: every timer is due when it goes on, and what arrived meanwhile is still in the socket."""
+    with SimServed(authority=authority(EVERYTHING)) as served:
+        client = served.client()
+        served.advance(1)
+        client.send(hello("all") + b"PING\n")
+        served.loop.now += 60
+        served.advance(1)
+        assert [line[:7] for line in client.lines()] == [b"HELLO 1", b"PONG"]
 
 
 @pytest.mark.parametrize("tls", [False, True])
