@@ -131,6 +131,6 @@ def _check(grant: Grant, command: Command) -> None:
                 raise Forbidden(f"the token of {grant.name} may not see {command.topic}")
         case Create() | Config() | Delete() | Purge() | Seek() | Forget() | Redrive():
             if not grant.admin:
-                raise Forbidden(f"the token of {grant.name} is no admin's: it may not arrange {command.topic}")
+                raise Forbidden(f"the token of {grant.name} is no admin's: it may not administer {command.topic}")
         case Hello() | Unsubscribe() | Pause() | Resume() | Topics() | Stats() | Ping() | Quit() | Rejected():
             pass

@@ -1,0 +1,94 @@
+"""No order of commands, no pipelining and no cut of the bytes gets round a token. Contract: clients.md; ADR 0018."""
+
+import random
+
+import pytest
+
+from tests.support.sim_served import SimServed
+from tests.support.tokens import authority, hello, table
+from toymq_py.session.session import LINGER_S
+
+TOPICS = ("a", "a.x", "b", "b.x", "c")
+PATTERNS = ("a", "b", "c", "a.*", "b.>", "*", ">", "*.x")
+BEGINNINGS = {
+    "HELLO": hello("t"), "HELLO wrong": hello("other"), "HELLO nothing": b"HELLO 1 name=x\n", "PUB": b"PUB a - 1\nx\n",
+    "FROB": b"FROB\n", "PING": b"PING\n",
+}  # fmt: skip
+
+
+def matched(patterns: list[str], topic: str) -> bool:
+    """Whether one of some patterns has a topic; written apart from the broker's own, for these words alone."""
+    words = topic.split(".")
+    for pattern in patterns:
+        parts = pattern.split(".")
+        if parts[-1] == ">":
+            if len(words) >= len(parts) and all(p in ("*", w) for p, w in zip(parts[:-1], words, strict=False)):
+                return True
+        elif len(words) == len(parts) and all(p in ("*", w) for p, w in zip(parts, words, strict=True)):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_only_what_a_token_allows_is_done(seed: int) -> None:
+    """Random rights and random commands, pipelined, on a network that cuts as it likes; who does not begin with a good HELLO
+    has nothing done at all, whatever comes later. (No SUB: its deliveries would stand between the answers.)"""
+    rng = random.Random(seed)
+    publish = rng.sample(PATTERNS, rng.randrange(4))
+    subscribe = rng.sample(PATTERNS, rng.randrange(4))
+    admin = rng.random() < 0.5
+    rights = f"publish = {publish}\nsubscribe = {subscribe}\nadmin = {str(admin).lower()}"
+    begins = "HELLO" if seed % 2 else rng.choice(list(BEGINNINGS))
+    said, expected = [BEGINNINGS[begins]], []
+    published: dict[str, int] = {}
+    created: set[str] = set()
+    for _ in range(60):
+        topic = rng.choice(TOPICS)
+        verb = rng.choice(("PUB", "PUB", "PUB", "PUB seq", "ACK", "FETCH", "CREATE", "SEEK", "PING", "HELLO", "FROB"))
+        match verb:
+            case "PUB" | "PUB seq":
+                count, may = rng.randrange(1, 9), matched(publish, topic)
+                for _ in range(count):
+                    key, option = ("-", "") if verb == "PUB" else (f"p{len(said)}", " seq=1")
+                    said.append(f"PUB {topic} {key} 3{option}\nxyz\n".encode())
+                expected += ["OK" if may else "FORBIDDEN"] * count
+                if may:
+                    published[topic] = published.get(topic, 0) + count
+            case "ACK" | "FETCH":
+                said.append(f"{verb} {topic} {'c 0' if verb == 'ACK' else '0 1'}\n".encode())
+                expected.append("read" if matched(subscribe, topic) else "FORBIDDEN")
+            case "CREATE" | "SEEK":
+                said.append(f"{verb} {topic}{' c latest' if verb == 'SEEK' else ''}\n".encode())
+                expected.append("done" if admin else "FORBIDDEN")
+                if verb == "CREATE" and admin:
+                    created.add(topic)
+            case "PING":
+                said.append(b"PING\n")
+                expected.append("PONG")
+            case "HELLO":
+                said.append(hello("t"))
+                expected.append("BAD_ARGUMENT")
+            case _:
+                said.append(b"FROB\n")
+                expected.append("UNKNOWN_COMMAND")
+    with SimServed(authority=authority(table("t", rights)), seed=seed) as served:
+        client = served.client(b"".join(said))
+        served.advance(2 * LINGER_S + 1)
+        answers = [line for line in client.lines() if line.split(b" ")[0] in (b"OK", b"ERR", b"PONG", b"HELLO", b"BATCH")]
+        if begins != "HELLO":
+            code = "AUTH_FAILED" if begins == "HELLO wrong" else "AUTH_REQUIRED"
+            assert [answer.split(b" ")[1].decode() for answer in answers] == [code]
+            assert not served.broker.topics
+            assert client.at_end
+            return
+        assert answers[0].startswith(b"HELLO 1")
+        assert len(answers) == 1 + len(expected)
+        for answer, wanted in zip(answers[1:], expected, strict=True):
+            words = answer.decode().split(" ")
+            got = words[1] if words[0] == "ERR" else words[0]
+            if wanted in ("read", "done"):
+                assert got not in ("FORBIDDEN", "AUTH_REQUIRED", "AUTH_FAILED", "INTERNAL"), answer
+            else:
+                assert got == wanted, answer
+        found = {name: topic.log.committed_id for name, topic in served.broker.topics.items()}
+        assert found == dict.fromkeys(created, 0) | published
