@@ -208,16 +208,21 @@ async def test_a_token_that_may_read_less_is_heard_no_more(tmp_path: Path) -> No
     tokens = authority(*TABLES)
     async with serving(tmp_path / "d", authority=tokens) as served:
         wire, waits = await admitted(served, "subscriber"), await admitted(served, "subscriber")
+        pulls = await admitted(served, "subscriber")
         publisher = await admitted(served, "all")
         assert await publisher.ask(b"PUB jobs - 1\nx\n") == b"OK 0"
         assert await wire.ask(b"SUB jobs c\n") == b"OK 1"
         assert (await wire.message())[0] == 0
         waits.send(b"FETCH jobs 1 1 wait=3600000\nPING\n")
+        pulls.send(b"PULL jobs d 1\nPULL jobs d 1 wait=3600000\nPING\n")
+        assert (await pulls.message())[0] == 0
+        assert await pulls.line() == b"OK 1"
         await asyncio.sleep(0)
         tokens.replace(grants(EVERYTHING, table("subscriber", 'subscribe = ["orders.>"]')))
         assert await publisher.ask(b"PUB jobs - 1\ny\n") == b"OK 1"
         assert await wire.rest() == b"", "the message that came later is not delivered"
         assert b"y" not in await waits.rest()
+        assert await pulls.rest() == b"OK 0\nPONG\n"
         wire = await admitted(served, "subscriber")
         assert (await wire.ask(b"SUB jobs c\n")).startswith(b"ERR FORBIDDEN")
 

@@ -5,8 +5,10 @@ import logging
 import os
 import re
 import shutil
+import socket
 import ssl
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -17,8 +19,10 @@ from tests.support.broker_process import BrokerProcess, run
 from tests.support.certificates import CERT, CLIENT_CERT, CLIENT_KEY, KEY, client_context
 from tests.support.in_process import AsyncWire, InProcess, serving
 from tests.support.tokens import EVERYTHING, authority, grants, hello, table, token
+from toymq_py import daemon
 from toymq_py.certificates import Certificates
-from toymq_py.errors import AuthFailed, Forbidden
+from toymq_py.config import ServeOptions
+from toymq_py.errors import AuthFailed, ConfigError, Forbidden
 from toymqctl.cli import main as toymqctl
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
@@ -227,6 +231,14 @@ def test_serve_refuses_what_is_not_safe(tmp_path: Path, arguments: list[str], sa
     assert says in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "d").exists(), "nothing was opened"
+
+
+def test_what_counts_is_the_address_that_a_name_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *rest, **words: resolve("0.0.0.0", *rest, **words))
+    chosen = ServeOptions(listen="broker.example:0")
+    with ExitStack() as bound, pytest.raises(ConfigError, match=r"--listen: 0\.0\.0\.0 can be reached from other machines"):
+        daemon._bind("--listen", chosen.listen, chosen, bound)
 
 
 def test_a_public_listener_with_tokens_is_allowed_and_warned_of(files: Path) -> None:

@@ -134,6 +134,16 @@ def test_who_speaks_no_tls_gets_one_line(data: bytes, caplog: pytest.LogCaptureF
     assert "is no TLS" in said
 
 
+@pytest.mark.parametrize("head", [b"\x16\x03\x01\xff\xff", b"\x16\x03\x01\x40\x00\x01\xff\xff\xff", b"\x16\x02"])
+def test_a_handshake_that_is_none_ends_at_once(head: bytes) -> None:
+    """Too long a record, too long a message, no version: nothing is kept for them."""
+    with serving() as served:
+        client = served.tls_client(None, head + bytes(10_000_000))
+        served.advance(1)
+        assert broker_end(client)._ended
+        assert not served.server._handshakes
+
+
 def test_tls_on_the_port_without_gets_an_answer() -> None:
     """A client would wait: it says no newline."""
     with serving() as served:
