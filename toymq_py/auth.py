@@ -1,6 +1,6 @@
 """Who may do what: the tokens of an auth file and their rights.
 
-Contract: clients.md, "Command lines" (the auth file); reliability.md, "Security"; ADR 0018. Knows no connection and no command:
+Contract: clients.md, "Command lines" (the auth file); reliability.md, "Security"; ADR 0021. Knows no connection and no command:
 TCP sessions and the HTTP gateway ask it. No token is kept, shown or logged here, only its SHA-256 digest. Belongs to the loop.
 """
 

@@ -1,6 +1,6 @@
 """What a client may do with its token, over TCP against the real broker in this process.
 
-Contract: clients.md (the auth file); protocol.md, "Errors"; ADR 0018.
+Contract: clients.md (the auth file); protocol.md, "Errors"; ADR 0021.
 """
 
 import asyncio

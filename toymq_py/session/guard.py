@@ -1,6 +1,6 @@
 """What each command needs, where the broker has an auth file: nothing is done before HELLO with a token, nor beyond its rights.
 
-Contract: clients.md (the auth file); protocol.md, "Errors"; ADR 0018. A handler of its own kind, so that a broker without an
+Contract: clients.md (the auth file); protocol.md, "Errors"; ADR 0021. A handler of its own kind, so that a broker without an
 auth file pays nothing for it.
 """
 

@@ -1,4 +1,4 @@
-"""No order of commands, no pipelining and no cut of the bytes gets round a token. Contract: clients.md; ADR 0018."""
+"""No order of commands, no pipelining and no cut of the bytes gets round a token. Contract: clients.md; ADR 0021."""
 
 import random
 
