@@ -65,6 +65,7 @@ class ServeOptions(BrokerOptions):
     tls_key: str | None = path(None, help="PEM file: the certificate's private key.")
     tls_client_ca: str | None = path(None, help="PEM file: with TLS a client must show a certificate signed by one of these.")
     insecure_public: bool = flag(help="Listen beyond this machine although nobody is asked for a token.")
+    definitions: str | None = path(None, help="File of topics and consumers to make at start, where they are not there so.")
     log_level: str = one_of("info", "debug", "info", "warning", "error", help="What is logged, on stderr.")
 
     def __post_init__(self) -> None:
@@ -137,6 +138,11 @@ class TopicSettings:
     def to_json(self) -> dict[str, int | str]:
         """Those that are set."""
         return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """Of all settings that there are."""
+        return [f.name for f in fields(cls)]
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "TopicSettings":

@@ -9,6 +9,7 @@ import signal
 import socket
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import uvloop
@@ -18,10 +19,11 @@ from toymq_py.auth import Authority, read_grants
 from toymq_py.certificates import Certificates
 from toymq_py.clock import SystemClock
 from toymq_py.config import ServeOptions
+from toymq_py.definitions import Definitions, parse
 from toymq_py.errors import ConfigError, DataDirectoryError
 from toymq_py.schema import parse_address
 from toymq_py.server import Server
-from toymq_py.service import opened_broker
+from toymq_py.service import apply_definitions, opened_broker
 
 logger = logging.getLogger("toymq_py.daemon")
 
@@ -39,8 +41,9 @@ def serve(options: ServeOptions, ready: Callable[[list[str]], None]) -> None:
     Raises: ConfigError, DirectoryLocked, DataDirectoryError.
     """
     options = replace(options, max_connections=room_for_connections(options.max_connections))
+    wanted = _read_definitions(options.definitions)
     memory.set_up()
-    _run(_serve(options, ready))
+    _run(_serve(options, wanted, ready))
 
 
 def _run(main: Coroutine[Any, Any, None]) -> None:
@@ -48,7 +51,16 @@ def _run(main: Coroutine[Any, Any, None]) -> None:
         runner.run(main)
 
 
-async def _serve(options: ServeOptions, ready: Callable[[list[str]], None]) -> None:
+def _read_definitions(path: str | None) -> Definitions:
+    if path is None:
+        return Definitions()
+    try:
+        return parse(Path(path).read_text(encoding="utf-8"), path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+async def _serve(options: ServeOptions, wanted: Definitions, ready: Callable[[list[str]], None]) -> None:
     loop = asyncio.get_running_loop()
     clock = SystemClock()
     authority = certificates = None
@@ -63,6 +75,8 @@ async def _serve(options: ServeOptions, ready: Callable[[list[str]], None]) -> N
         listeners = _bind("--listen", options.listen, options, bound)
         tls_listeners = _bind("--tls-listen", options.tls_listen, options, bound) if options.tls_listen is not None else []
         with opened_broker(options, clock, loop) as broker:
+            for change in await apply_definitions(wanted, broker):
+                logger.info("%s: %s", options.definitions, change)
             gc.collect()
             gc.freeze()  # what recovery made stays; the collector need not look at it again and again
             some_left = memory.Keeper(loop).look

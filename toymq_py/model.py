@@ -212,6 +212,32 @@ def format_size(size: int) -> str:
     return f"{size}B"
 
 
+DURATION_SETTINGS = frozenset(
+    ("visibility", "nack_backoff_min", "nack_backoff_max", "retain_acked_for", "retain_max_age", "ttl")
+)
+SIZE_SETTINGS = frozenset(("backlog_max_bytes", "retain_max_bytes"))
+"""Topic settings that people write with a unit. On the wire they are integers: milliseconds and bytes."""
+
+
+def parse_setting(name: str, text: str) -> str:
+    """A topic setting as people write it, ``30s`` say, as it is said on the wire, ``30000``. Raises: ConfigError."""
+    if text != "default" and name in DURATION_SETTINGS:
+        return str(parse_duration_ms(text))
+    if text != "default" and name in SIZE_SETTINGS:
+        return str(parse_size(text))
+    return text
+
+
+def format_setting(name: str, value: object) -> str:
+    """The inverse, exactly."""
+    text = str(value)
+    if text.isdigit() and name in DURATION_SETTINGS:
+        return format_duration(int(text))
+    if text.isdigit() and name in SIZE_SETTINGS:
+        return format_size(int(text))
+    return text
+
+
 class Records:
     """A run of committed records in ascending id order, as columns.
 

@@ -7,8 +7,9 @@ An option has one name in four spellings: the field ``visibility_ms`` (unit last
 ``--visibility`` and ``TOYMQ_VISIBILITY``.
 """
 
+import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from ipaddress import ip_address
 from typing import Any
@@ -299,6 +300,12 @@ def is_public(host: str) -> bool:
         return not ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def did_you_mean(found: str, known: Iterable[str]) -> str:
+    """"; did you mean NAME?", or "" when nothing is near."""
+    near = difflib.get_close_matches(found.replace("-", "_"), list(known), n=1, cutoff=0.75)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _parse_count(text: str) -> int:

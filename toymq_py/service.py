@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from toymq_py import memory
-from toymq_py.broker import Broker
+from toymq_py.broker import Broker, Done
 from toymq_py.clock import Clock
 from toymq_py.config import BrokerOptions
+from toymq_py.definitions import Change, ChangeSettings, CreateTopic, Definitions, MakeConsumer, described, plan
+from toymq_py.errors import ConfigError, RequestError
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.scheduling import SyncThreads
 
@@ -50,3 +52,35 @@ def opened_broker(options: BrokerOptions, clock: Clock, loop: asyncio.AbstractEv
     finally:
         scheduler.close()
         broker.close()
+
+
+async def apply_definitions(wanted: Definitions, broker: Broker) -> list[Change]:
+    """Make an open broker have what is wanted; returns when it is on stable storage.
+
+    Returns: what was changed.
+
+    Raises: ConfigError, which names the topic; what was changed before stays.
+    """
+    changes = plan(wanted, described(broker.describe(None)))
+    for change in changes:
+        finished: asyncio.Future[OSError | RequestError | None] = asyncio.get_running_loop().create_future()
+        try:
+            _begin(change, broker, finished.set_result)
+            error = await finished
+        except (RequestError, OSError) as refusal:
+            error = refusal
+        if error is not None:
+            raise ConfigError(f"topic {change.topic}: {error}") from error
+    return changes
+
+
+def _begin(change: Change, broker: Broker, done: Done) -> None:
+    match change:
+        case CreateTopic():
+            broker.create(change.topic, change.settings, done)
+        case ChangeSettings():
+            broker.configure(change.topic, change.settings, done)
+        case MakeConsumer():
+            topic = broker.topic(change.topic)
+            topic.seek(change.consumer, change.start)  # it is new, and nobody is moved
+            topic.flush_offsets(done)

@@ -6,11 +6,12 @@ import click
 
 from toymq_py import __version__
 from toymq_py.cli.config import config
+from toymq_py.cli.definitions import definitions
 from toymq_py.cli.demo import demo
 from toymq_py.cli.dump import dump
 from toymq_py.cli.serve import serve
 from toymq_py.cli.verify import verify
-from toymq_py.errors import LocalError
+from toymq_py.errors import LocalError, RequestError
 
 
 class _OneLineErrors(click.Group):
@@ -21,6 +22,9 @@ class _OneLineErrors(click.Group):
             return super().invoke(ctx)
         except LocalError as error:
             click.echo(f"toymq: {error}", err=True)
+        except RequestError as error:
+            click.echo(f"toymq: {error.code}: {error}", err=True)
+            raise SystemExit(1) from None
         except BrokenPipeError:
             sys.stderr.close()  # the reader went away: no noise about it
         except OSError as error:
@@ -42,5 +46,5 @@ def main() -> None:
     """
 
 
-for command in (serve, config, verify, dump, demo):
+for command in (serve, config, definitions, verify, dump, demo):
     main.add_command(command)

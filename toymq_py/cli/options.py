@@ -4,10 +4,9 @@ Contract: clients.md, "Command lines". What options there are, and what is right
 layering: the file is its ``default_map``.
 """
 
-import difflib
 import os
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +15,7 @@ from click.core import ParameterSource
 
 from toymq_py.config import ServeOptions
 from toymq_py.errors import ConfigError
-from toymq_py.schema import Flag, Kind, Option, Several, options_of
+from toymq_py.schema import Flag, Kind, Option, Several, did_you_mean, options_of
 
 OPTIONS = options_of(ServeOptions)
 DEFAULT_FILE = "./toymq.toml"
@@ -138,9 +137,3 @@ def unknown_variables() -> list[str]:
         if name.startswith("TOYMQ_") and name not in known and (hint := did_you_mean(name, known)):
             lines.append(f"{name} is no option's and is ignored{hint}")
     return lines
-
-
-def did_you_mean(found: str, known: Iterable[str]) -> str:
-    """"; did you mean NAME?", or "" when nothing is near."""
-    near = difflib.get_close_matches(found.replace("-", "_"), list(known), n=1, cutoff=0.75)
-    return f"; did you mean {near[0]}?" if near else ""

@@ -1,0 +1,168 @@
+"""Definitions as files. Contract: clients.md, "Command lines" (--definitions); delivery.md, "Per-topic settings"."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.in_process import serving
+from toymq_py.definitions import (
+    ChangeSettings,
+    CreateTopic,
+    Definitions,
+    MakeConsumer,
+    TopicDefinition,
+    described,
+    parse,
+    plan,
+    to_json,
+    to_toml,
+)
+from toymq_py.errors import ConfigError
+from toymq_py.model import EARLIEST, LATEST, Start
+from toymq_py.service import apply_definitions
+
+TEXT = """
+[[topic]]
+name = "orders.eu"
+visibility = "2m"
+retain_acked_for = 604800000
+dedupe_keys = "default"
+
+[[topic.consumer]]
+name = "billing"
+start = "latest"
+
+[[topic.consumer]]
+name = "audit"
+
+[[topic]]
+name = "plain"
+"""
+WANTED = Definitions(
+    {
+        "orders.eu": TopicDefinition(
+            {"visibility": "120000", "retain_acked_for": "604800000"}, {"billing": LATEST, "audit": EARLIEST}
+        ),
+        "plain": TopicDefinition({}, {}),
+    }
+)
+
+
+def test_a_file_is_read_and_written() -> None:
+    assert parse(TEXT, "x") == WANTED
+    assert parse(to_toml(WANTED), "x") == WANTED
+    assert parse(to_json(WANTED), "x") == WANTED
+    assert parse("", "x") == parse("{}", "x") == Definitions()
+    assert 'retain_acked_for = "7d"\n' in to_toml(WANTED)
+    assert '"retain_acked_for": 604800000' in to_json(WANTED)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a =", "x: neither TOML nor JSON: "),
+        ("{", "x: neither TOML nor JSON: "),
+        ("[[topics]]", "x: there is no section topics; did you mean topic?"),
+        ("[[queue]]", "x: there is no section queue; there are topic"),
+        ('topic = "orders"', "x: topic is an array of tables: [[topic]] in TOML"),
+        ('[topic.orders]\nvisibility = "1s"', "x: topic is an array of tables"),
+        ("[[topic]]", "x: topic number 1: it needs a name"),
+        ('[[topic]]\nname = "a"\n[[topic]]\nname = 1', "x: topic 1: it needs a name"),
+        ('[[topic]]\nname = "../a"', "x: topic ../a: topic name must be"),
+        ('[[topic]]\nname = "a"\n[[topic]]\nname = "a"', "x: topic a stands twice"),
+        ('[[topic]]\nname = "a"\nvisiblity = "1s"', "x: topic a: visiblity is no topic setting; did you mean visibility?"),
+        ('[[topic]]\nname = "a"\ncolour = 1', "x: topic a: colour is no topic setting; there are visibility, "),
+        ('[[topic]]\nname = "a"\nvisibility = "soon"', "x: topic a: visibility: 'soon' is no duration"),
+        ('[[topic]]\nname = "a"\nvisibility = 0', "x: topic a: visibility: visibility is a whole number from 1"),
+        ('[[topic]]\nname = "a"\nvisibility = true', "x: topic a: visibility: True is neither a number nor text"),
+        ('[[topic]]\nname = "a"\nvisibility = -1', "x: topic a: visibility: visibility is a whole number"),
+        ('[[topic]]\nname = "a"\nnack_backoff_min = "2s"\nnack_backoff_max = "1s"', "x: topic a: nack_backoff_min is above"),
+        ('[[topic]]\nname = "a"\nconsumer = "b"', "x: topic a: consumer is an array of tables"),
+        ('[[topic]]\nname = "a"\n[[topic.consumer]]\nname = "#b"', "x: topic a: consumer #b: consumer name must be"),
+        ('[[topic]]\nname = "a"\n[[topic.consumer]]\nname = "b"\nwindow = 1', "topic a: consumer b: a consumer has name and start"),
+        ('[[topic]]\nname = "a"\n[[topic.consumer]]\nname = "b"\nstart = "soon"', "topic a: consumer b: start: a position is"),
+        ('[[topic]]\nname = "a"\n[[topic.consumer]]\nname = "b"\nstart = true', "topic a: consumer b: start: a position is"),
+        ('[[topic]]\nname = "a"\nconsumer = [{name = "b"}, {name = "b"}]', "topic a: consumer b stands twice"),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(text, "x")
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_plan_has_what_is_missing_and_no_more() -> None:
+    assert plan(WANTED, WANTED) == []
+    assert plan(Definitions(), WANTED) == [], "what the file does not name is left alone"
+    assert plan(WANTED, Definitions()) == [
+        CreateTopic("orders.eu", {"visibility": "120000", "retain_acked_for": "604800000"}),
+        MakeConsumer("orders.eu", "billing", LATEST),
+        MakeConsumer("orders.eu", "audit", EARLIEST),
+        CreateTopic("plain", {}),
+    ]
+    present = Definitions(
+        {
+            "orders.eu": TopicDefinition({"visibility": "1", "dedupe_keys": "7"}, {"billing": EARLIEST, "other": EARLIEST}),
+            "plain": TopicDefinition({}, {}),
+        }
+    )
+    assert plan(WANTED, present) == [
+        ChangeSettings(
+            "orders.eu",
+            {"visibility": "120000", "retain_acked_for": "604800000", "dedupe_keys": "default"},
+            {"visibility": "1", "retain_acked_for": "default", "dedupe_keys": "7"},
+        ),
+        MakeConsumer("orders.eu", "audit", EARLIEST),
+    ]
+
+
+def test_changes_are_shown_with_units() -> None:
+    assert str(CreateTopic("a", {"visibility": "120000", "dedupe_keys": "5"})) == "+ topic a visibility=2m dedupe_keys=5"
+    change = ChangeSettings("a", {"visibility": "1500", "dedupe_keys": "default"}, {"visibility": "default", "dedupe_keys": "5"})
+    assert str(change) == "~ topic a visibility=default -> 1500ms, dedupe_keys=5 -> default"
+    assert str(MakeConsumer("a", "b", Start("time", 5))) == "+ consumer a b start=@5"
+
+
+def row(topic: str, **more: Any) -> dict[str, Any]:
+    return {"topic": topic, "settings": {}, "consumers": [], **more}
+
+
+def test_what_a_broker_has() -> None:
+    rows = [row("b", settings={"visibility": 5}), row("a", consumers=[{"consumer": "#redrive"}, {"consumer": "x"}])]
+    found = described(rows)
+    assert list(found.topics) == ["a", "b"], "in the order of the alphabet: a repository shows changes only"
+    assert found.topics["a"] == TopicDefinition({}, {"x": EARLIEST}), "the broker's own consumers are no definition"
+    assert found.topics["b"] == TopicDefinition({"visibility": "5"}, {})
+    with pytest.raises(ConfigError, match="topic c: EIO"):
+        described([row("c", problem="EIO")])
+
+
+async def test_a_broker_is_made_to_have_it(tmp_path: Path) -> None:
+    async with serving(tmp_path / "d") as served:
+        wire = await served.connect()
+        assert await wire.ask(b"PUB orders.eu - 1\nx\n") == b"OK 0"
+        assert await wire.ask(b"CONFIG orders.eu dedupe_keys=7\n") == b'JSON 18'
+        await wire.line()
+        assert await wire.ask(b"SUB orders.eu audit\n") == b"OK 1"
+        assert await wire.message() == (0, 1, b"x")
+        assert await wire.ask(b"ACK orders.eu audit 0 sync=1\n") == b"OK 1"
+        changes = await apply_definitions(WANTED, served.broker)
+        assert list(map(type, changes)) == [ChangeSettings, MakeConsumer, CreateTopic]
+        assert await apply_definitions(WANTED, served.broker) == [], "idempotent"
+        await wire.nothing_before_pong()
+        billing, audit = (served.broker.topic("orders.eu").consumer(name) for name in ("billing", "audit"))
+        assert (billing.floor, audit.floor) == (1, 1), "a new one at the end, the other where it was"
+    async with serving(tmp_path / "d") as served:
+        assert described(served.broker.describe(None)) == parse(TEXT.replace('start = "latest"', ""), "x")
+        assert plan(WANTED, described(served.broker.describe(None))) == [], "all of it was on the disk"
+
+
+async def test_a_refusal_names_the_topic(tmp_path: Path) -> None:
+    async with serving(tmp_path / "d", max_topics=1) as served:
+        with pytest.raises(ConfigError, match=r"topic plain: there are 1 topics, the limit \(--max-topics\)"):
+            await apply_definitions(WANTED, served.broker)
+        out_of_range = Definitions({"orders.eu": TopicDefinition({}, {"late": Start("id", 9)})})
+        with pytest.raises(ConfigError, match=r"topic orders\.eu: 0 is the first id"):
+            await apply_definitions(out_of_range, served.broker)
