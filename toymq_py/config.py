@@ -140,11 +140,6 @@ class TopicSettings:
         return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
 
     @classmethod
-    def names(cls) -> list[str]:
-        """Of all settings that there are."""
-        return [f.name for f in fields(cls)]
-
-    @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "TopicSettings":
         """Raises: BadArgument."""
         return cls().changed({name: str(value) for name, value in found.items()})

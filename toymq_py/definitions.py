@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
-from toymq_py.config import TopicSettings
+from toymq_py.config import SETTINGS, TopicSettings
 from toymq_py.errors import BadArgument, BadName, ConfigError
 from toymq_py.model import EARLIEST, Start, check_name, format_setting, parse_setting
 from toymq_py.schema import did_you_mean
@@ -101,11 +101,10 @@ def _read_consumer(consumers: dict[str, Start], where: str, entry: dict[str, Any
 
 
 def _read_settings(where: str, found: Mapping[str, Any]) -> Settings:
-    known = TopicSettings.names()
     settings: Settings = {}
     for name, value in found.items():
-        if name not in known:
-            hint = did_you_mean(name, known) or f"; there are {', '.join(known)}"
+        if name not in SETTINGS:
+            hint = did_you_mean(name, SETTINGS) or f"; there are {', '.join(SETTINGS)}"
             raise ConfigError(f"{where}: {name} is no topic setting{hint}")
         if type(value) not in (str, int):
             raise ConfigError(f"{where}: {name}: {value!r} is neither a number nor text")

@@ -7,8 +7,7 @@ import pytest
 
 from toymq_py.config import SETTINGS, BrokerOptions, TopicSettings
 from toymq_py.errors import BadArgument, ConfigError
-from toymq_py.model import DURATION_MS_MAX, parse_duration_ms, parse_size
-from toymqctl.settings import DURATIONS, SIZES
+from toymq_py.model import DURATION_MS_MAX, DURATION_SETTINGS, SIZE_SETTINGS, parse_duration_ms, parse_size
 
 
 @pytest.mark.parametrize(
@@ -93,8 +92,8 @@ def test_every_setting_of_the_contract_is_there_with_its_limits() -> None:
 
 def test_how_people_write_them_is_known_for_each_setting() -> None:
     counts = {"max_attempts", "dedupe_keys", "backlog_max_messages", "when_full"}
-    assert DURATIONS | SIZES | counts == set(SETTINGS)
-    assert not DURATIONS & SIZES
+    assert DURATION_SETTINGS | SIZE_SETTINGS | counts == set(SETTINGS)
+    assert not DURATION_SETTINGS & SIZE_SETTINGS
 
 
 @pytest.mark.parametrize(

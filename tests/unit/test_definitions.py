@@ -80,7 +80,7 @@ def test_a_file_is_read_and_written() -> None:
         ('[[topic]]\nname = "a"\nnack_backoff_min = "2s"\nnack_backoff_max = "1s"', "x: topic a: nack_backoff_min is above"),
         ('[[topic]]\nname = "a"\nconsumer = "b"', "x: topic a: consumer is an array of tables"),
         ('[[topic]]\nname = "a"\n[[topic.consumer]]\nname = "#b"', "x: topic a: consumer #b: consumer name must be"),
-        ('[[topic]]\nname = "a"\n[[topic.consumer]]\nname = "b"\nwindow = 1', "topic a: consumer b: a consumer has name and start"),
+        ('[[topic]]\nname = "a"\n[[topic.consumer]]\nname = "b"\nwindow = 1', "consumer b: a consumer has name and start, no"),
         ('[[topic]]\nname = "a"\n[[topic.consumer]]\nname = "b"\nstart = "soon"', "topic a: consumer b: start: a position is"),
         ('[[topic]]\nname = "a"\n[[topic.consumer]]\nname = "b"\nstart = true', "topic a: consumer b: start: a position is"),
         ('[[topic]]\nname = "a"\nconsumer = [{name = "b"}, {name = "b"}]', "topic a: consumer b stands twice"),
@@ -120,7 +120,8 @@ def test_a_plan_has_what_is_missing_and_no_more() -> None:
 
 def test_changes_are_shown_with_units() -> None:
     assert str(CreateTopic("a", {"visibility": "120000", "dedupe_keys": "5"})) == "+ topic a visibility=2m dedupe_keys=5"
-    change = ChangeSettings("a", {"visibility": "1500", "dedupe_keys": "default"}, {"visibility": "default", "dedupe_keys": "5"})
+    before = {"visibility": "default", "dedupe_keys": "5"}
+    change = ChangeSettings("a", {"visibility": "1500", "dedupe_keys": "default"}, before)
     assert str(change) == "~ topic a visibility=default -> 1500ms, dedupe_keys=5 -> default"
     assert str(MakeConsumer("a", "b", Start("time", 5))) == "+ consumer a b start=@5"
 
