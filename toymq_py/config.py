@@ -10,11 +10,65 @@ from typing import Any, Literal, get_args
 
 from toymq_py.errors import BadArgument, ConfigError
 from toymq_py.model import DEFAULT_MAX_PAYLOAD, DURATION_MS_MAX, PAYLOAD_BYTES_LIMIT
-from toymq_py.schema import address, check_options, count, duration, flag, is_public, one_of, parse_address, path, size
+from toymq_py.schema import (
+    address,
+    check_options,
+    count,
+    did_you_mean,
+    duration,
+    flag,
+    is_public,
+    one_of,
+    parse_address,
+    path,
+    size,
+    text,
+)
 
 FsyncMode = Literal["always", "interval", "never"]
+LogFormat = Literal["text", "json"]
 WhenFull = Literal["reject", "drop-oldest"]
 """What a publish beyond the backlog's limit does."""
+
+
+LEVELS = ("debug", "info", "warning", "error")
+SUBSYSTEMS = (
+    "acceptor", "broker", "daemon", "embedded", "gateway", "logs", "server", "session", "storage", "topic", "wire",
+)  # fmt: skip
+"""What ``--log-level`` may name: the loggers below ``toymq_py``."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogLevels:
+    """``info,session=debug``: a default, and levels by subsystem."""
+
+    default: str
+    named: Mapping[str, str]
+
+    def of(self, subsystem: str) -> str:
+        """The wire is debugged only by name: it has a line for every frame."""
+        quiet = "info" if self.default == "debug" else self.default
+        return self.named.get(subsystem, quiet if subsystem == "wire" else self.default)
+
+
+def parse_log_levels(text: str) -> LogLevels:
+    """``info``, ``info,session=debug,wire=debug`` or ``wire=debug`` alone. Raises: ConfigError."""
+    default = "info"
+    named: dict[str, str] = {}
+    for position, part in enumerate(text.split(",")):
+        subsystem, equals, level = part.strip().rpartition("=")
+        if level not in LEVELS:
+            raise ConfigError(f"{level!r} is no level: {', '.join(LEVELS)}")
+        if not equals:
+            if position:
+                raise ConfigError(f"{part!r} names no subsystem: write info,session=debug")
+            default = level
+        elif subsystem not in SUBSYSTEMS:
+            hint = did_you_mean(subsystem, SUBSYSTEMS) or f"; there are {', '.join(SUBSYSTEMS)}"
+            raise ConfigError(f"{subsystem!r} is no subsystem{hint}")
+        else:
+            named[subsystem] = level
+    return LogLevels(default, named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +120,11 @@ class ServeOptions(BrokerOptions):
     tls_client_ca: str | None = path(None, help="PEM file: with TLS a client must show a certificate signed by one of these.")
     insecure_public: bool = flag(help="Listen beyond this machine although nobody is asked for a token.")
     definitions: str | None = path(None, help="File of topics and consumers to make at start, where they are not there so.")
-    log_level: str = one_of("info", "debug", "info", "warning", "error", help="What is logged, on stderr.")
+    log_level: str = text(
+        "info", "LEVELS", parse_log_levels, noun="levels such as info or info,session=debug",
+        help="What is logged, on stderr: debug, info, warning or error; also by subsystem: info,session=debug.",
+    )  # fmt: skip
+    log_format: LogFormat = one_of("text", "text", "json", help="One line, or one JSON object, for each thing that is logged.")
 
     def __post_init__(self) -> None:
         BrokerOptions.__post_init__(self)  # a class with slots is made anew: super() would not know it

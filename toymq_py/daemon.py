@@ -7,7 +7,7 @@ import logging
 import resource
 import signal
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,19 +31,20 @@ DESCRIPTORS_SPARE = 256
 """Kept for segments and directories: who holds all connections must not keep the disk from a topic."""
 
 
-def serve(options: ServeOptions, ready: Callable[[list[str]], None]) -> None:
+def serve(options: ServeOptions, ready: Callable[[list[str]], None], reloads: Mapping[str, Callable[[], None]]) -> None:
     """Run a broker until SIGTERM or SIGINT; a second signal ends the process at once. SIGHUP reads tokens and
     certificates again.
 
     Args:
         ready: called with the addresses, ``host:port`` and ``toymqs://host:port``, once connections are accepted.
+        reloads: what SIGHUP does beside, by what is read again; each raises ConfigError when it is not as it should be.
 
     Raises: ConfigError, DirectoryLocked, DataDirectoryError.
     """
     options = replace(options, max_connections=room_for_connections(options.max_connections))
     wanted = _read_definitions(options.definitions)
     memory.set_up()
-    _run(_serve(options, wanted, ready))
+    _run(_serve(options, wanted, ready, reloads))
 
 
 def _run(main: Coroutine[Any, Any, None]) -> None:
@@ -60,11 +61,16 @@ def _read_definitions(path: str | None) -> Definitions:
         raise ConfigError(f"{path}: {error}") from error
 
 
-async def _serve(options: ServeOptions, wanted: Definitions, ready: Callable[[list[str]], None]) -> None:
+async def _serve(
+    options: ServeOptions,
+    wanted: Definitions,
+    ready: Callable[[list[str]], None],
+    reloads: Mapping[str, Callable[[], None]],
+) -> None:
     loop = asyncio.get_running_loop()
     clock = SystemClock()
     authority = certificates = None
-    reloads: dict[str, Callable[[], None]] = {}
+    reloads = dict(reloads)
     if (auth_file := options.auth_file) is not None:
         authority = Authority(read_grants(auth_file))
         reloads["tokens"] = lambda: authority.replace(read_grants(auth_file))
@@ -82,7 +88,7 @@ async def _serve(options: ServeOptions, wanted: Definitions, ready: Callable[[li
             some_left = memory.Keeper(loop).look
             server = Server(broker, clock, loop, some_left=some_left, authority=authority, certificates=certificates)
             _handle_signals(loop, server)
-            _reload_on_hangup(loop, reloads)
+            _reload_on_hangup(loop, reloads, server.debug_wire)
             addresses = [_address(listener) for listener in listeners]
             addresses += [f"toymqs://{_address(listener)}" for listener in tls_listeners]
             loop.call_soon(ready, addresses)
@@ -113,21 +119,6 @@ def _address(listener: socket.socket) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _reload_on_hangup(loop: asyncio.AbstractEventLoop, reloads: dict[str, Callable[[], None]]) -> None:
-    """SIGHUP reads files again, and a bad one changes nothing. Without files it ends the process, as usual."""
-
-    def reload() -> None:
-        for what, read in reloads.items():
-            try:
-                read()
-                logger.info("the %s were read again", what)
-            except ConfigError as error:
-                logger.error("%s; the %s that were read before stay", error, what)  # noqa: TRY400 (no bug of ours)
-
-    if reloads:
-        loop.add_signal_handler(signal.SIGHUP, reload)
-
-
 def _handle_signals(loop: asyncio.AbstractEventLoop, server: Server) -> None:
     def stop() -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -137,6 +128,24 @@ def _handle_signals(loop: asyncio.AbstractEventLoop, server: Server) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
+
+
+def _reload_on_hangup(
+    loop: asyncio.AbstractEventLoop, reloads: Mapping[str, Callable[[], None]], done: Callable[[], None]
+) -> None:
+    """SIGHUP reads files again, and a bad one changes nothing. Without files it ends the process, as usual."""
+
+    def reload() -> None:
+        for what, read in reloads.items():
+            try:
+                read()
+                logger.info("SIGHUP: the %s were read again", what)
+            except ConfigError as error:
+                logger.error("SIGHUP: %s; the %s that were read before stay", error, what)  # noqa: TRY400 (no bug of ours)
+        done()
+
+    if reloads:
+        loop.add_signal_handler(signal.SIGHUP, reload)
 
 
 def room_for_connections(max_connections: int) -> int:

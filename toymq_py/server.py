@@ -109,6 +109,11 @@ class Server:
         """Begin the shutdown. Idempotent."""
         self._stopping.set()
 
+    def debug_wire(self) -> None:
+        """The level of the logger ``toymq_py.wire`` may have changed."""
+        for session in self._sessions:
+            session.debug_wire()
+
     # -- accepting
 
     def _take(self, connection: socket.socket) -> None:

@@ -15,6 +15,7 @@ from toymq_client.errors import ClientClosed, ConnectFailed, RequestTimeout
 from toymq_client.options import RECEIVE_BYTES, Connected, Disconnected, Options
 from toymq_client.slots import CallSlot, check_greeting
 from toymq_client.url import Address
+from toymq_client.wire import waits
 from toymq_py.errors import ConnectionLost, ProtocolViolation, RequestError, ToymqError
 from toymq_py.protocol import HelloReply, OkReply, Quit
 
@@ -48,7 +49,9 @@ class BlockingLink:
             except (OSError, ToymqError) as error:
                 if now() >= give_up_at or _is_hopeless(error):
                     raise
-                time.sleep(self._backoff.next_s())
+                delay_s = self._backoff.next_s()
+                waits(delay_s)
+                time.sleep(delay_s)
             else:
                 return
 
@@ -85,6 +88,7 @@ class BlockingLink:
 
     def _connect_again(self, left_s: float | None) -> None:
         delay_s = self._backoff.next_s()
+        waits(delay_s)
         time.sleep(delay_s if left_s is None else min(delay_s, left_s))
         try:
             self._connect_round(left_s)

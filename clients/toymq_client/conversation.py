@@ -17,6 +17,7 @@ from toymq_client.feed import AckList, AckSlot, Feed, Told, ended
 from toymq_client.message import Outgoing
 from toymq_client.publishing import Batch, Outstanding, PublishSlot, Stream
 from toymq_client.slots import CallSlot, HelloSlot, Slot
+from toymq_client.wire import Wire
 from toymq_py.errors import ProtocolViolation, RequestError, ToymqError
 from toymq_py.model import IdRange
 from toymq_py.protocol import (
@@ -117,6 +118,7 @@ class Conversation:
         self._on_output = on_output
         self._state = _State.OFFLINE
         self._wire = ClientConnection()
+        self._debug: Wire | None = None
         self._out: list[bytes] = []
         self._said: deque[Slot] = deque()
         self._waiting: deque[Slot] = deque()
@@ -152,11 +154,14 @@ class Conversation:
             on_answer(reply)
 
         self._state = _State.GREETING
+        self._debug = Wire.made()
+        self._note("=", "greeting")
         self.farewell = None
         self._put(HelloSlot(hello, answer))
 
     def _online(self, hello: HelloReply) -> None:
         self._state = _State.ONLINE
+        self._note("=", "online")
         self.server = hello
         self._say_acks()
         for feed in self.feeds:
@@ -173,6 +178,8 @@ class Conversation:
         if self._state in (_State.OFFLINE, _State.CLOSED):
             return
         self._state = _State.OFFLINE
+        self._note("!" if isinstance(error, ProtocolViolation) else "x", str(error))
+        self._debug = None
         self._wire = ClientConnection()
         self._out.clear()
         self._routes.clear()
@@ -221,7 +228,10 @@ class Conversation:
         topic = ""
         said, routes = self._said, self._routes
         try:
-            for reply in self._wire.next_replies():
+            replies = self._wire.next_replies()
+            if self._debug is not None:
+                self._debug.received(replies)
+            for reply in replies:
                 if type(reply) is MessagePush:
                     if feed is None or reply.topic != topic:
                         topic = reply.topic
@@ -295,7 +305,14 @@ class Conversation:
             self._say_acks()
         self._told = False
         out, self._out = self._out, []
-        return b"".join(out)
+        data = b"".join(out)
+        if self._debug is not None:
+            self._debug.sent(data)
+        return data
+
+    def _note(self, mark: str, text: str) -> None:
+        if self._debug is not None:
+            self._debug.say(mark, text)
 
     def _say_acks(self) -> None:
         lists, self._acks = self._acks, []

@@ -15,6 +15,7 @@ from toymq_client.options import OUTSTANDING_BYTES_MAX, SAID_MAX, Options
 from toymq_client.publishing import Batch
 from toymq_client.slots import CallSlot, check_greeting
 from toymq_client.url import Address
+from toymq_client.wire import waits
 from toymq_py.errors import ConnectionLost, LocalError, ProtocolViolation, RequestError, ToymqError
 from toymq_py.protocol import HelloReply, OkReply, Quit
 
@@ -117,7 +118,9 @@ class Link:
         backoff = self._options.backoff()
         for round_number in itertools.count():
             if round_number:
-                await asyncio.sleep(backoff.next_s())
+                delay_s = backoff.next_s()
+                waits(delay_s)
+                await asyncio.sleep(delay_s)
             for address in self._options.addresses:
                 try:
                     wire = await self._attempt(address)

@@ -2,32 +2,48 @@
 
 import logging
 import os
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from toymq_py.cli import logs
-from toymq_py.cli.options import serve_options, unknown_variables
+from toymq_py.cli.options import read_file, serve_options, unknown_variables
 from toymq_py.config import ServeOptions
 
 logger = logging.getLogger("toymq_py.daemon")
+DEFAULT_LEVELS = ServeOptions().log_level
 
 
 @click.command()
 @serve_options
-def serve(*, config: str | None, **values: Any) -> None:
+@click.pass_context
+def serve(ctx: click.Context, /, *, config: str | None, **values: Any) -> None:
     """Run the broker until SIGTERM or Ctrl-C.
 
     Prints one line with its address when it is ready. Every option is also read from the environment: --data-dir from
     TOYMQ_DATA_DIR, and so on; and from a TOML file: `data_dir = "./data"`. The command line goes before the environment, that
-    before the file. Durations take 250ms, 30s, 24h; sizes take bytes or 64MiB. `toymq config show` tells which holds.
+    before the file. Durations take 250ms, 30s, 24h; sizes take bytes or 64MiB. `toymq config show` tells which holds. SIGHUP
+    reads log_level in the file again.
     """
     options = ServeOptions(**values)
-    with logs.to_stderr(options.log_level):
-        _serve(options, config)
+    reloads: dict[str, Callable[[], None]] = {}
+    if config is not None:
+        pinned = ctx.get_parameter_source("log_level") in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+        reloads["log levels"] = lambda: _read_levels(options, config, pinned=pinned)
+    with logs.to_stderr(options.log_level, options.log_format):
+        _serve(options, config, reloads)
 
 
-def _serve(options: ServeOptions, file: str | None) -> None:
+def _read_levels(options: ServeOptions, file: str, *, pinned: bool) -> None:
+    """Take the file's ``log_level`` into use, unless the command line or the environment has one. Raises: ConfigError."""
+    values = read_file(file)
+    if not pinned:
+        logs.set_levels(values.get("log_level", DEFAULT_LEVELS))
+
+
+def _serve(options: ServeOptions, file: str | None, reloads: Mapping[str, Callable[[], None]]) -> None:
     from toymq_py import daemon  # `toymq --help` need not load the event loop
 
     for line in unknown_variables():
@@ -39,4 +55,4 @@ def _serve(options: ServeOptions, file: str | None) -> None:
         source = f", options from {file}" if file is not None else ""
         click.echo(f"toymq {' '.join(addresses)} ready, data in {options.data_dir}{source} (pid {os.getpid()})")
 
-    daemon.serve(options, ready)
+    daemon.serve(options, ready, reloads)

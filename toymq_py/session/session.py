@@ -26,6 +26,7 @@ from toymq_py.session.guard import GREETING_S, GuardedHandler
 from toymq_py.session.handler import Handler
 from toymq_py.session.replies import WRITE_BYTES, Replies
 from toymq_py.session.turns import Place, Turns
+from toymq_py.session.wire import Wire
 
 logger = logging.getLogger("toymq_py.session")
 
@@ -55,7 +56,7 @@ class Session:
         "_caught_up", "_clock", "_commands", "_deliveries", "_ended", "_eof", "_greeting_timer", "_guard", "_handler", "_inbox",
         "_inbox_bytes", "_last_write_bytes", "_linger_bytes", "_linger_timer", "_loop", "_lost", "_max_held_bytes",
         "_max_payload_bytes", "_metrics", "_owed", "_parser", "_phase", "_place", "_reading_paused", "_replies", "_run_max",
-        "_write_paused", "number", "transport",
+        "_wire", "_write_paused", "number", "transport",
     )  # fmt: skip
 
     def __init__(
@@ -110,6 +111,15 @@ class Session:
         self._linger_bytes = 0
         self._linger_timer: asyncio.TimerHandle | None = None
         self._owed: list[tuple[Consumer, IdRange]] | None = None
+        self._wire = Wire.of(number)
+        if self._wire is not None:
+            self._wire.say("=", f"open, from {_peer(transport)}")
+
+    def debug_wire(self) -> None:
+        """Somebody may have begun, or ceased, to listen."""
+        wire = Wire.of(self.number)
+        if self._wire is None or wire is None:
+            self._wire = wire
 
     # -- from the transport
 
@@ -167,6 +177,7 @@ class Session:
             return more or (not self._caught_up and self._has_room_again())
         except Exception:
             logger.exception("session %d ended by a bug", self.number)
+            self._say("!", "a bug")
             self.abort()
             return False
 
@@ -215,6 +226,8 @@ class Session:
         self._caught_up = False
         while True:
             if not parser.starved and (commands := parser.next_commands(self._run_max)):
+                if self._wire is not None:
+                    self._wire.received(commands)
                 return commands
             if inbox:
                 data = inbox.popleft()
@@ -282,6 +295,8 @@ class Session:
             data = b"".join(out) if len(out) > 1 else out[0]
             self._last_write_bytes = len(data)
             self.transport.write(data)
+            if self._wire is not None:
+                self._wire.written(data)
             if not replies.due and not deliveries.hungry:
                 break
             if (
@@ -301,6 +316,7 @@ class Session:
         """The stream ended, or the broker ends it: waits are cut short, what is due is still written."""
         if self._phase is _Phase.SERVING:
             self._phase = _Phase.LEAVING
+            self._say("=", "leaving")
             self._handler.end_waits()
             self._place.wake()
 
@@ -310,6 +326,8 @@ class Session:
             self._end()
             return
         self._phase = _Phase.LINGERING
+        self._say("=", "lingering")
+        self._say("%", f"end in {LINGER_S:g} s")
         self._inbox.clear()
         if self._reading_paused:
             self.transport.resume_reading()
@@ -322,6 +340,7 @@ class Session:
         if self._phase is _Phase.ENDED:
             return
         self._phase = _Phase.ENDED
+        self._say("x", "the connection is gone" if self._lost else "closed")
         self._place.close()
         for timer in (self._linger_timer, self._greeting_timer):
             if timer is not None:
@@ -348,6 +367,10 @@ class Session:
             self._owed = [(consumer, ids) for consumer, ids in self._owed if not consumer.has_acked_all(*ids)]
             if not self._owed and self._caught_up and not self._inbox:
                 self._leave()
+
+    def _say(self, mark: str, text: str) -> None:
+        if self._wire is not None:
+            self._wire.say(mark, text)
 
     def abort(self) -> None:
         """Now, whatever is due."""

@@ -1,0 +1,77 @@
+"""Wire debug at both ends: each frame a line with its mark and session, no token, and nothing of it unless it is asked for."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+import toymq_client
+from tests.support.in_process import InProcess, serving
+from toymq_py.session import wire
+
+BROKER = "toymq_py.wire"
+CLIENT = "toymq_client.wire"
+
+
+def lines(caplog: pytest.LogCaptureFixture, logger: str) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == logger]
+
+
+async def a_visit(served: InProcess) -> None:
+    """Publish, consume, ack, with a token that nobody asks for."""
+    async with toymq_client.connect(f"toymq://s3cret@127.0.0.1:{served.port}", name="visitor", idempotent=False) as client:
+        await client.pub("t", b"payload", key="k")
+        async with client.sub("t", "c") as messages:
+            async for message in messages:
+                await message.ack(sync=True)
+                break
+
+
+async def test_both_ends_tell_the_same_story(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, BROKER)
+    caplog.set_level(logging.DEBUG, CLIENT)
+    async with serving(tmp_path / "d") as served:
+        await a_visit(served)
+    at_broker, at_client = lines(caplog, BROKER), lines(caplog, CLIENT)
+    number = at_client[0].split()[0]
+    sent = [line.removeprefix(f"{number} > ") for line in at_client if line.startswith(f"{number} > ")]
+    assert sent[:2] == ["HELLO 1 auth=*** name=visitor", "PUB t k 7"]
+    assert sent[-1] == "QUIT"
+    assert [line.removeprefix("1 < ") for line in at_broker if line.startswith("1 < ")] == sent
+    came = [line.removeprefix(f"{number} < ") for line in at_client if line.startswith(f"{number} < ")]
+    assert [line.removeprefix("1 > ") for line in at_broker if line.startswith("1 > ")] == came
+    assert at_broker[0].startswith("1 = open, from 127.0.0.1:")
+    assert [line for line in at_broker if line.startswith("1 x ")] == ["1 x closed"]
+    assert "s3cret" not in "".join(at_broker + at_client)
+    assert "payload" not in "".join(line for line in at_broker + at_client if "max_payload" not in line)
+    assert {record.session for record in caplog.records if record.name == BROKER} == {1}  # type: ignore[attr-defined]
+
+
+async def test_it_begins_and_ends_while_a_session_lasts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(tmp_path / "d") as served:
+        connection = await served.connect()
+        assert await connection.ask(b"PING\n") == b"PONG"
+        assert lines(caplog, BROKER) == []
+        caplog.set_level(logging.DEBUG, BROKER)
+        served.server.debug_wire()
+        assert await connection.ask(b"HELLO 1 auht=s3cret\n") == b"ERR BAD_ARGUMENT auht=s3cret is no option of this command"
+        assert lines(caplog, BROKER) == ["1 < (refused: BAD_ARGUMENT)", "1 > ERR BAD_ARGUMENT"]
+        caplog.set_level(logging.INFO, BROKER)
+        served.server.debug_wire()
+        caplog.clear()
+        assert await connection.ask(b"PING\n") == b"PONG"
+        assert lines(caplog, BROKER) == []
+
+
+async def test_off_it_is_not_even_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cost by construction: nothing of it is ever called."""
+
+    def never(*_: object) -> None:
+        raise AssertionError("wire debug is off")
+
+    for name in ("say", "received", "written"):
+        monkeypatch.setattr(wire.Wire, name, never)
+    for name in ("say", "received", "sent"):
+        monkeypatch.setattr(toymq_client.wire.Wire, name, never)
+    async with serving(tmp_path / "d") as served:
+        await a_visit(served)

@@ -1,0 +1,81 @@
+"""Commands and replies as lines for people: what the wire debug of both ends shows.
+
+A body is only counted, and a token never shown: also not where a line was refused whose words nobody can vouch for.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import assert_never
+
+from toymq_py.protocol.commands import Command, Hello, Publish, Rejected, encode_command
+from toymq_py.protocol.replies import (
+    BatchReply,
+    ClosedPush,
+    DupReply,
+    ErrReply,
+    HelloReply,
+    JsonReply,
+    MessagePush,
+    OffsetsReply,
+    OkReply,
+    PongReply,
+    Reply,
+)
+
+_QUOTE_THE_LINE = frozenset(("BAD_ARGUMENT", "BAD_FRAMING", "LINE_TOO_LONG", "UNKNOWN_COMMAND"))
+"""Codes whose text may repeat what was sent, and so a token that stood in the wrong place."""
+MASK = "***"
+
+
+def command_lines(command: Command) -> Iterator[str]:
+    """The header line of a command, one for each PUB of a run."""
+    if isinstance(command, Publish):
+        for row, (key, body) in enumerate(zip(command.keys, command.bodies, strict=True)):
+            words = {"hdr": command.hdr or None, "delay": command.delay_ms, "ttl": command.ttl_ms}
+            if command.seqs is not None:
+                words["seq"] = command.seqs[row]
+            options = "".join(f" {name}={value}" for name, value in words.items() if value is not None)
+            yield f"PUB {command.topic} {_key(key)} {len(body)}{options}"
+    elif isinstance(command, Rejected):
+        yield f"(refused: {command.error.code})"
+    elif isinstance(command, Hello):
+        yield _line(replace(command, auth=MASK if command.auth is not None else None))
+    else:
+        yield _line(command)
+
+
+def _line(command: Command) -> str:
+    return encode_command(command).decode("ascii").rstrip("\n")
+
+
+def _key(key: bytes) -> str:
+    return key.decode("ascii", "backslashreplace") or "-"
+
+
+def reply_line(reply: Reply) -> str:
+    """The header line of a reply or push."""
+    match reply:
+        case OkReply(value):
+            return f"OK {value}"
+        case DupReply(msg_id):
+            return f"DUP {msg_id}"
+        case PongReply():
+            return "PONG"
+        case HelloReply(version, server, max_payload):
+            return f"HELLO {version} server={server} max_payload={max_payload}"
+        case JsonReply(body):
+            return f"JSON {len(body)}"
+        case BatchReply(topic, count, next_id, frames):
+            return f"BATCH {topic} {count} {next_id} {len(frames)}"
+        case OffsetsReply(topic, first_id, next_id):
+            return f"OFFSETS {topic} {first_id} {next_id}"
+        case ErrReply(code, text):
+            return f"ERR {code}" if code in _QUOTE_THE_LINE else f"ERR {code} {text}"
+        case MessagePush():
+            header = f" hdr={len(reply.headers)}" if reply.headers else ""
+            length = len(reply.headers) + len(reply.payload)
+            return f"MSG {reply.topic} {reply.msg_id} {reply.attempt} {reply.ts_ns} {_key(reply.key)} {length}{header}"
+        case ClosedPush(topic, consumer, code):
+            return f"CLOSED {topic} {consumer} {code}"
+        case _:
+            assert_never(reply)

@@ -1,0 +1,45 @@
+"""The wire of one session as debug lines, with a mark for each direction: ``<`` in, ``>`` out, ``=`` state, ``%`` timer,
+``x`` close, ``!`` error. Logger ``toymq_py.wire`` (``--log-level wire=debug``).
+
+A session has none of this unless it is asked for: off, it costs a look at one field for each chunk.
+"""
+
+import logging
+
+from toymq_py.errors import ProtocolViolation
+from toymq_py.protocol import ClientConnection, Command, command_lines, reply_line
+
+logger = logging.getLogger("toymq_py.wire")
+
+
+class Wire:
+    """Begins anywhere between two chunks."""
+
+    __slots__ = ("_number", "_replies")
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._replies = ClientConnection()
+
+    @staticmethod
+    def of(number: int) -> "Wire | None":
+        """None unless somebody listens. ``number``: the session's."""
+        return Wire(number) if logger.isEnabledFor(logging.DEBUG) else None
+
+    def say(self, mark: str, text: str) -> None:
+        logger.debug("%d %s %s", self._number, mark, text, extra={"session": self._number})
+
+    def received(self, commands: list[Command]) -> None:
+        for command in commands:
+            for line in command_lines(command):
+                self.say("<", line)
+
+    def written(self, data: bytes) -> None:
+        """Whole frames."""
+        self._replies.receive_data(data)
+        try:
+            for reply in self._replies.next_replies():
+                self.say(">", reply_line(reply))
+        except ProtocolViolation as error:
+            self.say("!", f"{len(data)} bytes that a client would not understand: {error}")
+            self._replies = ClientConnection()
