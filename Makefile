@@ -1,6 +1,6 @@
 # Needs make and Python 3.11 or newer; everything else goes into .venv. "make" alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup fast run demo test test-all test-spark-slow spark-demo simulate chaos soak fuzz bench profile bench-peers bench-compare torture check lint types imports docs coverage clean
+.PHONY: help setup fast run demo test test-all test-spark-slow spark-demo simulate chaos soak fuzz bench profile bench-peers bench-compare torture check lint types imports docs audit dist coverage clean
 
 BIN := .venv/bin
 READY := .venv/.stamp
@@ -119,9 +119,21 @@ imports: $(READY) ## who may import whom (import-linter)
 docs: $(READY) ## write again what the guides have from the code
 	$(BIN)/python -m tests.packaging.configuration_page
 
+audit: $(READY) ## known vulnerabilities of what is installed (pip-audit asks PyPI, and fails where it gets no answer)
+	@test -x .venv-audit/bin/pip-audit || { $(PYTHON) -m venv .venv-audit && \
+	  .venv-audit/bin/python -m pip install --quiet --disable-pip-version-check 'pip-audit>=2.7'; }
+	$(BIN)/python -m pip freeze --exclude-editable >.venv-audit/installed.txt
+	.venv-audit/bin/pip-audit --strict --disable-pip --no-deps --requirement .venv-audit/installed.txt
+
+dist: $(READY) ## build wheel and sdist of the commit into dist, byte for byte the same wherever it is done
+	@test -z "$$(git status --porcelain)" || { echo "make dist: there are changes that are not committed" >&2; exit 1; }
+	rm -rf dist
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m hatchling build
+	cd dist && sha256sum *
+
 coverage: $(TESTABLE) ## run the tests and show which lines and branches none of them reached
 	$(BIN)/coverage run -m pytest && $(BIN)/coverage combine --quiet && $(BIN)/coverage report
 
 clean: ## remove the virtual environments and all caches; ./data stays
-	rm -rf .venv .venv-3.* .venv-fast .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist
+	rm -rf .venv .venv-3.* .venv-fast .venv-audit .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

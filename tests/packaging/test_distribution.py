@@ -1,0 +1,190 @@
+"""What is released: a wheel and an sdist that are built again byte for byte, installed anywhere, and run without an extra."""
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import toymq_py
+from tests.support.broker_process import ROOT, TIMEOUT_S
+
+CORE = ("click", "crcmod", "uvloop")
+"""What the core needs; pyproject.toml, ``dependencies``."""
+OF_AN_EXTRA = re.compile(r"toymq_py\.(gateway|observability)\b|toymq_client\.pytest_plugin$|toymqctl\.top\b")
+ONLY_THE_CORE = f"""
+import sys
+from importlib.metadata import packages_distributions
+
+OURS = {{"toymq_py", "toymq_client", "toymqctl"}}
+OTHERS = set(packages_distributions()) - OURS - set({CORE!r})
+
+class Nothing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in OTHERS:
+            raise ModuleNotFoundError(f"blocked: {{name}}", name=name)
+
+sys.meta_path.insert(0, Nothing())
+"""
+
+
+def built(source: Path, to: Path) -> dict[str, Path]:
+    """Wheel and sdist of a source tree, by suffix."""
+    env = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}
+    command = [sys.executable, "-W", "error", "-m", "hatchling", "build", "-d", str(to)]
+    done = subprocess.run(command, cwd=source, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return {path.suffix: path for path in to.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return built(ROOT, tmp_path_factory.mktemp("dist"))
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_the_same_bytes_wherever_it_is_built(released: dict[str, Path], tmp_path: Path) -> None:
+    """Also from the sdist, with other times and permissions."""
+    with tarfile.open(released[".gz"]) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (source,) = tmp_path.iterdir()
+    (source / "PKG-INFO").unlink()  # made by the build; there, it would come first
+    for path in source.rglob("*"):
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+        if path.is_file():
+            path.chmod(0o700 if path.stat().st_mode & 0o100 else 0o600)
+    again = built(source, tmp_path / "dist")
+    assert again[".whl"].name == released[".whl"].name
+    assert sha256(again[".whl"]) == sha256(released[".whl"])
+    assert sha256(again[".gz"]) == sha256(released[".gz"])
+
+
+def test_the_version_comes_from_one_place(released: dict[str, Path]) -> None:
+    version = toymq_py.__version__
+    assert [path.name for path in released.values()].count(f"toymq_py-{version}-py3-none-any.whl") == 1
+    assert released[".gz"].name == f"toymq_py-{version}.tar.gz"
+    with zipfile.ZipFile(released[".whl"]) as wheel:
+        metadata = wheel.read(f"toymq_py-{version}.dist-info/METADATA").decode()
+    assert f"\nVersion: {version}\n" in metadata
+    ours = (path for top in ("toymq_py", "clients", "chaos") for path in (ROOT / top).rglob("*.py"))
+    said = [path for path in ours if f'"{version}"' in path.read_text()]
+    assert [path.relative_to(ROOT).as_posix() for path in said] == ["toymq_py/__init__.py"]
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    assert "\n## [Unreleased]\n" in changelog or f"\n## [{version}]" in changelog
+
+
+def test_the_wheel_has_what_is_used_and_no_more(released: dict[str, Path]) -> None:
+    with zipfile.ZipFile(released[".whl"]) as wheel:
+        names = wheel.namelist()
+        entry_points = wheel.read(next(name for name in names if name.endswith("entry_points.txt"))).decode()
+    tops = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
+    assert tops == {"toymq_py", "toymq_client", "toymqctl", "toymq_bench", "toymq_spark", "pyspark_toymq", "toymq_chaos"}
+    assert {"toymq_py/py.typed", "toymq_client/py.typed"} <= set(names)
+    assert set(re.findall(r"^(toymq[\w-]*) = toymq[\w.]*:main$", entry_points, re.MULTILINE)) == {
+        "toymq", "toymqctl", "toymq-bench", "toymq-chaos", "toymq-pipeline",
+    }  # fmt: skip
+    with tarfile.open(released[".gz"]) as archive:
+        inside = {Path(name).parts[1] for name in archive.getnames() if len(Path(name).parts) > 1}
+    assert {"pyproject.toml", "LICENSE", "CHANGELOG.md", "toymq_py", "tests", "Makefile"} <= inside
+    assert not any(name.startswith(".venv") or name in ("data", "dist") for name in inside)
+
+
+def python(code: str, *arguments: str, executable: str = sys.executable) -> list[str]:
+    return [executable, "-W", "error", "-c", code, *arguments]
+
+
+def modules() -> Iterator[str]:
+    for root in (ROOT / "toymq_py", ROOT / "clients" / "toymq_client", ROOT / "clients" / "toymqctl"):
+        for path in sorted(root.rglob("*.py")):
+            parts = path.relative_to(root.parent).with_suffix("").parts
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            if not OF_AN_EXTRA.match(name) and not name.endswith("__main__"):
+                yield name
+
+
+def test_every_module_of_the_core_is_imported_without_an_extra() -> None:
+    """And without a warning."""
+    code = f"{ONLY_THE_CORE}\nimport importlib\nfor name in {list(modules())!r}: importlib.import_module(name)"
+    done = subprocess.run(python(code), capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+def test_the_block_blocks() -> None:
+    command = python(ONLY_THE_CORE + "import pytest")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert "ModuleNotFoundError: blocked: pytest" in done.stderr
+
+
+def run_it(directory: Path, broker: list[str], operator: list[str]) -> None:
+    """Serve, publish, consume, stop; nothing is warned of. ``broker`` and ``operator``: how to call toymq and toymqctl."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("TOYMQ_", "PYTHON"))}
+    serve = [*broker, "serve", "--data-dir", "d", "--listen", "127.0.0.1:0", "--min-free-bytes", "0"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(serve, cwd=directory, env=env, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert " ready" in line, process.communicate(timeout=TIMEOUT_S)
+
+            def ctl(*arguments: str) -> str:
+                command = [*operator, "--url", line.split()[1], *arguments]
+                done = subprocess.run(
+                    command, cwd=directory, env=env, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+                )
+                assert (done.returncode, done.stderr) == (0, ""), done.stderr
+                return done.stdout
+
+            assert ctl("pub", "orders", "hello") == "OK 0\n"
+            assert ctl("sub", "orders", "--max", "1") == "0\thello\n"
+            process.terminate()
+            _, errors = process.communicate(timeout=TIMEOUT_S)
+            assert (process.returncode, errors) == (0, "")
+        finally:
+            process.kill()
+
+
+def test_the_core_runs_without_an_extra(tmp_path: Path) -> None:
+    broker = python(f"{ONLY_THE_CORE}\nfrom toymq_py.cli import main\nmain()")
+    run_it(tmp_path, broker, python(f"{ONLY_THE_CORE}\nfrom toymqctl.cli import main\nmain()"))
+
+
+def fresh(tmp_path: Path, *install: str) -> Path:
+    """The ``bin`` of a new environment in which something was installed."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    command = [sys.executable, "-m", "pip", "--python", tmp_path / "venv", "--disable-pip-version-check", "install", "--quiet"]
+    done = subprocess.run([*command, *install], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return tmp_path / "venv" / "bin"
+
+
+def use_it(directory: Path, bin_: Path) -> None:
+    said = subprocess.run([bin_ / "toymq", "--version"], capture_output=True, text=True, check=True)
+    assert said.stdout == f"toymq, version {toymq_py.__version__}\n"
+    interpreter = str(bin_ / "python")
+    run_it(directory, [interpreter, "-W", "error", str(bin_ / "toymq")], [interpreter, "-W", "error", str(bin_ / "toymqctl")])
+
+
+def test_the_wheel_in_a_fresh_environment(released: dict[str, Path], tmp_path: Path) -> None:
+    """With the core's dependencies of this one, so that no index is asked; ``torture`` asks it."""
+    bin_ = fresh(tmp_path, "--no-deps", "--no-index", str(released[".whl"]))
+    site = next((bin_.parent / "lib").glob("python3*/site-packages"))
+    for name in CORE:
+        module = __import__(name)
+        (site / name).symlink_to(Path(str(module.__file__)).parent)
+    use_it(tmp_path, bin_)
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("suffix", [".whl", ".gz"])
+def test_as_a_user_installs_it(released: dict[str, Path], tmp_path: Path, suffix: str) -> None:
+    use_it(tmp_path, fresh(tmp_path, str(released[suffix])))
