@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 from toymq_py.config import SETTINGS, TopicSettings
 from toymq_py.errors import BadArgument, BadName, ConfigError
 from toymq_py.model import EARLIEST, Start, check_name, format_setting, parse_setting
-from toymq_py.schema import did_you_mean
+from toymq_py.schema import did_you_mean, shown_key
 
 Settings = dict[str, str]
 """By name, as in CREATE: whole numbers and words."""
@@ -65,7 +65,7 @@ def parse(text: str, source: str) -> Definitions:
         read = _SECTIONS.get(key)
         if read is None:
             hint = did_you_mean(key, _SECTIONS) or f"; there are {', '.join(_SECTIONS)}"
-            raise ConfigError(f"{source}: there is no section {key}{hint}")
+            raise ConfigError(f"{source}: there is no section {shown_key(key)}{hint}")
         for where, entry in _named(entries, source, key):
             read(definitions, where, entry)
     return definitions
@@ -92,12 +92,11 @@ def _read_consumer(consumers: dict[str, Start], where: str, entry: dict[str, Any
         raise ConfigError(f"{where} stands twice")
     for key in entry:
         if key not in ("name", "start"):
-            raise ConfigError(f"{where}: a consumer has name and start, no {key}")
-    start = entry.get("start", "earliest")
+            raise ConfigError(f"{where}: a consumer has name and start, no {shown_key(key)}")
     try:
-        consumers[name] = Start.parse(str(start)) if type(start) in (str, int) else Start.parse("")
-    except BadArgument as error:
-        raise ConfigError(f"{where}: start: {error}, not {start!r}") from None
+        consumers[name] = Start.parse(_text(entry.get("start", "earliest")))
+    except (BadArgument, ConfigError) as error:
+        raise ConfigError(f"{where}: start: {error}") from None
 
 
 def _read_settings(where: str, found: Mapping[str, Any]) -> Settings:
@@ -106,10 +105,8 @@ def _read_settings(where: str, found: Mapping[str, Any]) -> Settings:
         if name not in SETTINGS:
             hint = did_you_mean(name, SETTINGS) or f"; there are {', '.join(SETTINGS)}"
             raise ConfigError(f"{where}: {name} is no topic setting{hint}")
-        if type(value) not in (str, int):
-            raise ConfigError(f"{where}: {name}: {value!r} is neither a number nor text")
         try:
-            text = parse_setting(name, value) if isinstance(value, str) else str(value)
+            text = parse_setting(name, _text(value))
             TopicSettings().changed({name: text})
         except (BadArgument, ConfigError) as error:
             raise ConfigError(f"{where}: {name}: {error}") from None
@@ -122,12 +119,23 @@ def _read_settings(where: str, found: Mapping[str, Any]) -> Settings:
     return settings
 
 
+def _text(value: Any) -> str:
+    """A value as on the wire. Raises: ConfigError when it is neither text nor a number of at most 64 bits."""
+    if isinstance(value, str):
+        return value
+    if type(value) is not int or value.bit_length() > 64:
+        raise ConfigError("neither text nor a number within limits")
+    return str(value)
+
+
 def _named(entries: Any, where: str, kind: str) -> Iterable[tuple[str, dict[str, Any]]]:
     """Each table of an array, and what to call it in an error. Raises: ConfigError."""
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise ConfigError(f"{where}: {kind} is an array of tables: [[{kind}]] in TOML")
     for number, entry in enumerate(entries, 1):
-        yield f"{where}: {kind} {entry.get('name', f'number {number}')}", entry
+        name = entry.get("name")
+        known = isinstance(name, str) and name.isascii() and name.isprintable()
+        yield f"{where}: {kind} {name if known else f'number {number}'}", entry
 
 
 def _checked_name(where: str, kind: str, entry: dict[str, Any]) -> str:

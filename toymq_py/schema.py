@@ -68,6 +68,8 @@ class Number(Kind):
 
     def from_toml(self, found: object) -> int:
         if isinstance(found, int) and not isinstance(found, bool):
+            if found.bit_length() > 64:  # more digits than can be shown
+                raise ConfigError(f"it must be {self.limits()}")
             self.check(found)
             return found
         return int(Kind.from_toml(self, found))
@@ -306,6 +308,11 @@ def did_you_mean(found: str, known: Iterable[str]) -> str:
     """"; did you mean NAME?", or "" when nothing is near."""
     near = difflib.get_close_matches(found.replace("-", "_"), list(known), n=1, cutoff=0.75)
     return f"; did you mean {near[0]}?" if near else ""
+
+
+def shown_key(key: str) -> str:
+    """A file's key in an error of one line."""
+    return key if key.isascii() and key.isprintable() else ascii(key)
 
 
 def _parse_count(text: str) -> int:

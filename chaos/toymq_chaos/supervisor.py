@@ -67,6 +67,7 @@ class BrokerProcess:
             **os.environ,
             inside.CLOCK_VARIABLE: str(self._clock),
             inside.PARENT_VARIABLE: str(os.getpid()),
+            "TOYMQ_CONFIG": os.devnull,
             "PYTHONPATH": os.pathsep.join(
                 filter(None, [str(Path(inside.__file__).with_name("site")), os.environ.get("PYTHONPATH")])
             ),

@@ -4,6 +4,7 @@ The broker is a process of its own, as in production: it can be killed and start
 starts in about a quarter of a second, on a free port and in a directory that goes with the test.
 """
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -39,7 +40,8 @@ class BrokerUnderTest:
 
     def start(self) -> None:
         """Start it, and wait until it accepts connections. Raises: RuntimeError with what it said, when it does not come up."""
-        command = [*SERVE, "--data-dir", str(self.data_dir), "--listen", f"127.0.0.1:{self.port}", "--min-free-bytes", "0"]
+        command = [*SERVE, "--config", os.devnull]  # the user's toymq.toml is not for a test
+        command += ["--data-dir", str(self.data_dir), "--listen", f"127.0.0.1:{self.port}", "--min-free-bytes", "0"]
         log = self.data_dir.with_name(self.data_dir.name + ".log")
         with log.open("ab") as errors:
             self._process = subprocess.Popen([*command, *self._options], stdout=subprocess.PIPE, stderr=errors)

@@ -116,7 +116,8 @@ def _copied(url: str) -> list[bytes]:
 
 @contextmanager
 def _broker(data: Path, port: int) -> Iterator[subprocess.Popen[str]]:
-    options = ["--data-dir", str(data), "--listen", f"127.0.0.1:{port}", "--min-free-bytes", "0", "--log-level", "error"]
+    options = ["--config", os.devnull, "--data-dir", str(data), "--listen", f"127.0.0.1:{port}"]
+    options += ["--min-free-bytes", "0", "--log-level", "error"]
     command = [*PYTHON, "from toymq_py.cli import main; main()", "serve", *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:

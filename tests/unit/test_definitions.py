@@ -4,8 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.support.in_process import serving
+from toymq_py.config import SETTINGS
 from toymq_py.definitions import (
     ChangeSettings,
     CreateTopic,
@@ -19,7 +22,7 @@ from toymq_py.definitions import (
     to_toml,
 )
 from toymq_py.errors import ConfigError
-from toymq_py.model import EARLIEST, LATEST, Start
+from toymq_py.model import DURATION_MS_MAX, EARLIEST, LATEST, Start
 from toymq_py.service import apply_definitions
 
 TEXT = """
@@ -68,21 +71,25 @@ def test_a_file_is_read_and_written() -> None:
         ('topic = "orders"', "x: topic is an array of tables: [[topic]] in TOML"),
         ('[topic.orders]\nvisibility = "1s"', "x: topic is an array of tables"),
         ("[[topic]]", "x: topic number 1: it needs a name"),
-        ('[[topic]]\nname = "a"\n[[topic]]\nname = 1', "x: topic 1: it needs a name"),
+        ('[[topic]]\nname = "a"\n[[topic]]\nname = 1', "x: topic number 2: it needs a name"),
         ('[[topic]]\nname = "../a"', "x: topic ../a: topic name must be"),
         ('[[topic]]\nname = "a"\n[[topic]]\nname = "a"', "x: topic a stands twice"),
         ('[[topic]]\nname = "a"\nvisiblity = "1s"', "x: topic a: visiblity is no topic setting; did you mean visibility?"),
         ('[[topic]]\nname = "a"\ncolour = 1', "x: topic a: colour is no topic setting; there are visibility, "),
         ('[[topic]]\nname = "a"\nvisibility = "soon"', "x: topic a: visibility: 'soon' is no duration"),
         ('[[topic]]\nname = "a"\nvisibility = 0', "x: topic a: visibility: visibility is a whole number from 1"),
-        ('[[topic]]\nname = "a"\nvisibility = true', "x: topic a: visibility: True is neither a number nor text"),
+        ('[[topic]]\nname = "a"\nvisibility = true', "x: topic a: visibility: neither text nor a number within"),
+        ('[[topic]]\nname = "a"\nvisibility = 0x' + "f" * 9000, "x: topic a: visibility: neither text nor a number"),
+        ('[[topic]]\nname = "a"\nconsumer = [{name = "b", start = 0x' + "f" * 9000 + "}]", "consumer b: start: neither"),
+        ('[[topic]]\nname = "a\\nb"', "x: topic number 1: topic name must be"),
+        ('"a\\nb" = 1', "x: there is no section 'a\\nb'; there are topic"),
         ('[[topic]]\nname = "a"\nvisibility = -1', "x: topic a: visibility: visibility is a whole number"),
         ('[[topic]]\nname = "a"\nnack_backoff_min = "2s"\nnack_backoff_max = "1s"', "x: topic a: nack_backoff_min is above"),
         ('[[topic]]\nname = "a"\nconsumer = "b"', "x: topic a: consumer is an array of tables"),
         ('[[topic]]\nname = "a"\n[[topic.consumer]]\nname = "#b"', "x: topic a: consumer #b: consumer name must be"),
         ('[[topic]]\nname = "a"\n[[topic.consumer]]\nname = "b"\nwindow = 1', "consumer b: a consumer has name and start, no"),
         ('[[topic]]\nname = "a"\n[[topic.consumer]]\nname = "b"\nstart = "soon"', "topic a: consumer b: start: a position is"),
-        ('[[topic]]\nname = "a"\n[[topic.consumer]]\nname = "b"\nstart = true', "topic a: consumer b: start: a position is"),
+        ('[[topic]]\nname = "a"\n[[topic.consumer]]\nname = "b"\nstart = true', "topic a: consumer b: start: neither text nor"),
         ('[[topic]]\nname = "a"\nconsumer = [{name = "b"}, {name = "b"}]', "topic a: consumer b stands twice"),
     ],
 )
@@ -167,3 +174,51 @@ async def test_a_refusal_names_the_topic(tmp_path: Path) -> None:
         out_of_range = Definitions({"orders.eu": TopicDefinition({}, {"late": Start("id", 9)})})
         with pytest.raises(ConfigError, match=r"topic orders\.eu: 0 is the first id"):
             await apply_definitions(out_of_range, served.broker)
+
+
+names = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,20}", fullmatch=True)
+starts = st.one_of(
+    st.sampled_from([EARLIEST, LATEST]),
+    st.integers(0, 2**64 - 1).map(lambda value: Start("id", value)),
+    st.integers(0, 2**63 // 1_000_000).map(lambda value: Start("time", value)),
+)
+
+
+@st.composite
+def some_settings(draw: st.DrawFn) -> dict[str, str]:
+    settings = {}
+    for name in draw(st.sets(st.sampled_from(sorted(SETTINGS)))):
+        limits = SETTINGS[name]
+        low, high = limits[0], limits[-1]
+        if isinstance(low, int) and isinstance(high, int):
+            minutes = st.integers(1, min(10, high // 60_000)).map(lambda count: count * 60_000)
+            settings[name] = str(draw(st.integers(low, high) | minutes))
+        else:
+            settings[name] = str(draw(st.sampled_from(limits)))
+    if int(settings.get("nack_backoff_min", 0)) > int(settings.get("nack_backoff_max", DURATION_MS_MAX)):
+        del settings["nack_backoff_min"]
+    return settings
+
+
+topic_definitions = st.builds(TopicDefinition, some_settings(), st.dictionaries(names, starts, max_size=3))
+
+
+@given(st.dictionaries(names, topic_definitions, max_size=4))
+def test_whatever_is_written_is_read_as_it_was(topics: dict[str, TopicDefinition]) -> None:
+    definitions = Definitions(topics)
+    assert parse(to_toml(definitions), "x") == definitions
+    assert parse(to_json(definitions), "x") == definitions
+    assert plan(definitions, definitions) == []
+
+
+@given(st.text(max_size=200) | st.sampled_from(["{", '{"topic": ', '[[topic]]\nname = "a"\n']).flatmap(
+    lambda begin: st.text(max_size=60).map(lambda rest: begin + rest)
+))  # fmt: skip
+def test_any_text_is_definitions_or_an_error_that_says_where(text: str) -> None:
+    try:
+        parse(text, "somewhere")
+    except ConfigError as error:
+        said = str(error)
+    else:
+        return
+    assert said.startswith("somewhere: ")

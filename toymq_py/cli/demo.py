@@ -1,6 +1,7 @@
 """``toymq demo``: the promises, shown on a real file with real kills."""
 
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -32,7 +33,7 @@ class BrokerProcess:
 
     def start(self) -> None:
         """Start, and wait until it is ready. Raises: DataDirectoryError when it does not come up."""
-        command = [sys.executable, "-c", "from toymq_py.cli import main; main()", "serve"]
+        command = [sys.executable, "-c", "from toymq_py.cli import main; main()", "serve", "--config", os.devnull]
         options = ["--data-dir", self._data_dir, "--listen", "127.0.0.1:0", "--min-free-bytes", "0", "--log-level", "error"]
         self._process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None

@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from toymq_py.config import ServeOptions
 from toymq_py.errors import ConfigError
-from toymq_py.schema import Flag, Kind, Option, Several, did_you_mean, options_of
+from toymq_py.schema import Flag, Kind, Option, Several, did_you_mean, options_of, shown_key
 
 OPTIONS = options_of(ServeOptions)
 DEFAULT_FILE = "./toymq.toml"
@@ -109,7 +109,7 @@ def look_into(path: str) -> tuple[dict[str, Any], list[str]]:
     for key, found in read_toml(path).items():
         option = by_name.get(key)
         if option is None:
-            problems.append(f"{path}: there is no option {key}{did_you_mean(key, by_name)}")
+            problems.append(f"{path}: there is no option {shown_key(key)}{did_you_mean(key, by_name)}")
             continue
         try:
             values[option.attribute] = option.kind.from_toml(found)

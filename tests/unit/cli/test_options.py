@@ -78,6 +78,8 @@ def test_the_table_is_for_people() -> None:
         ("visibility = 1.5", "visibility: 1.5 is not a duration"),
         ('visibility = "soon"', "visibility: 'soon' is no duration"),
         ('visibility = "0"', "visibility: 0ms is out of range: it must be 1ms to"),
+        ("segment_bytes = 0x" + "f" * 9000, "segment_bytes: it must be 4KiB to 1GiB"),
+        ('"a\\nb" = 1', "there is no option 'a\\nb'"),
         ("segment_bytes = 1", "segment_bytes: 1B is out of range: it must be 4KiB to 1GiB"),
         ("max_topics = 0", "max_topics: 0 is out of range: it must be 1 to 1048576"),
         ('max_topics = "1e3"', "max_topics: '1e3' is no whole number"),
