@@ -83,7 +83,7 @@ def test_a_file_is_read_and_written() -> None:
         ('[[topic]]\nname = "a"\nconsumer = [{name = "b", start = 0x' + "f" * 9000 + "}]", "consumer b: start: neither"),
         ('[[topic]]\nname = "a\\nb"', "x: topic number 1: topic name must be"),
         ('"a\\nb" = 1', "x: there is no section 'a\\nb'; there are topic"),
-        ('[[topic]]\nname = "a"\nvisibility = -1', "x: topic a: visibility: visibility is a whole number"),
+        ('[[topic]]\nname = "a"\nvisibility = -1', "x: topic a: visibility: '-1' is no duration"),
         ('[[topic]]\nname = "a"\nnack_backoff_min = "2s"\nnack_backoff_max = "1s"', "x: topic a: nack_backoff_min is above"),
         ('[[topic]]\nname = "a"\nconsumer = "b"', "x: topic a: consumer is an array of tables"),
         ('[[topic]]\nname = "a"\n[[topic.consumer]]\nname = "#b"', "x: topic a: consumer #b: consumer name must be"),
