@@ -113,7 +113,7 @@ class StartedBroker(Broker):
         """Port and pid."""
         environment = dict(os.environ)
         if self._source is not None:
-            environment["PYTHONPATH"] = str(self._source)
+            environment["PYTHONPATH"] = os.pathsep.join([str(self._source), str(self._source / "clients")])
         with (self._root / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [str(find_toymq()), "serve", "--data-dir", str(self._root / "data"), "--listen", "127.0.0.1:0", *self._options],
