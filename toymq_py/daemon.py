@@ -139,9 +139,9 @@ def _reload_on_hangup(
         for what, read in reloads.items():
             try:
                 read()
-                logger.info("SIGHUP: the %s were read again", what)
+                logger.info("the %s were read again", what)
             except ConfigError as error:
-                logger.error("SIGHUP: %s; the %s that were read before stay", error, what)  # noqa: TRY400 (no bug of ours)
+                logger.error("%s; the %s that were read before stay", error, what)  # noqa: TRY400 (no bug of ours)
         done()
 
     if reloads:
