@@ -8,8 +8,8 @@ READY := .venv/.stamp
 FAST := .venv-fast
 COMPILED := $(patsubst %,toymq_py/%.py,dedupe model protocol/commands protocol/connection protocol/frames protocol/replies \
   session/deliveries session/guard session/handler session/pulling session/replies session/sequences session/session \
-  session/transport session/turns topic/following topic/publishing topic/subscription topic/topic \
-  consumer/acks consumer/inflight consumer/state \
+  session/transport session/turns topic/following topic/publishing topic/schedule topic/subscription topic/topic \
+  consumer/acks consumer/idset consumer/inflight consumer/state \
   storage/batch storage/committer storage/log storage/record storage/space)
 RUN := $(if $(wildcard $(FAST)/.stamp),$(FAST),.venv)
 # Tests and types want Spark too (400 MB), and Spark a Java: neither run nor demo should wait for that.

@@ -87,8 +87,8 @@ class Broker:
         self._key_budget = KeyBudget(options.dedupe_keys_total)
         self._tail_budget = TailBudget()
         self._started = clock.monotonic()
-        self._due: list[tuple[float, int, Topic, Consumer]] = []
-        self._armed: dict[Consumer, tuple[float, Topic]] = {}
+        self._due: list[tuple[float, int, Topic, Consumer | Topic]] = []
+        self._armed: dict[Consumer | Topic, tuple[float, Topic]] = {}
         self._ticket = count()
         self._deleted = count()
         self._followers = Followers(scheduler)
@@ -162,8 +162,9 @@ class Broker:
         state = loaded.state
         wanted = settings.dedupe_keys if settings.dedupe_keys is not None else self.options.dedupe_keys
         recovered = recover_log(
-            self._fs, path, first_id=state.first_id, next_id=state.next_id, dedupe_keys=wanted
-        )
+            self._fs, path, first_id=state.first_id, next_id=state.next_id, dedupe_keys=wanted,
+            now_ns=self._clock.wall_ns(),
+        )  # fmt: skip
         topic = self._make(name, settings, recovered=recovered, offsets=loaded)
         self.topics[name] = topic
         if topic.offsets_problem is not None:
@@ -405,18 +406,19 @@ class Broker:
 
     # -- time
 
-    def _arm(self, topic: Topic, consumer: Consumer, at: float) -> None:
-        armed = self._armed.get(consumer)
+    def _arm(self, topic: Topic, who: Consumer | Topic, at: float) -> None:
+        """``who``: a consumer of the topic, or the topic itself for its schedule."""
+        armed = self._armed.get(who)
         if armed is not None and armed[0] <= at:
             return
-        self._armed[consumer] = (at, topic)
+        self._armed[who] = (at, topic)
         if len(self._due) > 2 * len(self._armed) + 64:  # entries that an earlier deadline made void
-            self._due = [(when, next(self._ticket), of, who) for who, (when, of) in self._armed.items()]
+            self._due = [(when, next(self._ticket), of, each) for each, (when, of) in self._armed.items()]
             heapify(self._due)
             self.on_deadline(self._due[0][0])
             return
         earliest = not self._due or at < self._due[0][0]
-        heappush(self._due, (at, next(self._ticket), topic, consumer))
+        heappush(self._due, (at, next(self._ticket), topic, who))
         if earliest:
             self.on_deadline(at)
 
@@ -427,10 +429,13 @@ class Broker:
         """
         due = self._due
         while due and due[0][0] <= now:
-            at, _, topic, consumer = heappop(due)
-            if self._armed.get(consumer) == (at, topic):
-                del self._armed[consumer]
-                topic.consumer_due(consumer, now)
+            at, _, topic, who = heappop(due)
+            if self._armed.get(who) == (at, topic):
+                del self._armed[who]
+                if isinstance(who, Topic):
+                    topic.schedule_due()
+                else:
+                    topic.consumer_due(who, now)
         return due[0][0] if due else None
 
     def _disk_low(self) -> None:

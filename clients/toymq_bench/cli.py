@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from toymq_bench import backlog, client_load, commits, compare, machine
+from toymq_bench import backlog, client_load, commits, compare, delays, machine
 from toymq_bench import goals as goal_rows
 from toymq_bench import profile as profiles
 from toymq_bench.bench import Bench
@@ -227,6 +227,26 @@ def idle(bench: Bench, sessions: int) -> None:
     bench.run(
         "idle", {"sessions": sessions}, lambda broker, label: backlog.idle(broker, sessions, label),
         options=("--max-connections", str(sessions + 10)),
+    )  # fmt: skip
+
+
+@main.command()
+@messages(1_000_000)
+@click.option("--lead", "lead_s", type=click.FloatRange(0.1), default=30.0, show_default=True,
+              help="Seconds from the first publish to the first moment; publishing has to be done by then.")  # fmt: skip
+@click.option("--span", "span_s", type=click.FloatRange(0.1), default=60.0, show_default=True,
+              help="Seconds over which the moments are spread.")  # fmt: skip
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the moments.")
+@CONSUMER_WINDOW
+@SIZE
+@attachable
+def delay(bench: Bench, messages: int, lead_s: float, span_s: float, seed: int, consumer_window: int, size: int) -> None:
+    """Publish with delays that end at random moments; how late the messages come, and how long PINGs take meanwhile."""
+    if size < delays.DIGITS:
+        raise click.UsageError(f"the delay travels in the payload: --size {delays.DIGITS} is the least")
+    bench.run(
+        "delay", {"messages": messages, "span": span_s, "size": size},
+        lambda broker, label: delays.delay(broker, messages, lead_s, span_s, consumer_window, size, seed, label),
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The consumer against a model with one row per id: any sequence of operations and restarts."""
+"""The consumer against a model with one row per id: any sequence of operations and restarts, and ids that are not due yet."""
 
 import json
 from collections import Counter
@@ -15,7 +15,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from toymq_py.consumer import Consumer, ConsumerSnapshot, Counts, DeliveryPolicy
+from toymq_py.consumer import Consumer, ConsumerSnapshot, Counts, DeliveryPolicy, IdSet
 from toymq_py.consumer.inflight import DELAYED, INFLIGHT, MERGE_SLACK_S, READY, Lessee
 
 POLICY = DeliveryPolicy(nack_backoff_min_s=1.0, nack_backoff_max_s=8.0)
@@ -27,6 +27,7 @@ BASES = st.sampled_from([0, 1, 5, 2**63])
 @dataclass
 class Row:
     state: str = "fresh"  # fresh, ready, inflight, delayed, acked
+    scheduled: bool = False  # what is fresh or ready is not due
     owner: object = None
     deadline: float = 0.0
     attempt: int = 0
@@ -42,13 +43,17 @@ class Model:
     rows: dict[int, Row] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        before = self.rows
         self.rows = {i: Row("acked" if i < self.start else "fresh") for i in range(self.end)}
+        for i, row in before.items():
+            self.rows[i].scheduled = row.scheduled
 
     def pick(self, first: int, last: int, *states: str) -> list[Row]:
         return [self.rows[i] for i in range(first, last + 1) if self.rows[i].state in states]
 
     def cursor(self) -> int:
-        return next((i for i in self.rows if self.rows[i].state == "fresh"), self.end)
+        """Where the next fresh delivery begins."""
+        return next((i for i, r in self.rows.items() if r.state == "fresh" and not r.scheduled), self.end)
 
     def floor(self) -> int:
         return next((i for i in self.rows if self.rows[i].state != "acked"), self.end)
@@ -77,7 +82,7 @@ class Model:
         top = max(live, default=-1)
         for i, row in self.rows.items():
             if row.state != "acked":
-                row.become("ready" if i <= top else "fresh")
+                row.become("ready" if i <= top and (row.attempt or not row.scheduled) else "fresh")
 
 
 class ConsumerMachine(RuleBasedStateMachine):
@@ -103,7 +108,8 @@ class ConsumerMachine(RuleBasedStateMachine):
     def begin(self, base: int, start: int) -> None:
         self.base, self.now = base, 0.0
         A.inflight = B.inflight = 0
-        self.real = Consumer("c", start=base + start, since_ns=1)
+        self.scheduled = IdSet()
+        self.real = Consumer("c", start=base + start, since_ns=1, scheduled=self.scheduled)
         self.model = Model(start, SPAN)
         self.shown = (self.real.changes, self.real.snapshot())
         self.take_fresh(A, 6, 0, 2.0)
@@ -120,8 +126,9 @@ class ConsumerMachine(RuleBasedStateMachine):
             return
         first, last = fresh[0] - self.base, fresh[1] - self.base
         assert first == self.model.cursor()
-        assert all(self.model.rows[i].state == "fresh" for i in range(first, last + 1))
-        assert last + 1 == SPAN or self.model.rows[last + 1].state == "acked"
+        assert all(self.model.rows[i].state == "fresh" and not self.model.rows[i].scheduled for i in range(first, last + 1))
+        after = self.model.rows.get(last + 1)
+        assert after is None or after.state == "acked" or after.scheduled
         self.model.skip(first, (taken := min(first + hole, last)) - 1)
         last = min(taken + width - 1, last)
         for row in self.model.pick(taken, last, "fresh"):
@@ -129,14 +136,47 @@ class ConsumerMachine(RuleBasedStateMachine):
             row.become("inflight", owner, self.now + lease)
         self.real.take_fresh(owner, taken + self.base, last + self.base, self.now + lease)
 
+    @rule(width=st.integers(1, 2))
+    def publish_with_delay(self, width: int) -> None:
+        """What comes next turns out to be scheduled: a topic enters a record before anyone can take it."""
+        first = max(self.real.cursor - self.base, self.model.cursor())
+        for i in range(first, min(first + width, SPAN)):
+            if self.model.rows[i].state == "fresh":
+                self.model.rows[i].scheduled = True
+                self.scheduled.add(i + self.base)
+
+    @rule(owner=owners, width=st.integers(1, 2), lease=visibility, wait=st.booleans())
+    def publish_with_delay_and_take_what_is_behind(self, owner: Lessee, width: int, lease: float, wait: bool) -> None:
+        self.publish_with_delay(width)
+        self.take_fresh(owner, 1, 0, lease)
+        if not wait:
+            self.fall_due((0, SPAN - 1))
+
+    @rule(span=st.tuples(st.integers(0, SPAN - 1), st.integers(0, SPAN)))
+    def fall_due(self, span: tuple[int, int]) -> None:
+        due = [i for i in range(span[0], min(sum(span) + 1, SPAN)) if self.model.rows[i].scheduled]
+        for i in due:
+            self.model.rows[i].scheduled = False
+            self.scheduled.discard(i + self.base)
+            if self.model.rows[i].state == "fresh" and i < self.real.cursor - self.base:
+                self.model.rows[i].become("ready")
+        self.real.fall_due([i + self.base for i in due])
+
     @rule(owner=owners, max_count=st.integers(0, 9), lease=visibility)
     def take_ready(self, owner: Lessee, max_count: int, lease: float) -> None:
         want = [(i, r) for i, r in self.model.rows.items() if r.state == "ready"][:max_count]
         for _, row in want:
             row.attempt += 1
             row.become("inflight", owner, self.now + lease)
-        got = self.real.take_ready(owner, max_count, self.now + lease)
-        flat = [(i - self.base, n) for a, b, n in got for i in range(a, b + 1)]
+        flat: list[tuple[int, int]] = []
+        while len(flat) < max_count:  # as a topic does
+            left = max_count - len(flat)
+            if due := self.real.take_due(owner, left, self.now + lease):
+                flat += [(i - self.base, 1) for i in due]
+            elif got := self.real.take_ready(owner, left, self.now + lease, max_runs=1):
+                flat += [(i - self.base, n) for a, b, n in got for i in range(a, b + 1)]
+            else:
+                break
         assert flat == [(i, row.attempt) for i, row in want]
 
     @rule(owner=owners, max_count=st.integers(1, 9), lease=visibility)
@@ -212,17 +252,17 @@ class ConsumerMachine(RuleBasedStateMachine):
     def seek(self, to: int, really: bool) -> None:
         if not really:
             return
-        self.model = Model(to, SPAN)
+        self.model = Model(to, SPAN, self.model.rows)
         self.real.seek(self.base + to, 2)
         assert not self.real.has_acked
 
     @rule()
     def restart(self) -> None:
         before = self.real.snapshot()
-        value = json.loads(json.dumps(before.to_json()))
+        value = json.loads(json.dumps(before.to_json(), default=list))
         snapshot = ConsumerSnapshot.from_json(value)
         assert snapshot == before
-        self.real, changed = Consumer.restore("c", snapshot, 0, self.base + SPAN)
+        self.real, changed = Consumer.restore("c", snapshot, 0, self.base + SPAN, self.scheduled)
         assert not changed
         assert self.real.snapshot() == before, "nothing is lost on the way"
         self.model.restart()
@@ -241,7 +281,8 @@ class ConsumerMachine(RuleBasedStateMachine):
         snapshot = self.real.snapshot()
         beyond = any(r.state == "acked" or r.attempt for i, r in rows.items() if i >= cut[1])
         lost = any(r.state != "acked" for i, r in rows.items() if i < cut[0])
-        self.real, changed = Consumer.restore("c", snapshot, first_id, next_id)
+        self.scheduled.discard_range(next_id, self.base + SPAN)
+        self.real, changed = Consumer.restore("c", snapshot, first_id, next_id, self.scheduled)
         assert changed == (lost or beyond or start > cut[1])
         self.model.skip(0, cut[0] - 1)
         for i in range(cut[1], SPAN):
@@ -254,7 +295,8 @@ class ConsumerMachine(RuleBasedStateMachine):
     def every_id_is_in_its_place(self) -> None:
         real, base, rows = self.real, self.base, self.model.rows
         floor, cursor = real.floor - base, real.cursor - base
-        assert (floor, cursor) == (self.model.floor(), self.model.cursor())
+        assert floor == self.model.floor()
+        assert cursor <= self.model.cursor()
         found: dict[int, tuple[object, ...]] = dict.fromkeys(range(floor), ("acked",))
         for first, last in real._acks.ranges():
             for i in range(first - base, last - base + 1):
@@ -266,6 +308,13 @@ class ConsumerMachine(RuleBasedStateMachine):
                 assert i < cursor, f"id {i} in a run above the cursor"
                 deadline = 0.0 if run.state is READY else run.deadline
                 found[i] = (run.state.name.lower(), run.owner, deadline, run.attempt)
+        for first, last in real._due.ranges(0, 2**64 - 1):
+            for i in range(first - base, last - base + 1):
+                assert i not in found, f"id {i} in two places"
+                assert i < cursor, f"id {i} due above the cursor"
+                found[i] = ("ready", None, 0.0, 0)
+        for i in range(cursor):
+            assert i in found or rows[i].scheduled, f"id {i} was passed over"
         for i, row in rows.items():
             deadline = 0.0 if row.state == "ready" else row.deadline
             live = (row.state, row.owner, deadline, row.attempt)
@@ -283,8 +332,10 @@ class ConsumerMachine(RuleBasedStateMachine):
         self.seen["given back uncounted"] += any(r.state == "ready" and not r.attempt for r in rows)
         self.seen["acked above a gap"] += bool(real._acks.ranges())
         self.seen["five runs or more"] += len(real._runs) >= 5
-        ready = backlog - number["inflight"] - number["delayed"]
-        want = Counts(ready, number["inflight"], number["delayed"], backlog)
+        scheduled = number["delayed"] + sum(r.scheduled and r.state == "fresh" for r in rows)
+        self.seen["scheduled"] += scheduled > number["delayed"]
+        self.seen["due behind the cursor"] += bool(real._due)
+        want = Counts(backlog - number["inflight"] - scheduled, number["inflight"], scheduled, backlog)
         assert real.counts(self.base + SPAN) == want
         assert real.has_ready() == bool(number["ready"])
         assert real.inflight == number["inflight"]
@@ -321,7 +372,7 @@ def test_the_consumer_does_what_the_model_does() -> None:
     )
     run_state_machine_as_test(ConsumerMachine, settings=bounded)
     rare = {what: n for what, n in ConsumerMachine.seen.items() if n < 100}
-    assert len(ConsumerMachine.seen) == 7, f"expected all seven, saw {ConsumerMachine.seen}"
+    assert len(ConsumerMachine.seen) == 9, f"expected all nine, saw {ConsumerMachine.seen}"
     assert not rare, f"expected each in 100 steps or more, saw {rare}"
 
 

@@ -88,11 +88,11 @@ def publishes(draw: st.DrawFn) -> Publish:
         first = draw(ids)
         seqs = draw(st.lists(ids, min_size=len(pairs), max_size=len(pairs)) | st.just([first] * len(pairs)))
         run = replace(run, keys=[draw(keys.filter(bool))] * len(pairs), seqs=seqs)
-    if len(pairs) > 1:
-        return run
-    options = draw(st.tuples(maybe(ms), maybe(positive_ms)))
-    hdr = draw(st.integers(0, len(pairs[0][1])))
-    return replace(run, hdr=hdr, delay_ms=options[0], ttl_ms=options[1])
+    delays, ttls = (
+        draw(st.none() | st.lists(numbers, min_size=len(pairs), max_size=len(pairs))) for numbers in (ms, positive_ms)
+    )
+    hdr = draw(st.integers(0, len(pairs[0][1]))) if len(pairs) == 1 else 0
+    return replace(run, hdr=hdr, delays_ms=delays, ttls_ms=ttls)
 
 
 commands: st.SearchStrategy[Command] = st.one_of(

@@ -11,10 +11,10 @@ def flat(commands: Iterable[Command]) -> list[Any]:
     events: list[Any] = []
     for command in commands:
         if isinstance(command, Publish):
-            options = (command.hdr, command.delay_ms, command.ttl_ms)
-            seqs = command.seqs or [None] * len(command.keys)
-            rows = zip(command.keys, command.bodies, seqs, strict=True)
-            events += [(command.topic, key, body, *options, seq) for key, body, seq in rows]
+            none = [None] * len(command.keys)
+            columns = (command.delays_ms or none, command.ttls_ms or none, command.seqs or none)
+            rows = zip(command.keys, command.bodies, *columns, strict=True)
+            events += [(command.topic, key, body, command.hdr, *options) for key, body, *options in rows]
         elif isinstance(command, Rejected):
             events.append((command.error.code, str(command.error), command.error.fatal))
             if command.publish is not None:

@@ -10,16 +10,18 @@ or what is on disk; reads no clock, ``now`` and deadlines are passed in. Contrac
     any ─────── remove ─────▶ gone (acked)
 """
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from enum import IntEnum
 from heapq import heapify, heappop, heappush, heapreplace
-from itertools import count
+from itertools import count, islice, repeat
 from math import inf
-from operator import attrgetter
+from operator import add, attrgetter, eq
 from typing import Final
 
-from toymq_py.model import IdRange
+from toymq_py.consumer.idset import IdSet
+from toymq_py.model import ID_ROWS_BLOCK, IdRange, IdRows
 
 AttemptRange = tuple[int, int, int]
 """First id, last id, deliveries so far."""
@@ -194,10 +196,12 @@ class RunTable:
     64 entries after every call. Owned by one ``Consumer``.
     """
 
-    __slots__ = ("_deadlines", "_firsts", "_ready", "_runs", "_totals", "freed")
+    __slots__ = ("_deadlines", "_firsts", "_ready", "_runs", "_totals", "_waiting", "freed")
 
-    def __init__(self) -> None:
+    def __init__(self, *waiting: IdSet) -> None:
+        """``waiting``: ids between runs that are not acked. Looked at, never changed."""
         tickets = count()
+        self._waiting = waiting
         self._firsts: list[int] = []
         self._runs: list[Run] = []
         self._ready = _LazyHeap(attrgetter("first"), tickets)
@@ -222,20 +226,26 @@ class RunTable:
             return []
         return [(r.first, r.last) for r in self._runs if r.state is INFLIGHT and r.owner is owner]
 
-    def attempts(self) -> tuple[AttemptRange, ...]:
-        """What was delivered, in id order, neighbours with equal attempts joined."""
-        found: list[AttemptRange] = []
-        first, last, n = 0, -1, 0  # nothing yet: attempt 0 is never reported
-        for run in self._runs:
-            if run.attempt == n and run.first == last + 1:
-                last = run.last
-                continue
-            if n:
-                found.append((first, last, n))
-            first, last, n = run.first, run.last, run.attempt
-        if n:
-            found.append((first, last, n))
-        return tuple(found)
+    def attempts(self) -> IdRows:
+        """What was delivered, in id order, neighbours with equal attempts joined. Rows of an ``AttemptRange``."""
+        runs = self._runs
+        lasts = [run.last for run in runs]
+        attempts = [run.attempt for run in runs]
+        firsts = self._firsts
+        if 0 in attempts or any(map(eq, map(add, lasts, repeat(1)), islice(firsts, 1, None))):
+            firsts, lasts, attempts = [], [], []
+            for run in runs:
+                if attempts and run.attempt == attempts[-1] and run.first == lasts[-1] + 1:
+                    lasts[-1] = run.last
+                elif run.attempt:
+                    firsts.append(run.first)
+                    lasts.append(run.last)
+                    attempts.append(run.attempt)
+        return IdRows(3, [
+            (array("Q", firsts[at : at + ID_ROWS_BLOCK]), array("Q", lasts[at : at + ID_ROWS_BLOCK]),
+             array("Q", attempts[at : at + ID_ROWS_BLOCK]))
+            for at in range(0, len(firsts), ID_ROWS_BLOCK)
+        ])  # fmt: skip
 
     # -- deliveries
 
@@ -252,6 +262,20 @@ class RunTable:
         self._runs.append(run)
         self._deadlines.push(run)
 
+    def lease_each(self, owner: Lessee, ids: list[int], deadline: float) -> None:
+        """First delivery of ids, ascending, that stand in no run; anywhere among the runs."""
+        runs, firsts = self._runs, self._firsts
+        self._count_lease(owner, len(ids))
+        for msg_id in ids:
+            i = bisect_left(firsts, msg_id)
+            if i and runs[i - 1].accepts(msg_id, INFLIGHT, owner, deadline, deadline, 1):
+                runs[i - 1].extend(msg_id, deadline, deadline)
+                continue
+            run = Run(msg_id, msg_id, INFLIGHT, owner, deadline, 1)
+            runs.insert(i, run)
+            firsts.insert(i, msg_id)
+            self._deadlines.push(run)
+
     def append_ready(self, first: int, last: int, attempt: int) -> None:
         """Enter ids above every run in the table as waiting for redelivery (restart)."""
         run = Run(first, last, READY, None, 0.0, attempt)
@@ -259,6 +283,11 @@ class RunTable:
         self._runs.append(run)
         self._ready.push(run)
         self._totals[READY] += last + 1 - first
+
+    def first_ready(self) -> int | None:
+        """The lowest id that is READY."""
+        run = self._ready.top()
+        return None if run is None else run.first
 
     def take_ready(self, owner: Lessee, max_count: int, deadline: float, max_runs: int | None = None) -> list[AttemptRange]:
         """Lease up to ``max_count`` ready ids, lowest first; of no more than ``max_runs`` runs.
@@ -397,8 +426,8 @@ class RunTable:
         """Take the ids out, whatever their state, and return the spans in which no run is left.
 
         With ``delivered_only``, runs that were never delivered stay. A span reaches over ids that
-        had left the table before: they are acked already, and one span for many runs keeps the ack
-        set's work linear.
+        had left the table before, unless they are waiting: they are acked already, and one span for
+        many runs keeps the ack set's work linear.
         """
         if last < first:
             return []
@@ -416,9 +445,12 @@ class RunTable:
                     span_first = None
                 continue
             low = run.first if run.first >= first else first
-            span_last = run.last if run.last <= last else last
             if span_first is None:
                 span_first = low
+            elif low > span_last + 1 and self._waits_between(span_last + 1, low):
+                spans.append((span_first, span_last))
+                span_first = low
+            span_last = run.last if run.last <= last else last
             self._discount(run, span_last + 1 - low)
             if run.first < low:
                 kept.append(run)
@@ -449,6 +481,9 @@ class RunTable:
         self._trim()
 
     # -- inside
+
+    def _waits_between(self, first: int, limit: int) -> bool:
+        return any(ids.next_in(first, limit) < limit for ids in self._waiting)
 
     def _index(self, msg_id: int) -> int:
         """Index of the first run that ends at or above ``msg_id``."""

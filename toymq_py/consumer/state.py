@@ -5,20 +5,28 @@ Must not know sessions (an owner is any hashable), records, or files: the snapsh
 object of storage.md as plain values. Contracts: delivery.md; storage.md, "offsets.json".
 """
 
+from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
+from operator import le, lt
 from typing import Any
 
 from toymq_py.consumer.acks import AckSet
+from toymq_py.consumer.idset import IdSet
 from toymq_py.consumer.inflight import AttemptRange, Lessee, RunState, RunTable
 from toymq_py.consumer.policy import DeliveryPolicy
 from toymq_py.errors import DamagedData
-from toymq_py.model import MSG_ID_MAX, IdRange
+from toymq_py.model import MSG_ID_MAX, IdRange, IdRows
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What DESCRIBE says of a consumer, in messages: ``backlog`` is the sum of the other three."""
+    """What DESCRIBE says of a consumer, in messages: ``backlog`` is the sum of the other three.
+
+    ``scheduled`` waits for a time: given back with a delay (NACK), or published with one and not due. A message past its
+    ``expires_at`` is ``ready`` until its turn to be delivered comes; only then is it found out and counts as acked.
+    """
 
     ready: int
     inflight: int
@@ -40,8 +48,8 @@ class ConsumerSnapshot:
     start: int
     has_acked: bool
     last_acked: int
-    acked_above: tuple[IdRange, ...]
-    attempts: tuple[AttemptRange, ...]
+    acked_above: IdRows
+    attempts: IdRows
 
     @property
     def floor(self) -> int:
@@ -49,14 +57,14 @@ class ConsumerSnapshot:
         return self.last_acked + 1 if self.has_acked else self.start
 
     def to_json(self) -> dict[str, Any]:
-        """The consumer's object in ``offsets.json``."""
+        """The consumer's object in ``offsets.json``, its rows by columns: nothing here grows with their number."""
         return {
             "since_ns": self.since_ns,
             "start": self.start,
             "has_acked": self.has_acked,
             "last_acked": self.last_acked,
-            "acked_above": [list(item) for item in self.acked_above],
-            "attempts": [list(item) for item in self.attempts],
+            "acked_above": self.acked_above,
+            "attempts": self.attempts,
         }
 
     @classmethod
@@ -76,22 +84,18 @@ class ConsumerSnapshot:
             start=_u64("start", value["start"]),
             has_acked=has_acked,
             last_acked=_u64("last_acked", value["last_acked"]),
-            acked_above=tuple(
-                (first, last) for first, last in _rows("acked_above", value["acked_above"], 2)
-            ),
-            attempts=tuple(
-                (first, last, n) for first, last, n in _rows("attempts", value["attempts"], 3)
-            ),
+            acked_above=_rows("acked_above", value["acked_above"], 2),
+            attempts=_rows("attempts", value["attempts"], 3),
         )
         if snapshot.floor < snapshot.start:
             raise DamagedData("last_acked lies below start")
-        if any(n == 0 for _, _, n in snapshot.attempts):
+        if any(0 in block[2] for block in snapshot.attempts.blocks):
             raise DamagedData("attempts must be counted from 1")
         _check_ascending("acked_above", snapshot.floor, snapshot.acked_above)
-        delivered = [(first, last) for first, last, _ in snapshot.attempts]
-        _check_ascending("attempts", snapshot.floor, delivered)
-        together = sorted([*snapshot.acked_above, *delivered])
-        _check_ascending("acked_above with attempts", snapshot.floor, together)
+        _check_ascending("attempts", snapshot.floor, snapshot.attempts)
+        if snapshot.acked_above and snapshot.attempts:
+            together = sorted(row[:2] for row in chain(snapshot.acked_above, snapshot.attempts))
+            _check_ascending("acked_above with attempts", snapshot.floor, IdRows.of(2, together))
         return snapshot
 
 
@@ -101,16 +105,24 @@ class Consumer:
     With ack floor F (``floor``) and cursor C (``cursor``, the lowest id that was never handed out
     nor skipped):
     - F <= C, and neither F nor C is acked;
-    - every id in [F, C) is either in the acked ranges or in exactly one run, never both;
-    - at or above C there are no runs, but maybe acked ranges: ids skipped ahead of their turn.
+    - every id in [F, C) is in exactly one place: the acked ranges, a run, the scheduled ids (not due
+      yet), or those that fell due behind the cursor, which are ready and were never delivered;
+    - at or above C there are no runs, but maybe acked ranges: ids skipped ahead of their turn;
+    - what is both scheduled and, at or above F, acked or in a run is settled: nothing happens to it
+      when it falls due. Skipped ids come to it, and a wall clock that was set back over a restart.
 
     ``changes`` counts the changes that a snapshot would show; leases and deadlines are none.
     """
 
-    __slots__ = ("_acks", "_runs", "changes", "cursor", "has_acked", "name", "since_ns", "start")
+    __slots__ = ("_acks", "_due", "_runs", "_scheduled", "_settled", "changes", "cursor", "has_acked", "name",
+                 "since_ns", "start")  # fmt: skip
 
-    def __init__(self, name: str, *, start: int, since_ns: int) -> None:
-        """A consumer that has seen nothing; ids below ``start`` count as acked."""
+    def __init__(self, name: str, *, start: int, since_ns: int, scheduled: IdSet | None = None) -> None:
+        """A consumer that has seen nothing; ids below ``start`` count as acked.
+
+        Args:
+            scheduled: ids of the topic that are not due. The topic's own: looked at, never changed.
+        """
         self.name = name
         self.start = start
         self.since_ns = since_ns
@@ -118,7 +130,10 @@ class Consumer:
         self.has_acked = False
         self.changes = 0
         self._acks = AckSet(start)
-        self._runs = RunTable()
+        self._scheduled = IdSet() if scheduled is None else scheduled
+        self._settled = IdSet()
+        self._due = IdSet()
+        self._runs = RunTable(self._scheduled, self._due)
 
     @property
     def floor(self) -> int:
@@ -136,10 +151,22 @@ class Consumer:
     # -- delivery
 
     def next_fresh(self, limit: int) -> IdRange | None:
-        """The lowest ids below ``limit`` that were neither handed out nor skipped: one range."""
+        """The lowest ids below ``limit`` that were neither handed out nor skipped, and are due: one range."""
+        if self._scheduled:
+            self._pass_scheduled(limit)
         if self.cursor >= limit:
             return None
-        return self.cursor, self._acks.open_until(self.cursor, limit) - 1
+        until = self._acks.open_until(self.cursor, limit)
+        if self._scheduled:
+            until = self._scheduled.next_in(self.cursor, until)
+        return self.cursor, until - 1
+
+    def _pass_scheduled(self, limit: int) -> None:
+        """The cursor stops at no id that is not due; when that falls due it is ready, behind the cursor."""
+        cursor = self.cursor
+        while cursor < limit and (after := self._scheduled.next_out(cursor)) > cursor:
+            cursor = self._acks.next_open(after)
+        self.cursor = cursor
 
     def take_fresh(self, owner: Lessee, first: int, last: int, deadline: float) -> None:
         """Lease fresh ids to ``owner``; those between the cursor and ``first`` count as acked.
@@ -150,21 +177,22 @@ class Consumer:
         if last < first or first < self.cursor or self._acks.overlaps(first, last):
             raise ValueError(f"ids {first} to {last} are not fresh, the cursor is {self.cursor}")
         if first > self.cursor:
-            self._acks.add(self.cursor, first - 1)
+            self._skip(self.cursor, first - 1)
         self._runs.lease(owner, first, last, deadline)
         self.cursor = self._acks.next_open(last + 1)
         self.changes += 1
 
     def has_ready(self) -> bool:
-        """Whether anything waits for redelivery."""
-        return self._runs.messages(RunState.READY) > 0
+        """Whether anything waits for redelivery, or fell due behind the cursor."""
+        return self._runs.messages(RunState.READY) > 0 or len(self._due) > 0
 
     def available(self, limit: int) -> int:
-        """How many ids below ``limit`` could be leased now, ids that were skipped above the cursor included."""
-        return self._runs.messages(RunState.READY) + max(limit - self.cursor, 0)
+        """How many ids below ``limit`` could be leased now; above the cursor also what was skipped or is scheduled."""
+        return self._runs.messages(RunState.READY) + len(self._due) + max(limit - self.cursor, 0)
 
     def take_ready(self, owner: Lessee, max_count: int, deadline: float, max_runs: int | None = None) -> list[AttemptRange]:
-        """Lease up to ``max_count`` ids that wait for redelivery, lowest first; of no more than ``max_runs`` runs.
+        """Lease up to ``max_count`` ids that wait for redelivery, lowest first; of no more than ``max_runs`` runs. To be asked
+        after ``take_due``.
 
         Returns:
             (first, last, attempt) of each run, the attempt with this delivery counted.
@@ -174,15 +202,41 @@ class Consumer:
             self.changes += 1
         return taken
 
+    def take_due(self, owner: Lessee, max_count: int, deadline: float) -> list[int]:
+        """Lease ids that fell due behind the cursor, lowest first: those below all that waits for redelivery."""
+        if not self._due:
+            return []
+        again = self._runs.first_ready()
+        ids = self._due.take_first(max_count, MSG_ID_MAX + 1 if again is None else again)
+        if ids:
+            self._runs.lease_each(owner, ids, deadline)
+            self.changes += 1
+        return ids
+
+    def fall_due(self, ids: Iterable[int]) -> None:
+        """These ids are scheduled no more. Ready at once are those that the cursor has passed."""
+        floor, cursor, settled, due = self.floor, self.cursor, self._settled, self._due
+        for msg_id in ids:
+            if floor <= msg_id < cursor and not (settled and settled.discard(msg_id)):
+                due.add(msg_id)
+
     def skip(self, first: int, last: int) -> None:
         """Holes, lost and expired records: the ids count as acked, whatever their state.
 
         Above the cursor they are remembered, and the cursor passes them in its turn.
         """
         self._runs.remove(first, last, delivered_only=False)
-        if self._acks.add(first, last):
+        if self._skip(first, last):
             self.cursor = self._acks.next_open(self.cursor)
             self.changes += 1
+
+    def _skip(self, first: int, last: int) -> int:
+        """Ack ids that stand in no run. Returns: how many were not acked before."""
+        if self._due:
+            self._due.discard_range(first, last)
+        if self._scheduled:
+            self._settled.copy_range(self._scheduled, max(first, self.floor), last)
+        return self._acks.add(first, last)
 
     def drop_below(self, first_id: int) -> int:
         """Retention removed the ids below ``first_id``: they count as acked.
@@ -190,7 +244,8 @@ class Consumer:
         Returns: how many were not acked before, delivered or not.
         """
         self._runs.remove(self.floor, first_id - 1, delivered_only=False)
-        dropped = self._acks.add(self.floor, first_id - 1)
+        self._settled.discard_range(0, first_id - 1)
+        dropped = self._skip(self.floor, first_id - 1)
         self.cursor = self._acks.next_open(self.cursor)
         if dropped or first_id > self.start:
             self.start = max(self.start, first_id)
@@ -299,6 +354,7 @@ class Consumer:
         backlog = self._acks.open_below(next_id)
         inflight = self.inflight
         scheduled = self._runs.messages(RunState.DELAYED)
+        scheduled += self._scheduled.count(self.floor, next_id - 1, self._settled)
         return Counts(backlog - inflight - scheduled, inflight, scheduled, backlog)
 
     # -- moves, and the life across restarts
@@ -310,6 +366,8 @@ class Consumer:
         self.has_acked = False
         self.changes += 1
         self._acks = AckSet(target)
+        self._settled.clear()
+        self._due.clear()
         self._runs.clear()
 
     def snapshot(self) -> ConsumerSnapshot:
@@ -318,7 +376,7 @@ class Consumer:
         acked_above = self._acks.ranges()
         has_acked = self.has_acked and self.floor > 0  # below 0 there is no last_acked to write
         if not has_acked and self.floor > self.start:
-            acked_above = ((self.start, self.floor - 1), *acked_above)
+            acked_above = IdRows(2, [(array("Q", (self.start,)), array("Q", (self.floor - 1,))), *acked_above.blocks])
         return ConsumerSnapshot(
             since_ns=self.since_ns,
             start=self.start,
@@ -330,13 +388,13 @@ class Consumer:
 
     @classmethod
     def restore(
-        cls, name: str, snapshot: ConsumerSnapshot, first_id: int, next_id: int
+        cls, name: str, snapshot: ConsumerSnapshot, first_id: int, next_id: int, scheduled: IdSet | None = None
     ) -> tuple["Consumer", bool]:
         """A consumer as it was, without leases, cut to what the log holds.
 
         Delivered ids are ready again with their attempts. Ids below the highest of them that carry
-        no attempts are ready with 0. Everything above it that is not acked stays fresh, also
-        between acked ranges: the cursor is the lowest such id.
+        no attempts are ready with 0, unless they are scheduled. Everything above it that is not
+        acked stays fresh, also between acked ranges: the cursor is the lowest such id.
 
         Returns:
             The consumer, and whether the cut changed anything: ids below ``first_id`` that were
@@ -345,22 +403,18 @@ class Consumer:
             position equal to ``next_id`` is the end of the log.
         """
         old_floor = snapshot.floor
-        acks = AckSet(old_floor)
-        for first, last in snapshot.acked_above:
-            acks.add(first, last)
+        acks = AckSet.restore(old_floor, snapshot.acked_above, MSG_ID_MAX + 1)
         lost = acks.open_below(min(first_id, next_id)) > 0
-        beyond = max(
-            snapshot.start,
-            old_floor,
-            *(last + 1 for _, last in snapshot.acked_above),
-            *(last + 1 for _, last, _ in snapshot.attempts),
-        )
+        ends = [rows.blocks[-1][1][-1] + 1 for rows in (snapshot.acked_above, snapshot.attempts) if rows]
+        beyond = max(snapshot.start, old_floor, *ends)
+        if beyond > next_id:
+            acks = AckSet.restore(min(max(old_floor, first_id), next_id), snapshot.acked_above, next_id)
+        else:
+            acks.add(acks.floor, min(first_id, next_id) - 1)
 
         start = min(max(snapshot.start, first_id), next_id)
-        consumer = cls(name, start=start, since_ns=snapshot.since_ns)
-        acks = consumer._acks = AckSet(min(max(old_floor, first_id), next_id))
-        for first, last in snapshot.acked_above:
-            acks.add(first, min(last, next_id - 1))
+        consumer = cls(name, start=start, since_ns=snapshot.since_ns, scheduled=scheduled)
+        consumer._acks = acks
         consumer.has_acked = snapshot.has_acked and acks.floor > 0
         position = acks.floor
         for first, last, n in snapshot.attempts:
@@ -370,14 +424,25 @@ class Consumer:
                 consumer._runs.append_ready(first, last, n)
                 position = last + 1
         consumer.cursor = acks.next_open(position)
+        if consumer._scheduled:
+            consumer._settle()
         return consumer, lost or beyond > next_id
 
     def _restore_undelivered(self, position: int, limit: int) -> None:
         """Ids from ``position`` up to ``limit`` that are not acked become ready, attempt 0."""
         while (position := self._acks.next_open(position)) < limit:
             until = self._acks.open_until(position, limit)
-            self._runs.append_ready(position, until - 1, 0)
+            self._due.add_range(position, until - 1)
             position = until
+
+    def _settle(self) -> None:
+        """After a restart: what is scheduled is not ready, unless it was acked or delivered before."""
+        scheduled, settled, floor = self._scheduled, self._settled, self.floor
+        self._due.discard_all(scheduled, floor, self.cursor)
+        spans = chain(self._acks.ranges(), ((run.first, run.last) for run in self._runs))
+        for first, last in spans:
+            if scheduled.next_in(first, last + 1) <= last:
+                settled.copy_range(scheduled, first, last)
 
 
 _FIELDS = frozenset(("since_ns", "start", "has_acked", "last_acked", "acked_above", "attempts"))
@@ -389,21 +454,21 @@ def _u64(field: str, value: object) -> int:
     return value
 
 
-def _rows(field: str, value: object, width: int) -> list[list[int]]:
+def _rows(field: str, value: object, width: int) -> IdRows:
+    if isinstance(value, IdRows) and value.width == width:
+        return value
     if not isinstance(value, list):
         raise DamagedData(f"{field} must be a list")
-    rows = []
-    for row in value:
-        if not isinstance(row, list) or len(row) != width:
-            raise DamagedData(f"{field} must hold lists of {width} integers")
-        rows.append([_u64(field, item) for item in row])
-    return rows
+    try:
+        return IdRows.of(width, value)
+    except (OverflowError, TypeError, ValueError):
+        raise DamagedData(f"{field} must hold lists of {width} integers from 0 to {MSG_ID_MAX}") from None
 
 
-def _check_ascending(field: str, floor: int, ranges: Iterable[IdRange]) -> None:
+def _check_ascending(field: str, floor: int, rows: IdRows) -> None:
     """Raises: DamagedData unless the ranges ascend from ``floor`` and share no id."""
     position = floor
-    for first, last in ranges:
-        if first < position or last < first:
+    for firsts, lasts, *_ in rows.blocks:
+        if firsts[0] < position or not all(map(le, firsts, lasts)) or not all(map(lt, lasts, firsts[1:])):
             raise DamagedData(f"{field} must ascend from {floor} and not overlap")
-        position = last + 1
+        position = lasts[-1] + 1

@@ -31,18 +31,18 @@ class Hello:
 
 @dataclass(slots=True)  # frozen ones take three times as long to make, and there is one a PUB
 class Publish:
-    """A run of consecutive PUBs to one topic. With ``hdr``, ``delay_ms`` or ``ttl_ms`` it is one record.
+    """A run of consecutive PUBs to one topic. With ``hdr`` it is one record.
 
-    ``keys[i]`` is b"" for none. The first ``hdr`` bytes of a body are its header block. With ``seqs`` every key names a
-    producer, and ``seqs[i]`` is its sequence.
+    ``keys[i]`` is b"" for none. The first ``hdr`` bytes of a body are its header block. ``delays_ms`` and ``ttls_ms`` say it
+    of every PUB, or of none. With ``seqs`` every key names a producer, and ``seqs[i]`` is its sequence.
     """
 
     topic: str
     keys: list[bytes]
     bodies: list[bytes]
     hdr: int = 0
-    delay_ms: int | None = None
-    ttl_ms: int | None = None
+    delays_ms: list[int] | None = None
+    ttls_ms: list[int] | None = None
     seqs: list[int] | None = None
 
 
@@ -399,7 +399,11 @@ def build_publish(topic: str, key: bytes, options: list[str], body_len: int) -> 
     seq = _number(found, "seq", 0, SEQUENCE_MAX)
     if seq is not None and not key:
         raise BadArgument("with seq the key names a producer, and there is none")
-    return Publish(topic, [key], [], hdr, delay_ms, ttl_ms, None if seq is None else [seq])
+    return Publish(topic, [key], [], hdr, _one(delay_ms), _one(ttl_ms), _one(seq))
+
+
+def _one(number: int | None) -> list[int] | None:
+    return None if number is None else [number]
 
 
 def refused_publish(tokens: list[bytes]) -> tuple[str, bytes, int] | None:
@@ -483,12 +487,14 @@ def _encode(command: Command) -> bytes:
 
 
 def _encode_publish(command: Publish) -> bytes:
-    options = publish_options(command.hdr, command.delay_ms, command.ttl_ms)
-    if options and len(command.keys) != 1:
-        raise BadArgument("a PUB with hdr, delay or ttl is one record")
+    if command.hdr and len(command.keys) != 1:
+        raise BadArgument("a PUB with hdr is one record")
     head = publish_head(command.topic)
     parts = []
     for row, (key, body) in enumerate(zip(command.keys, command.bodies, strict=True)):
+        delay_ms = None if command.delays_ms is None else command.delays_ms[row]
+        ttl_ms = None if command.ttls_ms is None else command.ttls_ms[row]
+        options = publish_options(command.hdr, delay_ms, ttl_ms)
         sequence = b"" if command.seqs is None else publish_sequence(key, command.seqs[row])
         parts.append(b"%b%b %d%b%b\n%b\n" % (head, publish_key(key), len(body), options, sequence, body))
     return b"".join(parts)

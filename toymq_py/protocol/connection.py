@@ -52,6 +52,9 @@ LINE_COST_BYTES = 16
 LENGTH_DIGITS_MAX = 20
 IDS_DIGITS_FAST = SEQUENCE_DIGITS_FAST = 18
 """Message ids and sequences of so many digits are below 2^64 without looking."""
+MS_DIGITS_FAST = 11
+"""Delays of so many digits are below ten years without looking."""
+TIMES = frozenset((b"delay", b"ttl"))
 NEWLINE = 10
 TLS_HANDSHAKE = b"\x16\x03"
 """How a client begins that speaks TLS. It waits for an answer and may never say a newline."""
@@ -174,6 +177,9 @@ class ServerConnection:
                 left -= self._parse_sequenced(commands, left)
                 if left <= 0 or buffer.pos == len(buffer.data):
                     break
+                if buffer.data.startswith(b"PUB ", buffer.pos) and (timed := self._parse_timed(commands, left)):
+                    left -= timed
+                    continue
                 began = buffer.pos
                 if not self._parse_one(commands):
                     break
@@ -368,6 +374,60 @@ class ServerConnection:
             commands.append(Publish(topic, [tokens[2]] * len(bodies), bodies, seqs=seqs))
         buffer.pos = pos
         return max_count - left
+
+    def _parse_timed(self, commands: list[Command], max_count: int) -> int:
+        """A run of PUBs to one topic whose only options are ``delay``, ``ttl`` or both, said alike in all of them. Stops at
+        anything else and leaves it to ``_parse_one``.
+
+        Returns: how many.
+        """
+        buffer = self._buffer
+        data, pos = buffer.data, buffer.pos
+        end = len(data)
+        find = data.find
+        keys: list[bytes] = []
+        bodies: list[bytes] = []
+        columns: list[list[int]] = []
+        name = b""
+        named: list[bytes] = []
+        while len(keys) < max_count and (line_end := find(b"\n", pos, pos + LINE_BYTES_MAX)) >= 0:
+            tokens = data[pos:line_end].split(b" ")
+            if not 5 <= len(tokens) <= 6 or tokens[0] != b"PUB":
+                break
+            if not tokens[3].isdigit() or len(tokens[3]) > LENGTH_DIGITS_MAX:
+                break
+            options = [token.partition(b"=") for token in tokens[4:]]
+            if not keys:
+                name, named = tokens[1], [option[0] for option in options]
+                if not TIMES.issuperset(named) or len(set(named)) < len(named):
+                    break
+                columns = [[] for _ in named]
+            elif tokens[1] != name or len(options) != len(named):
+                break
+            stop = line_end + 1 + int(tokens[3])
+            if stop >= end or data[stop] != NEWLINE or int(tokens[3]) > self._max_payload:
+                break
+            if tokens[2] != NO_KEY and not is_key(tokens[2]):
+                break
+            for (known, _, digits), expected in zip(options, named, strict=True):
+                if known != expected or not digits.isdigit() or len(digits) > MS_DIGITS_FAST or digits[:1] == b"0":
+                    stop = 0
+            if not stop:
+                break
+            for column, option in zip(columns, options, strict=True):
+                column.append(int(option[2]))
+            keys.append(b"" if tokens[2] == NO_KEY else tokens[2])
+            bodies.append(data[line_end + 1 : stop])
+            pos = stop + 1
+        if not keys:
+            return 0
+        topic = self._topics.get(name) or self._learn_topic(name)
+        if topic is None:
+            return 0
+        found = dict(zip(named, columns, strict=True))
+        commands.append(Publish(topic, keys, bodies, delays_ms=found.get(b"delay"), ttls_ms=found.get(b"ttl")))
+        buffer.pos = pos
+        return len(keys)
 
     def _take_alike(
         self, pos: int, head: bytes, width: int, tail: bytes, size: int, left: int

@@ -220,9 +220,8 @@ class Deliveries:
             ends = accumulate(sizes, initial=begin)
             next(ends)
             whole = sum(end <= taken_bytes for end in ends)
-            if whole < len(sizes):
-                ids = delivery.records.ids
-                delivery.subscription.unsend(ids[delivery.start + whole], delivery.last_id)
+            for first, last in delivery.ranges(whole):
+                delivery.subscription.unsend(first, last)
 
 
 def encode_delivery(delivery: Delivery) -> list[bytes]:

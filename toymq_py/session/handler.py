@@ -214,17 +214,15 @@ class Handler:
     def _publish(self, command: Publish) -> None:
         if self._broker.shutting_down:
             raise ShuttingDown("the broker is shutting down; publish to it again later")
-        if (command.delay_ms, command.ttl_ms) != (None, None):
-            raise BadArgument("PUB with delay or ttl is not in this version")
         keys, bodies, headers = command.keys, command.bodies, None
         if command.hdr:
             headers = [body[: command.hdr] for body in bodies]
             bodies = [body[command.hdr :] for body in bodies]
         topic = self._broker.topic_or_new(command.topic)
         if command.seqs is None:
-            self._answer(topic.publisher.publish(keys, bodies, headers))
+            self._answer(topic.publisher.publish(keys, bodies, headers, command.delays_ms, command.ttls_ms))
         else:
-            self._publish_sequenced(topic, keys, bodies, headers, command.seqs)
+            self._publish_sequenced(topic, command, bodies, headers)
 
     def _answer(self, outcomes: Sequence[Published]) -> None:
         replies = self._replies
@@ -239,10 +237,12 @@ class Handler:
                     self._error(outcome.error)
 
     def _publish_sequenced(
-        self, topic: Topic, keys: list[bytes], bodies: list[bytes], headers: list[bytes] | None, sequences: list[int]
+        self, topic: Topic, command: Publish, bodies: list[bytes], headers: list[bytes] | None
     ) -> None:
         """The topic takes what has no refused one before it, up to the next that it refuses."""
         refused, name = self._refused, topic.name
+        keys, sequences, delays_ms, ttls_ms = command.keys, command.seqs, command.delays_ms, command.ttls_ms
+        assert sequences is not None
         answers: list[Published] = []
         at = 0
         while at < len(keys):
@@ -252,7 +252,10 @@ class Handler:
                 at += 1
                 continue
             part = slice(at, stop)
-            outcomes = topic.publisher.publish_sequenced(keys[part], bodies[part], headers and headers[part], sequences[part])
+            outcomes = topic.publisher.publish_sequenced(
+                keys[part], bodies[part], headers and headers[part], sequences[part],
+                delays_ms and delays_ms[part], ttls_ms and ttls_ms[part],
+            )  # fmt: skip
             answers += outcomes
             for outcome in outcomes:
                 rows = slice(at, at + outcome.count)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from toymq_py.errors import RequestError
-from toymq_py.storage.record import encode_run
+from toymq_py.storage.record import Extras, encode_run
 from toymq_py.storage.segment import INDEX_INTERVAL_BYTES, Producers
 
 OPEN_ROWS_MAX = 64
@@ -88,9 +88,9 @@ class Batch:
     become one: a record that is encoded by itself costs three times as much (ADR 0012).
     """
 
-    __slots__ = ("_attributes", "_headers", "_keys", "_open_bytes", "_payloads", "_sequenced", "_tail", "_ts_ns",
-                 "attributes", "commit", "first_id", "index", "keyed", "keys", "next_id",
-                 "pieces", "producers", "roll", "rows", "rows_next_id", "size")  # fmt: skip
+    __slots__ = ("_attributes", "_extras", "_keys", "_open_bytes", "_payloads", "_sequenced", "_tail", "_ts_ns",
+                 "commit", "first_id", "index", "keyed", "keys", "next_id",
+                 "pieces", "producers", "roll", "rows", "rows_next_id", "scheduled", "size")  # fmt: skip
 
     def __init__(self, first_id: int, *, roll: bool) -> None:
         self.commit = Commit()
@@ -110,18 +110,18 @@ class Batch:
         """Entries of the sparse index: id, offset in the batch, keyed records before it, time."""
         self.producers: Producers = {}
         """Known at once, before ``close``."""
-        self.attributes: list[bytes] = []
-        """Attribute blocks; not those of sequences."""
-        self.rows: list[tuple[list[int], list[bytes], list[bytes], list[bytes] | None]] = []
-        """Runs for the tail in memory: times, keys, payloads, headers. They stand for the ids from ``first_id`` to
-        ``rows_next_id``, without a gap."""
+        self.scheduled: list[tuple[int, Sequence[int]]] = []
+        """First ids of runs with a delay, and when each of their records is due."""
+        self.rows: list[tuple[list[int], list[bytes], list[bytes], list[bytes] | None, list[int] | None]] = []
+        """Runs for the tail in memory: times, keys, payloads, headers, when they expire. They stand for the ids from
+        ``first_id`` to ``rows_next_id``, without a gap."""
         self.rows_next_id = first_id
         # The open run: the newest records, not encoded yet.
         self._ts_ns = 0
         self._keys: list[bytes] = []
         self._payloads: list[bytes] = []
         self._attributes: list[bytes] = []  # none, or one of each
-        self._headers: list[bytes] | None = None
+        self._extras: Extras | None = None
         self._open_bytes = 0
         self._tail = False
         self._sequenced = False  # its keys name producers
@@ -137,7 +137,7 @@ class Batch:
         keys: Sequence[bytes],
         payloads: Sequence[bytes],
         attributes: Sequence[bytes] | None,
-        headers: Sequence[bytes] | None,
+        extras: Extras | None,
         size: int,
         *,
         tail: bool,
@@ -147,11 +147,12 @@ class Batch:
 
         Args:
             ts_ns: not before that of the last ones.
+            extras: what the attributes hold.
             size: in bytes, encoded.
             tail: also for the tail in memory.
             sequences: those in the attributes, when the keys name producers.
         """
-        sequenced = sequences is not None and headers is None
+        sequenced = sequences is not None and extras is None
         if self._keys and (
             ts_ns != self._ts_ns
             or sequenced != self._sequenced
@@ -173,8 +174,8 @@ class Batch:
             self._sequenced = True
         if attributes is not None:
             self._attributes += attributes
-        if headers is not None:
-            self._headers = list(headers)
+        if extras is not None:
+            self._extras = extras
         if (
             (attributes is not None and not sequenced)
             or len(self._keys) >= OPEN_ROWS_MAX
@@ -202,11 +203,12 @@ class Batch:
         self.keyed += keyed
         if keyed:
             self.keys += plain if keyed == count else filter(None, plain)
-        if attributes is not None and not self._sequenced:
-            self.attributes += filter(None, attributes)
+        extras = self._extras
+        if extras is not None and extras.deliver_at_ns is not None:
+            self.scheduled.append((first_id, extras.deliver_at_ns))
         if self._tail and self.rows_next_id == first_id:  # else nobody was subscribed for a part: that is read from disk
-            self._add_rows(ts_ns, keys, self._payloads, self._headers)
-        self._keys, self._payloads, self._attributes, self._headers = [], [], [], None
+            self._add_rows(ts_ns, keys, self._payloads, extras)
+        self._keys, self._payloads, self._attributes, self._extras = [], [], [], None
         self._open_bytes, self._tail, self._sequenced = 0, False, False
 
     def _index_inside(self, first_id: int, size: int, pieces: list[bytes], keys: list[bytes], ts_ns: int) -> None:
@@ -219,18 +221,27 @@ class Batch:
             offset += sum(map(len, pieces[2 * row : 2 * (row + step)]))
             keyed += len(part) - part.count(b"")
 
-    def _add_rows(
-        self, ts_ns: int, keys: list[bytes], payloads: list[bytes], headers: list[bytes] | None
-    ) -> None:
+    def _add_rows(self, ts_ns: int, keys: list[bytes], payloads: list[bytes], extras: Extras | None) -> None:
         """The same run for the tail in memory."""
         rows = self.rows
         self.rows_next_id += len(keys)
-        if not rows or len(rows[-1][0]) >= TAIL_ROWS_MAX or (headers is None) != (rows[-1][3] is None):
-            rows.append(([ts_ns] * len(keys), keys, payloads, headers))
+        headers = expires_at_ns = None
+        if extras is not None:
+            headers = None if extras.headers is None else list(extras.headers)
+            expires_at_ns = None if extras.expires_at_ns is None else list(extras.expires_at_ns)
+        if (
+            not rows
+            or len(rows[-1][0]) >= TAIL_ROWS_MAX
+            or (headers is None) != (rows[-1][3] is None)
+            or (expires_at_ns is None) != (rows[-1][4] is None)
+        ):
+            rows.append(([ts_ns] * len(keys), keys, payloads, headers, expires_at_ns))
             return
-        times, row_keys, row_payloads, row_headers = rows[-1]
+        times, row_keys, row_payloads, row_headers, row_expires = rows[-1]
         times.extend([ts_ns] * len(keys))
         row_keys.extend(keys)
         row_payloads.extend(payloads)
         if headers is not None and row_headers is not None:
             row_headers.extend(headers)
+        if expires_at_ns is not None and row_expires is not None:
+            row_expires.extend(expires_at_ns)

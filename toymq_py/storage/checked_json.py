@@ -6,9 +6,12 @@ is seen. Used by ``offsets.json`` and the segments' sidecars (storage.md).
 
 import json
 import re
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 from toymq_py.errors import DamagedData
+from toymq_py.model import IdRows
 from toymq_py.storage.record import crc32
 
 _OPENING = re.compile(rb'\{"crc32": "([0-9a-f]{8})", "([a-z]+)": ')
@@ -18,6 +21,39 @@ def encode(name: str, value: dict[str, Any]) -> bytes:
     """The file's bytes."""
     body = json.dumps(value, separators=(", ", ": ")).encode()
     return b'{"crc32": "%08x", "%b": %b}\n' % (crc32(body), name.encode(), body)
+
+
+def encode_pieces(name: str, pieces: Iterable[bytes]) -> bytes:
+    """The file's bytes, from those of its object: made a piece at a time, other threads may run in between."""
+    checksum = 0
+    parts = [b""]
+    for piece in pieces:
+        checksum = crc32(piece, checksum)
+        parts.append(piece)
+    parts[0] = b'{"crc32": "%08x", "%b": ' % (checksum, name.encode())
+    parts.append(b"}\n")
+    return b"".join(parts)
+
+
+def pieces_of(value: Any) -> Iterator[bytes]:
+    """The same bytes as ``encode`` makes of an object, in pieces of its members, and of the rows of ``IdRows`` a block each."""
+    if isinstance(value, dict):
+        opening = b"{"
+        for name, member in value.items():
+            yield opening + json.dumps(name).encode() + b": "
+            yield from pieces_of(member)
+            opening = b", "
+        yield b"}" if value else b"{}"
+    elif isinstance(value, IdRows):
+        row = "[" + ", ".join(["%d"] * value.width) + "]"
+        opening = b"["
+        for block in value.blocks:
+            text = ", ".join([row] * len(block[0])) % tuple(chain.from_iterable(zip(*block, strict=True)))
+            yield opening + text.encode()
+            opening = b", "
+        yield b"]" if value else b"[]"
+    else:
+        yield json.dumps(value, separators=(", ", ": ")).encode()
 
 
 def decode(name: str, data: bytes) -> dict[str, Any]:

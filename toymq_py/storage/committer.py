@@ -26,9 +26,9 @@ from toymq_py.model import Records
 from toymq_py.storage.batch import COMMITTED, Appended, Batch, Commit
 from toymq_py.storage.fs import File, FileSystem, replace_file, write_all
 from toymq_py.storage.log import Log
-from toymq_py.storage.record import FRAME_OVERHEAD
+from toymq_py.storage.record import FRAME_OVERHEAD, Extras
 from toymq_py.storage.scheduling import Scheduler
-from toymq_py.storage.segment import Producers, Segment, account_attributes, segment_name
+from toymq_py.storage.segment import Producers, Segment, segment_name
 from toymq_py.storage.space import SpaceGuard
 
 logger = logging.getLogger("toymq_py.storage")
@@ -95,6 +95,8 @@ class Committer:
         """(first id, next id, keys) of a batch, before its waiters are told."""
         self.on_sequences: Callable[[Producers], None] = lambda producers: None
         """Where a batch left its producers, before ``on_committed``."""
+        self.on_scheduled: Callable[[int, Sequence[int]], None] = lambda first_id, deliver_at_ns: None
+        """First id of a committed run with a delay, and when each of its records is due; before readers can see them."""
         self.producers_since: Callable[[int], Producers] = lambda first_id: {}
         """Asked for the committed producers from an id on, when a segment that begins there is sealed."""
         self.on_failed: Callable[[list[bytes]], None] = lambda keys: None
@@ -132,7 +134,7 @@ class Committer:
         keys: Sequence[bytes],
         payloads: Sequence[bytes],
         attributes: Sequence[bytes] | None = None,
-        headers: Sequence[bytes] | None = None,
+        extras: Extras | None = None,
         sequences: Sequence[int] | None = None,
     ) -> list[Appended]:
         """Assign ids, encode, and queue for the next commit. Never blocks.
@@ -140,7 +142,7 @@ class Committer:
         Args:
             keys: b"" for none; same length as ``payloads``.
             attributes: encoded attribute blocks, b"" for none.
-            headers: the header blocks again, for the tail in memory.
+            extras: what else they hold, for the tail in memory and for ``on_scheduled``.
             sequences: those in the attributes again, when the keys name producers.
 
         Returns: one entry per commit the run is spread over, in order; two or more only where a segment ends.
@@ -157,9 +159,9 @@ class Committer:
         if attributes is not None:
             size += sum(map(len, attributes))
         if self._tail_end + size <= self.segment_bytes and not self._roll_next:
-            appended = [self._take(ts_ns, keys, payloads, attributes, headers, sequences, size)]
+            appended = [self._take(ts_ns, keys, payloads, attributes, extras, sequences, size)]
         else:
-            appended = list(self._split(ts_ns, keys, payloads, attributes, headers, sequences))
+            appended = list(self._split(ts_ns, keys, payloads, attributes, extras, sequences))
         return appended
 
     def _begin_pass(self) -> int:
@@ -176,7 +178,7 @@ class Committer:
         keys: Sequence[bytes],
         payloads: Sequence[bytes],
         attributes: Sequence[bytes] | None,
-        headers: Sequence[bytes] | None,
+        extras: Extras | None,
         sequences: Sequence[int] | None,
     ) -> Iterator[Appended]:
         """A run that does not fit: what goes to one segment each; between two of them a batch that rolls is opened."""
@@ -185,7 +187,7 @@ class Committer:
         def part(stop: int) -> Appended:
             rows = slice(start, stop)
             return self._take(
-                ts_ns, keys[rows], payloads[rows], attributes and attributes[rows], headers and headers[rows],
+                ts_ns, keys[rows], payloads[rows], attributes and attributes[rows], extras and extras.part(rows),
                 sequences and sequences[rows], size,
             )  # fmt: skip
 
@@ -249,14 +251,14 @@ class Committer:
         keys: Sequence[bytes],
         payloads: Sequence[bytes],
         attributes: Sequence[bytes] | None,
-        headers: Sequence[bytes] | None,
+        extras: Extras | None,
         sequences: Sequence[int] | None,
         size: int,
     ) -> Appended:
         batch = self._pending[-1] if self._pending else self._open_batch(roll=False)
         self._tail_end += size
         tail = self._log.tail.enabled
-        appended = batch.add(ts_ns, keys, payloads, attributes, headers, size, tail=tail, sequences=sequences)
+        appended = batch.add(ts_ns, keys, payloads, attributes, extras, size, tail=tail, sequences=sequences)
         self.next_id = batch.next_id
         return appended
 
@@ -385,15 +387,16 @@ class Committer:
         active = log.segments[-1]
         for msg_id, offset, keyed, ts_ns in batch.index:
             active.add_index_entry(msg_id, active.end + offset, active.keyed + keyed, ts_ns)
-        for block in batch.attributes:
-            account_attributes(active, block)
+        for first_id, deliver_at_ns in batch.scheduled:
+            active.newest_deliver_at_ns = max(active.newest_deliver_at_ns, max(deliver_at_ns))
+            self.on_scheduled(first_id, deliver_at_ns)
         active.end += batch.size
         active.keyed += batch.keyed
         active.next_id = batch.next_id
         active.newest_ts_ns = batch.last_ts_ns
         first = batch.first_id
-        for times, keys, payloads, headers in batch.rows if log.tail.enabled else ():
-            log.tail.push(Records(range(first, first + len(keys)), times, keys, payloads, headers))
+        for times, keys, payloads, headers, expires_at_ns in batch.rows if log.tail.enabled else ():
+            log.tail.push(Records(range(first, first + len(keys)), times, keys, payloads, headers, expires_at_ns))
             first += len(keys)
         log.advance(batch.next_id)
 

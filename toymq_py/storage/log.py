@@ -6,6 +6,7 @@ committer's business, how segments go is retention's.
 
 import errno
 import logging
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 
@@ -13,7 +14,7 @@ from toymq_py.errors import OutOfRange
 from toymq_py.model import IdRange, Records
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.offsets import lost_of
-from toymq_py.storage.record import FRAME_OVERHEAD, Columns, Stop, scan, to_records
+from toymq_py.storage.record import FRAME_OVERHEAD, Columns, Row, Stop, decode_row, scan, to_records
 from toymq_py.storage.salvage import find_chains, trusted_end
 from toymq_py.storage.segment import Damage, Segment
 
@@ -25,6 +26,8 @@ PAGE_BYTES = 4096
 HINTS_MAX = 64
 HINTS_BACK = 16
 """How many records a reader may have skipped and still go on where it was."""
+LOOKS_MAX = 8
+"""Parts of segments that reads of single records scan in one go; two milliseconds."""
 OPEN_SEALED_MAX = 8
 """Sealed segments of one log that stay open for readers."""
 
@@ -106,6 +109,73 @@ class Tail:
             del self._first_ids[:drop]
 
 
+class Places:
+    """Where each record stands in the parts of a log that are read at random: between two entries of a segment's sparse index,
+    about 64 KiB, whoever wants one record scans them all.
+
+    Bounded: ``FRAMES_MAX`` positions of 4 bytes, the parts that were not used for longest go first.
+    """
+
+    __slots__ = ("_frames", "_parts", "looks")
+
+    FRAMES_MAX = 1 << 20
+
+    def __init__(self) -> None:
+        self._parts: dict[tuple[int, int], array[int]] = {}  # by the segment's first id and the entry, see _of
+        self._frames = 0
+        self.looks = 0
+        """How many parts were scanned so far."""
+
+    def read(self, log: "Log", msg_id: int) -> Row | None:
+        """One record; None when it is not where it should be: the disk refuses, or there is damage. Then it is for ``Log.read``
+        to look closer. Raises: OSError when the segment cannot be opened."""
+        if not log.first_id <= msg_id < log.committed_id:
+            return None
+        segment = log.segment_of(msg_id)
+        entry = bisect_right(segment.index_ids, msg_id) - 1
+        if entry < 0 or msg_id >= segment.next_id or segment.damages:
+            return None
+        log.open(segment)
+        assert segment.file is not None
+        row = msg_id - segment.index_ids[entry]
+        try:
+            places = self._of(segment, entry)
+            if row + 1 >= len(places):
+                return None
+            start = places[row]
+            return decode_row(segment.file.pread(places[row + 1] - start, segment.index_positions[entry] + start), msg_id)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            return None
+
+    def _of(self, segment: Segment, entry: int) -> "array[int]":
+        """Where frames begin in the part behind an entry, and where the last ends."""
+        key = segment.base_id, entry
+        places = self._parts.pop(key, None)
+        if places is None:
+            places = self._look(segment, entry)
+            if entry + 1 == len(segment.index_ids) and not segment.sealed:
+                return places  # it still grows
+            self._frames += len(places)
+            while self._frames > self.FRAMES_MAX and self._parts:
+                self._frames -= len(self._parts.pop(next(iter(self._parts))))
+        self._parts[key] = places  # the newest now
+        return places
+
+    def _look(self, segment: Segment, entry: int) -> "array[int]":
+        assert segment.file is not None
+        self.looks += 1
+        last = entry + 1 == len(segment.index_ids)
+        start = segment.index_positions[entry]
+        end = segment.end if last else segment.index_positions[entry + 1]
+        columns = Columns()
+        used, _, _ = scan(segment.file.pread(end - start, start), 0, segment.index_ids[entry], columns)
+        places = array("I", columns.positions)
+        places.append(used)
+        return places
+
+
 class Log:
     """Committed records of one topic.
 
@@ -144,6 +214,7 @@ class Log:
         self.on_lost: Callable[[int, int], None] = lambda first, last: None
         """Called when a read finds records lost, with the id range."""
         self.damaged_reads = 0
+        self._places = Places()
         self._hints: dict[int, tuple[Segment, int]] = {}  # id -> where a sequential reader goes on
 
     # -- numbers
@@ -209,6 +280,38 @@ class Log:
         if columns is None:
             return None, 0, next_id
         return to_records(from_id, columns), 0, next_id
+
+    def read_each(self, ids: Sequence[int], max_bytes: int) -> Records | None:
+        """Records of single ids, ascending, from anywhere in the log: as many as fit, one at least.
+
+        Returns: a run of those from the first id on that can be had without ado; None when that one has to be ``read``.
+
+        Raises: OSError when the segment cannot be opened or read.
+        """
+        rows: list[Row] = []
+        looks_max = self._places.looks + LOOKS_MAX
+        for msg_id in ids:
+            row = self._row_of(msg_id) if self._places.looks < looks_max else None
+            if row is None or (rows and max_bytes < len(row[2]) + len(row[3])):
+                break
+            max_bytes -= len(row[2]) + len(row[3])
+            rows.append(row)
+        if not rows:
+            return None
+        ts_ns, keys, payloads, headers, expires_at_ns = zip(*rows, strict=True)
+        return Records(
+            ids[: len(rows)], ts_ns, keys, payloads,
+            headers if any(headers) else None, expires_at_ns if any(expires_at_ns) else None,
+        )  # fmt: skip
+
+    def _row_of(self, msg_id: int) -> Row | None:
+        found = self.tail.find(msg_id)
+        if found is None:
+            return self._places.read(self, msg_id)
+        run, row = found
+        headers = b"" if run.headers is None else run.headers[row]
+        expires_at_ns = 0 if run.expires_at_ns is None else run.expires_at_ns[row]
+        return run.ts_ns[row], run.keys[row], run.payloads[row], headers, expires_at_ns
 
     def read_frames(self, from_id: int, max_count: int, max_bytes: int) -> tuple[bytes, int, int]:
         """Committed frames byte for byte, for FETCH.
@@ -310,7 +413,8 @@ class Log:
     def _at(self, msg_id: int) -> int:
         return max(bisect_right(self.segments, msg_id, key=lambda segment: segment.base_id) - 1, 0)
 
-    def _open(self, segment: Segment) -> None:
+    def open(self, segment: Segment) -> None:
+        """Its file is there afterwards; of others, only some stay open. Raises: OSError."""
         if segment.file is None and segment.sealed:
             opened = [other for other in self.segments if other.sealed and other.file is not None]
             if len(opened) >= OPEN_SEALED_MAX:
@@ -326,7 +430,7 @@ class Log:
         columns when the first record proved damaged: it has been entered as lost, and the next id passes it.
         """
         segment = self.segment_of(from_id)
-        self._open(segment)
+        self.open(segment)
         assert segment.file is not None
         at_id, pos = self._place_of(segment, from_id)
         max_count = min(max_count, segment.next_id - from_id)

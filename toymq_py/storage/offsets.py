@@ -4,14 +4,13 @@ Contract: storage.md, "offsets.json"; ADR 0004. The consumers' own form is their
 """
 
 import contextlib
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from toymq_py.errors import DamagedData
-from toymq_py.model import IdRange
+from toymq_py.model import IdRange, IdRows
 from toymq_py.storage import checked_json
 from toymq_py.storage.fs import FileSystem, write_all
 
@@ -39,7 +38,7 @@ class AckedView:
     """What one consumer has acked, as far as that is on stable storage: all below ``floor``, and ``above``."""
 
     floor: int
-    above: Sequence[IdRange]
+    above: IdRows
 
     @classmethod
     def of(cls, consumer: dict[str, Any]) -> "AckedView":
@@ -49,9 +48,11 @@ class AckedView:
         """
         try:
             last_acked, start = checked_json.numbers([consumer["last_acked"], consumer["start"]])
-            above = [(first, last) for first, last in map(checked_json.numbers, consumer["acked_above"])]
+            above = consumer["acked_above"]
+            if not isinstance(above, IdRows):
+                above = IdRows.of(2, above)
             return cls(last_acked + 1 if consumer["has_acked"] else start, above)
-        except (DamagedData, KeyError, TypeError, ValueError):
+        except (DamagedData, KeyError, OverflowError, TypeError, ValueError):
             raise DamagedData("a consumer of another form") from None
 
     def covers(self, first: int, last: int) -> bool:
@@ -59,8 +60,8 @@ class AckedView:
         if last < self.floor:
             return True
         first = max(first, self.floor)
-        at = bisect_right(self.above, (first, 1 << 64)) - 1
-        return at >= 0 and self.above[at][0] <= first and last <= self.above[at][1]
+        row = self.above.row_at(first)
+        return row is not None and last <= row[1]
 
 
 class Source(Enum):
@@ -81,14 +82,15 @@ class LoadedOffsets:
 
 
 def encode(state: OffsetsState) -> bytes:
-    """The file's bytes."""
+    """The file's bytes. With many ranges this takes long, but never the interpreter for more than a millisecond."""
     fields = {
         "version": VERSION,
         "first_id": state.first_id,
         "next_id": state.next_id,
         "consumers": state.consumers,
     }
-    return checked_json.encode("state", fields | ({"removed": state.removed} if state.removed else {}))
+    fields |= {"removed": state.removed} if state.removed else {}
+    return checked_json.encode_pieces("state", checked_json.pieces_of(fields))
 
 
 def decode(data: bytes) -> OffsetsState:
@@ -101,11 +103,20 @@ def decode(data: bytes) -> OffsetsState:
         raise DamagedData("first_id and next_id of the offsets make no sense")
     if not isinstance(consumers, dict) or not all(isinstance(value, dict) for value in consumers.values()):
         raise DamagedData("the offsets hold no consumers object")
+    for consumer in consumers.values():
+        _pack(consumer)
     try:
         removed = tuple((first, last) for first, last in map(checked_json.numbers, found.get("removed", ())))
     except (DamagedData, TypeError, ValueError):
         raise DamagedData("the removed ranges of the offsets make no sense") from None
     return OffsetsState(first_id, next_id, consumers, removed)
+
+
+def _pack(consumer: dict[str, Any]) -> None:
+    """Rows of numbers by columns. What is of another form stays as it is, for whoever knows what a consumer must hold."""
+    for name, width in (("acked_above", 2), ("attempts", 3)):
+        with contextlib.suppress(KeyError, OverflowError, TypeError, ValueError):
+            consumer[name] = IdRows.of(width, consumer[name])
 
 
 def lost_of(missing: IdRange, removed: Sequence[IdRange]) -> list[IdRange]:

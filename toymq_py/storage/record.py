@@ -13,7 +13,7 @@ length, so preallocated space ends a scan. Attributes are ``u8 tag, u32 len, byt
 """
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import count, repeat
@@ -160,6 +160,46 @@ def encode_sequences(sequences: Sequence[int]) -> list[bytes]:
     return [pack(ATTRIBUTE_SEQUENCE, 8, sequence) for sequence in sequences]
 
 
+@dataclass(slots=True)
+class Extras:
+    """What records carry beside key and payload, a sequence apart: columns of one length, None where no record has it.
+
+    ``headers[i]`` is b"" for none. Times are the wall clock's, in nanoseconds; an ``expires_at_ns`` of 0 is none.
+    """
+
+    headers: Sequence[bytes] | None = None
+    deliver_at_ns: Sequence[int] | None = None
+    expires_at_ns: Sequence[int] | None = None
+
+    def part(self, rows: slice) -> "Extras":
+        return Extras(
+            self.headers and self.headers[rows],
+            self.deliver_at_ns and self.deliver_at_ns[rows],
+            self.expires_at_ns and self.expires_at_ns[rows],
+        )
+
+    def encode(self, sequences: Sequence[int] | None = None) -> list[bytes]:
+        """Attribute blocks, those of the sequences too."""
+        parts: list[Iterable[bytes]] = []
+        for tag, numbers in (
+            (ATTRIBUTE_DELIVER_AT, self.deliver_at_ns),
+            (ATTRIBUTE_EXPIRES_AT, self.expires_at_ns),
+        ):
+            if numbers is not None:
+                parts.append(map(_NUMBER.pack, repeat(tag), repeat(8), numbers))
+        if self.headers is not None:
+            parts.append(encode_attributes(headers=block) for block in self.headers)
+        if sequences is not None:
+            parts.append(encode_sequences(sequences))
+        return list(parts[0]) if len(parts) == 1 else [b"".join(row) for row in zip(*parts, strict=True)]
+
+
+def deliver_at_of(block: bytes) -> int | None:
+    """When the record of an attribute block is due, None when it says nothing of it. Nanoseconds."""
+    found = (parse_attributes(block) or {}).get(ATTRIBUTE_DELIVER_AT)
+    return None if found is None else int.from_bytes(found, "little")
+
+
 def parse_attributes(block: bytes) -> dict[int, bytes] | None:
     """Tag to raw value; an unknown tag is kept. None when the block is not well formed."""
     spans = _attribute_spans(block, 0, len(block))
@@ -282,11 +322,35 @@ def iter_frames(data: bytes) -> Iterator[Frame]:
         pos += frame.size
 
 
+Row = tuple[int, bytes, bytes, bytes, int]
+"""Time, key, payload, header block, when it expires (0: never)."""
+
+
+def decode_row(data: bytes, msg_id: int) -> Row | None:
+    """The record that is exactly ``data``; None when it is not valid or has another id. As ``decode_frame``, and a third of its
+    time: for records that are read one by one."""
+    if len(data) < FRAME_OVERHEAD or crc32(data) != CRC_RESIDUE:
+        return None
+    length, found_id, ts_ns, key_len = HEADER.unpack_from(data)
+    at = 26 + key_len
+    if found_id != msg_id or length + 4 != len(data) or at > length:
+        return None
+    end = at + _U32.unpack_from(data, at - 4)[0]
+    headers, expires_at_ns = b"", 0
+    if end != length and (end + NUMBER_BYTES != length or data[end] != ATTRIBUTE_DELIVER_AT):
+        found = parse_attributes(data[end:length]) if end < length else None
+        if found is None:
+            return None
+        headers = found.get(ATTRIBUTE_HEADERS, b"")
+        expires_at_ns = int.from_bytes(found.get(ATTRIBUTE_EXPIRES_AT, b""), "little")
+    return ts_ns, data[22 : at - 4], data[at:end], headers, expires_at_ns
+
+
 ALIKE_BYTES_MAX = 4096
 """Of longer frames the checksum costs most: taking many at a time gains nothing."""
 ALIKE_MIN = 8
-SEQUENCE_BYTES = 13
-"""Of attributes that are a sequence and nothing else."""
+NUMBER_BYTES = 13
+"""Of attributes that are one number and nothing else: a sequence, or a time."""
 ALIKE_ROWS_MAX = 1024
 
 
@@ -398,10 +462,12 @@ def scan(
             unpack, head = unpacker.unpack_from, unpacker.size
             length, found_id, ts_ns, key_len, key, payload_len = unpack(data, pos)
         rest = length - LENGTH_MIN - key_len - payload_len
+        tag = 0
         if rest:
             found = parse_attributes(data[stop - 4 - rest : stop - 4]) if rest > 0 else None
             if found is None:
                 return pos, msg_id, Stop.INVALID
+            tag = data[stop - 4 - rest]
             if columns is not None:
                 sequence = found.get(ATTRIBUTE_SEQUENCE)
                 if sequence is None or len(found) > 1:
@@ -418,11 +484,11 @@ def scan(
         before, pos = pos, stop
         msg_id += 1
         left -= 1
-        if (rest and rest != SEQUENCE_BYTES) or length > ALIKE_BYTES_MAX or data[pos : pos + 4] != data[before : before + 4]:
+        if (rest and rest != NUMBER_BYTES) or length > ALIKE_BYTES_MAX or data[pos : pos + 4] != data[before : before + 4]:
             continue
         room = min((min(end, bytes_end) - pos) // (4 + length), left if max_count is not None else end)
         if room >= ALIKE_MIN:
-            shape = length, key_len, payload_len, rest
+            shape = length, key_len, payload_len, tag
             taken = _scan_alike(view, pos, shape, msg_id, room, columns, with_payloads)
             pos += taken * (4 + length)
             msg_id += taken
@@ -442,26 +508,26 @@ def _scan_alike(
     columns: Columns | None,
     with_payloads: bool,
 ) -> int:
-    """Frames without attributes, or with a sequence alone, that have the lengths of the one before.
+    """Frames without attributes, or with one number alone, that have the lengths of the one before.
 
     Many at a time they cost a third: their headers are taken apart by one ``struct``, and one checksum over all of them is
     compared with what valid frames of this length give (``_run_residue``; ADR 0012).
 
     Args:
-        shape: frame length as stored, key length, payload length, length of the attributes.
+        shape: frame length as stored, key length, payload length, tag of the attribute or 0.
         room: how many there may be.
 
     Returns: how many were valid. It may stop early: what is not alike, or not valid, is left to the caller.
     """
-    length, key_len, payload_len, rest = shape
+    length, key_len, payload_len, tag = shape
     stride = 4 + length
     layout = _layouts.get((shape, with_payloads))
     if layout is None:
         if len(_layouts) >= _PACKERS_MAX:
             _layouts.clear()
         payload = f"{payload_len}s" if with_payloads else f"{payload_len}x"
-        sequence = "BIQ" if rest else ""
-        layout = _layouts[shape, with_payloads] = struct.Struct(f"<IQQH{key_len}sI{payload}{sequence}4x")
+        number = "BIQ" if tag else ""
+        layout = _layouts[shape, with_payloads] = struct.Struct(f"<IQQH{key_len}sI{payload}{number}4x")
     total, step = 0, 16
     while total < room:
         step = min(step, room - total)
@@ -477,12 +543,16 @@ def _scan_alike(
             or key_lens.count(key_len) != step
             or payload_lens.count(payload_len) != step
             or ids != tuple(range(first_id, first_id + step))
-            or (rest and (others[-3].count(ATTRIBUTE_SEQUENCE) != step or others[-2].count(8) != step))
+            or (tag and (others[-3].count(tag) != step or others[-2].count(8) != step))
         ):
             break
         if columns is not None:
-            if rest and key_len:
-                columns.sequences.update(zip(count(len(columns.positions)), others[-1]))
+            if tag == ATTRIBUTE_SEQUENCE:
+                if key_len:
+                    columns.sequences.update(zip(count(len(columns.positions)), others[-1]))
+            elif tag:
+                blocks = map(_NUMBER.pack, repeat(tag), repeat(8), others[-1])
+                columns.attributes.update(zip(count(len(columns.positions)), blocks))
             columns.positions.extend(range(pos, pos + step * stride, stride))
             columns.ts_ns.extend(times)
             columns.keys.extend(keys)
@@ -521,10 +591,18 @@ def to_records(first_id: int, columns: Columns) -> Records:
     """The scanned rows as a run of records; needs ``with_payloads``."""
     n = len(columns.positions)
     headers: list[bytes] | None = None
+    expires_at_ns: list[int] | None = None
     for row, block in columns.attributes.items():
-        value = (parse_attributes(block) or {}).get(ATTRIBUTE_HEADERS)
+        found = parse_attributes(block) or {}
+        value = found.get(ATTRIBUTE_HEADERS)
         if value:
             if headers is None:
                 headers = [b""] * n
             headers[row] = value
-    return Records(range(first_id, first_id + n), columns.ts_ns, columns.keys, columns.payloads, headers)
+        value = found.get(ATTRIBUTE_EXPIRES_AT)
+        if value is not None:
+            if expires_at_ns is None:
+                expires_at_ns = [0] * n
+            expires_at_ns[row] = int.from_bytes(value, "little")
+    ids = range(first_id, first_id + n)
+    return Records(ids, columns.ts_ns, columns.keys, columns.payloads, headers, expires_at_ns)

@@ -6,7 +6,7 @@
     4  active segment: scan                                                   _open_active
     5  zeros or the end: clean                                                segment.scan_segment
     6  an invalid frame: torn tail or hole                                    segment.scan_segment, salvage
-    7  the newest keys, the producers                                         _newest_keys, join_producers
+    7  the newest keys, the producers, what is not due                        _newest_keys, join_producers, _find_scheduled
     8  offsets, or their previous generation; their ids raise the log's       storage.offsets, recover_log
     9  listen                                                                 the server
 
@@ -15,12 +15,15 @@ all; a name that was not synced may be missing; what was synced stays, unless th
 """
 
 import logging
+from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from toymq_py.errors import DamagedData
 from toymq_py.model import IdRange
 from toymq_py.storage.fs import File, FileSystem, write_all
-from toymq_py.storage.record import Columns, scan
+from toymq_py.storage.record import Columns, deliver_at_of, scan
 from toymq_py.storage.segment import (
     WINDOW_BYTES,
     Damage,
@@ -53,6 +56,9 @@ class RecoveredLog:
     keys: list[KeyRun] = field(default_factory=list)
     """The newest keyed records, in log order; not those of producers."""
     producers: Producers = field(default_factory=dict)
+    scheduled_ids: "array[int]" = field(default_factory=partial(array, "Q"))
+    """Records that are not due, by columns, in log order."""
+    deliver_at_ns: "array[int]" = field(default_factory=partial(array, "Q"))
     roll_first: bool = False
 
 
@@ -63,6 +69,7 @@ def recover_log(
     first_id: int = 0,
     next_id: int = 0,
     dedupe_keys: int = 0,
+    now_ns: int = 0,
 ) -> RecoveredLog:
     """Open, check and mend one topic's directory.
 
@@ -70,6 +77,7 @@ def recover_log(
         first_id: from the offsets; segments wholly below are removed, ids below are not retained.
         next_id: from the offsets; ids below are never used again, whatever the log says.
         dedupe_keys: how many keys are wanted for the dedupe table.
+        now_ns: the wall clock; records with a later deliver_at are not due.
 
     Raises: OSError when a file cannot be read or mended. DamagedData when two segments hold the same ids: which of them is
         right nobody can tell.
@@ -109,6 +117,9 @@ def recover_log(
     found.missing = [(max(a, found.first_id), b) for a, b in found.missing if b >= found.first_id]
     found.producers = {name: entry for name, entry in found.producers.items() if entry[1] >= found.first_id}
     found.keys = _newest_keys(fs, found.segments, active_keys, dedupe_keys)
+    for segment in found.segments:
+        if segment.newest_deliver_at_ns > now_ns:
+            _find_scheduled(fs, segment, now_ns, found)
     return found
 
 
@@ -238,8 +249,22 @@ def _keys_of(fs: FileSystem, segment: Segment, wanted: int) -> list[KeyRun]:
         if segment.keyed - segment.index_keyed[at] >= wanted:
             msg_id, pos = segment.index_ids[at], segment.index_positions[at]
             break
+    return [(first_id, columns.plain_keys()) for first_id, columns in _walk(fs, segment, msg_id, pos)]
+
+
+def _find_scheduled(fs: FileSystem, segment: Segment, now_ns: int, found: RecoveredLog) -> None:
+    """Step 7. Reads segments whose newest deliver_at lies ahead, and no others."""
+    for first_id, columns in _walk(fs, segment, segment.base_id, 0):
+        for row, block in columns.attributes.items():
+            at_ns = deliver_at_of(block)
+            if at_ns is not None and at_ns > now_ns and first_id + row >= found.first_id:
+                found.scheduled_ids.append(first_id + row)
+                found.deliver_at_ns.append(at_ns)
+
+
+def _walk(fs: FileSystem, segment: Segment, msg_id: int, pos: int) -> Iterator[tuple[int, Columns]]:
+    """Windows of a segment's records from a frame on: the first id of each, and its columns."""
     resumes: dict[int, tuple[int, int]] = {d.position: (d.resume, d.last_id + 1) for d in segment.damages}
-    runs: list[KeyRun] = []
     file = fs.open(segment.path, write=False)
     window = WINDOW_BYTES
     try:
@@ -250,7 +275,7 @@ def _keys_of(fs: FileSystem, segment: Segment, wanted: int) -> list[KeyRun]:
             columns = Columns()
             used, next_id, _ = scan(file.pread(min(window, segment.end - pos), pos), 0, msg_id, columns)
             if used:
-                runs.append((msg_id, columns.plain_keys()))
+                yield msg_id, columns
                 pos += used
                 msg_id = next_id
                 window = WINDOW_BYTES
@@ -260,4 +285,3 @@ def _keys_of(fs: FileSystem, segment: Segment, wanted: int) -> list[KeyRun]:
                 break  # damaged since it was sealed: reads will find and report it
     finally:
         file.close()
-    return runs

@@ -18,11 +18,10 @@ from toymq_py.errors import DamagedData
 from toymq_py.storage import checked_json
 from toymq_py.storage.fs import File, FileSystem, replace_file
 from toymq_py.storage.record import (
-    ATTRIBUTE_DELIVER_AT,
     Columns,
     Stop,
     claimed_extent,
-    parse_attributes,
+    deliver_at_of,
     scan,
 )
 from toymq_py.storage.salvage import Chain, find_chains, proven_end, trusted_end
@@ -338,7 +337,7 @@ def _account(segment: Segment, columns: Columns, base: int, first_id: int) -> No
     segment.keyed = keyed + len(keys) - counted - keys[counted:].count(b"")
     segment.newest_ts_ns = max(segment.newest_ts_ns, times[-1])
     for block in columns.attributes.values():
-        account_attributes(segment, block)
+        segment.newest_deliver_at_ns = max(segment.newest_deliver_at_ns, deliver_at_of(block) or 0)
     if columns.sequences and not segment.damages:
         # Behind a hole a sequence says nothing of the lower ones: those may have been lost with it, unacknowledged. A retry of
         # them has to be stored, and so does one of this record, since the order of a producer is kept (ADR 0013).
@@ -358,14 +357,6 @@ def join_producers(into: Producers, newer: Mapping[bytes, tuple[int, int]]) -> N
         oldest = sorted(into, key=lambda name: into[name][1])[:-PRODUCERS_MAX]
         for name in oldest:
             del into[name]
-
-
-def account_attributes(segment: Segment, block: bytes) -> None:
-    """Note what the sidecar must know of a record's attributes, sequences apart."""
-    found = parse_attributes(block) or {}
-    deliver_at = found.get(ATTRIBUTE_DELIVER_AT)
-    if deliver_at is not None:
-        segment.newest_deliver_at_ns = max(segment.newest_deliver_at_ns, int.from_bytes(deliver_at, "little"))
 
 
 def _all_zero(file: File, pos: int, size: int) -> bool:

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from itertools import islice
 from operator import lt
 
+from toymq_py.clock import Clock
 from toymq_py.dedupe import DedupeTable, KeyBudget, ProducerTable
 from toymq_py.errors import BadArgument, RequestError
 from toymq_py.storage.batch import COMMITTED, Appended, Commit, producers_of
 from toymq_py.storage.committer import Committer
 from toymq_py.storage.log import Log
-from toymq_py.storage.record import FRAME_OVERHEAD, encode_attributes, encode_sequences
+from toymq_py.storage.record import FRAME_OVERHEAD, Extras, encode_sequences
 from toymq_py.storage.recovery import RecoveredLog
 from toymq_py.storage.segment import PRODUCERS_MAX
 from toymq_py.topic.backlog import BacklogLimit
@@ -67,9 +68,19 @@ class Publisher:
     """What a topic remembers of publishes, and the way through it into the log."""
 
     def __init__(
-        self, log: Log, committer: Committer, recovered: RecoveredLog, *, dedupe_keys: int, key_budget: KeyBudget
+        self,
+        log: Log,
+        committer: Committer,
+        clock: Clock,
+        recovered: RecoveredLog,
+        *,
+        dedupe_keys: int,
+        key_budget: KeyBudget,
     ) -> None:
         """Recovery, step 7: ``dedupe_keys`` of this topic, of the ``key_budget`` of all."""
+        self.ttl_ms: int | None = None
+        """The topic's setting: what is published without a ttl of its own expires so long after its append."""
+        self._clock = clock
         self.log = log
         self.committer = committer
         self.limit: BacklogLimit | None = None
@@ -106,29 +117,58 @@ class Publisher:
         self.dedupe.fail()
         self.producers.fail()
 
+    def _extras(
+        self,
+        count: int,
+        headers: Sequence[bytes] | None,
+        delays_ms: Sequence[int] | None,
+        ttls_ms: Sequence[int] | None,
+        ttl_ms: int | None,
+    ) -> Extras | None:
+        """Times are made of the wall clock as it is, not of ``ts_ns``, which never falls when that is set back."""
+        if ttls_ms is None and ttl_ms is not None:
+            ttls_ms = [ttl_ms] * count
+        if headers is None and delays_ms is None and ttls_ms is None:
+            return None
+        now_ns = self._clock.wall_ns()
+        deliver_at_ns = None if delays_ms is None else [now_ns + ms * 1_000_000 for ms in delays_ms]
+        expires_at_ns = None if ttls_ms is None else [now_ns + ms * 1_000_000 for ms in ttls_ms]
+        return Extras(headers, deliver_at_ns, expires_at_ns)
+
     def publish(
-        self, keys: Sequence[bytes], payloads: Sequence[bytes], headers: Sequence[bytes] | None = None
+        self,
+        keys: Sequence[bytes],
+        payloads: Sequence[bytes],
+        headers: Sequence[bytes] | None = None,
+        delays_ms: Sequence[int] | None = None,
+        ttls_ms: Sequence[int] | None = None,
+        *,
+        topic_ttl: bool = True,
     ) -> Sequence[Published]:
         """Append a run of messages; duplicates append nothing.
 
         Args:
             keys: b"" for none.
             headers: header blocks, b"" for none.
+            delays_ms: how long each waits before it is delivered to anyone; at most ten years.
+            ttls_ms: how long after its append each expires, delayed or not; the topic's ``ttl`` when None.
+            topic_ttl: False for what never expires (a dead letter on its way back), whatever the topic's ``ttl``.
 
         Returns: outcomes that cover the run in order.
         """
+        extras = self._extras(len(keys), headers, delays_ms, ttls_ms, self.ttl_ms if topic_ttl else None)
         dedupe = self.dedupe
         keyless = keys.count(b"")
         if keyless == len(keys) or not dedupe.capacity:
-            return self._append(keys, payloads, headers)
+            return self._append(keys, payloads, extras)
         producers = self.producers if self.producers and self.producers.any_of(keys) else None
         if (
             producers is None
             and not keyless
-            and self._fits(keys, payloads, headers)
+            and self._fits(keys, payloads, extras)
             and dedupe.remember_new(keys, self.committer.next_id)
         ):
-            return self._append(keys, payloads, headers, remembered=True)
+            return self._append(keys, payloads, extras, remembered=True)
         outcomes: list[Published] = []
         start = 0
         fresh: set[bytes] = set()
@@ -136,8 +176,8 @@ class Publisher:
         def flush(stop: int) -> None:
             nonlocal start
             if stop > start:
-                part = None if headers is None else headers[start:stop]
-                outcomes.extend(self._append(keys[start:stop], payloads[start:stop], part))
+                rows = slice(start, stop)
+                outcomes.extend(self._append(keys[rows], payloads[rows], extras and extras.part(rows)))
             start = stop
             fresh.clear()
 
@@ -176,7 +216,13 @@ class Publisher:
                 limit.look_again()
 
     def publish_sequenced(
-        self, producers: Sequence[bytes], payloads: Sequence[bytes], headers: Sequence[bytes] | None, sequences: Sequence[int]
+        self,
+        producers: Sequence[bytes],
+        payloads: Sequence[bytes],
+        headers: Sequence[bytes] | None,
+        sequences: Sequence[int],
+        delays_ms: Sequence[int] | None = None,
+        ttls_ms: Sequence[int] | None = None,
     ) -> Sequence[Published]:
         """Append a run of messages whose keys name producers; what is not above a producer's highest sequence appends
         nothing.
@@ -186,11 +232,12 @@ class Publisher:
         """
         if not self.dedupe.capacity:
             return [Refused(1, BadArgument("dedupe_keys is 0 for this topic: nothing is remembered of a producer"))]
+        extras = self._extras(len(producers), headers, delays_ms, ttls_ms, self.ttl_ms)
         first_id, committed_id = self.log.first_id, self.log.committed_id
         if producers.count(producers[0]) == len(producers) and all(map(lt, sequences, islice(sequences, 1, None))):
             known = self.producers.find(producers[0], first_id)
             if known is not None and sequences[0] > known[0]:  # the usual run: one producer goes on
-                return self._append_sequenced(producers, payloads, headers, sequences)
+                return self._append_sequenced(producers, payloads, extras, sequences)
         outcomes: list[Published] = []
         start = 0
         fresh: dict[bytes, int] = {}
@@ -200,7 +247,7 @@ class Publisher:
             nonlocal start
             if stop > start:
                 rows = slice(start, stop)
-                part = None if headers is None else headers[rows]
+                part = extras and extras.part(rows)
                 outcomes.extend(self._append_sequenced(producers[rows], payloads[rows], part, sequences[rows]))
             start = stop
             fresh.clear()
@@ -241,18 +288,16 @@ class Publisher:
         return outcomes
 
     def _append_sequenced(
-        self, producers: Sequence[bytes], payloads: Sequence[bytes], headers: Sequence[bytes] | None, sequences: Sequence[int]
+        self, producers: Sequence[bytes], payloads: Sequence[bytes], extras: Extras | None, sequences: Sequence[int]
     ) -> Sequence[Published]:
-        blocks = encode_sequences(sequences)
-        if headers is not None:
-            blocks = [encode_attributes(headers=header) + block for header, block in zip(headers, blocks, strict=True)]
-        if self.limit is None or self._fits(producers, payloads, headers):
-            return self._store_sequenced(producers, payloads, blocks, headers, sequences)
+        blocks = encode_sequences(sequences) if extras is None else extras.encode(sequences)
+        if self.limit is None or self._fits(producers, payloads, extras):
+            return self._store_sequenced(producers, payloads, blocks, extras, sequences)
         admitted, _, refusal = self.limit.admit(_sizes(producers, payloads, blocks))
         outcomes: list[Published] = []
         if admitted:
             rows = slice(admitted)
-            part = None if headers is None else headers[rows]
+            part = extras and extras.part(rows)
             outcomes += self._store_sequenced(producers[rows], payloads[rows], blocks[rows], part, sequences[rows])
             refusal = outcomes[-1].error or refusal
         if refusal is not None and admitted < len(producers):
@@ -264,11 +309,11 @@ class Publisher:
         producers: Sequence[bytes],
         payloads: Sequence[bytes],
         blocks: Sequence[bytes],
-        headers: Sequence[bytes] | None,
+        extras: Extras | None,
         sequences: Sequence[int],
     ) -> Sequence[Published]:
         try:
-            appended = self.committer.append(producers, payloads, blocks, headers, sequences)
+            appended = self.committer.append(producers, payloads, blocks, extras, sequences)
         except RequestError as error:
             return [Refused(len(producers), error)]
         self.producers.remember(producers_of(producers, sequences, appended[0].first_id))
@@ -278,14 +323,14 @@ class Publisher:
         self,
         keys: Sequence[bytes],
         payloads: Sequence[bytes],
-        headers: Sequence[bytes] | None,
+        extras: Extras | None,
         *,
         remembered: bool = False,
     ) -> Sequence[Published]:
         """``remembered``: the keys are in the dedupe table already, under the ids that they get here."""
-        blocks = None if headers is None else [encode_attributes(headers=block) for block in headers]
-        if self.limit is None or remembered or self._fits(keys, payloads, headers):
-            return self._store(keys, payloads, blocks, headers, remembered=remembered)
+        blocks = None if extras is None else extras.encode()
+        if self.limit is None or remembered or self._fits(keys, payloads, extras):
+            return self._store(keys, payloads, blocks, extras, remembered=remembered)
         outcomes: list[Published] = []
         sizes = _sizes(keys, payloads, blocks)
         start = 0
@@ -293,18 +338,19 @@ class Publisher:
             admitted, refused, refusal = self.limit.admit(sizes[start:])
             if admitted:
                 rows = slice(start, start + admitted)
-                part = None if headers is None else headers[rows]
+                part = extras and extras.part(rows)
                 outcomes += self._store(keys[rows], payloads[rows], blocks and blocks[rows], part, remembered=False)
             if refusal is not None:
                 outcomes.append(Refused(refused, refusal))
             start += admitted + refused
         return outcomes
 
-    def _fits(self, keys: Sequence[bytes], payloads: Sequence[bytes], headers: Sequence[bytes] | None) -> bool:
+    def _fits(self, keys: Sequence[bytes], payloads: Sequence[bytes], extras: Extras | None) -> bool:
         """Whether the backlog's limit admits the whole run, as far as that is cheap to know."""
         if self.limit is None:
             return True
         size = (FRAME_OVERHEAD + ATTRIBUTES_BYTES) * len(keys) + sum(map(len, keys)) + sum(map(len, payloads))
+        headers = extras.headers if extras is not None else None
         return self.limit.fits(len(keys), size + (sum(map(len, headers)) if headers is not None else 0))
 
     def _store(
@@ -312,12 +358,12 @@ class Publisher:
         keys: Sequence[bytes],
         payloads: Sequence[bytes],
         blocks: Sequence[bytes] | None,
-        headers: Sequence[bytes] | None,
+        extras: Extras | None,
         *,
         remembered: bool,
     ) -> Sequence[Published]:
         try:
-            appended = self.committer.append(keys, payloads, blocks, headers)
+            appended = self.committer.append(keys, payloads, blocks, extras)
         except Exception as error:
             if remembered:
                 self.dedupe.forget(keys)

@@ -1,13 +1,13 @@
 """A hold on one consumer of one topic, what it is handed, and who else takes from that consumer."""
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from toymq_py.consumer import Consumer, Lessee
-from toymq_py.model import Mode, Records, TopicPattern
+from toymq_py.model import IdRange, Mode, Records, TopicPattern
 
 if TYPE_CHECKING:
     from toymq_py.topic.topic import Topic
@@ -23,7 +23,7 @@ class Registration(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Leased records: rows ``start`` to ``stop`` of a run, all at the same attempt."""
+    """Leased records: rows ``start`` to ``stop`` of a run, all at the same attempt; ids ascend, with gaps in what fell due."""
 
     subscription: "Subscription"
     """What they were leased through; of a pattern or a poll, the part that is the topic's."""
@@ -33,6 +33,10 @@ class Delivery:
     attempt: int
     size: int
     """Payload bytes, about."""
+
+    def ranges(self, skip: int = 0) -> list[IdRange]:
+        """The ids behind the first so many, as ranges: they need not follow each other."""
+        return ranges_of(self.records.ids[self.start + skip : self.stop])
 
     @property
     def topic(self) -> str:
@@ -49,6 +53,20 @@ class Delivery:
 
     def __len__(self) -> int:
         return self.stop - self.start
+
+def ranges_of(ids: Sequence[int]) -> list[IdRange]:
+    """Ascending ids as ranges."""
+    if not ids:
+        return []
+    if ids[-1] - ids[0] + 1 == len(ids):
+        return [(ids[0], ids[-1])]
+    ranges = [(ids[0], ids[0])]
+    for msg_id in ids[1:]:
+        if msg_id == ranges[-1][1] + 1:
+            ranges[-1] = ranges[-1][0], msg_id
+        else:
+            ranges.append((msg_id, msg_id))
+    return ranges
 
 
 class Attached:

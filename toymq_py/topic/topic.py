@@ -36,10 +36,15 @@ from toymq_py.topic.backlog import Backlog, BacklogLimit
 from toymq_py.topic.numbers import describe, describe_consumer
 from toymq_py.topic.publishing import Publisher
 from toymq_py.topic.retention import Purged, RetentionKeeper
-from toymq_py.topic.subscription import Attached, Delivery, Registration, Subscription
+from toymq_py.topic.schedule import Delays
+from toymq_py.topic.subscription import Attached, Delivery, Registration, Subscription, ranges_of
 
 UNREADABLE = Lessee(0)
 """Owner of the leases that stand for records the disk refuses to give: held until a restart, never delivered."""
+DUE_PER_DELIVERY = 256
+"""Each is read by itself: two milliseconds."""
+PASSES_MAX = 8
+"""Reads of one take that found nothing to deliver: lost or expired records."""
 
 
 class Topic:
@@ -60,11 +65,11 @@ class Topic:
         key_budget: KeyBudget,
         tail_budget: TailBudget,
         metrics: Metrics,
-        arm: Callable[["Topic", Consumer, float], None],
+        arm: Callable[["Topic", "Consumer | Topic", float], None],
         recovered: RecoveredLog | None = None,
         offsets: LoadedOffsets | None = None,
     ) -> None:
-        """``arm`` asks the broker to call ``consumer_due`` at a monotonic time."""
+        """``arm`` asks the broker to call ``consumer_due`` at a monotonic time, or ``schedule_due`` for the topic itself."""
         recovered = recovered or RecoveredLog()
         self.name = name
         self.path = path
@@ -72,6 +77,7 @@ class Topic:
         self.deleted = False
         self._fs = fs
         self._clock = clock
+        self._scheduler = scheduler
         self._options = options
         self._flusher = flusher
         self._metrics = metrics
@@ -94,15 +100,18 @@ class Topic:
         self.committer.on_stored = metrics.publish_seconds.observe
         self.committer.on_sealed = self.apply_retention
         self.publisher = Publisher(
-            self.log, self.committer, recovered, dedupe_keys=self._setting("dedupe_keys"), key_budget=key_budget
+            self.log, self.committer, clock, recovered, dedupe_keys=self._setting("dedupe_keys"), key_budget=key_budget
         )
+        self.committer.on_scheduled = self._scheduled
         self.consumers: dict[str, Consumer] = {}
+        self.delays = Delays(clock, self.consumers, arm=lambda at: arm(self, self, at), ready=self._look_again)
         self._attached: dict[str, Attached] = {}
         self._takers = 0
         self._commit_waiters: dict[Callable[[], None], None] = {}
         self._flushed: OffsetsState | None = None
         self.expired_total = self.dead_lettered_total = self.dropped_total = 0
-        """Messages since the start of the broker: past their ttl, moved to the dead letters, dropped unacked by a limit."""
+        """Messages since the start of the broker: past their ttl (once for every consumer), moved to the dead letters, dropped
+        unacked by a limit."""
         self.backlog = Backlog(self.log, self.consumers)
         self._limit: BacklogLimit | None = None
         self._retention = RetentionKeeper(
@@ -113,6 +122,7 @@ class Topic:
         self.offsets_lost = False
         self.offsets_problem: str | None = None
         self._set_policy()
+        self.delays.enter(recovered.scheduled_ids, recovered.deliver_at_ns)
         if offsets is not None:
             self._restore(offsets, recovered.missing)
             self._set_limit()
@@ -133,6 +143,7 @@ class Topic:
             nack_backoff_min_s=self._setting("nack_backoff_min") / 1000,
             nack_backoff_max_s=self._setting("nack_backoff_max") / 1000,
         )
+        self.publisher.ttl_ms = self.settings.ttl
 
     def apply_settings(self, settings: TopicSettings) -> None:
         """Take new settings into use; they are on stable storage already."""
@@ -198,7 +209,7 @@ class Topic:
     def _make_consumer(self, name: str, start: int) -> Consumer:
         if len(self.consumers) >= self._options.max_consumers:
             raise TooManyConsumers(f"{self.name} has {len(self.consumers)} consumers, the limit (--max-consumers)")
-        consumer = Consumer(name, start=start, since_ns=self._clock.wall_ns())
+        consumer = Consumer(name, start=start, since_ns=self._clock.wall_ns(), scheduled=self.delays.schedule.ids)
         self._skip_known(consumer)
         self.consumers[name] = consumer
         self._changed()
@@ -313,9 +324,15 @@ class Topic:
             visibility_s = self.policy.visibility_s
         deadline = self._clock.monotonic() + visibility_s
         delivery = None
-        while delivery is None and consumer.has_ready():
-            delivery = self._take_ready(subscription, room, max_bytes, deadline)
+        passes = 0
         while delivery is None:
+            passes += 1
+            if passes > PASSES_MAX and subscription.mode is not None:  # a poll would be told that there is nothing
+                self._scheduler.soon(subscription.roomy)  # others have their turn before it goes on
+                return None
+            if consumer.has_ready():
+                delivery = self._take_ready(subscription, room, max_bytes, deadline)
+                continue
             fresh = consumer.next_fresh(self.log.committed_id)
             if fresh is None:
                 subscription.attached.idle[subscription] = None
@@ -330,6 +347,12 @@ class Topic:
         self, subscription: Subscription, room: int, max_bytes: int, deadline: float
     ) -> Delivery | None:
         consumer = subscription.consumer
+        if ids := consumer.take_due(subscription.lessee, min(room, DUE_PER_DELIVERY), deadline):
+            delivery = self._deliver_due(subscription, ids, max_bytes)
+            if delivery is not None:
+                return delivery
+            if not consumer.has_ready():
+                return None
         ((first, last, attempt),) = consumer.take_ready(subscription.lessee, min(room, 256), deadline, max_runs=1)
         try:
             run, start, next_id = self.log.read(first, last - first + 1, min(max_bytes, READ_BYTES))
@@ -341,11 +364,28 @@ class Topic:
             if next_id <= last:
                 consumer.unsend(subscription.lessee, next_id, last)
             return None
-        stop, size = _fit(run, start, min(last, next_id - 1) - first + 1, max_bytes)
+        count = min(last, next_id - 1) - first + 1
+        if run.expires_at_ns is not None and not (count := self._drop_expired(subscription, run, start, count)):
+            consumer.unsend(subscription.lessee, first, last)
+            return None
+        stop, size = _fit(run, start, count, max_bytes)
         if run.ids[stop - 1] < last:
             consumer.unsend(subscription.lessee, run.ids[stop - 1] + 1, last)
         self._metrics.redeliver_total += stop - start if attempt > 1 else 0
         return Delivery(subscription, run, start, stop, attempt, size)
+
+    def _deliver_due(self, subscription: Subscription, ids: list[int], max_bytes: int) -> Delivery | None:
+        """What was leased as due. None when the lowest is expired, or has to be read with more care: all is ready again."""
+        run = None
+        count = 0
+        try:
+            run = self.log.read_each(ids, min(max_bytes, READ_BYTES))
+            if run is not None:
+                count = len(run) if run.expires_at_ns is None else self._drop_expired(subscription, run, 0, len(run))
+        finally:
+            for first, last in ranges_of(ids[count:]):
+                subscription.consumer.unsend(subscription.lessee, first, last)
+        return None if run is None or not count else Delivery(subscription, run, 0, count, 1, run.payload_bytes)
 
     def _take_fresh(
         self, subscription: Subscription, fresh: IdRange, room: int, max_bytes: int, deadline: float
@@ -356,9 +396,27 @@ class Topic:
         if run is None:
             self._pass_over(subscription, first, min(next_id - 1, last), fresh=True)
             return None
-        stop, size = _fit(run, start, min(count, next_id - first), max_bytes)
+        count = min(count, next_id - first)
+        if run.expires_at_ns is not None and not (count := self._drop_expired(subscription, run, start, count)):
+            return None
+        stop, size = _fit(run, start, count, max_bytes)
         subscription.consumer.take_fresh(subscription.lessee, first, run.ids[stop - 1], deadline)
         return Delivery(subscription, run, start, stop, 1, size)
+
+    def _drop_expired(self, subscription: Subscription, run: Records, start: int, count: int) -> int:
+        """Whose time is over counts as acked. Returns: how many rows from ``start`` on are to be delivered; 0 when those at the
+        front were dropped."""
+        assert run.expires_at_ns is not None
+        now_ns = self._clock.wall_ns()
+        over = [0 < at_ns <= now_ns for at_ns in run.expires_at_ns[start : start + count]]
+        if not over[0]:
+            return over.index(True) if True in over else count
+        dropped = over.index(False) if False in over else count
+        for first, last in ranges_of(run.ids[start : start + dropped]):
+            subscription.consumer.skip(first, last)
+        self.expired_total += dropped
+        self._changed()
+        return 0
 
     def _pass_over(self, subscription: Subscription, first: int, last: int, *, fresh: bool = False) -> None:
         """Records that were to be delivered and cannot be had. Lost ones count as acked; what the disk refuses (EIO) does
@@ -374,6 +432,7 @@ class Topic:
         self._changed()
 
     def _records_lost(self, first: int, last: int) -> None:
+        self.delays.schedule.drop(first, last)
         for consumer in self.consumers.values():
             consumer.skip(first, last)
         self._changed()
@@ -466,6 +525,15 @@ class Topic:
         if self.consumers.get(consumer.name) is consumer:
             self._arm_for(consumer)
 
+    def _scheduled(self, first_id: int, deliver_at_ns: Sequence[int]) -> None:
+        """Records with a delay are committed."""
+        self.delays.enter(range(first_id, first_id + len(deliver_at_ns)), deliver_at_ns)
+
+    def schedule_due(self) -> None:
+        """Messages with a delay may be due. Called as ``consumer_due``."""
+        if not self.deleted:
+            self.delays.tick()
+
     # -- what goes
 
     def drop(self, first: int, last: int) -> None:
@@ -493,6 +561,7 @@ class Topic:
         self.log.forget_below(first_id)
         for consumer in self.consumers.values():
             consumer.drop_below(self.log.first_id)
+        self.delays.schedule.drop(0, self.log.first_id - 1)
         self._gone()
 
     def _backlog_grew(self) -> None:
@@ -549,7 +618,8 @@ class Topic:
         first_id, next_id = self.log.first_id, self.log.committed_id
         for name, raw in loaded.state.consumers.items():
             try:
-                consumer, changed = Consumer.restore(name, ConsumerSnapshot.from_json(raw), first_id, next_id)
+                snapshot = ConsumerSnapshot.from_json(raw)
+                consumer, changed = Consumer.restore(name, snapshot, first_id, next_id, self.delays.schedule.ids)
             except DamagedData as error:
                 self.offsets_problem = f"consumer {name}: {error}"
                 continue

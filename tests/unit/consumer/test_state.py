@@ -7,6 +7,7 @@ import pytest
 from toymq_py.consumer import Consumer, ConsumerSnapshot, Counts, DeliveryPolicy
 from toymq_py.consumer.inflight import Lessee, RunState
 from toymq_py.errors import DamagedData
+from toymq_py.model import IdRows
 
 POLICY = DeliveryPolicy()
 U64 = 2**64 - 1
@@ -32,7 +33,8 @@ def restarted(it: Consumer, first_id: int = 0, next_id: int = 1000) -> Consumer:
 
 def all_ready(it: Consumer) -> list[tuple[int, int, int]]:
     """What would be redelivered; the consumer itself is left as it was."""
-    return [(run.first, run.last, run.attempt + 1) for run in it._runs if run.state is RunState.READY]
+    again = [(run.first, run.last, run.attempt + 1) for run in it._runs if run.state is RunState.READY]
+    return sorted(again + [(first, last, 1) for first, last in it._due.ranges(0, U64)])
 
 
 # -- the life of a message
@@ -408,7 +410,7 @@ def snapshot(
     attempts: Iterable[tuple[int, int, int]] = (),
 ) -> ConsumerSnapshot:
     return ConsumerSnapshot(
-        7, start, last_acked is not None, last_acked or 0, tuple(above), tuple(attempts)
+        7, start, last_acked is not None, last_acked or 0, IdRows.of(2, above), IdRows.of(3, attempts)
     )
 
 

@@ -203,5 +203,5 @@ def test_a_token_is_not_in_the_repr() -> None:
 def test_publishes_are_encoded_with_their_bodies() -> None:
     run = Publish("o", [b"", b"k"], [b"", b"a\nb"])
     assert encode_command(run) == b"PUB o - 0\n\nPUB o k 3\na\nb\n"
-    one = Publish("o", [b"p"], [b"A: b\nbody"], hdr=5, delay_ms=1, ttl_ms=2, seqs=[3])
+    one = Publish("o", [b"p"], [b"A: b\nbody"], hdr=5, delays_ms=[1], ttls_ms=[2], seqs=[3])
     assert encode_command(one) == b"PUB o p 9 hdr=5 delay=1 ttl=2 seq=3\nA: b\nbody\n"

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toymq_py.storage.batch import OPEN_ROWS_MAX, Batch
-from toymq_py.storage.record import FRAME_OVERHEAD, encode_attributes, iter_frames
+from toymq_py.storage.record import FRAME_OVERHEAD, Extras, encode_attributes, iter_frames
 
 runs = st.lists(
     st.tuples(
@@ -42,7 +42,7 @@ def test_a_batch_holds_what_was_added_in_order(
             ]
         plain += [b""] * len(rows) if sequenced else keys
         size = sum(FRAME_OVERHEAD + len(key) + len(payload) for key, payload in rows) + sum(map(len, blocks or ()))
-        appended = batch.add(now, keys, payloads, blocks, headers, size, tail=tail, sequences=sequences)
+        appended = batch.add(now, keys, payloads, blocks, headers and Extras(headers), size, tail=tail, sequences=sequences)
         assert (appended.first_id, appended.count, appended.size) == (first_id + len(published), len(rows), size)
         published += zip(keys, payloads, headers or [b""] * len(rows), strict=True)
         times += [now] * len(rows)

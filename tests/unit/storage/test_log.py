@@ -9,8 +9,8 @@ from tests.support.log_rig import LogRig
 from tests.support.logs import PATH
 from toymq_py.errors import OutOfRange
 from toymq_py.model import Records
-from toymq_py.storage.log import Tail, TailBudget
-from toymq_py.storage.record import iter_frames
+from toymq_py.storage.log import LOOKS_MAX, Places, Tail, TailBudget
+from toymq_py.storage.record import Extras, iter_frames
 from toymq_py.storage.segment import segment_name
 
 
@@ -271,3 +271,62 @@ def test_many_topics_share_the_memory() -> None:
     assert budget.share() * 1000 <= TailBudget.TOTAL_BYTES_MAX
     budget.topics = 1
     assert budget.share() == TailBudget.TOPIC_BYTES_MAX
+
+
+# -- single records, as they fall due
+
+
+def test_single_records_from_anywhere_in_one_read() -> None:
+    rig = filled()
+    for ids in ([0], [3, 4, 29], list(range(30)), list(range(1, 30, 7))):
+        run = rig.log.read_each(ids, 1 << 20)
+        assert run is not None
+        assert numbers(list(run.payloads)) == list(run.ids) == ids[: len(run)]
+        assert len(run) >= min(len(ids), LOOKS_MAX)
+    run = rig.log.read_each(list(range(30)), 200)
+    assert run is not None
+    assert len(run) == 2, "as many as fit"
+    run = rig.log.read_each([5], 1)
+    assert run is not None
+    assert len(run) == 1, "one at least"
+
+
+def test_single_records_with_all_that_they_carry_from_disk_and_from_memory() -> None:
+    rig = LogRig()
+    extras = Extras([b"A: b\n", b""], [7, 8], [0, 9])
+    for tail in (False, True):
+        rig.log.tail.enable(enabled=tail)
+        rig.committer.append([b"k", b""], [b"p", b""], extras.encode(), extras)
+        rig.loop.drain()
+        run = rig.log.read_each([rig.log.committed_id - 2, rig.log.committed_id - 1], 99)
+        assert run is not None
+        assert (list(run.keys), list(run.payloads)) == ([b"k", b""], [b"p", b""])
+        assert (run.headers, run.expires_at_ns) == ((b"A: b\n", b""), (0, 9))
+        assert list(run.ts_ns) == [rig.clock.wall_ns()] * 2
+
+
+def test_a_single_record_that_is_damaged_or_refused_is_left_to_a_closer_look(caplog: pytest.LogCaptureFixture) -> None:
+    rig = filled()
+    base_id = rig.log.segments[0].base_id
+    flip(rig, base_id, 130)  # of record 1
+    run = rig.log.read_each([0, 1, 2], 1 << 20)
+    assert run is not None
+    assert list(run.ids) == [0]
+    assert rig.log.read_each([1], 1 << 20) is None
+    with caplog.at_level(logging.CRITICAL):
+        assert rig.log.read(1, 1)[0] is None
+    assert rig.log.lost == [(1, 1)]
+    assert rig.log.read_each([30], 99) is None, "beyond what is committed"
+    rig.disk.fail("pread", 1, errno.EIO, sticky=True)
+    assert rig.log.read_each([12], 99) is None
+
+
+def test_places_of_records_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Places, "FRAMES_MAX", 12)
+    rig = filled()
+    for msg_id in [*range(30), *range(29, -1, -3)]:
+        run = rig.log.read_each([msg_id], 99)
+        assert run is not None
+        assert list(run.ids) == [msg_id]
+        places = rig.log._places
+        assert places._frames == sum(map(len, places._parts.values())) <= 12

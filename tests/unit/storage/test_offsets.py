@@ -9,8 +9,9 @@ import pytest
 from tests.support.logs import PATH, disk_with
 from tests.support.sim_disk import SimDisk
 from toymq_py.errors import DamagedData
+from toymq_py.model import ID_ROWS_BLOCK, IdRows
 from toymq_py.storage import checked_json, offsets
-from toymq_py.storage.offsets import OffsetsState, Source
+from toymq_py.storage.offsets import AckedView, OffsetsState, Source
 
 CONSUMER = {"since_ns": 1, "start": 0, "has_acked": True, "last_acked": 0, "acked_above": [[2, 3]], "attempts": [[1, 1, 2]]}
 
@@ -159,3 +160,30 @@ def test_a_checksum_that_fits_does_not_make_it_an_object(body: bytes) -> None:
 def test_one_kind_is_not_taken_for_another() -> None:
     with pytest.raises(DamagedData):
         checked_json.decode("segment", checked_json.encode("state", {}))
+
+
+@pytest.mark.parametrize("rows", [0, 1, ID_ROWS_BLOCK, 2 * ID_ROWS_BLOCK + 3])
+def test_what_is_encoded_in_pieces_has_the_bytes_of_one_piece(rows: int) -> None:
+    above = [[10 * row, 10 * row + 3] for row in range(rows)]
+    attempts = [[10 * row + 5, 10 * row + 5, 2] for row in range(rows)]
+    plain = {"c": CONSUMER | {"acked_above": above, "attempts": attempts}, "ä\n": CONSUMER}
+    packed = {"c": CONSUMER | {"acked_above": IdRows.of(2, above), "attempts": IdRows.of(3, attempts)}, "ä\n": CONSUMER}
+    data = offsets.encode(OffsetsState(0, 9, packed, ((3, 4),)))
+    fields = {"version": 1, "first_id": 0, "next_id": 9, "consumers": plain, "removed": [[3, 4]]}
+    assert data == checked_json.encode("state", fields)
+    assert offsets.decode(data).consumers == plain
+    assert offsets.encode(offsets.decode(data)) == data
+    assert offsets.encode(OffsetsState()) == checked_json.encode(
+        "state", {"version": 1, "first_id": 0, "next_id": 0, "consumers": {}}
+    )
+
+
+def test_what_is_acked_is_looked_up_in_blocks() -> None:
+    above = [[10 * row, 10 * row + 3] for row in range(1, 3 * ID_ROWS_BLOCK)]
+    view = AckedView.of(CONSUMER | {"last_acked": 4, "acked_above": above})
+    assert all(view.covers(first, last) for first, last in above)
+    assert view.covers(0, 4)
+    assert not view.covers(4, 5)
+    assert not any(view.covers(first, last + 1) or view.covers(first - 1, last) for first, last in above)
+    with pytest.raises(DamagedData):
+        AckedView.of(CONSUMER | {"acked_above": [[1]]})

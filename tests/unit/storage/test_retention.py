@@ -2,6 +2,7 @@
 
 import pytest
 
+from toymq_py.model import IdRows
 from toymq_py.storage.offsets import AckedView
 from toymq_py.storage.retention import removable_by_acks, roll_age_ns
 from toymq_py.storage.segment import Segment
@@ -27,8 +28,8 @@ def removable(*views: AckedView, now_h: int = 100, retain_h: int = 24, disk_low:
     ("floor", "expected"), [(0, []), (9, []), (10, [0]), (19, [0]), (20, [0, 10]), (30, [0, 10, 20]), (35, [0, 10, 20])]
 )
 def test_what_the_slowest_consumer_has_acked(floor: int, expected: list[int]) -> None:
-    assert removable(AckedView(floor, [])) == expected
-    assert removable(AckedView(floor, []), AckedView(99, [])) == expected
+    assert removable(AckedView(floor, IdRows.of(2, []))) == expected
+    assert removable(AckedView(floor, IdRows.of(2, [])), AckedView(99, IdRows.of(2, []))) == expected
 
 
 def test_without_consumers_nothing_goes() -> None:
@@ -37,21 +38,21 @@ def test_without_consumers_nothing_goes() -> None:
 
 
 def test_one_stuck_message_pins_its_own_segment_alone() -> None:
-    assert removable(AckedView(12, [(13, 29)])) == [0, 20]
-    assert removable(AckedView(0, [(1, 29)])) == [10, 20]
-    assert removable(AckedView(0, [(5, 18), (20, 28)])) == []
+    assert removable(AckedView(12, IdRows.of(2, [(13, 29)]))) == [0, 20]
+    assert removable(AckedView(0, IdRows.of(2, [(1, 29)]))) == [10, 20]
+    assert removable(AckedView(0, IdRows.of(2, [(5, 18), (20, 28)]))) == []
 
 
 def test_age_counts_but_for_a_low_disk() -> None:
-    assert removable(AckedView(99, []), now_h=25) == [0, 10]
-    assert removable(AckedView(99, []), now_h=25, disk_low=True) == [0, 10, 20]
+    assert removable(AckedView(99, IdRows.of(2, [])), now_h=25) == [0, 10]
+    assert removable(AckedView(99, IdRows.of(2, [])), now_h=25, disk_low=True) == [0, 10, 20]
 
 
 def test_a_delayed_message_keeps_its_segment() -> None:
     rows = segments()
     rows[1].newest_deliver_at_ns = 200 * HOUR_NS
     found = removable_by_acks(
-        rows, [AckedView(99, [])], now_ns=100 * HOUR_NS, retain_acked_for_ns=0, disk_low=True
+        rows, [AckedView(99, IdRows.of(2, []))], now_ns=100 * HOUR_NS, retain_acked_for_ns=0, disk_low=True
     )
     assert [segment.base_id for segment in found] == [0, 20]
 

@@ -1,0 +1,182 @@
+"""A set of message ids as bits. Owns the bits; knows nothing of what they mean.
+
+Contract: delivery.md, "Delay" (a million scheduled ids in bounded memory, none of them a run).
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from typing import Final
+
+from toymq_py.model import IdRange
+
+_SHIFT: Final = 12
+CHUNK_IDS: Final = 1 << _SHIFT
+_MASK: Final = CHUNK_IDS - 1
+_FULL: Final = (1 << CHUNK_IDS) - 1
+
+
+class IdSet:
+    """Ids in chunks of 4096, each one integer of bits; chunks without ids are not there.
+
+    Where every id of a stretch is in it, that costs a bit each; an id that stands alone in its chunk costs half a KiB.
+    """
+
+    __slots__ = ("_bits", "_chunks", "_size")
+
+    def __init__(self) -> None:
+        self._bits: dict[int, int] = {}
+        self._chunks: list[int] = []  # the keys of ``_bits``, ascending
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __contains__(self, msg_id: int) -> bool:
+        return bool(self._bits.get(msg_id >> _SHIFT, 0) >> (msg_id & _MASK) & 1)
+
+    def __iter__(self) -> Iterator[int]:
+        for chunk in self._chunks:
+            bits, base = self._bits[chunk], chunk << _SHIFT
+            while bits:
+                low = bits & -bits
+                yield base + low.bit_length() - 1
+                bits ^= low
+
+    def add(self, msg_id: int) -> None:
+        chunk, bit = msg_id >> _SHIFT, 1 << (msg_id & _MASK)
+        bits = self._bits.get(chunk, 0)
+        if not bits & bit:
+            self._put(chunk, bits, bits | bit)
+
+    def add_range(self, first: int, last: int) -> None:
+        """Nothing happens when ``last`` is below ``first``."""
+        for chunk in range(first >> _SHIFT, (last >> _SHIFT) + 1 if last >= first else 0):
+            bits = self._bits.get(chunk, 0)
+            self._put(chunk, bits, bits | _mask(chunk, first, last))
+
+    def discard(self, msg_id: int) -> bool:
+        """Returns: whether it was there."""
+        chunk, bit = msg_id >> _SHIFT, 1 << (msg_id & _MASK)
+        bits = self._bits.get(chunk, 0)
+        if not bits & bit:
+            return False
+        self._put(chunk, bits, bits ^ bit)
+        return True
+
+    def discard_range(self, first: int, last: int) -> None:
+        for chunk in self._between(first, last):
+            bits = self._bits[chunk]
+            self._put(chunk, bits, bits & ~_mask(chunk, first, last))
+
+    def discard_all(self, other: "IdSet", first: int, last: int) -> None:
+        """Drop what the other set has of the range, too."""
+        for chunk in other._between(first, last):
+            bits = self._bits.get(chunk, 0)
+            self._put(chunk, bits, bits & ~(other._bits[chunk] & _mask(chunk, first, last)))
+
+    def clear(self) -> None:
+        self._bits.clear()
+        self._chunks.clear()
+        self._size = 0
+
+    def first(self) -> int:
+        """The lowest id. Raises: IndexError when there is none."""
+        chunk = self._chunks[0]
+        bits = self._bits[chunk]
+        return (chunk << _SHIFT) + (bits & -bits).bit_length() - 1
+
+    def take_first(self, max_count: int, limit: int) -> list[int]:
+        """Take out the lowest ids below ``limit``."""
+        taken: list[int] = []
+        while self._chunks and len(taken) < max_count:
+            chunk = self._chunks[0]
+            before = bits = self._bits[chunk]
+            base = chunk << _SHIFT
+            while bits and len(taken) < max_count:
+                low = bits & -bits
+                msg_id = base + low.bit_length() - 1
+                if msg_id >= limit:
+                    break
+                taken.append(msg_id)
+                bits ^= low
+            self._put(chunk, before, bits)
+            if bits:
+                break
+        return taken
+
+    def next_in(self, msg_id: int, limit: int) -> int:
+        """The lowest id of the set at or above ``msg_id``, ``limit`` at most."""
+        for at in range(bisect_left(self._chunks, msg_id >> _SHIFT), len(self._chunks)):
+            chunk = self._chunks[at]
+            base = chunk << _SHIFT
+            if base >= limit:
+                break
+            bits = self._bits[chunk]
+            if msg_id > base:
+                bits = bits >> (msg_id - base) << (msg_id - base)
+            if bits:
+                return min(base + (bits & -bits).bit_length() - 1, limit)
+        return limit
+
+    def next_out(self, msg_id: int) -> int:
+        """The lowest id at or above ``msg_id`` that is not in the set."""
+        chunk = msg_id >> _SHIFT
+        bits = self._bits.get(chunk, 0) >> (msg_id & _MASK)
+        if not bits & 1:
+            return msg_id
+        found = msg_id + (~bits & (bits + 1)).bit_length() - 1
+        while not found & _MASK and self._bits.get(found >> _SHIFT, 0) & 1:
+            bits = self._bits[found >> _SHIFT]
+            found += (~bits & (bits + 1)).bit_length() - 1
+        return found
+
+    def count(self, first: int, last: int, without: "IdSet | None" = None) -> int:
+        """How many ids of the range are in this set, and not in the other. Cost grows with the chunks."""
+        total = 0
+        for chunk in self._between(first, last):
+            bits = self._bits[chunk]
+            if first > chunk << _SHIFT or last < (chunk << _SHIFT) + _MASK:
+                bits &= _mask(chunk, first, last)
+            if without is not None and without._size:
+                bits &= ~without._bits.get(chunk, 0)
+            total += bits.bit_count()
+        return total
+
+    def copy_range(self, other: "IdSet", first: int, last: int) -> None:
+        """Take in what the other set has of the range."""
+        for chunk in other._between(first, last):
+            bits = self._bits.get(chunk, 0)
+            self._put(chunk, bits, bits | other._bits[chunk] & _mask(chunk, first, last))
+
+    def ranges(self, first: int, last: int) -> Iterator[IdRange]:
+        """The stretches of consecutive ids in the range. The set must not change meanwhile."""
+        at = self.next_in(first, last + 1)
+        while at <= last:
+            out = min(self.next_out(at), last + 1)
+            yield at, out - 1
+            at = self.next_in(out, last + 1)
+
+    def _between(self, first: int, last: int) -> list[int]:
+        """Chunks that hold ids of the range."""
+        if last < first or not self._chunks:
+            return []
+        low = bisect_left(self._chunks, first >> _SHIFT)
+        return self._chunks[low : bisect_left(self._chunks, (last >> _SHIFT) + 1, low)]
+
+    def _put(self, chunk: int, before: int, bits: int) -> None:
+        self._size += bits.bit_count() - before.bit_count()
+        if bits:
+            if not before:
+                insort(self._chunks, chunk)
+            self._bits[chunk] = bits
+        elif before:
+            del self._bits[chunk]
+            del self._chunks[bisect_left(self._chunks, chunk)]
+
+
+def _mask(chunk: int, first: int, last: int) -> int:
+    """The bits of a range within one of its chunks."""
+    base = chunk << _SHIFT
+    low = max(first - base, 0)
+    high = min(last - base, _MASK)
+    return _FULL >> (_MASK - high) & ~((1 << low) - 1)
