@@ -405,7 +405,7 @@ class ServerConnection:
             elif tokens[1] != name or len(options) != len(named):
                 break
             stop = line_end + 1 + int(tokens[3])
-            if stop >= end or data[stop] != NEWLINE or int(tokens[3]) > self._max_payload:
+            if stop >= end or data[stop] != NEWLINE or int(tokens[3]) > self.max_payload:
                 break
             if tokens[2] != NO_KEY and not is_key(tokens[2]):
                 break

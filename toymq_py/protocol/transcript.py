@@ -31,9 +31,10 @@ def command_lines(command: Command) -> Iterator[str]:
     """The header line of a command, one for each PUB of a run."""
     if isinstance(command, Publish):
         for row, (key, body) in enumerate(zip(command.keys, command.bodies, strict=True)):
-            words = {"hdr": command.hdr or None, "delay": command.delay_ms, "ttl": command.ttl_ms}
-            if command.seqs is not None:
-                words["seq"] = command.seqs[row]
+            words = {"hdr": command.hdr or None}
+            for name, column in (("delay", command.delays_ms), ("ttl", command.ttls_ms), ("seq", command.seqs)):
+                if column is not None:
+                    words[name] = column[row]
             options = "".join(f" {name}={value}" for name, value in words.items() if value is not None)
             yield f"PUB {command.topic} {_key(key)} {len(body)}{options}"
     elif isinstance(command, Rejected):
