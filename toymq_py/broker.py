@@ -7,7 +7,7 @@ embedded API stand on the same thing. Belongs to the event loop; the scheduler, 
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any
@@ -18,8 +18,10 @@ from toymq_py.config import BrokerOptions, TopicSettings
 from toymq_py.consumer import Consumer
 from toymq_py.dedupe import KeyBudget
 from toymq_py.errors import (
+    BadArgument,
     DamagedData,
     DataDirectoryError,
+    Forbidden,
     NoSuchTopic,
     RequestError,
     ShuttingDown,
@@ -28,7 +30,7 @@ from toymq_py.errors import (
     TopicExists,
 )
 from toymq_py.metrics import Metrics
-from toymq_py.model import TopicPattern, check_name, is_pattern
+from toymq_py.model import DEAD_LETTERS, IdRange, TopicPattern, check_name, is_pattern
 from toymq_py.storage import offsets
 from toymq_py.storage.checked_json import parse_object
 from toymq_py.storage.dirlock import DirectoryLock
@@ -38,7 +40,16 @@ from toymq_py.storage.log import TailBudget
 from toymq_py.storage.recovery import recover_log
 from toymq_py.storage.scheduling import Scheduler
 from toymq_py.storage.space import SpaceGuard
-from toymq_py.topic import Followers, PatternSubscription, Poll, Topic, unopened_topic
+from toymq_py.topic import (
+    LETTER_KEYS,
+    DeadLetters,
+    Followers,
+    PatternSubscription,
+    Poll,
+    RedriveDone,
+    Topic,
+    unopened_topic,
+)
 
 logger = logging.getLogger("toymq_py.broker")
 
@@ -86,6 +97,7 @@ class Broker:
         self._flusher = OffsetsFlusher(fs, scheduler, clock)
         self._key_budget = KeyBudget(options.dedupe_keys_total)
         self._tail_budget = TailBudget()
+        self._dead_letters = DeadLetters(scheduler, clock, self._topic_or_new_one_more)
         self._started = clock.monotonic()
         self._due: list[tuple[float, int, Topic, Consumer | Topic]] = []
         self._armed: dict[Consumer | Topic, tuple[float, Topic]] = {}
@@ -161,6 +173,8 @@ class Broker:
         loaded = offsets.load(self._fs, path)
         state = loaded.state
         wanted = settings.dedupe_keys if settings.dedupe_keys is not None else self.options.dedupe_keys
+        if name.endswith(DEAD_LETTERS):
+            wanted = max(wanted, LETTER_KEYS)
         recovered = recover_log(
             self._fs, path, first_id=state.first_id, next_id=state.next_id, dedupe_keys=wanted,
             now_ns=self._clock.wall_ns(),
@@ -202,6 +216,7 @@ class Broker:
             tail_budget=self._tail_budget,
             metrics=self.metrics,
             arm=self._arm,
+            held=self._dead_letters.held,
             **recovered,
         )
 
@@ -230,9 +245,34 @@ class Broker:
             raise NoSuchTopic(f"{name} is being deleted")
         return topic
 
+    def topic_to_publish(self, name: str) -> Topic:
+        """As ``topic_or_new``, for what clients publish. Raises: also Forbidden: only the broker writes dead letters."""
+        if name.endswith(DEAD_LETTERS):
+            raise Forbidden(f"{name} holds dead letters; nobody publishes to it")
+        return self.topic_or_new(name)
+
+    def _topic_or_new_one_more(self, name: str) -> Topic:
+        """As ``topic_or_new``, beyond the limit if need be: what could not become a dead letter would come again for ever, and
+        there is at most one such topic to each."""
+        if name in self.topics or name in self.unopened:
+            return self.topic_or_new(name)
+        return self._add_topic(name, TopicSettings())
+
+    def redrive(self, name: str, ids: Sequence[IdRange] | None, max_count: int | None, done: RedriveDone) -> None:
+        """Move dead letters back to the topic they came from, which is created when it is not there.
+
+        ``done`` is told how many, once that is on stable storage; and an error when it is not all that was asked for.
+
+        Raises: NoSuchTopic, BadArgument, ShuttingDown; then ``done`` is not called.
+        """
+        self._dead_letters.redrive(self.topic(name), ids, max_count, done)
+
     def _new_topic(self, name: str, settings: TopicSettings) -> Topic:
         if len(self.topics) >= self.options.max_topics:
             raise TooManyTopics(f"there are {len(self.topics)} topics, the limit (--max-topics)")
+        return self._add_topic(name, settings)
+
+    def _add_topic(self, name: str, settings: TopicSettings) -> Topic:
         topic = self.topics[name] = self._make(name, settings)
         self._followers.topic_made(topic)
         return topic
@@ -273,6 +313,7 @@ class Broker:
         Raises: BadArgument, TooManyTopics, TopicExists (it is being deleted); then ``done`` is not called.
         """
         TopicSettings().changed(changes)
+        _check_dead_letter_settings(name, changes)
         known = name in self.topics
         if known and self.topics[name].deleted:
             raise TopicExists(f"{name} is being deleted")
@@ -296,6 +337,7 @@ class Broker:
         """Change settings. Raises: NoSuchTopic, BadArgument; then ``done`` is not called."""
         topic = self.topic(name)
         topic.settings.changed(changes)
+        _check_dead_letter_settings(name, changes)
 
         def begin() -> None:
             settings = topic.settings.changed(changes)
@@ -372,6 +414,7 @@ class Broker:
                 done(messages, errors[0])
                 return
             del self.topics[name]
+            self._dead_letters.forget(topic)
             self._scheduler.offload(lambda: _remove_tree(fs, grave), lambda: None)
             done(messages, None)
 
@@ -495,7 +538,11 @@ class Broker:
             topic.stop_deliveries("SHUTTING_DOWN")
 
     def finish(self, done: Callable[[], None]) -> None:
-        """Commit what is in flight and flush the offsets, then call ``done``; ``close`` may follow."""
+        """Store the dead letters that are due, commit what is in flight and flush the offsets, then call ``done``; ``close``
+        may follow."""
+        self._dead_letters.finish(lambda: self._commit_and_flush(done))
+
+    def _commit_and_flush(self, done: Callable[[], None]) -> None:
         waiting = {topic.name for topic in self.topics.values()}
         topics = list(self.topics.values())
 
@@ -517,6 +564,14 @@ class Broker:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
+
+
+def _check_dead_letter_settings(name: str, changes: Mapping[str, str]) -> None:
+    """Raises: BadArgument for a setting that would do nothing there."""
+    if name.endswith(DEAD_LETTERS) and "max_attempts" in changes:
+        raise BadArgument("dead letters have no dead-letter topic of their own: max_attempts means nothing here")
+    if name.endswith(DEAD_LETTERS) and "ttl" in changes:
+        raise BadArgument("dead letters do not expire: ttl means nothing here; retain_max_age removes old ones")
 
 
 def _remove_tree(fs: FileSystem, path: str) -> None:

@@ -28,7 +28,7 @@ class KeyBudget:
     def settle(self) -> None:
         """Free what is over the limit."""
         while (over := self.used - self.limit) > 0:
-            largest = max(self.tables, key=len, default=None)
+            largest = max(self.tables, key=lambda table: len(table) - table.kept, default=None)
             if largest is None or not largest.give(max(over, len(largest) // SHARE_FREED)):
                 return  # what is left belongs to batches that may still fail
 
@@ -42,11 +42,12 @@ class DedupeTable:
     never evicted, and evict nobody: ``_pending`` counts them.
     """
 
-    __slots__ = ("_budget", "_ids", "_order", "_pending", "_repeats", "capacity")
+    __slots__ = ("_budget", "_ids", "_order", "_pending", "_repeats", "capacity", "kept")
 
-    def __init__(self, capacity: int, budget: KeyBudget | None = None) -> None:
-        """``capacity`` in keys; 0 switches deduplication off."""
-        self.capacity = capacity
+    def __init__(self, capacity: int, budget: KeyBudget | None = None, *, kept: int = 0) -> None:
+        """``capacity`` in keys; 0 switches deduplication off. ``kept``: so many are kept, whatever capacity and budget say."""
+        self.capacity = max(capacity, kept)
+        self.kept = kept
         self._budget = budget or KeyBudget(1 << 62)
         self._ids: dict[bytes, int] = {}
         self._order: deque[bytes] = deque()
@@ -126,7 +127,7 @@ class DedupeTable:
 
     def give(self, count: int) -> int:
         """Drop up to so many of the oldest keys that are settled. Returns: how many went."""
-        excess = min(count, len(self._ids) - self._unsettled())
+        excess = min(count, len(self._ids) - self._unsettled() - self.kept)
         if excess <= 0:
             return 0
         gone = excess
@@ -149,8 +150,8 @@ class DedupeTable:
 
     def resize(self, capacity: int) -> None:
         """A changed ``dedupe_keys`` setting."""
-        self.capacity = capacity
-        self.give(len(self._ids) - self._unsettled() - capacity)
+        self.capacity = max(capacity, self.kept)
+        self.give(len(self._ids) - self._unsettled() - self.capacity)
 
     def clear(self) -> None:
         """Forget everything (topic deleted)."""
@@ -179,11 +180,12 @@ class ProducerTable:
     bounded by what sessions may have in flight.
     """
 
-    __slots__ = ("_budget", "_committed", "_pending", "capacity")
+    __slots__ = ("_budget", "_committed", "_pending", "capacity", "kept")
 
     def __init__(self, capacity: int, budget: KeyBudget | None = None) -> None:
         """``capacity`` in producers."""
         self.capacity = capacity
+        self.kept = 0
         self._budget = budget or KeyBudget(1 << 62)
         self._committed: OrderedDict[bytes, Entry] = OrderedDict()
         self._pending: dict[bytes, Entry] = {}

@@ -25,6 +25,8 @@ Mode = Literal["exclusive", "shared"]
 """How sessions share one consumer: one at a time, or many that compete."""
 
 NAME_BYTES_MAX = 196  # leaves room for ".dlq" and a temp suffix below the 255 bytes of a file name
+DEAD_LETTERS = ".dlq"
+"""Ends the name of a topic's dead-letter topic."""
 KEY_BYTES_MAX = 512
 MSG_ID_MAX = 2**64 - 1
 DURATION_MS_MAX = 10 * 366 * 24 * 3600 * 1000
@@ -45,10 +47,14 @@ def check_name(kind: str, name: str) -> str:
         kind: "topic" or "consumer", for the message.
         name: 1 to 196 of ``A-Z a-z 0-9 . _ -``, not beginning with ``.`` or ``-``.
 
+    A dead-letter topic's name may be longer by its ``.dlq``.
+
     Raises:
         BadName: it is not.
     """
-    if _NAME.match(name) is None:
+    if _NAME.match(name) is None and not (
+        kind == "topic" and name.endswith(DEAD_LETTERS) and _NAME.match(name.removesuffix(DEAD_LETTERS))
+    ):
         raise BadName(f"{kind} name must be 1 to {NAME_BYTES_MAX} of A-Z a-z 0-9 . _ - and not begin with . or -")
     return name
 

@@ -260,17 +260,29 @@ class Client:
             link.conversation.settle(topic, consumer, ids)
         return sum([await self._ask(requests.ack(topic, consumer, line, sync=sync)) for line in lines_of(ids)])
 
-    async def nack(self, topic: str, consumer: str, ids: Sequence[IdRange], *, delay: float | None = None) -> int:
+    async def nack(
+        self,
+        topic: str,
+        consumer: str,
+        ids: Sequence[IdRange],
+        *,
+        delay: float | None = None,
+        dead: bool = False,
+        reason: str | None = None,
+    ) -> int:
         """Give back by number, whichever session they were delivered to; how many were inflight.
 
         Args:
             delay: seconds until they are delivered again; 0 means now, None takes the topic's backoff.
+            dead: give them up instead: they go to the dead letters at once.
+            reason: one word, kept with those that become dead letters.
 
         Raises: NoSuchTopic, NoSuchConsumer, BadArgument, ConnectionLost (the outcome is unknown), RequestTimeout.
         """
         for link in self._links:
             link.conversation.settle(topic, consumer, ids)
-        return sum([await self._ask(requests.nack(topic, consumer, line, delay)) for line in lines_of(ids)])
+        lines = lines_of(ids)
+        return sum([await self._ask(requests.nack(topic, consumer, line, delay, dead=dead, reason=reason)) for line in lines])
 
     # -- looking
 
@@ -346,8 +358,24 @@ class Client:
         await self._ask(requests.forget(topic, consumer))
 
     async def redrive(self, topic: str, *, ids: Sequence[IdRange] | None = None, max: int | None = None) -> int:
-        """Move dead letters back. Raises: as ``seek``; a broker without REDRIVE answers UNKNOWN_COMMAND."""
-        return await self._ask(requests.redrive(topic, ids, max))
+        """Move dead letters back to where they came from, for the consumer that failed them; how many went.
+
+        Each goes back once: after an outcome that is unknown, or a time-out, ask again for the rest.
+
+        Args:
+            topic: the dead-letter topic, ``orders.dlq``.
+            ids: of letters there; None for all.
+            max: no more than so many.
+
+        Raises: NoSuchTopic, BadArgument, ConnectionLost (the outcome is unknown), RequestTimeout.
+        """
+        if ids is None:
+            return await self._ask(requests.redrive(topic, None, max))
+        count = 0
+        for line in lines_of(ids):
+            if max is None or count < max:
+                count += await self._ask(requests.redrive(topic, line, None if max is None else max - count))
+        return count
 
     # -- leaving
 

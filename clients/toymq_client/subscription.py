@@ -52,20 +52,22 @@ class Message(Delivery):
         """
         await self._give_back(requests.nack(self.topic, self._feed.command.consumer, [(self.id, self.id)], delay))
 
-    async def dead_letter(self, reason: str | None = None) -> None:
-        """Give it up: to the topic's dead letters.
+    async def dead_letter(self, reason: str | None = None) -> bool:
+        """Give it up: to the topic's dead letters, ``<topic>.dlq``.
 
         Args:
             reason: one word that is kept with it.
 
-        Raises: RequestError (a broker without dead letters answers BAD_ARGUMENT), ConnectionLost (it comes again),
-            RequestTimeout, BadArgument.
+        Returns: False when its lease was over, so that it comes again, here or elsewhere.
+
+        Raises: BadArgument (it is a dead letter itself), RequestError, ConnectionLost (it comes again), RequestTimeout.
         """
         consumer = self._feed.command.consumer
         request = requests.nack(self.topic, consumer, [(self.id, self.id)], None, dead=True, reason=reason)
         await self._link.ask(request.slot)
-        request.result()
+        count = request.result()
         self._feed.settle(self.topic, self.id)
+        return count > 0
 
     async def extend(self, visibility: float | None = None) -> bool:
         """Restart the clock of its lease.

@@ -76,15 +76,18 @@ class Message(Delivery):
             with suppress(ConnectionLost):  # which gives it back, too
                 self._client._ask(request)
 
-    def dead_letter(self, reason: str | None = None) -> None:
-        """Give it up: to the topic's dead letters. ``reason``: one word.
+    def dead_letter(self, reason: str | None = None) -> bool:
+        """Give it up: to the topic's dead letters, ``<topic>.dlq``. ``reason``: one word that is kept with it.
 
-        Raises: RequestError (a broker without dead letters answers BAD_ARGUMENT), ConnectionLost (it comes again),
-            RequestTimeout, BadArgument.
+        Returns: False when its lease was over, so that it comes again, here or elsewhere.
+
+        Raises: BadArgument (it is a dead letter itself), RequestError, ConnectionLost (it comes again), RequestTimeout.
         """
         consumer = self._feed.command.consumer
-        self._client._ask(requests.nack(self.topic, consumer, [(self.id, self.id)], None, dead=True, reason=reason))
+        request = requests.nack(self.topic, consumer, [(self.id, self.id)], None, dead=True, reason=reason)
+        count = self._client._ask(request)
         self._feed.settle(self.topic, self.id)
+        return count > 0
 
     def extend(self, visibility: float | None = None) -> bool:
         """Restart the clock of its lease, for ``visibility`` seconds; None takes the subscription's.
@@ -384,16 +387,28 @@ class Client:
         self._conversation.settle(topic, consumer, ids)
         return sum([self._ask(requests.ack(topic, consumer, line, sync=sync)) for line in lines_of(ids)])
 
-    def nack(self, topic: str, consumer: str, ids: Sequence[IdRange], *, delay: float | None = None) -> int:
+    def nack(
+        self,
+        topic: str,
+        consumer: str,
+        ids: Sequence[IdRange],
+        *,
+        delay: float | None = None,
+        dead: bool = False,
+        reason: str | None = None,
+    ) -> int:
         """Give back by number, whichever session they were delivered to; how many were inflight.
 
         Args:
             delay: seconds until they are delivered again; 0 means now, None takes the topic's backoff.
+            dead: give them up instead: they go to the dead letters at once.
+            reason: one word, kept with those that become dead letters.
 
         Raises: NoSuchTopic, NoSuchConsumer, BadArgument, ConnectionLost (the outcome is unknown), RequestTimeout.
         """
         self._conversation.settle(topic, consumer, ids)
-        return sum([self._ask(requests.nack(topic, consumer, line, delay)) for line in lines_of(ids)])
+        lines = lines_of(ids)
+        return sum([self._ask(requests.nack(topic, consumer, line, delay, dead=dead, reason=reason)) for line in lines])
 
     def _ack_soon(self, feed: Feed, topic: str, msg_id: int) -> None:
         """What ``Message.ack`` does."""
@@ -482,8 +497,24 @@ class Client:
         self._ask(requests.forget(topic, consumer))
 
     def redrive(self, topic: str, *, ids: Sequence[IdRange] | None = None, max: int | None = None) -> int:
-        """Move dead letters back. A broker without REDRIVE answers UNKNOWN_COMMAND."""
-        return self._ask(requests.redrive(topic, ids, max))
+        """Move dead letters back to where they came from, for the consumer that failed them; how many went.
+
+        Each goes back once: after an outcome that is unknown, or a time-out, ask again for the rest.
+
+        Args:
+            topic: the dead-letter topic, ``orders.dlq``.
+            ids: of letters there; None for all.
+            max: no more than so many.
+
+        Raises: NoSuchTopic, BadArgument, ConnectionLost (the outcome is unknown), RequestTimeout.
+        """
+        if ids is None:
+            return self._ask(requests.redrive(topic, None, max))
+        count = 0
+        for line in lines_of(ids):
+            if max is None or count < max:
+                count += self._ask(requests.redrive(topic, line, None if max is None else max - count))
+        return count
 
     # -- leaving
 

@@ -15,6 +15,7 @@ from toymqctl.consumers import consumers
 from toymqctl.create import create
 from toymqctl.delete import delete
 from toymqctl.describe import describe
+from toymqctl.dlq import dlq
 from toymqctl.doctor import doctor
 from toymqctl.explanations import explain
 from toymqctl.forget import forget
@@ -93,7 +94,7 @@ def main(
 
 
 for command in (
-    pub, sub, tail, topics, describe, consumers, create, config, delete, purge, seek, forget, ack, nack, stats, ping,
+    pub, sub, tail, topics, describe, consumers, create, config, delete, purge, seek, forget, ack, nack, dlq, stats, ping,
     doctor, token_command, completion,
 ):  # fmt: skip
     main.add_command(command)

@@ -19,11 +19,11 @@ from toymq_py.errors import (
     AuthFailed,
     BadArgument,
     BadName,
+    Forbidden,
     NoSuchTopic,
     OutOfRange,
     PayloadTooLarge,
     QueueFull,
-    UnknownCommand,
 )
 
 
@@ -141,18 +141,40 @@ async def test_purge_drops_what_is_there_and_ids_go_on(mq: Client) -> None:
 
 async def test_what_this_broker_has_not_is_refused_by_name(mq: Client) -> None:
     """Not a promise, but the truth of this version: each ends with a typed error and a connection that lives."""
-    for call in (lambda: mq.redrive("t.dlq"),):
-        with pytest.raises(UnknownCommand):
-            await call()
     await mq.pub("t", b"x")
     with pytest.raises(BadArgument):
         await mq.pub("t", b"x", delay=5)
-    async with mq.sub("t", "c") as messages:
-        message = await messages.next(5)
-        with pytest.raises(BadArgument) as caught:
-            await message.dead_letter("broken")
-        assert (caught.value.code, caught.value.retryable) == ("BAD_ARGUMENT", False)
-        await message.ack()
+
+
+async def test_dead_letters_and_back(mq: Client) -> None:
+    for n in range(3):
+        await mq.pub("jobs", b"%d" % n, key=f"k{n}", headers={"a": "b"})
+    async with mq.sub("jobs", "c") as messages, mq.sub("jobs.dlq", "audit") as letters:
+        first, second, third = [await messages.next(5) for _ in range(3)]
+        assert await first.dead_letter("broken")
+        assert not await first.dead_letter(), "its lease is over"
+        assert await mq.nack("jobs", "c", [(1, 2)], dead=True) == 2
+        assert (second.id, third.id) == (1, 2)
+        found = [await letters.next(5) for _ in range(3)]
+        assert [letter.payload for letter in found] == [b"0", b"1", b"2"]
+        headers = found[0].headers
+        assert (headers["a"], headers["toymq-reason"], headers["toymq-origin-key"]) == ("b", "broken", "k0")
+        assert [letter.headers["toymq-reason"] for letter in found[1:]] == ["rejected", "rejected"]
+        with pytest.raises(BadArgument, match="no dead-letter topic of its own"):
+            await found[0].dead_letter()
+        with pytest.raises(Forbidden):
+            await mq.pub("jobs.dlq", b"x")
+        assert await mq.redrive("jobs.dlq", ids=[(0, 0), (2, 9)], max=1) == 1
+        assert await mq.redrive("jobs.dlq", ids=[(0, 0), (2, 9)]) == 1
+        assert await mq.redrive("jobs.dlq") == 1
+        assert await mq.redrive("jobs.dlq") == 0
+        again = [await messages.next(5) for _ in range(3)]
+        assert [message.payload for message in again] == [b"0", b"2", b"1"]
+        assert again[0].headers == {
+            "a": "b", "toymq-origin-key": "k0", "toymq-redrives": "1", "toymq-redrive-consumer": "c",
+        }  # fmt: skip
+        for message in again:
+            await message.ack()
 
 
 async def test_trace_context_is_injected(broker: InProcess) -> None:

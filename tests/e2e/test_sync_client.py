@@ -416,6 +416,22 @@ def test_a_call_that_is_interrupted_leaves_the_connection_usable(client: Client,
         assert messages.next(5).payload == b"x"
 
 
+def test_dead_letters_and_back(client: Client) -> None:
+    client.pub("jobs", b"poison")
+    with client.sub("jobs", "c") as messages:
+        message = messages.next(5)
+        assert message.dead_letter("poison")
+        assert not message.dead_letter("poison"), "its lease is over"
+        with client.sub("jobs.dlq", "audit") as letters:
+            letter = letters.next(5)
+        assert (letter.payload, letter.headers["toymq-reason"]) == (b"poison", "poison")
+        assert client.redrive("jobs.dlq", ids=[(0, 0)]) == 1
+        assert client.redrive("jobs.dlq") == 0
+        again = messages.next(5)
+        assert again.headers["toymq-redrives"] == "1"
+        assert client.nack("jobs", "c", [(again.id, again.id)], dead=True, reason="tired") == 1
+
+
 def test_what_is_asked_of_later_versions() -> None:
     def script(connection: socket.socket) -> None:
         for heard, answer in (

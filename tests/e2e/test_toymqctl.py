@@ -16,6 +16,7 @@ from click.shell_completion import ZshComplete
 from click.testing import CliRunner, Result
 
 from tests.support.broker_process import TIMEOUT_S, BrokerProcess, environment
+from toymq_client import sync
 from toymqctl.cli import main as toymqctl
 
 SECRET = "a-secret-token"
@@ -450,6 +451,50 @@ def test_bash_completes(ctl: Ctl, broker: BrokerProcess, program: Path, words: l
     )
     assert done.stderr == ""
     assert set(done.stdout.split()) == expected
+
+
+def test_dead_letters_are_listed_shown_and_sent_back(ctl: Ctl, broker: BrokerProcess) -> None:
+    assert ok(ctl("dlq", "list")) == "no dead letters\n"
+    for n in range(3):
+        ok(ctl("pub", "jobs", f"job {n}", "--key", f"k{n}", "--header", "Kind: job"))
+    with sync.connect(f"127.0.0.1:{broker.port}") as client, client.sub("jobs", "w") as messages:
+        for _ in range(3):
+            messages.next(TIMEOUT_S)
+        assert ok(ctl("nack", "jobs", "w", "0-1", "--dead", "--reason", "poison")) == "gave up 2\n"
+        assert ok(ctl("nack", "jobs", "w", "2", "--dead")) == "gave up 1\n"
+        with client.sub("jobs.dlq", "audit") as letters:
+            for _ in range(3):
+                letters.next(TIMEOUT_S)
+    refused(ctl("nack", "jobs", "w", "0", "--dead", "--delay", "5s"), 2, "--dead and --delay exclude each other")
+    first, *others = values(ctl("dlq", "list", "jobs", "--json"))
+    assert int(str(first.pop("ts_ns"))) > 0
+    assert first == {
+        "topic": "jobs.dlq", "id": 0, "origin_topic": "jobs", "origin_id": 0, "key": "k0", "consumer": "w", "attempts": 1,
+        "reason": "poison", "redrives": 0, "redriven": False, "bytes": 5,
+    }  # fmt: skip
+    assert [(row["id"], row["reason"]) for row in others] == [(1, "poison"), (2, "rejected")]
+    table = rows(ctl("dlq", "list", "jobs.dlq"))
+    assert table[0] == ["id", "died", "origin", "consumer", "attempts", "reason", "key", "size"]
+    assert table[1][-6:] == ["0", "w", "1", "poison", "k0", "5B"]
+    shown = ok(ctl("dlq", "show", "jobs", "1"))
+    assert "toymq-origin-key" in shown
+    assert shown.endswith("\n\njob 1\n")
+    assert ok(ctl("dlq", "show", "jobs", "1", "--format", "raw")) == "job 1\n"
+    assert values(ctl("dlq", "show", "jobs", "1", "--json"))[0]["payload"] == "job 1"
+    refused(ctl("dlq", "show", "jobs", "7"), 1, "OUT_OF_RANGE")
+    refused(ctl("dlq", "show", "jobs", "3"), 1, "jobs.dlq has no letter 3")
+    assert ok(ctl("dlq", "redrive", "jobs", "1")) == "sent back 1\n"
+    assert [row["id"] for row in values(ctl("dlq", "list", "jobs", "--json"))] == [0, 2]
+    assert [row["redriven"] for row in values(ctl("dlq", "list", "jobs", "--all", "--json"))] == [False, True, False]
+    assert len(rows(ctl("dlq", "list", "jobs", "-n", "1"))) == 2
+    assert rows(ctl("dlq", "list")) == [["topic", "letters", "redriven"], ["jobs.dlq", "2", "1"]]
+    assert ok(ctl("dlq", "redrive", "jobs.dlq", "--max", "1")) == "sent back 1\n"
+    assert ok(ctl("dlq", "redrive", "jobs")) == "sent back 1\n"
+    assert ok(ctl("dlq", "redrive", "jobs")) == "sent back 0\n"
+    assert ok(ctl("dlq", "list", "jobs")) == "no dead letters\n"
+    refused(ctl("dlq", "list", "nothing"), 1, "NO_SUCH_TOPIC")
+    refused(ctl("dlq", "redrive", "nothing"), 1, "NO_SUCH_TOPIC")
+    assert [row["payload"] for row in values(ctl("tail", "jobs", "--from", "3", "--json"))] == ["job 1", "job 0", "job 2"]
 
 
 def test_without_a_broker_nothing_is_completed_and_nothing_said() -> None:

@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 )
 
 from toymq_py.consumer import Consumer, ConsumerSnapshot, Counts, DeliveryPolicy, IdSet
-from toymq_py.consumer.inflight import DELAYED, INFLIGHT, MERGE_SLACK_S, READY, Lessee
+from toymq_py.consumer.inflight import DELAYED, HELD, INFLIGHT, MERGE_SLACK_S, MOVING, READY, Lessee
 
 POLICY = DeliveryPolicy(nack_backoff_min_s=1.0, nack_backoff_max_s=8.0)
 A, B = Lessee(100), Lessee(100)
@@ -26,11 +26,12 @@ BASES = st.sampled_from([0, 1, 5, 2**63])
 
 @dataclass
 class Row:
-    state: str = "fresh"  # fresh, ready, inflight, delayed, acked
+    state: str = "fresh"  # fresh, ready, inflight, delayed, held, acked
     scheduled: bool = False  # what is fresh or ready is not due
     owner: object = None
     deadline: float = 0.0
     attempt: int = 0
+    reason: str = "max-attempts"
 
     def become(self, state: str, owner: object = None, deadline: float = 0.0) -> None:
         self.state, self.owner, self.deadline = state, owner, deadline
@@ -41,12 +42,17 @@ class Model:
     start: int
     end: int
     rows: dict[int, Row] = field(default_factory=dict)
+    max_attempts: int = 0
 
     def __post_init__(self) -> None:
         before = self.rows
         self.rows = {i: Row("acked" if i < self.start else "fresh") for i in range(self.end)}
         for i, row in before.items():
             self.rows[i].scheduled = row.scheduled
+
+    def return_(self, row: Row) -> None:
+        """To the ready ones, unless it is out of attempts."""
+        row.become("held" if 0 < self.max_attempts <= row.attempt else "ready")
 
     def pick(self, first: int, last: int, *states: str) -> list[Row]:
         return [self.rows[i] for i in range(first, last + 1) if self.rows[i].state in states]
@@ -65,7 +71,7 @@ class Model:
         return len(got)
 
     def skip(self, first: int, last: int) -> int:
-        got = self.pick(first, last, "fresh", "ready", "inflight", "delayed")
+        got = self.pick(first, last, "fresh", "ready", "inflight", "delayed", "held")
         for row in got:
             row.become("acked")
         return len(got)
@@ -74,7 +80,7 @@ class Model:
         rows = [r for r in self.rows.values() if r.state in ("inflight", "delayed")]
         due = [row for row in rows if row.deadline <= now]
         for row in due:
-            row.become("ready")
+            self.return_(row)
         return bool(due)
 
     def restart(self) -> None:
@@ -83,6 +89,7 @@ class Model:
         for i, row in self.rows.items():
             if row.state != "acked":
                 row.become("ready" if i <= top and (row.attempt or not row.scheduled) else "fresh")
+                row.reason = "max-attempts"
 
 
 class ConsumerMachine(RuleBasedStateMachine):
@@ -202,9 +209,53 @@ class ConsumerMachine(RuleBasedStateMachine):
         for first, last in ranges:
             for row in self.model.pick(first, last, "inflight"):
                 rest = POLICY.backoff_s(row.attempt) if delay is None else delay
-                row.become("delayed" if rest else "ready", None, self.now + rest)
+                self.model.return_(row)
+                if row.state == "held":
+                    row.reason = "tired"
+                elif rest:
+                    row.become("delayed", None, self.now + rest)
                 want += 1
-        assert self.real.nack(self.ids(ranges), self.now, delay, POLICY) == want
+        assert self.real.nack(self.ids(ranges), self.now, delay, POLICY, "tired") == want
+
+    @rule(ranges=ranges)
+    def give_up(self, ranges: list[tuple[int, int]]) -> None:
+        want = 0
+        for first, last in ranges:
+            for row in self.model.pick(first, last, "inflight"):
+                row.become("held")
+                row.reason = "bad"
+                want += 1
+        assert self.real.give_up(self.ids(ranges), "bad") == want
+
+    @rule(max_attempts=st.sampled_from([0, 2, 3]))
+    def limit_attempts(self, max_attempts: int) -> None:
+        self.real.limit_attempts(max_attempts)
+        self.model.max_attempts = max_attempts
+        for row in self.model.pick(0, SPAN - 1, "ready"):
+            self.model.return_(row)
+
+    @rule(max_count=st.integers(1, 9))
+    def take_held(self, max_count: int) -> None:
+        rows = self.model.rows.items()
+        want = [(i, r) for i, r in rows if r.state == "held" and r.owner is None][:max_count]
+        for _, row in want:
+            row.owner = MOVING
+        got = self.real.take_held(max_count)
+        flat = [(i - self.base, it.attempt, it.reason) for it in got for i in range(it.first, it.last + 1)]
+        assert flat == [(i, row.attempt, row.reason) for i, row in want]
+
+    @rule(span=spans)
+    def unhold(self, span: tuple[int, int]) -> None:
+        for row in self.model.pick(*span, "held"):
+            row.owner = None
+        self.real.unhold(*self.ids([span])[0])
+
+    @rule(span=spans)
+    def bury(self, span: tuple[int, int]) -> None:
+        moving = [row for row in self.model.pick(*span, "held") if row.owner is MOVING]
+        for row in moving:
+            row.become("acked")
+        assert self.real.bury(*self.ids([span])[0]) == len(moving)
 
     @rule(ranges=ranges, lease=visibility)
     def touch(self, ranges: list[tuple[int, int]], lease: float) -> None:
@@ -220,14 +271,20 @@ class ConsumerMachine(RuleBasedStateMachine):
         for row in self.model.pick(*span, "inflight"):
             if row.owner == owner:
                 row.attempt -= 1
-                row.become("ready")
+                self.model.return_(row)
         self.real.unsend(owner, *self.ids([span])[0])
+
+    @rule(owner=owners, width=st.integers(1, 3))
+    def never_written(self, owner: Lessee, width: int) -> None:
+        if (cursor := self.model.cursor()) < SPAN:
+            self.take_fresh(owner, width, 0, 1.0)
+            self.unsend(owner, (cursor, min(cursor + width, SPAN) - 1))
 
     @rule(owner=owners)
     def release(self, owner: Lessee) -> None:
         mine = [r for r in self.model.pick(0, SPAN - 1, "inflight") if r.owner == owner]
         for row in mine:
-            row.become("ready")
+            self.model.return_(row)
         assert self.real.release(owner) == len(mine)
 
     @rule(at=st.integers(0, SPAN - 1), width=st.integers(1, 2))
@@ -252,7 +309,7 @@ class ConsumerMachine(RuleBasedStateMachine):
     def seek(self, to: int, really: bool) -> None:
         if not really:
             return
-        self.model = Model(to, SPAN, self.model.rows)
+        self.model = Model(to, SPAN, self.model.rows, max_attempts=self.model.max_attempts)
         self.real.seek(self.base + to, 2)
         assert not self.real.has_acked
 
@@ -267,6 +324,7 @@ class ConsumerMachine(RuleBasedStateMachine):
         assert self.real.snapshot() == before, "nothing is lost on the way"
         self.model.restart()
         A.inflight = B.inflight = 0
+        self.limit_attempts(self.model.max_attempts)
         self.shown = (self.real.changes, before)
 
     @rule(low=st.integers(-3, 3), high=st.integers(-3, 3), really=now_and_then)
@@ -289,6 +347,7 @@ class ConsumerMachine(RuleBasedStateMachine):
             rows[i] = Row()
         self.model.restart()
         A.inflight = B.inflight = 0
+        self.limit_attempts(self.model.max_attempts)
         self.shown = (self.real.changes, self.real.snapshot())
 
     @invariant()
@@ -306,8 +365,9 @@ class ConsumerMachine(RuleBasedStateMachine):
             for i in range(run.first - base, run.last - base + 1):
                 assert i not in found, f"id {i} in two places"
                 assert i < cursor, f"id {i} in a run above the cursor"
-                deadline = 0.0 if run.state is READY else run.deadline
+                deadline = run.deadline if run.state in (INFLIGHT, DELAYED) else 0.0
                 found[i] = (run.state.name.lower(), run.owner, deadline, run.attempt)
+                assert run.state is not HELD or run.reason == rows[i].reason
         for first, last in real._due.ranges(0, 2**64 - 1):
             for i in range(first - base, last - base + 1):
                 assert i not in found, f"id {i} in two places"
@@ -316,7 +376,7 @@ class ConsumerMachine(RuleBasedStateMachine):
         for i in range(cursor):
             assert i in found or rows[i].scheduled, f"id {i} was passed over"
         for i, row in rows.items():
-            deadline = 0.0 if row.state == "ready" else row.deadline
+            deadline = row.deadline if row.state in ("inflight", "delayed") else 0.0
             live = (row.state, row.owner, deadline, row.attempt)
             want = None if row.state == "fresh" else ("acked",) if row.state == "acked" else live
             assert found.get(i) == want, f"id {i}"
@@ -324,7 +384,7 @@ class ConsumerMachine(RuleBasedStateMachine):
     @invariant()
     def the_books_agree(self) -> None:
         real, rows = self.real, list(self.model.rows.values())
-        number = {s: sum(r.state == s for r in rows) for s in ("ready", "inflight", "delayed")}
+        number = {s: sum(r.state == s for r in rows) for s in ("ready", "inflight", "delayed", "held")}
         timed = [r.deadline for r in rows if r.state in ("inflight", "delayed")]
         backlog = sum(r.state != "acked" for r in rows)
         self.seen.update(state for state, n in number.items() if n)
@@ -332,12 +392,14 @@ class ConsumerMachine(RuleBasedStateMachine):
         self.seen["given back uncounted"] += any(r.state == "ready" and not r.attempt for r in rows)
         self.seen["acked above a gap"] += bool(real._acks.ranges())
         self.seen["five runs or more"] += len(real._runs) >= 5
+        inflight = number["inflight"] + number["held"]
         scheduled = number["delayed"] + sum(r.scheduled and r.state == "fresh" for r in rows)
         self.seen["scheduled"] += scheduled > number["delayed"]
         self.seen["due behind the cursor"] += bool(real._due)
-        want = Counts(backlog - number["inflight"] - scheduled, number["inflight"], scheduled, backlog)
+        want = Counts(backlog - inflight - scheduled, inflight, scheduled, backlog)
         assert real.counts(self.base + SPAN) == want
         assert real.has_ready() == bool(number["ready"])
+        assert real.has_held() == bool(number["held"])
         assert real.inflight == number["inflight"]
         assert real.next_deadline() == min(timed, default=None)
         for owner in (A, B):
@@ -350,11 +412,13 @@ class ConsumerMachine(RuleBasedStateMachine):
         table = self.real._runs
         runs = list(table)
         assert table._firsts == [run.first for run in runs]
-        for heap, states in ((table._ready, {READY}), (table._deadlines, {INFLIGHT, DELAYED})):
+        heaps = ((table._ready, {READY}), (table._deadlines, {INFLIGHT, DELAYED}), (table._held, {HELD}))
+        for heap, states in heaps:
             live = [run for _, ticket, run in heap._entries if run.ticket == ticket]
-            assert sorted(r.first for r in live) == [r.first for r in runs if r.state in states]
+            here = [r.first for r in runs if r.state in states and r.owner is not MOVING]
+            assert sorted(r.first for r in live) == here
             assert len(heap) <= 2 * len(runs) + 64
-            rank = (lambda r: r.first) if heap is table._ready else (lambda r: r.deadline)
+            rank = (lambda r: r.deadline) if heap is table._deadlines else (lambda r: r.first)
             assert all(e[0] <= rank(e[2]) for e in heap._entries if e[2].ticket == e[1])
 
     @invariant()
@@ -372,7 +436,7 @@ def test_the_consumer_does_what_the_model_does() -> None:
     )
     run_state_machine_as_test(ConsumerMachine, settings=bounded)
     rare = {what: n for what, n in ConsumerMachine.seen.items() if n < 100}
-    assert len(ConsumerMachine.seen) == 9, f"expected all nine, saw {ConsumerMachine.seen}"
+    assert len(ConsumerMachine.seen) == 10, f"expected all ten, saw {ConsumerMachine.seen}"
     assert not rare, f"expected each in 100 steps or more, saw {rare}"
 
 

@@ -164,8 +164,8 @@ def with_leases(monkeypatch: pytest.MonkeyPatch, deadline_of: Callable[[float], 
     """All first deliveries get another deadline than the one that was asked for."""
     take = Consumer.take_fresh
 
-    def take_fresh(self: Consumer, owner: Lessee, first: int, last: int, deadline: float) -> None:
-        take(self, owner, first, last, deadline_of(deadline))
+    def take_fresh(self: Consumer, owner: Lessee, first: int, last: int, deadline: float, now: float | None = None) -> None:
+        take(self, owner, first, last, deadline_of(deadline), now)
 
     monkeypatch.setattr(Consumer, "take_fresh", take_fresh)
 

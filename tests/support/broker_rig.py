@@ -126,6 +126,42 @@ class BrokerRig:
             self.flush(topic)
         return count
 
+    def nack(self, topic: str, first: int, last: int, consumer: str = "c", **how: Any) -> int:
+        """Gives back at once unless told otherwise; ``dead`` and ``reason`` as in NACK."""
+        count = self.broker.topic(topic).nack(consumer, [(first, last)], how.pop("delay_s", 0.0), **how)
+        self.loop.advance(0)
+        return count
+
+    def redrive(
+        self, topic: str, ids: list[tuple[int, int]] | None = None, max_count: int | None = None
+    ) -> tuple[int, str | None]:
+        """How many went back, and the code of what went wrong."""
+        answers: list[tuple[int, str | None]] = []
+
+        def done(count: int, error: OSError | RequestError | None) -> None:
+            answers.append((count, None if error is None else getattr(error, "code", "STORAGE")))
+
+        self.broker.redrive(topic, ids, max_count, done)
+        self.loop.advance(0)
+        (answer,) = answers
+        return answer
+
+    def records(self, topic: str) -> list[tuple[int, bytes, bytes, dict[str, str]]]:
+        """(id, key, payload, headers) of all that is retained."""
+        log = self.broker.topic(topic).log
+        found = []
+        at = log.first_id
+        while at < log.committed_id:
+            run, row, after = log.read(at, 1000)
+            for i in range(row, row + after - at) if run is not None else ():
+                block = b"" if run.headers is None else run.headers[i]
+                lines = [line.partition(": ") for line in block.decode().splitlines()]
+                headers = {name: value for name, _, value in lines}
+                assert len(headers) == len(lines), "no header stands twice"
+                found.append((run.ids[i], run.keys[i], run.payloads[i], headers))
+            at = after
+        return found
+
     def flush(self, topic: str) -> None:
         """Offsets to stable storage."""
         errors: list[OSError | RequestError | None] = []

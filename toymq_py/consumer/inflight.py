@@ -8,11 +8,15 @@ or what is on disk; reads no clock, ``now`` and deadlines are passed in. Contrac
                               INFLIGHT ── give_back, release, tick, postpone(0) ──▶ READY
                               INFLIGHT ── postpone ──▶ DELAYED ────── tick ───────▶ READY
     any ─────── remove ─────▶ gone (acked)
+
+What would become READY with ``max_attempts`` deliveries, or is given up (``postpone``), becomes HELD: it waits to be stored as
+a dead letter. ``take_held`` hands it to who does that, ``unhold`` takes it back, ``bury`` ends it.
 """
 
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from enum import IntEnum
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count, islice, repeat
@@ -42,12 +46,35 @@ class RunState(IntEnum):
     READY = 0
     INFLIGHT = 1
     DELAYED = 2
+    HELD = 3
 
 
 # module globals: read on every operation, and an enum's members are slower to reach
 READY: Final = RunState.READY
 INFLIGHT: Final = RunState.INFLIGHT
 DELAYED: Final = RunState.DELAYED
+HELD: Final = RunState.HELD
+
+OUT_OF_ATTEMPTS: Final = "max-attempts"
+"""The reason of a dead letter that nobody gave another."""
+
+
+Delivered = tuple[float | None, float] | None
+"""When the first and the last delivery were, on the monotonic clock. None for what is not known, as after a restart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Ids that wait to become dead letters, alike but for their number.
+
+    ``delivered``: see ``Delivered``.
+    """
+
+    first: int
+    last: int
+    attempt: int
+    reason: str
+    delivered: Delivered
 
 
 class Lessee:
@@ -69,16 +96,21 @@ class Lessee:
         """It wanted room and there is some. Called by whoever owns the tables."""
 
 
+MOVING: Final = Lessee(0)
+"""Owner of HELD runs while they are being stored as dead letters."""
+
+
 class Run:
     """Ids ``first`` to ``last``, all in one state. Changed only by the ``RunTable`` that holds it.
 
     ``deadline`` is the latest and ``earliest`` the earliest of the deadlines that were merged into
-    this run; both mean nothing while READY. ``attempt`` counts deliveries so far; 0 when all were
-    given back uncounted. ``ticket`` names the one heap entry that stands for this run; None when
-    there is none (yet, or any more).
+    this run; both mean nothing while READY or HELD. ``attempt`` counts deliveries so far; 0 when all
+    were given back uncounted. ``delivered`` spans them in time, those of all ids that were merged;
+    None when it is not known. ``reason`` is why it is HELD. ``ticket`` names the one heap entry that
+    stands for this run; None when there is none (yet, or any more).
     """
 
-    __slots__ = ("attempt", "deadline", "earliest", "first", "last", "owner", "state", "ticket")
+    __slots__ = ("attempt", "deadline", "delivered", "earliest", "first", "last", "owner", "reason", "state", "ticket")
 
     def __init__(
         self,
@@ -96,12 +128,16 @@ class Run:
         self.deadline = deadline
         self.earliest = deadline
         self.attempt = attempt
+        self.delivered: Delivered = None
+        self.reason = OUT_OF_ATTEMPTS
         self.ticket: int | None = None
 
     def tail(self, first: int) -> "Run":
         """A copy of the part from ``first`` on, without a heap entry."""
         run = Run(first, self.last, self.state, self.owner, self.deadline, self.attempt)
         run.earliest = self.earliest
+        run.delivered = self.delivered
+        run.reason = self.reason
         return run
 
     def accepts(
@@ -128,7 +164,9 @@ class Run:
         earliest = min(self.earliest, earliest)
         return latest == earliest or latest - earliest < MERGE_SLACK_S
 
-    def extend(self, last: int, earliest: float, deadline: float) -> None:
+    def extend(
+        self, last: int, earliest: float, deadline: float, delivered: Delivered
+    ) -> None:
         """Take in what ``accepts`` allowed.
 
         The later deadline counts: late by a little, never early.
@@ -136,6 +174,12 @@ class Run:
         self.last = last
         self.deadline = max(self.deadline, deadline)
         self.earliest = min(self.earliest, earliest)
+        mine = self.delivered
+        if mine is None or delivered is None:
+            self.delivered = None
+        elif mine is not delivered:
+            first = None if mine[0] is None or delivered[0] is None else min(mine[0], delivered[0])
+            self.delivered = (first, max(mine[1], delivered[1]))
 
     def retire(self) -> None:
         """No longer in the table: its heap entry is stale, and must not keep a session alive."""
@@ -189,24 +233,27 @@ class _LazyHeap:
 
 
 class RunTable:
-    """Runs in id order, disjoint, in two parallel lists; each stands in exactly one of two heaps.
+    """Runs in id order, disjoint, in two parallel lists; each stands in exactly one of three heaps.
 
-    Ensures: READY runs stand in the heap by first id, the others in the heap by deadline; the
-    totals by state and by lessee agree with the runs; both heaps hold at most twice the runs plus
-    64 entries after every call. Owned by one ``Consumer``.
+    Ensures: READY runs stand in a heap by first id, and so do HELD ones that are not moving; the
+    others in the heap by deadline; no READY run has ``max_attempts`` deliveries (0: any number); the
+    totals by state and by lessee agree with the runs; the heaps hold at most twice the runs plus
+    64 entries each after every call. Owned by one ``Consumer``.
     """
 
-    __slots__ = ("_deadlines", "_firsts", "_ready", "_runs", "_totals", "_waiting", "freed")
+    __slots__ = ("_deadlines", "_firsts", "_held", "_ready", "_runs", "_totals", "_waiting", "freed", "max_attempts")
 
     def __init__(self, *waiting: IdSet) -> None:
         """``waiting``: ids between runs that are not acked. Looked at, never changed."""
         tickets = count()
         self._waiting = waiting
+        self.max_attempts = 0
         self._firsts: list[int] = []
         self._runs: list[Run] = []
         self._ready = _LazyHeap(attrgetter("first"), tickets)
         self._deadlines = _LazyHeap(attrgetter("deadline"), tickets)
-        self._totals = [0, 0, 0]  # messages, by RunState
+        self._held = _LazyHeap(attrgetter("first"), tickets)
+        self._totals = [0, 0, 0, 0]  # messages, by RunState
         self.freed: list[Lessee] = []
         """Those that wanted room and got some; whoever reads it clears it."""
 
@@ -249,29 +296,35 @@ class RunTable:
 
     # -- deliveries
 
-    def lease(self, owner: Lessee, first: int, last: int, deadline: float) -> None:
-        """First delivery of ids above every run in the table."""
+    def lease(
+        self, owner: Lessee, first: int, last: int, deadline: float, now: float | None = None
+    ) -> None:
+        """First delivery, at ``now``, of ids above every run in the table."""
         self._count_lease(owner, last + 1 - first)
+        delivered: Delivered = None if now is None else (now, now)
         if self._runs:
             newest = self._runs[-1]
             if newest.accepts(first, INFLIGHT, owner, deadline, deadline, 1):
-                newest.extend(last, deadline, deadline)
+                newest.extend(last, deadline, deadline, delivered)
                 return
         run = Run(first, last, INFLIGHT, owner, deadline, 1)
+        run.delivered = delivered
         self._firsts.append(first)
         self._runs.append(run)
         self._deadlines.push(run)
 
-    def lease_each(self, owner: Lessee, ids: list[int], deadline: float) -> None:
-        """First delivery of ids, ascending, that stand in no run; anywhere among the runs."""
+    def lease_each(self, owner: Lessee, ids: list[int], deadline: float, now: float | None = None) -> None:
+        """First delivery, at ``now``, of ids, ascending, that stand in no run; anywhere among the runs."""
         runs, firsts = self._runs, self._firsts
+        delivered: Delivered = None if now is None else (now, now)
         self._count_lease(owner, len(ids))
         for msg_id in ids:
             i = bisect_left(firsts, msg_id)
             if i and runs[i - 1].accepts(msg_id, INFLIGHT, owner, deadline, deadline, 1):
-                runs[i - 1].extend(msg_id, deadline, deadline)
+                runs[i - 1].extend(msg_id, deadline, deadline, delivered)
                 continue
             run = Run(msg_id, msg_id, INFLIGHT, owner, deadline, 1)
+            run.delivered = delivered
             runs.insert(i, run)
             firsts.insert(i, msg_id)
             self._deadlines.push(run)
@@ -289,8 +342,15 @@ class RunTable:
         run = self._ready.top()
         return None if run is None else run.first
 
-    def take_ready(self, owner: Lessee, max_count: int, deadline: float, max_runs: int | None = None) -> list[AttemptRange]:
-        """Lease up to ``max_count`` ready ids, lowest first; of no more than ``max_runs`` runs.
+    def take_ready(
+        self,
+        owner: Lessee,
+        max_count: int,
+        deadline: float,
+        max_runs: int | None = None,
+        now: float | None = None,
+    ) -> list[AttemptRange]:
+        """Lease up to ``max_count`` ready ids, lowest first; of no more than ``max_runs`` runs. Delivered at ``now``.
 
         Returns: (first, last, attempt with this delivery counted) of each run.
         """
@@ -307,6 +367,10 @@ class RunTable:
             self._count_lease(owner, last + 1 - first)
             i = bisect_left(firsts, first)
             before = runs[i - 1] if i else None
+            delivered: Delivered = None
+            if now is not None:
+                known = run.delivered
+                delivered = (now if attempt == 1 else None if known is None else known[0], now)
             if whole:
                 self._ready.pop()
             else:  # what is left keeps its heap entry, which top() puts right
@@ -314,7 +378,7 @@ class RunTable:
             if before is not None and before.accepts(
                 first, INFLIGHT, owner, deadline, deadline, attempt
             ):
-                before.extend(last, deadline, deadline)
+                before.extend(last, deadline, deadline, delivered)
                 if whole:
                     run.retire()
                     del runs[i], firsts[i]
@@ -323,9 +387,11 @@ class RunTable:
                 run.owner = owner
                 run.deadline = run.earliest = deadline
                 run.attempt = attempt
+                run.delivered = delivered
                 self._deadlines.push(run)
             else:
                 lease = Run(first, last, INFLIGHT, owner, deadline, attempt)
+                lease.delivered = delivered
                 runs.insert(i, lease)
                 firsts.insert(i, first)
                 self._deadlines.push(lease)
@@ -345,6 +411,7 @@ class RunTable:
             if run.state is INFLIGHT and run.owner is owner:
                 returned += run.last + 1 - run.first
                 run.attempt -= 1
+                run.delivered = None  # when the one before was, nobody knows any more
                 self._to_ready(run)
         self._settle(i, j)
         return returned
@@ -372,17 +439,19 @@ class RunTable:
         return released
 
     def postpone(
-        self, first: int, last: int, now: float, delay_s: Callable[[int], float]
+        self, first: int, last: int, now: float, delay_s: Callable[[int], float], reason: str | None = None
     ) -> int:
-        """Leases in the range are DELAYED by ``delay_s(attempt)``, or READY when that is 0."""
+        """Leases in the range are DELAYED by ``delay_s(attempt)``, or READY when that is 0; those out of attempts are HELD,
+        for ``reason``."""
         i, j = self._carve(first, last)
         postponed = 0
         for run in self._runs[i:j]:
             if run.state is INFLIGHT:
                 postponed += run.last + 1 - run.first
                 delay = delay_s(run.attempt)
-                self._to_ready(run)
-                if delay > 0:
+                if not self._to_ready(run):
+                    run.reason = reason or run.reason
+                elif delay > 0:
                     self._totals[READY] -= run.last + 1 - run.first
                     self._totals[DELAYED] += run.last + 1 - run.first
                     run.state = DELAYED
@@ -420,14 +489,81 @@ class RunTable:
         run = self._deadlines.top()
         return None if run is None else run.deadline
 
+    # -- dead letters
+
+    def give_up(self, first: int, last: int, reason: str) -> int:
+        """Leases in the range are HELD for ``reason``, whatever their attempts. Returns how many ids."""
+        i, j = self._carve(first, last)
+        given_up = 0
+        for run in self._runs[i:j]:
+            if run.state is INFLIGHT:
+                given_up += run.last + 1 - run.first
+                self._discount(run, run.last + 1 - run.first)
+                self._to_held(run)
+                run.reason = reason
+        self._settle(i, j)
+        return given_up
+
+    def limit_attempts(self, max_attempts: int) -> None:
+        """From now on; what is READY with so many deliveries is HELD."""
+        self.max_attempts = max_attempts
+        if max_attempts:
+            for run in self._runs:
+                if run.state is READY and run.attempt >= max_attempts:
+                    self._totals[READY] -= run.last + 1 - run.first
+                    self._to_held(run)
+            self._settle(0, len(self._runs))
+
+    def take_held(self, max_count: int) -> list[Held]:
+        """Up to so many HELD ids, lowest first; they are MOVING until ``unhold`` or ``bury``."""
+        taken: list[Held] = []
+        while max_count > 0 and (run := self._held.top()) is not None:
+            if run.last + 1 - run.first > max_count:
+                self._split(self._index(run.first), run.first + max_count)
+            self._held.pop()
+            run.owner = MOVING
+            max_count -= run.last + 1 - run.first
+            taken.append(Held(run.first, run.last, run.attempt, run.reason, run.delivered))
+        return taken
+
+    def unhold(self, first: int, last: int) -> None:
+        """What is MOVING in the range was not stored: it waits again."""
+        i, j = self._carve(first, last)
+        for run in self._runs[i:j]:
+            if run.state is HELD:
+                run.owner = None
+        self._settle(i, j)
+
+    def bury(self, first: int, last: int) -> list[IdRange]:
+        """What is MOVING in the range was stored: it leaves the table. Returns: the spans in which no run is left."""
+        i, j = self._carve(first, last)
+        spans: list[IdRange] = []
+        kept: list[Run] = []
+        alone = False  # nothing is in between that is not acked
+        for run in self._runs[i:j]:
+            if run.state is not HELD or run.owner is not MOVING:
+                kept.append(run)
+                alone = False
+                continue
+            alone = alone and not self._waits_between(spans[-1][1] + 1, run.first)
+            self._discount(run, run.last + 1 - run.first)
+            run.retire()
+            spans.append((spans.pop()[0] if alone else run.first, run.last))
+            alone = True
+        self._runs[i:j] = kept
+        self._firsts[i:j] = [run.first for run in kept]
+        self._settle(i, i + len(kept))
+        self._trim()
+        return spans
+
     # -- the end
 
     def remove(self, first: int, last: int, *, delivered_only: bool) -> list[IdRange]:
         """Take the ids out, whatever their state, and return the spans in which no run is left.
 
-        With ``delivered_only``, runs that were never delivered stay. A span reaches over ids that
-        had left the table before, unless they are waiting: they are acked already, and one span for
-        many runs keeps the ack set's work linear.
+        With ``delivered_only``, runs that were never delivered, and those that are HELD, stay. A span
+        reaches over ids that had left the table before, unless they are waiting: they are acked
+        already, and one span for many runs keeps the ack set's work linear.
         """
         if last < first:
             return []
@@ -438,7 +574,7 @@ class RunTable:
         span_first: int | None = None  # of the span that is still growing, up to span_last
         span_last = 0
         for run in self._runs[i:j]:
-            if delivered_only and run.attempt == 0:
+            if delivered_only and (run.attempt == 0 or run.state is HELD):
                 kept.append(run)
                 if span_first is not None:
                     spans.append((span_first, span_last))
@@ -525,13 +661,27 @@ class RunTable:
             i = self._index(run.first)  # of what has absorbed it, when it is already gone
             self._settle(i, i + 1)
 
-    def _to_ready(self, run: Run) -> None:
-        """Assumes a timed run, and a ``_settle`` over it next, which gives it its heap entry."""
+    def _to_ready(self, run: Run) -> bool:
+        """READY, or HELD when it is out of attempts. Assumes a timed run, and a ``_settle`` over it next, which gives it its
+        heap entry. Returns: whether it is READY."""
         self._discount(run, run.last + 1 - run.first)
+        if 0 < self.max_attempts <= run.attempt:
+            self._to_held(run)
+            return False
         self._totals[READY] += run.last + 1 - run.first
         run.state = READY
         run.owner = None
         run.ticket = None
+        return True
+
+    def _to_held(self, run: Run) -> None:
+        """Assumes that it is discounted, and a ``_settle`` over it next."""
+        self._totals[HELD] += run.last + 1 - run.first
+        run.state = HELD
+        run.owner = None
+        run.ticket = None
+        run.reason = OUT_OF_ATTEMPTS
+        run.deadline = run.earliest = inf  # alike: neighbours may join
 
     def _settle(self, i: int, j: int) -> None:
         """Join what can be joined around runs i to j - 1, and give every run its heap entry."""
@@ -542,10 +692,10 @@ class RunTable:
         kept = span[:1]
         for run in span[1:]:
             left = kept[-1]
-            if left.accepts(
+            if left.reason == run.reason and left.accepts(
                 run.first, run.state, run.owner, run.earliest, run.deadline, run.attempt
             ):
-                left.extend(run.last, run.earliest, run.deadline)
+                left.extend(run.last, run.earliest, run.deadline, run.delivered)
                 run.retire()
             else:
                 kept.append(run)
@@ -558,11 +708,15 @@ class RunTable:
         self._trim()
 
     def _enqueue(self, run: Run) -> None:
-        (self._ready if run.state is READY else self._deadlines).push(run)
+        if run.state is not HELD:
+            (self._ready if run.state is READY else self._deadlines).push(run)
+        elif run.owner is None:
+            self._held.push(run)
 
     def _trim(self) -> None:
         self._ready.trim(len(self._runs))
         self._deadlines.trim(len(self._runs))
+        self._held.trim(len(self._runs))
 
     def _count_lease(self, owner: Lessee, messages: int) -> None:
         self._totals[INFLIGHT] += messages

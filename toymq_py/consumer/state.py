@@ -14,7 +14,7 @@ from typing import Any
 
 from toymq_py.consumer.acks import AckSet
 from toymq_py.consumer.idset import IdSet
-from toymq_py.consumer.inflight import AttemptRange, Lessee, RunState, RunTable
+from toymq_py.consumer.inflight import AttemptRange, Held, Lessee, RunState, RunTable
 from toymq_py.consumer.policy import DeliveryPolicy
 from toymq_py.errors import DamagedData
 from toymq_py.model import MSG_ID_MAX, IdRange, IdRows
@@ -25,7 +25,8 @@ class Counts:
     """What DESCRIBE says of a consumer, in messages: ``backlog`` is the sum of the other three.
 
     ``scheduled`` waits for a time: given back with a delay (NACK), or published with one and not due. A message past its
-    ``expires_at`` is ``ready`` until its turn to be delivered comes; only then is it found out and counts as acked.
+    ``expires_at`` is ``ready`` until its turn to be delivered comes; only then is it found out and counts as acked. What is on
+    its way to the dead letters counts as inflight: it was handed out and is not acked.
     """
 
     ready: int
@@ -168,8 +169,10 @@ class Consumer:
             cursor = self._acks.next_open(after)
         self.cursor = cursor
 
-    def take_fresh(self, owner: Lessee, first: int, last: int, deadline: float) -> None:
-        """Lease fresh ids to ``owner``; those between the cursor and ``first`` count as acked.
+    def take_fresh(
+        self, owner: Lessee, first: int, last: int, deadline: float, now: float | None = None
+    ) -> None:
+        """Lease fresh ids to ``owner`` at ``now``; those between the cursor and ``first`` count as acked.
 
         Raises: ValueError when ids of the range were handed out or skipped before. What is free,
             ``next_fresh`` says.
@@ -178,7 +181,7 @@ class Consumer:
             raise ValueError(f"ids {first} to {last} are not fresh, the cursor is {self.cursor}")
         if first > self.cursor:
             self._skip(self.cursor, first - 1)
-        self._runs.lease(owner, first, last, deadline)
+        self._runs.lease(owner, first, last, deadline, now)
         self.cursor = self._acks.next_open(last + 1)
         self.changes += 1
 
@@ -190,26 +193,33 @@ class Consumer:
         """How many ids below ``limit`` could be leased now; above the cursor also what was skipped or is scheduled."""
         return self._runs.messages(RunState.READY) + len(self._due) + max(limit - self.cursor, 0)
 
-    def take_ready(self, owner: Lessee, max_count: int, deadline: float, max_runs: int | None = None) -> list[AttemptRange]:
+    def take_ready(
+        self,
+        owner: Lessee,
+        max_count: int,
+        deadline: float,
+        max_runs: int | None = None,
+        now: float | None = None,
+    ) -> list[AttemptRange]:
         """Lease up to ``max_count`` ids that wait for redelivery, lowest first; of no more than ``max_runs`` runs. To be asked
         after ``take_due``.
 
         Returns:
             (first, last, attempt) of each run, the attempt with this delivery counted.
         """
-        taken = self._runs.take_ready(owner, max_count, deadline, max_runs)
+        taken = self._runs.take_ready(owner, max_count, deadline, max_runs, now)
         if taken:
             self.changes += 1
         return taken
 
-    def take_due(self, owner: Lessee, max_count: int, deadline: float) -> list[int]:
+    def take_due(self, owner: Lessee, max_count: int, deadline: float, now: float | None = None) -> list[int]:
         """Lease ids that fell due behind the cursor, lowest first: those below all that waits for redelivery."""
         if not self._due:
             return []
         again = self._runs.first_ready()
         ids = self._due.take_first(max_count, MSG_ID_MAX + 1 if again is None else again)
         if ids:
-            self._runs.lease_each(owner, ids, deadline)
+            self._runs.lease_each(owner, ids, deadline, now)
             self.changes += 1
         return ids
 
@@ -292,8 +302,10 @@ class Consumer:
         now: float,
         delay_s: float | None,
         policy: DeliveryPolicy,
+        reason: str | None = None,
     ) -> int:
-        """Give leases back, to be ready after ``delay_s``; None asks the policy's backoff.
+        """Give leases back, to be ready after ``delay_s``; None asks the policy's backoff. Those out of attempts are held
+        at once, for ``reason``.
 
         Returns: how many messages.
         """
@@ -301,7 +313,7 @@ class Consumer:
         def delay_of(attempt: int) -> float:
             return policy.backoff_s(attempt) if delay_s is None else delay_s
 
-        return sum(self._runs.postpone(first, last, now, delay_of) for first, last in ranges)
+        return sum(self._runs.postpone(first, last, now, delay_of, reason) for first, last in ranges)
 
     def touch(self, ranges: Iterable[IdRange], deadline: float) -> int:
         """Leases in the ranges end at ``deadline`` instead. Returns how many messages."""
@@ -315,11 +327,41 @@ class Consumer:
         """When ``tick`` has work next; None when nothing waits for a time."""
         return self._runs.next_deadline()
 
-    # -- questions
+    # -- dead letters
 
-    def has_acked_all(self, first: int, last: int) -> bool:
-        """Whether every id of the range counts as acked, now."""
-        return self._acks.next_open(first) > last
+    def limit_attempts(self, max_attempts: int) -> None:
+        """What would be ready with so many deliveries is held instead, to become a dead letter. 0: never."""
+        self._runs.limit_attempts(max_attempts)
+
+    def give_up(self, ranges: Iterable[IdRange], reason: str) -> int:
+        """Hold leases at once, whatever their attempts. Returns: how many messages."""
+        return sum(self._runs.give_up(first, last, reason) for first, last in ranges)
+
+    def has_held(self) -> bool:
+        """Whether anything is held, or on its way to the dead letters."""
+        return self._runs.messages(RunState.HELD) > 0
+
+    def take_held(self, max_count: int) -> list[Held]:
+        """Hand over what is held, lowest ids first, to be stored as dead letters; each once, until ``unhold``."""
+        return self._runs.take_held(max_count)
+
+    def unhold(self, first: int, last: int) -> None:
+        """What was handed over in the range was not stored: it is held again."""
+        self._runs.unhold(first, last)
+
+    def bury(self, first: int, last: int) -> int:
+        """What was handed over in the range is a dead letter on stable storage: it counts as acked. Returns: how many
+        messages."""
+        before = self._runs.messages(RunState.HELD)
+        for span in self._runs.bury(first, last):
+            self._acks.add(*span)
+        buried = before - self._runs.messages(RunState.HELD)
+        if buried:
+            self.has_acked = True
+            self.changes += 1
+        return buried
+
+    # -- questions
 
     def next_unacked(self, from_id: int, limit: int) -> IdRange | None:
         """The lowest ids from ``from_id`` on and below ``limit`` that are not acked: one range."""
@@ -329,6 +371,10 @@ class Consumer:
     def backlog(self, limit: int) -> int:
         """How many ids below ``limit`` are not acked."""
         return self._acks.open_below(limit)
+
+    def has_acked_all(self, first: int, last: int) -> bool:
+        """Whether every id of the range counts as acked, now."""
+        return self._acks.next_open(first) > last
 
     @property
     def inflight(self) -> int:
@@ -352,7 +398,7 @@ class Consumer:
         Assumes that nothing at or beyond ``next_id`` was ever delivered.
         """
         backlog = self._acks.open_below(next_id)
-        inflight = self.inflight
+        inflight = self.inflight + self._runs.messages(RunState.HELD)
         scheduled = self._runs.messages(RunState.DELAYED)
         scheduled += self._scheduled.count(self.floor, next_id - 1, self._settled)
         return Counts(backlog - inflight - scheduled, inflight, scheduled, backlog)

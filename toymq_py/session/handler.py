@@ -21,7 +21,6 @@ from toymq_py.errors import (
     RequestError,
     ShuttingDown,
     TooManySubscriptions,
-    UnknownCommand,
 )
 from toymq_py.model import TopicPattern, is_pattern
 from toymq_py.protocol import (
@@ -197,7 +196,8 @@ class Handler:
             case Pull():
                 self._pull(command)
             case Redrive():
-                raise UnknownCommand(f"{_verb(command)} is not in this version")
+                ids, max_count = command.ids, command.max_count
+                self._counted(lambda done: self._broker.redrive(command.topic, ids, max_count, done))
 
     def _ok(self, value: int) -> None:
         self._replies.add(encode_ok(value))
@@ -218,7 +218,7 @@ class Handler:
         if command.hdr:
             headers = [body[: command.hdr] for body in bodies]
             bodies = [body[command.hdr :] for body in bodies]
-        topic = self._broker.topic_or_new(command.topic)
+        topic = self._broker.topic_to_publish(command.topic)
         if command.seqs is None:
             self._answer(topic.publisher.publish(keys, bodies, headers, command.delays_ms, command.ttls_ms))
         else:
@@ -361,11 +361,9 @@ class Handler:
             self._ok(count)
 
     def _nack(self, command: Nack) -> None:
-        if command.dead:
-            raise BadArgument("NACK with dead=1 is not in this version")
         topic = self._broker.topic(command.topic)
         delay_s = None if command.delay_ms is None else command.delay_ms / 1000
-        self._ok(topic.nack(command.consumer, command.ids, delay_s))
+        self._ok(topic.nack(command.consumer, command.ids, delay_s, dead=command.dead, reason=command.reason))
 
     # -- looking
 

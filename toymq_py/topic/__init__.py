@@ -1,14 +1,19 @@
 """One topic. Contract: delivery.md, storage.md."""
 
 from toymq_py.storage.batch import Appended
+from toymq_py.topic.dead_letters import DeadLetters
 from toymq_py.topic.following import Followers, Following, PatternSubscription, Poll
+from toymq_py.topic.moving import LETTER_KEYS
 from toymq_py.topic.numbers import unopened_topic
 from toymq_py.topic.publishing import Duplicate, Published, Refused
+from toymq_py.topic.redrive import RedriveDone
 from toymq_py.topic.subscription import Delivery, Registration, Subscription
 from toymq_py.topic.topic import Topic
 
 __all__ = [
+    "LETTER_KEYS",
     "Appended",
+    "DeadLetters",
     "Delivery",
     "Duplicate",
     "Followers",
@@ -16,6 +21,7 @@ __all__ = [
     "PatternSubscription",
     "Poll",
     "Published",
+    "RedriveDone",
     "Refused",
     "Registration",
     "Subscription",

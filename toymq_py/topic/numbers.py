@@ -31,7 +31,7 @@ def describe(topic: "Topic", *, consumers: bool = True) -> dict[str, Any]:
         "dead_lettered_total": topic.dead_lettered_total,
         "dropped_total": topic.dropped_total,
         "lost": log.lost_count(),
-    }
+    } | (topic.redriven.describe() if topic.is_dead_letters else {})
 
 
 def describe_consumer(log: Log, consumer: Consumer, mode: str, now_ns: int) -> dict[str, Any]:

@@ -76,8 +76,9 @@ class Publisher:
         *,
         dedupe_keys: int,
         key_budget: KeyBudget,
+        keys_kept: int = 0,
     ) -> None:
-        """Recovery, step 7: ``dedupe_keys`` of this topic, of the ``key_budget`` of all."""
+        """Recovery, step 7: ``dedupe_keys`` of this topic, of the ``key_budget`` of all; ``keys_kept`` in any case."""
         self.ttl_ms: int | None = None
         """The topic's setting: what is published without a ttl of its own expires so long after its append."""
         self._clock = clock
@@ -85,7 +86,7 @@ class Publisher:
         self.committer = committer
         self.limit: BacklogLimit | None = None
         """None when the topic's settings have none."""
-        self.dedupe = DedupeTable(dedupe_keys, key_budget)
+        self.dedupe = DedupeTable(dedupe_keys, key_budget, kept=keys_kept)
         for first_id, keys in recovered.keys:
             for row, key in enumerate(keys):
                 if key:
@@ -206,10 +207,10 @@ class Publisher:
     def publish_unlimited(
         self, keys: Sequence[bytes], payloads: Sequence[bytes], headers: Sequence[bytes] | None = None
     ) -> Sequence[Published]:
-        """As ``publish``, past the backlog's limit: for what the broker itself has to store."""
+        """As ``publish``, past the backlog's limit and the topic's ttl: for what the broker itself has to store."""
         limit, self.limit = self.limit, None
         try:
-            return self.publish(keys, payloads, headers)
+            return self.publish(keys, payloads, headers, topic_ttl=False)
         finally:
             self.limit = limit
             if limit is not None:

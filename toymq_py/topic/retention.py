@@ -63,7 +63,10 @@ class RetentionKeeper:
         log, settings, now_ns = topic.log, topic.settings, self._clock.wall_ns()
         topic.committer.segment_bytes = retention.segment_bytes(self._segment_bytes_max, settings.retain_max_bytes)
         views: list[AckedView] = []
-        if stored is not None and topic.consumers:
+        consumers = list(topic.consumers.values())
+        if stored is not None:
+            stored, consumers = topic.redriven.pinning(stored, consumers)
+        if stored is not None and consumers:
             views = [AckedView.of(raw) for raw in stored.consumers.values()]
         low = full or self._space.getting_low()
         going = [segment for segment in log.segments[:-1] if segment.next_id <= log.first_id]
@@ -72,7 +75,7 @@ class RetentionKeeper:
                 log.segments[:-1], views, now_ns=now_ns, retain_acked_for_ns=retain_acked_for_ms * MS_NS, disk_low=low
             )
             # SEEK and FORGET may have taken back what is stored
-            if all(consumer.has_acked_all(segment.base_id, segment.next_id - 1) for consumer in topic.consumers.values())
+            if all(consumer.has_acked_all(segment.base_id, segment.next_id - 1) for consumer in consumers)
         ]  # fmt: skip
         gone = {segment.base_id for segment in going}
         dropped = self._over([segment for segment in log.segments[:-1] if segment.base_id not in gone], now_ns)

@@ -14,6 +14,7 @@ from toymq_py.config import BrokerOptions, TopicSettings
 from toymq_py.consumer import Consumer, ConsumerSnapshot, DeliveryPolicy, Lessee
 from toymq_py.dedupe import KeyBudget
 from toymq_py.errors import (
+    BadArgument,
     DamagedData,
     ModeConflict,
     NoSuchConsumer,
@@ -23,7 +24,7 @@ from toymq_py.errors import (
     TooManyConsumers,
 )
 from toymq_py.metrics import Metrics
-from toymq_py.model import IdRange, Mode, Records, Start
+from toymq_py.model import DEAD_LETTERS, IdRange, Mode, Records, Start
 from toymq_py.storage.committer import NO_SPACE, Committer
 from toymq_py.storage.flusher import OffsetsFlusher
 from toymq_py.storage.fs import FileSystem
@@ -33,8 +34,10 @@ from toymq_py.storage.recovery import RecoveredLog
 from toymq_py.storage.scheduling import Scheduler
 from toymq_py.storage.space import SpaceGuard
 from toymq_py.topic.backlog import Backlog, BacklogLimit
+from toymq_py.topic.moving import LETTER_KEYS
 from toymq_py.topic.numbers import describe, describe_consumer
 from toymq_py.topic.publishing import Publisher
+from toymq_py.topic.redriven import REDRIVER, Redriven, for_consumer
 from toymq_py.topic.retention import Purged, RetentionKeeper
 from toymq_py.topic.schedule import Delays
 from toymq_py.topic.subscription import Attached, Delivery, Registration, Subscription, ranges_of
@@ -44,7 +47,9 @@ UNREADABLE = Lessee(0)
 DUE_PER_DELIVERY = 256
 """Each is read by itself: two milliseconds."""
 PASSES_MAX = 8
-"""Reads of one take that found nothing to deliver: lost or expired records."""
+"""Reads of one take that found nothing to deliver: lost or expired records, or another consumer's."""
+REJECTED = "rejected"
+"""The reason of a NACK with ``dead`` that gives none."""
 
 
 class Topic:
@@ -66,10 +71,12 @@ class Topic:
         tail_budget: TailBudget,
         metrics: Metrics,
         arm: Callable[["Topic", "Consumer | Topic", float], None],
+        held: Callable[["Topic", Consumer], None],
         recovered: RecoveredLog | None = None,
         offsets: LoadedOffsets | None = None,
     ) -> None:
-        """``arm`` asks the broker to call ``consumer_due`` at a monotonic time, or ``schedule_due`` for the topic itself."""
+        """``arm`` asks the broker to call ``consumer_due`` at a monotonic time, or ``schedule_due`` for the topic itself;
+        ``held`` to move what is held to the dead letters."""
         recovered = recovered or RecoveredLog()
         self.name = name
         self.path = path
@@ -82,6 +89,7 @@ class Topic:
         self._flusher = flusher
         self._metrics = metrics
         self._arm = arm
+        self._held = held
         self.log = Log(
             fs, path, name, recovered.segments,
             next_id=recovered.next_id, first_id=recovered.first_id, lost=sorted(recovered.lost), tail_budget=tail_budget,
@@ -99,12 +107,17 @@ class Topic:
         self.committer.on_sync = metrics.synced
         self.committer.on_stored = metrics.publish_seconds.observe
         self.committer.on_sealed = self.apply_retention
+        self.is_dead_letters = name.endswith(DEAD_LETTERS)
         self.publisher = Publisher(
-            self.log, self.committer, clock, recovered, dedupe_keys=self._setting("dedupe_keys"), key_budget=key_budget
-        )
+            self.log, self.committer, clock, recovered,
+            dedupe_keys=self._setting("dedupe_keys"),
+            key_budget=key_budget,
+            keys_kept=LETTER_KEYS if self.is_dead_letters else 0,
+        )  # fmt: skip
         self.committer.on_scheduled = self._scheduled
         self.consumers: dict[str, Consumer] = {}
         self.delays = Delays(clock, self.consumers, arm=lambda at: arm(self, self, at), ready=self._look_again)
+        self.redriven = Redriven(self.log, clock)
         self._attached: dict[str, Attached] = {}
         self._takers = 0
         self._commit_waiters: dict[Callable[[], None], None] = {}
@@ -144,6 +157,9 @@ class Topic:
             nack_backoff_max_s=self._setting("nack_backoff_max") / 1000,
         )
         self.publisher.ttl_ms = self.settings.ttl
+        self._max_attempts = 0 if self.is_dead_letters else self._setting("max_attempts")
+        for consumer in self.consumers.values():
+            self._limit_attempts(consumer)
 
     def apply_settings(self, settings: TopicSettings) -> None:
         """Take new settings into use; they are on stable storage already."""
@@ -206,14 +222,18 @@ class Topic:
             raise NoSuchConsumer(f"{self.name} has no consumer {name}")
         return found
 
+    def _all_consumers(self) -> list[Consumer]:
+        """Those with a name that clients use, and who sends dead letters back."""
+        return [*self.consumers.values(), *self.redriven.consumers]
+
     def _make_consumer(self, name: str, start: int) -> Consumer:
         if len(self.consumers) >= self._options.max_consumers:
             raise TooManyConsumers(f"{self.name} has {len(self.consumers)} consumers, the limit (--max-consumers)")
         consumer = Consumer(name, start=start, since_ns=self._clock.wall_ns(), scheduled=self.delays.schedule.ids)
+        self._limit_attempts(consumer)
         self._skip_known(consumer)
         self.consumers[name] = consumer
         self._changed()
-        self._backlog_grew()
         return consumer
 
     def _skip_known(self, consumer: Consumer) -> None:
@@ -299,6 +319,7 @@ class Topic:
         attached = self._attached.get(consumer.name)
         if attached is not None and attached.idle:
             attached.wake(self.available(consumer))
+        self._tell_held(consumer)
 
     def _end(self, subscription: Subscription, code: str) -> None:
         if not subscription.closed:
@@ -322,7 +343,8 @@ class Topic:
         visibility_s = subscription.visibility_s
         if visibility_s is None:
             visibility_s = self.policy.visibility_s
-        deadline = self._clock.monotonic() + visibility_s
+        now = self._clock.monotonic()
+        deadline = now + visibility_s
         delivery = None
         passes = 0
         while delivery is None:
@@ -331,29 +353,29 @@ class Topic:
                 self._scheduler.soon(subscription.roomy)  # others have their turn before it goes on
                 return None
             if consumer.has_ready():
-                delivery = self._take_ready(subscription, room, max_bytes, deadline)
+                delivery = self._take_ready(subscription, room, max_bytes, deadline, now)
                 continue
             fresh = consumer.next_fresh(self.log.committed_id)
             if fresh is None:
                 subscription.attached.idle[subscription] = None
                 return None
-            delivery = self._take_fresh(subscription, fresh, room, max_bytes, deadline)
+            delivery = self._take_fresh(subscription, fresh, room, max_bytes, deadline, now)
         self._arm_for(consumer)
         self._changed()
         self._metrics.deliver_total += delivery.stop - delivery.start
         return delivery
 
     def _take_ready(
-        self, subscription: Subscription, room: int, max_bytes: int, deadline: float
+        self, subscription: Subscription, room: int, max_bytes: int, deadline: float, now: float
     ) -> Delivery | None:
         consumer = subscription.consumer
-        if ids := consumer.take_due(subscription.lessee, min(room, DUE_PER_DELIVERY), deadline):
+        if ids := consumer.take_due(subscription.lessee, min(room, DUE_PER_DELIVERY), deadline, now):
             delivery = self._deliver_due(subscription, ids, max_bytes)
             if delivery is not None:
                 return delivery
             if not consumer.has_ready():
                 return None
-        ((first, last, attempt),) = consumer.take_ready(subscription.lessee, min(room, 256), deadline, max_runs=1)
+        ((first, last, attempt),) = consumer.take_ready(subscription.lessee, min(room, 256), deadline, max_runs=1, now=now)
         try:
             run, start, next_id = self.log.read(first, last - first + 1, min(max_bytes, READ_BYTES))
         except OSError:
@@ -366,6 +388,9 @@ class Topic:
             return None
         count = min(last, next_id - 1) - first + 1
         if run.expires_at_ns is not None and not (count := self._drop_expired(subscription, run, start, count)):
+            consumer.unsend(subscription.lessee, first, last)
+            return None
+        if run.headers is not None and attempt == 1 and not (count := self._drop_others(subscription, run, start, count)):
             consumer.unsend(subscription.lessee, first, last)
             return None
         stop, size = _fit(run, start, count, max_bytes)
@@ -382,13 +407,15 @@ class Topic:
             run = self.log.read_each(ids, min(max_bytes, READ_BYTES))
             if run is not None:
                 count = len(run) if run.expires_at_ns is None else self._drop_expired(subscription, run, 0, len(run))
+                if run.headers is not None and count:
+                    count = self._drop_others(subscription, run, 0, count)
         finally:
             for first, last in ranges_of(ids[count:]):
                 subscription.consumer.unsend(subscription.lessee, first, last)
         return None if run is None or not count else Delivery(subscription, run, 0, count, 1, run.payload_bytes)
 
     def _take_fresh(
-        self, subscription: Subscription, fresh: IdRange, room: int, max_bytes: int, deadline: float
+        self, subscription: Subscription, fresh: IdRange, room: int, max_bytes: int, deadline: float, now: float
     ) -> Delivery | None:
         first, last = fresh
         count = min(room, last - first + 1)
@@ -399,8 +426,10 @@ class Topic:
         count = min(count, next_id - first)
         if run.expires_at_ns is not None and not (count := self._drop_expired(subscription, run, start, count)):
             return None
+        if run.headers is not None and not (count := self._drop_others(subscription, run, start, count)):
+            return None
         stop, size = _fit(run, start, count, max_bytes)
-        subscription.consumer.take_fresh(subscription.lessee, first, run.ids[stop - 1], deadline)
+        subscription.consumer.take_fresh(subscription.lessee, first, run.ids[stop - 1], deadline, now)
         return Delivery(subscription, run, start, stop, 1, size)
 
     def _drop_expired(self, subscription: Subscription, run: Records, start: int, count: int) -> int:
@@ -415,6 +444,16 @@ class Topic:
         for first, last in ranges_of(run.ids[start : start + dropped]):
             subscription.consumer.skip(first, last)
         self.expired_total += dropped
+        self._changed()
+        return 0
+
+    def _drop_others(self, subscription: Subscription, run: Records, start: int, count: int) -> int:
+        """What came back from the dead letters for another consumer counts as acked. Returns: as ``_drop_expired``."""
+        mine, stop = for_consumer(run, start, start + count, subscription.consumer.name.encode())
+        if mine == start:
+            return stop - start
+        for first, last in ranges_of(run.ids[start:mine]):
+            subscription.consumer.skip(first, last)
         self._changed()
         return 0
 
@@ -433,7 +472,7 @@ class Topic:
 
     def _records_lost(self, first: int, last: int) -> None:
         self.delays.schedule.drop(first, last)
-        for consumer in self.consumers.values():
+        for consumer in self._all_consumers():
             consumer.skip(first, last)
         self._changed()
 
@@ -448,10 +487,20 @@ class Topic:
                 lessee.roomy()
         return count
 
-    def nack(self, name: str, ids: Sequence[IdRange], delay_s: float | None) -> int:
-        """Returns: how many were inflight. Raises: NoSuchConsumer."""
+    def nack(
+        self, name: str, ids: Sequence[IdRange], delay_s: float | None, *, dead: bool = False, reason: str | None = None
+    ) -> int:
+        """Give leases back; with ``dead`` to the dead letters at once. ``reason`` is for those that go there.
+
+        Returns: how many were inflight. Raises: NoSuchConsumer, BadArgument (dead letters have none of their own).
+        """
         consumer = self.consumer(name)
-        count = consumer.nack(ids, self._clock.monotonic(), delay_s, self.policy)
+        if dead and self.is_dead_letters:
+            raise BadArgument(f"{self.name} holds dead letters and has no dead-letter topic of its own")
+        if dead:
+            count = consumer.give_up(ids, reason or REJECTED)
+        else:
+            count = consumer.nack(ids, self._clock.monotonic(), delay_s, self.policy, reason)
         if count:
             self._metrics.nack_total += count
             self._arm_for(consumer)
@@ -510,6 +559,41 @@ class Topic:
             del self.consumers[name]
             self._attached.pop(name, None)
             self._changed()
+
+    # -- dead letters
+
+    def _limit_attempts(self, consumer: Consumer) -> None:
+        consumer.limit_attempts(self._max_attempts)
+        self._tell_held(consumer)
+
+    def _tell_held(self, consumer: Consumer) -> None:
+        if consumer.has_held():
+            self._held(self, consumer)
+
+    def bury(self, consumer: Consumer, first: int, last: int) -> None:
+        """What was handed over of the range is a dead letter on stable storage: it is done."""
+        self.dead_lettered_total += consumer.bury(first, last)
+        self._changed()
+
+    def pass_over_held(self, consumer: Consumer, first: int, last: int) -> None:
+        """What was handed over has no record to become a letter of. What the disk refuses (EIO) stays as it is until a
+        restart."""
+        if not any(a <= first <= b for a, b in self.log.unreadable):
+            consumer.skip(first, last)
+            self._changed()
+
+    def hide(self, msg_id: int, name: str) -> None:
+        """A record came back for one consumer: it counts as acked for the others."""
+        for consumer in self.consumers.values():
+            if consumer.name != name:
+                consumer.skip(msg_id, msg_id)
+        self._changed()
+
+    def went_back(self, ids: Sequence[int]) -> int:
+        """Letters that are stored where they came from are done. Returns: how many had not been."""
+        count = self.redriven.add(ids)
+        self._changed()
+        return count
 
     # -- time
 
@@ -590,7 +674,7 @@ class Topic:
         return OffsetsState(
             self.log.first_id,
             self.log.committed_id,
-            {name: consumer.snapshot().to_json() for name, consumer in self.consumers.items()},
+            {consumer.name: consumer.snapshot().to_json() for consumer in self._all_consumers()},
             tuple(self.log.removed),
         )
 
@@ -626,7 +710,11 @@ class Topic:
             if changed:
                 self.offsets_problem = f"consumer {name} was cut to what the log holds, {first_id} to {next_id}"
             self._skip_known(consumer)
+            if name == REDRIVER:
+                self.redriven.consumers = [consumer]
+                continue
             self.consumers[name] = consumer
+            self._limit_attempts(consumer)
         for first, last in missing:
             lost = lost_of((first, last), loaded.state.removed)
             self.log.removed += lost_of((first, last), lost)
@@ -634,7 +722,7 @@ class Topic:
             for range_ in lost:
                 self._records_lost(*range_)
         self.log.lost.sort()
-        whole = loaded.source is Source.CURRENT and len(self.consumers) == len(loaded.state.consumers)
+        whole = loaded.source is Source.CURRENT and len(self._all_consumers()) == len(loaded.state.consumers)
         self._flushed = loaded.state if whole else None
 
     # -- numbers

@@ -45,7 +45,8 @@ def test_bodies_are_counted() -> None:
     assert shown[:2] == ["PUB a - 3", "PUB a k 0"]
     assert shown[-2:] == ["PUB a p 1 seq=7", "PUB a p 2 seq=8"]
     assert not any("xy" in line for line in shown)
-    assert next(command_lines(Publish("a", [b"k"], [b"abc"], hdr=2, delays_ms=[5], ttls_ms=[9]))) == "PUB a k 3 hdr=2 delay=5 ttl=9"
+    timed = Publish("a", [b"k"], [b"abc"], hdr=2, delays_ms=[5], ttls_ms=[9])
+    assert next(command_lines(timed)) == "PUB a k 3 hdr=2 delay=5 ttl=9"
 
 
 @pytest.mark.parametrize(

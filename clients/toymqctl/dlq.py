@@ -1,0 +1,184 @@
+"""``toymqctl dlq``: messages that nobody could process."""
+
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any
+
+import click
+
+from toymq_client import sync
+from toymq_py.errors import BadArgument
+from toymq_py.model import DEAD_LETTERS, IdRange
+from toymqctl.broker import Broker
+from toymqctl.lines import Row, format_option, json_flag
+from toymqctl.quantities import TOPIC, Ids
+from toymqctl.tables import as_json as json_option
+from toymqctl.tables import facts, print_json, size, table
+
+FETCH_COUNT = 1000
+"""Letters of one FETCH at most; it ends at 1 MiB anyhow."""
+REDRIVE_COUNT = 10_000
+"""Letters of one REDRIVE: it is answered when all of them are stored, and a request has a time-out."""
+
+_COLUMNS = ("id", "died", "origin", "consumer", "attempts", "reason", "key", "size")
+
+
+def _letters_of(topic: str) -> str:
+    """A topic is named by itself or by its dead-letter topic."""
+    return topic if topic.endswith(DEAD_LETTERS) else topic + DEAD_LETTERS
+
+
+@click.group()
+def dlq() -> None:
+    """Dead letters: look at them, send them back.
+
+    \b
+        toymqctl dlq list                      which topics have some
+        toymqctl dlq list orders               those of a topic
+        toymqctl dlq show orders 17            one of them, with its headers
+        toymqctl dlq redrive orders            all go back to the consumer that failed them
+
+    TOPIC is the topic they came from, or its dead-letter topic (orders, orders.dlq). Looking acks and moves nothing.
+    """
+
+
+@dlq.command("list")
+@click.argument("topic", required=False, type=TOPIC)
+@click.option("-n", "--lines", "count", type=click.IntRange(1), default=100, show_default=True, help="The first so many.")
+@click.option("--all", "everything", is_flag=True, help="Also those that went back already.")
+@json_option
+@click.pass_obj
+def list_letters(broker: Broker, topic: str | None, count: int, everything: bool, as_json: bool) -> None:
+    """List the dead letters of TOPIC, or the topics that have some.
+
+    `origin` is the id that the message had in TOPIC.
+    """
+    with broker.connect() as client:
+        if topic is None:
+            _list_topics(client, as_json=as_json)
+            return
+        found = list(islice(_letters(client, _letters_of(topic), everything=everything), count))
+    rows = [_described(row, went_back) for row, went_back in found]
+    if as_json:
+        print_json(rows)
+    elif rows:
+        click.echo(table([_COLUMNS, *map(_line, rows)], text=(1, 3, 5, 6)))
+    else:
+        click.echo("no dead letters")
+
+
+def _list_topics(client: sync.Client, *, as_json: bool) -> None:
+    rows = []
+    for found in client.topics():
+        if found["topic"].endswith(DEAD_LETTERS) and found["messages"]:
+            went_back = sum(last - first + 1 for first, last in found["redriven"])
+            rows.append({"topic": found["topic"], "letters": found["messages"] - went_back, "redriven": went_back})
+    if as_json:
+        print_json(rows)
+    elif rows:
+        click.echo(table([("topic", "letters", "redriven"), *(tuple(map(str, row.values())) for row in rows)]))
+    else:
+        click.echo("no dead letters")
+
+
+def _letters(client: sync.Client, topic: str, *, everything: bool) -> Iterator[tuple[Row, bool]]:
+    """Each with whether it went back. Raises: NoSuchTopic."""
+    from toymq_py.storage.record import iter_frames  # no other command but tail needs the records' codec
+
+    described = client.describe(topic)
+    redriven: list[IdRange] = [(first, last) for first, last in described["redriven"]]
+    at, end = described["first_id"], described["next_id"]
+    while at < end:
+        passed = 0 if everything else next((last + 1 for first, last in redriven if first <= at <= last), 0)
+        if passed:
+            at = passed
+            continue
+        batch = client.fetch(topic, at, FETCH_COUNT)
+        for frame in iter_frames(batch.frames):
+            went_back = any(first <= frame.msg_id <= last for first, last in redriven)
+            if frame.msg_id < end and (everything or not went_back):
+                row = Row.fetched(topic, frame.msg_id, frame.ts_ns, frame.key, frame.headers, frame.payload)
+                yield row, went_back
+        at = batch.next_id
+
+
+def _described(row: Row, went_back: bool) -> dict[str, Any]:
+    headers = row.headers
+    return {
+        "topic": row.topic,
+        "id": row.id,
+        "ts_ns": row.ts_ns,
+        "origin_topic": headers.get("toymq-origin-topic"),
+        "origin_id": _number(headers.get("toymq-origin-id")),
+        "key": headers.get("toymq-origin-key"),
+        "consumer": headers.get("toymq-consumer"),
+        "attempts": _number(headers.get("toymq-attempts")),
+        "reason": headers.get("toymq-reason"),
+        "redrives": _number(headers.get("toymq-redrives")) or 0,
+        "redriven": went_back,
+        "bytes": len(row.payload),
+    }
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdigit() else None
+
+
+def _line(row: dict[str, Any]) -> tuple[str, ...]:
+    shown = [row["origin_id"], row["consumer"], row["attempts"], row["reason"], row["key"]]
+    return (str(row["id"]), _time(row["ts_ns"]), *("-" if it is None else str(it) for it in shown), size(row["bytes"]))
+
+
+def _time(ts_ns: int) -> str:
+    return datetime.fromtimestamp(ts_ns // 1_000_000_000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+@dlq.command()
+@click.argument("topic", type=TOPIC)
+@click.argument("letter", metavar="ID", type=click.IntRange(0))
+@format_option
+@json_flag
+@click.pass_obj
+def show(broker: Broker, topic: str, letter: int, form: str) -> None:
+    """Show the dead letter ID of TOPIC: its headers and its payload. --format raw prints the payload alone."""
+    from toymq_py.storage.record import iter_frames
+
+    name = _letters_of(topic)
+    with broker.connect() as client:
+        batch = client.fetch(name, letter, 1)
+    frames = [frame for frame in iter_frames(batch.frames) if frame.msg_id == letter]
+    if not frames:
+        raise BadArgument(f"{name} has no letter {letter}")
+    (frame,) = frames
+    row = Row.fetched(name, frame.msg_id, frame.ts_ns, frame.key, frame.headers, frame.payload)
+    if form == "text":
+        click.echo(facts([("id", str(row.id)), ("died", _time(row.ts_ns)), *row.headers.items()]))
+        click.echo()
+    out = sys.stdout.buffer
+    out.write(row.payload + b"\n" if form == "text" else row.format(form))
+    out.flush()
+
+
+@dlq.command()
+@click.argument("topic", type=TOPIC)
+@click.argument("ids", required=False, type=Ids())
+@click.option("--max", "max_count", type=click.IntRange(1), help="No more than so many.")
+@click.pass_obj
+def redrive(broker: Broker, topic: str, ids: tuple[IdRange, ...] | None, max_count: int | None) -> None:
+    """Send the dead letters IDS of TOPIC back, or all of them: 7, 3-9 or 3-9,12.
+
+    They are delivered again to the consumer that failed them, and to no other. Each goes back once; one that fails again
+    becomes a new letter.
+    """
+    name = _letters_of(topic)
+    total = 0
+    with broker.connect() as client:
+        while max_count is None or total < max_count:
+            ask = REDRIVE_COUNT if max_count is None else min(max_count - total, REDRIVE_COUNT)
+            count = client.redrive(name, ids=ids, max=ask)
+            total += count
+            if count < ask:
+                break
+    click.echo(f"sent back {total}")

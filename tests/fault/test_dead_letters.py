@@ -1,0 +1,137 @@
+"""Dead letters and their way back, with a kill or a power cut at every call to the disk. Contract: delivery.md, "Attempts"."""
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from tests.simulation.world import Killed, MortalDisk
+from tests.support.broker_rig import BrokerRig
+
+pytestmark = pytest.mark.usefixtures("without_log")
+
+MAX_ATTEMPTS = 3
+POISON = 2
+"""Messages; each with and without headers and a key."""
+
+
+def fresh(*, dedupe_keys: int = 65_536) -> BrokerRig:
+    rig = BrokerRig(
+        disk=MortalDisk(random.Random(1)), max_attempts=MAX_ATTEMPTS, segment_bytes=4096, dedupe_keys=dedupe_keys
+    )
+    rig.broker.topic_or_new("t").publisher.publish([b"k", b""], [b"poison", b"p" * 3000], [b"a: b\n", b""])
+    rig.loop.drain()
+    rig.subscribe("t").close()
+    rig.subscribe("t", "other").close()
+    rig.ack("t", 0, 0)
+    return rig
+
+
+def work(rig: BrokerRig, seen: list[tuple[int, int]]) -> None:
+    """A worker that fails on everything, until there is nothing left; ``seen``: (id, attempt) of each delivery."""
+    rig.advance(0.2)
+    sub = rig.subscribe("t")
+    while taken := rig.take(sub):
+        seen += taken
+        rig.advance(0.2)
+        for msg_id, _ in taken:
+            rig.nack("t", msg_id, msg_id)
+        rig.advance(0.2)
+    sub.close()
+
+
+def until_dead(rig: BrokerRig, do: Callable[[], object], nth: int, *, power_cut: bool) -> bool:
+    """Do it, and die at the nth call to the disk. Returns: whether it came so far."""
+    disk = rig.disk
+    assert isinstance(disk, MortalDisk)
+    disk.dies_after, disk.mortal = nth, True
+    try:
+        do()
+    except Killed:
+        rig.reopen(power_cut=power_cut)
+        return True
+    disk.mortal = False
+    return False
+
+
+def letters(rig: BrokerRig) -> list[str]:
+    return [headers["toymq-origin-id"] for *_, headers in rig.records("t.dlq")]
+
+
+@pytest.mark.parametrize("power_cut", [False, True], ids=["kill", "power cut"])
+@pytest.mark.parametrize("dedupe_keys", [65_536, 0])
+def test_a_poison_message_becomes_one_dead_letter_wherever_the_broker_dies(power_cut: bool, dedupe_keys: int) -> None:
+    nth = 0
+    while True:
+        rig = fresh(dedupe_keys=dedupe_keys)
+        seen: list[tuple[int, int]] = []
+        died = until_dead(rig, partial(work, rig, seen), nth, power_cut=power_cut)
+        work(rig, seen)
+        where = f"killed at disk call {nth}"
+        assert sorted(letters(rig)) == ["0", "1"], where
+        assert all(headers["toymq-attempts"] == "3" for *_, headers in rig.records("t.dlq")), where
+        assert {attempt for _, attempt in seen} == {1, 2, 3}, where
+        again = [count for count in Counter(seen).values() if count > 1]
+        assert len(again) <= POISON * died, f"{where}: only attempts that were not stored may be there twice"
+        work(rig, after := [])
+        assert after == [], where
+        if not died:
+            break
+        nth += 1
+    assert nth > 30, "there was something to die at"
+
+
+@pytest.mark.parametrize("power_cut", [False, True], ids=["kill", "power cut"])
+def test_exactly_so_many_attempts_although_the_broker_is_killed_between_them(power_cut: bool) -> None:
+    rig = fresh()
+    seen: list[tuple[int, int]] = []
+    for _ in range(MAX_ATTEMPTS):
+        assert "t.dlq" not in rig.broker.topics
+        seen += rig.take(rig.subscribe("t"))
+        rig.advance(0.2)
+        rig.reopen(power_cut=power_cut)
+        rig.advance(0.2)
+    assert rig.take(rig.subscribe("t")) == []
+    assert seen == [(msg_id, attempt) for attempt in (1, 2, 3) for msg_id in (0, 1)]
+    assert letters(rig) == ["0", "1"]
+
+
+@pytest.mark.parametrize("power_cut", [False, True], ids=["kill", "power cut"])
+def test_redrive_brings_each_back_once_wherever_the_broker_dies(power_cut: bool) -> None:
+    nth = 0
+    while True:
+        rig = fresh()
+        work(rig, [])
+        died = until_dead(rig, partial(rig.redrive, "t.dlq"), nth, power_cut=power_cut)
+        count, error = rig.redrive("t.dlq")
+        where = f"killed at disk call {nth}"
+        assert error is None, where
+        assert count == (POISON if died and count else 0), where
+        assert sorted(payload for *_, payload, _ in rig.records("t")[2:]) == [b"poison", b"p" * 3000], where
+        assert [msg_id for msg_id, _ in rig.take(rig.subscribe("t"))] == [2, 3], where
+        assert rig.take(rig.subscribe("t", "other")) == [(0, 1), (1, 1)], where
+        assert rig.redrive("t.dlq") == (0, None), where
+        if not died:
+            break
+        nth += 1
+    assert nth > 5, "there was something to die at"
+
+
+def test_keys_that_others_pushed_out_make_no_second_copy() -> None:
+    """The acks of 300 letters were never stored, and 70,000 other keys were published to all topics since."""
+    rig = BrokerRig(max_attempts=1, dedupe_keys_total=10_000, segment_bytes=1 << 20)
+    rig.publish("t", *[b"x"] * 300)
+    rig.take(rig.subscribe("t", window=300))
+    rig.flush("t")
+    rig.broker.topic("t").nack("c", [(0, 299)], 0.0)
+    rig.loop.drain()  # no timer runs: the offsets are not stored
+    assert len(letters(rig)) == 300
+    keys = [b"%d" % n for n in range(70_000)]
+    rig.broker.topic_or_new("u").publisher.publish(keys, [b""] * len(keys))
+    rig.loop.drain()
+    rig.reopen()
+    rig.advance(1)
+    assert len(letters(rig)) == 300
+    assert rig.broker.topic("t").consumers["c"].floor == 300

@@ -1,0 +1,153 @@
+"""REDRIVE: dead letters go back to the topic they came from, for the consumer that failed them.
+
+Contract: delivery.md, "Attempts" (REDRIVE); ADR 0023. A letter that was stored there again is acked for the consumer
+``#redrive`` of the dead-letter topic, and never goes back twice; the key of the new record sees to it that a kill in between
+makes no second copy. Belongs to the event loop.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from toymq_py.consumer import Consumer
+from toymq_py.errors import NoSuchTopic, RequestError, ShuttingDown
+from toymq_py.model import IdRange
+from toymq_py.storage.batch import Appended
+from toymq_py.storage.scheduling import Scheduler
+from toymq_py.topic.moving import (
+    CONSUMER,
+    ORIGIN_KEY,
+    REDRIVE_CONSUMER,
+    REDRIVE_KEY,
+    REDRIVES,
+    SLICE_ROWS_MAX,
+    UNSTORED_MAX,
+    Reading,
+    Slice,
+    split_headers,
+)
+from toymq_py.topic.publishing import Published
+
+if TYPE_CHECKING:
+    from toymq_py.topic.topic import Topic
+
+RedriveDone = Callable[[int, OSError | RequestError | None], None]
+"""How many went back, for good; and why not all that were asked for."""
+
+
+class Redrive:
+    """One REDRIVE: of the letters that there are when it begins, a slice at a time."""
+
+    def __init__(
+        self,
+        letters: "Topic",
+        *,
+        ids: Sequence[IdRange] | None,
+        max_count: int | None,
+        origin: Callable[[], "Topic"],
+        scheduler: Scheduler,
+        done: RedriveDone,
+    ) -> None:
+        """
+        Args:
+            ids: None for all.
+            origin: the topic they came from; raises RequestError when it cannot be had.
+        """
+        self.stopping = False
+        """The broker shuts down: it ends with the slice that is on its way."""
+        self._letters = letters
+        self._origin = origin
+        self._scheduler = scheduler
+        self._done = done
+        log = letters.log
+        wanted = ids if ids is not None else ((log.first_id, log.committed_id - 1),)
+        self._ranges = [(max(first, log.first_id), min(last, log.committed_id - 1)) for first, last in reversed(wanted)]
+        self._left = max_count if max_count is not None else log.committed_id - log.first_id
+        self._reading = Reading(letters)
+        self._count = 0
+        self._unstored = 0
+
+    def start(self) -> None:
+        self._scheduler.soon(self._next)
+
+    def _next(self) -> None:
+        letters = self._letters
+        if letters.deleted:
+            self._done(self._count, NoSuchTopic(f"{letters.name} was deleted"))
+            return
+        if self.stopping:
+            self._done(self._count, ShuttingDown("the broker is shutting down"))
+            return
+        try:
+            origin = self._origin()
+            # No more at a time than whose keys it remembers for sure: a kill finds all that is not stored as acked among them.
+            unstored_max = max(min(UNSTORED_MAX, origin.publisher.dedupe.capacity // 4), 1)
+            if self._unstored >= unstored_max:
+                letters.flush_offsets(self._offsets_stored)
+                return
+            slice_ = Slice(min(SLICE_ROWS_MAX, unstored_max))
+            consumers: list[bytes] = []
+            while self._left > len(slice_.ids) and self._ranges and not slice_.full:
+                self._collect(letters.redriven.consumer(), slice_, consumers)
+            if not slice_.ids:
+                self._finish()
+                return
+            slice_.append_to(origin, partial(self._stored, origin, slice_.ids, consumers), self._slice_done)
+        except (RequestError, OSError) as error:
+            self._done(self._count, error)
+
+    def _collect(self, redriver: Consumer, slice_: Slice, consumers: list[bytes]) -> None:
+        """Add letters of the first range. Raises: OSError."""
+        first, last = self._ranges.pop()
+        dlq = self._letters.name.encode()
+        while (span := redriver.next_unacked(first, last + 1)) is not None:
+            at = span[0]
+            if slice_.full or self._left <= len(slice_.ids):
+                self._ranges.append((at, last))
+                return
+            run, row = self._reading.find(at)
+            if run is None:
+                first = row  # lost, or cannot be read now
+                continue
+            kept, ours = split_headers(b"" if run.headers is None else run.headers[row])
+            redrives = ours.get(REDRIVES, b"")
+            headers = kept
+            if ORIGIN_KEY in ours:
+                headers += b"%b: %b\n" % (ORIGIN_KEY, ours[ORIGIN_KEY])
+            headers += b"%b: %d\n" % (REDRIVES, int(redrives) + 1 if redrives.isdigit() else 1)
+            if CONSUMER in ours:
+                headers += b"%b: %b\n" % (REDRIVE_CONSUMER, ours[CONSUMER])
+            key = b"%b%b:%d:%d" % (REDRIVE_KEY, dlq, at, run.ts_ns[row])
+            slice_.add(at, key, run.payloads[row], headers)
+            consumers.append(ours.get(CONSUMER, b""))
+            first = at + 1
+
+    def _stored(
+        self, origin: "Topic", ids: Sequence[int], consumers: Sequence[bytes], start: int, stop: int, outcome: Published
+    ) -> None:
+        if isinstance(outcome, Appended):
+            for row in range(start, stop):
+                if consumers[row]:
+                    origin.hide(outcome.first_id + row - start, consumers[row].decode())
+        self._count += self._letters.went_back(ids[start:stop])
+        self._unstored += stop - start
+        self._left -= stop - start
+
+    def _slice_done(self, refused: RequestError | None) -> None:
+        if refused is not None:
+            self._done(self._count, refused)
+        else:
+            self._scheduler.soon(self._next)
+
+    def _offsets_stored(self, error: OSError | RequestError | None) -> None:
+        if error is not None:
+            self._done(self._count, error)
+            return
+        self._unstored = 0
+        self._scheduler.soon(self._next)
+
+    def _finish(self) -> None:
+        if self._unstored:
+            self._letters.flush_offsets(lambda error: self._done(self._count, error))
+        else:
+            self._done(self._count, None)
