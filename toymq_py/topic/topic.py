@@ -234,6 +234,7 @@ class Topic:
         self._skip_known(consumer)
         self.consumers[name] = consumer
         self._changed()
+        self._backlog_grew()
         return consumer
 
     def _skip_known(self, consumer: Consumer) -> None:
