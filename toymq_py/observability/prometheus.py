@@ -14,12 +14,11 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 from toymq_py import __version__
 from toymq_py.broker import Broker
 from toymq_py.clock import Clock, SystemClock
-from toymq_py.metrics import BY_NAME, TABLE, Histogram, Kind, Metric
+from toymq_py.metrics import TABLE, Histogram, Kind, Metric
 
 PREFIX = "toymq_"
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -154,9 +153,9 @@ def _family(metric: Metric, histogram: Histogram | None, items: list[tuple[tuple
     if metric.kind is Kind.HISTOGRAM:
         assert histogram is not None
         total, buckets = 0, []
-        for bound, count in zip((*metric.bounds, float("inf")), histogram.counts, strict=True):
+        for bound, count in zip((*metric.bounds, "+Inf"), histogram.counts, strict=True):
             total += count
-            buckets.append((floatToGoString(bound), float(total)))  # type: ignore[no-untyped-call]
+            buckets.append((str(bound), float(total)))
         return HistogramMetricFamily(name, text, buckets=buckets, sum_value=histogram.sum)
     kind = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
     family = kind(name, text, labels=metric.labels)
@@ -168,7 +167,7 @@ def _family(metric: Metric, histogram: Histogram | None, items: list[tuple[tuple
 def exported_names() -> set[str]:
     """Names of all series as Prometheus sees them: what dashboards and alert rules may ask for."""
     names = set()
-    for metric in BY_NAME.values():
+    for metric in TABLE:
         name = PREFIX + metric.name
         suffixes = ("_bucket", "_count", "_sum") if metric.kind is Kind.HISTOGRAM else ("",)
         names |= {name + suffix for suffix in suffixes}
