@@ -118,6 +118,7 @@ imports: $(READY) ## who may import whom (import-linter)
 
 docs: $(READY) ## write again what the guides have from the code
 	$(BIN)/python -m tests.packaging.configuration_page
+	$(BIN)/python -m tests.packaging.metrics_page
 
 audit: $(READY) ## known vulnerabilities of what is installed (pip-audit asks PyPI, and fails where it gets no answer)
 	@test -x .venv-audit/bin/pip-audit || { $(PYTHON) -m venv .venv-audit && \

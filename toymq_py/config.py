@@ -98,7 +98,7 @@ class BrokerOptions:
     retain_acked_for_ms: int = duration(24 * 3_600_000, help="How long a segment stays after every consumer has acked it.")
     shutdown_timeout_ms: int = duration(5_000, 0, 3_600_000, help="How long a shutdown takes acks that still arrive.")
     metrics_objects: int = count(
-        20_000, 0, 1 << 20, help="Topics and consumers with series of their own in a scrape; the others are added up."
+        2_000, 0, 1 << 20, help="Topics and consumers with series of their own in a scrape; those beyond are added up."
     )
     strict_recovery: bool = flag(help="Do not start when records are found lost.")
 
@@ -118,6 +118,7 @@ class ServeOptions(BrokerOptions):
     tls_cert: str | None = path(None, help="PEM file: the certificate for --tls-listen; SIGHUP reads it again.")
     tls_key: str | None = path(None, help="PEM file: the certificate's private key.")
     tls_client_ca: str | None = path(None, help="PEM file: with TLS a client must show a certificate signed by one of these.")
+    metrics: str | None = address(None, help="Serve Prometheus at /metrics of this address; needs the extra observability.")
     insecure_public: bool = flag(help="Listen beyond this machine although nobody is asked for a token.")
     definitions: str | None = path(None, help="File of topics and consumers to make at start, where they are not there so.")
     log_level: str = text(

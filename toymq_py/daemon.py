@@ -7,7 +7,7 @@ import logging
 import resource
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import uvloop
 
 from toymq_py import memory
 from toymq_py.auth import Authority, read_grants
+from toymq_py.broker import Broker
 from toymq_py.certificates import Certificates
 from toymq_py.clock import SystemClock
 from toymq_py.config import ServeOptions
@@ -36,7 +37,7 @@ def serve(options: ServeOptions, ready: Callable[[list[str]], None], reloads: Ma
     certificates again.
 
     Args:
-        ready: called with the addresses, ``host:port`` and ``toymqs://host:port``, once connections are accepted.
+        ready: called with the addresses, ``host:port``, ``toymqs://host:port`` and those of the metrics, once connections are accepted.
         reloads: what SIGHUP does beside, by what is read again; each raises ConfigError when it is not as it should be.
 
     Raises: ConfigError, DirectoryLocked, DataDirectoryError.
@@ -80,6 +81,7 @@ async def _serve(
     with contextlib.ExitStack() as bound:
         listeners = _bind("--listen", options.listen, options, bound)
         tls_listeners = _bind("--tls-listen", options.tls_listen, options, bound) if options.tls_listen is not None else []
+        metrics_listeners = _bind("--metrics", options.metrics, options, bound) if options.metrics is not None else []
         with opened_broker(options, clock, loop) as broker:
             for change in await apply_definitions(wanted, broker):
                 logger.info("%s: %s", options.definitions, change)
@@ -91,8 +93,10 @@ async def _serve(
             _reload_on_hangup(loop, reloads, server.debug_wire)
             addresses = [_address(listener) for listener in listeners]
             addresses += [f"toymqs://{_address(listener)}" for listener in tls_listeners]
-            loop.call_soon(ready, addresses)
-            await server.run(listeners, tls_listeners)
+            addresses += [f"http://{_address(listener)}/metrics" for listener in metrics_listeners]
+            with _metrics(broker, loop, metrics_listeners):
+                loop.call_soon(ready, addresses)
+                await server.run(listeners, tls_listeners)
 
 
 def _bind(option: str, address: str, options: ServeOptions, bound: contextlib.ExitStack) -> list[socket.socket]:
@@ -112,6 +116,24 @@ def _bind(option: str, address: str, options: ServeOptions, bound: contextlib.Ex
         elif option != "--tls-listen":
             logger.warning("%s %s: tokens and messages cross the network in the clear; --tls-listen does not", option, address)
     return listeners
+
+
+@contextlib.contextmanager
+def _metrics(broker: Broker, loop: asyncio.AbstractEventLoop, listeners: list[socket.socket]) -> Iterator[None]:
+    """Serve them meanwhile, if there are listeners. Raises: ConfigError, when the extra is not installed."""
+    if not listeners:
+        yield
+        return
+    try:
+        from toymq_py.observability.listener import MetricsListener
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"--metrics needs {error.name}: pip install 'toymq_py[observability]'") from error
+    listener = MetricsListener(broker, loop, listeners)
+    listener.start()
+    try:
+        yield
+    finally:
+        listener.stop()
 
 
 def _address(listener: socket.socket) -> str:

@@ -37,6 +37,7 @@ class BrokerProcess:
         self._process: subprocess.Popen[str] | None = None
         self.port = 0
         self.tls_port = 0
+        self.ready_line = ""
 
     def __enter__(self) -> "BrokerProcess":
         self.start()
@@ -57,6 +58,7 @@ class BrokerProcess:
         if "ready" not in line:
             _, errors = self._process.communicate(timeout=TIMEOUT_S)
             raise AssertionError(f"the broker did not start: {line!r} {errors}")
+        self.ready_line = line
         self.port = int(line.split()[1].rpartition(":")[2])
         tls = [word for word in line.split() if word.startswith("toymqs://")]
         self.tls_port = int(tls[0].rpartition(":")[2]) if tls else 0

@@ -1,0 +1,144 @@
+"""``--metrics``: the page over HTTP, of a real broker. Contract: clients.md, "Operations"."""
+
+import asyncio
+import http.client
+import re
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.broker_process import BrokerProcess, run
+from tests.support.in_process import InProcess, serving
+from toymq_py.observability import listener as listener_module
+from toymq_py.observability.listener import REQUESTS_MAX, MetricsListener
+from toymq_py.server import Server
+
+
+def ask(port: int, path: str = "/metrics", method: str = "GET") -> tuple[int, dict[str, str], bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request(method, path)
+        response = connection.getresponse()
+        return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
+    finally:
+        connection.close()
+
+
+def values(body: bytes) -> dict[str, float]:
+    """Series without labels."""
+    families = text_string_to_metric_families(body.decode())
+    return {sample.name: sample.value for family in families for sample in family.samples if not sample.labels}
+
+
+@asynccontextmanager
+async def with_metrics(data_dir: Path) -> AsyncIterator[tuple[InProcess, int]]:
+    async with serving(data_dir) as served:
+        bound = Server.bind("127.0.0.1", 0)
+        port = bound[0].getsockname()[1]
+        metrics = MetricsListener(served.broker, asyncio.get_running_loop(), bound)
+        metrics.start()
+        try:
+            yield served, port
+        finally:
+            metrics.stop()
+
+
+async def test_the_page_is_the_state_of_the_moment(tmp_path: Path) -> None:
+    async with with_metrics(tmp_path / "d") as (served, port):
+        wire = await served.connect()
+        for n in range(3):
+            assert await wire.ask(b"PUB t - 4\nbody\n") == b"OK %d" % n
+            status, headers, body = await asyncio.to_thread(ask, port)
+            assert status == 200
+            assert headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+            assert values(body)["toymq_publish_total"] == n + 1
+
+
+async def test_head_answers_without_a_body(tmp_path: Path) -> None:
+    async with with_metrics(tmp_path / "d") as (_, port):
+        status, headers, body = await asyncio.to_thread(ask, port, method="HEAD")
+    assert (status, body) == (200, b"")
+    assert int(headers["content-length"]) > 1000
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"), [("GET", "/", 404), ("GET", "/metrics/x", 404), ("POST", "/metrics", 405)]
+)
+async def test_nothing_else_is_there(tmp_path: Path, method: str, path: str, status: int) -> None:
+    async with with_metrics(tmp_path / "d") as (_, port):
+        assert (await asyncio.to_thread(ask, port, path, method))[0] == status
+
+
+async def test_connections_that_say_nothing_take_no_more_than_their_room(tmp_path: Path) -> None:
+    async with with_metrics(tmp_path / "d") as (_, port):
+        idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(REQUESTS_MAX + 3)]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        assert await reader.read() == b"", "there is no room: it is hung up on"
+        writer.close()
+        for connection in idle:
+            connection.close()
+        while True:  # their threads notice in their own time
+            try:
+                status, _, _ = await asyncio.to_thread(ask, port)
+            except (OSError, http.client.HTTPException):
+                continue
+            break
+    assert status == 200
+
+
+async def test_a_scrape_that_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cancelled = asyncio.Event()
+
+    async def stuck(_broker: object) -> tuple[bytes, str]:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+        return b"", ""
+
+    monkeypatch.setattr(listener_module, "render", stuck)
+    monkeypatch.setattr(listener_module, "REQUEST_TIMEOUT_S", 0.01)
+    async with with_metrics(tmp_path / "d") as (_, port):
+        assert (await asyncio.to_thread(ask, port))[0] == 503
+        await asyncio.wait_for(cancelled.wait(), 10)
+
+
+def test_serve_has_it_on_an_address_of_its_own(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "d", "--metrics", "127.0.0.1:0") as broker:
+        found = re.search(r" http://127\.0\.0\.1:(\d+)/metrics ready,", broker.ready_line)
+        assert found is not None, broker.ready_line
+        with broker.connect() as wire:
+            assert wire.ask(b"PUB t - 4\nbody\n") == b"OK 0"
+        status, _, body = ask(int(found[1]))
+        assert (status, values(body)["toymq_publish_total"]) == (200, 1)
+        broker.terminate()
+        assert broker.wait() == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--metrics", "0.0.0.0:9464"], "toymq: 0.0.0.0 can be reached from other machines"),
+        (["--metrics", "192.0.2.1:1", "--insecure-public"], "toymq: cannot listen on 192.0.2.1:1: "),
+        (["--metrics", "9464"], "'9464' is no address"),
+    ],
+)
+def test_an_address_that_cannot_be_is_one_line(tmp_path: Path, options: list[str], said: str) -> None:
+    done = run("serve", "--data-dir", str(tmp_path / "d"), "--listen", "127.0.0.1:0", *options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_the_extra_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    absent = tmp_path / "absent" / "prometheus_client"
+    absent.mkdir(parents=True)
+    (absent / "__init__.py").write_text("raise ModuleNotFoundError('No module named x', name='prometheus_client')")
+    monkeypatch.setenv("PYTHONPATH", str(absent.parent))
+    done = run("serve", "--data-dir", str(tmp_path / "d"), "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "toymq: --metrics needs prometheus_client: pip install 'toymq_py[observability]'\n"
