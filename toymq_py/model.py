@@ -52,11 +52,16 @@ def check_name(kind: str, name: str) -> str:
     Raises:
         BadName: it is not.
     """
-    if _NAME.match(name) is None and not (
-        kind == "topic" and name.endswith(DEAD_LETTERS) and _NAME.match(name.removesuffix(DEAD_LETTERS))
-    ):
+    if not (is_topic_name(name) if kind == "topic" else _NAME.match(name)):
         raise BadName(f"{kind} name must be 1 to {NAME_BYTES_MAX} of A-Z a-z 0-9 . _ - and not begin with . or -")
     return name
+
+
+def is_topic_name(name: str) -> bool:
+    """Whether a topic may have this name; a dead-letter topic's is longer than others by its suffix."""
+    return _NAME.match(name) is not None or (
+        name.endswith(DEAD_LETTERS) and _NAME.match(name.removesuffix(DEAD_LETTERS)) is not None
+    )
 
 
 def is_pattern(name: str) -> bool:

@@ -5,10 +5,12 @@ import sys
 import click
 
 from toymq_py import __version__
+from toymq_py.cli.backup import backup, restore
 from toymq_py.cli.config import config
 from toymq_py.cli.definitions import definitions
 from toymq_py.cli.demo import demo
 from toymq_py.cli.dump import dump
+from toymq_py.cli.repair import repair
 from toymq_py.cli.serve import serve
 from toymq_py.cli.verify import verify
 from toymq_py.errors import LocalError, RequestError
@@ -46,5 +48,5 @@ def main() -> None:
     """
 
 
-for command in (serve, config, definitions, verify, dump, demo):
+for command in (serve, config, definitions, verify, repair, backup, restore, dump, demo):
     main.add_command(command)

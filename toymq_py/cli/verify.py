@@ -2,13 +2,14 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 
 import click
 
 from toymq_py.errors import DataDirectoryError
 from toymq_py.storage.fs import RealFileSystem
-from toymq_py.storage.verify import log_bytes
+from toymq_py.storage.verify import TopicReport, log_bytes
 from toymq_py.storage.verify import verify as verify_directory
 
 
@@ -24,12 +25,17 @@ def verify(directory: str, as_json: bool) -> None:
     fs = RealFileSystem()
     if not fs.is_dir(directory):
         raise DataDirectoryError(f"there is no directory {directory}")
-    damaged = False
     total = log_bytes(fs, directory)
     with click.progressbar(length=total, label="checking", file=sys.stderr) as bar:
         reports = list(verify_directory(fs, directory, bar.update))
+    print_reports(reports, as_json=as_json)
+    if any(report.damaged for report in reports):
+        raise SystemExit(1)
+
+
+def print_reports(reports: Sequence[TopicReport], *, as_json: bool) -> None:
+    """A line per topic and one per finding, or a JSON object per topic."""
     for report in reports:
-        damaged = damaged or report.damaged
         if as_json:
             click.echo(json.dumps(asdict(report)))
             continue
@@ -43,5 +49,3 @@ def verify(directory: str, as_json: bool) -> None:
             click.echo(f"  {'damage' if finding.damage else 'note'}: {finding.path}: {finding.text}")
     if not reports and not as_json:
         click.echo("no topics")
-    if damaged:
-        raise SystemExit(1)

@@ -4,9 +4,11 @@ Contract: storage.md ("`toymq verify DIR` checks every byte offline"). The same 
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from toymq_py.errors import DamagedData
+from toymq_py.model import is_topic_name
 from toymq_py.storage import checked_json, offsets
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.offsets import AckedView
@@ -42,21 +44,21 @@ class TopicReport:
 
 
 def topic_names(fs: FileSystem, data_dir: str) -> list[str]:
-    """Topics of a data directory. Raises: OSError."""
+    """Topics of a data directory: what the broker would open. Raises: OSError."""
     root = f"{data_dir}/topics"
     if not fs.is_dir(root):
         return []
-    return [name for name in fs.listdir(root) if not name.startswith(".") and fs.is_dir(f"{root}/{name}")]
+    return [name for name in fs.listdir(root) if is_topic_name(name) and fs.is_dir(f"{root}/{name}")]
 
 
 def log_bytes(fs: FileSystem, data_dir: str) -> int:
     """Bytes that ``verify`` will read, for a progress bar. Raises: OSError."""
-    return sum(
-        fs.file_size(f"{data_dir}/topics/{topic}/{name}")
-        for topic in topic_names(fs, data_dir)
-        for name in fs.listdir(f"{data_dir}/topics/{topic}")
-        if parse_segment_name(name) is not None
-    )
+    total = 0
+    for topic in topic_names(fs, data_dir):
+        path = f"{data_dir}/topics/{topic}"
+        with suppress(FileNotFoundError):  # a broker that runs removes segments and topics
+            total += sum(fs.file_size(f"{path}/{name}") for name in fs.listdir(path) if parse_segment_name(name) is not None)
+    return total
 
 
 def verify(
@@ -83,11 +85,11 @@ def verify_topic(
             continue
         _check_segment(fs, path, base_id, following, report, progress, state)
     _check_settings(fs, path, report)
-    if report.next_id is not None and state.next_id > report.next_id:
-        report.lost += state.next_id - report.next_id
-        report.findings.append(
-            Finding(path, f"the offsets know of ids up to {state.next_id - 1}, the log ends at {report.next_id - 1}")
-        )
+    end = state.first_id if report.next_id is None else report.next_id
+    if state.next_id > end:
+        report.lost += state.next_id - end
+        where = "there is no log" if report.next_id is None else f"the log ends at {end - 1}"
+        report.findings.append(Finding(path, f"the offsets know of ids up to {state.next_id - 1}, {where}"))
     return report
 
 

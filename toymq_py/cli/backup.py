@@ -1,0 +1,80 @@
+"""``toymq backup`` and ``toymq restore``."""
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from toymq_py.cli.verify import print_reports
+from toymq_py.clock import SystemClock
+from toymq_py.errors import DataDirectoryError
+from toymq_py.storage import backup as storage
+from toymq_py.storage.fs import RealFileSystem
+from toymq_py.storage.verify import log_bytes
+
+
+@click.command()
+@click.argument("directory")
+@click.argument("to")
+@click.option("--json", "as_json", is_flag=True, help="A JSON object per topic, as `toymq verify` has it, one a line.")
+def backup(directory: str, to: str, as_json: bool) -> None:
+    """Copy a data DIRECTORY to TO while its broker runs, and verify the copy.
+
+    Every message that was acknowledged before the start is in it, and no ack that is younger, so that a restored broker
+    delivers again rather than too little. TO is missing, empty, or an earlier backup: that is brought up to date, and what has
+    not changed is not copied again. Exit code 1: something is damaged, in the source as well if a second run says so, too.
+    """
+    directory, to = _apart(directory, to)
+    fs = RealFileSystem()
+    with click.progressbar(length=log_bytes(fs, directory), label="copying", file=sys.stderr) as copying:
+        checking = click.progressbar(length=0, label="checking", file=sys.stderr)
+
+        def verifying() -> storage.Progress:
+            copying.finish()
+            checking.length = log_bytes(fs, to)
+            return checking.update
+
+        with checking:
+            report = storage.back_up(
+                fs, directory, to,
+                pid=os.getpid(), wall_ns=SystemClock.wall_ns(), progress=copying.update, verifying=verifying,
+            )  # fmt: skip
+    print_reports(report.reports, as_json=as_json)
+    for problem in report.problems:
+        click.echo(f"toymq: {problem}", err=True)
+    if not as_json:
+        click.echo(f"{len(report.copied)} segments copied ({report.copied_bytes} bytes), {len(report.kept)} were there already")
+    if report.damaged:
+        raise SystemExit(1)
+
+
+@click.command()
+@click.argument("backup_directory", metavar="FROM")
+@click.argument("directory")
+@click.option("--unfinished", is_flag=True, help="Also of a backup that was interrupted: what is there.")
+@click.option("--json", "as_json", is_flag=True, help="A JSON object per topic, as `toymq verify` has it, one a line.")
+def restore(backup_directory: str, directory: str, unfinished: bool, as_json: bool) -> None:
+    """Make a data DIRECTORY of the backup in FROM, and verify it.
+
+    The directory is missing or empty: nothing is overwritten. What the backup holds appears in it at once, when all of it is on
+    the disk. Exit code 1: something is damaged, as it was in the backup.
+    """
+    backup_directory, directory = _apart(backup_directory, directory)
+    fs = RealFileSystem()
+    total = log_bytes(fs, backup_directory)
+    with click.progressbar(length=total, label="copying", file=sys.stderr) as bar:
+        reports = storage.restore(
+            fs, backup_directory, directory, pid=os.getpid(), unfinished=unfinished, progress=bar.update
+        )
+    print_reports(reports, as_json=as_json)
+    if any(report.damaged for report in reports):
+        raise SystemExit(1)
+
+
+def _apart(source: str, to: str) -> tuple[str, str]:
+    """Both paths without a slash at the end. Raises: DataDirectoryError when one is, or lies in, the other."""
+    one, other = Path(source).resolve(), Path(to).resolve()
+    if one == other or one in other.parents or other in one.parents:
+        raise DataDirectoryError(f"{source} and {to} must lie apart, not one in the other")
+    return source.rstrip("/") or "/", to.rstrip("/") or "/"

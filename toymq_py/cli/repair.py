@@ -1,0 +1,43 @@
+"""``toymq repair``."""
+
+import json
+import os
+import sys
+from dataclasses import asdict
+
+import click
+
+from toymq_py.storage.fs import RealFileSystem
+from toymq_py.storage.repair import check_directory
+from toymq_py.storage.repair import repair as repair_directory
+from toymq_py.storage.verify import log_bytes
+
+
+@click.command()
+@click.argument("directory")
+@click.option("--json", "as_json", is_flag=True, help="A JSON object per topic that was repaired, one a line.")
+def repair(directory: str, as_json: bool) -> None:
+    """Put what is damaged in a data DIRECTORY aside; its broker must be stopped.
+
+    No record that can still be read is given up: they keep their ids, and damaged files go to quarantine/ in the directory as
+    they were. Then `toymq verify` finds nothing, and topics are no longer degraded. Prints what is lost. Exit code 0, also when
+    there was nothing to do.
+    """
+    fs = RealFileSystem()
+    check_directory(fs, directory)
+    with click.progressbar(length=log_bytes(fs, directory), label="checking", file=sys.stderr) as bar:
+        repaired = list(repair_directory(fs, directory, pid=os.getpid(), progress=bar.update))
+    for each in repaired:
+        if as_json:
+            click.echo(json.dumps(asdict(each)))
+            continue
+        lost = sum(last - first + 1 for first, last in each.lost)
+        click.echo(f"{each.topic}: repaired, {lost} records lost, {len(each.quarantined)} files in quarantine")
+        for first, last in each.lost:
+            click.echo(f"  lost: records {first} to {last}")
+        for name in each.forgotten:
+            click.echo(f"  lost: the acks of consumer {name}")
+        for note in each.notes:
+            click.echo(f"  note: {note}")
+    if not repaired and not as_json:
+        click.echo("nothing is damaged")
