@@ -1,6 +1,6 @@
 """`toymq backup` beside a broker that goes on: whatever happens between any two of its calls to the disk, the copy is whole.
 
-Contract: clients.md, "Command lines"; ADR 0018. Acknowledged before the start means: in the copy.
+Contract: clients.md, "Command lines"; ADR 0026. Acknowledged before the start means: in the copy.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """`toymq repair`: after every damage of the corpus verify is clean, and no record that could be read is given up.
 
-Contract: storage.md, end of "Recovery"; ADR 0019.
+Contract: storage.md, end of "Recovery"; ADR 0027.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """A copy of a data directory whose broker may be running, and the way back.
 
-Contract: clients.md, "Command lines"; ADR 0018. Takes no lock of the broker's and asks it nothing: what is on the disk has an
+Contract: clients.md, "Command lines"; ADR 0026. Takes no lock of the broker's and asks it nothing: what is on the disk has an
 order, and a copy that keeps to it is a state that a crash might have left.
 
     1  Acks are read first, of all topics, before any log. Every ack that the copy knows is then older than the log it has: it
@@ -20,7 +20,7 @@ import contextlib
 import errno
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from toymq_py.errors import DamagedData, DataDirectoryError
 from toymq_py.storage import checked_json, offsets
@@ -311,7 +311,7 @@ class _Backup:
         elif topic.acks.source is not Source.NEW or topic.structure != OffsetsState():
             state, now = topic.acks.state, topic.structure
             next_id = max(state.next_id, now.first_id)
-            data = offsets.encode(OffsetsState(now.first_id, next_id, state.consumers, now.removed))
+            data = offsets.encode(replace(state, first_id=now.first_id, next_id=next_id, removed=now.removed))
             current = f"{to}/{offsets.FILE_NAME}"
             if not fs.exists(current) or fs.read_file(current) != data:
                 offsets.write(fs, to, data)

@@ -1,6 +1,6 @@
 """Put what is damaged aside, so that a data directory is whole again, with fewer records. For a stopped broker.
 
-Contract: storage.md ("`toymq repair DIR` moves damage to a quarantine folder"); ADR 0019. What counts as a record is what
+Contract: storage.md ("`toymq repair DIR` moves damage to a quarantine folder"); ADR 0027. What counts as a record is what
 recovery counts; every one of them stays, under its id. What is lost is entered in the offsets as removed, so that it is a gap
 on purpose from now on: the topic is no longer degraded. A segment with a hole becomes one segment for each stretch between its
 holes; the file as it was, damaged offsets and damaged settings go to ``quarantine/<n>/<topic>/``: nothing is thrown away.

@@ -1,0 +1,199 @@
+"""docs/operations.md, each chapter tried as it is written: its commands run in a shell, against a broker with that trouble.
+
+What stands for the machine: paths below the test's directory, and a ``systemctl`` that starts and stops a real broker.
+"""
+
+import os
+import re
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker_process import ROOT, environment
+from toymq_py.storage.segment import segment_name
+
+PAGE = (ROOT / "docs" / "operations.md").read_text()
+TIMEOUT_S = 120
+
+SYSTEMCTL = """\
+import os, select, signal, subprocess, sys
+verb, unit = sys.argv[1:]
+assert unit == "toymq"
+pid_file = os.environ["RUNBOOK_PID"]
+if verb in ("stop", "restart"):
+    pid = int(open(pid_file).read())
+    gone = os.pidfd_open(pid)
+    os.kill(pid, signal.SIGTERM)
+    assert select.select([gone], [], [], 60)[0], "it does not stop"
+    os.unlink(pid_file)
+if verb in ("start", "restart"):
+    broker = subprocess.Popen(
+        [sys.executable, "-c", "from toymq_py.cli import main; main()", "serve"],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+    )
+    assert b"ready" in broker.stdout.readline(), "it does not start"
+    with open(pid_file, "w") as file:
+        file.write(str(broker.pid))
+    broker.returncode = 0  # it goes on without us
+"""
+
+
+def chapter(title: str) -> list[str]:
+    """The shell blocks of a chapter."""
+    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    assert found is not None, f"there is no chapter {title}"
+    return re.findall(r"^```sh\n(.*?)^```", found[1], re.MULTILINE | re.DOTALL)
+
+
+class Machine:
+    """A broker as systemd would run it, and a shell beside it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.data = root / "var/lib/toymq"
+        self.data.parent.mkdir(parents=True)
+        (root / "srv/backup").mkdir(parents=True)
+        (root / "srv/new").mkdir()
+        (root / "bin").mkdir()
+        (root / "opt/toymq/bin").mkdir(parents=True)
+        self._script("bin/systemctl", SYSTEMCTL)
+        self._script("bin/toymq", "from toymq_py.cli import main; main()")
+        self._script("bin/toymqctl", "from toymqctl.cli import main; main()")
+        self._script("opt/toymq/bin/pip", "import sys; print('pip', *sys.argv[1:])")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.environment = environment() | {
+            "PATH": f"{root}/bin:{os.environ['PATH']}",
+            "RUNBOOK_PID": str(root / "pid"),
+            "TOYMQ_CONFIG": "/dev/null",
+            "TOYMQ_DATA_DIR": str(self.data),
+            "TOYMQ_LISTEN": f"127.0.0.1:{port}",
+            "TOYMQ_MIN_FREE_BYTES": "0",
+            "TOYMQ_URL": f"toymq://127.0.0.1:{port}",
+        }
+
+    def _script(self, name: str, program: str) -> None:
+        file = self.root / name
+        file.write_text(f"#!{sys.executable}\n{program}\n")
+        file.chmod(file.stat().st_mode | stat.S_IXUSR)
+
+    def sh(self, block: str, *, fails: bool = False) -> str:
+        """Run lines as they are written; every one must succeed."""
+        for path in ("/var/lib/toymq", "/srv/", "/opt/"):
+            block = block.replace(path, f"{self.root}{path}")
+        done = subprocess.run(
+            ["sh", "-e", "-c", block], env=self.environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+        assert (done.returncode != 0) == fails, f"{block}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def spoil(self, topic: str) -> None:
+        """Flip a bit of the first record."""
+        file = self.data / "topics" / topic / segment_name(0)
+        content = bytearray(file.read_bytes())
+        content[8] ^= 1
+        file.write_bytes(content)
+
+    def messages(self, topic: str) -> int:
+        return int(self.sh(f"toymqctl tail {topic} | wc -l"))
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    machine = Machine(tmp_path)
+    machine.sh("systemctl start toymq\nseq 9 | toymqctl pub orders")
+    yield machine
+    with suppress(FileNotFoundError, ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+
+
+def test_backup_and_restore(machine: Machine) -> None:
+    (backup,) = chapter("Backup")
+    assert "ids 0 to 8" in machine.sh(backup)
+    assert "ids 0 to 8" in machine.sh(backup), "a second time, too"
+    machine.sh("toymqctl pub orders later")
+    (restore,) = chapter("Restore")
+    machine.sh(restore)
+    assert machine.messages("orders") == 9
+    assert "later" in machine.sh("toymq dump /var/lib/toymq.broken orders")
+
+
+def test_disk_full(machine: Machine) -> None:
+    machine.sh("toymqctl create scratch\ntoymqctl seek orders abandoned earliest\ntoymqctl seek orders slow earliest")
+    machine.environment["TOYMQ_MIN_FREE_BYTES"] = str(1 << 60)
+    machine.sh("systemctl restart toymq")
+    assert "publishing is refused" in machine.sh("toymqctl doctor", fails=True)
+    look, mend = chapter("Disk full")
+    assert "abandoned" in machine.sh(look)
+    machine.sh(mend)
+    assert machine.sh("toymqctl consumers").count("\n") == 2, "a heading, and the consumer that is left"
+    assert "scratch" not in machine.sh("toymqctl topics")
+
+
+def test_degraded_topic(machine: Machine) -> None:
+    machine.sh("systemctl stop toymq")
+    machine.spoil("orders")
+    machine.sh("systemctl start toymq")
+    machine.sh("toymqctl doctor", fails=True)
+    look, mend = chapter("Degraded topic")
+    assert "records 0 to 0 are lost" in machine.sh(look)
+    assert "orders: repaired, 1 records lost" in machine.sh(mend)
+    assert machine.messages("orders") == 8
+    assert list((machine.data / "quarantine").rglob("*.log"))
+
+
+def poisoned(machine: Machine) -> None:
+    (mend,) = chapter("Poisoned log")
+    machine.sh(mend)
+    assert machine.messages("orders") == 9
+
+
+def slow_consumer(machine: Machine) -> None:
+    machine.sh("toymqctl seek orders slow earliest")
+    look, more_time, skip = chapter("Slow consumer")
+    assert "slow" in machine.sh(look)
+    assert "5m" in machine.sh(more_time)
+    machine.sh(skip)
+    assert '"backlog": 0' in machine.sh("toymqctl consumers orders --json")
+
+
+def moving(machine: Machine) -> None:
+    (move,) = chapter("Moving the data directory")
+    machine.sh(move)
+    assert machine.messages("orders") == 9
+    assert (machine.root / "var/lib/toymq.old").is_dir()
+
+
+def upgrade(machine: Machine) -> None:
+    before, install = chapter("Upgrade")
+    machine.sh(before)
+    assert "pip install --upgrade toymq_py" in machine.sh(install)
+
+
+@pytest.mark.parametrize("tried", [poisoned, slow_consumer, moving, upgrade])
+def test_chapter(machine: Machine, tried: Callable[[Machine], None]) -> None:
+    tried(machine)
+
+
+def test_the_first_look(machine: Machine) -> None:
+    block = re.search(r"First look, always:\n\n```sh\n(.*?)```", PAGE, re.DOTALL)
+    assert block is not None
+    assert "durability" in machine.sh(block[1])
+
+
+def test_every_link_leads_somewhere() -> None:
+    titles = re.findall(r"^## (.*)$", PAGE, re.MULTILINE)
+    anchors = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+    links = re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", PAGE)
+    assert len(links) > 5
+    for target, anchor in links:
+        assert not target or (ROOT / "docs" / target).exists(), target
+        assert target or anchor in anchors, anchor
