@@ -1,0 +1,223 @@
+"""deploy/: every file parses, names only metrics, options and commands that there are, and what it runs does run."""
+
+import configparser
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from tests.support.broker_process import ROOT, BrokerProcess, run
+from toymq_py.cli import main
+from toymq_py.config import ServeOptions
+from toymq_py.metrics import TABLE, Kind
+from toymq_py.observability.prometheus import PREFIX, exported_names
+from toymqctl.cli import main as toymqctl
+
+DEPLOY = ROOT / "deploy"
+CONTAINERFILE = (DEPLOY / "Containerfile").read_text()
+UNIT = configparser.RawConfigParser(strict=False)  # a unit may say a thing twice
+UNIT.optionxform = str  # type: ignore[assignment, method-assign]
+UNIT.read(DEPLOY / "systemd" / "toymq.service")
+KUBERNETES: list[dict[str, Any]] = list(yaml.safe_load_all((DEPLOY / "kubernetes" / "toymq.yaml").read_text()))
+COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+DASHBOARD: dict[str, Any] = json.loads((DEPLOY / "grafana" / "dashboards" / "toymq.json").read_text())
+ALERTS = [
+    rule for group in yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())["groups"] for rule in group["rules"]
+]
+CONTAINER = KUBERNETES[1]["spec"]["template"]["spec"]["containers"][0]
+LABELS_OF_SCRAPES = {"instance", "job", "le"}
+
+
+def in_json(keyword: str) -> list[str]:
+    """The list behind a keyword of the container file."""
+    (found,) = re.findall(rf"^{keyword}.*?(\[.*\])$", CONTAINERFILE, re.MULTILINE)
+    words: list[str] = json.loads(found)
+    return words
+
+
+def serves() -> dict[str, list[str]]:
+    """The arguments of every ``toymq serve``."""
+    assert in_json("ENTRYPOINT") == ["toymq"]
+    assert "command" not in COMPOSE["services"]["toymq"], "it runs what the image runs"
+    program, *arguments = shlex.split(UNIT["Service"]["ExecStart"])
+    assert program.endswith("/toymq")
+    return {"Containerfile": in_json("CMD"), "systemd": arguments, "kubernetes": CONTAINER["args"]}
+
+
+def probes() -> Iterator[tuple[str, list[str]]]:
+    yield "Containerfile", in_json("HEALTHCHECK")
+    for name in ("startupProbe", "livenessProbe", "readinessProbe"):
+        yield name, CONTAINER[name]["exec"]["command"]
+
+
+def queries() -> list[tuple[str, str]]:
+    """Every expression that is asked of Prometheus, and where."""
+    panels = [(panel["title"], target["expr"]) for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
+    return panels + [(rule["alert"], rule["expr"]) for rule in ALERTS]
+
+
+# -- what runs
+
+
+@pytest.mark.parametrize("where", serves())
+def test_the_options_are_there_and_go_together(where: str, tmp_path: Path) -> None:
+    verb, *options = serves()[where]
+    assert verb == "serve"
+    file = tmp_path / "toymq.toml"
+    file.write_text("")
+    options = [str(file) if word == "/etc/toymq/toymq.toml" else word for word in options]
+    shown = CliRunner().invoke(main, ["config", "show", "--json", *options], env={"TOYMQ_CONFIG": "/dev/null"})
+    assert shown.exit_code == 0, shown.output
+    given = {row["option"] for row in map(json.loads, shown.output.splitlines()) if row["from"].startswith("--")}
+    assert len(given) == sum(word.startswith("--") and word != "--config" for word in options)
+
+
+def test_the_variables_are_options() -> None:
+    names = set(re.findall(r"\b(TOYMQ_[A-Z_]+)=", CONTAINERFILE))
+    assert names == {"TOYMQ_DATA_DIR", "TOYMQ_CONFIG"}
+    assert re.search(r"TOYMQ_DATA_DIR=(\S+)", CONTAINERFILE)[1] == CONTAINER["volumeMounts"][0]["mountPath"]  # type: ignore[index]
+
+
+def test_the_container_runs_with_its_arguments_and_its_probes_see_it(tmp_path: Path) -> None:
+    own = in_json("CMD")
+    options = [word.replace("0.0.0.0:9464", "127.0.0.1:0") for word in own if word not in ("serve", "--listen", "0.0.0.0:6789")]
+    with BrokerProcess(tmp_path / "d", *options) as broker:
+        assert "/metrics ready" in broker.ready_line
+        for where, command in probes():
+            assert command[0] == "toymqctl"
+            words = [word.replace("127.0.0.1:6789", f"127.0.0.1:{broker.port}") for word in command[1:]]
+            assert CliRunner().invoke(toymqctl, words).exit_code == 0, where
+    for where, command in probes():
+        assert CliRunner().invoke(toymqctl, ["--url", "toymq://127.0.0.1:1", command[-1]]).exit_code != 0, where
+
+
+def test_an_exit_that_is_not_to_be_repeated_is_the_one_of_a_wrong_option(tmp_path: Path) -> None:
+    done = run("serve", "--data-dir", str(tmp_path / "none" / "d"))
+    assert str(done.returncode) == UNIT["Service"]["RestartPreventExitStatus"]
+
+
+def test_there_is_time_to_shut_down() -> None:
+    needed_s = ServeOptions().shutdown_timeout_ms / 1000 + 5
+    assert float(UNIT["Service"]["TimeoutStopSec"]) > needed_s
+    assert KUBERNETES[1]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > needed_s
+    assert float(COMPOSE["services"]["toymq"]["stop_grace_period"].removesuffix("s")) > needed_s
+
+
+# -- how it is confined
+
+
+def test_no_one_is_root_and_the_root_is_read_only() -> None:
+    assert re.findall(r"^USER (\d+):\d+$", CONTAINERFILE, re.MULTILINE) == ["10001"]
+    pod = KUBERNETES[1]["spec"]["template"]["spec"]["securityContext"]
+    assert (pod["runAsNonRoot"], pod["runAsUser"], pod["fsGroup"]) == (True, 10001, 10001)
+    assert CONTAINER["securityContext"] == {
+        "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+    }  # fmt: skip
+    service = COMPOSE["services"]["toymq"]
+    assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
+    assert UNIT["Service"]["User"] == "toymq"
+    assert UNIT["Service"]["ProtectSystem"] == "strict"
+    assert UNIT["Service"]["CapabilityBoundingSet"] == ""
+
+
+def test_ports_are_published_to_this_machine_alone() -> None:
+    ports = [port for service in COMPOSE["services"].values() for port in service["ports"]]
+    assert len(ports) == 4
+    assert [port for port in ports if not port.startswith("127.0.0.1:")] == []
+
+
+def test_one_directory_has_one_broker() -> None:
+    assert KUBERNETES[1]["spec"]["replicas"] == 1
+    assert KUBERNETES[0]["spec"]["selector"] == KUBERNETES[1]["spec"]["selector"]["matchLabels"]
+    assert {port["port"] for port in KUBERNETES[0]["spec"]["ports"]} == {port["containerPort"] for port in CONTAINER["ports"]}
+
+
+def test_what_is_mounted_and_copied_is_there() -> None:
+    mounts = [volume.split(":")[0] for service in COMPOSE["services"].values() for volume in service["volumes"]]
+    for source in mounts:
+        assert (DEPLOY / source).exists() if source.startswith(".") else source in COMPOSE["volumes"], source
+    build = COMPOSE["services"]["toymq"]["build"]
+    assert (DEPLOY / build["context"] / build["dockerfile"]).exists()
+    sources = [word for line in re.findall(r"^COPY (?!--)(.*)$", CONTAINERFILE, re.MULTILINE) for word in line.split()[:-1]]
+    assert len(sources) >= 6
+    assert [source for source in sources if not (ROOT / source).exists()] == []
+    let_in = set(re.findall(r"^!(.*)$", (DEPLOY / "Containerfile.dockerignore").read_text(), re.MULTILINE))
+    assert set(sources) == let_in, "the build sees what it copies, and nothing else"
+
+
+# -- what is asked of Prometheus
+
+
+def test_every_metric_that_is_asked_for_exists() -> None:
+    names = {name for _, expression in queries() for name in re.findall(r"\btoymq_\w+", expression)}
+    assert len(names) > 20
+    assert names - exported_names() == set()
+
+
+def test_every_label_that_is_asked_for_exists() -> None:
+    labels = {PREFIX + metric.name: set(metric.labels) for metric in TABLE}
+    for metric in TABLE:
+        if metric.kind is Kind.HISTOGRAM:
+            labels |= {f"{PREFIX}{metric.name}_{suffix}": {"le"} for suffix in ("bucket", "count", "sum")}
+    asked = [
+        (where, name, label)
+        for where, expression in queries()
+        for name, selector in re.findall(r"\b(toymq_\w+)\{([^}]*)\}", expression)
+        for label in re.findall(r"(\w+)\s*[=!]~?", selector)
+    ]
+    assert len(asked) > 20
+    assert [each for each in asked if each[2] not in labels[each[1]] | LABELS_OF_SCRAPES] == []
+    for panel in DASHBOARD["panels"]:
+        for target in panel.get("targets", ()):
+            (name, *_) = re.findall(r"\btoymq_\w+", target["expr"])
+            shown = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+            assert shown <= labels[name] | LABELS_OF_SCRAPES, panel["title"]
+
+
+def test_errors_that_are_asked_for_are_codes() -> None:
+    from toymq_py.errors import REQUEST_ERRORS
+
+    (codes,) = (re.findall(r'code=~"([A-Z_|]+)"', rule["expr"]) for rule in ALERTS if rule["alert"] == "ToymqErrors")
+    assert set(codes[0].split("|")) <= set(REQUEST_ERRORS)
+
+
+@pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: str(rule["alert"]))
+def test_an_alert_says_what_to_do(rule: dict[str, Any]) -> None:
+    assert rule["labels"]["severity"] in ("page", "ticket")
+    assert rule["annotations"]["summary"]
+    if rule["alert"] == "ToymqDown":
+        return
+    page, _, anchor = rule["annotations"]["runbook"].partition("#")
+    titles = re.findall(r"^## (.*)$", (ROOT / page).read_text(), re.MULTILINE)
+    assert anchor in {title.lower().replace(" ", "-") for title in titles}
+
+
+def test_the_dashboard_is_one() -> None:
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(set(ids)) == len(ids) > 20
+    places = [
+        (panel["gridPos"]["x"] + x, panel["gridPos"]["y"] + y)
+        for panel in DASHBOARD["panels"] for x in range(panel["gridPos"]["w"]) for y in range(panel["gridPos"]["h"])
+    ]  # fmt: skip
+    assert len(set(places)) == len(places), "no panel lies on another"
+    assert max(x for x, _ in places) == 23
+    assert {variable["name"] for variable in DASHBOARD["templating"]["list"]} == {"datasource", "instance"}
+
+
+def test_what_is_provisioned_fits_together() -> None:
+    grafana = COMPOSE["services"]["grafana"]["volumes"]
+    provider = yaml.safe_load((DEPLOY / "grafana/provisioning/dashboards/toymq.yaml").read_text())["providers"][0]
+    assert f"./grafana/dashboards:{provider['options']['path']}:ro" in grafana
+    source = yaml.safe_load((DEPLOY / "grafana/provisioning/datasources/prometheus.yaml").read_text())["datasources"][0]
+    assert source["url"] == "http://prometheus:9090"
+    scraped = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())
+    (target,) = scraped["scrape_configs"][0]["static_configs"][0]["targets"]
+    assert target == "toymq:" + dict(zip(in_json("CMD"), in_json("CMD")[1:], strict=False))["--metrics"].split(":")[1]
+    assert scraped["scrape_configs"][0]["job_name"] == "toymq", "as the alert has it"
+    assert [(DEPLOY / "prometheus" / name).exists() for name in scraped["rule_files"]] == [True]
