@@ -141,14 +141,14 @@ def removes_segments(rig: BrokerRig) -> None:
     assert [len(rig.files(topic)) for topic in TOPICS] < before
 
 
-def removes_from_behind(rig: BrokerRig) -> None:
+def removes_from_behind(rig: BrokerRig, topics: tuple[str, ...] = TOPICS) -> None:
     """Retention where one message stays unacked: the segments behind it go, and their range is in the offsets."""
-    for topic in TOPICS:
+    for topic in topics:
         subscription = rig.subscribe(topic, "first")
         for msg_id, _ in rig.take(subscription)[1:]:
             rig.ack(topic, msg_id, msg_id, "first")
     rig.advance(2 * HOUR_MS / 1000)
-    assert all(rig.broker.topic(topic).log.removed for topic in TOPICS)
+    assert all(rig.broker.topic(topic).log.removed for topic in topics)
 
 
 def deletes(rig: BrokerRig) -> None:
@@ -236,6 +236,29 @@ def test_whatever_happens_between_two_calls_nothing_acknowledged_is_missing(happ
                 elif happens is moves and acked(copy, topic, msg_id):
                     places = [t for t in TOPICS for m, p in held[t].items() if p == payload and not acked(copy, t, m)]
                     assert places, f"{where}: {msg_id} of {topic} is acked there, and waits nowhere else"
+
+
+def test_segments_that_go_while_they_are_listed_are_known_to_be_gone() -> None:
+    """Between the offsets and the listing: the list lacks segments that the offsets do not name, and is made again."""
+    rig = broker()
+    listed = rig.disk.listdir
+    calls = 0
+
+    class Listing(Interrupted):
+        def listdir(self, path: str) -> list[str]:
+            nonlocal calls
+            if path == f"{DIR}/topics/a":
+                calls += 1
+                if calls == 2:  # the first one looks for the mark
+                    removes_from_behind(rig, ("a",))
+            return listed(path)
+
+    report = do_backup(rig, Listing(rig.disk, 0, lambda: None))
+    assert calls > 2
+    assert not report.damaged
+    copy = restored(rig)
+    assert copy.broker.topic("a").log.removed == rig.broker.topic("a").log.removed
+    assert copy.broker.topic("a").state == "ok"
 
 
 def test_a_consumer_goes_on_where_it_was() -> None:

@@ -138,14 +138,17 @@ async def test_each_message_is_timed_from_its_own_loop_pass_to_its_commit(monkey
     publisher.publish([b""], [b"y"])
     rig.clock.advance(0.02)
     publisher.publish([b""], [b"z"])  # in the same pass: they are of one time
+    rig.loop.step()  # that one, too, waits for the disk
+    rig.clock.advance(0.01)
+    publisher.publish([b""], [b"later, in the same batch"])
     rig.loop.drain()
     found = await scrape(rig)
     assert buckets(found, "commit_messages") == {4.0: 2}
-    assert found["toymq_commit_messages_sum"] == {(): 4}
+    assert found["toymq_commit_messages_sum"] == {(): 5}
     assert buckets(found, "fsync_seconds") == {0.05: 2}
     assert found["toymq_fsync_seconds_sum"] == {(): pytest.approx(0.06)}
-    assert buckets(found, "publish_seconds") == {0.1: 4}
-    assert found["toymq_publish_seconds_sum"] == {(): pytest.approx(2 * 0.06 + 2 * 0.08)}
+    assert buckets(found, "publish_seconds") == {0.1: 5}
+    assert found["toymq_publish_seconds_sum"] == {(): pytest.approx(2 * 0.07 + 2 * 0.09 + 0.06)}
 
 
 async def test_what_was_refused_is_not_timed_and_what_follows_is() -> None:
@@ -157,6 +160,21 @@ async def test_what_was_refused_is_not_timed_and_what_follows_is() -> None:
     found = await scrape(rig)
     assert found["toymq_publish_seconds_count"] == found["toymq_publish_total"] == {(): 4}
     assert found["toymq_commit_messages_sum"] == {(): 4}
+
+
+async def test_what_comes_in_the_pass_of_a_failure_is_timed() -> None:
+    rig = BrokerRig()
+    publisher = rig.broker.topic_or_new("t").publisher
+    rig.disk.fail("pwrite", 1, 28)
+    publisher.publish([b""], [b"refused"])
+    rig.loop.step()
+    rig.loop.step()  # on the disk's thread it has failed, and the loop does not know
+    publisher.publish([b""], [b"refused with it"])
+    rig.loop.step()
+    publisher.publish([b""], [b"stored"])
+    rig.loop.drain()
+    found = await scrape(rig)
+    assert found["toymq_publish_seconds_count"] == found["toymq_publish_total"] == {(): 1}
 
 
 async def test_a_run_over_many_segments_is_timed_once_per_message() -> None:
