@@ -134,6 +134,8 @@ class ServeOptions(BrokerOptions):
             self.check_exposure("--tls-listen", parse_address(self.tls_listen)[0])
             if self.tls_cert is None or self.tls_key is None:
                 raise ConfigError("--tls-listen needs --tls-cert and --tls-key")
+        if self.metrics is not None:
+            self.check_exposure("--metrics", parse_address(self.metrics)[0])
         for name in ("tls_cert", "tls_key", "tls_client_ca"):
             if self.tls_listen is None and getattr(self, name) is not None:
                 raise ConfigError(f"--{name.replace('_', '-')} does nothing without --tls-listen")
@@ -150,6 +152,11 @@ class ServeOptions(BrokerOptions):
         Raises: ConfigError when they can, nobody is asked for a token, and nobody insists.
         """
         public = is_public(host)
+        if public and option == "--metrics" and not self.insecure_public:
+            raise ConfigError(
+                f"--metrics: {host} can be reached from other machines and this listener asks for no token; listen on "
+                "127.0.0.1, or insist with --insecure-public"
+            )
         if public and self.auth_file is None and not self.insecure_public:
             raise ConfigError(
                 f"{option}: {host} can be reached from other machines and nobody is asked for a token; listen on 127.0.0.1, "

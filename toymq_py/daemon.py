@@ -37,7 +37,8 @@ def serve(options: ServeOptions, ready: Callable[[list[str]], None], reloads: Ma
     certificates again.
 
     Args:
-        ready: called with the addresses, ``host:port``, ``toymqs://host:port`` and those of the metrics, once connections are accepted.
+        ready: called with the addresses, ``host:port``, ``toymqs://host:port`` and those of the metrics, once connections are
+            accepted.
         reloads: what SIGHUP does beside, by what is read again; each raises ConfigError when it is not as it should be.
 
     Raises: ConfigError, DirectoryLocked, DataDirectoryError.
@@ -111,7 +112,9 @@ def _bind(option: str, address: str, options: ServeOptions, bound: contextlib.Ex
     for listener in listeners:
         bound.callback(listener.close)
     if any(options.check_exposure(option, listener.getsockname()[0]) for listener in listeners):
-        if options.auth_file is None:
+        if option == "--metrics":
+            logger.warning("%s %s: whoever reaches it can read the names of topics and consumers", option, address)
+        elif options.auth_file is None:
             logger.warning("%s %s: whoever reaches it may do everything (--insecure-public)", option, address)
         elif option != "--tls-listen":
             logger.warning("%s %s: tokens and messages cross the network in the clear; --tls-listen does not", option, address)
