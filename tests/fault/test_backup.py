@@ -151,6 +151,13 @@ def removes_from_behind(rig: BrokerRig, topics: tuple[str, ...] = TOPICS) -> Non
     assert all(rig.broker.topic(topic).log.removed for topic in topics)
 
 
+def purges(rig: BrokerRig) -> None:
+    """And then more is published: what is gone begins where the consumers stand."""
+    for topic in TOPICS:
+        assert isinstance(rig.purge(topic), int)
+        rig.publish(topic, b"after" * 20)
+
+
 def deletes(rig: BrokerRig) -> None:
     for topic in TOPICS:
         rig.delete(topic)
@@ -185,7 +192,7 @@ def settles(rig: BrokerRig) -> None:
         assert rig.change("configure", topic, visibility="5000") == "OK"
 
 
-HAPPENINGS = [publishes, rolls, acks, removes_segments, removes_from_behind, deletes, makes_anew, moves, settles]
+HAPPENINGS = [publishes, rolls, acks, removes_segments, removes_from_behind, purges, deletes, makes_anew, moves, settles]
 
 
 def moments(seed: int) -> Iterator[int]:
@@ -232,7 +239,7 @@ def test_whatever_happens_between_two_calls_nothing_acknowledged_is_missing(happ
                     continue  # acked before: it may have gone
                 if payload not in everywhere:
                     assert acked(rig, topic, msg_id), f"{where}: {msg_id} of {topic} is missing, and was not acked"
-                    assert happens in (removes_segments, removes_from_behind), f"{where}: {msg_id} of {topic} is nowhere"
+                    assert happens in (removes_segments, removes_from_behind, purges), f"{where}: {msg_id} of {topic} is nowhere"
                 elif happens is moves and acked(copy, topic, msg_id):
                     places = [t for t in TOPICS for m, p in held[t].items() if p == payload and not acked(copy, t, m)]
                     assert places, f"{where}: {msg_id} of {topic} is acked there, and waits nowhere else"
