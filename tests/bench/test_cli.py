@@ -154,7 +154,7 @@ def test_goals_measure_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(goals, "CYCLES", 9)
     monkeypatch.setattr(goals, "IDLE_SESSIONS", 20)
     kept, picture = tmp_path / "goals.json", tmp_path / "goals.png"
-    short = ["--messages", "60", "--runs", "1", "--seconds", "50ms", "--warmup", "10ms"]
+    short = ["--messages", "60", "--runs", "1", "--seconds", "250ms", "--warmup", "10ms"]
     done = bench("goals", *short, "--data-dir", str(tmp_path), "--json", str(kept), "--plot", str(picture))
     assert done.exit_code == 0, done.output
     shown = [line for line in done.stdout.splitlines() if line.rstrip("*").endswith(("goal", "floor", "MISSED"))]
