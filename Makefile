@@ -36,7 +36,7 @@ $(FAST)/.stamp: pyproject.toml $(wildcard toymq_py/*.py toymq_py/*/*.py)
 	@command -v "$${CC:-cc}" >/dev/null || { echo "make fast needs a C compiler (cc), for example Debian's gcc" >&2; exit 1; }
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer with venv and ensurepip on PATH" >&2; exit 1; }
 	rm -rf $(FAST) && $(PYTHON) -m venv $(FAST)
-	$(FAST)/bin/python -m pip install --quiet --disable-pip-version-check '.[fast,bench,plots]' 'mypy[mypyc]>=1.11' setuptools
+	$(FAST)/bin/python -m pip install --quiet --disable-pip-version-check '.[fast,http,bench,plots]' 'mypy[mypyc]>=1.11' setuptools
 	mkdir $(FAST)/build && cp -r toymq_py $(FAST)/build/
 	cd $(FAST)/build && ../bin/mypyc --ignore-missing-imports $(COMPILED) >mypyc.log 2>&1 || { cat mypyc.log >&2; exit 1; }
 	cd $(FAST)/build && for f in $$(find . -name '*.so' -not -path './build/*'); do \
@@ -49,8 +49,8 @@ $(FAST)/.stamp: pyproject.toml $(wildcard toymq_py/*.py toymq_py/*/*.py)
 	  || $*/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[java]'
 	@touch $@
 
-run: $(RUN)/.stamp ## start the broker on port 6789, data in ./data
-	$(RUN)/bin/toymq serve --data-dir ./data --listen 127.0.0.1:6789
+run: $(RUN)/.stamp ## start the broker on port 6789, its dashboard on http://127.0.0.1:7800/, data in ./data
+	$(RUN)/bin/toymq serve --data-dir ./data --listen 127.0.0.1:6789 --http 127.0.0.1:7800
 
 demo: $(READY) ## send a file through a broker and compare: make demo FILE=README.md
 	$(BIN)/toymq demo --file "$(or $(FILE),README.md)"

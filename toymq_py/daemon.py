@@ -26,6 +26,9 @@ from toymq_py.schema import parse_address
 from toymq_py.server import Server
 from toymq_py.service import apply_definitions, opened_broker
 
+if TYPE_CHECKING:
+    from toymq_py.gateway import HttpServer
+
 logger = logging.getLogger("toymq_py.daemon")
 
 DESCRIPTORS_SPARE = 256
@@ -144,12 +147,14 @@ def _address(listener: socket.socket) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _handle_signals(loop: asyncio.AbstractEventLoop, server: Server) -> None:
+def _handle_signals(loop: asyncio.AbstractEventLoop, server: Server, web: "HttpServer | None") -> None:
     def stop() -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_DFL)  # a second signal exits at once
         server.stop()
+        if web is not None:
+            web.stop()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)

@@ -59,8 +59,9 @@ from toymq_py.protocol import (
 )
 from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.pulling import Pulling
-from toymq_py.session.replies import WAIT_COST_BYTES, Held, Replies, storage_error
+from toymq_py.session.replies import WAIT_COST_BYTES, Held, Replies
 from toymq_py.session.sequences import RefusedSequences
+from toymq_py.storage.committer import storage_error
 from toymq_py.topic import Appended, Duplicate, PatternSubscription, Published, Refused, Registration, Topic
 
 logger = logging.getLogger("toymq_py.session")

@@ -8,12 +8,12 @@ from collections import deque
 from collections.abc import Callable
 
 from toymq_py.clock import Clock
-from toymq_py.errors import DiskFull, InternalError, RequestError, StorageFailed
+from toymq_py.errors import InternalError, RequestError
 from toymq_py.metrics import Metrics
 from toymq_py.protocol import encode_dup, encode_error, encode_ok_run
 from toymq_py.session.turns import Place
 from toymq_py.storage.batch import Appended, Commit, CommitState
-from toymq_py.storage.committer import what_passes
+from toymq_py.storage.committer import storage_error
 from toymq_py.topic import Duplicate
 
 logger = logging.getLogger("toymq_py.session")
@@ -205,10 +205,3 @@ class Replies:
             refusal = InternalError("a bug in the broker; its log has the details")
         self._metrics.refused(refusal.code)
         return encode_error(refusal)
-
-
-def storage_error(error: OSError) -> RequestError:
-    """What a client hears of the disk."""
-    if passes := what_passes(error):
-        return DiskFull(passes)
-    return StorageFailed(f"the disk failed: {error.strerror or error}")

@@ -617,6 +617,13 @@ def what_passes(error: OSError) -> str | None:
     return "no file descriptor left" if error.errno in NO_DESCRIPTORS else None
 
 
+def storage_error(error: OSError) -> RequestError:
+    """What a client hears of the disk."""
+    if passes := what_passes(error):
+        return DiskFull(passes)
+    return StorageFailed(f"the disk failed: {error.strerror or error}")
+
+
 def create_segment(fs: FileSystem, path: str, first_id: int, prepared: File | None, *, first: bool) -> File:
     """A new active segment whose name is on stable storage before its first byte.
 

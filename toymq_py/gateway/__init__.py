@@ -1,0 +1,5 @@
+"""The HTTP gateway: a peer of the server, over the same broker. Contract: gateway.md; ADR 0018. Needs the extra ``[http]``."""
+
+from toymq_py.gateway.listener import HttpServer
+
+__all__ = ["HttpServer"]

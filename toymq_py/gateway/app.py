@@ -1,0 +1,139 @@
+"""The ASGI application: one endpoint per path, every refusal a problem with the wire's code, no other site let in.
+
+Contract: gateway.md; ADR 0018 (which browsers may call what).
+"""
+
+import ipaddress
+import logging
+from collections import defaultdict
+from collections.abc import Iterable
+
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocketClose
+
+from toymq_py.errors import BadArgument, Forbidden, InternalError, RequestError, UnknownCommand
+from toymq_py.gateway import events, health, pages, publishing, topics
+from toymq_py.gateway.gateway import Gateway
+from toymq_py.gateway.operations import Operation
+from toymq_py.gateway.problems import MethodNotAllowed, problem
+from toymq_py.storage.committer import storage_error
+
+logger = logging.getLogger("toymq_py.gateway")
+
+OPERATIONS: tuple[Operation, ...] = (
+    *publishing.OPERATIONS,
+    *topics.OPERATIONS,
+    *events.OPERATIONS,
+    *health.OPERATIONS,
+)
+"""The whole API; the first paths are found first."""
+
+
+class Endpoint:
+    """All methods of one path. An ASGI application."""
+
+    def __init__(self, gateway: Gateway, operations: Iterable[Operation]) -> None:
+        self._gateway = gateway
+        self._by_method = {operation.method: operation for operation in operations}
+        self._queries = {
+            method: frozenset(parameter.name for parameter in operation.parameters if parameter.where == "query")
+            for method, operation in self._by_method.items()
+        }
+        if "GET" in self._by_method and self._by_method["GET"].safe:
+            self._by_method["HEAD"] = self._by_method["GET"]
+            self._queries["HEAD"] = self._queries["GET"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self._respond(Request(scope, receive, send))
+        if response is not None:
+            await response(scope, receive, send)
+
+    def _find(self, request: Request) -> Operation:
+        """The operation of a request that may be made. Raises: MethodNotAllowed, Forbidden, BadArgument."""
+        operation = self._by_method.get(request.method)
+        if operation is None:
+            allowed = ", ".join(self._by_method)
+            raise MethodNotAllowed(f"{request.method} is not for this path; {allowed} is", allowed)
+        check_site(request.headers, safe=operation.safe)
+        if request.scope["query_string"]:
+            known, query = self._queries[request.method], request.query_params
+            for name in query:
+                if name not in known:
+                    raise BadArgument(f"{name[:100]} is no parameter here; there are {', '.join(sorted(known)) or 'none'}")
+                if len(query.getlist(name)) > 1:
+                    raise BadArgument(f"{name} stands more than once")
+        return operation
+
+    async def _respond(self, request: Request) -> Response | None:
+        """None when there is nobody left to answer."""
+        gateway = self._gateway
+        try:
+            return await self._find(request).handler(gateway, request)
+        except RequestError as error:
+            refusal = error
+        except ClientDisconnect:
+            return None
+        except OSError as error:
+            logger.error("%s %s failed: %s", request.method, request.url.path, error)  # noqa: TRY400 (the disk, not us)
+            refusal = storage_error(error)
+        except Exception:
+            logger.exception("bug in %s %s", request.method, request.url.path)
+            refusal = InternalError("a bug in the broker; its log has the details")
+        gateway.broker.metrics.error_total += 1
+        return problem(refusal)
+
+
+def check_site(headers: Headers, *, safe: bool) -> None:
+    """Refuse what a page of another site sends, in the name of whoever looks at it.
+
+    Raises: Forbidden.
+    """
+    origin = headers.get("origin")
+    if origin is not None and origin.partition("://")[2] != headers.get("host"):
+        raise Forbidden(f"{origin} is another site than this one")
+    if not safe and headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+        raise Forbidden("a page of another site may not do this")
+
+
+class Application:
+    """The routes behind the check that every request has to pass."""
+
+    def __init__(self, gateway: Gateway, *, local: bool) -> None:
+        """``local``: it listens to this machine alone, so that a name that leads here belongs to somebody else."""
+        self._local = local
+        by_path: dict[str, list[Operation]] = defaultdict(list)
+        for operation in OPERATIONS:
+            by_path[operation.path].append(operation)
+        routes = [Route(path, endpoint=Endpoint(gateway, of_path)) for path, of_path in by_path.items()]
+        self._router: ASGIApp = Router([*routes, *pages.routes(OPERATIONS)], redirect_slashes=False, default=_no_such_path)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._local and not is_this_machine(Headers(scope=scope).get("host", "")):
+            error = Forbidden("this broker listens to its own machine: call it localhost, or by its address")
+            await problem(error)(scope, receive, send)
+            return
+        await self._router(scope, receive, send)
+
+
+def is_this_machine(host: str) -> bool:
+    """Whether a ``Host`` header is an address or a name of the loopback, and no name that somebody's DNS leads here."""
+    name = host.rpartition(":")[0] if ":" in host and not host.endswith("]") else host
+    name = name.strip("[]")
+    if not name or name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+async def _no_such_path(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "websocket":
+        await WebSocketClose()(scope, receive, send)
+        return
+    await problem(UnknownCommand("there is nothing at this path; /docs lists what there is"))(scope, receive, send)

@@ -1,0 +1,31 @@
+"""The broker as server-sent events, for the dashboard. Contract: gateway.md."""
+
+from collections.abc import AsyncIterator
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from toymq_py.gateway.gateway import Gateway
+from toymq_py.gateway.operations import Answer, Operation
+
+EVENT_STREAM = "text/event-stream"
+
+
+def stream_response(events: AsyncIterator[bytes]) -> Response:
+    """Server-sent events, not held back by anything in between."""
+    return StreamingResponse(events, headers={"cache-control": "no-store", "x-accel-buffering": "no"}, media_type=EVENT_STREAM)
+
+
+async def events(gateway: Gateway, request: Request) -> Response:
+    """``GET /v1/events``."""
+    return stream_response(gateway.snapshots.watch())
+
+
+OPERATIONS = (
+    Operation(
+        "GET", "/v1/events", "events",
+        "The broker once a second: an event `snapshot` with `stats` and all `topics`, then `change` with `stats`, the `topics` "
+        "that differ and the names of those that are `gone`.",
+        events, "see", answers={200: Answer("Until the broker shuts down.", {"type": "string"}, EVENT_STREAM)}, safe=True,
+    ),
+)  # fmt: skip

@@ -1,0 +1,189 @@
+"""The HTTP end of the process: uvicorn on the broker's own loop, with limits on what comes before an application sees it.
+
+Contract: gateway.md; ADR 0018. The only home of uvicorn. Parses nothing itself.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import uvicorn
+from starlette.responses import Response
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from toymq_py.acceptor import BACKLOG
+from toymq_py.broker import Broker
+from toymq_py.clock import Clock
+from toymq_py.errors import BadFraming, LineTooLong, RequestError, TooManyConnections
+from toymq_py.gateway.app import Application
+from toymq_py.gateway.gateway import Gateway
+from toymq_py.gateway.problems import problem
+
+HEAD_BYTES_MAX = 64 * 1024
+"""Request line and headers: room for a message's own headers."""
+HEAD_TIMEOUT_S = 20
+"""From a connection's first byte, or its beginning, until its request line and headers are there."""
+KEEP_ALIVE_S = 75
+"""An idle connection is kept longer than the pools of usual clients keep it: so they are the ones to close it."""
+DISCARD_BYTES_MAX = 1024 * 1024
+DISCARD_S = 1.0
+"""A body that was answered before its end is discarded so far, that no reset eats the answer; then the connection is closed."""
+HEADERS = [("x-content-type-options", "nosniff")]
+"""On every response."""
+
+
+class GatewayProtocol(HttpToolsProtocol):
+    """One connection: uvicorn's, with a bound on its head, on the time that takes, and on a body that nobody reads."""
+
+    connections_max: ClassVar[int]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._in_head = True
+        self._head_bytes = 0
+        self._discarded: int | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._refusal: RequestError | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)  # type: ignore[arg-type]  # uvloop's is a Transport without saying so
+        if len(self.connections) > self.connections_max:
+            self._refuse(TooManyConnections(f"{self.connections_max} connections are the limit (--max-connections)"))
+        else:
+            self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._set_timer(None)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        if self._discarded is not None:
+            self._discarded += len(data)
+            if self._discarded > DISCARD_BYTES_MAX:
+                self.transport.close()
+                return
+        was_idle = self._in_head and self._timer is None
+        super().data_received(data)
+        if self._in_head and not self.transport.is_closing():
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES_MAX:
+                self._refuse(head_too_long())
+            elif was_idle:
+                self._await_head()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head = True
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._head_bytes = 0
+        self._set_timer(None)
+        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > HEAD_BYTES_MAX:
+            self._refusal = head_too_long()
+            raise self._refusal  # the parser turns it into the call of send_400_response
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._in_head = True
+        if self._discarded is not None:
+            self._discarded = None
+            self._set_timer(None)
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        if self.cycle.more_body and self.cycle.keep_alive and not self._in_head:
+            self._discarded = 0
+            self._set_timer(self.loop.call_later(DISCARD_S, self.transport.close))
+        super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(self._refusal or BadFraming("this is no HTTP request"))
+
+    def _await_head(self) -> None:
+        self._set_timer(self.loop.call_later(HEAD_TIMEOUT_S, self.transport.close))
+
+    def _set_timer(self, timer: asyncio.TimerHandle | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = timer
+
+    def _refuse(self, error: RequestError) -> None:
+        """Answer before any application is asked, and close."""
+        self.transport.write(encode_response(problem(error)))
+        self.transport.close()
+
+
+def head_too_long() -> LineTooLong:
+    """The refusal of a head."""
+    return LineTooLong(f"request line and headers have at most {HEAD_BYTES_MAX} bytes")
+
+
+def encode_response(response: Response) -> bytes:
+    """A whole response, after which the connection is closed."""
+    raw = [*response.raw_headers, *((name.encode(), value.encode()) for name, value in HEADERS), (b"connection", b"close")]
+    head = b"".join(b"%b: %b\r\n" % pair for pair in raw)
+    return b"HTTP/1.1 %d Refused\r\n%b\r\n%b" % (response.status_code, head, bytes(response.body))
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn's, in a process whose signals are the daemon's."""
+
+    def __init__(self, config: uvicorn.Config, started_: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._tell_started = started_
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._tell_started()
+
+
+class HttpServer:
+    """Serves one broker's gateway. ``run`` until ``stop``. Belongs to the loop."""
+
+    def __init__(
+        self, broker: Broker, clock: Clock, loop: asyncio.AbstractEventLoop, *, local: bool, started: Callable[[], None]
+    ) -> None:
+        """
+        Args:
+            local: its listeners are reached from this machine alone.
+            started: called once connections are accepted.
+        """
+        options = broker.options
+        self._gateway = Gateway(broker, clock, loop)
+        limited = type("LimitedProtocol", (GatewayProtocol,), {"connections_max": options.max_connections})
+        config = uvicorn.Config(
+            Application(self._gateway, local=local),
+            http=limited,
+            ws="websockets-sansio",
+            ws_max_size=2 * options.max_payload_bytes,  # a payload as base64, and what describes it
+            ws_per_message_deflate=False,
+            lifespan="off",
+            log_config=None,
+            log_level="error",  # what a hostile client does is no warning of ours
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            headers=HEADERS,
+            backlog=BACKLOG,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=max(1, round(options.shutdown_timeout_ms / 1000)),
+        )
+        self._server = _Server(config, started)
+
+    async def run(self, listeners: list[socket.socket]) -> None:
+        """Accept and serve until ``stop``; then answer what was asked, within the shutdown timeout."""
+        await self._server.serve(listeners)
+
+    def stop(self) -> None:
+        """Begin the shutdown. Idempotent."""
+        self._gateway.waiting.stop()
+        self._server.should_exit = True

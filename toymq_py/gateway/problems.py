@@ -1,0 +1,75 @@
+"""Errors as ``application/problem+json`` (RFC 9457), with the wire's codes. Contract: gateway.md; protocol.md, "Errors"."""
+
+import json
+
+from starlette.responses import Response
+
+from toymq_py.errors import PayloadTooLarge, RequestError
+
+STATUS: dict[str, int] = {
+    "UNKNOWN_COMMAND": 404,
+    "BAD_ARGUMENT": 422,
+    "BAD_NAME": 422,
+    "LINE_TOO_LONG": 431,
+    "BAD_FRAMING": 400,
+    "PAYLOAD_TOO_LARGE": 413,
+    "AUTH_REQUIRED": 401,
+    "AUTH_FAILED": 401,
+    "BAD_VERSION": 505,
+    "FORBIDDEN": 403,
+    "NO_SUCH_TOPIC": 404,
+    "NO_SUCH_CONSUMER": 404,
+    "EXISTS": 409,
+    "ALREADY_SUBSCRIBED": 409,
+    "NOT_SUBSCRIBED": 404,
+    "MODE_CONFLICT": 409,
+    "OUT_OF_RANGE": 416,
+    "QUEUE_FULL": 429,
+    "OUT_OF_SEQUENCE": 409,
+    "TOO_MANY_TOPICS": 409,
+    "TOO_MANY_CONSUMERS": 409,
+    "TOO_MANY_SUBSCRIPTIONS": 409,
+    "DISK_LOW": 507,
+    "DISK_FULL": 507,
+    "STORAGE_FAILED": 503,
+    "TOO_MANY_CONNECTIONS": 503,
+    "SHUTTING_DOWN": 503,
+    "INTERNAL": 500,
+}
+"""Status of each wire code."""
+
+RETRY_AFTER_S = {"QUEUE_FULL": 1, "DISK_LOW": 10, "DISK_FULL": 10, "STORAGE_FAILED": 10, "TOO_MANY_CONNECTIONS": 1,
+                 "SHUTTING_DOWN": 1}  # fmt: skip
+"""When to try again: what consumers can mend soon, what a person must mend later."""
+
+
+class MethodNotAllowed(RequestError):
+    """The path is there, the method is not. It has the code of an unknown command, and ``Allow``."""
+
+    code = "UNKNOWN_COMMAND"
+
+    def __init__(self, text: str, allowed: str) -> None:
+        super().__init__(text)
+        self.allowed = allowed
+
+
+def problem(error: RequestError) -> Response:
+    """The response to a request that is refused.
+
+    A body that is too large is not read: what still arrives of it is discarded for a moment, then the connection is closed
+    (``listener.py``).
+    """
+    code = error.code
+    status = 405 if isinstance(error, MethodNotAllowed) else STATUS[code]
+    headers = {"cache-control": "no-store"}
+    if code in RETRY_AFTER_S:
+        headers["retry-after"] = str(RETRY_AFTER_S[code])
+    if isinstance(error, MethodNotAllowed):
+        headers["allow"] = error.allowed
+    if status == 401:
+        headers["www-authenticate"] = "Bearer"
+    if isinstance(error, PayloadTooLarge) and error.fatal:
+        headers["connection"] = "close"
+    content = {"type": f"urn:toymq:error:{code}", "title": code.replace("_", " ").capitalize(), "status": status,
+               "code": code, "detail": str(error)}  # fmt: skip
+    return Response(json.dumps(content), status, headers, "application/problem+json")

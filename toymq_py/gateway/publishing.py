@@ -1,0 +1,327 @@
+"""Messages in, one or many a request: 2xx is said after the fsync that holds them. Contract: gateway.md."""
+
+import json
+from base64 import b64decode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, islice
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from toymq_py.errors import (
+    BadArgument,
+    BadFraming,
+    BadName,
+    DiskFull,
+    DiskLow,
+    PayloadTooLarge,
+    QueueFull,
+    RequestError,
+    StorageFailed,
+    TooManyTopics,
+)
+from toymq_py.gateway.bodies import check_members, media_type, parse_multipart, read_body, too_large
+from toymq_py.gateway.gateway import Gateway
+from toymq_py.gateway.operations import IDEMPOTENCY_KEY, TOPIC, Answer, Body, Operation, Parameter, check_key
+from toymq_py.gateway.problems import STATUS, problem
+from toymq_py.topic import Appended, Duplicate, Published, Topic
+
+BATCH_BYTES_MAX = 16 * 1024 * 1024
+"""A batch is in memory as a whole, once for each client that sends one: 20,000 messages of 800 bytes."""
+BATCH_MESSAGES_MAX = 100_000
+MESSAGES_PER_TURN = 500
+"""Parsed and appended in one piece; some milliseconds."""
+
+PUBLISH_ERRORS = (BadArgument, BadName, PayloadTooLarge, QueueFull, TooManyTopics, DiskLow, DiskFull, StorageFailed)
+RECEIPT = {
+    "type": "object",
+    "required": ["id", "duplicate"],
+    "properties": {
+        "id": {"type": "integer", "description": "Number of the message in its topic."},
+        "duplicate": {"type": "boolean", "description": "It was there already; nothing was appended."},
+    },
+}
+RESULT = {
+    "oneOf": [
+        RECEIPT,
+        {
+            "type": "object",
+            "required": ["code", "detail"],
+            "properties": {"code": {"type": "string"}, "detail": {"type": "string"}},
+        },
+    ]
+}
+RESULTS = {"type": "object", "required": ["results"], "properties": {"results": {"type": "array", "items": RESULT}}}
+LINE_MEMBERS = frozenset({"payload", "payload_base64", "key", "headers"})
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One to publish. ``key`` and ``headers`` are b"" for none."""
+
+    payload: bytes
+    key: bytes = b""
+    headers: bytes = b""
+
+
+def header_block(pairs: Iterable[tuple[str, str]]) -> bytes:
+    """A message's header block (protocol.md, PUB). Raises: BadArgument for what would be read as something else."""
+    lines = []
+    for name, value in pairs:
+        if not name or ":" in name or "\n" in name or "\n" in value:
+            raise BadArgument("a header is a name without colon and a value, both without a line break")
+        lines.append(f"{name}: {value}\n")
+    try:
+        return "".join(lines).encode()
+    except UnicodeEncodeError:
+        raise BadArgument("headers are UTF-8") from None
+
+
+def parse_block(block: bytes) -> dict[str, str]:
+    """A header block as a dict; a line of another form is left out."""
+    headers = {}
+    for line in block.decode("utf-8", "replace").split("\n"):
+        name, colon, value = line.partition(":")
+        if colon:
+            headers[name] = value.removeprefix(" ")
+    return headers
+
+
+def headers_of(raw: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The message's headers among those of a request or a part: ``X-Header-<name>`` without its prefix, and ``traceparent``."""
+    pairs = []
+    for name, value in raw:
+        if name.startswith(b"x-header-"):
+            pairs.append((name[9:].decode("latin-1"), _utf8(value)))
+        elif name == b"traceparent":
+            pairs.append(("traceparent", _utf8(value)))
+    return header_block(pairs) if pairs else b""
+
+
+def _utf8(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise BadArgument("headers are UTF-8") from None
+
+
+async def publish(gateway: Gateway, request: Request) -> Response:
+    """``POST …/messages``."""
+    name = TOPIC.need(request)
+    key = IDEMPOTENCY_KEY.of(request) or b""
+    headers = headers_of(request.headers.raw)
+    bytes_max = gateway.broker.options.max_payload_bytes
+    payload = await read_body(request, bytes_max)
+    if len(payload) + len(headers) > bytes_max:
+        raise too_large(bytes_max)
+    gateway.refuse_late()
+    topic = gateway.broker.topic_or_new(name)
+    (outcome,) = topic.publisher.publish([key], [payload], [headers] if headers else None)
+    error = outcome.error or await gateway.settled(outcome.commit)
+    if error is not None:
+        gateway.broker.metrics.error_total += 1
+        return problem(error)
+    if outcome.duplicate:
+        gateway.broker.metrics.duplicate_total += 1
+    return Response(
+        b'{"id":%d,"duplicate":%b}' % (outcome.first_id, b"true" if outcome.duplicate else b"false"),
+        201, {"x-message-id": str(outcome.first_id)}, "application/json",
+    )  # fmt: skip
+
+
+async def publish_batch(gateway: Gateway, request: Request) -> Response:
+    """``POST …/messages:batch``."""
+    name = TOPIC.need(request)
+    kind = media_type(request)
+    if kind not in BATCH_MEDIA:
+        raise BadFraming(f"a batch is {' or '.join(BATCH_MEDIA)}, as its Content-Type says")
+    bytes_max = max(BATCH_BYTES_MAX, 2 * gateway.broker.options.max_payload_bytes)
+    body = await read_body(request, bytes_max)
+    if kind == "application/x-ndjson":
+        lines = body.split(b"\n")
+        if not lines[-1]:
+            lines.pop()
+        if len(lines) > BATCH_MESSAGES_MAX:
+            raise BadArgument(f"at most {BATCH_MESSAGES_MAX} messages are taken at once")
+        found = map(_of_line, lines)
+    else:
+        found = map(_of_part, parse_multipart(request.headers["content-type"], body, BATCH_MESSAGES_MAX))
+    gateway.refuse_late()
+    topic = gateway.broker.topic_or_new(name)
+    return await _publish_all(gateway, topic, found)
+
+
+BATCH_MEDIA = ("application/x-ndjson", "multipart/form-data", "multipart/mixed")
+
+
+async def _publish_all(gateway: Gateway, topic: Topic, found: Iterator[Message | RequestError]) -> Response:
+    """Append in slices, wait for all of them, answer each."""
+    outcomes: list[Published | RequestError] = []
+    bytes_max = gateway.broker.options.max_payload_bytes
+
+    def refused(message: Message | RequestError) -> bool:
+        return isinstance(message, RequestError) or len(message.payload) + len(message.headers) > bytes_max
+
+    while part := list(islice(found, MESSAGES_PER_TURN)):
+        for bad, run in groupby(part, refused):
+            if bad:
+                outcomes += [message if isinstance(message, RequestError) else too_large(bytes_max) for message in run]
+            else:
+                outcomes += _append(topic, [message for message in run if isinstance(message, Message)])
+        await gateway.waiting.pause()
+    return await _answer(gateway, outcomes)
+
+
+def _append(topic: Topic, messages: Sequence[Message]) -> Sequence[Published]:
+    """Messages that follow each other, as one run."""
+    headers = [message.headers for message in messages]
+    return topic.publisher.publish(
+        [message.key for message in messages], [message.payload for message in messages], headers if any(headers) else None
+    )
+
+
+async def _answer(gateway: Gateway, outcomes: list[Published | RequestError]) -> Response:
+    """One result a message. The status is 201 when every one of them is on stable storage, else that of the first error."""
+    metrics = gateway.broker.metrics
+    results: list[str] = []
+    first_error: RequestError | None = None
+    for outcome in outcomes:
+        error: RequestError | None
+        if isinstance(outcome, RequestError):
+            error, size = outcome, 1
+        else:
+            error, size = outcome.error or await gateway.settled(outcome.commit), outcome.count
+        if error is not None:
+            first_error = first_error or error
+            metrics.error_total += size
+            results += [json.dumps({"code": error.code, "detail": str(error)})] * size
+        elif type(outcome) is Appended:
+            results += [f'{{"id":{msg_id},"duplicate":false}}' for msg_id in range(outcome.first_id, outcome.first_id + size)]
+        elif type(outcome) is Duplicate:
+            metrics.duplicate_total += size
+            results += [f'{{"id":{outcome.first_id},"duplicate":true}}'] * size
+    listed = f'"results":[{",".join(results)}]'
+    if first_error is None:
+        return Response(f"{{{listed}}}", 201, None, "application/json")
+    refusal = problem(first_error)
+    described = bytes(refusal.body)[:-1].decode()
+    headers = {name: value for name, value in refusal.headers.items() if name not in ("content-length", "content-type")}
+    return Response(f"{described}, {listed}}}", STATUS[first_error.code], headers, "application/problem+json")
+
+
+def _of_line(line: bytes) -> Message | RequestError:
+    try:
+        return parse_line(line)
+    except RequestError as error:
+        return error
+
+
+def parse_line(line: bytes) -> Message:
+    """A message of a JSON line. Raises: BadArgument."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        raise BadArgument("the line is no JSON") from None
+    if type(found) is not dict:
+        raise BadArgument("a line is a JSON object")
+    return message_of(found, LINE_MEMBERS)
+
+
+def message_of(found: Mapping[str, Any], known: frozenset[str]) -> Message:
+    """A message as JSON describes it. Raises: BadArgument."""
+    if len(found) == 1 and type(payload := found.get("payload")) is str:  # the usual one
+        return Message(_encode(payload))
+    check_members(found, known)
+    key, headers = found.get("key"), found.get("headers")
+    if key is not None and type(key) is not str:
+        raise BadArgument("key is a string")
+    return Message(
+        payload_of(found),
+        check_key(key) if key is not None else b"",
+        _block_of(headers) if headers is not None else b"",
+    )
+
+
+def payload_of(found: Mapping[str, Any]) -> bytes:
+    """``payload`` or ``payload_base64``. Raises: BadArgument."""
+    text, encoded = found.get("payload"), found.get("payload_base64")
+    if type(text) is str and encoded is None:
+        return _encode(text)
+    if type(encoded) is str and text is None:
+        try:
+            return b64decode(encoded, validate=True)
+        except ValueError:
+            raise BadArgument("payload_base64 is no base64") from None
+    raise BadArgument("a message has a payload (text) or a payload_base64, a string")
+
+
+def _encode(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise BadArgument("the payload has half of a surrogate pair: it cannot be UTF-8") from None
+
+
+def _block_of(headers: object) -> bytes:
+    if type(headers) is not dict or any(type(value) is not str for value in headers.values()):
+        raise BadArgument("headers is an object of strings")
+    return header_block(headers.items())
+
+
+def _of_part(part: tuple[Mapping[str, bytes], bytes]) -> Message | RequestError:
+    """A message of a part: its headers are those of a single publish."""
+    headers, payload = part
+    try:
+        key = headers.get("idempotency-key")
+        return Message(
+            payload,
+            check_key(key.decode("latin-1")) if key is not None else b"",
+            headers_of((name.encode("latin-1"), value) for name, value in headers.items()),
+        )
+    except RequestError as error:
+        return error
+
+
+MESSAGE_HEADERS: Parameter[str] = Parameter(
+    "X-Header-*", "header", "Headers of the message: `X-Header-Color: red` travels as `color: red`.", {"type": "string"}, str
+)
+TRACEPARENT: Parameter[str] = Parameter(
+    "traceparent", "header", "W3C trace context; travels with the message.", {"type": "string"}, str
+)
+
+OPERATIONS = (
+    Operation(
+        "POST", "/v1/topics/{topic}/messages", "publish", "Publish one message. The topic is made when it is not there.",
+        publish, "publish", (TOPIC, IDEMPOTENCY_KEY, MESSAGE_HEADERS, TRACEPARENT),
+        Body("The payload, as it is.", {"*/*": {"type": "string", "format": "binary"}}),
+        {201: Answer("It is on stable storage.", RECEIPT)},
+        PUBLISH_ERRORS,
+    ),
+    Operation(
+        "POST", "/v1/topics/{topic}/messages:batch", "publishBatch",
+        "Publish many messages. 201 means that every one of them is on stable storage; when some were refused, the answer is "
+        "the first one's problem with a member `results`, and those with an id are stored.",
+        publish_batch, "publish", (TOPIC,),
+        Body(
+            "A JSON object a line, or a part a message with the headers of a single publish.",
+            {
+                "application/x-ndjson": {
+                    "type": "object",
+                    "properties": {
+                        "payload": {"type": "string"},
+                        "payload_base64": {"type": "string", "contentEncoding": "base64"},
+                        "key": IDEMPOTENCY_KEY.schema,
+                        "headers": {"type": "object", "additionalProperties": {"type": "string"}},
+                    },
+                    "additionalProperties": False,
+                },
+                "multipart/mixed": {"type": "string", "format": "binary"},
+                "multipart/form-data": {"type": "string", "format": "binary"},
+            },
+        ),
+        {201: Answer("One result a message, in order.", RESULTS)},
+        (*PUBLISH_ERRORS, BadFraming),
+    ),
+)  # fmt: skip

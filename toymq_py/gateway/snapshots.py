@@ -1,0 +1,77 @@
+"""What the broker looks like, once a second, for all who look.
+
+Contract: gateway.md. None is made when nobody looks. The first event that a watcher gets is whole (``snapshot``), each later
+one (``change``) has the topics that differ from the one before.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from itertools import islice
+
+from toymq_py.broker import Broker
+from toymq_py.gateway.waiting import Waiting
+
+INTERVAL_S = 1.0
+TOPICS_PER_TURN = 64
+"""Described in one piece; a millisecond."""
+
+
+class Snapshots:
+    """What all watchers share. The first one that is due makes the next snapshot, the others take it."""
+
+    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop, waiting: Waiting) -> None:
+        self._broker = broker
+        self._loop = loop
+        self._waiting = waiting
+        self._topics: dict[str, str] = {}
+        self._stats = "{}"
+        self._change = b""
+        self._number = 0
+        self._made_at = float("-inf")
+        self._making = asyncio.Lock()
+
+    async def watch(self) -> AsyncIterator[bytes]:
+        """Events until the broker shuts down, the reader's pace permitting: who is slow gets a whole snapshot again."""
+        await self._refresh()
+        seen = self._number
+        yield self._whole()
+        while await self._next():
+            if self._number == seen + 1:
+                yield self._change
+            elif self._number != seen:
+                yield self._whole()
+            seen = self._number
+
+    async def _next(self) -> bool:
+        """Wait for the next snapshot. Returns: whether the broker still runs."""
+        delay_s = self._made_at + INTERVAL_S - self._loop.time()
+        if delay_s > 0:
+            await self._waiting.sleep(delay_s)
+        if not self._waiting.stopped:
+            await self._refresh()
+        return not self._waiting.stopped
+
+    async def _refresh(self) -> None:
+        async with self._making:
+            if self._loop.time() - self._made_at < INTERVAL_S / 2:
+                return
+            broker = self._broker
+            before = self._topics
+            topics: dict[str, str] = {}
+            described = broker.describe(None)
+            while part := list(islice(described, TOPICS_PER_TURN)):
+                topics.update((item["topic"], json.dumps(item)) for item in part)
+                await self._waiting.pause()
+            self._stats = json.dumps(broker.stats())
+            changed = [text for name, text in topics.items() if before.get(name) != text]
+            gone = [name for name in before if name not in topics]
+            self._topics = topics
+            data = f'{{"stats": {self._stats}, "topics": [{", ".join(changed)}], "gone": {json.dumps(gone)}}}'
+            self._change = f"event: change\ndata: {data}\n\n".encode()
+            self._number += 1
+            self._made_at = self._loop.time()
+
+    def _whole(self) -> bytes:
+        data = f'{{"stats": {self._stats}, "topics": [{", ".join(self._topics.values())}]}}'
+        return f"event: snapshot\ndata: {data}\n\n".encode()

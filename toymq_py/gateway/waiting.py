@@ -1,0 +1,66 @@
+"""Everything in the gateway that waits for something, and the end of it all when the broker shuts down.
+
+Belongs to the loop. Knows nothing of what is waited for.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+
+class Waiting:
+    """One for the whole gateway."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.stopped = False
+        """The broker shuts down: nothing waits or streams any more."""
+        self._loop = loop
+        self._waits: dict[asyncio.Future[None], None] = {}
+
+    async def wait_for(self, begin: Callable[[Callable[[], None]], Callable[[], object]], seconds: float) -> bool:
+        """Wait for what ``begin`` is given to be called, at most ``seconds``, and no longer than the broker runs.
+
+        Args:
+            begin: takes a callback and returns what withdraws it.
+
+        Returns: whether it was called.
+        """
+        if self.stopped:
+            return False
+        over: asyncio.Future[None] = self._loop.create_future()
+        called = False
+
+        def call() -> None:
+            nonlocal called
+            called = True
+            fulfil(over)
+
+        withdraw = begin(call)
+        self._waits[over] = None
+        timer = self._loop.call_later(seconds, fulfil, over)
+        try:
+            await over
+        finally:
+            del self._waits[over]
+            timer.cancel()
+            withdraw()
+        return called
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait so long, and no longer than the broker runs."""
+        await self.wait_for(lambda call: lambda: None, seconds)
+
+    async def pause(self) -> None:
+        """Let others have a turn of the loop: for what is made in slices."""
+        await asyncio.sleep(0)
+
+    def stop(self) -> None:
+        """Everything that waits ends now, and nothing waits any more. Idempotent."""
+        self.stopped = True
+        for over in self._waits:
+            fulfil(over)
+
+
+def fulfil(future: asyncio.Future[None]) -> None:
+    """Idempotent."""
+    if not future.done():
+        future.set_result(None)
