@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
 from toymq_py.errors import BadArgument, Forbidden, InternalError, RequestError, UnknownCommand
-from toymq_py.gateway import events, health, pages, publishing, topics
+from toymq_py.gateway import events, health, messages, pages, publishing, topics
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.operations import Operation
 from toymq_py.gateway.problems import MethodNotAllowed, problem
@@ -27,6 +27,7 @@ logger = logging.getLogger("toymq_py.gateway")
 OPERATIONS: tuple[Operation, ...] = (
     *publishing.OPERATIONS,
     *topics.OPERATIONS,
+    *messages.OPERATIONS,
     *events.OPERATIONS,
     *health.OPERATIONS,
 )
