@@ -84,7 +84,7 @@ class Endpoint:
         except Exception:
             logger.exception("bug in %s %s", request.method, request.url.path)
             refusal = InternalError("a bug in the broker; its log has the details")
-        gateway.broker.metrics.error_total += 1
+        gateway.broker.metrics.refused(refusal.code)
         return problem(refusal)
 
 

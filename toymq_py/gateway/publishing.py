@@ -121,7 +121,7 @@ async def publish(gateway: Gateway, request: Request) -> Response:
     (outcome,) = topic.publisher.publish([key], [payload], [headers] if headers else None)
     error = outcome.error or await gateway.settled(outcome.commit)
     if error is not None:
-        gateway.broker.metrics.error_total += 1
+        gateway.broker.metrics.refused(error.code)
         return problem(error)
     if outcome.duplicate:
         gateway.broker.metrics.duplicate_total += 1
@@ -195,7 +195,7 @@ async def _answer(gateway: Gateway, outcomes: list[Published | RequestError]) ->
             error, size = outcome.error or await gateway.settled(outcome.commit), outcome.count
         if error is not None:
             first_error = first_error or error
-            metrics.error_total += size
+            metrics.refused(error.code, size)
             results += [json.dumps({"code": error.code, "detail": str(error)})] * size
         elif type(outcome) is Appended:
             results += [f'{{"id":{msg_id},"duplicate":false}}' for msg_id in range(outcome.first_id, outcome.first_id + size)]
