@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
 from toymq_py.errors import BadArgument, Forbidden, InternalError, RequestError, UnknownCommand
-from toymq_py.gateway import events, health, messages, pages, publishing, topics
+from toymq_py.gateway import consuming, events, health, messages, metrics, pages, publishing, topics
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.operations import Operation
 from toymq_py.gateway.problems import MethodNotAllowed, problem
@@ -27,9 +27,11 @@ logger = logging.getLogger("toymq_py.gateway")
 OPERATIONS: tuple[Operation, ...] = (
     *publishing.OPERATIONS,
     *topics.OPERATIONS,
+    *consuming.OPERATIONS,
     *messages.OPERATIONS,
     *events.OPERATIONS,
     *health.OPERATIONS,
+    *metrics.OPERATIONS,
 )
 """The whole API; the first paths are found first."""
 

@@ -22,6 +22,7 @@ STATUS: dict[str, int] = {
     "EXISTS": 409,
     "ALREADY_SUBSCRIBED": 409,
     "NOT_SUBSCRIBED": 404,
+    "NOT_LEASED": 404,
     "MODE_CONFLICT": 409,
     "OUT_OF_RANGE": 416,
     "QUEUE_FULL": 429,
@@ -36,7 +37,7 @@ STATUS: dict[str, int] = {
     "SHUTTING_DOWN": 503,
     "INTERNAL": 500,
 }
-"""Status of each wire code."""
+"""Status of each wire code, and of the one that is the gateway's own."""
 
 RETRY_AFTER_S = {"QUEUE_FULL": 1, "DISK_LOW": 10, "DISK_FULL": 10, "STORAGE_FAILED": 10, "TOO_MANY_CONNECTIONS": 1,
                  "SHUTTING_DOWN": 1}  # fmt: skip
@@ -51,6 +52,12 @@ class MethodNotAllowed(RequestError):
     def __init__(self, text: str, allowed: str) -> None:
         super().__init__(text)
         self.allowed = allowed
+
+
+class NotLeased(RequestError):
+    """A message is not leased to a consumer. The wire says ``OK 0`` there; HTTP has to refuse (gateway.md)."""
+
+    code = "NOT_LEASED"
 
 
 def problem(error: RequestError) -> Response:

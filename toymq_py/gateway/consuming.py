@@ -1,0 +1,192 @@
+"""What becomes of leased messages: ack, nack, extend; and the consumers that they belong to.
+
+Contract: gateway.md; delivery.md. An ack is answered after the offsets flush that
+holds it; those that come while one is written share the next.
+"""
+
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from toymq_py.errors import (
+    BadArgument,
+    BadFraming,
+    BadName,
+    NoSuchConsumer,
+    NoSuchTopic,
+    OutOfRange,
+    PayloadTooLarge,
+    RequestError,
+    StorageFailed,
+    TooManyConsumers,
+)
+from toymq_py.gateway.bodies import JSON_BYTES_MAX, check_members, parse_object, read_body
+from toymq_py.gateway.gateway import Gateway
+from toymq_py.gateway.operations import (
+    CONSUMER,
+    CONSUMER_OF_PATH,
+    MESSAGE_ID,
+    TOPIC,
+    Answer,
+    Body,
+    Operation,
+    seconds,
+)
+from toymq_py.gateway.problems import NotLeased
+from toymq_py.gateway.topics import json_response
+from toymq_py.model import DURATION_MS_MAX, MSG_ID_MAX, IdRange, Start
+
+DURATION_S_MAX = DURATION_MS_MAX / 1000
+
+VISIBILITY_S = seconds("visibility_s", "How long they are leased; the topic's visibility unless given.", 0.001, DURATION_S_MAX)
+DELAY_S = seconds("delay_s", "Deliver again after this; the topic's backoff unless given, 0 for now.", 0, DURATION_S_MAX)
+
+
+async def ack(gateway: Gateway, request: Request) -> Response:
+    """``DELETE …/messages/{id}``."""
+    topic = gateway.broker.topic(TOPIC.need(request))
+    msg_id, consumer = MESSAGE_ID.need(request), CONSUMER.need(request)
+    if not topic.ack(consumer, [(msg_id, msg_id)]):
+        raise not_leased(consumer, msg_id)
+    await gateway.stored(topic.flush_offsets)
+    return Response(status_code=204)
+
+
+def not_leased(consumer: str, msg_id: int) -> NotLeased:
+    """The refusal of what concerns a lease that there is not."""
+    return NotLeased(f"{msg_id} is not leased to {consumer}: it never was, or it is acked, or went back")
+
+
+async def ack_many(gateway: Gateway, request: Request) -> Response:
+    """``POST …/messages:ack``."""
+    topic = gateway.broker.topic(TOPIC.need(request))
+    consumer = CONSUMER.need(request)
+    body = parse_object(await read_body(request, JSON_BYTES_MAX))
+    check_members(body, frozenset({"ids"}))
+    acked = topic.ack(consumer, parse_ids(body.get("ids")))
+    await gateway.stored(topic.flush_offsets)
+    return json_response({"acked": acked})
+
+
+def parse_ids(found: object) -> list[IdRange]:
+    """Ids of a JSON list, whole numbers and ``"3-9"``, as ascending ranges. Raises: BadArgument."""
+    if type(found) is not list or not found:
+        raise BadArgument('ids is a list of message ids and of ranges: [7, "9-12"]')
+    ranges = sorted(map(_range_of, found))
+    merged = [ranges[0]]
+    for first, last in ranges[1:]:
+        if first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], last))
+        else:
+            merged.append((first, last))
+    return merged
+
+
+def _range_of(item: object) -> IdRange:
+    if type(item) is int and 0 <= item <= MSG_ID_MAX:
+        return item, item
+    if type(item) is str:
+        low, dash, high = item.partition("-")
+        if all(end.isascii() and end.isdigit() and len(end) <= 20 for end in (low, high if dash else low)):
+            first, last = int(low), int(high if dash else low)
+            if first <= last <= MSG_ID_MAX:
+                return first, last
+    raise BadArgument('an id is a whole number, a range of them a text: "9-12"')
+
+
+async def nack(gateway: Gateway, request: Request) -> Response:
+    """``POST …/messages/{id}:nack``."""
+    topic = gateway.broker.topic(TOPIC.need(request))
+    msg_id, consumer = MESSAGE_ID.need(request), CONSUMER.need(request)
+    if not topic.nack(consumer, [(msg_id, msg_id)], DELAY_S.of(request)):
+        raise not_leased(consumer, msg_id)
+    return Response(status_code=204)
+
+
+async def extend(gateway: Gateway, request: Request) -> Response:
+    """``POST …/messages/{id}:extend``."""
+    topic = gateway.broker.topic(TOPIC.need(request))
+    msg_id, consumer = MESSAGE_ID.need(request), CONSUMER.need(request)
+    if not topic.touch(consumer, [(msg_id, msg_id)], VISIBILITY_S.of(request)):
+        raise not_leased(consumer, msg_id)
+    return Response(status_code=204)
+
+
+async def get_consumer(gateway: Gateway, request: Request) -> Response:
+    """``GET …/consumers/{c}``."""
+    topic = gateway.broker.topic(TOPIC.need(request))
+    return json_response(topic.describe_consumer(topic.consumer(CONSUMER_OF_PATH.need(request))))
+
+
+async def put_consumer(gateway: Gateway, request: Request) -> Response:
+    """``PUT …/consumers/{c}``."""
+    topic = gateway.broker.topic(TOPIC.need(request))
+    name = CONSUMER_OF_PATH.need(request)
+    body = parse_object(await read_body(request, JSON_BYTES_MAX))
+    check_members(body, frozenset({"seek"}))
+    target = body.get("seek")
+    if type(target) not in (str, int):
+        raise BadArgument("seek is earliest, latest, a message id or @<unix-ms>")
+    gateway.refuse_late()
+    topic.seek(name, Start.parse(str(target)))
+    await gateway.stored(topic.flush_offsets)
+    return json_response(topic.describe_consumer(topic.consumer(name)))
+
+
+async def delete_consumer(gateway: Gateway, request: Request) -> Response:
+    """``DELETE …/consumers/{c}``."""
+    topic = gateway.broker.topic(TOPIC.need(request))
+    topic.forget(CONSUMER_OF_PATH.need(request))
+    await gateway.stored(topic.flush_offsets)
+    return Response(status_code=204)
+
+
+DESCRIBED = {"type": "object", "required": ["consumer", "ready", "inflight", "backlog"],
+             "properties": {"consumer": {"type": "string"}, "ready": {"type": "integer"}, "inflight": {"type": "integer"},
+                            "scheduled": {"type": "integer"}, "backlog": {"type": "integer"}}}  # fmt: skip
+GONE: tuple[type[RequestError], ...] = (BadArgument, BadName, NoSuchTopic, NoSuchConsumer, NotLeased)
+
+OPERATIONS = (
+    Operation(
+        "DELETE", "/v1/topics/{topic}/messages/{id}", "ack", "Ack a message: it does not come again, whatever happens.",
+        ack, "subscribe", (TOPIC, MESSAGE_ID, CONSUMER),
+        answers={204: Answer("The ack is on stable storage.")}, errors=(*GONE, StorageFailed),
+    ),
+    Operation(
+        "POST", "/v1/topics/{topic}/messages/{id}:nack", "nack", "Give a message back.",
+        nack, "subscribe", (TOPIC, MESSAGE_ID, CONSUMER, DELAY_S), answers={204: Answer("It comes again.")}, errors=GONE,
+    ),
+    Operation(
+        "POST", "/v1/topics/{topic}/messages/{id}:extend", "extend", "Restart the clock of a lease.",
+        extend, "subscribe", (TOPIC, MESSAGE_ID, CONSUMER, VISIBILITY_S), answers={204: Answer("It runs anew.")}, errors=GONE,
+    ),
+    Operation(
+        "POST", "/v1/topics/{topic}/messages:ack", "ackMany", "Ack many messages; those that are not leased are no error.",
+        ack_many, "subscribe", (TOPIC, CONSUMER),
+        Body('`{"ids": [7, "9-12"]}`', {"application/json": {
+            "type": "object", "required": ["ids"],
+            "properties": {"ids": {"type": "array", "items": {"type": ["integer", "string"]}}},
+        }}),
+        {200: Answer("So many acks are on stable storage.", {"type": "object", "properties": {"acked": {"type": "integer"}}})},
+        (BadArgument, BadFraming, BadName, NoSuchTopic, NoSuchConsumer, PayloadTooLarge, StorageFailed),
+    ),
+    Operation(
+        "GET", "/v1/topics/{topic}/consumers/{consumer}", "describeConsumer", "How far a consumer is.",
+        get_consumer, "subscribe", (TOPIC, CONSUMER_OF_PATH), answers={200: Answer("As in DESCRIBE.", DESCRIBED)},
+        errors=(BadName, NoSuchTopic, NoSuchConsumer), safe=True,
+    ),
+    Operation(
+        "PUT", "/v1/topics/{topic}/consumers/{consumer}", "seek", "Move a consumer, or make it where it should begin.",
+        put_consumer, "admin", (TOPIC, CONSUMER_OF_PATH),
+        Body('`{"seek": "earliest"}`, `latest`, a message id, or `@` and unix milliseconds.', {"application/json": {
+            "type": "object", "required": ["seek"], "properties": {"seek": {"type": ["integer", "string"]}},
+        }}),
+        {200: Answer("It is there, on stable storage.", DESCRIBED)},
+        (BadArgument, BadFraming, BadName, NoSuchTopic, OutOfRange, TooManyConsumers, StorageFailed),
+    ),
+    Operation(
+        "DELETE", "/v1/topics/{topic}/consumers/{consumer}", "forget", "Delete a consumer's state.",
+        delete_consumer, "admin", (TOPIC, CONSUMER_OF_PATH), answers={204: Answer("It is gone, also after a crash.")},
+        errors=(BadName, NoSuchTopic, NoSuchConsumer, StorageFailed),
+    ),
+)  # fmt: skip
