@@ -1,0 +1,192 @@
+"""The gateway over real sockets: limits on what arrives, streams, kills."""
+
+import asyncio
+import json
+import os
+import random
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.http_rig import listening
+from tests.support.sim_disk import SimDisk
+from toymq_py.gateway import listener
+
+DIR = "/data/d"
+
+
+def disk() -> SimDisk:
+    return SimDisk(random.Random(1))
+
+
+async def exchange(port: int, data: bytes, *, until_closed: bool = True) -> bytes:
+    """Bytes to the gateway, and all that comes back until it closes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async with asyncio.timeout(10):
+        try:
+            writer.write(data)
+            return await reader.read() if until_closed else await reader.readuntil(b"}")
+        finally:
+            writer.close()
+
+
+def problem_of(response: bytes) -> tuple[int, str]:
+    head, _, body = response.partition(b"\r\n\r\n")
+    return int(head.split(b" ")[1]), json.loads(body)["code"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "code"),
+    [
+        (b"no http at all\r\n\r\n", 400, "BAD_FRAMING"),
+        (b"GET / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400, "BAD_FRAMING"),
+        (b"POST /v1/topics/../messages HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 422, "BAD_NAME"),
+        (b"POST /v1/topics/./messages HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 422, "BAD_NAME"),
+        (b"GET /\xff HTTP/1.1\r\nHost: localhost\r\n\r\n", 400, "BAD_FRAMING"),
+        (b"GET / HTTP/1.1\r\nX: " + b"a" * listener.HEAD_BYTES_MAX, 431, "LINE_TOO_LONG"),
+        (b"GET / HTTP/1.1\r\nWhole: " + b"a" * listener.HEAD_BYTES_MAX + b"\r\n\r\n", 431, "LINE_TOO_LONG"),
+        (b"GET /" + b"a" * listener.HEAD_BYTES_MAX + b" HTTP/1.1\r\n\r\n", 431, "LINE_TOO_LONG"),
+    ],
+    ids=lambda value: value[:40] if isinstance(value, bytes) else str(value),
+)
+async def test_heads_that_are_refused(request_: bytes, status: int, code: str) -> None:
+    async with listening(DIR, fs=disk()) as rig:
+        assert problem_of(await exchange(rig.port, request_)) == (status, code)
+
+
+async def test_ten_megabytes_of_headers_are_not_read() -> None:
+    async with listening(DIR, fs=disk()) as rig:
+        _, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+        writer.write(b"GET / HTTP/1.1\r\n")
+        sent = 0
+        async with asyncio.timeout(10):
+            try:
+                while sent < 10_000_000:
+                    writer.write(b"X-Header-N: " + b"a" * 8000 + b"\r\n")
+                    sent += 8014
+                    await writer.drain()
+            except OSError:
+                pass  # it was closed under our hands
+            writer.close()
+        assert sent < 10_000_000, "it would have read all of them"
+        assert (await rig.ask("GET", "/healthz")).status_code == 200
+
+
+async def test_a_large_body_is_refused_before_it_is_sent_and_the_connection_goes_on() -> None:
+    async with listening(DIR, fs=disk(), max_payload_bytes=1000) as rig:
+        reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+        head = b"POST /v1/topics/t/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+        async with asyncio.timeout(10):
+            writer.write(head % 5000)
+            assert b" 413 " in await reader.readline()
+            await reader.readuntil(b"taken here")
+            writer.write(bytes(5000) + head % 3 + b"abc")
+            assert b" 201 " in (await reader.readuntil(b'"duplicate":false}'))
+        writer.close()
+
+
+async def test_a_body_without_an_end_is_discarded_for_a_moment_only() -> None:
+    async with listening(DIR, fs=disk(), max_payload_bytes=1000) as rig:
+        head = b"POST /v1/topics/t/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000000\r\n\r\n"
+        _, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+        sent = 0
+        async with asyncio.timeout(10):
+            writer.write(head)
+            try:
+                while sent < 100_000_000:
+                    writer.write(bytes(65_536))
+                    sent += 65_536
+                    await writer.drain()
+            except OSError:
+                pass  # closed
+            writer.close()
+        assert sent < 50_000_000, "it would have read all of it"
+
+
+async def test_a_head_that_never_ends_and_one_connection_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "HEAD_TIMEOUT_S", 0.05)
+    async with listening(DIR, fs=disk(), max_connections=2) as rig:
+        assert await exchange(rig.port, b"GET / HT") == b"", "it was closed"
+        monkeypatch.setattr(listener, "HEAD_TIMEOUT_S", 10)
+        others = [await asyncio.open_connection("127.0.0.1", rig.port) for _ in range(2)]
+        assert problem_of(await exchange(rig.port, b"")) == (503, "TOO_MANY_CONNECTIONS")
+        for _, writer in others:
+            writer.close()
+
+
+async def test_a_stream_goes_on_where_it_was() -> None:
+    async with listening(DIR, fs=disk()) as rig:
+        await rig.publish("t", "a", "b", "c")
+        async with rig.client.stream("GET", "/v1/topics/t/stream", headers={"Last-Event-ID": "0"}) as stream:
+            assert stream.headers["content-type"].startswith("text/event-stream")
+            events = stream.aiter_lines()
+            seen: list[str] = []
+            published = False
+            async for line in events:
+                if line.startswith("id: "):
+                    seen.append(line)
+                elif line.startswith("data: "):
+                    seen.append(json.loads(line[6:])["payload"])
+                if len(seen) == 4 and not published:
+                    await rig.publish("t", "d")
+                    published = True
+                if len(seen) == 6:
+                    break
+        assert seen == ["id: 1", "b", "id: 2", "c", "id: 3", "d"]
+
+
+async def test_snapshots_then_what_changed() -> None:
+    async with listening(DIR, fs=disk()) as rig:
+        await rig.publish("t", "a")
+        await rig.publish("u", "a")
+        async with rig.client.stream("GET", "/v1/events") as stream:
+            lines = stream.aiter_lines()
+            names = []
+            async for line in lines:
+                if line.startswith("event: "):
+                    names.append(line[7:])
+                elif line.startswith("data: "):
+                    found = json.loads(line[6:])
+                    if names == ["snapshot"]:
+                        assert [topic["topic"] for topic in found["topics"]] == ["t", "u"]
+                        await rig.publish("u", "b")
+                    else:
+                        assert [(topic["topic"], topic["messages"]) for topic in found["topics"]] == [("u", 2)]
+                        break
+        assert names == ["snapshot", "change"]
+
+
+async def test_a_shutdown_ends_streams_and_answers_what_was_asked() -> None:
+    async with listening(DIR, fs=disk()) as rig:
+        await rig.publish("t", "a")
+        reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+        async with asyncio.timeout(10):
+            writer.write(b"GET /v1/topics/t/stream?from=earliest HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await reader.readuntil(b"data: ")
+            rig.stop()
+            assert (await reader.read()).endswith(b"0\r\n\r\n"), "the stream was ended, not cut"
+        writer.close()
+
+
+def kill_after_201(directory: Path, times: int) -> None:
+    """Kill right after the answer; the message is there after the restart, under its id."""
+    broker = BrokerProcess(directory, "--http", "127.0.0.1:0")
+    for n in range(times):
+        with broker, httpx.Client(base_url=broker.http) as client:
+            if n:
+                log = client.get(f"/v1/topics/t/log?from={n - 1}").json()
+                assert [(m["id"], m["payload"]) for m in log["messages"]] == [(n - 1, f"message {n - 1}")], f"kill {n}"
+            answer = client.post("/v1/topics/t/messages", content=f"message {n}")
+            broker.kill()
+            assert (answer.status_code, answer.json()["id"]) == (201, n)
+
+
+def test_a_201_survives_a_kill(tmp_path: Path) -> None:
+    kill_after_201(tmp_path / "d", 5)
+
+
+@pytest.mark.torture
+def test_a_201_survives_200_kills(tmp_path: Path) -> None:
+    kill_after_201(tmp_path / "d", int(os.environ.get("TOYMQ_TORTURE_KILLS", "200")))

@@ -1,0 +1,99 @@
+"""The HTTP gateway over a real broker in the test's own event loop: its application by itself, or with its listener."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.support.in_process import TIMEOUT_S, InProcess, serving
+from toymq_py.clock import SystemClock
+from toymq_py.gateway import HttpServer
+from toymq_py.gateway.app import Application
+from toymq_py.gateway.gateway import Gateway
+from toymq_py.server import Server
+from toymq_py.storage.fs import FileSystem
+
+BASE = "http://localhost"
+JSON_LINES = {"content-type": "application/x-ndjson"}
+
+
+class HttpRig:
+    """``client`` speaks to the gateway; ``served`` is the broker beside it."""
+
+    def __init__(self, served: InProcess, client: httpx.AsyncClient, gateway: Gateway | None, port: int = 0) -> None:
+        """``gateway`` of the application by itself, ``port`` of the listener."""
+        self.served = served
+        self.broker = served.broker
+        self.client = client
+        self.gateway = gateway
+        self.port = port
+        self.stop: Callable[[], None] = lambda: None
+        """Begins the listener's shutdown."""
+
+    async def ask(self, method: str, path: str, **more: Any) -> httpx.Response:
+        async with asyncio.timeout(TIMEOUT_S):
+            return await self.client.request(method, path, **more)
+
+    async def publish(self, topic: str, *payloads: str) -> None:
+        for payload in payloads:
+            assert (await self.ask("POST", f"/v1/topics/{topic}/messages", content=payload)).status_code == 201
+
+    async def lease(self, topic: str, consumer: str = "c", **query: Any) -> list[dict[str, Any]]:
+        """What a poll answers; [] for 204."""
+        answer = await self.ask("GET", f"/v1/topics/{topic}/messages", params={"consumer": consumer, **query})
+        if answer.status_code == 204:
+            return []
+        assert answer.status_code == 200, answer.text
+        messages: list[dict[str, Any]] = answer.json()["messages"]
+        return messages
+
+
+def refused(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
+    """Holds that a response is a problem with this code. Returns: its members."""
+    assert answer.status_code == status, f"{status} {code} was expected: {answer.status_code} {answer.text}"
+    assert answer.headers["content-type"] == "application/problem+json"
+    problem: dict[str, Any] = answer.json()
+    assert (problem["status"], problem["code"]) == (status, code)
+    assert problem["detail"], "the text says why"
+    return problem
+
+
+def lines(*messages: dict[str, Any] | str) -> bytes:
+    """JSON lines; a text is taken as it is."""
+    return "".join((m if isinstance(m, str) else json.dumps(m)) + "\n" for m in messages).encode()
+
+
+@asynccontextmanager
+async def gateway(data_dir: Path | str, *, fs: FileSystem | None = None, **options: Any) -> AsyncIterator[HttpRig]:
+    """The application without a socket."""
+    async with serving(data_dir, fs=fs, **options) as served:
+        core = Gateway(served.broker, SystemClock(), asyncio.get_running_loop())
+        transport = httpx.ASGITransport(Application(core, local=True))
+        async with httpx.AsyncClient(transport=transport, base_url=BASE) as client:
+            yield HttpRig(served, client, core)
+        core.waiting.stop()
+
+
+@asynccontextmanager
+async def listening(data_dir: Path | str, *, fs: FileSystem | None = None, **options: Any) -> AsyncIterator[HttpRig]:
+    """The whole of it, on a free port."""
+    loop = asyncio.get_running_loop()
+    async with serving(data_dir, fs=fs, **options) as served, asyncio.TaskGroup() as tasks:
+        started = asyncio.Event()
+        server = HttpServer(served.broker, SystemClock(), loop, local=True, started=started.set)
+        listeners = Server.bind("127.0.0.1", 0)
+        port = listeners[0].getsockname()[1]
+        running = tasks.create_task(server.run(listeners))
+        await started.wait()
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+            rig = HttpRig(served, client, None, port)
+            rig.stop = server.stop
+            try:
+                yield rig
+            finally:
+                server.stop()
+        await running
