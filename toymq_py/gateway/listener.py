@@ -66,13 +66,12 @@ class GatewayProtocol(HttpToolsProtocol):
             if self._discarded > DISCARD_BYTES_MAX:
                 self.transport.close()
                 return
-        was_idle = self._in_head and self._timer is None
+        self._head_bytes += len(data)
         super().data_received(data)
-        if self._in_head and not self.transport.is_closing():
-            self._head_bytes += len(data)
+        if self._in_head and self._head_bytes and not self.transport.is_closing():
             if self._head_bytes > HEAD_BYTES_MAX:
                 self._refuse(head_too_long())
-            elif was_idle:
+            elif self._timer is None:
                 self._await_head()
 
     def on_message_begin(self) -> None:
@@ -81,7 +80,6 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        self._head_bytes = 0
         self._set_timer(None)
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > HEAD_BYTES_MAX:
             self._refusal = head_too_long()
@@ -90,6 +88,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._in_head = True
+        self._head_bytes = 0  # what follows in the same read is bounded by the read
         if self._discarded is not None:
             self._discarded = None
             self._set_timer(None)
