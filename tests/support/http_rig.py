@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 
 from tests.support.in_process import TIMEOUT_S, InProcess, serving
+from toymq_py.auth import Authority
 from toymq_py.clock import SystemClock
 from toymq_py.gateway import HttpServer
 from toymq_py.gateway.app import Application
@@ -68,10 +69,12 @@ def lines(*messages: dict[str, Any] | str) -> bytes:
 
 
 @asynccontextmanager
-async def gateway(data_dir: Path | str, *, fs: FileSystem | None = None, **options: Any) -> AsyncIterator[HttpRig]:
+async def gateway(
+    data_dir: Path | str, *, fs: FileSystem | None = None, authority: Authority | None = None, **options: Any
+) -> AsyncIterator[HttpRig]:
     """The application without a socket."""
     async with serving(data_dir, fs=fs, **options) as served:
-        core = Gateway(served.broker, SystemClock(), asyncio.get_running_loop())
+        core = Gateway(served.broker, SystemClock(), asyncio.get_running_loop(), authority=authority)
         transport = httpx.ASGITransport(Application(core, local=True))
         async with httpx.AsyncClient(transport=transport, base_url=BASE) as client:
             yield HttpRig(served, client, core)

@@ -1,6 +1,6 @@
 """The ASGI application: one endpoint per path, every refusal a problem with the wire's code, no other site let in.
 
-Contract: gateway.md; ADR 0018 (which browsers may call what).
+Contract: gateway.md; ADR 0024 (which browsers may call what).
 """
 
 import ipaddress
@@ -16,7 +16,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
 from toymq_py.errors import BadArgument, Forbidden, InternalError, RequestError, UnknownCommand
-from toymq_py.gateway import consuming, events, health, messages, metrics, pages, publishing, topics
+from toymq_py.gateway import consuming, events, health, login, messages, metrics, pages, publishing, topics
+from toymq_py.gateway.access import check_rights, check_site
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.operations import Operation
 from toymq_py.gateway.problems import MethodNotAllowed, problem
@@ -30,10 +31,11 @@ OPERATIONS: tuple[Operation, ...] = (
     *consuming.OPERATIONS,
     *messages.OPERATIONS,
     *events.OPERATIONS,
+    *login.OPERATIONS,
     *health.OPERATIONS,
     *metrics.OPERATIONS,
 )
-"""The whole API; the first paths are found first."""
+"""The whole API."""
 
 
 class Endpoint:
@@ -56,12 +58,16 @@ class Endpoint:
             await response(scope, receive, send)
 
     def _find(self, request: Request) -> Operation:
-        """The operation of a request that may be made. Raises: MethodNotAllowed, Forbidden, BadArgument."""
+        """The operation of a request that may be made.
+
+        Raises: MethodNotAllowed, AuthRequired, AuthFailed, Forbidden, BadArgument.
+        """
         operation = self._by_method.get(request.method)
         if operation is None:
             allowed = ", ".join(self._by_method)
             raise MethodNotAllowed(f"{request.method} is not for this path; {allowed} is", allowed)
         check_site(request.headers, safe=operation.safe)
+        check_rights(self._gateway.authority, request, operation.needs)
         if request.scope["query_string"]:
             known, query = self._queries[request.method], request.query_params
             for name in query:
@@ -90,18 +96,6 @@ class Endpoint:
         return problem(refusal)
 
 
-def check_site(headers: Headers, *, safe: bool) -> None:
-    """Refuse what a page of another site sends, in the name of whoever looks at it.
-
-    Raises: Forbidden.
-    """
-    origin = headers.get("origin")
-    if origin is not None and origin.partition("://")[2] != headers.get("host"):
-        raise Forbidden(f"{origin} is another site than this one")
-    if not safe and headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
-        raise Forbidden("a page of another site may not do this")
-
-
 class Application:
     """The routes behind the check that every request has to pass."""
 
@@ -111,7 +105,8 @@ class Application:
         by_path: dict[str, list[Operation]] = defaultdict(list)
         for operation in OPERATIONS:
             by_path[operation.path].append(operation)
-        routes = [Route(path, endpoint=Endpoint(gateway, of_path)) for path, of_path in by_path.items()]
+        verbs_first = sorted(by_path, key=lambda path: ":" not in path)  # {id} would match 7:nack, too
+        routes = [Route(path, endpoint=Endpoint(gateway, by_path[path])) for path in verbs_first]
         self._router: ASGIApp = Router([*routes, *pages.routes(OPERATIONS)], redirect_slashes=False, default=_no_such_path)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

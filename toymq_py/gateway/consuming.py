@@ -172,7 +172,7 @@ OPERATIONS = (
     ),
     Operation(
         "GET", "/v1/topics/{topic}/consumers/{consumer}", "describeConsumer", "How far a consumer is.",
-        get_consumer, "subscribe", (TOPIC, CONSUMER_OF_PATH), answers={200: Answer("As in DESCRIBE.", DESCRIBED)},
+        get_consumer, "describe", (TOPIC, CONSUMER_OF_PATH), answers={200: Answer("As in DESCRIBE.", DESCRIBED)},
         errors=(BadName, NoSuchTopic, NoSuchConsumer), safe=True,
     ),
     Operation(

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from toymq_py.gateway.access import grant_of
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.operations import Answer, Operation
 
@@ -18,7 +19,7 @@ def stream_response(events: AsyncIterator[bytes]) -> Response:
 
 async def events(gateway: Gateway, request: Request) -> Response:
     """``GET /v1/events``."""
-    return stream_response(gateway.snapshots.watch())
+    return stream_response(gateway.snapshots.watch(grant_of(request)))
 
 
 OPERATIONS = (

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
+from toymq_py.auth import Authority
 from toymq_py.broker import Broker, Done
 from toymq_py.clock import Clock
 from toymq_py.errors import RequestError, ShuttingDown
@@ -19,7 +20,11 @@ from toymq_py.storage.committer import storage_error
 class Gateway:
     """Belongs to the loop of the broker."""
 
-    def __init__(self, broker: Broker, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, broker: Broker, clock: Clock, loop: asyncio.AbstractEventLoop, *, authority: Authority | None = None
+    ) -> None:
+        """``authority``: who decides what a request may do; None lets all of them do everything."""
+        self.authority = authority
         self.broker = broker
         self.clock = clock
         self.loop = loop

@@ -1,6 +1,6 @@
 """The HTTP end of the process: uvicorn on the broker's own loop, with limits on what comes before an application sees it.
 
-Contract: gateway.md; ADR 0018. The only home of uvicorn. Parses nothing itself.
+Contract: gateway.md; ADR 0024. The only home of uvicorn. Parses nothing itself.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from toymq_py.acceptor import BACKLOG
+from toymq_py.auth import Authority
 from toymq_py.broker import Broker
 from toymq_py.clock import Clock
 from toymq_py.errors import BadFraming, LineTooLong, RequestError, TooManyConnections
@@ -149,15 +150,23 @@ class HttpServer:
     """Serves one broker's gateway. ``run`` until ``stop``. Belongs to the loop."""
 
     def __init__(
-        self, broker: Broker, clock: Clock, loop: asyncio.AbstractEventLoop, *, local: bool, started: Callable[[], None]
+        self,
+        broker: Broker,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        local: bool,
+        started: Callable[[], None],
+        authority: Authority | None = None,
     ) -> None:
         """
         Args:
+            authority: who decides what a request may do; None lets all of them do everything.
             local: its listeners are reached from this machine alone.
             started: called once connections are accepted.
         """
         options = broker.options
-        self._gateway = Gateway(broker, clock, loop)
+        self._gateway = Gateway(broker, clock, loop, authority=authority)
         limited = type("LimitedProtocol", (GatewayProtocol,), {"connections_max": options.max_connections})
         config = uvicorn.Config(
             Application(self._gateway, local=local),

@@ -7,6 +7,8 @@ from typing import Any
 
 from toymq_py import __version__
 from toymq_py.errors import (
+    AuthFailed,
+    AuthRequired,
     BadArgument,
     BadFraming,
     Forbidden,
@@ -16,6 +18,7 @@ from toymq_py.errors import (
     ShuttingDown,
     TooManyConnections,
 )
+from toymq_py.gateway.access import COOKIE
 from toymq_py.gateway.operations import Operation
 from toymq_py.gateway.problems import STATUS
 
@@ -49,7 +52,13 @@ def document(operations: Iterable[Operation]) -> dict[str, Any]:
             "description": "2xx means on stable storage. Errors are problems with the wire's codes (docs/http.md).",
         },
         "paths": dict(paths),
-        "components": {"schemas": {"Problem": PROBLEM}},
+        "components": {
+            "schemas": {"Problem": PROBLEM},
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "cookie": {"type": "apiKey", "in": "cookie", "name": COOKIE},
+            },
+        },
     }
 
 
@@ -62,6 +71,7 @@ def _describe(operation: Operation) -> dict[str, Any]:
             for p in operation.parameters
         ],
         "responses": _responses(operation),
+        "security": [{}] if operation.needs is None else [{"bearer": []}, {"cookie": []}, {}],
     }
     if operation.body is not None:
         content = {media: {"schema": dict(schema)} for media, schema in operation.body.content.items()}
@@ -76,7 +86,8 @@ def _responses(operation: Operation) -> dict[str, Any]:
         if answer.schema is not None:
             responses[str(status)]["content"] = {answer.media: {"schema": dict(answer.schema)}}
     codes: dict[int, list[str]] = defaultdict(list)
-    for error in sorted({*operation.errors, *COMMON_ERRORS}, key=lambda cls: cls.code):
+    guarded = (AuthRequired, AuthFailed) if operation.needs is not None else ()
+    for error in sorted({*operation.errors, *COMMON_ERRORS, *guarded}, key=lambda cls: cls.code):
         codes[STATUS[error.code]].append(error.code)
     for status, names in sorted(codes.items()):
         content = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}

@@ -25,8 +25,9 @@ from toymq_py.model import (
 T = TypeVar("T")
 Schema = Mapping[str, Any]
 """A JSON schema, as OpenAPI 3.1 has them."""
-Need = Literal["publish", "subscribe", "admin", "see"]
-"""What a token must allow (clients.md, auth file); "see": it shows what the token may see."""
+Need = Literal["publish", "subscribe", "describe", "admin", "see"]
+"""What a token must allow (clients.md, auth file): publish, subscribe, describe for the topic of the path; "see" is any token,
+which is shown what it may see."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class Operation:
     """One method of one path.
 
     Attributes:
-        safe: it changes nothing. Browsers of other sites may not call the others (ADR 0018).
+        safe: it changes nothing. Browsers of other sites may not call the others (ADR 0024).
         errors: what it may refuse with, beside what every operation may (``openapi.COMMON_ERRORS``).
     """
 

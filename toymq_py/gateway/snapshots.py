@@ -6,9 +6,10 @@ one (``change``) has the topics that differ from the one before.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from itertools import islice
 
+from toymq_py.auth import Grant
 from toymq_py.broker import Broker
 from toymq_py.gateway.waiting import Waiting
 
@@ -26,21 +27,27 @@ class Snapshots:
         self._waiting = waiting
         self._topics: dict[str, str] = {}
         self._stats = "{}"
-        self._change = b""
+        self._changed: list[str] = []
+        self._gone: list[str] = []
+        self._change: bytes | None = None
         self._number = 0
         self._made_at = float("-inf")
         self._making = asyncio.Lock()
 
-    async def watch(self) -> AsyncIterator[bytes]:
-        """Events until the broker shuts down, the reader's pace permitting: who is slow gets a whole snapshot again."""
+    async def watch(self, grant: Grant | None = None) -> AsyncIterator[bytes]:
+        """Events until the broker shuts down, the reader's pace permitting: who is slow gets a whole snapshot again.
+
+        Args:
+            grant: shows what that may see; all of it without one.
+        """
         await self._refresh()
         seen = self._number
-        yield self._whole()
+        yield self._whole(grant)
         while await self._next():
             if self._number == seen + 1:
-                yield self._change
+                yield self._differences(grant)
             elif self._number != seen:
-                yield self._whole()
+                yield self._whole(grant)
             seen = self._number
 
     async def _next(self) -> bool:
@@ -56,22 +63,31 @@ class Snapshots:
         async with self._making:
             if self._loop.time() - self._made_at < INTERVAL_S / 2:
                 return
-            broker = self._broker
             before = self._topics
             topics: dict[str, str] = {}
-            described = broker.describe(None)
+            described = self._broker.describe(None)
             while part := list(islice(described, TOPICS_PER_TURN)):
                 topics.update((item["topic"], json.dumps(item)) for item in part)
                 await self._waiting.pause()
-            self._stats = json.dumps(broker.stats())
-            changed = [text for name, text in topics.items() if before.get(name) != text]
-            gone = [name for name in before if name not in topics]
+            self._stats = json.dumps(self._broker.stats())
+            self._changed = [name for name, text in topics.items() if before.get(name) != text]
+            self._gone = [name for name in before if name not in topics]
             self._topics = topics
-            data = f'{{"stats": {self._stats}, "topics": [{", ".join(changed)}], "gone": {json.dumps(gone)}}}'
-            self._change = f"event: change\ndata: {data}\n\n".encode()
+            self._change = None
             self._number += 1
             self._made_at = self._loop.time()
 
-    def _whole(self) -> bytes:
-        data = f'{{"stats": {self._stats}, "topics": [{", ".join(self._topics.values())}]}}'
-        return f"event: snapshot\ndata: {data}\n\n".encode()
+    def _differences(self, grant: Grant | None) -> bytes:
+        if grant is None:
+            if self._change is None:  # made for the first who asks, and shared
+                self._change = self._event("change", self._changed, self._gone)
+            return self._change
+        return self._event("change", filter(grant.sees, self._changed), list(filter(grant.sees, self._gone)))
+
+    def _whole(self, grant: Grant | None) -> bytes:
+        return self._event("snapshot", self._topics if grant is None else filter(grant.sees, self._topics), [])
+
+    def _event(self, name: str, topics: Iterable[str], gone: list[str]) -> bytes:
+        listed = ", ".join(self._topics[topic] for topic in topics)
+        data = f'{{"stats": {self._stats}, "topics": [{listed}], "gone": {json.dumps(gone)}}}'
+        return f"event: {name}\ndata: {data}\n\n".encode()

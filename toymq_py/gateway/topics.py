@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from toymq_py.broker import Done
 from toymq_py.errors import BadArgument, BadFraming, BadName, NoSuchTopic, StorageFailed, TooManyTopics, TopicExists
+from toymq_py.gateway.access import grant_of
 from toymq_py.gateway.bodies import JSON_BYTES_MAX, parse_object, read_body
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.operations import PATTERN, TOPIC, Answer, Body, Operation
@@ -83,7 +84,10 @@ async def delete_topic(gateway: Gateway, request: Request) -> Response:
 
 async def list_topics(gateway: Gateway, request: Request) -> Response:
     """``GET /v1/topics``."""
+    grant = grant_of(request)
     described = gateway.broker.describe(PATTERN.of(request))
+    if grant is not None:
+        described = (item for item in described if grant.sees(item["topic"]))
     content = b'{"topics": [%b]}' % await listed(gateway, described)
     return Response(content, 200, {"cache-control": "no-store"}, "application/json")
 
@@ -116,7 +120,7 @@ OPERATIONS = (
               Body("Settings.", {"application/json": SETTINGS}),
               {200: Answer("They are on stable storage and in use.", DESCRIPTION)},
               (BadArgument, BadFraming, BadName, NoSuchTopic, StorageFailed)),
-    Operation("GET", "/v1/topics/{topic}", "describeTopic", "What there is to know of a topic, exact.", get_topic, "subscribe",
+    Operation("GET", "/v1/topics/{topic}", "describeTopic", "What there is to know of a topic, exact.", get_topic, "describe",
               (TOPIC,), answers={200: Answer("As DESCRIBE.", DESCRIPTION)}, errors=(BadName, NoSuchTopic), safe=True),
     Operation("DELETE", "/v1/topics/{topic}", "deleteTopic", "Remove a topic with everything in it.", delete_topic, "admin",
               (TOPIC,), answers={204: Answer("It is gone, also after a crash.")}, errors=(BadName, NoSuchTopic, StorageFailed)),

@@ -1,0 +1,134 @@
+"""Tokens over HTTP: every operation without one, with a wrong one, with one that may not, with one that may."""
+
+import json
+import random
+from collections.abc import AsyncIterator
+from hashlib import sha256
+
+import pytest
+
+from tests.support.http_rig import HttpRig, gateway, refused
+from tests.support.sim_disk import SimDisk
+from toymq_py.auth import Authority, Grant, parse_grants
+from toymq_py.gateway.access import COOKIE, check_grant
+from toymq_py.gateway.app import OPERATIONS
+from toymq_py.gateway.operations import Operation
+
+GUARDED = [operation for operation in OPERATIONS if operation.needs is not None]
+
+
+def grants(*names: str) -> tuple[Grant, ...]:
+    rights = {
+        "billing": 'publish = ["orders.*"]\nsubscribe = ["orders.>"]',
+        "operator": "admin = true",
+        "nobody": "",
+    }
+    return parse_grants(
+        "".join(
+            f'[[token]]\nname = "{name}"\nsha256 = "{sha256(f"{name}-token".encode()).hexdigest()}"\n{rights[name]}\n'
+            for name in names
+        ),
+        "auth.toml",
+    )
+
+
+@pytest.fixture
+def authority() -> Authority:
+    return Authority(grants("billing", "operator", "nobody"))
+
+
+@pytest.fixture
+async def rig(authority: Authority) -> AsyncIterator[HttpRig]:
+    async with gateway("/data/d", fs=SimDisk(random.Random(1)), authority=authority) as rig:
+        yield rig
+
+
+def bearer(name: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {name}-token"}
+
+
+@pytest.mark.parametrize("operation", GUARDED, ids=lambda operation: operation.name)
+async def test_nothing_is_done_without_a_token(rig: HttpRig, operation: Operation) -> None:
+    path = operation.path.format(topic="orders.1", id=0, consumer="c", name="w")
+    answer = await rig.ask(operation.method, path)
+    refused(answer, 401, "AUTH_REQUIRED")
+    assert answer.headers["www-authenticate"] == "Bearer"
+    for wrong in ("Basic YQ==", "Bearer", "Bearer "):
+        refused(await rig.ask(operation.method, path, headers={"authorization": wrong}), 401, "AUTH_REQUIRED")
+    refused(await rig.ask(operation.method, path, headers={"authorization": "Bearer guess"}), 401, "AUTH_FAILED")
+    if operation.needs != "see":
+        refused(await rig.ask(operation.method, path, headers=bearer("nobody")), 403, "FORBIDDEN")
+    assert not rig.broker.topics
+
+
+@pytest.mark.parametrize(
+    ("name", "needs", "topic", "may"),
+    [
+        ("billing", "publish", "orders.1", True),
+        ("billing", "publish", "orders.1.a", False),
+        ("billing", "subscribe", "orders.1.a", True),
+        ("billing", "subscribe", "orders.*", True),
+        ("billing", "subscribe", "*", False),
+        ("billing", "describe", "orders.1", True),
+        ("billing", "describe", "other", False),
+        ("billing", "admin", "orders.1", False),
+        ("billing", "see", "", True),
+        ("operator", "admin", "other", True),
+        ("operator", "describe", "other", True),
+        ("operator", "publish", "other", False),
+        ("nobody", "see", "", True),
+    ],
+)
+async def test_who_may_what(authority: Authority, name: str, needs: str, topic: str, may: bool) -> None:
+    grant = authority.find(f"{name}-token")
+    assert grant is not None
+    refusals = []
+    try:
+        check_grant(grant, needs, {"topic": topic})  # type: ignore[arg-type]
+    except Exception as error:  # noqa: BLE001 (which one is the question)
+        refusals.append(getattr(error, "code", repr(error)))
+    assert refusals == ([] if may else ["FORBIDDEN"])
+
+
+async def test_everybody_sees_their_own_topics_only(rig: HttpRig) -> None:
+    for topic in ("orders.1", "orders.2"):
+        path = f"/v1/topics/{topic}/messages"
+        assert (await rig.ask("POST", path, content=b"x", headers=bearer("billing"))).status_code == 201
+    assert (await rig.ask("PUT", "/v1/topics/other", headers=bearer("operator"))).status_code == 201
+    seen = {
+        name: [topic["topic"] for topic in (await rig.ask("GET", "/v1/topics", headers=bearer(name))).json()["topics"]]
+        for name in ("billing", "operator", "nobody")
+    }
+    assert seen == {"billing": ["orders.1", "orders.2"], "operator": ["orders.1", "orders.2", "other"], "nobody": []}
+    assert rig.gateway is not None
+    for name, expected in seen.items():
+        grant = rig.gateway.authority and rig.gateway.authority.find(f"{name}-token")
+        event = await anext(rig.gateway.snapshots.watch(grant))
+        snapshot = json.loads(event.partition(b"data: ")[2])
+        assert [topic["topic"] for topic in snapshot["topics"]] == expected, name
+
+
+async def test_a_token_that_is_taken_away_is_refused_at_once(rig: HttpRig, authority: Authority) -> None:
+    assert (await rig.ask("GET", "/v1/topics", headers=bearer("billing"))).status_code == 200
+    authority.replace(grants("operator"))
+    refused(await rig.ask("GET", "/v1/topics", headers=bearer("billing")), 401, "AUTH_FAILED")
+
+
+async def test_the_login_makes_a_cookie_that_no_script_sees(rig: HttpRig) -> None:
+    refused(await rig.ask("POST", "/v1/login", json={"token": "guess"}), 401, "AUTH_FAILED")
+    refused(await rig.ask("POST", "/v1/login", json={"token": "a;b"}), 422, "BAD_ARGUMENT")
+    refused(await rig.ask("GET", "/v1/login"), 401, "AUTH_REQUIRED")
+    answer = await rig.ask("POST", "/v1/login", json={"token": "operator-token"})
+    assert answer.json() == {"required": True, "name": "operator", "admin": True}
+    cookie = answer.headers["set-cookie"]
+    assert cookie.startswith(f"{COOKIE}=operator-token;")
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert (await rig.ask("GET", "/v1/login")).json()["name"] == "operator", "the client sends the cookie"
+    assert (await rig.ask("DELETE", "/v1/login")).status_code == 204
+    refused(await rig.ask("GET", "/v1/login"), 401, "AUTH_REQUIRED")
+
+
+async def test_pages_and_probes_need_no_token(rig: HttpRig) -> None:
+    for path in ("/", "/docs", "/openapi.json", "/healthz", "/readyz"):
+        assert (await rig.ask("GET", path)).status_code == 200, path

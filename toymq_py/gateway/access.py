@@ -1,0 +1,78 @@
+"""Who a request comes from and whether it may: tokens, and pages of other sites.
+
+Contract: gateway.md; clients.md, "auth file"; ADR 0024. A token comes as ``Authorization: Bearer``, or as the cookie of the
+dashboard's login. The table is asked for every request, so what a reload takes away is gone at once.
+"""
+
+from collections.abc import Mapping
+from http.cookies import CookieError, SimpleCookie
+
+from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
+
+from toymq_py.auth import Authority, Grant
+from toymq_py.errors import AuthFailed, AuthRequired, Forbidden
+from toymq_py.gateway.operations import Need
+
+COOKIE = "toymq_token"
+_GRANT = "toymq.grant"
+
+
+def check_site(headers: Headers, *, safe: bool) -> None:
+    """Refuse what a page of another site sends, in the name of whoever looks at it.
+
+    Raises: Forbidden.
+    """
+    origin = headers.get("origin")
+    if origin is not None and origin.partition("://")[2] != headers.get("host"):
+        raise Forbidden(f"{origin[:200]} is another site than this one")
+    if not safe and headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+        raise Forbidden("a page of another site may not do this")
+
+
+def check_rights(authority: Authority | None, connection: HTTPConnection, needs: Need | None) -> None:
+    """Find out who asks, and whether they may. ``grant_of`` has the answer from then on.
+
+    Raises: AuthRequired, AuthFailed, Forbidden.
+    """
+    if authority is None or needs is None:
+        return
+    grant = authority.find(_token_of(connection.headers))
+    if grant is None:
+        raise AuthFailed("this token is not known here")
+    connection.scope[_GRANT] = grant
+    check_grant(grant, needs, connection.path_params)
+
+
+def check_grant(grant: Grant | None, needs: Need, path: Mapping[str, str]) -> None:
+    """Raises: Forbidden. Without a grant there is no authentication, and everything may be done."""
+    if grant is None:
+        return
+    name = path.get("topic", "")
+    may = {"publish": grant.may_publish, "subscribe": grant.may_subscribe, "describe": grant.sees}
+    if needs in may and not may[needs](name):
+        raise Forbidden(f"{grant.name} may not {needs} {name[:200]}")
+    if needs == "admin" and not grant.admin:
+        raise Forbidden(f"{grant.name} is no administrator")
+
+
+def grant_of(connection: HTTPConnection) -> Grant | None:
+    """Whose request it is; None without authentication."""
+    grant: Grant | None = connection.scope.get(_GRANT)
+    return grant
+
+
+def _token_of(headers: Headers) -> str:
+    """Raises: AuthRequired."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    if scheme:
+        if scheme.lower() != "bearer" or not token.strip():
+            raise AuthRequired("Authorization is: Bearer <token>")
+        return token.strip()
+    try:
+        morsel = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+    except CookieError:
+        morsel = None
+    if morsel is None or not morsel.value:
+        raise AuthRequired("a token is needed: Authorization: Bearer <token>")
+    return morsel.value
