@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
 from toymq_py.errors import BadArgument, Forbidden, InternalError, RequestError, UnknownCommand
-from toymq_py.gateway import consuming, events, health, login, messages, metrics, pages, publishing, topics
+from toymq_py.gateway import consuming, events, health, leasing, login, messages, metrics, pages, publishing, topics
 from toymq_py.gateway.access import check_rights, check_site
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.operations import Operation
@@ -28,6 +28,7 @@ logger = logging.getLogger("toymq_py.gateway")
 OPERATIONS: tuple[Operation, ...] = (
     *publishing.OPERATIONS,
     *topics.OPERATIONS,
+    *leasing.OPERATIONS,
     *consuming.OPERATIONS,
     *messages.OPERATIONS,
     *events.OPERATIONS,

@@ -1,0 +1,177 @@
+"""Leases over HTTP: polls, acks, what comes again, and what survives."""
+
+import asyncio
+import errno
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.support.http_rig import HttpRig, gateway, listening, refused
+from tests.support.sim_disk import SimDisk
+
+DIR = "/data/d"
+
+
+@pytest.fixture
+def fs() -> SimDisk:
+    return SimDisk(random.Random(1))
+
+
+@pytest.fixture
+async def rig(fs: SimDisk) -> AsyncIterator[HttpRig]:
+    async with gateway(DIR, fs=fs) as rig:
+        yield rig
+
+
+def ids(messages: list[dict[str, Any]]) -> list[tuple[int, int]]:
+    return [(message["id"], message["attempt"]) for message in messages]
+
+
+async def test_a_message_is_leased_once_and_acked(rig: HttpRig) -> None:
+    assert await rig.lease("t") == []
+    await rig.publish("t", "a", "b", "c")
+    (message,) = await rig.lease("t")
+    assert (message["topic"], message["id"], message["attempt"], message["payload"]) == ("t", 0, 1, "a")
+    assert ids(await rig.lease("t", max=10)) == [(1, 1), (2, 1)]
+    assert await rig.lease("t", max=10) == []
+    answer = await rig.ask("DELETE", "/v1/topics/t/messages/1?consumer=c")
+    assert (answer.status_code, answer.content) == (204, b"")
+    refused(await rig.ask("DELETE", "/v1/topics/t/messages/1?consumer=c"), 404, "NOT_LEASED")
+    refused(await rig.ask("DELETE", "/v1/topics/t/messages/7?consumer=c"), 404, "NOT_LEASED")
+    refused(await rig.ask("DELETE", "/v1/topics/t/messages/0?consumer=d"), 404, "NO_SUCH_CONSUMER")
+    refused(await rig.ask("DELETE", "/v1/topics/u/messages/0?consumer=c"), 404, "NO_SUCH_TOPIC")
+
+
+async def test_an_ack_that_was_answered_survives_a_power_cut(fs: SimDisk) -> None:
+    async with gateway(DIR, fs=fs) as rig:
+        await rig.publish("t", "a", "b", "c", "d")
+        await rig.lease("t", max=4)
+        assert (await rig.ask("DELETE", "/v1/topics/t/messages/0?consumer=c")).status_code == 204
+        acked = await rig.ask("POST", "/v1/topics/t/messages:ack?consumer=c", json={"ids": ["2-3"]})
+        assert acked.json() == {"acked": 2}
+        after = fs.crash()
+    async with gateway(DIR, fs=after) as rig:
+        assert ids(await rig.lease("t", max=10)) in ([(1, 1)], [(1, 2)])
+
+
+async def test_an_ack_that_the_disk_does_not_take_is_not_answered_with_success(rig: HttpRig, fs: SimDisk) -> None:
+    await rig.publish("t", "a")
+    await rig.lease("t")
+    fs.fail("pwrite", 1, errno.ENOSPC, sticky=True, path="offsets.json")
+    refused(await rig.ask("DELETE", "/v1/topics/t/messages/0?consumer=c"), 507, "DISK_FULL")
+    fs.heal()
+
+
+async def test_what_is_not_acked_comes_again_when_its_lease_ends(rig: HttpRig) -> None:
+    await rig.publish("t", "a")
+    assert ids(await rig.lease("t", visibility_s=0.02)) == [(0, 1)]
+    assert ids(await rig.lease("t", wait_s=10, visibility_s=30)) == [(0, 2)]
+    assert (await rig.ask("POST", "/v1/topics/t/messages/0:extend?consumer=c&visibility_s=0.02")).status_code == 204
+    assert ids(await rig.lease("t", wait_s=10)) == [(0, 3)]
+
+
+async def test_what_is_given_back_comes_again(rig: HttpRig) -> None:
+    await rig.publish("t", "a")
+    await rig.lease("t")
+    assert (await rig.ask("POST", "/v1/topics/t/messages/0:nack?consumer=c&delay_s=0")).status_code == 204
+    assert ids(await rig.lease("t")) == [(0, 2)]
+    for verb in ("nack", "extend"):
+        refused(await rig.ask("POST", f"/v1/topics/t/messages/9:{verb}?consumer=c"), 404, "NOT_LEASED")
+
+
+async def test_a_poll_waits_for_the_next_message(rig: HttpRig) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(rig.lease("t", wait_s=10))
+        while "t" not in rig.broker.topics or not rig.broker.topics["t"].consumers:
+            await asyncio.sleep(0)
+        await rig.publish("t", "a")
+    assert ids(waiting.result()) == [(0, 1)]
+
+
+async def test_a_poll_of_nothing_ends_in_time_and_loses_nothing(rig: HttpRig) -> None:
+    assert await rig.lease("t", wait_s=0.02) == []
+    await rig.publish("t", "a")
+    assert ids(await rig.lease("t")) == [(0, 1)], "the next message goes to whoever is there"
+
+
+async def test_a_pattern_takes_from_every_topic(rig: HttpRig) -> None:
+    await rig.publish("events.a", "1")
+    await rig.publish("events.b", "2")
+    await rig.publish("other", "3")
+    assert sorted(message["topic"] for message in await rig.lease("events.*", max=10)) == ["events.a", "events.b"]
+
+
+async def test_a_shutdown_ends_waits(rig: HttpRig) -> None:
+    assert rig.gateway is not None
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(rig.lease("t", wait_s=60))
+        while "t" not in rig.broker.topics or not rig.broker.topics["t"].consumers:
+            await asyncio.sleep(0)
+        rig.gateway.waiting.stop()
+    assert waiting.result() == []
+
+
+async def test_who_went_away_while_waiting_gets_nothing(fs: SimDisk) -> None:
+    async with listening(DIR, fs=fs) as rig:
+        _, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+        writer.write(b"GET /v1/topics/t/messages?consumer=c&wait_s=60 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        async with asyncio.timeout(10):
+            while not (topic := rig.broker.topics.get("t")) or not topic.consumers:
+                await asyncio.sleep(0)
+            writer.close()
+            await writer.wait_closed()
+            assert ids(await rig.lease("t", wait_s=0.05)) == []  # the other is gone by now
+            await rig.publish("t", "a")
+            assert ids(await rig.lease("t", wait_s=5)) == [(0, 1)], "it was not leased to the one who went"
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["", "consumer=.c", "consumer=c&max=0", "consumer=c&max=1001", "consumer=c&max=x", "consumer=c&wait_s=61", "consumer=c&wait_s=-1",
+     "consumer=c&wait_s=1e1", "consumer=c&visibility_s=0", "consumer=c&visibility_s=99999999999", "consumer=c&wait_s=.5"],
+)  # fmt: skip
+async def test_polls_that_make_no_sense(rig: HttpRig, query: str) -> None:
+    answer = await rig.ask("GET", f"/v1/topics/t/messages?{query}")
+    refused(answer, 422, "BAD_NAME" if "=.c" in query else "BAD_ARGUMENT")
+    assert not rig.broker.topics
+
+
+@pytest.mark.parametrize("body", ['{"ids": []}', '{"ids": 7}', '{"ids": ["3-1"]}', '{"ids": [-1]}', '{"ids": ["a"]}', "{}",
+                                  '{"ids": [1.5]}', '{"ids": [true]}', '{"id": [1]}'])  # fmt: skip
+async def test_ids_that_are_none(rig: HttpRig, body: str) -> None:
+    await rig.publish("t", "a")
+    await rig.lease("t")
+    refused(await rig.ask("POST", "/v1/topics/t/messages:ack?consumer=c", content=body), 422, "BAD_ARGUMENT")
+
+
+async def test_a_consumer_is_described_moved_and_forgotten(rig: HttpRig) -> None:
+    await rig.publish("t", "a", "b", "c")
+    path = "/v1/topics/t/consumers/c"
+    refused(await rig.ask("GET", path), 404, "NO_SUCH_CONSUMER")
+    made = await rig.ask("PUT", path, json={"seek": 2})
+    assert (made.status_code, made.json()["backlog"]) == (200, 1)
+    assert ids(await rig.lease("t", max=10)) == [(2, 1)]
+    assert (await rig.ask("PUT", path, json={"seek": "earliest"})).json()["backlog"] == 3
+    assert (await rig.ask("GET", path)).json()["ready"] == 3
+    refused(await rig.ask("PUT", path, json={"seek": 4}), 416, "OUT_OF_RANGE")
+    refused(await rig.ask("PUT", path, json={"seek": "soon"}), 422, "BAD_ARGUMENT")
+    refused(await rig.ask("PUT", path, json={}), 422, "BAD_ARGUMENT")
+    assert (await rig.ask("DELETE", path)).status_code == 204
+    refused(await rig.ask("DELETE", path), 404, "NO_SUCH_CONSUMER")
+
+
+async def test_pages_of_the_log(rig: HttpRig) -> None:
+    await rig.publish("t", *map(str, range(5)))
+    first = await rig.ask("GET", "/v1/topics/t/log?max=2")
+    assert [m["payload"] for m in first.json()["messages"]] == ["0", "1"]
+    assert first.headers["content-range"] == "messages 0-1/5"
+    rest = (await rig.ask("GET", f"/v1/topics/t/log?from={first.json()['next']}")).json()
+    assert ([m["payload"] for m in rest["messages"]], rest["next"], rest["next_id"]) == (["2", "3", "4"], 5, 5)
+    end = await rig.ask("GET", "/v1/topics/t/log?from=latest")
+    assert (end.json()["messages"], end.json()["next"]) == ([], 5)
+    assert "content-range" not in end.headers
+    refused(await rig.ask("GET", "/v1/topics/t/log?from=6"), 416, "OUT_OF_RANGE")
+    refused(await rig.ask("GET", "/v1/topics/u/log"), 404, "NO_SUCH_TOPIC")
+    assert not rig.broker.topics["t"].consumers, "nothing was consumed"

@@ -1,0 +1,152 @@
+"""Polls: messages are leased at once, or waited for. Contract: gateway.md; delivery.md (their leases end by deadline alone).
+
+A poll that nobody waits for any more leases nothing: the next message goes to somebody who is there.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from toymq_py.errors import (
+    BadArgument,
+    BadName,
+    NoSuchConsumer,
+    NoSuchTopic,
+    StorageFailed,
+    TooManyConsumers,
+    TooManyTopics,
+)
+from toymq_py.gateway.consuming import VISIBILITY_S
+from toymq_py.gateway.gateway import Gateway
+from toymq_py.gateway.messages import MESSAGE, message_json
+from toymq_py.gateway.operations import CONSUMER, PATTERN_OR_TOPIC, Answer, Operation, count, seconds
+from toymq_py.topic import Delivery
+
+LEASE_MAX = 1000
+LEASE_BYTES_MAX = 4 * 1024 * 1024
+"""What one poll answers, about, whatever it asks for, but for one larger message."""
+WAIT_S_MAX = 60.0
+"""Proxies cut longer silences off."""
+
+MAX = count("max", "How many messages at most.", 1, LEASE_MAX, default=1)
+WAIT_S = seconds("wait_s", "How long to wait for the first one.", 0, WAIT_S_MAX, default=0)
+
+
+class _LeaseResponse(Response):
+    """Leased messages. When nobody is there any more to take them they go back uncounted."""
+
+    def __init__(self, content: str, deliveries: Sequence[Delivery]) -> None:
+        super().__init__(content, 200, {"cache-control": "no-store"}, "application/json")
+        self._deliveries = deliveries
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if await Request(scope, receive).is_disconnected():
+            give_back(self._deliveries)
+        else:
+            await super().__call__(scope, receive, send)
+
+
+def give_back(deliveries: Iterable[Delivery]) -> None:
+    """What did not get out."""
+    for delivery in deliveries:
+        delivery.subscription.unsend(delivery.first_id, delivery.last_id)
+
+
+async def poll_messages(
+    gateway: Gateway,
+    request: Request,
+    name: str,
+    consumer: str,
+    *,
+    max_count: int,
+    wait_s: float,
+    visibility_s: float | None,
+) -> list[Delivery]:
+    """Lease messages, or wait for some. [] when there are none in time, or nobody to take them.
+
+    Raises: RequestError, OSError. Cancelled, it has leased nothing.
+    """
+    gateway.refuse_late()
+    wake: Callable[[], None] | None = None
+
+    def woken() -> bool:
+        if wake is None:
+            return False  # it looks by itself when it is its turn
+        wake()
+        return True
+
+    def wait(call: Callable[[], None]) -> Callable[[], None]:
+        nonlocal wake
+        wake = call
+        return unwait
+
+    def unwait() -> None:
+        nonlocal wake
+        wake = None
+
+    poll = gateway.broker.poll(name, consumer, visibility_s=visibility_s, wake=woken)
+    try:
+        await gateway.stored(poll.when_registered)
+        deliveries = poll.take(max_count, LEASE_BYTES_MAX)
+        if deliveries or not wait_s:
+            return deliveries
+        until = gateway.loop.time() + wait_s
+        async with asyncio.TaskGroup() as tasks:
+            watcher = tasks.create_task(_watch(request, woken))
+            while not deliveries and not poll.closed and not watcher.done() and (left_s := until - gateway.loop.time()) > 0:
+                await gateway.waiting.wait_for(wait, left_s)
+                if watcher.done() or gateway.waiting.stopped:
+                    break
+                deliveries = poll.take(max_count, LEASE_BYTES_MAX)
+            watcher.cancel()
+        return deliveries
+    finally:
+        poll.close()
+
+
+async def _watch(request: Request, gone: Callable[[], object]) -> None:
+    """Ends when the client has gone."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    gone()
+
+
+def messages_json(deliveries: Iterable[Delivery]) -> list[dict[str, Any]]:
+    """Leased messages as JSON."""
+    return [
+        message_json(delivery.topic, delivery.records, row, delivery.attempt)
+        for delivery in deliveries
+        for row in range(delivery.start, delivery.stop)
+    ]
+
+
+async def lease(gateway: Gateway, request: Request) -> Response:
+    """``GET …/messages``."""
+    deliveries = await poll_messages(
+        gateway, request, PATTERN_OR_TOPIC.need(request), CONSUMER.need(request),
+        max_count=MAX.or_(1, request), wait_s=WAIT_S.or_(0.0, request), visibility_s=VISIBILITY_S.of(request),
+    )  # fmt: skip
+    if not deliveries:
+        return Response(status_code=204)
+    return _LeaseResponse(json.dumps({"messages": messages_json(deliveries)}), deliveries)
+
+
+OPERATIONS = (
+    Operation(
+        "GET", "/v1/topics/{topic}/messages", "lease",
+        "Lease messages for a consumer, which is made when it is not there. They come again when their lease ends before "
+        "they are acked.",
+        lease, "subscribe", (PATTERN_OR_TOPIC, CONSUMER, MAX, WAIT_S, VISIBILITY_S),
+        answers={
+            200: Answer("Some.", {"type": "object", "required": ["messages"],
+                                  "properties": {"messages": {"type": "array", "items": MESSAGE}}}),
+            204: Answer("None in time."),
+        },
+        errors=(BadArgument, BadName, NoSuchTopic, NoSuchConsumer, TooManyTopics, TooManyConsumers, StorageFailed),
+    ),
+)  # fmt: skip
