@@ -43,6 +43,16 @@ class HttpRig:
         for payload in payloads:
             assert (await self.ask("POST", f"/v1/topics/{topic}/messages", content=payload)).status_code == 201
 
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Let the loop go on until something is so."""
+        async with asyncio.timeout(TIMEOUT_S):
+            while not condition():  # noqa: ASYNC110 (it has no event, and takes a few passes)
+                await asyncio.sleep(0)
+
+    async def until_polled(self, topic: str) -> None:
+        """Until a consumer of a topic was made: somebody waits there."""
+        await self.until(lambda: topic in self.broker.topics and self.broker.topics[topic].consumers)
+
     async def lease(self, topic: str, consumer: str = "c", **query: Any) -> list[dict[str, Any]]:
         """What a poll answers; [] for 204."""
         answer = await self.ask("GET", f"/v1/topics/{topic}/messages", params={"consumer": consumer, **query})

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
 from toymq_py.errors import BadArgument, Forbidden, InternalError, RequestError, UnknownCommand
-from toymq_py.gateway import consuming, events, health, leasing, login, messages, metrics, pages, publishing, topics
+from toymq_py.gateway import consuming, events, health, leasing, login, messages, metrics, pages, publishing, topics, websocket
 from toymq_py.gateway.access import check_rights, check_site
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.operations import Operation
@@ -108,7 +108,9 @@ class Application:
             by_path[operation.path].append(operation)
         verbs_first = sorted(by_path, key=lambda path: ":" not in path)  # {id} would match 7:nack, too
         routes = [Route(path, endpoint=Endpoint(gateway, by_path[path])) for path in verbs_first]
-        self._router: ASGIApp = Router([*routes, *pages.routes(OPERATIONS)], redirect_slashes=False, default=_no_such_path)
+        self._router: ASGIApp = Router(
+            [*routes, websocket.route(gateway), *pages.routes(OPERATIONS)], redirect_slashes=False, default=_no_such_path
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._local and not is_this_machine(Headers(scope=scope).get("host", "")):

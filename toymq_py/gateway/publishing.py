@@ -169,12 +169,12 @@ async def _publish_all(gateway: Gateway, topic: Topic, found: Iterator[Message |
             if bad:
                 outcomes += [message if isinstance(message, RequestError) else too_large(bytes_max) for message in run]
             else:
-                outcomes += _append(topic, [message for message in run if isinstance(message, Message)])
+                outcomes += append(topic, [message for message in run if isinstance(message, Message)])
         await gateway.waiting.pause()
     return await _answer(gateway, outcomes)
 
 
-def _append(topic: Topic, messages: Sequence[Message]) -> Sequence[Published]:
+def append(topic: Topic, messages: Sequence[Message]) -> Sequence[Published]:
     """Messages that follow each other, as one run."""
     headers = [message.headers for message in messages]
     return topic.publisher.publish(

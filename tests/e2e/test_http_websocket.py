@@ -1,0 +1,138 @@
+"""WebSockets of the gateway, spoken by another implementation than the one that serves them."""
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from tests.support.http_rig import HttpRig, listening
+from tests.support.sim_disk import SimDisk
+
+DIR = "/data/d"
+
+
+class Frames:
+    """One connection; what comes back is waited for by its op or its ref."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self.socket = socket
+
+    async def say(self, **frame: Any) -> None:
+        await self.socket.send(json.dumps(frame))
+
+    async def hear(self) -> dict[str, Any]:
+        async with asyncio.timeout(10):
+            frame: dict[str, Any] = json.loads(await self.socket.recv())
+        return frame
+
+    async def ask(self, **frame: Any) -> dict[str, Any]:
+        await self.say(**frame)
+        return await self.hear()
+
+
+@asynccontextmanager
+async def frames(rig: HttpRig, topic: str = "t", **more: Any) -> AsyncIterator[Frames]:
+    async with connect(f"ws://127.0.0.1:{rig.port}/v1/topics/{topic}/ws", **more) as socket:
+        yield Frames(socket)
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[HttpRig]:
+    async with listening(DIR, fs=SimDisk(random.Random(1)), max_payload_bytes=1000) as rig:
+        yield rig
+
+
+async def test_publish_subscribe_ack(rig: HttpRig) -> None:
+    async with frames(rig) as ws:
+        assert await ws.ask(op="publish", ref=1, payload="a") == {"op": "published", "id": 0, "duplicate": False, "ref": 1}
+        assert await ws.ask(op="subscribe", consumer="c") == {"op": "subscribed"}
+        message = await ws.hear()
+        assert message.items() >= {"op": "message", "topic": "t", "id": 0, "attempt": 1, "payload": "a"}.items()
+        assert await ws.ask(op="ack", ids=[0], ref="x") == {"op": "acked", "count": 1, "ref": "x"}
+        await rig.publish("t", "b")
+        assert (await ws.hear())["payload"] == "b"
+        assert (await ws.ask(op="nack", ids=[1], delay_s=0))["count"] == 1
+        assert (await ws.hear())["attempt"] == 2
+        assert (await ws.ask(op="extend", ids=["0-1"], visibility_s=60))["count"] == 1
+        assert await ws.ask(op="unsubscribe") == {"op": "unsubscribed"}
+    assert [m["id"] for m in await rig.lease("t")] == [1], "what was inflight is ready at once"
+
+
+async def test_publishes_keep_their_order_without_waiting_for_answers(rig: HttpRig) -> None:
+    async with frames(rig) as ws:
+        for n in range(300):
+            await ws.say(op="publish", ref=n, payload=str(n))
+        answers = [await ws.hear() for _ in range(300)]
+        assert sorted((answer["ref"], answer["id"]) for answer in answers) == [(n, n) for n in range(300)]
+
+
+async def test_the_window_bounds_what_is_unacked(rig: HttpRig) -> None:
+    await rig.publish("t", *map(str, range(5)))
+    async with frames(rig) as ws:
+        assert (await ws.ask(op="subscribe", consumer="c", window=2))["op"] == "subscribed"
+        assert [(await ws.hear())["id"] for _ in range(2)] == [0, 1]
+        assert (await ws.ask(op="publish", payload="5"))["op"] == "published", "no message came before"
+        await ws.say(op="ack", ids=[0])
+        assert sorted([(await ws.hear())["op"] for _ in range(2)]) == ["acked", "message"]
+
+
+@pytest.mark.parametrize(
+    ("frame", "code"),
+    [
+        ("no json", "BAD_FRAMING"),
+        ("[]", "BAD_FRAMING"),
+        ("{}", "BAD_FRAMING"),
+        ('{"op": "dance"}', "BAD_ARGUMENT"),
+        ('{"op": "publish"}', "BAD_ARGUMENT"),
+        ('{"op": "publish", "payload": "a", "colour": "red"}', "BAD_ARGUMENT"),
+        ('{"op": "ack", "ids": [1]}', "NOT_SUBSCRIBED"),
+        ('{"op": "unsubscribe"}', "NOT_SUBSCRIBED"),
+        ('{"op": "subscribe"}', "BAD_ARGUMENT"),
+        ('{"op": "subscribe", "consumer": ".c"}', "BAD_NAME"),
+        ('{"op": "subscribe", "consumer": "c", "window": 0}', "BAD_ARGUMENT"),
+        ('{"op": "subscribe", "consumer": "c", "visibility_s": 0}', "BAD_ARGUMENT"),
+        ('{"op": "subscribe", "consumer": "c", "visibility_s": NaN}', "BAD_ARGUMENT"),
+        ('{"op": "subscribe", "consumer": "c", "mode": "both"}', "BAD_ARGUMENT"),
+        ('{"op": "subscribe", "consumer": "c", "start": "soon"}', "BAD_ARGUMENT"),
+    ],
+)
+async def test_frames_that_are_refused_harm_nothing(rig: HttpRig, frame: str, code: str) -> None:
+    async with frames(rig) as ws:
+        await ws.socket.send(frame)
+        assert (await ws.hear())["code"] == code
+        assert (await ws.ask(op="publish", payload="a"))["op"] == "published"
+
+
+async def test_a_second_subscription_and_a_takeover(rig: HttpRig) -> None:
+    async with frames(rig) as ws, frames(rig) as other:
+        assert (await ws.ask(op="subscribe", consumer="c"))["op"] == "subscribed"
+        assert (await ws.ask(op="subscribe", consumer="d"))["code"] == "ALREADY_SUBSCRIBED"
+        assert (await other.ask(op="subscribe", consumer="c", mode="shared"))["code"] == "MODE_CONFLICT"
+        assert (await other.ask(op="subscribe", consumer="c"))["op"] == "subscribed"
+        assert await ws.hear() == {"op": "closed", "code": "TAKEN_OVER"}
+
+
+@pytest.mark.parametrize(
+    ("topic", "origin", "status"), [("..", None, 422), ("t", "http://evil.example", 403), ("t", "null", 403)]
+)
+async def test_who_is_not_let_in(rig: HttpRig, topic: str, origin: str | None, status: int) -> None:
+    with pytest.raises(InvalidStatus) as refusal:
+        async with frames(rig, topic.replace("..", "%2e%2e"), additional_headers={"Origin": origin} if origin else {}):
+            pass
+    assert refusal.value.response.status_code == status
+
+
+async def test_a_shutdown_closes_it(rig: HttpRig) -> None:
+    async with frames(rig) as ws:
+        assert (await ws.ask(op="publish", payload="a"))["op"] == "published"
+        rig.stop()
+        with pytest.raises(ConnectionClosed) as closed:
+            await ws.hear()
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code in (1001, 1012)

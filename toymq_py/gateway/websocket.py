@@ -1,0 +1,288 @@
+"""``/v1/topics/{t}/ws``: publish, subscribe, ack in JSON frames over one connection.
+
+Contract: gateway.md. A frame is an object with ``op``; what answers it has the frame's ``ref``, if it has one. A subscription
+here is a session's: its window bounds what is unacked, and what is inflight is ready again when the connection ends.
+
+    > {"op": "publish", "ref": 1, "payload": "hello"}       < {"op": "published", "ref": 1, "id": 7, "duplicate": false}
+    > {"op": "subscribe", "consumer": "billing"}            < {"op": "subscribed"}
+                                                            < {"op": "message", "topic": "orders", "id": 7, "attempt": 1, …}
+    > {"op": "ack", "ids": [7]}                             < {"op": "acked", "count": 1}
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from starlette.routing import WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from toymq_py.errors import (
+    AlreadySubscribed,
+    AuthFailed,
+    BadArgument,
+    BadFraming,
+    InternalError,
+    NotSubscribed,
+    RequestError,
+)
+from toymq_py.gateway.access import check_grant, check_rights, check_site, grant_of
+from toymq_py.gateway.bodies import check_members
+from toymq_py.gateway.consuming import parse_ids
+from toymq_py.gateway.gateway import Gateway
+from toymq_py.gateway.messages import message_json
+from toymq_py.gateway.operations import TOPIC, Need
+from toymq_py.gateway.problems import problem
+from toymq_py.gateway.publishing import LINE_MEMBERS, append, message_of
+from toymq_py.model import DURATION_MS_MAX, Start, check_name
+from toymq_py.storage.committer import storage_error
+from toymq_py.topic import Duplicate, Published, Registration, Subscription
+
+logger = logging.getLogger("toymq_py.gateway")
+
+OUTSTANDING_MAX = 256
+"""Frames that wait for the disk; while there are so many no more are read."""
+TAKE_BYTES = 256 * 1024
+WINDOW = 100
+WINDOW_MAX = 10_000
+GOING_AWAY = 1001
+
+MEMBERS: Mapping[str, frozenset[str]] = {
+    "publish": LINE_MEMBERS,
+    "subscribe": frozenset({"consumer", "window", "visibility_s", "mode", "start"}),
+    "unsubscribe": frozenset(),
+    "ack": frozenset({"ids"}),
+    "nack": frozenset({"ids", "delay_s"}),
+    "extend": frozenset({"ids", "visibility_s"}),
+}
+
+
+class Conversation:
+    """One connection, from its acceptance to its end."""
+
+    def __init__(self, gateway: Gateway, socket: WebSocket, name: str, tasks: asyncio.TaskGroup) -> None:
+        self._gateway = gateway
+        self._socket = socket
+        self._name = name
+        self._tasks = tasks
+        self._room = asyncio.Semaphore(OUTSTANDING_MAX)
+        self._subscription: Subscription | None = None
+        self._woken = asyncio.Event()
+        self._pump: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Until either side leaves."""
+        try:
+            while True:
+                await self._room.acquire()
+                text = await self._socket.receive_text()
+                self._tasks.create_task(self._answer(text))
+        except (WebSocketDisconnect, KeyError):  # Starlette has a KeyError for a frame of bytes
+            pass
+        finally:
+            self._unsubscribe()
+
+    async def _answer(self, text: str) -> None:
+        """Carry out one frame. What waits for the disk is waited for here, while the next frames are read."""
+        ref: object = None
+        try:
+            frame = parse_frame(text)
+            ref = frame.pop("ref", None)
+            answer = await self._carry_out(frame.pop("op"), frame)
+        except RequestError as error:
+            answer = self._refusal(error)
+        except OSError as error:
+            answer = self._refusal(storage_error(error))
+        except Exception:
+            logger.exception("bug in a WebSocket frame")
+            answer = self._refusal(InternalError("a bug in the broker; its log has the details"))
+        finally:
+            self._room.release()
+        if ref is not None:
+            answer["ref"] = ref
+        await self._send(answer)
+        if answer["op"] == "subscribed" and self._subscription is not None:  # no message comes before
+            self._pump = self._tasks.create_task(self._deliver(self._subscription))
+
+    def _refusal(self, error: RequestError) -> dict[str, Any]:
+        self._gateway.broker.metrics.refused(error.code)
+        return {"op": "error", "code": error.code, "detail": str(error)}
+
+    async def _send(self, frame: dict[str, Any]) -> None:
+        with suppress(WebSocketDisconnect, RuntimeError):  # it ended meanwhile
+            await self._socket.send_text(json.dumps(frame))
+
+    async def _carry_out(self, op: str, frame: dict[str, Any]) -> dict[str, Any]:
+        self._gateway.refuse_late()
+        self._check("publish" if op == "publish" else "subscribe")
+        match op:
+            case "publish":
+                return await self._publish(frame)
+            case "subscribe":
+                return await self._subscribe(frame)
+            case "unsubscribe":
+                self._held()
+                self._unsubscribe()
+                return {"op": "unsubscribed"}
+            case "ack":
+                topic = self._held().topic
+                count = topic.ack(self._held().consumer_name, parse_ids(frame.get("ids")))
+                await self._gateway.stored(topic.flush_offsets)
+                return {"op": "acked", "count": count}
+            case "nack":
+                held = self._held()
+                count = held.topic.nack(held.consumer_name, parse_ids(frame.get("ids")), _seconds(frame, "delay_s", 0))
+                return {"op": "nacked", "count": count}
+            case _:
+                held = self._held()
+                count = held.topic.touch(held.consumer_name, parse_ids(frame.get("ids")), _seconds(frame, "visibility_s", 1))
+                return {"op": "extended", "count": count}
+
+    def _check(self, needs: Need) -> None:
+        """What the token may do now. Raises: AuthFailed, Forbidden."""
+        grant, authority = grant_of(self._socket), self._gateway.authority
+        if authority is not None and grant is not None:
+            present = authority.present(grant)
+            if present is None:
+                raise AuthFailed("this token is not known here any more")
+            check_grant(present, needs, {"topic": self._name})
+
+    def _held(self) -> Subscription:
+        if self._subscription is None or self._subscription.closed:
+            raise NotSubscribed("subscribe first")
+        return self._subscription
+
+    async def _publish(self, frame: dict[str, Any]) -> dict[str, Any]:
+        gateway = self._gateway
+        outcome: Published
+        (outcome,) = append(gateway.broker.topic_or_new(self._name), [message_of(frame, LINE_MEMBERS)])
+        error = outcome.error or await gateway.settled(outcome.commit)
+        if error is not None:
+            return self._refusal(error)
+        if type(outcome) is Duplicate:
+            gateway.broker.metrics.duplicate_total += 1
+        return {"op": "published", "id": outcome.first_id, "duplicate": outcome.duplicate}
+
+    # -- consuming
+
+    async def _subscribe(self, frame: dict[str, Any]) -> dict[str, Any]:
+        if self._subscription is not None and not self._subscription.closed:
+            raise AlreadySubscribed("this connection is subscribed already")
+        consumer, window, mode, start = (frame.get(name) for name in ("consumer", "window", "mode", "start"))
+        if type(consumer) is not str:
+            raise BadArgument("consumer is a name")
+        if window is not None and (type(window) is not int or not 1 <= window <= WINDOW_MAX):
+            raise BadArgument(f"window is a whole number from 1 to {WINDOW_MAX}")
+        if mode not in (None, "exclusive", "shared"):
+            raise BadArgument("mode is exclusive or shared")
+        if start is not None and type(start) not in (str, int):
+            raise BadArgument("start is earliest, latest, a message id or @<unix-ms>")
+        topic = self._gateway.broker.topic_or_new(self._name)
+        subscription, registration = topic.subscribe(
+            check_name("consumer", consumer),
+            None if start is None else Start.parse(str(start)),
+            mode="shared" if mode == "shared" else "exclusive",
+            window=WINDOW if window is None else window,
+            visibility_s=_seconds(frame, "visibility_s", 1),
+            wake=self._wake,
+            ended=self._ended,
+        )
+        self._subscription = subscription
+        if registration is not Registration.KNOWN:
+            try:
+                await self._gateway.stored(topic.flush_offsets)
+            except RequestError:
+                if registration is Registration.NEW_AHEAD:  # as SUB does (ADR 0009)
+                    subscription.close()
+                    topic.withdraw(subscription)
+                    raise
+        return {"op": "subscribed"}
+
+    def _wake(self, subscription: Subscription) -> bool:
+        self._woken.set()
+        return True
+
+    def _ended(self, subscription: Subscription, code: str) -> None:
+        self._woken.set()
+        self._tasks.create_task(self._send({"op": "closed", "code": code}))
+
+    def _unsubscribe(self) -> None:
+        if self._subscription is not None:
+            self._subscription.close()
+        if self._pump is not None:
+            self._pump.cancel()
+        self._subscription = self._pump = None
+
+    async def _deliver(self, subscription: Subscription) -> None:
+        """Take as long as there is room in the window and the socket takes it."""
+        while not subscription.closed:
+            self._woken.clear()
+            try:
+                delivery = subscription.take(TAKE_BYTES)
+            except OSError as error:
+                await self._send(self._refusal(storage_error(error)))
+                await self._gateway.waiting.sleep(1)
+                continue
+            if delivery is None:
+                await self._woken.wait()
+                continue
+            for row in range(delivery.start, delivery.stop):
+                message = message_json(self._name, delivery.records, row, delivery.attempt)
+                await self._send({"op": "message", **message})
+
+
+def parse_frame(text: str) -> dict[str, Any]:
+    """A frame with a known ``op`` and no members that are not its own. Raises: BadFraming, BadArgument."""
+    try:
+        frame = json.loads(text)
+    except (ValueError, RecursionError):
+        raise BadFraming("a frame is a JSON object") from None
+    if type(frame) is not dict or type(frame.get("op")) is not str:
+        raise BadFraming("a frame is a JSON object with an op")
+    known = MEMBERS.get(frame["op"])
+    if known is None:
+        raise BadArgument(f"{frame['op'][:100]} is no op; there are {', '.join(MEMBERS)}")
+    check_members(frame, known | {"op", "ref"})
+    return frame
+
+
+def _seconds(frame: Mapping[str, Any], name: str, least_ms: int) -> float | None:
+    value = frame.get(name)
+    if value is None:
+        return None
+    if type(value) not in (int, float) or not least_ms <= value * 1000 <= DURATION_MS_MAX:
+        raise BadArgument(f"{name} is seconds from {least_ms / 1000:g} to {DURATION_MS_MAX / 1000:g}")
+    return float(value)
+
+
+def route(gateway: Gateway) -> WebSocketRoute:
+    """The route of all topics' WebSockets."""
+
+    async def converse(socket: WebSocket) -> None:
+        try:
+            check_site(socket.headers, safe=False)
+            check_rights(gateway.authority, socket, "see")
+            name = TOPIC.parse(socket.path_params["topic"])
+            gateway.refuse_late()
+        except RequestError as error:
+            gateway.broker.metrics.refused(error.code)
+            await socket.send_denial_response(problem(error))
+            return
+        await socket.accept()
+        with suppress(asyncio.CancelledError):
+            async with asyncio.TaskGroup() as tasks:
+                leaving = tasks.create_task(_leave(gateway, socket))
+                await Conversation(gateway, socket, name, tasks).run()
+                leaving.cancel()
+
+    return WebSocketRoute("/v1/topics/{topic}/ws", endpoint=converse)
+
+
+async def _leave(gateway: Gateway, socket: WebSocket) -> None:
+    """Close it when the broker shuts down."""
+    while not gateway.waiting.stopped:
+        await gateway.waiting.sleep(3600)
+    with suppress(WebSocketDisconnect, RuntimeError):
+        await socket.close(GOING_AWAY)
