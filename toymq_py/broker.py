@@ -220,6 +220,25 @@ class Broker:
             **recovered,
         )
 
+    # -- documents
+
+    def read_document(self, name: str) -> bytes | None:
+        """A small file in the data directory that is no topic's, None when it is not there. Blocks. Raises: OSError."""
+        path = f"{self.options.data_dir}/{name}"
+        return self._fs.read_file(path) if self._fs.exists(path) else None
+
+    def store_document(self, name: str, data: bytes, done: Done) -> None:
+        """Write such a file anew; ``done`` is told when it is on stable storage. One at a time for each name."""
+        errors: list[OSError] = []
+
+        def job() -> None:
+            try:
+                replace_file(self._fs, f"{self.options.data_dir}/{name}", data)
+            except OSError as error:
+                errors.append(error)
+
+        self._scheduler.offload(job, lambda: done(errors[0] if errors else None))
+
     # -- topics
 
     def topic(self, name: str) -> Topic:

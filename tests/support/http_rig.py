@@ -15,6 +15,7 @@ from toymq_py.clock import SystemClock
 from toymq_py.gateway import HttpServer
 from toymq_py.gateway.app import Application
 from toymq_py.gateway.gateway import Gateway
+from toymq_py.gateway.pushing import Webhooks
 from toymq_py.server import Server
 from toymq_py.storage.fs import FileSystem
 
@@ -32,6 +33,7 @@ class HttpRig:
         self.client = client
         self.gateway = gateway
         self.port = port
+        self.webhooks: Webhooks | None = None
         self.stop: Callable[[], None] = lambda: None
         """Begins the listener's shutdown."""
 
@@ -92,12 +94,17 @@ async def gateway(
 
 
 @asynccontextmanager
-async def listening(data_dir: Path | str, *, fs: FileSystem | None = None, **options: Any) -> AsyncIterator[HttpRig]:
+async def listening(
+    data_dir: Path | str, *, fs: FileSystem | None = None, private_webhooks: bool = False, **options: Any
+) -> AsyncIterator[HttpRig]:
     """The whole of it, on a free port."""
     loop = asyncio.get_running_loop()
     async with serving(data_dir, fs=fs, **options) as served, asyncio.TaskGroup() as tasks:
         started = asyncio.Event()
-        server = HttpServer(served.broker, SystemClock(), loop, local=True, started=started.set)
+        clock = SystemClock()
+        server = HttpServer(
+            served.broker, clock, loop, local=True, started=started.set, private_webhooks=private_webhooks
+        )
         listeners = Server.bind("127.0.0.1", 0)
         port = listeners[0].getsockname()[1]
         running = tasks.create_task(server.run(listeners))
@@ -105,6 +112,7 @@ async def listening(data_dir: Path | str, *, fs: FileSystem | None = None, **opt
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
             rig = HttpRig(served, client, None, port)
             rig.stop = server.stop
+            rig.webhooks = server.webhooks
             try:
                 yield rig
             finally:

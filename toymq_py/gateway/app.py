@@ -16,7 +16,20 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
 from toymq_py.errors import BadArgument, Forbidden, InternalError, RequestError, UnknownCommand
-from toymq_py.gateway import consuming, events, health, leasing, login, messages, metrics, pages, publishing, topics, websocket
+from toymq_py.gateway import (
+    consuming,
+    events,
+    health,
+    leasing,
+    login,
+    messages,
+    metrics,
+    pages,
+    publishing,
+    topics,
+    webhooks,
+    websocket,
+)
 from toymq_py.gateway.access import check_rights, check_site
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.operations import Operation
@@ -32,6 +45,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *consuming.OPERATIONS,
     *messages.OPERATIONS,
     *events.OPERATIONS,
+    *webhooks.OPERATIONS,
     *login.OPERATIONS,
     *health.OPERATIONS,
     *metrics.OPERATIONS,

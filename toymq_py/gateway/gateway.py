@@ -11,25 +11,36 @@ from toymq_py.auth import Authority
 from toymq_py.broker import Broker, Done
 from toymq_py.clock import Clock
 from toymq_py.errors import RequestError, ShuttingDown
+from toymq_py.gateway.pushing import Webhooks
 from toymq_py.gateway.snapshots import Snapshots
-from toymq_py.gateway.waiting import Waiting, fulfil
+from toymq_py.gateway.waiting import Waiting, fulfil, stored
 from toymq_py.storage.batch import Commit, CommitState
-from toymq_py.storage.committer import storage_error
 
 
 class Gateway:
     """Belongs to the loop of the broker."""
 
     def __init__(
-        self, broker: Broker, clock: Clock, loop: asyncio.AbstractEventLoop, *, authority: Authority | None = None
+        self,
+        broker: Broker,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        authority: Authority | None = None,
+        private_webhooks: bool = False,
     ) -> None:
-        """``authority``: who decides what a request may do; None lets all of them do everything."""
+        """
+        Args:
+            authority: who decides what a request may do; None lets all of them do everything.
+            private_webhooks: webhooks may push to this machine and its network.
+        """
         self.authority = authority
         self.broker = broker
         self.clock = clock
         self.loop = loop
         self.waiting = Waiting(loop)
         self.snapshots = Snapshots(broker, loop, self.waiting)
+        self.webhooks = Webhooks(broker, clock, loop, self.waiting, private=private_webhooks)
 
     def refuse_late(self) -> None:
         """Raises: ShuttingDown once the broker shuts down: nothing new is begun then."""
@@ -48,17 +59,5 @@ class Gateway:
         return commit.error
 
     async def stored(self, begin: Callable[[Done], None]) -> None:
-        """Wait until ``begin``'s effect is on stable storage. Cancelled, it goes on.
-
-        Raises: RequestError when it is not, or when ``begin`` does.
-        """
-        outcome: asyncio.Future[OSError | RequestError | None] = self.loop.create_future()
-
-        def done(error: OSError | RequestError | None) -> None:
-            if not outcome.done():
-                outcome.set_result(error)
-
-        begin(done)
-        error = await outcome
-        if error is not None:
-            raise error if isinstance(error, RequestError) else storage_error(error)
+        """See ``waiting.stored``."""
+        await stored(begin)

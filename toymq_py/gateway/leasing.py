@@ -5,7 +5,7 @@ A poll that nobody waits for any more leases nothing: the next message goes to s
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -25,6 +25,7 @@ from toymq_py.gateway.consuming import VISIBILITY_S
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.messages import MESSAGE, message_json
 from toymq_py.gateway.operations import CONSUMER, PATTERN_OR_TOPIC, Answer, Operation, count, seconds
+from toymq_py.gateway.polling import Polling
 from toymq_py.topic import Delivery
 
 LEASE_MAX = 1000
@@ -57,63 +58,27 @@ def give_back(deliveries: Iterable[Delivery]) -> None:
         delivery.subscription.unsend(delivery.first_id, delivery.last_id)
 
 
-async def poll_messages(
-    gateway: Gateway,
-    request: Request,
-    name: str,
-    consumer: str,
-    *,
-    max_count: int,
-    wait_s: float,
-    visibility_s: float | None,
-) -> list[Delivery]:
-    """Lease messages, or wait for some. [] when there are none in time, or nobody to take them.
-
-    Raises: RequestError, OSError. Cancelled, it has leased nothing.
-    """
+async def _poll(gateway: Gateway, request: Request) -> list[Delivery]:
+    """See ``polling.poll``; it ends when the client goes away."""
+    name, consumer, wait_s = PATTERN_OR_TOPIC.need(request), CONSUMER.need(request), WAIT_S.or_(0.0, request)
+    max_count, visibility_s = MAX.or_(1, request), VISIBILITY_S.of(request)
     gateway.refuse_late()
-    wake: Callable[[], None] | None = None
-
-    def woken() -> bool:
-        if wake is None:
-            return False  # it looks by itself when it is its turn
-        wake()
-        return True
-
-    def wait(call: Callable[[], None]) -> Callable[[], None]:
-        nonlocal wake
-        wake = call
-        return unwait
-
-    def unwait() -> None:
-        nonlocal wake
-        wake = None
-
-    poll = gateway.broker.poll(name, consumer, visibility_s=visibility_s, wake=woken)
-    try:
-        await gateway.stored(poll.when_registered)
-        deliveries = poll.take(max_count, LEASE_BYTES_MAX)
-        if deliveries or not wait_s:
-            return deliveries
-        until = gateway.loop.time() + wait_s
-        async with asyncio.TaskGroup() as tasks:
-            watcher = tasks.create_task(_watch(request, woken))
-            while not deliveries and not poll.closed and not watcher.done() and (left_s := until - gateway.loop.time()) > 0:
-                await gateway.waiting.wait_for(wait, left_s)
-                if watcher.done() or gateway.waiting.stopped:
-                    break
-                deliveries = poll.take(max_count, LEASE_BYTES_MAX)
+    polling = Polling(gateway.broker, gateway.waiting, name, consumer, visibility_s=visibility_s)
+    if not wait_s:
+        return await polling.poll(max_count, LEASE_BYTES_MAX, 0)
+    async with asyncio.TaskGroup() as tasks:
+        watcher = tasks.create_task(_watch(request, polling))
+        try:
+            return await polling.poll(max_count, LEASE_BYTES_MAX, wait_s)
+        finally:
             watcher.cancel()
-        return deliveries
-    finally:
-        poll.close()
 
 
-async def _watch(request: Request, gone: Callable[[], object]) -> None:
-    """Ends when the client has gone."""
+async def _watch(request: Request, polling: Polling) -> None:
+    """End the poll when the client has gone."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
-    gone()
+    polling.end()
 
 
 def messages_json(deliveries: Iterable[Delivery]) -> list[dict[str, Any]]:
@@ -127,10 +92,7 @@ def messages_json(deliveries: Iterable[Delivery]) -> list[dict[str, Any]]:
 
 async def lease(gateway: Gateway, request: Request) -> Response:
     """``GET …/messages``."""
-    deliveries = await poll_messages(
-        gateway, request, PATTERN_OR_TOPIC.need(request), CONSUMER.need(request),
-        max_count=MAX.or_(1, request), wait_s=WAIT_S.or_(0.0, request), visibility_s=VISIBILITY_S.of(request),
-    )  # fmt: skip
+    deliveries = await _poll(gateway, request)
     if not deliveries:
         return Response(status_code=204)
     return _LeaseResponse(json.dumps({"messages": messages_json(deliveries)}), deliveries)

@@ -21,6 +21,7 @@ from toymq_py.errors import BadFraming, LineTooLong, RequestError, TooManyConnec
 from toymq_py.gateway.app import Application
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.problems import problem
+from toymq_py.gateway.pushing import Webhooks
 
 HEAD_BYTES_MAX = 64 * 1024
 """Request line and headers: room for a message's own headers."""
@@ -136,6 +137,7 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, started_: Callable[[], None]) -> None:
         super().__init__(config)
         self._tell_started = started_
+        self._leaving = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -144,6 +146,18 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._tell_started()
+
+    async def main_loop(self) -> None:
+        """A look once a second, for the ``Date`` header, instead of ten; and the end at once."""
+        while not self.should_exit:
+            await self.on_tick(0)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self._leaving.wait()
+
+    def leave(self) -> None:
+        self.should_exit = True
+        self._leaving.set()
 
 
 class HttpServer:
@@ -158,15 +172,17 @@ class HttpServer:
         local: bool,
         started: Callable[[], None],
         authority: Authority | None = None,
+        private_webhooks: bool = False,
     ) -> None:
         """
         Args:
             authority: who decides what a request may do; None lets all of them do everything.
+            private_webhooks: webhooks may push to this machine and its network.
             local: its listeners are reached from this machine alone.
             started: called once connections are accepted.
         """
         options = broker.options
-        self._gateway = Gateway(broker, clock, loop, authority=authority)
+        self._gateway = Gateway(broker, clock, loop, authority=authority, private_webhooks=private_webhooks)
         limited = type("LimitedProtocol", (GatewayProtocol,), {"connections_max": options.max_connections})
         config = uvicorn.Config(
             Application(self._gateway, local=local),
@@ -187,11 +203,19 @@ class HttpServer:
         )
         self._server = _Server(config, started)
 
+    @property
+    def webhooks(self) -> Webhooks:
+        """What is pushed while ``run`` lasts."""
+        return self._gateway.webhooks
+
     async def run(self, listeners: list[socket.socket]) -> None:
         """Accept and serve until ``stop``; then answer what was asked, within the shutdown timeout."""
-        await self._server.serve(listeners)
+        async with asyncio.TaskGroup() as tasks:
+            pushing = tasks.create_task(self._gateway.webhooks.run())
+            await self._server.serve(listeners)
+            pushing.cancel()
 
     def stop(self) -> None:
         """Begin the shutdown. Idempotent."""
         self._gateway.waiting.stop()
-        self._server.should_exit = True
+        self._server.leave()

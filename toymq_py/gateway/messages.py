@@ -11,8 +11,8 @@ from starlette.responses import Response
 from toymq_py.errors import BadArgument, BadName, NoSuchTopic, OutOfRange, StorageFailed
 from toymq_py.gateway.events import EVENT_STREAM, stream_response
 from toymq_py.gateway.gateway import Gateway
+from toymq_py.gateway.headers import PRODUCER_PREFIX, parse_block
 from toymq_py.gateway.operations import TOPIC, Answer, Operation, Parameter, count, whole
-from toymq_py.gateway.publishing import parse_block
 from toymq_py.model import MSG_ID_MAX, Records, Start
 from toymq_py.topic import Topic
 
@@ -23,8 +23,6 @@ READ_BYTES = 256 * 1024
 """Read and written as JSON in one piece; some milliseconds."""
 HEARTBEAT_S = 15.0
 """A stream that says nothing for so long says that it is alive: proxies cut silence off, and dead readers are found."""
-PRODUCER_PREFIX = b"~seq~"
-"""Begins the names under which ``toymq_client`` numbers its publishes: they stand for no key."""
 
 MESSAGE = {
     "type": "object",

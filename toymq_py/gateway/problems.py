@@ -23,6 +23,7 @@ STATUS: dict[str, int] = {
     "ALREADY_SUBSCRIBED": 409,
     "NOT_SUBSCRIBED": 404,
     "NOT_LEASED": 404,
+    "NO_SUCH_WEBHOOK": 404,
     "MODE_CONFLICT": 409,
     "OUT_OF_RANGE": 416,
     "QUEUE_FULL": 429,
@@ -37,7 +38,7 @@ STATUS: dict[str, int] = {
     "SHUTTING_DOWN": 503,
     "INTERNAL": 500,
 }
-"""Status of each wire code, and of the one that is the gateway's own."""
+"""Status of each wire code, and of those that are the gateway's own."""
 
 RETRY_AFTER_S = {"QUEUE_FULL": 1, "DISK_LOW": 10, "DISK_FULL": 10, "STORAGE_FAILED": 10, "TOO_MANY_CONNECTIONS": 1,
                  "SHUTTING_DOWN": 1}  # fmt: skip
@@ -58,6 +59,12 @@ class NotLeased(RequestError):
     """A message is not leased to a consumer. The wire says ``OK 0`` there; HTTP has to refuse (gateway.md)."""
 
     code = "NOT_LEASED"
+
+
+class NoSuchWebhook(RequestError):
+    """Webhooks are the gateway's: the wire has no word for them."""
+
+    code = "NO_SUCH_WEBHOOK"
 
 
 def problem(error: RequestError) -> Response:

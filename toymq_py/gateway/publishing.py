@@ -2,7 +2,7 @@
 
 import json
 from base64 import b64decode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import Any
@@ -24,6 +24,7 @@ from toymq_py.errors import (
 )
 from toymq_py.gateway.bodies import check_members, media_type, parse_multipart, read_body, too_large
 from toymq_py.gateway.gateway import Gateway
+from toymq_py.gateway.headers import header_block, headers_of
 from toymq_py.gateway.operations import IDEMPOTENCY_KEY, TOPIC, Answer, Body, Operation, Parameter, check_key
 from toymq_py.gateway.problems import STATUS, problem
 from toymq_py.topic import Appended, Duplicate, Published, Topic
@@ -64,47 +65,6 @@ class Message:
     payload: bytes
     key: bytes = b""
     headers: bytes = b""
-
-
-def header_block(pairs: Iterable[tuple[str, str]]) -> bytes:
-    """A message's header block (protocol.md, PUB). Raises: BadArgument for what would be read as something else."""
-    lines = []
-    for name, value in pairs:
-        if not name or ":" in name or "\n" in name or "\n" in value:
-            raise BadArgument("a header is a name without colon and a value, both without a line break")
-        lines.append(f"{name}: {value}\n")
-    try:
-        return "".join(lines).encode()
-    except UnicodeEncodeError:
-        raise BadArgument("headers are UTF-8") from None
-
-
-def parse_block(block: bytes) -> dict[str, str]:
-    """A header block as a dict; a line of another form is left out."""
-    headers = {}
-    for line in block.decode("utf-8", "replace").split("\n"):
-        name, colon, value = line.partition(":")
-        if colon:
-            headers[name] = value.removeprefix(" ")
-    return headers
-
-
-def headers_of(raw: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The message's headers among those of a request or a part: ``X-Header-<name>`` without its prefix, and ``traceparent``."""
-    pairs = []
-    for name, value in raw:
-        if name.startswith(b"x-header-"):
-            pairs.append((name[9:].decode("latin-1"), _utf8(value)))
-        elif name == b"traceparent":
-            pairs.append(("traceparent", _utf8(value)))
-    return header_block(pairs) if pairs else b""
-
-
-def _utf8(value: bytes) -> str:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        raise BadArgument("headers are UTF-8") from None
 
 
 async def publish(gateway: Gateway, request: Request) -> Response:

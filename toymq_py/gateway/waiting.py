@@ -6,6 +6,10 @@ Belongs to the loop. Knows nothing of what is waited for.
 import asyncio
 from collections.abc import Callable
 
+from toymq_py.broker import Done
+from toymq_py.errors import RequestError
+from toymq_py.storage.committer import storage_error
+
 
 class Waiting:
     """One for the whole gateway."""
@@ -58,6 +62,23 @@ class Waiting:
         self.stopped = True
         for over in self._waits:
             fulfil(over)
+
+
+async def stored(begin: Callable[[Done], None]) -> None:
+    """Wait until ``begin``'s effect is on stable storage. Cancelled, it goes on.
+
+    Raises: RequestError when it is not, or when ``begin`` does.
+    """
+    outcome: asyncio.Future[OSError | RequestError | None] = asyncio.get_running_loop().create_future()
+
+    def done(error: OSError | RequestError | None) -> None:
+        if not outcome.done():
+            outcome.set_result(error)
+
+    begin(done)
+    error = await outcome
+    if error is not None:
+        raise error if isinstance(error, RequestError) else storage_error(error)
 
 
 def fulfil(future: asyncio.Future[None]) -> None:

@@ -125,8 +125,11 @@ async def test_who_went_away_while_waiting_gets_nothing(fs: SimDisk) -> None:
 
 @pytest.mark.parametrize(
     "query",
-    ["", "consumer=.c", "consumer=c&max=0", "consumer=c&max=1001", "consumer=c&max=x", "consumer=c&wait_s=61",
-     "consumer=c&wait_s=-1", "consumer=c&wait_s=1e1", "consumer=c&visibility_s=0", "consumer=c&visibility_s=99999999999", "consumer=c&wait_s=.5"],
+    [
+        "", "consumer=.c", "consumer=c&max=0", "consumer=c&max=1001", "consumer=c&max=x", "consumer=c&wait_s=61",
+        "consumer=c&wait_s=-1", "consumer=c&wait_s=1e1", "consumer=c&wait_s=.5", "consumer=c&visibility_s=0",
+        "consumer=c&visibility_s=99999999999",
+    ],
 )  # fmt: skip
 async def test_polls_that_make_no_sense(rig: HttpRig, query: str) -> None:
     answer = await rig.ask("GET", f"/v1/topics/t/messages?{query}")

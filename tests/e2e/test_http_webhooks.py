@@ -1,0 +1,178 @@
+"""Webhooks: pushed, signed, tried again, kept."""
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import json
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.support.http_rig import HttpRig, listening, refused
+from tests.support.sim_disk import SimDisk
+from toymq_py.errors import BadArgument, BadName
+from toymq_py.gateway import pushing
+from toymq_py.gateway.pushing import DOCUMENT, Webhook, backoff_s, sign
+
+DIR = "/data/d"
+SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef").decode()
+
+
+class Receiver:
+    """Somebody's web server: notes what is pushed, and answers what it is told to."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.answer: Callable[[int], int] = lambda number: 200
+        self.pushes: asyncio.Queue[tuple[dict[str, str], bytes]] = asyncio.Queue()
+        self._number = 0
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while head := (await reader.readuntil(b"\r\n\r\n")).decode():
+                lines = head.split("\r\n")
+                headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines[1:] if line)}
+                body = await reader.readexactly(int(headers["content-length"]))
+                status = self.answer(self._number)
+                self._number += 1
+                location = "Location: http://169.254.169.254/\r\n" if status == 302 else ""
+                writer.write(f"HTTP/1.1 {status} X\r\n{location}Content-Length: 0\r\n\r\n".encode())
+                self.pushes.put_nowait((headers, body))
+        except (asyncio.IncompleteReadError, OSError):
+            pass
+        finally:
+            writer.close()
+
+    async def next(self) -> tuple[dict[str, str], bytes]:
+        async with asyncio.timeout(10):
+            return await self.pushes.get()
+
+
+@asynccontextmanager
+async def receiving() -> AsyncIterator[Receiver]:
+    receiver = Receiver()
+    async with await asyncio.start_server(receiver.handle, "127.0.0.1", 0) as server:
+        receiver.port = server.sockets[0].getsockname()[1]
+        yield receiver
+        server.close()
+
+
+@pytest.fixture
+def fs() -> SimDisk:
+    return SimDisk(random.Random(1))
+
+
+@pytest.fixture
+async def rig(fs: SimDisk) -> AsyncIterator[HttpRig]:
+    async with listening(DIR, fs=fs, private_webhooks=True) as rig:
+        yield rig
+
+
+def definition(receiver: Receiver, **more: object) -> dict[str, object]:
+    return {"topic": "t", "url": f"http://localhost:{receiver.port}/hook?a=b", **more}
+
+
+async def test_a_message_is_pushed_signed_and_acked(rig: HttpRig) -> None:
+    async with receiving() as receiver:
+        answer = await rig.ask("PUT", "/v1/webhooks/mine", json=definition(receiver, secret=SECRET))
+        assert answer.status_code == 201
+        assert "0123" not in answer.text
+        assert SECRET not in answer.text
+        sent = {"Idempotency-Key": "k", "X-Header-Color": "red"}
+        assert (await rig.ask("POST", "/v1/topics/t/messages", content=b"hello", headers=sent)).status_code == 201
+        headers, body = await receiver.next()
+        assert (body, headers["host"]) == (b"hello", f"localhost:{receiver.port}")
+        assert (headers["x-topic"], headers["x-message-id"], headers["x-attempt"]) == ("t", "0", "1")
+        assert (headers["idempotency-key"], json.loads(headers["x-headers"])) == ("k", {"color": "red"})
+        signed = f"t:0.{headers['webhook-timestamp']}.hello".encode()
+        expected = base64.b64encode(hmac.new(b"0123456789abcdef", signed, hashlib.sha256).digest()).decode()
+        assert (headers["webhook-id"], headers["webhook-signature"]) == ("t:0", f"v1,{expected}")
+        await rig.until(lambda: rig.broker.topics["t"].consumers["webhook.mine"].floor == 1)
+        assert (await rig.ask("PUT", "/v1/webhooks/mine", json=definition(receiver))).status_code == 200
+        assert (await rig.ask("GET", "/v1/webhooks/mine")).json()["secret"] is None
+        assert len((await rig.ask("GET", "/v1/webhooks")).json()["webhooks"]) == 1
+        assert (await rig.ask("DELETE", "/v1/webhooks/mine")).status_code == 204
+        assert not rig.broker.topics["t"].consumers
+        refused(await rig.ask("DELETE", "/v1/webhooks/mine"), 404, "NO_SUCH_WEBHOOK")
+        refused(await rig.ask("GET", "/v1/webhooks/mine"), 404, "NO_SUCH_WEBHOOK")
+
+
+async def test_what_fails_is_pushed_again(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pushing, "RETRY_MIN_S", 0.001)
+    async with receiving() as receiver:
+        receiver.answer = lambda number: (500, 302, 404, 200)[number]
+        await rig.ask("PUT", "/v1/webhooks/mine", json=definition(receiver))
+        await rig.publish("t", "a")
+        pushes = [await receiver.next() for _ in range(4)]
+        assert [(headers["x-attempt"], body) for headers, body in pushes] == [(str(n), b"a") for n in range(1, 5)]
+        await rig.until(lambda: rig.broker.topics["t"].consumers["webhook.mine"].floor == 1)
+        assert (await rig.ask("GET", "/v1/webhooks/mine")).json()["failure"] is None
+
+
+async def test_a_definition_survives_a_power_cut_and_goes_on_where_it_was(fs: SimDisk) -> None:
+    async with receiving() as receiver:
+        async with listening(DIR, fs=fs, private_webhooks=True) as rig:
+            assert (await rig.ask("PUT", "/v1/webhooks/mine", json=definition(receiver))).status_code == 201
+            after = fs.crash()
+        async with listening(DIR, fs=after, private_webhooks=True) as rig:
+            await rig.publish("t", "a")
+            assert (await receiver.next())[1] == b"a"
+
+
+async def test_a_damaged_file_is_said_and_kept(fs: SimDisk) -> None:
+    async with listening(DIR, fs=fs) as rig:
+        pass
+    file = fs.open(f"{DIR}/{DOCUMENT}", create=True)
+    file.pwrite(b"damaged", 0)
+    file.close()
+    async with listening(DIR, fs=fs.kill(), private_webhooks=True) as rig:
+        answer = await rig.ask("PUT", "/v1/webhooks/mine", json={"topic": "t", "url": "http://127.0.0.1:9/"})
+        refused(answer, 503, "STORAGE_FAILED")
+        await rig.publish("t", "a")
+
+
+async def test_private_addresses_are_refused_unless_allowed(fs: SimDisk) -> None:
+    async with listening(DIR, fs=fs) as rig:
+        for host in ("localhost", "127.0.0.1", "169.254.169.254", "[::1]", "10.0.0.1"):
+            answer = await rig.ask("PUT", "/v1/webhooks/mine", json={"topic": "t", "url": f"http://{host}/"})
+            refused(answer, 403, "FORBIDDEN")
+        assert (await rig.ask("GET", "/v1/webhooks")).json() == {"webhooks": []}
+
+
+async def test_a_name_that_moves_to_a_private_address_is_not_followed(fs: SimDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The address is checked for every push, not for the definition alone."""
+    async with receiving() as receiver, listening(DIR, fs=fs, private_webhooks=True) as rig:
+        assert (await rig.ask("PUT", "/v1/webhooks/mine", json=definition(receiver))).status_code == 201
+        assert rig.webhooks is not None
+        monkeypatch.setattr(rig.webhooks, "private", False)
+        await rig.publish("t", "a")
+        await rig.until(lambda: rig.webhooks is not None and rig.webhooks.failures)
+        assert "of this machine or its network" in rig.webhooks.failures["mine"]
+        assert receiver.pushes.empty()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{}, {"topic": "t"}, {"url": "http://a/"}, {"topic": ".t", "url": "http://a/"}, {"topic": "t", "url": "ftp://a/"},
+     {"topic": "t", "url": "http://a/", "secret": "whsec_?"}, {"topic": "t", "url": "http://a/", "secret": ""},
+     {"topic": "t", "url": "http://a/", "timeout_ms": 0}, {"topic": "t", "url": "http://a/", "concurrency": 65},
+     {"topic": "t", "url": "http://a/", "concurrency": True}, {"topic": "t", "url": "http://a/", "colour": "red"}],
+    ids=str,
+)  # fmt: skip
+def test_definitions_that_make_no_sense(body: dict[str, object]) -> None:
+    with pytest.raises((BadArgument, BadName)):
+        Webhook.from_json(body)
+
+
+def test_the_signature_of_the_specification() -> None:
+    """The example of the Standard Webhooks specification's reference libraries."""
+    secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+    signature = sign(secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}')
+    assert signature == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
+def test_the_wait_doubles_up_to_its_end() -> None:
+    assert [backoff_s(attempt) for attempt in (1, 2, 3, 9, 10, 100)] == [1, 2, 4, 256, 300, 300]

@@ -1,0 +1,292 @@
+"""Webhooks: what comes to a topic is pushed to a URL, with retry and a signature.
+
+Contract: gateway.md; ADR 0024. A webhook is a consumer of its own: what was pushed and answered with 2xx is acked, everything
+else is given back and comes again later, and after ``max_attempts`` it is a dead letter. Definitions are one checked file in
+the data directory. The signature is that of the Standard Webhooks specification: HMAC-SHA256 over id, time and payload.
+The only home of httpx.
+"""
+
+import asyncio
+import base64
+import hmac
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import httpx
+
+from toymq_py.broker import Broker
+from toymq_py.clock import Clock
+from toymq_py.errors import BadArgument, DamagedData, NoSuchConsumer, RequestError, StorageFailed
+from toymq_py.gateway.headers import PRODUCER_PREFIX, parse_block
+from toymq_py.gateway.polling import Polling
+from toymq_py.gateway.targets import Target, resolve
+from toymq_py.gateway.waiting import Waiting, stored
+from toymq_py.model import TopicPattern, check_name, is_pattern
+from toymq_py.storage import checked_json
+from toymq_py.topic import Delivery
+
+logger = logging.getLogger("toymq_py.gateway")
+
+DOCUMENT = "webhooks.json"
+CONSUMER_PREFIX = "webhook."
+"""Begins the names of their consumers, so that one is known for what it is."""
+NAME_MAX = 180
+WEBHOOKS_MAX = 1000
+CONCURRENCY_MAX = 64
+TIMEOUT_MS_MAX = 60_000
+LEASE_SPARE_S = 30.0
+"""A lease outlives the push it is for."""
+RETRY_MIN_S = 1.0
+RETRY_MAX_S = 300.0
+"""The wait after a push that failed doubles with each attempt, from the one to the other."""
+POLL_S = 60.0
+TROUBLE_S = 5.0
+"""How soon a topic that cannot be polled is looked at again."""
+PUSH_BYTES_MAX = 4 * 1024 * 1024
+SECRET_PREFIX = "whsec_"
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """One definition. ``topic`` may be a pattern; ``secret`` is None where nothing is signed."""
+
+    topic: str
+    url: str
+    secret: str | None = None
+    timeout_ms: int = 10_000
+    concurrency: int = 1
+
+    def __post_init__(self) -> None:
+        """Raises: BadArgument, BadName."""
+        if is_pattern(self.topic):
+            TopicPattern(self.topic)
+        else:
+            check_name("topic", self.topic)
+        Target.parse(self.url)
+        if self.secret is not None:
+            secret_bytes(self.secret)
+        for name, high in (("timeout_ms", TIMEOUT_MS_MAX), ("concurrency", CONCURRENCY_MAX)):
+            if not 1 <= getattr(self, name) <= high:
+                raise BadArgument(f"{name} is a whole number from 1 to {high}")
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> "Webhook":
+        """Raises: BadArgument, BadName."""
+        kinds: dict[str, tuple[type, ...]] = {
+            "topic": (str,), "url": (str,), "secret": (str, type(None)), "timeout_ms": (int,), "concurrency": (int,),
+        }  # fmt: skip
+        for name, value in found.items():
+            if name not in kinds or type(value) not in kinds[name]:
+                raise BadArgument(f"{name[:100]} is wrong: a webhook has topic and url, secret, timeout_ms, concurrency")
+        if "topic" not in found or "url" not in found:
+            raise BadArgument("a webhook has a topic and a url")
+        return cls(**found)
+
+    def public(self) -> dict[str, Any]:
+        """What is shown: whether it is signed, not with what."""
+        return {**asdict(self), "secret": None if self.secret is None else "(set)"}
+
+
+def secret_bytes(secret: str) -> bytes:
+    """The key of a secret: base64 behind ``whsec_``, else the text itself. Raises: BadArgument."""
+    if secret.startswith(SECRET_PREFIX):
+        try:
+            return base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
+        except ValueError:
+            raise BadArgument(f"what follows {SECRET_PREFIX} is base64") from None
+    if not secret or len(secret) > 512:
+        raise BadArgument("a secret has 1 to 512 characters")
+    return secret.encode()
+
+
+def sign(secret: str, message_id: str, at_s: int, payload: bytes) -> str:
+    """The value of ``webhook-signature``."""
+    signed = f"{message_id}.{at_s}.".encode() + payload
+    return "v1," + base64.b64encode(hmac.digest(secret_bytes(secret), signed, "sha256")).decode()
+
+
+def backoff_s(attempt: int) -> float:
+    """The wait before the push after this attempt, from 1."""
+    return min(RETRY_MIN_S * 2.0 ** min(attempt - 1, 30), RETRY_MAX_S)
+
+
+class Webhooks:
+    """All of them, and a task for each while ``run`` lasts."""
+
+    def __init__(
+        self, broker: Broker, clock: Clock, loop: asyncio.AbstractEventLoop, waiting: Waiting, *, private: bool
+    ) -> None:
+        """Reads the definitions: blocks. ``private``: pushes may go to this machine and its network."""
+        self.private = private
+        self.defined: dict[str, Webhook] = {}
+        self.failures: dict[str, str] = {}
+        """Why the last push of a webhook failed; none when it did not."""
+        self._broker = broker
+        self._clock = clock
+        self._loop = loop
+        self._waiting = waiting
+        self._problem: StorageFailed | None = None
+        self._changing = asyncio.Lock()
+        self._tasks: asyncio.TaskGroup | None = None
+        self._workers: dict[str, asyncio.Task[None]] = {}
+        self._load()
+
+    def _load(self) -> None:
+        try:
+            data = self._broker.read_document(DOCUMENT)
+            found = {} if data is None else checked_json.decode("webhooks", data)
+            self.defined = {check_name("webhook", name): Webhook.from_json(raw) for name, raw in found.items()}
+        except (OSError, DamagedData, RequestError, AttributeError) as error:
+            self._problem = StorageFailed(f"{DOCUMENT} cannot be read: {error}; nothing is pushed until it is mended")
+            logger.error("%s", self._problem)  # noqa: TRY400 (the file, not us)
+
+    async def run(self) -> None:
+        """Push, until it is cancelled."""
+        async with httpx.AsyncClient(trust_env=False, follow_redirects=False) as client, asyncio.TaskGroup() as tasks:
+            self._client = client
+            self._tasks = tasks
+            try:
+                for name in self.defined:
+                    self._start(name)
+                await self._loop.create_future()
+            finally:
+                self._tasks = None
+
+    def _start(self, name: str) -> None:
+        if self._tasks is not None:
+            self._workers[name] = self._tasks.create_task(self._serve(name, self.defined[name]))
+
+    def _stop(self, name: str) -> None:
+        worker = self._workers.pop(name, None)
+        if worker is not None:
+            worker.cancel()
+
+    # -- definitions
+
+    async def put(self, name: str, webhook: Webhook) -> bool:
+        """Define one, durably. Returns: whether it is new.
+
+        Raises: Forbidden (where it would push to), BadArgument (there are too many), StorageFailed, DiskFull.
+        """
+        target = Target.parse(webhook.url)
+        try:
+            await resolve(target, private=self.private)
+        except OSError as error:
+            raise BadArgument(f"{target.host} cannot be found: {error.strerror or error}") from None
+        async with self._changing:
+            known = name in self.defined
+            if not known and len(self.defined) >= WEBHOOKS_MAX:
+                raise BadArgument(f"{WEBHOOKS_MAX} webhooks are the limit")
+            await self._store({**self.defined, name: webhook})
+            self.defined[name] = webhook
+            self.failures.pop(name, None)
+            self._stop(name)
+            self._start(name)
+            return not known
+
+    async def delete(self, name: str) -> bool:
+        """Remove one with its consumer. Returns: whether it was there. Raises: StorageFailed, DiskFull."""
+        async with self._changing:
+            if name not in self.defined:
+                return False
+            await self._store({other: webhook for other, webhook in self.defined.items() if other != name})
+            del self.defined[name]
+            self.failures.pop(name, None)
+            self._stop(name)
+            for topic in list(self._broker.topics.values()):
+                try:
+                    topic.forget(CONSUMER_PREFIX + name)
+                except NoSuchConsumer:
+                    continue
+                await stored(topic.flush_offsets)
+            return True
+
+    async def _store(self, defined: Mapping[str, Webhook]) -> None:
+        if self._problem is not None:
+            raise self._problem
+        data = checked_json.encode("webhooks", {name: asdict(webhook) for name, webhook in defined.items()})
+        await stored(partial(self._broker.store_document, DOCUMENT, data))
+
+    # -- pushing
+
+    async def _serve(self, name: str, webhook: Webhook) -> None:
+        """Push what comes, until it is cancelled or the broker shuts down."""
+        lease_s = webhook.timeout_ms / 1000 + LEASE_SPARE_S
+        while not self._waiting.stopped:
+            polling = Polling(self._broker, self._waiting, webhook.topic, CONSUMER_PREFIX + name, visibility_s=lease_s)
+            try:
+                deliveries = await polling.poll(webhook.concurrency, PUSH_BYTES_MAX, POLL_S)
+            except (RequestError, OSError) as error:
+                self.failures[name] = str(error)
+                await self._waiting.sleep(TROUBLE_S)
+                continue
+            async with asyncio.TaskGroup() as pushes:
+                for delivery in deliveries:
+                    for row in range(delivery.start, delivery.stop):
+                        pushes.create_task(self._push(name, webhook, delivery, row))
+
+    async def _push(self, name: str, webhook: Webhook, delivery: Delivery, row: int) -> None:
+        """Push one message; ack it, or give it back."""
+        consumer, topic, msg_id = CONSUMER_PREFIX + name, delivery.subscription.topic, delivery.records.ids[row]
+        try:
+            failure = await self._send(webhook, delivery, row)
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, RequestError) as error:
+            failure = str(error) or type(error).__name__
+        except Exception:
+            logger.exception("bug in a push of webhook %s", name)
+            failure = "a bug in the broker; its log has the details"
+        try:
+            if failure is None:
+                self.failures.pop(name, None)
+                topic.ack(consumer, [(msg_id, msg_id)])
+            else:
+                if name not in self.failures:  # once an episode
+                    logger.warning("webhook %s: %s", name, failure)
+                self.failures[name] = failure
+                topic.nack(consumer, [(msg_id, msg_id)], backoff_s(delivery.attempt))
+        except RequestError:
+            pass  # topic or consumer went away meanwhile
+
+    async def _send(self, webhook: Webhook, delivery: Delivery, row: int) -> str | None:
+        """One attempt. Returns: why it failed, None when it did not. Raises: httpx.HTTPError, OSError, Forbidden."""
+        target = Target.parse(webhook.url)
+        records = delivery.records
+        payload = records.payloads[row]
+        async with asyncio.timeout(webhook.timeout_ms / 1000):
+            address = await resolve(target, private=self.private)
+            url = httpx.URL(target.url)
+            request = self._client.build_request(
+                "POST", url.copy_with(host=address), content=payload, timeout=webhook.timeout_ms / 1000,
+                headers=self._headers(webhook, delivery, row, payload) | {"host": url.netloc.decode()},
+                extensions={"sni_hostname": target.host},
+            )  # fmt: skip
+            response = await self._client.send(request, stream=True)
+            await response.aclose()  # nobody asks what else it says
+        if response.is_success:
+            return None
+        return f"{target.host} answered {response.status_code}"
+
+    def _headers(self, webhook: Webhook, delivery: Delivery, row: int, payload: bytes) -> dict[str, str]:
+        records = delivery.records
+        message_id = f"{delivery.topic}:{records.ids[row]}"
+        at_s = self._clock.wall_ns() // 1_000_000_000
+        headers = {
+            "content-type": "application/octet-stream",
+            "user-agent": "toymq",
+            "webhook-id": message_id,
+            "webhook-timestamp": str(at_s),
+            "x-topic": delivery.topic,
+            "x-message-id": str(records.ids[row]),
+            "x-attempt": str(delivery.attempt),
+        }
+        if webhook.secret is not None:
+            headers["webhook-signature"] = sign(webhook.secret, message_id, at_s, payload)
+        if records.keys[row] and not records.keys[row].startswith(PRODUCER_PREFIX):
+            headers["idempotency-key"] = records.keys[row].decode("ascii", "replace")
+        if records.headers is not None and records.headers[row]:
+            headers["x-headers"] = json.dumps(parse_block(records.headers[row]))
+        return headers
