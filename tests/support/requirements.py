@@ -76,6 +76,7 @@ PROBES: Mapping[str, Callable[[], str | None]] = {
     "java": _java,
     "chromium": lambda: _any_of("chromium", "chromium-browser", "google-chrome"),
     "peers": lambda: _any_of("redis-server", "beanstalkd", "nats-server", "mosquitto", "rabbitmq-server"),
+    "curl": lambda: _any_of("curl"),
     "nc": lambda: _any_of("nc"),
     "proc": lambda: None if os.path.exists("/proc/self/statm") else "no /proc",  # noqa: PTH110 (a probe)
     "strace": lambda: _says("strace", "-o", os.devnull, "true"),  # containers often forbid it
