@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -82,12 +82,17 @@ def lines(*messages: dict[str, Any] | str) -> bytes:
 
 @asynccontextmanager
 async def gateway(
-    data_dir: Path | str, *, fs: FileSystem | None = None, authority: Authority | None = None, **options: Any
+    data_dir: Path | str,
+    *,
+    fs: FileSystem | None = None,
+    authority: Authority | None = None,
+    dialects: Sequence[str] = (),
+    **options: Any,
 ) -> AsyncIterator[HttpRig]:
     """The application without a socket."""
     async with serving(data_dir, fs=fs, **options) as served:
         core = Gateway(served.broker, SystemClock(), asyncio.get_running_loop(), authority=authority)
-        transport = httpx.ASGITransport(Application(core, local=True))
+        transport = httpx.ASGITransport(Application(core, local=True, dialects=dialects))
         async with httpx.AsyncClient(transport=transport, base_url=BASE) as client:
             yield HttpRig(served, client, core)
         core.waiting.stop()

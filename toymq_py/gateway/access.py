@@ -4,7 +4,6 @@ Contract: gateway.md; clients.md, "auth file"; ADR 0024. A token comes as ``Auth
 dashboard's login. The table is asked for every request, so what a reload takes away is gone at once.
 """
 
-from collections.abc import Mapping
 from http.cookies import CookieError, SimpleCookie
 
 from starlette.datastructures import Headers
@@ -30,8 +29,13 @@ def check_site(headers: Headers, *, safe: bool) -> None:
         raise Forbidden("a page of another site may not do this")
 
 
-def check_rights(authority: Authority | None, connection: HTTPConnection, needs: Need | None) -> None:
+def check_rights(
+    authority: Authority | None, connection: HTTPConnection, needs: Need | None, topic: str | None = None
+) -> None:
     """Find out who asks, and whether they may. ``grant_of`` has the answer from then on.
+
+    Args:
+        topic: what is asked for; by default what the path says.
 
     Raises: AuthRequired, AuthFailed, Forbidden.
     """
@@ -41,19 +45,23 @@ def check_rights(authority: Authority | None, connection: HTTPConnection, needs:
     if grant is None:
         raise AuthFailed("this token is not known here")
     connection.scope[_GRANT] = grant
-    check_grant(grant, needs, connection.path_params)
+    check_grant(grant, needs, topic if topic is not None else connection.path_params.get("topic", ""))
 
 
-def check_grant(grant: Grant | None, needs: Need, path: Mapping[str, str]) -> None:
-    """Raises: Forbidden. Without a grant there is no authentication, and everything may be done."""
-    if grant is None:
-        return
-    name = path.get("topic", "")
+def check_grant(grant: Grant, needs: Need, name: str) -> None:
+    """Raises: Forbidden."""
     may = {"publish": grant.may_publish, "subscribe": grant.may_subscribe, "describe": grant.sees}
     if needs in may and not may[needs](name):
         raise Forbidden(f"{grant.name} may not {needs} {name[:200]}")
     if needs == "admin" and not grant.admin:
         raise Forbidden(f"{grant.name} is no administrator")
+
+
+def check_topic(connection: HTTPConnection, needs: Need, name: str) -> None:
+    """For a topic that is named in the body. Raises: Forbidden."""
+    grant = grant_of(connection)
+    if grant is not None:
+        check_grant(grant, needs, name)
 
 
 def grant_of(connection: HTTPConnection) -> Grant | None:

@@ -6,7 +6,8 @@ Contract: gateway.md; ADR 0024 (which browsers may call what).
 import ipaddress
 import logging
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
@@ -24,8 +25,10 @@ from toymq_py.gateway import (
     login,
     messages,
     metrics,
+    mq,
     pages,
     publishing,
+    tinymq,
     topics,
     webhooks,
     websocket,
@@ -51,6 +54,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *metrics.OPERATIONS,
 )
 """The whole API."""
+DIALECTS: Mapping[str, tuple[Operation, ...]] = {"mq": mq.OPERATIONS, "tinymq": tinymq.OPERATIONS}
 
 
 class Endpoint:
@@ -73,16 +77,19 @@ class Endpoint:
             await response(scope, receive, send)
 
     def _find(self, request: Request) -> Operation:
-        """The operation of a request that may be made.
-
-        Raises: MethodNotAllowed, AuthRequired, AuthFailed, Forbidden, BadArgument.
-        """
+        """Raises: MethodNotAllowed."""
         operation = self._by_method.get(request.method)
         if operation is None:
             allowed = ", ".join(self._by_method)
             raise MethodNotAllowed(f"{request.method} is not for this path; {allowed} is", allowed)
+        return operation
+
+    def _check(self, operation: Operation, request: Request) -> None:
+        """Whether the request may be made. Raises: AuthRequired, AuthFailed, Forbidden, BadArgument."""
         check_site(request.headers, safe=operation.safe)
-        check_rights(self._gateway.authority, request, operation.needs)
+        if self._gateway.authority is not None:
+            topic = None if operation.topic is None else operation.topic.of(request)
+            check_rights(self._gateway.authority, request, operation.needs, topic)
         if request.scope["query_string"]:
             known, query = self._queries[request.method], request.query_params
             for name in query:
@@ -90,13 +97,16 @@ class Endpoint:
                     raise BadArgument(f"{name[:100]} is no parameter here; there are {', '.join(sorted(known)) or 'none'}")
                 if len(query.getlist(name)) > 1:
                     raise BadArgument(f"{name} stands more than once")
-        return operation
 
     async def _respond(self, request: Request) -> Response | None:
         """None when there is nobody left to answer."""
         gateway = self._gateway
+        refuse: Callable[[RequestError], Response] = problem
         try:
-            return await self._find(request).handler(gateway, request)
+            operation = self._find(request)
+            refuse = operation.refuse
+            self._check(operation, request)
+            return await operation.handler(gateway, request)
         except RequestError as error:
             refusal = error
         except ClientDisconnect:
@@ -108,22 +118,27 @@ class Endpoint:
             logger.exception("bug in %s %s", request.method, request.url.path)
             refusal = InternalError("a bug in the broker; its log has the details")
         gateway.broker.metrics.refused(refusal.code)
-        return problem(refusal)
+        return refuse(refusal)
 
 
 class Application:
     """The routes behind the check that every request has to pass."""
 
-    def __init__(self, gateway: Gateway, *, local: bool) -> None:
-        """``local``: it listens to this machine alone, so that a name that leads here belongs to somebody else."""
+    def __init__(self, gateway: Gateway, *, local: bool, dialects: Sequence[str] = ()) -> None:
+        """
+        Args:
+            local: it listens to this machine alone, so that a name that leads here belongs to somebody else.
+            dialects: old paths beside ours, keys of ``DIALECTS``.
+        """
+        operations = (*OPERATIONS, *chain.from_iterable(DIALECTS[name] for name in dialects))
         self._local = local
         by_path: dict[str, list[Operation]] = defaultdict(list)
-        for operation in OPERATIONS:
+        for operation in operations:
             by_path[operation.path].append(operation)
-        verbs_first = sorted(by_path, key=lambda path: ":" not in path)  # {id} would match 7:nack, too
+        verbs_first = sorted(by_path, key=_place)
         routes = [Route(path, endpoint=Endpoint(gateway, by_path[path])) for path in verbs_first]
         self._router: ASGIApp = Router(
-            [*routes, websocket.route(gateway), *pages.routes(OPERATIONS)], redirect_slashes=False, default=_no_such_path
+            [websocket.route(gateway), *pages.routes(operations), *routes], redirect_slashes=False, default=_no_such_path
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -145,6 +160,13 @@ def is_this_machine(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _place(path: str) -> int:
+    """Where a path stands among all: ``{id}`` would match ``7:nack``, too, and ``/{q}`` everything."""
+    if path.startswith("/{"):
+        return 2
+    return 0 if ":" in path.rpartition("/")[2].replace(":path}", "}") else 1
 
 
 async def _no_such_path(scope: Scope, receive: Receive, send: Send) -> None:

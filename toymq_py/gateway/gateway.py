@@ -28,13 +28,16 @@ class Gateway:
         *,
         authority: Authority | None = None,
         private_webhooks: bool = False,
+        mq_delay_s: float = 10.0,
     ) -> None:
         """
         Args:
             authority: who decides what a request may do; None lets all of them do everything.
             private_webhooks: webhooks may push to this machine and its network.
+            mq_delay_s: how long a message is leased by the dialect ``mq``.
         """
         self.authority = authority
+        self.mq_delay_s = mq_delay_s
         self.broker = broker
         self.clock = clock
         self.loop = loop

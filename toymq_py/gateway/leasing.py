@@ -5,7 +5,7 @@ A poll that nobody waits for any more leases nothing: the next message goes to s
 
 import asyncio
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -38,11 +38,13 @@ MAX = count("max", "How many messages at most.", 1, LEASE_MAX, default=1)
 WAIT_S = seconds("wait_s", "How long to wait for the first one.", 0, WAIT_S_MAX, default=0)
 
 
-class _LeaseResponse(Response):
+class GivenBack(Response):
     """Leased messages. When nobody is there any more to take them they go back uncounted."""
 
-    def __init__(self, content: str, deliveries: Sequence[Delivery]) -> None:
-        super().__init__(content, 200, {"cache-control": "no-store"}, "application/json")
+    def __init__(
+        self, content: str | bytes, deliveries: Sequence[Delivery], headers: Mapping[str, str], media: str
+    ) -> None:
+        super().__init__(content, 200, headers, media)
         self._deliveries = deliveries
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -64,12 +66,17 @@ async def _poll(gateway: Gateway, request: Request) -> list[Delivery]:
     max_count, visibility_s = MAX.or_(1, request), VISIBILITY_S.of(request)
     gateway.refuse_late()
     polling = Polling(gateway.broker, gateway.waiting, name, consumer, visibility_s=visibility_s)
+    return await poll_for(request, polling, max_count, LEASE_BYTES_MAX, wait_s)
+
+
+async def poll_for(request: Request, polling: Polling, max_count: int, max_bytes: int, wait_s: float) -> list[Delivery]:
+    """``polling.poll`` as long as the client is there."""
     if not wait_s:
-        return await polling.poll(max_count, LEASE_BYTES_MAX, 0)
+        return await polling.poll(max_count, max_bytes, 0)
     async with asyncio.TaskGroup() as tasks:
         watcher = tasks.create_task(_watch(request, polling))
         try:
-            return await polling.poll(max_count, LEASE_BYTES_MAX, wait_s)
+            return await polling.poll(max_count, max_bytes, wait_s)
         finally:
             watcher.cancel()
 
@@ -95,7 +102,8 @@ async def lease(gateway: Gateway, request: Request) -> Response:
     deliveries = await _poll(gateway, request)
     if not deliveries:
         return Response(status_code=204)
-    return _LeaseResponse(json.dumps({"messages": messages_json(deliveries)}), deliveries)
+    content = json.dumps({"messages": messages_json(deliveries)})
+    return GivenBack(content, deliveries, {"cache-control": "no-store"}, "application/json")
 
 
 OPERATIONS = (

@@ -6,7 +6,7 @@ Contract: gateway.md; ADR 0024. The only home of uvicorn. Parses nothing itself.
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import uvicorn
@@ -172,20 +172,26 @@ class HttpServer:
         local: bool,
         started: Callable[[], None],
         authority: Authority | None = None,
+        dialects: Sequence[str] = (),
         private_webhooks: bool = False,
+        mq_delay_s: float = 10.0,
     ) -> None:
         """
         Args:
             authority: who decides what a request may do; None lets all of them do everything.
+            dialects: ``tinymq``, ``mq``.
             private_webhooks: webhooks may push to this machine and its network.
+            mq_delay_s: how long a message is leased by the dialect ``mq``.
             local: its listeners are reached from this machine alone.
             started: called once connections are accepted.
         """
         options = broker.options
-        self._gateway = Gateway(broker, clock, loop, authority=authority, private_webhooks=private_webhooks)
+        self._gateway = Gateway(
+            broker, clock, loop, authority=authority, private_webhooks=private_webhooks, mq_delay_s=mq_delay_s
+        )
         limited = type("LimitedProtocol", (GatewayProtocol,), {"connections_max": options.max_connections})
         config = uvicorn.Config(
-            Application(self._gateway, local=local),
+            Application(self._gateway, local=local, dialects=dialects),
             http=limited,
             ws="websockets-sansio",
             ws_max_size=2 * options.max_payload_bytes,  # a payload as base64, and what describes it

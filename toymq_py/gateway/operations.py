@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from toymq_py.errors import BadArgument, ConfigError, RequestError
 from toymq_py.gateway.gateway import Gateway
+from toymq_py.gateway.problems import problem
 from toymq_py.model import (
     DURATION_MS_MAX,
     KEY_BYTES_MAX,
@@ -113,6 +114,10 @@ class Operation:
     answers: Mapping[int, Answer] | None = None
     errors: tuple[type[RequestError], ...] = ()
     safe: bool = False
+    refuse: Callable[[RequestError], Response] = problem
+    """How it says no; dialects have their own words."""
+    topic: Parameter[str] | None = None
+    """Where the topic is that the token must allow; by default ``topic`` of the path."""
 
 
 # -- parsers of parameters

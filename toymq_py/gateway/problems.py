@@ -67,17 +67,18 @@ class NoSuchWebhook(RequestError):
     code = "NO_SUCH_WEBHOOK"
 
 
-def problem(error: RequestError) -> Response:
-    """The response to a request that is refused.
+def problem(error: RequestError, *, status: int | None = None, retry_after_s: int | None = None) -> Response:
+    """The response to a request that is refused; by default with status and ``Retry-After`` of its code.
 
     A body that is too large is not read: what still arrives of it is discarded for a moment, then the connection is closed
     (``listener.py``).
     """
     code = error.code
-    status = 405 if isinstance(error, MethodNotAllowed) else STATUS[code]
+    status = status or (405 if isinstance(error, MethodNotAllowed) else STATUS[code])
     headers = {"cache-control": "no-store"}
-    if code in RETRY_AFTER_S:
-        headers["retry-after"] = str(RETRY_AFTER_S[code])
+    retry_after_s = retry_after_s or RETRY_AFTER_S.get(code)
+    if retry_after_s is not None:
+        headers["retry-after"] = str(retry_after_s)
     if isinstance(error, MethodNotAllowed):
         headers["allow"] = error.allowed
     if status == 401:

@@ -147,7 +147,7 @@ class Conversation:
             present = authority.present(grant)
             if present is None:
                 raise AuthFailed("this token is not known here any more")
-            check_grant(present, needs, {"topic": self._name})
+            check_grant(present, needs, self._name)
 
     def _held(self) -> Subscription:
         if self._subscription is None or self._subscription.closed:

@@ -84,7 +84,7 @@ async def test_who_may_what(authority: Authority, name: str, needs: str, topic: 
     assert grant is not None
     refusals = []
     try:
-        check_grant(grant, needs, {"topic": topic})  # type: ignore[arg-type]
+        check_grant(grant, needs, topic)  # type: ignore[arg-type]
     except Exception as error:  # noqa: BLE001 (which one is the question)
         refusals.append(getattr(error, "code", repr(error)))
     assert refusals == ([] if may else ["FORBIDDEN"])

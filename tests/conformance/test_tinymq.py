@@ -1,0 +1,275 @@
+"""The dialect ``tinymq``, row by row as dialects.md lists it, and what the original lost."""
+
+import asyncio
+import base64
+import errno
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.support.http_rig import HttpRig, gateway
+from tests.support.sim_disk import SimDisk
+from toymq_py.errors import BadArgument
+from toymq_py.gateway.dialects import go_duration_ms, rfc3339
+
+DIR = "/data/d"
+TWO_MIB = 2_097_152
+
+
+@pytest.fixture
+def fs() -> SimDisk:
+    return SimDisk(random.Random(1))
+
+
+@pytest.fixture
+async def rig(fs: SimDisk) -> AsyncIterator[HttpRig]:
+    async with gateway(DIR, fs=fs, dialects=["tinymq"]) as rig:
+        yield rig
+
+
+async def publish(rig: HttpRig, topic: str, body: bytes, **more: Any) -> tuple[int, Any]:
+    answer = await rig.ask("POST", f"/publish/{topic}", content=body, **more)
+    return answer.status_code, answer.json() if "json" in answer.headers["content-type"] else answer.text
+
+
+async def consume(rig: HttpRig, topic: str, query: str = "") -> Any:
+    answer = await rig.ask("GET", f"/consume/{topic}?{query}")
+    assert answer.status_code in (200, 204), answer.text
+    return answer.json() if answer.status_code == 200 else None
+
+
+# -- publish
+
+
+async def test_publish(rig: HttpRig) -> None:
+    assert await publish(rig, "a/b", b"x") == (202, {"status": "accepted", "topic": "a/b", "id": "0"})
+    assert "a.b" in rig.broker.topics
+    assert rig.broker.topics["a.b"].settings.to_json() == {"max_attempts": 3, "backlog_max_messages": 100_000}
+
+
+async def test_idempotency(rig: HttpRig) -> None:
+    ignored = {"status": "ignored", "reason": "idempotency_key_exists", "topic": "t"}
+    assert (await publish(rig, "t", b"x", headers={"Idempotency-Key": "k"}))[0] == 202
+    assert await publish(rig, "t", b"y", headers={"Idempotency-Key": "k"}) == (200, ignored)
+    assert (await publish(rig, "t", b"same", params={"idempotency": "auto"}))[0] == 202
+    assert await publish(rig, "t", b"same", params={"idempotency": "auto"}) == (200, ignored)
+
+
+@pytest.mark.parametrize(
+    ("topic", "body", "query", "says"),
+    [
+        ("t", b"", {}, "empty"),
+        ("..", b"x", {}, "name"),
+        ("a b", b"x", {}, "name"),
+        ("t", b"x", {"ttl": "soon"}, "ttl"),
+        ("t", b"x", {"delay": "5"}, "delay"),
+        ("t", b"x", {"delay": "-1s"}, "delay"),
+        ("t", b"x", {"priority": "high"}, "priority"),
+        ("t", b"x", {"priority": "low"}, "priority"),
+        ("t", b"x", {"broadcast": "true"}, "broadcast"),
+        ("t", b"x", {"idempotency": "yes"}, "idempotency"),
+        ("t", b"x", {"colour": "red"}, "colour"),
+    ],
+    ids=str,
+)
+async def test_publishes_that_are_400(rig: HttpRig, topic: str, body: bytes, query: dict[str, str], says: str) -> None:
+    code, text = await publish(rig, topic.replace(".", "%2e"), body, params=query)
+    assert code == 400
+    assert says in text
+    assert not rig.broker.topics
+
+
+async def test_two_mebibytes_and_one_byte_more(rig: HttpRig) -> None:
+    assert (await publish(rig, "t", bytes(TWO_MIB)))[0] == 202
+    assert (await publish(rig, "t", bytes(TWO_MIB + 1)))[0] == 413
+
+
+# -- consume
+
+
+async def test_one_message_is_an_object(rig: HttpRig) -> None:
+    await publish(rig, "t", b"hello", headers={"X-MQ-Color": "red", "X-Other": "no"})
+    found = await consume(rig, "t")
+    assert found.pop("timestamp").endswith("Z")
+    assert found == {
+        "id": "0", "topic": "t", "payload": base64.b64encode(b"hello").decode(), "retry_count": 0, "payload_encoding": "base64",
+        "payload_text": "hello", "headers": {"x-mq-color": "red"},
+    }  # fmt: skip
+    assert await consume(rig, "t") is None
+
+
+async def test_many_are_an_array(rig: HttpRig) -> None:
+    for n in range(3):
+        await publish(rig, "t", bytes([255, n]))
+    found = await consume(rig, "t", "limit=1000")
+    assert [base64.b64decode(message["payload"]) for message in found] == [bytes([255, n]) for n in range(3)]
+    assert "payload_text" not in found[0]
+    for bad in ("limit=0", "limit=1001", "limit=x", "timeout=10", "group=.g", "auto_ack=maybe", "filter_key=a"):
+        assert (await rig.ask("GET", f"/consume/t?{bad}")).status_code == 400, bad
+
+
+async def test_wildcards_cross_dots(rig: HttpRig) -> None:
+    for topic in ("a/b/c", "a/d", "e"):
+        await publish(rig, topic, b"x")
+    assert sorted(message["topic"] for message in await consume(rig, "a/*", "limit=10")) == ["a.b.c", "a.d"]
+    assert [message["topic"] for message in await consume(rig, "*", "limit=10")] == ["e"]
+
+
+async def test_groups_see_everything_from_the_first_message_on(rig: HttpRig) -> None:
+    """The original lost a group's first message."""
+    await publish(rig, "t", b"a")
+    for group in ("", "group=one", "group=two"):
+        assert (await consume(rig, "t", group))["id"] == "0"
+        assert await consume(rig, "t", group) is None
+    made = await rig.ask("POST", "/api/groups", json={"topic": "t", "group": "three"})
+    assert made.status_code == 201
+    assert (await rig.ask("POST", "/api/groups", json={"topic": "t", "group": "three"})).status_code == 409
+    listed = (await rig.ask("GET", "/api/groups")).json()
+    assert sorted(item["group"] for item in listed) == ["one", "three", "tinymq", "two"]
+    assert (await consume(rig, "t", "group=three"))["id"] == "0"
+
+
+async def test_auto_ack_peek_and_filter(rig: HttpRig) -> None:
+    for n, colour in enumerate(("red", "blue", "red")):
+        await publish(rig, "t", str(n).encode(), headers={"X-MQ-Color": colour})
+    assert [m["id"] for m in await consume(rig, "t", "peek=true&limit=2")] == ["0", "1"]
+    assert [m["id"] for m in await consume(rig, "t", "filter_key=X-MQ-Color&filter_val=red&limit=10")] == ["0", "2"]
+    assert [m["id"] for m in await consume(rig, "t", "auto_ack=true&limit=2")] == ["0", "1"]
+    assert rig.broker.topics["t"].consumers["tinymq"].floor == 2
+    assert (await consume(rig, "t", "peek=true"))["id"] == "2"
+
+
+async def test_polling_an_empty_queue_loses_nothing(rig: HttpRig) -> None:
+    """The original lost the next message."""
+    assert await consume(rig, "t", "timeout=10ms") is None
+    await publish(rig, "t", b"a")
+    assert (await consume(rig, "t"))["id"] == "0"
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(consume(rig, "u", "timeout=10s"))
+        await rig.until_polled("u")
+        await publish(rig, "u", b"b")
+    assert waiting.result()["payload_text"] == "b"
+
+
+async def test_ack_and_requeue(rig: HttpRig) -> None:
+    for payload in (b"a", b"b"):
+        await publish(rig, "a/b", payload)
+    found = await consume(rig, "a/b")
+    answer = await rig.ask("POST", "/ack/a/b/0")
+    assert (answer.status_code, answer.json()) == (200, {"status": "success", "message": "Message acknowledged"})
+    missing = (404, {"status": "error", "message": "Message not found"})
+    for path in ("/ack/a/b/0", "/ack/a/b/9"):
+        answer = await rig.ask("POST", path)
+        assert (answer.status_code, answer.json()) == missing
+    answer = await rig.ask("POST", "/requeue", json=found)
+    assert (answer.status_code, answer.json()) == missing
+    found = await consume(rig, "a/b")
+    answer = await rig.ask("POST", "/requeue", json=found)
+    assert (answer.status_code, answer.json()) == (202, {"status": "requeued"})
+    again = await consume(rig, "a/b")
+    assert (again["id"], again["retry_count"]) == ("1", 1)
+
+
+async def test_what_a_group_leased_is_acked_without_its_name(rig: HttpRig) -> None:
+    await publish(rig, "t", b"a")
+    await consume(rig, "t", "group=g")
+    assert (await rig.ask("POST", "/ack/t/0")).status_code == 200
+    assert rig.broker.topics["t"].consumers["g"].floor == 1
+
+
+async def test_what_is_consumed_and_not_acked_is_not_gone(fs: SimDisk) -> None:
+    """The original removed what was consumed, gave 404 to its ack, and brought everything back after a restart."""
+    async with gateway(DIR, fs=fs, dialects=["tinymq"]) as rig:
+        for payload in (b"a", b"b"):
+            await publish(rig, "t", payload)
+            await consume(rig, "t")
+        assert (await rig.ask("POST", "/ack/t/0")).status_code == 200
+        after = fs.crash()
+    async with gateway(DIR, fs=after, dialects=["tinymq"]) as rig:
+        assert [message["id"] for message in await consume(rig, "t", "limit=10")] == ["1"]
+
+
+async def test_a_failed_write_is_no_202(rig: HttpRig, fs: SimDisk) -> None:
+    """The original answered 202."""
+    await publish(rig, "t", b"a")
+    fs.fail("pwrite", 1, errno.ENOSPC, path=".log")
+    assert (await publish(rig, "t", b"b"))[0] == 507
+    assert [message["id"] for message in await consume(rig, "t", "limit=10")] == ["0"]
+
+
+# -- queues
+
+
+async def test_queues_and_stats(rig: HttpRig) -> None:
+    made = await rig.ask("POST", "/api/queues", json={"name": "q", "policy": "drop-oldest", "retain": "1h30m"})
+    assert (made.status_code, made.json()) == (201, {"status": "topic_created"})
+    settings = rig.broker.topics["q"].settings
+    assert (settings.when_full, settings.retain_max_age) == ("drop-oldest", 5_400_000)
+    assert (await rig.ask("POST", "/api/queues", json={"name": "q"})).status_code == 409
+    assert (await rig.ask("POST", "/api/topics", json={"name": "p"})).status_code == 201
+    for bad in ({}, {"name": 7}, {"name": "r", "policy": "best"}, {"name": "r", "retain": "1"}, {"name": "r", "colour": 1}):
+        assert (await rig.ask("POST", "/api/queues", json=bad)).status_code == 400, bad
+    await publish(rig, "q", b"x")
+    row = {"Name": "q", "MessageCount": 1, "WaitingConsumers": 0, "IsDLQ": False, "HasWebhooks": False}
+    listed = (await rig.ask("GET", "/api/queues")).json()
+    assert listed[1] == row
+    assert (await rig.ask("GET", "/api/stats")).json() == {"stats": listed, "total_webhooks": 0}
+
+
+async def test_queue_publish_consume_peek_delete(rig: HttpRig) -> None:
+    assert await rig_post(rig, "publish", {"queue": "q", "payload": "hello"}) == 202
+    assert await rig_post(rig, "publish", {"queue": "q", "payload": ""}) == 400
+    assert await rig_post(rig, "publish", {"queue": "q", "payload": "x", "broadcast": True}) == 400
+    peeked = (await rig.ask("GET", "/api/queues/peek?queue=q&limit=5")).json()
+    assert [message["payload_text"] for message in peeked] == ["hello"]
+    answer = await rig.ask("POST", "/api/queues/consume", json={"queue": "q"})
+    assert (answer.status_code, answer.json()["payload_text"]) == (200, "hello")
+    assert await rig_post(rig, "consume", {"queue": "q"}) == 204
+    assert (await rig.ask("POST", "/api/queues/delete?queue=q")).status_code == 200
+    assert (await rig.ask("POST", "/api/queues/delete?queue=q")).status_code == 404
+    assert (await rig.ask("GET", "/api/queues/peek?queue=q")).status_code == 404
+    assert (await rig.ask("GET", "/api/queues/delete?queue=q")).status_code == 405, "state changes by POST only"
+
+
+async def rig_post(rig: HttpRig, path: str, body: dict[str, Any]) -> int:
+    return (await rig.ask("POST", f"/api/queues/{path}", json=body)).status_code
+
+
+async def test_webhooks(rig: HttpRig) -> None:
+    assert (await rig.ask("POST", "/webhook/a/b", json={"url": "http://127.0.0.1/"})).status_code == 403
+    assert rig.gateway is not None
+    rig.gateway.webhooks.private = True
+    made = await rig.ask("POST", "/webhook/a/b", json={"url": "http://127.0.0.1:9/", "secret": "s"})
+    assert (made.status_code, made.json()) == (201, {"status": "webhook_registered"})
+    listed = (await rig.ask("GET", "/api/queues/webhooks?queue=a/b")).json()
+    assert listed == [{"topic": "a.b", "url": "http://127.0.0.1:9/"}]
+    await publish(rig, "a/b", b"x")
+    assert (await rig.ask("GET", "/api/queues")).json()[0]["HasWebhooks"] is True
+
+
+async def test_health(rig: HttpRig) -> None:
+    assert {"status", "version", "uptime_seconds"} <= set((await rig.ask("GET", "/healthz")).json())
+    assert (await rig.ask("GET", "/metrics")).status_code == 200
+
+
+# -- words
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [("1500ms", 1500), ("2m", 120_000), ("1h30m", 5_400_000), ("1.5s", 1500), (".5s", 500), ("1us", 1), ("0s", 0), ("9µs", 1)],
+)
+def test_durations_of_go(text: str, ms: int) -> None:
+    assert go_duration_ms("ttl", text) == ms
+
+
+@pytest.mark.parametrize("text", ["", "5", "s", "1d", "-1s", "1s ", "1 s", "1s2", "99999999h", "\u0661s"])
+def test_what_is_no_duration_of_go(text: str) -> None:
+    with pytest.raises(BadArgument, match="ttl"):
+        go_duration_ms("ttl", text)
+
+
+def test_time_stamps_of_go() -> None:
+    assert rfc3339(1_781_767_800_000_000_001) == "2026-06-18T07:30:00.000000001Z"

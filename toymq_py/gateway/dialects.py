@@ -1,0 +1,38 @@
+"""What the dialects have in common: old paths, old answers, the same broker. Contract: dialects.md."""
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from toymq_py.broker import Broker
+from toymq_py.errors import BadArgument
+from toymq_py.gateway.waiting import stored
+from toymq_py.model import DURATION_MS_MAX
+
+_GO_DURATION = re.compile(r"(?:\d+(?:\.\d*)?|\.\d+)(?:ns|us|µs|μs|ms|s|m|h)", re.ASCII)
+_GO_UNITS_MS = {"ns": 1e-6, "us": 1e-3, "µs": 1e-3, "μs": 1e-3, "ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6}
+
+
+def go_duration_ms(name: str, text: str) -> int:
+    """A Go duration (``1500ms``, ``2m``, ``1h30m``) as whole milliseconds, rounded up. Raises: BadArgument."""
+    total_ms, end = 0.0, 0
+    while found := _GO_DURATION.match(text, end):
+        unit = found[0].lstrip("0123456789.")
+        total_ms += float(found[0].removesuffix(unit)) * _GO_UNITS_MS[unit]
+        end = found.end()
+    if not text or end < len(text) or total_ms > DURATION_MS_MAX:
+        raise BadArgument(f"{name} is a duration of at most ten years, 1500ms or 2m say")
+    return int(-(-total_ms // 1))
+
+
+def rfc3339(ns: int) -> str:
+    """Nanoseconds since the epoch as the time stamp that Go writes."""
+    at = datetime.fromtimestamp(ns // 1_000_000_000, UTC)
+    return f"{at:%Y-%m-%dT%H:%M:%S}.{ns % 1_000_000_000:09d}Z"
+
+
+async def ensure(broker: Broker, name: str, settings: Mapping[str, str]) -> None:
+    """Make a topic with these settings when it is not there; one that is there stays as it is. Raises: RequestError."""
+    if name not in broker.topics:
+        await stored(lambda done: broker.create(name, settings, done))
+

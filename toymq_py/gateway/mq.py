@@ -1,0 +1,159 @@
+"""The dialect ``mq``: SoftLayer's HTTP queue, path by path. Contract: dialects.md, "mq".
+
+Its mover, reaper, workers and peers are one broker here. A message that was got is leased, and comes again unless it is
+deleted.
+"""
+
+import re
+from functools import partial
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from toymq_py.broker import Done
+from toymq_py.errors import (
+    BadFraming,
+    BadName,
+    DiskFull,
+    DiskLow,
+    NoSuchConsumer,
+    NoSuchTopic,
+    PayloadTooLarge,
+    QueueFull,
+    RequestError,
+    ShuttingDown,
+    StorageFailed,
+    TooManyTopics,
+    TopicExists,
+)
+from toymq_py.gateway.bodies import read_body
+from toymq_py.gateway.gateway import Gateway
+from toymq_py.gateway.leasing import LEASE_BYTES_MAX, GivenBack
+from toymq_py.gateway.operations import MESSAGE_ID, Answer, Body, Operation, Parameter
+from toymq_py.gateway.polling import Polling
+from toymq_py.gateway.problems import problem
+from toymq_py.gateway.publishing import Message, append
+
+CONSUMER = "mq"
+RETRY_AFTER_S = 10
+RESERVED = frozenset(
+    {"v1", "metrics", "healthz", "readyz", "docs", "api", "publish", "consume", "ack", "requeue", "webhook", "stream"}
+)
+TAKEN = ("metrics", "healthz", "readyz")
+"""Those of them that have a route of their own."""
+_NAME = re.compile(r"[a-z0-9]{1,196}\Z")
+
+
+def _check(name: str) -> str:
+    if _NAME.match(name) is None:
+        raise BadName("a queue's name is of a-z and 0-9")
+    if name in RESERVED:
+        raise TopicExists(f"{name} is no queue's name: something else is there")
+    return name
+
+
+QUEUE = Parameter("q", "path", "Name of the queue.", {"type": "string", "pattern": "^[a-z0-9]+$"}, _check, required=True)
+
+
+def refuse(error: RequestError) -> Response:
+    """The original's statuses: 400 for what cannot be read, 503 for what could not be stored."""
+    if isinstance(error, BadFraming | BadName):
+        return problem(error, status=400)
+    if isinstance(error, DiskFull | DiskLow | StorageFailed | QueueFull | ShuttingDown):
+        return problem(error, status=503, retry_after_s=RETRY_AFTER_S)
+    return problem(error)
+
+
+async def get_queue(gateway: Gateway, request: Request) -> Response:
+    """``GET /{q}``."""
+    gateway.broker.topic(QUEUE.need(request))
+    return Response()
+
+
+async def put_queue(gateway: Gateway, request: Request) -> Response:
+    """``PUT /{q}``."""
+    name = QUEUE.need(request)
+    gateway.refuse_late()
+    await gateway.stored(partial(gateway.broker.create, name, {}))
+    return Response(status_code=201)
+
+
+async def delete_queue(gateway: Gateway, request: Request) -> Response:
+    """``DELETE /{q}``."""
+    name = QUEUE.need(request)
+
+    def begin(done: Done) -> None:
+        gateway.broker.delete(name, lambda count, error: done(error))
+
+    await gateway.stored(begin)
+    return Response()
+
+
+async def get_message(gateway: Gateway, request: Request) -> Response:
+    """``GET /{q}/messages``."""
+    name = QUEUE.need(request)
+    gateway.broker.topic(name)
+    gateway.refuse_late()
+    polling = Polling(gateway.broker, gateway.waiting, name, CONSUMER, visibility_s=gateway.mq_delay_s)
+    deliveries = await polling.poll(1, LEASE_BYTES_MAX, 0)
+    if not deliveries:
+        return Response(status_code=204)
+    records, row = deliveries[0].records, deliveries[0].start
+    headers = {"x-message-id": str(records.ids[row]), "cache-control": "no-store"}
+    return GivenBack(records.payloads[row], deliveries, headers, "application/octet-stream")
+
+
+async def post_message(gateway: Gateway, request: Request) -> Response:
+    """``POST /{q}/messages``."""
+    name = QUEUE.need(request)
+    gateway.broker.topic(name)
+    payload = await read_body(request, gateway.broker.options.max_payload_bytes)
+    gateway.refuse_late()
+    (outcome,) = append(gateway.broker.topic(name), [Message(payload)])
+    error = outcome.error or await gateway.settled(outcome.commit)
+    if error is not None:
+        gateway.broker.metrics.refused(error.code)
+        return refuse(error)
+    return Response(status_code=201, headers={"x-message-id": str(outcome.first_id)})
+
+
+async def delete_message(gateway: Gateway, request: Request) -> Response:
+    """``DELETE /{q}/messages/{id}``. Twice is fine, as deleting always was."""
+    topic = gateway.broker.topic(QUEUE.need(request))
+    msg_id = MESSAGE_ID.need(request)
+    try:
+        topic.ack(CONSUMER, [(msg_id, msg_id)])
+    except NoSuchConsumer:
+        pass  # nothing was ever got
+    else:
+        await gateway.stored(topic.flush_offsets)
+    return Response(status_code=202)
+
+
+async def reserved(gateway: Gateway, request: Request) -> Response:
+    """``PUT`` of a name that has another meaning here."""
+    raise TopicExists(f"{request.url.path.strip('/')} is no queue's name: something else is there")
+
+
+GONE = (BadName, NoSuchTopic, TopicExists)
+RAW = {"type": "string", "format": "binary"}
+OPERATIONS = (
+    Operation("GET", "/{q}", "mqGetQueue", "Whether a queue is there.", get_queue, "describe", (QUEUE,),
+              answers={200: Answer("It is.")}, errors=GONE, safe=True, refuse=refuse, topic=QUEUE),
+    Operation("PUT", "/{q}", "mqPutQueue", "Make a queue; twice is fine.", put_queue, "admin", (QUEUE,),
+              answers={201: Answer("It is there.")}, errors=(*GONE, StorageFailed, TooManyTopics), refuse=refuse, topic=QUEUE),
+    Operation("DELETE", "/{q}", "mqDeleteQueue", "Remove a queue with all its messages.", delete_queue, "admin", (QUEUE,),
+              answers={200: Answer("It is gone.")}, errors=(*GONE, StorageFailed), refuse=refuse, topic=QUEUE),
+    Operation("GET", "/{q}/messages", "mqGetMessage", "Lease the oldest message.", get_message, "subscribe", (QUEUE,),
+              answers={200: Answer("Its payload; `X-Message-Id` names it.", RAW, "application/octet-stream"),
+                       204: Answer("There is none.")},
+              errors=(*GONE, StorageFailed), refuse=refuse, topic=QUEUE),
+    Operation("POST", "/{q}/messages", "mqPostMessage", "Put a message in.", post_message, "publish", (QUEUE,),
+              Body("The payload.", {"*/*": RAW}), {201: Answer("It is on stable storage; `X-Message-Id` names it.")},
+              (*GONE, BadFraming, PayloadTooLarge, StorageFailed), refuse=refuse, topic=QUEUE),
+    Operation("DELETE", "/{q}/messages/{id}", "mqDeleteMessage", "Delete a message that was got.", delete_message, "subscribe",
+              (QUEUE, MESSAGE_ID), answers={202: Answer("It does not come again, also after a crash.")},
+              errors=(*GONE, StorageFailed), refuse=refuse, topic=QUEUE),
+    *(Operation("PUT", f"/{name}", f"mqReserved{name.capitalize()}", "No queue's name.", reserved, None,
+                answers={409: Answer("Something else is there.")}, errors=(TopicExists,), refuse=refuse) for name in TAKEN),
+)  # fmt: skip
