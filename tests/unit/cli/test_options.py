@@ -38,7 +38,8 @@ def shown(*arguments: str, **environment: str) -> dict[str, tuple[object, str]]:
 def test_without_anything_the_defaults_hold() -> None:
     defaults = ServeOptions()
     found = shown()
-    assert found == {each.name: (getattr(defaults, each.attribute), "default") for each in OPTIONS}
+    values = {each.name: getattr(defaults, each.attribute) for each in OPTIONS}
+    assert found == {name: (list(value) if value == () else value, "default") for name, value in values.items()}
 
 
 def test_each_source_goes_before_the_next() -> None:
