@@ -11,6 +11,7 @@ import importlib
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 
@@ -76,6 +77,7 @@ PROBES: Mapping[str, Callable[[], str | None]] = {
     "java": _java,
     "chromium": lambda: _any_of("chromium", "chromium-browser", "google-chrome"),
     "peers": lambda: _any_of("redis-server", "beanstalkd", "nats-server", "mosquitto", "rabbitmq-server"),
+    "schemathesis": lambda: _says(sys.executable, "-c", "import schemathesis"),
     "curl": lambda: _any_of("curl"),
     "nc": lambda: _any_of("nc"),
     "proc": lambda: None if os.path.exists("/proc/self/statm") else "no /proc",  # noqa: PTH110 (a probe)

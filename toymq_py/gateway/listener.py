@@ -5,6 +5,7 @@ Contract: gateway.md; ADR 0024. The only home of uvicorn. Parses nothing itself.
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
@@ -186,6 +187,7 @@ class HttpServer:
             started: called once connections are accepted.
         """
         options = broker.options
+        logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # what a client sends is no warning of ours
         self._gateway = Gateway(
             broker, clock, loop, authority=authority, private_webhooks=private_webhooks, mq_delay_s=mq_delay_s
         )

@@ -26,6 +26,7 @@ COMMON_ERRORS: tuple[type[RequestError], ...] = (
     BadArgument, BadFraming, Forbidden, LineTooLong, TooManyConnections, ShuttingDown, InternalError,
 )  # fmt: skip
 """What every operation may answer."""
+REFUSALS = {"application/problem+json": {"$ref": "#/components/schemas/Problem"}, "text/plain": {"type": "string"}}
 PROBLEM = {
     "type": "object",
     "required": ["type", "title", "status", "code", "detail"],
@@ -90,7 +91,7 @@ def _responses(operation: Operation) -> dict[str, Any]:
     for error in sorted({*operation.errors, *COMMON_ERRORS, *guarded}, key=lambda cls: cls.code):
         codes[STATUS[error.code]].append(error.code)
     for status, names in sorted(codes.items()):
-        content = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+        content = {media: {"schema": REFUSALS.get(media, {})} for media in operation.refusals}
         known = responses.setdefault(str(status), {"description": ", ".join(names), "content": content})
         known["content"] = {**known.get("content", {}), **content}
     return responses

@@ -116,6 +116,8 @@ class Operation:
     safe: bool = False
     refuse: Callable[[RequestError], Response] = problem
     """How it says no; dialects have their own words."""
+    refusals: tuple[str, ...] = ("application/problem+json",)
+    """Media types of those words."""
     topic: Parameter[str] | None = None
     """Where the topic is that the token must allow; by default ``topic`` of the path."""
 

@@ -479,10 +479,15 @@ ANY = {"oneOf": [OBJECT, {"type": "array", "items": OBJECT}]}
 LIST = {"type": "array", "items": OBJECT}
 
 
+REFUSALS = ("text/plain", "application/json")
+
+
 def _operation(
     method: str, path: str, name: str, handler: Handler, needs: Need, parameters: tuple[Parameter[Any], ...] = (), **more: Any
 ) -> Operation:
-    return Operation(method, path, f"tinymq{name}", "As TinyMQ.", handler, needs, parameters, refuse=refuse, **more)
+    return Operation(
+        method, path, f"tinymq{name}", "As TinyMQ.", handler, needs, parameters, refuse=refuse, refusals=REFUSALS, **more
+    )
 
 
 JSON = Body("As the original has it.", {"application/json": OBJECT})
