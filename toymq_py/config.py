@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 from toymq_py.errors import BadArgument, ConfigError
 from toymq_py.model import DEFAULT_MAX_PAYLOAD, DURATION_MS_MAX, PAYLOAD_BYTES_LIMIT
 from toymq_py.schema import (
+    OneOf,
     address,
     check_options,
     count,
@@ -21,6 +22,7 @@ from toymq_py.schema import (
     one_of,
     parse_address,
     path,
+    several,
     size,
     text,
 )
@@ -113,6 +115,10 @@ class ServeOptions(BrokerOptions):
     """What ``toymq serve`` takes beside: listeners, security, logs. Raises ConfigError."""
 
     listen: str = address("127.0.0.1:6789", help="Address; port 0 takes a free one.")
+    http: str | None = address(None, help="Address of the HTTP gateway and its dashboard; needs the extra [http].")
+    dialect: tuple[str, ...] = several(OneOf(("tinymq", "mq")), help="Serve another queue's paths, too (docs/dialects.md).")
+    mq_delay_ms: int = duration(10_000, 1, help="Dialect mq: how long a message that was got is leased.")
+    private_webhooks: bool = flag(help="Webhooks may push to this machine and its network.")
     auth_file: str | None = path(None, help="Tokens and what each may do (`toymqctl token create`); SIGHUP reads it again.")
     tls_listen: str | None = address(None, help="Address on which TLS is spoken, beside --listen.")
     tls_cert: str | None = path(None, help="PEM file: the certificate for --tls-listen; SIGHUP reads it again.")
@@ -130,6 +136,8 @@ class ServeOptions(BrokerOptions):
     def __post_init__(self) -> None:
         BrokerOptions.__post_init__(self)  # a class with slots is made anew: super() would not know it
         self.check_exposure("--listen", parse_address(self.listen)[0])
+        if self.http is not None:
+            self.check_exposure("--http", parse_address(self.http)[0])
         if self.tls_listen is not None:
             self.check_exposure("--tls-listen", parse_address(self.tls_listen)[0])
             if self.tls_cert is None or self.tls_key is None:

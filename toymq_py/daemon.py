@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvloop
 
@@ -18,11 +18,11 @@ from toymq_py import memory
 from toymq_py.auth import Authority, read_grants
 from toymq_py.broker import Broker
 from toymq_py.certificates import Certificates
-from toymq_py.clock import SystemClock
+from toymq_py.clock import Clock, SystemClock
 from toymq_py.config import ServeOptions
 from toymq_py.definitions import Definitions, parse
 from toymq_py.errors import ConfigError, DataDirectoryError
-from toymq_py.schema import parse_address
+from toymq_py.schema import is_public, parse_address
 from toymq_py.server import Server
 from toymq_py.service import apply_definitions, opened_broker
 
@@ -84,6 +84,7 @@ async def _serve(
         reloads["certificates"] = certificates.reload
     with contextlib.ExitStack() as bound:
         listeners = _bind("--listen", options.listen, options, bound)
+        http_listeners = _bind("--http", options.http, options, bound) if options.http is not None else []
         tls_listeners = _bind("--tls-listen", options.tls_listen, options, bound) if options.tls_listen is not None else []
         metrics_listeners = _bind("--metrics", options.metrics, options, bound) if options.metrics is not None else []
         with opened_broker(options, clock, loop) as broker:
@@ -93,9 +94,9 @@ async def _serve(
             gc.freeze()  # what recovery made stays; the collector need not look at it again and again
             some_left = memory.Keeper(loop).look
             server = Server(broker, clock, loop, some_left=some_left, authority=authority, certificates=certificates)
-            _handle_signals(loop, server)
             _reload_on_hangup(loop, reloads, server.debug_wire)
             addresses = [_address(listener) for listener in listeners]
+            addresses += [f"http://{_address(listener)}/" for listener in http_listeners]
             addresses += [f"toymqs://{_address(listener)}" for listener in tls_listeners]
             addresses += [f"http://{_address(listener)}/metrics" for listener in metrics_listeners]
             with _metrics(broker, loop, metrics_listeners):

@@ -227,10 +227,24 @@ async def test_queue_publish_consume_peek_delete(rig: HttpRig) -> None:
     answer = await rig.ask("POST", "/api/queues/consume", json={"queue": "q"})
     assert (answer.status_code, answer.json()["payload_text"]) == (200, "hello")
     assert await rig_post(rig, "consume", {"queue": "q"}) == 204
+    purged = await rig.ask("POST", "/api/queues/purge?queue=q")
+    assert (purged.status_code, purged.json()) == (200, {"status": "purged", "purged_messages": 1})
+    assert (await rig.ask("POST", "/api/queues/purge?queue=r")).status_code == 404
     assert (await rig.ask("POST", "/api/queues/delete?queue=q")).status_code == 200
     assert (await rig.ask("POST", "/api/queues/delete?queue=q")).status_code == 404
     assert (await rig.ask("GET", "/api/queues/peek?queue=q")).status_code == 404
     assert (await rig.ask("GET", "/api/queues/delete?queue=q")).status_code == 405, "state changes by POST only"
+
+
+async def test_a_full_queue_says_so_and_refused_messages_do_not_come_back(fs: SimDisk) -> None:
+    """In the original, messages that were refused with 429 were there after a restart."""
+    async with gateway(DIR, fs=fs, dialects=["tinymq"]) as rig:
+        assert (await rig.ask("PUT", "/v1/topics/t", json={"backlog_max_messages": 1})).status_code == 201
+        assert (await publish(rig, "t", b"a"))[0] == 202
+        assert await publish(rig, "t", b"b") == (429, "queue capacity reached (max 1 messages)\n")
+        after = fs.crash()
+    async with gateway(DIR, fs=after, dialects=["tinymq"]) as rig:
+        assert [message["payload_text"] for message in await consume(rig, "t", "peek=true&limit=10")] == ["a"]
 
 
 async def rig_post(rig: HttpRig, path: str, body: dict[str, Any]) -> int:

@@ -46,7 +46,7 @@ from toymq_py.gateway.polling import Polling
 from toymq_py.gateway.problems import STATUS, NotLeased
 from toymq_py.gateway.publishing import Message, append
 from toymq_py.gateway.pushing import CONSUMER_PREFIX, Webhook
-from toymq_py.gateway.topics import json_response
+from toymq_py.gateway.topics import json_response, purge
 from toymq_py.model import EARLIEST, MSG_ID_MAX, Records, TopicPattern, check_name, is_pattern
 from toymq_py.topic import Topic
 
@@ -400,6 +400,11 @@ async def queue_delete(gateway: Gateway, request: Request) -> Response:
     return json_response({"status": "deleted"})
 
 
+async def queue_purge(gateway: Gateway, request: Request) -> Response:
+    """``POST /api/queues/purge``."""
+    return json_response({"status": "purged", "purged_messages": await purge(gateway, QUEUE.need(request))})
+
+
 # -- webhooks and groups
 
 
@@ -520,6 +525,8 @@ OPERATIONS = (
                safe=True, topic=QUEUE, answers=SHOWN, errors=CONSUME_ERRORS),
     _operation("POST", "/api/queues/delete", "QueueDelete", queue_delete, "admin", (QUEUE,),
                answers={200: Answer("It is gone.", OBJECT)}, errors=STATE_ERRORS),
+    _operation("POST", "/api/queues/purge", "QueuePurge", queue_purge, "admin", (QUEUE,),
+               answers={200: Answer("It is empty.", OBJECT)}, errors=STATE_ERRORS),
     _operation("GET", "/api/queues/webhooks", "QueueWebhooks", list_webhooks, "admin", (QUEUE,),
                safe=True, answers=SHOWN, errors=(BadArgument, BadName)),
     _operation("POST", "/webhook/{topic:path}", "Webhook", add_webhook, "admin", (TOPIC,),

@@ -9,7 +9,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from toymq_py.broker import Done
-from toymq_py.errors import BadArgument, BadFraming, BadName, NoSuchTopic, StorageFailed, TooManyTopics, TopicExists
+from toymq_py.errors import (
+    BadArgument,
+    BadFraming,
+    BadName,
+    NoSuchTopic,
+    RequestError,
+    StorageFailed,
+    TooManyTopics,
+    TopicExists,
+)
 from toymq_py.gateway.access import grant_of
 from toymq_py.gateway.bodies import JSON_BYTES_MAX, parse_object, read_body
 from toymq_py.gateway.gateway import Gateway
@@ -24,6 +33,7 @@ DESCRIPTION = {"type": "object", "required": ["topic", "first_id", "next_id", "s
                               "state": {"enum": ["ok", "degraded", "failed"]}, "settings": {"type": "object"},
                               "consumers": {"type": "array", "items": {"type": "object"}}}}  # fmt: skip
 
+PURGED = {"type": "object", "required": ["purged"], "properties": {"purged": {"type": "integer"}}}
 LISTING = {"type": "object", "properties": {"topics": {"type": "array", "items": DESCRIPTION}}}
 
 
@@ -82,6 +92,29 @@ async def delete_topic(gateway: Gateway, request: Request) -> Response:
     return Response(status_code=204)
 
 
+async def purge_topic(gateway: Gateway, request: Request) -> Response:
+    """``POST /v1/topics/{t}:purge``."""
+    return json_response({"purged": await purge(gateway, TOPIC.need(request))})
+
+
+async def purge(gateway: Gateway, name: str) -> int:
+    """Drop all messages of a topic. Returns: how many, once that is on stable storage. Raises: RequestError."""
+    gateway.refuse_late()
+    topic = gateway.broker.topic(name)
+    purged = 0
+
+    def begin(done: Done) -> None:
+        def counted(count: int, error: OSError | RequestError | None) -> None:
+            nonlocal purged
+            purged = count
+            done(error)
+
+        topic.purge(counted)
+
+    await gateway.stored(begin)
+    return purged
+
+
 async def list_topics(gateway: Gateway, request: Request) -> Response:
     """``GET /v1/topics``."""
     grant = grant_of(request)
@@ -124,6 +157,9 @@ OPERATIONS = (
               (TOPIC,), answers={200: Answer("As DESCRIBE.", DESCRIPTION)}, errors=(BadName, NoSuchTopic), safe=True),
     Operation("DELETE", "/v1/topics/{topic}", "deleteTopic", "Remove a topic with everything in it.", delete_topic, "admin",
               (TOPIC,), answers={204: Answer("It is gone, also after a crash.")}, errors=(BadName, NoSuchTopic, StorageFailed)),
+    Operation("POST", "/v1/topics/{topic}:purge", "purgeTopic", "Drop all messages; ids go on from where they were.",
+              purge_topic, "admin", (TOPIC,), answers={200: Answer("So many are gone, also after a crash.", PURGED)},
+              errors=(BadName, NoSuchTopic, StorageFailed)),
     Operation("GET", "/v1/stats", "stats", "Numbers about the broker, as STATS without its topics.", stats, "see",
               answers={200: Answer("Now.", {"type": "object"})}, safe=True),
 )  # fmt: skip

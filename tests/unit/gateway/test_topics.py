@@ -35,6 +35,25 @@ async def test_a_topic_is_made_confirmed_changed_and_removed(rig: HttpRig) -> No
         refused(await rig.ask(method, TOPIC, content=b'{"ttl": 1}' if method == "PATCH" else b""), 404, "NO_SUCH_TOPIC")
 
 
+async def test_a_purged_topic_is_empty_and_its_ids_go_on(rig: HttpRig) -> None:
+    await rig.publish("t", "a", "b")
+    answer = await rig.ask("POST", f"{TOPIC}:purge")
+    assert (answer.status_code, answer.json()) == (200, {"purged": 2})
+    assert (await rig.ask("GET", f"{TOPIC}/log")).json()["messages"] == []
+    assert (await rig.ask("POST", f"{TOPIC}/messages", content=b"c")).json()["id"] == 2
+    refused(await rig.ask("POST", "/v1/topics/u:purge"), 404, "NO_SUCH_TOPIC")
+    refused(await rig.ask("PUT", f"{TOPIC}:purge"), 405, "UNKNOWN_COMMAND")
+
+
+async def test_a_full_topic_is_429_and_leaves_no_trace(rig: HttpRig) -> None:
+    assert (await rig.ask("PUT", TOPIC, json={"backlog_max_messages": 1})).status_code == 201
+    await rig.publish("t", "a")
+    answer = await rig.ask("POST", f"{TOPIC}/messages", content=b"b")
+    refused(answer, 429, "QUEUE_FULL")
+    assert answer.headers["retry-after"] == "1"
+    assert [m["payload"] for m in (await rig.ask("GET", f"{TOPIC}/log")).json()["messages"]] == ["a"]
+
+
 @pytest.mark.parametrize(
     ("body", "status", "code"),
     [
