@@ -57,6 +57,16 @@ def check_grant(grant: Grant, needs: Need, name: str) -> None:
         raise Forbidden(f"{grant.name} is no administrator")
 
 
+def check_again(authority: Authority | None, connection: HTTPConnection, needs: Need, name: str) -> None:
+    """Whether what was allowed when a stream or a wait began still is. Raises: AuthFailed, Forbidden."""
+    grant = grant_of(connection)
+    if authority is not None and grant is not None:
+        present = authority.present(grant)
+        if present is None:
+            raise AuthFailed("this token is not known here any more")
+        check_grant(present, needs, name)
+
+
 def check_topic(connection: HTTPConnection, needs: Need, name: str) -> None:
     """For a topic that is named in the body. Raises: Forbidden."""
     grant = grant_of(connection)

@@ -37,6 +37,8 @@ class Gateway:
             mq_delay_s: how long a message is leased by the dialect ``mq``.
         """
         self.authority = authority
+        if authority is not None:
+            authority.on_change.append(lambda: self.waiting.wake())
         self.mq_delay_s = mq_delay_s
         self.broker = broker
         self.clock = clock

@@ -17,10 +17,12 @@ from toymq_py.errors import (
     BadName,
     NoSuchConsumer,
     NoSuchTopic,
+    RequestError,
     StorageFailed,
     TooManyConsumers,
     TooManyTopics,
 )
+from toymq_py.gateway.access import check_again
 from toymq_py.gateway.consuming import VISIBILITY_S
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.messages import MESSAGE, message_json
@@ -66,7 +68,14 @@ async def _poll(gateway: Gateway, request: Request) -> list[Delivery]:
     max_count, visibility_s = MAX.or_(1, request), VISIBILITY_S.of(request)
     gateway.refuse_late()
     polling = Polling(gateway.broker, gateway.waiting, name, consumer, visibility_s=visibility_s)
-    return await poll_for(request, polling, max_count, LEASE_BYTES_MAX, wait_s)
+    deliveries = await poll_for(request, polling, max_count, LEASE_BYTES_MAX, wait_s)
+    if wait_s:
+        try:
+            check_again(gateway.authority, request, "subscribe", name)
+        except RequestError:
+            give_back(deliveries)
+            raise
+    return deliveries
 
 
 async def poll_for(request: Request, polling: Polling, max_count: int, max_bytes: int, wait_s: float) -> list[Delivery]:

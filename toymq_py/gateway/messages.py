@@ -8,7 +8,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from toymq_py.errors import BadArgument, BadName, NoSuchTopic, OutOfRange, StorageFailed
+from toymq_py.errors import BadArgument, BadName, NoSuchTopic, OutOfRange, RequestError, StorageFailed
+from toymq_py.gateway.access import check_again
 from toymq_py.gateway.events import EVENT_STREAM, stream_response
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.headers import PRODUCER_PREFIX, parse_block
@@ -130,17 +131,26 @@ async def stream(gateway: Gateway, request: Request) -> Response:
     after = LAST_EVENT_ID.of(request)
     start = _resolve(topic, FROM.or_(Start("latest"), request)) if after is None else after + 1
     gateway.refuse_late()
-    return stream_response(follow(gateway, topic, start))
+    return stream_response(follow(gateway, request, topic, start))
 
 
-async def follow(gateway: Gateway, topic: Topic, at: int) -> AsyncIterator[bytes]:
-    """Messages from ``at`` on as events, for ever; as fast as the reader takes them.
+def still_may(gateway: Gateway, request: Request, topic: Topic) -> bool:
+    """Whether a stream of a topic may go on."""
+    try:
+        check_again(gateway.authority, request, "subscribe", topic.name)
+    except RequestError:
+        return False
+    return True
+
+
+async def follow(gateway: Gateway, request: Request, topic: Topic, at: int) -> AsyncIterator[bytes]:
+    """Messages from ``at`` on as events, as long as the request's token may; as fast as the reader takes them.
 
     What is no longer there is named by an event ``gap``; a topic that was deleted ends with an event ``deleted``.
     """
     waiting, log = gateway.waiting, topic.log
     yield b"retry: 1000\n\n"
-    while not waiting.stopped:
+    while not waiting.stopped and still_may(gateway, request, topic):
         if topic.deleted:
             yield b"event: deleted\ndata: {}\n\n"
             return

@@ -6,7 +6,7 @@ one (``change``) has the topics that differ from the one before.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from itertools import islice
 
 from toymq_py.auth import Grant
@@ -34,20 +34,20 @@ class Snapshots:
         self._made_at = float("-inf")
         self._making = asyncio.Lock()
 
-    async def watch(self, grant: Grant | None = None) -> AsyncIterator[bytes]:
+    async def watch(self, present: Callable[[], Grant | None] = lambda: None) -> AsyncIterator[bytes]:
         """Events until the broker shuts down, the reader's pace permitting: who is slow gets a whole snapshot again.
 
         Args:
-            grant: shows what that may see; all of it without one.
+            present: a grant, to show what that may see now; without one all of it is shown.
         """
         await self._refresh()
         seen = self._number
-        yield self._whole(grant)
+        yield self._whole(present())
         while await self._next():
             if self._number == seen + 1:
-                yield self._differences(grant)
+                yield self._differences(present())
             elif self._number != seen:
-                yield self._whole(grant)
+                yield self._whole(present())
             seen = self._number
 
     async def _next(self) -> bool:

@@ -40,7 +40,7 @@ from toymq_py.gateway.events import EVENT_STREAM, stream_response
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.headers import header_block, parse_block
 from toymq_py.gateway.leasing import LEASE_BYTES_MAX, LEASE_MAX, WAIT_S_MAX, GivenBack, poll_for
-from toymq_py.gateway.messages import HEARTBEAT_S, PAGE_MAX, READ_BYTES
+from toymq_py.gateway.messages import HEARTBEAT_S, PAGE_MAX, READ_BYTES, still_may
 from toymq_py.gateway.operations import Answer, Body, Handler, Need, Operation, Parameter, check_key, whole
 from toymq_py.gateway.polling import Polling
 from toymq_py.gateway.problems import STATUS, NotLeased
@@ -458,13 +458,13 @@ async def stream(gateway: Gateway, request: Request) -> Response:
     gateway.refuse_late()
     await ensure(gateway.broker, name, SETTINGS)
     topic = gateway.broker.topic(name)
-    return stream_response(_follow(gateway, topic, topic.log.committed_id))
+    return stream_response(_follow(gateway, request, topic, topic.log.committed_id))
 
 
-async def _follow(gateway: Gateway, topic: Topic, at: int) -> AsyncIterator[bytes]:
+async def _follow(gateway: Gateway, request: Request, topic: Topic, at: int) -> AsyncIterator[bytes]:
     waiting, log = gateway.waiting, topic.log
     yield b":\n\n"
-    while not (waiting.stopped or topic.deleted):
+    while not (waiting.stopped or topic.deleted) and still_may(gateway, request, topic):
         at = max(at, log.first_id)
         if at < log.committed_id:
             run, row, at = log.read(at, min(PAGE_MAX, log.committed_id - at), READ_BYTES)

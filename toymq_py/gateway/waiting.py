@@ -20,13 +20,17 @@ class Waiting:
         self._loop = loop
         self._waits: dict[asyncio.Future[None], None] = {}
 
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._waits)
+
     async def wait_for(self, begin: Callable[[Callable[[], None]], Callable[[], object]], seconds: float) -> bool:
         """Wait for what ``begin`` is given to be called, at most ``seconds``, and no longer than the broker runs.
 
         Args:
             begin: takes a callback and returns what withdraws it.
 
-        Returns: whether it was called.
+        Returns: whether it was called. False may come early, by ``wake``.
         """
         if self.stopped:
             return False
@@ -50,18 +54,22 @@ class Waiting:
         return called
 
     async def sleep(self, seconds: float) -> None:
-        """Wait so long, and no longer than the broker runs."""
+        """Wait so long, and no longer than the broker runs or ``wake`` is called."""
         await self.wait_for(lambda call: lambda: None, seconds)
 
     async def pause(self) -> None:
         """Let others have a turn of the loop: for what is made in slices."""
         await asyncio.sleep(0)
 
+    def wake(self) -> None:
+        """Everything that waits looks again at what it waits for: the rights have changed."""
+        for over in self._waits:
+            fulfil(over)
+
     def stop(self) -> None:
         """Everything that waits ends now, and nothing waits any more. Idempotent."""
         self.stopped = True
-        for over in self._waits:
-            fulfil(over)
+        self.wake()
 
 
 async def stored(begin: Callable[[Done], None]) -> None:

@@ -21,14 +21,13 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from toymq_py.errors import (
     AlreadySubscribed,
-    AuthFailed,
     BadArgument,
     BadFraming,
     InternalError,
     NotSubscribed,
     RequestError,
 )
-from toymq_py.gateway.access import check_grant, check_rights, check_site, grant_of
+from toymq_py.gateway.access import check_again, check_rights, check_site
 from toymq_py.gateway.bodies import check_members
 from toymq_py.gateway.consuming import parse_ids
 from toymq_py.gateway.gateway import Gateway
@@ -48,6 +47,7 @@ TAKE_BYTES = 256 * 1024
 WINDOW = 100
 WINDOW_MAX = 10_000
 GOING_AWAY = 1001
+POLICY = 1008
 
 MEMBERS: Mapping[str, frozenset[str]] = {
     "publish": LINE_MEMBERS,
@@ -142,12 +142,7 @@ class Conversation:
 
     def _check(self, needs: Need) -> None:
         """What the token may do now. Raises: AuthFailed, Forbidden."""
-        grant, authority = grant_of(self._socket), self._gateway.authority
-        if authority is not None and grant is not None:
-            present = authority.present(grant)
-            if present is None:
-                raise AuthFailed("this token is not known here any more")
-            check_grant(present, needs, self._name)
+        check_again(self._gateway.authority, self._socket, needs, self._name)
 
     def _held(self) -> Subscription:
         if self._subscription is None or self._subscription.closed:
@@ -220,11 +215,16 @@ class Conversation:
         while not subscription.closed:
             self._woken.clear()
             try:
+                self._check("subscribe")
                 delivery = subscription.take(TAKE_BYTES)
             except OSError as error:
                 await self._send(self._refusal(storage_error(error)))
                 await self._gateway.waiting.sleep(1)
                 continue
+            except RequestError as error:
+                subscription.close()
+                await self._send({"op": "closed", "code": error.code})
+                return
             if delivery is None:
                 await self._woken.wait()
                 continue
@@ -281,8 +281,14 @@ def route(gateway: Gateway) -> WebSocketRoute:
 
 
 async def _leave(gateway: Gateway, socket: WebSocket) -> None:
-    """Close it when the broker shuts down."""
+    """Close it when the broker shuts down, or the token has gone."""
+    code = GOING_AWAY
     while not gateway.waiting.stopped:
         await gateway.waiting.sleep(3600)
+        try:
+            check_again(gateway.authority, socket, "see", "")
+        except RequestError:
+            code = POLICY
+            break
     with suppress(WebSocketDisconnect, RuntimeError):
-        await socket.close(GOING_AWAY)
+        await socket.close(code)

@@ -1,5 +1,6 @@
 """Tokens over HTTP: every operation without one, with a wrong one, with one that may not, with one that may."""
 
+import asyncio
 import json
 import random
 from collections.abc import AsyncIterator
@@ -103,7 +104,7 @@ async def test_everybody_sees_their_own_topics_only(rig: HttpRig) -> None:
     assert rig.gateway is not None
     for name, expected in seen.items():
         grant = rig.gateway.authority and rig.gateway.authority.find(f"{name}-token")
-        event = await anext(rig.gateway.snapshots.watch(grant))
+        event = await anext(rig.gateway.snapshots.watch(lambda grant=grant: grant))
         snapshot = json.loads(event.partition(b"data: ")[2])
         assert [topic["topic"] for topic in snapshot["topics"]] == expected, name
 
@@ -112,6 +113,32 @@ async def test_a_token_that_is_taken_away_is_refused_at_once(rig: HttpRig, autho
     assert (await rig.ask("GET", "/v1/topics", headers=bearer("billing"))).status_code == 200
     authority.replace(grants("operator"))
     refused(await rig.ask("GET", "/v1/topics", headers=bearer("billing")), 401, "AUTH_FAILED")
+
+
+async def test_a_wait_under_a_token_that_is_taken_away_gets_nothing(rig: HttpRig, authority: Authority) -> None:
+    path = "/v1/topics/orders.1/messages"
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(rig.ask("GET", f"{path}?consumer=c&wait_s=30", headers=bearer("billing")))
+        await rig.until_polled("orders.1")
+        authority.replace(grants("operator"))
+        rig.broker.topic("orders.1").publisher.publish([b""], [b"x"])
+    refused(waiting.result(), 401, "AUTH_FAILED")
+    authority.replace(grants("billing"))
+    answer = await rig.ask("GET", f"{path}?consumer=c", headers=bearer("billing"))
+    assert [(m["id"], m["attempt"]) for m in answer.json()["messages"]] == [(0, 1)], "it went back uncounted"
+
+
+async def test_streams_end_with_their_token(rig: HttpRig, authority: Authority) -> None:
+    assert (await rig.ask("POST", "/v1/topics/orders.1/messages", content=b"x", headers=bearer("billing"))).status_code == 201
+    async with asyncio.TaskGroup() as tasks:
+        streams = [
+            tasks.create_task(rig.ask("GET", path, headers=bearer("billing")))
+            for path in ("/v1/topics/orders.1/stream?from=earliest", "/v1/events")
+        ]
+        assert rig.gateway is not None
+        await rig.until(lambda: rig.gateway is not None and len(rig.gateway.waiting) == 2)
+        authority.replace(grants("operator"))
+    assert ["data: " in stream.result().text for stream in streams] == [True, True]
 
 
 async def test_the_login_makes_a_cookie_that_no_script_sees(rig: HttpRig) -> None:
