@@ -153,6 +153,16 @@ async def test_polling_an_empty_queue_loses_nothing(rig: HttpRig) -> None:
     assert waiting.result()["payload_text"] == "b"
 
 
+async def test_ttl_and_delay(rig: HttpRig) -> None:
+    assert (await publish(rig, "t", b"late", params={"delay": "1h", "ttl": "2h"}))[0] == 202
+    assert (await publish(rig, "t", b"soon", params={"ttl": "2m"}))[0] == 202
+    assert await rig_post(rig, "publish", {"queue": "t", "payload": "late", "delay": "1h"}) == 202
+    assert await rig_post(rig, "publish", {"queue": "t", "payload": "x", "delay": "later"}) == 400
+    found = await consume(rig, "t", "limit=10")
+    assert [message["payload_text"] for message in found] == ["soon"]
+    assert found[0]["expires_at"] > found[0]["timestamp"]
+
+
 async def test_ack_and_requeue(rig: HttpRig) -> None:
     for payload in (b"a", b"b"):
         await publish(rig, "a/b", payload)

@@ -33,6 +33,7 @@ MESSAGE = {
         "id": {"type": "integer"},
         "attempt": {"type": "integer", "description": "Counts deliveries to this consumer, from 1; not in the log."},
         "time_ms": {"type": "integer", "description": "When it was published, unix milliseconds."},
+        "expires_at_ms": {"type": "integer", "description": "When it expires, if it does."},
         "key": {"type": "string"},
         "headers": {"type": "object", "additionalProperties": {"type": "string"}},
         "payload": {"type": "string", "description": "Where it is UTF-8."},
@@ -47,6 +48,8 @@ def message_json(topic: str, records: Records, row: int, attempt: int | None = N
     if attempt is not None:
         described["attempt"] = attempt
     described["time_ms"] = records.ts_ns[row] // 1_000_000
+    if records.expires_at_ns is not None and records.expires_at_ns[row]:
+        described["expires_at_ms"] = records.expires_at_ns[row] // 1_000_000
     key = records.keys[row]
     if key and not key.startswith(PRODUCER_PREFIX):
         described["key"] = key.decode("ascii", "replace")

@@ -25,8 +25,9 @@ from toymq_py.errors import (
 from toymq_py.gateway.bodies import check_members, media_type, parse_multipart, read_body, too_large
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.headers import header_block, headers_of
-from toymq_py.gateway.operations import IDEMPOTENCY_KEY, TOPIC, Answer, Body, Operation, Parameter, check_key
+from toymq_py.gateway.operations import DELAY_MS, IDEMPOTENCY_KEY, TOPIC, TTL_MS, Answer, Body, Operation, Parameter, check_key
 from toymq_py.gateway.problems import STATUS, problem
+from toymq_py.model import DURATION_MS_MAX
 from toymq_py.topic import Appended, Duplicate, Published, Topic
 
 BATCH_BYTES_MAX = 16 * 1024 * 1024
@@ -55,7 +56,7 @@ RESULT = {
     ]
 }
 RESULTS = {"type": "object", "required": ["results"], "properties": {"results": {"type": "array", "items": RESULT}}}
-LINE_MEMBERS = frozenset({"payload", "payload_base64", "key", "headers"})
+LINE_MEMBERS = frozenset({"payload", "payload_base64", "key", "headers", "delay_ms", "ttl_ms"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +66,15 @@ class Message:
     payload: bytes
     key: bytes = b""
     headers: bytes = b""
+    delay_ms: int | None = None
+    ttl_ms: int | None = None
 
 
 async def publish(gateway: Gateway, request: Request) -> Response:
     """``POST …/messages``."""
     name = TOPIC.need(request)
     key = IDEMPOTENCY_KEY.of(request) or b""
+    delay_ms, ttl_ms = DELAY_MS.of(request), TTL_MS.of(request)
     headers = headers_of(request.headers.raw)
     bytes_max = gateway.broker.options.max_payload_bytes
     payload = await read_body(request, bytes_max)
@@ -78,7 +82,10 @@ async def publish(gateway: Gateway, request: Request) -> Response:
         raise too_large(bytes_max)
     gateway.refuse_late()
     topic = gateway.broker.topic_or_new(name)
-    (outcome,) = topic.publisher.publish([key], [payload], [headers] if headers else None)
+    (outcome,) = topic.publisher.publish(
+        [key], [payload], [headers] if headers else None,
+        None if delay_ms is None else [delay_ms], None if ttl_ms is None else [ttl_ms],
+    )  # fmt: skip
     error = outcome.error or await gateway.settled(outcome.commit)
     if error is not None:
         gateway.broker.metrics.refused(error.code)
@@ -121,11 +128,14 @@ async def _publish_all(gateway: Gateway, topic: Topic, found: Iterator[Message |
     outcomes: list[Published | RequestError] = []
     bytes_max = gateway.broker.options.max_payload_bytes
 
-    def refused(message: Message | RequestError) -> bool:
-        return isinstance(message, RequestError) or len(message.payload) + len(message.headers) > bytes_max
+    def kind(message: Message | RequestError) -> tuple[bool, bool, bool]:
+        """Refused, delayed, with a ttl: messages of one kind that follow each other are one run."""
+        if isinstance(message, RequestError) or len(message.payload) + len(message.headers) > bytes_max:
+            return True, False, False
+        return False, message.delay_ms is not None, message.ttl_ms is not None
 
     while part := list(islice(found, MESSAGES_PER_TURN)):
-        for bad, run in groupby(part, refused):
+        for (bad, _, _), run in groupby(part, kind):
             if bad:
                 outcomes += [message if isinstance(message, RequestError) else too_large(bytes_max) for message in run]
             else:
@@ -135,11 +145,14 @@ async def _publish_all(gateway: Gateway, topic: Topic, found: Iterator[Message |
 
 
 def append(topic: Topic, messages: Sequence[Message]) -> Sequence[Published]:
-    """Messages that follow each other, as one run."""
+    """Messages that follow each other, as one run. Assumes that all have a delay or none, and so with the ttl."""
     headers = [message.headers for message in messages]
+    delays_ms = [message.delay_ms for message in messages if message.delay_ms is not None]
+    ttls_ms = [message.ttl_ms for message in messages if message.ttl_ms is not None]
     return topic.publisher.publish(
-        [message.key for message in messages], [message.payload for message in messages], headers if any(headers) else None
-    )
+        [message.key for message in messages], [message.payload for message in messages], headers if any(headers) else None,
+        delays_ms or None, ttls_ms or None,
+    )  # fmt: skip
 
 
 async def _answer(gateway: Gateway, outcomes: list[Published | RequestError]) -> Response:
@@ -201,7 +214,16 @@ def message_of(found: Mapping[str, Any], known: frozenset[str]) -> Message:
         payload_of(found),
         check_key(key) if key is not None else b"",
         _block_of(headers) if headers is not None else b"",
+        _milliseconds(found, "delay_ms", 0),
+        _milliseconds(found, "ttl_ms", 1),
     )
+
+
+def _milliseconds(found: Mapping[str, Any], name: str, least: int) -> int | None:
+    value = found.get(name)
+    if value is not None and (type(value) is not int or not least <= value <= DURATION_MS_MAX):
+        raise BadArgument(f"{name} is a whole number from {least} to {DURATION_MS_MAX}")
+    return value
 
 
 def payload_of(found: Mapping[str, Any]) -> bytes:
@@ -239,7 +261,9 @@ def _of_part(part: tuple[Mapping[str, bytes], bytes]) -> Message | RequestError:
             payload,
             check_key(key.decode("latin-1")) if key is not None else b"",
             headers_of((name.encode("latin-1"), value) for name, value in headers.items()),
-        )
+            *(parameter.parse(found.decode("latin-1")) if (found := headers.get(parameter.name.lower())) is not None else None
+              for parameter in (DELAY_MS, TTL_MS)),
+        )  # fmt: skip
     except RequestError as error:
         return error
 
@@ -254,7 +278,7 @@ TRACEPARENT: Parameter[str] = Parameter(
 OPERATIONS = (
     Operation(
         "POST", "/v1/topics/{topic}/messages", "publish", "Publish one message. The topic is made when it is not there.",
-        publish, "publish", (TOPIC, IDEMPOTENCY_KEY, MESSAGE_HEADERS, TRACEPARENT),
+        publish, "publish", (TOPIC, IDEMPOTENCY_KEY, DELAY_MS, TTL_MS, MESSAGE_HEADERS, TRACEPARENT),
         Body("The payload, as it is.", {"*/*": {"type": "string", "format": "binary"}}),
         {201: Answer("It is on stable storage.", RECEIPT)},
         PUBLISH_ERRORS,
@@ -273,6 +297,8 @@ OPERATIONS = (
                         "payload": {"type": "string"},
                         "payload_base64": {"type": "string", "contentEncoding": "base64"},
                         "key": IDEMPOTENCY_KEY.schema,
+                        "delay_ms": DELAY_MS.schema,
+                        "ttl_ms": TTL_MS.schema,
                         "headers": {"type": "object", "additionalProperties": {"type": "string"}},
                     },
                     "additionalProperties": False,

@@ -128,9 +128,7 @@ def refuse(error: RequestError) -> Response:
 # -- publishing
 
 
-async def _publish(
-    gateway: Gateway, shown: str, name: str, message: Message, *, ttl_ms: int | None = None, delay_ms: int | None = None
-) -> Response:
+async def _publish(gateway: Gateway, shown: str, name: str, message: Message) -> Response:
     gateway.refuse_late()
     await ensure(gateway.broker, name, SETTINGS)
     topic = gateway.broker.topic(name)
@@ -150,7 +148,6 @@ async def _publish(
 async def publish(gateway: Gateway, request: Request) -> Response:
     """``POST /publish/{topic}``."""
     name, key = TOPIC.need(request), KEY.of(request) or b""
-    ttl_ms, delay_ms = TTL.of(request), DELAY.of(request)
     if BROADCAST.of(request):
         raise BadArgument("broadcast is not done here: every consumer group sees every message")
     if PRIORITY.or_("normal", request) != "normal":
@@ -164,8 +161,8 @@ async def publish(gateway: Gateway, request: Request) -> Response:
     if automatic and not key:
         key = b"auto:" + hashlib.sha256(payload).hexdigest().encode()
     pairs = [(header, value) for header, value in request.headers.items() if header.startswith(HEADER_PREFIX)]
-    message = Message(payload, key, header_block(pairs) if pairs else b"")
-    return await _publish(gateway, request.path_params["topic"], name, message, ttl_ms=ttl_ms, delay_ms=delay_ms)
+    message = Message(payload, key, header_block(pairs) if pairs else b"", DELAY.of(request) or None, TTL.of(request) or None)
+    return await _publish(gateway, request.path_params["topic"], name, message)
 
 
 # -- consuming
@@ -182,6 +179,8 @@ def describe(topic: str, records: Records, row: int, attempt: int) -> dict[str, 
         "retry_count": attempt - 1,
         "payload_encoding": "base64",
     }
+    if records.expires_at_ns is not None and records.expires_at_ns[row]:
+        shown["expires_at"] = rfc3339(records.expires_at_ns[row])
     if records.headers is not None and records.headers[row]:
         shown["headers"] = parse_block(records.headers[row])
     with suppress(UnicodeDecodeError):
@@ -367,7 +366,8 @@ async def queue_publish(gateway: Gateway, request: Request) -> Response:
     name = _topic_name(shown)
     check_topic(request, "publish", name)
     times = {each: go_duration_ms(each, _text(found, each)) for each in ("ttl", "delay") if found.get(each)}
-    return await _publish(gateway, shown, name, Message(payload), ttl_ms=times.get("ttl"), delay_ms=times.get("delay"))
+    message = Message(payload, delay_ms=times.get("delay") or None, ttl_ms=times.get("ttl") or None)
+    return await _publish(gateway, shown, name, message)
 
 
 async def queue_consume(gateway: Gateway, request: Request) -> Response:

@@ -68,6 +68,31 @@ async def test_what_was_answered_survives_a_power_cut(fs: SimDisk) -> None:
         assert (await rig.ask("GET", "/v1/topics/s")).json()["settings"] == {"visibility": 5}
 
 
+async def test_delays_and_ttls_of_every_form(rig: HttpRig) -> None:
+    """Delayed ones are not delivered, those that expire say when; each form of publishing has both."""
+    part = b"--x\r\nX-Delay-Ms: 3600000\r\nX-Ttl-Ms: 7200000\r\n\r\npart\r\n--x--\r\n"
+    batch = lines({"payload": "now"}, {"payload": "line", "delay_ms": 3_600_000, "ttl_ms": 7_200_000}, {"payload": "too"})
+    for path, body, headers in (
+        (MESSAGES, b"one", {"X-Delay-Ms": "3600000", "X-Ttl-Ms": "7200000"}),
+        (BATCH, batch, JSON_LINES),
+        (BATCH, part, {"content-type": "multipart/mixed; boundary=x"}),
+    ):
+        assert (await rig.ask("POST", path, content=body, headers=headers)).status_code == 201
+    assert [message["payload"] for message in await rig.lease("t", max=10)] == ["now", "too"]
+    for message in await stored(rig):
+        late = message.get("expires_at_ms", message["time_ms"]) - message["time_ms"]
+        assert late == (0 if message["payload"] in ("now", "too") else 7_200_000), message
+    counts = (await rig.ask("GET", "/v1/topics/t/consumers/c")).json()
+    assert (counts["scheduled"], counts["inflight"]) == (3, 2)
+
+
+@pytest.mark.parametrize("name", ["X-Delay-Ms", "X-Ttl-Ms"])
+@pytest.mark.parametrize("value", ["-1", "1.5", "soon", "", "316224000001"])
+async def test_times_that_make_no_sense(rig: HttpRig, name: str, value: str) -> None:
+    refused(await rig.ask("POST", MESSAGES, content=b"x", headers={name: value}), 422, "BAD_ARGUMENT")
+    assert not rig.broker.topics
+
+
 async def test_binary_payloads_come_back_as_base64(rig: HttpRig) -> None:
     payload = bytes(range(256))
     assert (await rig.ask("POST", MESSAGES, content=payload)).status_code == 201
@@ -170,6 +195,7 @@ async def test_a_batch_of_json_lines(rig: HttpRig) -> None:
         '{"payload_base64": "?"}', '{"payload": "\\ud800"}', '{"payload": "a", "key": "-"}', '{"payload": "a", "key": 7}',
         '{"payload": "a", "headers": {"a": 7}}', '{"payload": "a", "headers": {"a\\nb": "c"}}',
         '{"payload": "a", "headers": []}',
+        '{"payload": "a", "delay_ms": -1}', '{"payload": "a", "ttl_ms": 0}', '{"payload": "a", "ttl_ms": "1"}',
         '{"payload": "a"}, {"payload": "b"}', "[" * 100_000,
     ],
     ids=lambda bad: bad[:60],
