@@ -4,7 +4,7 @@ Contract: gateway.md (413 "refused while it arrives"). Knows no broker.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from python_multipart import MultipartParser
@@ -16,6 +16,8 @@ from toymq_py.errors import BadArgument, BadFraming, PayloadTooLarge
 
 JSON_BYTES_MAX = 64 * 1024
 """Of what arranges or asks for something: settings, ids. The longest list of ids that makes sense has a few thousand."""
+PARSED_PER_TURN_BYTES = 8 * 1024
+"""Of a multipart body, whose parser is slow where there are many small parts: some milliseconds."""
 
 
 async def read_body(request: Request, bytes_max: int) -> bytes:
@@ -94,8 +96,8 @@ Part = tuple[Mapping[str, bytes], bytes]
 """Headers with their names in small letters, and the content."""
 
 
-def parse_multipart(content_type: str, body: bytes, parts_max: int) -> Iterator[Part]:
-    """The parts of a multipart body. Raises: BadFraming, BadArgument."""
+async def parse_multipart(content_type: str, body: bytes, parts_max: int, pause: Callable[[], Awaitable[None]]) -> list[Part]:
+    """The parts of a multipart body. ``pause`` lets others have a turn. Raises: BadFraming, BadArgument."""
     _, options = parse_options_header(content_type)
     boundary = options.get(b"boundary")
     if not boundary:
@@ -111,15 +113,17 @@ def parse_multipart(content_type: str, body: bytes, parts_max: int) -> Iterator[
             "on_part_end": collector.end,
             "on_end": collector.finish,
         })  # fmt: skip
-        parser.write(body)
+        for start in range(0, len(body), PARSED_PER_TURN_BYTES):
+            parser.write(body[start : start + PARSED_PER_TURN_BYTES])
+            if len(collector.parts) > parts_max:
+                raise BadArgument(f"at most {parts_max} messages are taken at once")
+            await pause()
         parser.finalize()
     except (MultipartParseError, ValueError) as error:
         raise BadFraming(f"the multipart body cannot be read: {error}") from None
     if not collector.finished:
         raise BadFraming("the multipart body ends before its last boundary")
-    if len(collector.parts) > parts_max:
-        raise BadArgument(f"at most {parts_max} messages are taken at once")
-    return iter(collector.parts)
+    return collector.parts
 
 
 class _Parts:
