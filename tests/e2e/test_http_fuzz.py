@@ -96,6 +96,6 @@ def test_schemathesis_finds_no_5xx_and_nothing_undocumented(tmp_path: Path) -> N
                 "--max-examples", "50", "--seed", "1",
                 "--request-timeout", "90", "--checks", checks, *(f"--exclude-path={path}" for path in endless),
             ],
-            env=environment(), capture_output=True, text=True, check=False,
+            env=environment(), cwd=tmp_path, capture_output=True, text=True, check=False,
         )  # fmt: skip
     assert done.returncode == 0, done.stdout[-5000:]
