@@ -182,6 +182,22 @@ async def test_ack_and_requeue(rig: HttpRig) -> None:
     assert (again["id"], again["retry_count"]) == ("1", 1)
 
 
+async def test_the_third_attempt_is_the_last_and_there_is_a_way_back(rig: HttpRig) -> None:
+    await publish(rig, "t", b"a")
+    for attempt in range(3):
+        found = await consume(rig, "t")
+        assert found["retry_count"] == attempt
+        assert (await rig.ask("POST", "/requeue", json=found)).status_code == 202
+    assert await consume(rig, "t") is None
+    await rig.until(lambda: "t.dlq" in rig.broker.topics and rig.broker.topics["t.dlq"].log.committed_id == 1)
+    listed = {queue["Name"]: queue["IsDLQ"] for queue in (await rig.ask("GET", "/api/queues")).json()}
+    assert listed == {"t": False, "t.dlq": True}
+    assert (await publish(rig, "t.dlq", b"x"))[0] == 403
+    answer = await rig.ask("POST", "/api/queues/redrive?queue=t")
+    assert (answer.status_code, answer.json()) == (200, {"status": "success", "redriven_messages": 1})
+    assert (await consume(rig, "t"))["payload_text"] == "a"
+
+
 async def test_what_a_group_leased_is_acked_without_its_name(rig: HttpRig) -> None:
     await publish(rig, "t", b"a")
     await consume(rig, "t", "group=g")

@@ -5,17 +5,24 @@ holds it; those that come while one is written share the next.
 """
 
 
+import re
+from collections.abc import Sequence
+
 from starlette.requests import Request
 from starlette.responses import Response
 
+from toymq_py.broker import Done
 from toymq_py.errors import (
     BadArgument,
     BadFraming,
     BadName,
+    DiskFull,
+    DiskLow,
     NoSuchConsumer,
     NoSuchTopic,
     OutOfRange,
     PayloadTooLarge,
+    QueueFull,
     RequestError,
     StorageFailed,
     TooManyConsumers,
@@ -30,6 +37,7 @@ from toymq_py.gateway.operations import (
     Answer,
     Body,
     Operation,
+    Parameter,
     seconds,
 )
 from toymq_py.gateway.problems import NotLeased
@@ -39,6 +47,24 @@ from toymq_py.model import DURATION_MS_MAX, MSG_ID_MAX, IdRange, Start
 DURATION_S_MAX = DURATION_MS_MAX / 1000
 
 VISIBILITY_S = seconds("visibility_s", "How long they are leased; the topic's visibility unless given.", 0.001, DURATION_S_MAX)
+_WORD = re.compile(r"[!-~]{1,256}\Z")
+
+
+def check_word(text: str) -> str:
+    """A reason. Raises: BadArgument."""
+    if _WORD.match(text) is None:
+        raise BadArgument("reason is one word of at most 256 printable ASCII characters")
+    return text
+
+
+def _yes(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise BadArgument("dead is true or false")
+    return text == "true"
+
+
+DEAD: Parameter[bool] = Parameter("dead", "query", "To the dead letters at once.", {"type": "boolean"}, _yes)
+REASON: Parameter[str] = Parameter("reason", "query", "One word, for the dead letter.", {"type": "string"}, check_word)
 DELAY_S = seconds("delay_s", "Deliver again after this; the topic's backoff unless given, 0 for now.", 0, DURATION_S_MAX)
 
 
@@ -98,9 +124,40 @@ async def nack(gateway: Gateway, request: Request) -> Response:
     """``POST …/messages/{id}:nack``."""
     topic = gateway.broker.topic(TOPIC.need(request))
     msg_id, consumer = MESSAGE_ID.need(request), CONSUMER.need(request)
-    if not topic.nack(consumer, [(msg_id, msg_id)], DELAY_S.of(request)):
+    dead, reason = DEAD.of(request) or False, REASON.of(request)
+    if not topic.nack(consumer, [(msg_id, msg_id)], DELAY_S.of(request), dead=dead, reason=reason):
         raise not_leased(consumer, msg_id)
     return Response(status_code=204)
+
+
+async def redrive_letters(gateway: Gateway, request: Request) -> Response:
+    """``POST /v1/topics/{t}.dlq:redrive``."""
+    name = TOPIC.need(request)
+    text = await read_body(request, JSON_BYTES_MAX)
+    body = parse_object(text) if text else {}
+    check_members(body, frozenset({"ids", "max"}))
+    max_count = body.get("max")
+    if max_count is not None and (type(max_count) is not int or not 0 < max_count <= MSG_ID_MAX):
+        raise BadArgument("max is a whole number from 1")
+    ids = None if body.get("ids") is None else parse_ids(body["ids"])
+    return json_response({"redriven": await redrive(gateway, name, ids, max_count)})
+
+
+async def redrive(gateway: Gateway, name: str, ids: Sequence[IdRange] | None, max_count: int | None) -> int:
+    """Move dead letters back. Returns: how many, once that is on stable storage. Raises: RequestError."""
+    gateway.refuse_late()
+    moved = 0
+
+    def begin(done: Done) -> None:
+        def ended(count: int, error: OSError | RequestError | None) -> None:
+            nonlocal moved
+            moved = count
+            done(error)
+
+        gateway.broker.redrive(name, ids, max_count, ended)
+
+    await gateway.stored(begin)
+    return moved
 
 
 async def extend(gateway: Gateway, request: Request) -> Response:
@@ -141,6 +198,7 @@ async def delete_consumer(gateway: Gateway, request: Request) -> Response:
     return Response(status_code=204)
 
 
+REDRIVEN = {"type": "object", "required": ["redriven"], "properties": {"redriven": {"type": "integer"}}}
 DESCRIBED = {"type": "object", "required": ["consumer", "ready", "inflight", "backlog"],
              "properties": {"consumer": {"type": "string"}, "ready": {"type": "integer"}, "inflight": {"type": "integer"},
                             "scheduled": {"type": "integer"}, "backlog": {"type": "integer"}}}  # fmt: skip
@@ -154,7 +212,22 @@ OPERATIONS = (
     ),
     Operation(
         "POST", "/v1/topics/{topic}/messages/{id}:nack", "nack", "Give a message back.",
-        nack, "subscribe", (TOPIC, MESSAGE_ID, CONSUMER, DELAY_S), answers={204: Answer("It comes again.")}, errors=GONE,
+        nack, "subscribe", (TOPIC, MESSAGE_ID, CONSUMER, DELAY_S, DEAD, REASON),
+        answers={204: Answer("It comes again, or is a dead letter.")}, errors=GONE,
+    ),
+    Operation(
+        "POST", "/v1/topics/{topic}:redrive", "redrive",
+        "Move dead letters (`orders.dlq`) back to their topic, for the consumer that failed them.",
+        redrive_letters, "admin", (TOPIC,),
+        Body('`{"ids": [7, "9-12"], "max": 100}`; without them all.', {"application/json": {
+            "type": "object",
+            "properties": {
+                "ids": {"type": "array", "items": {"type": ["integer", "string"]}},
+                "max": {"type": "integer", "minimum": 1},
+            },
+        }}),
+        {200: Answer("So many are back, on stable storage.", REDRIVEN)},
+        (BadArgument, BadFraming, BadName, DiskFull, DiskLow, NoSuchTopic, PayloadTooLarge, QueueFull, StorageFailed),
     ),
     Operation(
         "POST", "/v1/topics/{topic}/messages/{id}:extend", "extend", "Restart the clock of a lease.",

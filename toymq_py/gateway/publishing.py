@@ -81,7 +81,7 @@ async def publish(gateway: Gateway, request: Request) -> Response:
     if len(payload) + len(headers) > bytes_max:
         raise too_large(bytes_max)
     gateway.refuse_late()
-    topic = gateway.broker.topic_or_new(name)
+    topic = gateway.broker.topic_to_publish(name)
     (outcome,) = topic.publisher.publish(
         [key], [payload], [headers] if headers else None,
         None if delay_ms is None else [delay_ms], None if ttl_ms is None else [ttl_ms],
@@ -117,7 +117,7 @@ async def publish_batch(gateway: Gateway, request: Request) -> Response:
         parts = await parse_multipart(request.headers["content-type"], body, BATCH_MESSAGES_MAX, gateway.waiting.pause)
         found = map(_of_part, parts)
     gateway.refuse_late()
-    topic = gateway.broker.topic_or_new(name)
+    topic = gateway.broker.topic_to_publish(name)
     return await _publish_all(gateway, topic, found)
 
 

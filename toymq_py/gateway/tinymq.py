@@ -35,6 +35,7 @@ from toymq_py.errors import (
 )
 from toymq_py.gateway.access import check_topic, grant_of
 from toymq_py.gateway.bodies import check_members, parse_object, read_body
+from toymq_py.gateway.consuming import redrive
 from toymq_py.gateway.dialects import ensure, go_duration_ms, rfc3339
 from toymq_py.gateway.events import EVENT_STREAM, stream_response
 from toymq_py.gateway.gateway import Gateway
@@ -47,7 +48,7 @@ from toymq_py.gateway.problems import STATUS, NotLeased
 from toymq_py.gateway.publishing import Message, append
 from toymq_py.gateway.pushing import CONSUMER_PREFIX, Webhook
 from toymq_py.gateway.topics import json_response, purge
-from toymq_py.model import EARLIEST, MSG_ID_MAX, Records, TopicPattern, check_name, is_pattern
+from toymq_py.model import DEAD_LETTERS, EARLIEST, MSG_ID_MAX, Records, TopicPattern, check_name, is_pattern
 from toymq_py.topic import Topic
 
 CONSUMER = "tinymq"
@@ -130,8 +131,9 @@ def refuse(error: RequestError) -> Response:
 
 async def _publish(gateway: Gateway, shown: str, name: str, message: Message) -> Response:
     gateway.refuse_late()
-    await ensure(gateway.broker, name, SETTINGS)
-    topic = gateway.broker.topic(name)
+    if not name.endswith(DEAD_LETTERS):  # those are refused, not made
+        await ensure(gateway.broker, name, SETTINGS)
+    topic = gateway.broker.topic_to_publish(name)
     (outcome,) = append(topic, [message])
     error = outcome.error or await gateway.settled(outcome.commit)
     if isinstance(error, QueueFull):
@@ -205,7 +207,7 @@ async def consume(gateway: Gateway, request: Request) -> Response:
         found = await _peek(gateway, name, consumer, limit, key, value)
         return Response(_one_or_all(found, limit), 200, None, "application/json") if found else Response(status_code=204)
     if not is_pattern(name) and ">" not in name:
-        await ensure(gateway.broker, name, SETTINGS)
+        await ensure(gateway.broker, name, {} if name.endswith(DEAD_LETTERS) else SETTINGS)
     polling = Polling(gateway.broker, gateway.waiting, name, consumer, visibility_s=LEASE_S)
     deliveries = await poll_for(request, polling, limit, LEASE_BYTES_MAX, wait_s)
     if not deliveries:
@@ -291,7 +293,7 @@ def _queue(gateway: Gateway, topic: Topic) -> dict[str, Any]:
         "Name": topic.name,
         "MessageCount": backlog,
         "WaitingConsumers": topic.attached,
-        "IsDLQ": topic.name.endswith(".dlq"),
+        "IsDLQ": topic.is_dead_letters,
         "HasWebhooks": hooked or any(_pushes(webhook, topic.name) for webhook in gateway.webhooks.defined.values()),
     }
 
@@ -403,6 +405,12 @@ async def queue_delete(gateway: Gateway, request: Request) -> Response:
 async def queue_purge(gateway: Gateway, request: Request) -> Response:
     """``POST /api/queues/purge``."""
     return json_response({"status": "purged", "purged_messages": await purge(gateway, QUEUE.need(request))})
+
+
+async def queue_redrive(gateway: Gateway, request: Request) -> Response:
+    """``POST /api/queues/redrive``: of a queue or of its dead letters."""
+    name = QUEUE.need(request).removesuffix(DEAD_LETTERS) + DEAD_LETTERS
+    return json_response({"status": "success", "redriven_messages": await redrive(gateway, name, None, None)})
 
 
 # -- webhooks and groups
@@ -527,6 +535,8 @@ OPERATIONS = (
                answers={200: Answer("It is gone.", OBJECT)}, errors=STATE_ERRORS),
     _operation("POST", "/api/queues/purge", "QueuePurge", queue_purge, "admin", (QUEUE,),
                answers={200: Answer("It is empty.", OBJECT)}, errors=STATE_ERRORS),
+    _operation("POST", "/api/queues/redrive", "QueueRedrive", queue_redrive, "admin", (QUEUE,),
+               answers={200: Answer("They are back.", OBJECT)}, errors=STATE_ERRORS),
     _operation("GET", "/api/queues/webhooks", "QueueWebhooks", list_webhooks, "admin", (QUEUE,),
                safe=True, answers=SHOWN, errors=(BadArgument, BadName)),
     _operation("POST", "/webhook/{topic:path}", "Webhook", add_webhook, "admin", (TOPIC,),

@@ -29,7 +29,7 @@ from toymq_py.errors import (
 )
 from toymq_py.gateway.access import check_again, check_rights, check_site
 from toymq_py.gateway.bodies import check_members
-from toymq_py.gateway.consuming import parse_ids
+from toymq_py.gateway.consuming import check_word, parse_ids
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.messages import message_json
 from toymq_py.gateway.operations import TOPIC, Need
@@ -54,7 +54,7 @@ MEMBERS: Mapping[str, frozenset[str]] = {
     "subscribe": frozenset({"consumer", "window", "visibility_s", "mode", "start"}),
     "unsubscribe": frozenset(),
     "ack": frozenset({"ids"}),
-    "nack": frozenset({"ids", "delay_s"}),
+    "nack": frozenset({"ids", "delay_s", "dead", "reason"}),
     "extend": frozenset({"ids", "visibility_s"}),
 }
 
@@ -133,7 +133,13 @@ class Conversation:
                 return {"op": "acked", "count": count}
             case "nack":
                 held = self._held()
-                count = held.topic.nack(held.consumer_name, parse_ids(frame.get("ids")), _seconds(frame, "delay_s", 0))
+                dead, reason = frame.get("dead", False), frame.get("reason")
+                if type(dead) is not bool or not (reason is None or type(reason) is str):
+                    raise BadArgument("dead is true or false, reason one word")
+                count = held.topic.nack(
+                    held.consumer_name, parse_ids(frame.get("ids")), _seconds(frame, "delay_s", 0),
+                    dead=dead, reason=None if reason is None else check_word(reason),
+                )  # fmt: skip
                 return {"op": "nacked", "count": count}
             case _:
                 held = self._held()
@@ -152,7 +158,7 @@ class Conversation:
     async def _publish(self, frame: dict[str, Any]) -> dict[str, Any]:
         gateway = self._gateway
         outcome: Published
-        (outcome,) = append(gateway.broker.topic_or_new(self._name), [message_of(frame, LINE_MEMBERS)])
+        (outcome,) = append(gateway.broker.topic_to_publish(self._name), [message_of(frame, LINE_MEMBERS)])
         error = outcome.error or await gateway.settled(outcome.commit)
         if error is not None:
             return self._refusal(error)

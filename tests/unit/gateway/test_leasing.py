@@ -81,6 +81,24 @@ async def test_what_is_given_back_comes_again(rig: HttpRig) -> None:
         refused(await rig.ask("POST", f"/v1/topics/t/messages/9:{verb}?consumer=c"), 404, "NOT_LEASED")
 
 
+async def test_a_dead_letter_and_its_way_back(rig: HttpRig) -> None:
+    await rig.ask("POST", "/v1/topics/t/messages", content=b"bad", headers={"X-Header-Color": "red"})
+    await rig.lease("t")
+    path = "/v1/topics/t/messages/0:nack?consumer=c&dead=true"
+    refused(await rig.ask("POST", f"{path}&reason=two%20words"), 422, "BAD_ARGUMENT")
+    refused(await rig.ask("POST", f"{path[:-4]}yes"), 422, "BAD_ARGUMENT")
+    assert (await rig.ask("POST", f"{path}&reason=broken")).status_code == 204
+    await rig.until(lambda: "t.dlq" in rig.broker.topics and rig.broker.topics["t.dlq"].log.committed_id == 1)
+    (letter,) = (await rig.ask("GET", "/v1/topics/t.dlq/log")).json()["messages"]
+    assert (letter["payload"], letter["headers"]["color"], letter["headers"]["toymq-reason"]) == ("bad", "red", "broken")
+    refused(await rig.ask("POST", "/v1/topics/t.dlq/messages", content=b"x"), 403, "FORBIDDEN")
+    refused(await rig.ask("POST", "/v1/topics/t:redrive"), 422, "BAD_ARGUMENT")
+    refused(await rig.ask("POST", "/v1/topics/t.dlq:redrive", json={"max": 0}), 422, "BAD_ARGUMENT")
+    assert (await rig.ask("POST", "/v1/topics/t.dlq:redrive", json={"ids": [7]})).json() == {"redriven": 0}
+    assert (await rig.ask("POST", "/v1/topics/t.dlq:redrive", json={"ids": ["0-3"], "max": 5})).json() == {"redriven": 1}
+    assert ids(await rig.lease("t")) == [(1, 1)]
+
+
 async def test_a_poll_waits_for_the_next_message(rig: HttpRig) -> None:
     async with asyncio.TaskGroup() as tasks:
         waiting = tasks.create_task(rig.lease("t", wait_s=10))
