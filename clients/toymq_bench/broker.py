@@ -77,6 +77,8 @@ class StartedBroker(Broker):
         self._options = options
         self._source = source
         self._process: subprocess.Popen[str] | None = None
+        self.http_port = 0
+        """Of the gateway, with ``--http`` among the options."""
         try:
             super().__init__("127.0.0.1", *self._launch())
         except BaseException:
@@ -125,7 +127,10 @@ class StartedBroker(Broker):
             self._process.wait()
             said = (self._root / "log").read_text(errors="replace").strip().splitlines()
             raise BenchError(f"the broker did not start: {said[-1] if said else 'it said nothing'}")
-        return int(line.split()[1].rpartition(":")[2]), self._process.pid
+        words = line.split()
+        http = next((word for word in words if word.startswith("http://")), None)
+        self.http_port = int(http.rstrip("/").rpartition(":")[2]) if http is not None else 0
+        return int(words[1].rpartition(":")[2]), self._process.pid
 
 
 def allow_descriptors(count: int) -> None:

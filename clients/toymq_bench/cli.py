@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from toymq_bench import backlog, client_load, commits, compare, delays, machine
+from toymq_bench import backlog, client_load, commits, compare, delays, http_load, machine
 from toymq_bench import goals as goal_rows
 from toymq_bench import profile as profiles
 from toymq_bench.bench import Bench
-from toymq_bench.broker import allow_descriptors
+from toymq_bench.broker import Broker, StartedBroker, allow_descriptors
 from toymq_bench.disk import GROUP, RECORD_OVERHEAD_BYTES
 from toymq_bench.options import POSITIVE, attachable, place, started, timing
 from toymq_bench.peers_command import peers
@@ -281,6 +281,27 @@ def client(bench: Bench, messages: int, kind: str, size: int, keyed: bool) -> No
     bench.run(
         "client", {"kind": kind, "messages": messages, "size": size, **keys},
         lambda broker, label: client_load.measure(broker, kind, messages, size, label, keyed=keyed),
+    )  # fmt: skip
+
+
+@main.command()
+@click.option("--connections", type=POSITIVE, default=64, show_default=True, help="Kept alive; one request at a time on each.")
+@click.option("--batch", type=click.IntRange(1, 100_000), default=1, show_default=True, help="Messages in a request.")
+@SIZE
+@KEYS
+@timing
+@started
+def http(bench: Bench, connections: int, batch: int, size: int, keyed: bool) -> None:
+    """Publish through the HTTP gateway, nothing else."""
+
+    def once(broker: Broker, label: str) -> dict[str, float]:
+        assert isinstance(broker, StartedBroker)
+        return http_load.measure(broker, connections, size, batch, bench.plan, label, keyed=keyed)
+
+    keys = {} if keyed else {"keys": "none"}
+    bench.run(
+        "http", {"connections": connections, "batch": batch, "size": size, **keys}, once,
+        options=http_load.OPTIONS, commit=(size + RECORD_OVERHEAD_BYTES, GROUP),
     )  # fmt: skip
 
 

@@ -132,6 +132,14 @@ def test_scenarios_that_need_a_broker_of_their_own(arguments: list[str], shown: 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("batch", ["1", "20"])
+def test_publishing_over_http(batch: str, tmp_path: Path) -> None:
+    done = bench("http", "--connections", "3", "--batch", batch, *SHORT, "--runs", "1", "--data-dir", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    assert f"http connections=3 batch={batch} size=256; durability: fsync always" in done.output
+    assert "publish p99 ms" in done.output
+
+
 def test_a_profile_names_the_hottest_lines() -> None:
     raw = "main;loop;parse (a.py:1) 30\nmain;loop;encode (b.py:2) 10\nmain;other;parse (a.py:1) 10\n"
     found = list(profile.lines(raw, messages=1000, seconds=0.25))
