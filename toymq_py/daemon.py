@@ -99,9 +99,46 @@ async def _serve(
             addresses += [f"http://{_address(listener)}/" for listener in http_listeners]
             addresses += [f"toymqs://{_address(listener)}" for listener in tls_listeners]
             addresses += [f"http://{_address(listener)}/metrics" for listener in metrics_listeners]
-            with _metrics(broker, loop, metrics_listeners):
+
+            def accepting() -> None:
                 loop.call_soon(ready, addresses)
-                await server.run(listeners, tls_listeners)
+
+            web = _http_server(options, broker, clock, loop, authority, http_listeners, accepting)
+            _handle_signals(loop, server, web)
+            with _metrics(broker, loop, metrics_listeners):
+                async with asyncio.TaskGroup() as tasks:
+                    if web is not None:
+                        tasks.create_task(web.run(http_listeners))
+                    else:
+                        accepting()
+                    await server.run(listeners, tls_listeners)
+
+
+def _http_server(
+    options: ServeOptions,
+    broker: Broker,
+    clock: Clock,
+    loop: asyncio.AbstractEventLoop,
+    authority: Authority | None,
+    listeners: list[socket.socket],
+    started: Callable[[], None],
+) -> "HttpServer | None":
+    """Raises: ConfigError without the extra."""
+    if not listeners:
+        return None
+    try:
+        from toymq_py.gateway import HttpServer
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"--http needs {error.name}: pip install 'toymq_py[http]'") from None
+    return HttpServer(
+        broker, clock, loop,
+        local=not any(is_public(listener.getsockname()[0]) for listener in listeners),
+        started=started,
+        authority=authority,
+        dialects=options.dialect,
+        private_webhooks=options.private_webhooks,
+        mq_delay_s=options.mq_delay_ms / 1000,
+    )  # fmt: skip
 
 
 def _bind(option: str, address: str, options: ServeOptions, bound: contextlib.ExitStack) -> list[socket.socket]:

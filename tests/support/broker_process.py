@@ -60,7 +60,7 @@ class BrokerProcess:
             raise AssertionError(f"the broker did not start: {line!r} {errors}")
         self.ready_line = line
         self.port = int(line.split()[1].rpartition(":")[2])
-        self.http = next((word for word in line.split() if word.startswith("http://")), "")
+        self.http = next((word for word in line.split() if word.startswith("http://") and word.endswith("/")), "")
         tls = [word for word in line.split() if word.startswith("toymqs://")]
         self.tls_port = int(tls[0].rpartition(":")[2]) if tls else 0
 
