@@ -14,6 +14,7 @@ import pytest
 from tests.support.broker_rig import DIR, BrokerRig
 from tests.support.sim_disk import SimDisk
 from toymq_py.errors import LocalError, RequestError
+from toymq_py.model import is_topic_name
 from toymq_py.storage.batch import CommitState
 from toymq_py.storage.verify import verify_topic
 from toymq_py.topic import Subscription
@@ -136,7 +137,7 @@ class Script:
 
 def look(disk: SimDisk, promises: Promises, where: str) -> None:
     """Start again without faults, and compare."""
-    for name in disk.listdir(f"{DIR}/topics") if disk.is_dir(f"{DIR}/topics") else []:
+    for name in filter(is_topic_name, disk.listdir(f"{DIR}/topics") if disk.is_dir(f"{DIR}/topics") else []):
         report = verify_topic(disk, f"{DIR}/topics/{name}", name)
         assert not report.damaged, f"{where}: {report.findings}"
     rig = BrokerRig(disk=disk, retain_acked_for_ms=0)
