@@ -12,7 +12,8 @@ from contextlib import suppress
 from toymq_client import sockets
 from toymq_client.conversation import Conversation
 from toymq_client.errors import ClientClosed, ConnectFailed, RequestTimeout
-from toymq_client.options import RECEIVE_BYTES, Connected, Disconnected, Options
+from toymq_client.options import RECEIVE_BYTES, Options
+from toymq_client.outages import Outages
 from toymq_client.slots import CallSlot, check_greeting
 from toymq_client.url import Address
 from toymq_client.wire import waits
@@ -28,8 +29,10 @@ GOODBYE_S = 1.0
 class BlockingLink:
     """Carries the bytes of its conversation. Of one thread; nothing happens while no call waits."""
 
-    def __init__(self, options: Options) -> None:
-        """Not connected; see ``open``."""
+    def __init__(self, options: Options, outages: Outages) -> None:
+        """Not connected; see ``open``. Without that, ``until`` connects."""
+        self._outages = outages
+        self._tried = False
         self.conversation = Conversation(options.producer(), lambda: None)
         self.closed = False
         self._options = options
@@ -55,13 +58,16 @@ class BlockingLink:
             else:
                 return
 
-    def close(self) -> None:
-        """Let the broker take what is said already, for up to a second; then end, whatever it does."""
+    def close(self, deadline: float) -> None:
+        """Let the broker take what is said already, until the deadline; then end, whatever it does."""
         self.closed = True
         if self.conversation.online:
             last = CallSlot(Quit(), OkReply)
             self.conversation.say_goodbye(last)
-            deadline = now() + GOODBYE_S
+            self.exchange(0.0)
+            if self._socket is not None and not self._out and not isinstance(self._socket, ssl_module.SSLSocket):
+                with suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_WR)  # ends the wait of a PULL or FETCH; TLS cannot say that
             while self._socket is not None and not last.done and (left := deadline - now()) > 0:
                 self.exchange(left)
         self._drop_socket()
@@ -81,15 +87,20 @@ class BlockingLink:
                 self.exchange(left)
         return True
 
+    def is_idle(self) -> bool:
+        """Nothing is left to say or to hear."""
+        return self.conversation.idle
+
     def overdue(self, awaited: str, extra_s: float = 0.0) -> RequestTimeout:
         """What to raise when ``until`` returned False."""
         trouble = "" if self.conversation.online else self._trouble
         return RequestTimeout(f"no answer within {self._options.timeout_s + extra_s:g} s: waited for {awaited}{trouble}")
 
     def _connect_again(self, left_s: float | None) -> None:
-        delay_s = self._backoff.next_s()
-        waits(delay_s)
-        time.sleep(delay_s if left_s is None else min(delay_s, left_s))
+        if self._tried:
+            delay_s = self._backoff.next_s()
+            waits(delay_s)
+            time.sleep(delay_s if left_s is None else min(delay_s, left_s))
         try:
             self._connect_round(left_s)
         except (OSError, ToymqError) as error:
@@ -98,11 +109,10 @@ class BlockingLink:
             if _is_hopeless(error) and isinstance(error, ToymqError):
                 logger.error("this client gives up: %s", error)  # noqa: TRY400 (the caller gets it)
                 self.conversation.close(error)
-        else:
-            logger.info("%s: connected again", self._address)
 
     def _connect_round(self, left_s: float | None = None) -> None:
         """Each address once. Raises: ConnectFailed, RequestError, ProtocolViolation: what the last one answered."""
+        self._tried = True
         for address in self._options.addresses:
             last = address is self._options.addresses[-1]
             try:
@@ -144,7 +154,7 @@ class BlockingLink:
             raise
         self._address = address
         self._backoff.reset()
-        self._options.tell(Connected(str(address)))
+        self._outages.up(self, address)
 
     def exchange(self, wait_s: float | None) -> None:
         """Send what can be sent and take in what is there; waits once for either."""
@@ -204,8 +214,8 @@ class BlockingLink:
         error = reason if isinstance(reason, ProtocolViolation) else ConnectionLost(f"the outcome is unknown: {reason}")
         self.conversation.lost(error)
         if was_up and not self.closed:
-            logger.warning("%s: %s; trying again until it is back", self._address, reason)
-            self._options.tell(Disconnected(str(self._address), str(reason)))
+            assert self._address is not None
+            self._outages.down(self, self._address, reason)
 
     def _drop_socket(self) -> None:
         self._out.clear()

@@ -1,7 +1,6 @@
 """The asyncio client."""
 
 import asyncio
-import logging
 import ssl as ssl_module
 import time
 from collections import deque
@@ -26,16 +25,15 @@ from toymq_client.message import (
     to_ms,
     too_large,
 )
-from toymq_client.options import DRAIN_S, Connected, Disconnected, InjectHeaders, OnEvent, Options
+from toymq_client.options import DRAIN_S, InjectHeaders, OnEvent, Options
+from toymq_client.outages import Outages
 from toymq_client.publishing import Batch
 from toymq_client.slots import CallSlot
 from toymq_client.subscription import Message, Subscription
-from toymq_client.url import DEFAULT_URL, Address, parse_urls
-from toymq_py.errors import AlreadySubscribed, BadArgument, ToymqError
+from toymq_client.url import DEFAULT_URL, parse_urls
+from toymq_py.errors import AlreadySubscribed, BadArgument
 from toymq_py.model import PAYLOAD_BYTES_LIMIT, IdRange, Mode, Start
 from toymq_py.protocol import BatchReply, OkReply, Pause, Resume, Subscribe, encode_command, publish_options, publish_sequence
-
-logger = logging.getLogger("toymq_client")
 
 T = TypeVar("T")
 DEFAULT_VISIBILITY_S = 30.0
@@ -55,9 +53,13 @@ class Client:
         self._options = options
         self._main: Link | None = None
         self._links: list[Link] = []
-        self._waiting_link: Link | None = None
+        self._waiting: set[Link] = set()
+        """For requests that wait: one at a time on each, since the broker holds all replies behind it."""
+        self._idle: list[Link] = []
+        """Those of them that nobody uses."""
+        self._leaving: set[asyncio.Task[None]] = set()
         self._subscriptions: list[Subscription] = []
-        self._down: set[Link] = set()
+        self._outages = Outages(options)
         self._closed = False
 
     async def open(self) -> "Client":
@@ -156,17 +158,20 @@ class Client:
             raise
         return _receipt(batch, 0)
 
-    def pub_many(self, topic: str, items: Iterable[Item], *, window: int = 1024) -> "Publishing":
+    def pub_many(
+        self, topic: str, items: Iterable[Item], *, delay: float | None = None, ttl: float | None = None, window: int = 1024
+    ) -> "Publishing":
         """Publish many, up to ``window`` of them without an answer. Await it for all receipts, or iterate it (``async for``) to
         have each as it comes; nothing is published before. Receipts come in the order of the items.
 
         Args:
             items: payloads, (key, payload), or ``Sequenced``, behind a refused one of which no later one is stored.
+            delay, ttl: seconds, as of ``pub``, of each that is not ``Sequenced``; those have their own.
             window: messages.
 
         Raises: as ``pub``, at the place of the item that failed. What was on its way behind it is still published.
         """
-        return Publishing(self, topic, items, window)
+        return Publishing(self, topic, items, (to_ms("delay", delay), to_ms("ttl", ttl)), window)
 
     @property
     def _header_block(self) -> Callable[[], bytes] | None:
@@ -228,7 +233,7 @@ class Client:
 
     def _link_for(self, topic: str, living: Sequence[Subscription]) -> Link:
         taken = {one._link for one in living if one._feed.overlaps(topic)}
-        free = next((link for link in self._links if link not in taken and link is not self._waiting_link), None)
+        free = next((link for link in self._links if link not in taken and link not in self._waiting), None)
         if free is None:
             free = self._new_link()
             free.start()
@@ -237,19 +242,28 @@ class Client:
     async def pull(
         self, topic: str, consumer: str, max: int = 1, *, wait: float = 0.0, visibility: float | None = None
     ) -> list[Message]:
-        """Lease up to ``max`` messages without a subscription. A lease ends by its time alone.
+        """Lease up to ``max`` messages without a subscription, the consumer's share beside other workers. A lease ends by its
+        time alone. A consumer that is made by this is shared.
+
+        As many may wait at once as you like; each takes a connection while it does, and nothing waits behind it. Cancelled,
+        it loses nothing: what was leased to it meanwhile is given back.
 
         Args:
-            wait: seconds to wait for the first one.
+            topic: a name, or a pattern (``orders.*``, ``events.>``).
+            max: messages; fewer come when there are not so many, or they are large (1 MiB).
+            wait: seconds to wait for the first one; 0: only what is there.
             visibility: seconds of the lease; None takes the topic's.
 
-        Raises: RequestError (a broker without PULL answers UNKNOWN_COMMAND), ConnectionLost (what was leased comes again when
-            its time is over), RequestTimeout, BadName, BadArgument.
+        Raises: RequestError, ConnectionLost (what was leased comes again when its time is over), RequestTimeout, BadName,
+            BadArgument.
         """
-        request = requests.pull(topic, consumer, max, wait, visibility)
-        await self._ask_waiting(request)
+        main = self._link
+        request = requests.pull(
+            topic, consumer, max, wait, visibility, lambda name, left: requests.give_back(main.conversation, name, left)
+        )
+        pushes = await self._ask_waiting(request)
         feed = Feed(Subscribe(topic, consumer), lambda: None)
-        return [Message(push, feed, self._link) for push in request.slot.messages]
+        return [Message(push, feed, main) for push in pushes]
 
     async def ack(self, topic: str, consumer: str, ids: Sequence[IdRange], *, sync: bool = False) -> int:
         """Ack by number; how many of the ids were delivered and are now acked. With ``sync`` that is on stable storage.
@@ -399,7 +413,7 @@ class Client:
         drained = await asyncio.gather(*(one.drain(timeout) for one in living))
         for link in {one._link for one in living}:
             link.conversation.say_now(CallSlot(Resume(), OkReply))
-        drained += [await link.quiet(deadline) for link in self._links if link is not self._waiting_link]
+        drained += [await link.quiet(deadline) for link in self._links if link not in self._waiting]
         return all(drained)
 
     async def close(self) -> None:
@@ -413,7 +427,10 @@ class Client:
         self._closed = True
         for subscription in self._subscriptions:
             subscription._stop()
+        leaving = list(self._leaving)
         await closed(self._links)
+        if leaving:
+            await asyncio.wait(leaving)
 
     # -- inside
 
@@ -424,7 +441,7 @@ class Client:
         return self._main
 
     def _new_link(self) -> Link:
-        link = Link(self._options, self._on_up, self._on_down)
+        link = Link(self._options, self._outages)
         self._links.append(link)
         return link
 
@@ -433,43 +450,46 @@ class Client:
         return request.result()
 
     async def _ask_waiting(self, request: requests.Request[T]) -> T:
-        """On a connection of its own: the broker holds all replies behind one that waits."""
+        """On a connection that nobody else uses meanwhile."""
         self._link  # noqa: B018 (raises when closed)
-        if self._waiting_link is None:
-            self._waiting_link = self._new_link()
-            self._waiting_link.start()
-        await self._waiting_link.ask(request.slot, extra_s=request.wait_s)
+        if self._idle:
+            link = self._idle.pop()
+        else:
+            link = self._new_link()
+            self._waiting.add(link)
+            link.start()
+        try:
+            await link.ask(request.slot, extra_s=request.wait_s)
+        finally:
+            if link.conversation.idle and not link.conversation.is_closed:
+                self._idle.append(link)
+            elif not self._closed:
+                self._retire(link)
         return request.result()
 
-    def _on_up(self, link: Link, address: Address) -> None:
-        """An outage begins with the first connection that is lost, and is over when all are back: it is told once, not once
-        each.
-        """
-        outage = link in self._down
-        self._down.discard(link)
-        if outage and not self._down:
-            logger.info("%s: connected again", address)
-        if (outage or link is self._main) and not self._down:
-            self._options.tell(Connected(str(address)))
+    def _retire(self, link: Link) -> None:
+        """Nobody waits for it any more, but the broker might: the end of the connection ends that."""
+        self._links.remove(link)
+        self._waiting.remove(link)
+        self._outages.left(link)
+        task = asyncio.get_running_loop().create_task(link.close(), name="toymq_client leaves a connection")
+        self._leaving.add(task)  # awaited by close
+        task.add_done_callback(self._leaving.discard)
 
-    def _on_down(self, link: Link, address: Address, reason: ToymqError) -> None:
-        if self._closed:
-            return
-        if not self._down:
-            logger.warning("%s: %s; trying again until it is back", address, reason)
-            self._options.tell(Disconnected(str(address), str(reason)))
-        self._down.add(link)
 
 
 class Publishing:
     """What ``pub_many`` returns: await it, or iterate it, once."""
 
-    def __init__(self, client: Client, topic: str, items: Iterable[Item], window: int) -> None:
+    def __init__(
+        self, client: Client, topic: str, items: Iterable[Item], times: tuple[int | None, int | None], window: int
+    ) -> None:
         if window < 1:
             raise BadArgument("a window is 1 or more messages")
         self._client = client
         self._topic = topic
         self._items = items
+        self._times = times
         self._window = window
         self._size = min(max(window // 2, 1), BATCH_MAX)
 
@@ -483,7 +503,8 @@ class Publishing:
         link = self._client._link
         flying: deque[tuple[Batch, asyncio.Future[None]]] = deque()
         outstanding = 0
-        for items, error in chunks(self._items, self._size, self._client._body_bytes_max, self._client._header_block):
+        client = self._client
+        for items, error in chunks(self._items, self._size, client._body_bytes_max, client._header_block, *self._times):
             if link.crowded:
                 await link.room(self._topic)
             flying.append(link.batch(len(items)))

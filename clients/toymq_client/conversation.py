@@ -16,7 +16,7 @@ from toymq_client.errors import ClientClosed, RequestTimeout
 from toymq_client.feed import AckList, AckSlot, Feed, Told, ended
 from toymq_client.message import Outgoing
 from toymq_client.publishing import Batch, Outstanding, PublishSlot, Stream
-from toymq_client.slots import CallSlot, HelloSlot, Slot
+from toymq_client.slots import HelloSlot, PullSlot, Slot
 from toymq_client.wire import Wire
 from toymq_py.errors import ProtocolViolation, RequestError, ToymqError
 from toymq_py.model import IdRange
@@ -240,7 +240,7 @@ class Conversation:
                             woken.append(feed)
                     if feed is not None:
                         feed.arrive(reply)
-                    elif said and isinstance(said[0], CallSlot) and said[0].collects:
+                    elif said and isinstance(said[0], PullSlot):
                         said[0].messages.append(reply)
                 elif type(reply) is ErrReply:
                     feed = None

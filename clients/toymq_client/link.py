@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import logging
 import socket
-from collections.abc import Callable
 from typing import TypeVar, cast
 
 from toymq_client import sockets
@@ -12,6 +11,7 @@ from toymq_client.conversation import Conversation
 from toymq_client.errors import ClientClosed, ConnectFailed, RequestTimeout
 from toymq_client.feed import Feed
 from toymq_client.options import OUTSTANDING_BYTES_MAX, SAID_MAX, Options
+from toymq_client.outages import Outages
 from toymq_client.publishing import Batch
 from toymq_client.slots import CallSlot, check_greeting
 from toymq_client.url import Address
@@ -77,11 +77,9 @@ class Link:
     Owns one task, which ends with ``close``.
     """
 
-    def __init__(
-        self, options: Options, on_up: Callable[["Link", Address], None], on_down: Callable[["Link", Address, ToymqError], None]
-    ) -> None:
+    def __init__(self, options: Options, outages: Outages) -> None:
         self._options = options
-        self._on_up, self._on_down = on_up, on_down
+        self._outages = outages
         self._loop = asyncio.get_running_loop()
         self.conversation = Conversation(options.producer(), self._flush_soon)
         self._wire: _Wire | None = None
@@ -132,7 +130,7 @@ class Link:
                 give_up_at = None
                 if not self._first.done():
                     self._first.set_result(None)
-                self._on_up(self, address)
+                self._outages.up(self, address)
                 self._lose(address, await wire.ended)
                 if self._closing:
                     return
@@ -196,7 +194,8 @@ class Link:
         error.__cause__ = reason
         self.conversation.lost(error)
         self._wake()
-        self._on_down(self, address, reason)
+        if not self._closing:
+            self._outages.down(self, address, reason)
 
     def received(self, wire: _Wire, data: bytes) -> None:
         if wire is not self._wire:
@@ -228,6 +227,8 @@ class Link:
                 wire = self._wire
                 self.conversation.say_goodbye(CallSlot(Quit(), OkReply))
                 self._flush()
+                if wire.transport is not None and wire.transport.can_write_eof():
+                    wire.transport.write_eof()  # ends the wait of a PULL or FETCH before it; TLS cannot say that
                 await asyncio.wait((wire.ended,), timeout=GOODBYE_S)
         finally:
             self.abort()

@@ -147,12 +147,17 @@ Outgoing = tuple[bytes, bytes, bytes]
 
 
 def chunks(
-    items: Iterable[Item], size: int, body_bytes_max: int, header_block: Callable[[], bytes] | None
-) -> Iterator[tuple[list[Outgoing], ToymqError | None]]:
+    items: Iterable[Item], size: int, body_bytes_max: int, header_block: Callable[[], bytes] | None,
+    delay_ms: int | None, ttl_ms: int | None,
+) -> Iterator[tuple[list[Outgoing], ToymqError | None]]:  # fmt: skip
     """Items in lists of up to ``size``. Ends behind the first bad one, with what is wrong with it.
 
-    Raises: TypeError for a payload that is not bytes.
+    Args:
+        delay_ms, ttl_ms: of those that are not ``Sequenced``, which have their own.
+
+    Raises: TypeError for a payload that is not bytes, BadArgument for a delay or ttl that is none.
     """
+    plain = publish_options(0, delay_ms, ttl_ms)
     chunk: list[Outgoing] = []
     total = 0
     for item in items:
@@ -170,9 +175,9 @@ def chunks(
             elif header_block is not None:
                 block = header_block()
                 body = block + body
-                options = publish_options(len(block))
+                options = publish_options(len(block), delay_ms, ttl_ms)
             else:
-                options = b""
+                options = plain
             chunk.append((b"" if key is None else key_bytes(key), body, options))
             if len(body) > body_bytes_max:
                 chunk.pop()

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from toymq_client.message import Settings, to_ms
-from toymq_client.slots import CallSlot
+from toymq_client.conversation import Conversation
+from toymq_client.message import Settings, lines_of, to_ms, to_ranges
+from toymq_client.slots import CallSlot, GiveBack, PullSlot
 from toymq_py.errors import ToymqError
 from toymq_py.model import IdRange, Start
 from toymq_py.protocol import (
@@ -23,6 +24,7 @@ from toymq_py.protocol import (
     Fetch,
     Forget,
     JsonReply,
+    MessagePush,
     Nack,
     Offsets,
     OffsetsReply,
@@ -62,7 +64,7 @@ class Request(Generic[T]):
 def _request(
     command: Command, expect: type[Reply], read: Callable[[Any], T], *, again: bool = True, wait_s: float = 0.0
 ) -> Request[T]:
-    return Request(CallSlot(command, expect, again=again, collects=isinstance(command, Pull)), read, wait_s)
+    return Request(CallSlot(command, expect, again=again), read, wait_s)
 
 
 def _value(reply: OkReply) -> int:
@@ -106,10 +108,24 @@ def fetch(topic: str, from_id: int, max_count: int, max_bytes: int | None, wait:
     return _request(command, BatchReply, lambda reply: reply, wait_s=wait)
 
 
-def pull(topic: str, consumer: str, max_count: int, wait: float, visibility: float | None) -> Request[None]:
-    """Not said again: what a lost reply had leased comes back by its deadline."""
+def pull(
+    topic: str, consumer: str, max_count: int, wait: float, visibility: float | None, give_back: GiveBack
+) -> Request[list[MessagePush]]:
+    """Not said again: what a lost reply had leased comes back by its deadline. ``give_back`` gets what nobody takes."""
     command = Pull(topic, consumer, max_count, to_ms("wait", wait) or 0, to_ms("visibility", visibility))
-    return _request(command, OkReply, _nothing, again=False, wait_s=wait)
+    slot = PullSlot(command, give_back)
+    return Request(slot, lambda _: slot.messages, wait)
+
+
+def give_back(conversation: Conversation, consumer: str, messages: Sequence[MessagePush]) -> None:
+    """Deliveries that nobody takes are ready again at once. Without a connection their leases end by their time: later, a
+    NACK might be of somebody else's lease."""
+    by_topic: dict[str, list[int]] = {}
+    for message in messages:
+        by_topic.setdefault(message.topic, []).append(message.msg_id)
+    for topic, ids in by_topic.items():
+        for line in lines_of(to_ranges(ids)):
+            conversation.say_now(nack(topic, consumer, line, 0.0).slot)
 
 
 def ack(topic: str, consumer: str, ids: tuple[IdRange, ...], *, sync: bool) -> Request[int]:

@@ -4,9 +4,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from toymq_py.errors import CommandFailed, ConnectionLost, ProtocolViolation, ToymqError
-from toymq_py.protocol import Command, HelloReply, MessagePush, OkReply, Reply, encode_command
+from toymq_py.protocol import Command, HelloReply, MessagePush, OkReply, Pull, Reply, encode_command
 
 Answer = Reply | ToymqError
+GiveBack = Callable[[str, list[MessagePush]], None]
+"""Called with a consumer and its deliveries."""
 
 
 class Slot(ABC):
@@ -55,15 +57,10 @@ class Slot(ABC):
 class CallSlot(Slot):
     """A command somebody waits for. Encoded at once, so that a bad argument is the caller's."""
 
-    __slots__ = ("_again", "_data", "_on_done", "_verb", "answer", "collects", "expect", "messages")
+    __slots__ = ("_again", "_data", "_on_done", "_verb", "answer", "expect")
 
-    def __init__(self, command: Command, expect: type[Reply], *, again: bool = False, collects: bool = False) -> None:
-        """
-        Args:
-            collects: deliveries that come before the reply, and belong to no subscription, are its own: a PULL's.
-
-        Raises: BadName, BadArgument.
-        """
+    def __init__(self, command: Command, expect: type[Reply], *, again: bool = False) -> None:
+        """Raises: BadName, BadArgument."""
         super().__init__()
         self._data = encode_command(command)
         self._verb = self._data.partition(b" ")[0].decode().strip()
@@ -71,8 +68,6 @@ class CallSlot(Slot):
         self._again = again
         self.expect = expect
         self.answer: Answer | None = None
-        self.collects = collects
-        self.messages: list[MessagePush] = []
 
     @property
     def awaited(self) -> str:
@@ -113,6 +108,44 @@ class CallSlot(Slot):
             self.answer = answer
             if self._on_done is not None:
                 self._on_done()
+
+
+class PullSlot(CallSlot):
+    """A PULL. Deliveries that come before its reply, and belong to no subscription, are its own.
+
+    They are leased: what nobody takes any more, after a cancellation say, is handed to ``give_back``.
+    """
+
+    __slots__ = ("_consumer", "_give_back", "messages")
+
+    def __init__(self, command: Pull, give_back: GiveBack) -> None:
+        """Raises: BadName, BadArgument."""
+        super().__init__(command, OkReply)
+        self._consumer = command.consumer
+        self._give_back = give_back
+        self.messages: list[MessagePush] = []
+
+    def answered(self, reply: Reply) -> None:
+        left = self.done
+        super().answered(reply)
+        if left:
+            self._return()
+
+    def failed(self, error: ToymqError) -> None:
+        super().failed(error)
+        self._return()
+
+    def dropped(self) -> None:
+        self._return()
+
+    def abandon(self) -> None:
+        super().abandon()
+        self._return()
+
+    def _return(self) -> None:
+        messages, self.messages = self.messages, []
+        if messages:
+            self._give_back(self._consumer, messages)
 
 
 class HelloSlot(Slot):

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from toymq_client import requests
-from toymq_client.blocking import BlockingLink, now
+from toymq_client.blocking import GOODBYE_S, BlockingLink, now
 from toymq_client.errors import ClientClosed, RequestTimeout, SubscriptionEnded
 from toymq_client.feed import Feed, FeedState
 from toymq_client.message import (
@@ -31,11 +31,12 @@ from toymq_client.message import (
     too_large,
 )
 from toymq_client.options import DRAIN_S, OUTSTANDING_BYTES_MAX, InjectHeaders, OnEvent, Options
+from toymq_client.outages import Outages
 from toymq_client.publishing import Batch
 from toymq_client.url import DEFAULT_URL, parse_urls
 from toymq_py.errors import AlreadySubscribed, ConnectionLost, ToymqError
 from toymq_py.model import PAYLOAD_BYTES_LIMIT, IdRange, Mode, Start
-from toymq_py.protocol import BatchReply, MessagePush, Subscribe, publish_options, publish_sequence
+from toymq_py.protocol import BatchReply, MessagePush, Subscribe, encode_command, publish_options, publish_sequence
 
 T = TypeVar("T")
 ACKS_COALESCED = 1000
@@ -45,12 +46,13 @@ ACKS_COALESCED = 1000
 class Message(Delivery):
     """One delivery; see ``Delivery`` for its fields."""
 
-    __slots__ = ("_client", "_feed")
+    __slots__ = ("_client", "_feed", "_link")
 
-    def __init__(self, push: MessagePush, feed: Feed, client: "Client") -> None:
+    def __init__(self, push: MessagePush, feed: Feed, client: "Client", link: BlockingLink) -> None:
         super().__init__(push)
         self._feed = feed
         self._client = client
+        self._link = link
 
     def ack(self, *, sync: bool = False) -> None:
         """Done with it. Acks leave together, when the next call waits or after a thousand.
@@ -61,9 +63,9 @@ class Message(Delivery):
         Raises: with ``sync`` RequestError, ClientClosed, RequestTimeout.
         """
         if sync:
-            self._client._ack_synced(self._feed, self.topic, self.id)
+            self._client._ack_synced(self._link, self._feed, self.topic, self.id)
         else:
-            self._client._ack_soon(self._feed, self.topic, self.id)
+            self._client._ack_soon(self._link, self._feed, self.topic, self.id)
 
     def nack(self, delay: float | None = None) -> None:
         """Give it back, to be delivered again in ``delay`` seconds; 0 means now, None takes the topic's backoff.
@@ -72,9 +74,9 @@ class Message(Delivery):
         """
         request = requests.nack(self.topic, self._feed.command.consumer, [(self.id, self.id)], delay)
         self._feed.settle(self.topic, self.id)
-        if self._client.connected:
+        if self._link.conversation.online:
             with suppress(ConnectionLost):  # which gives it back, too
-                self._client._ask(request)
+                self._client._ask(request, self._link)
 
     def dead_letter(self, reason: str | None = None) -> bool:
         """Give it up: to the topic's dead letters, ``<topic>.dlq``. ``reason``: one word that is kept with it.
@@ -97,10 +99,10 @@ class Message(Delivery):
         Raises: RequestError, RequestTimeout, BadArgument.
         """
         request = requests.touch(self.topic, self._feed.command.consumer, [(self.id, self.id)], visibility)
-        if not self._client.connected:
+        if not self._link.conversation.online:
             return False
         try:
-            return self._client._ask(request) > 0
+            return self._client._ask(request, self._link) > 0
         except ConnectionLost:
             return False
 
@@ -111,7 +113,8 @@ class Message(Delivery):
         try:
             yield self
         except BaseException as error:
-            self._client._give_back(self._feed, self.topic, self.id, retry_delay if isinstance(error, Exception) else 0.0)
+            delay = retry_delay if isinstance(error, Exception) else 0.0
+            self._client._give_back(self._link, self._feed, self.topic, self.id, delay)
             raise
         self.ack()
 
@@ -119,10 +122,11 @@ class Message(Delivery):
 class Subscription:
     """Deliveries of one consumer: a context manager and an iterator that outlives connections."""
 
-    def __init__(self, client: "Client", command: Subscribe, *, auto_ack: bool) -> None:
+    def __init__(self, client: "Client", link: BlockingLink, command: Subscribe, *, auto_ack: bool) -> None:
         self.topic = command.topic
         self.consumer = command.consumer
         self._client = client
+        self._link = link
         self._feed = Feed(command, lambda: None)
         self._auto_ack = auto_ack
         self._last: Message | None = None
@@ -169,7 +173,7 @@ class Subscription:
                 push = self._next_push(deadline)
                 if push is None:
                     break
-                batch.append(Message(push, self._feed, self._client))
+                batch.append(Message(push, self._feed, self._client, self._link))
             yield batch
             if self._auto_ack:
                 for message in batch:
@@ -177,7 +181,7 @@ class Subscription:
 
     def close(self) -> None:
         """Send acks, end the subscription; what was delivered and is not acked goes back at once. Idempotent."""
-        self._client._unsubscribe(self._feed)
+        self._client._unsubscribe(self._link, self._feed)
 
     def _take(self, deadline: float | None) -> Message | None:
         """None: the time is over, or the subscription is closed."""
@@ -187,7 +191,7 @@ class Subscription:
         push = self._next_push(deadline)
         if push is None:
             return None
-        message = Message(push, self._feed, self._client)
+        message = Message(push, self._feed, self._client, self._link)
         if self._auto_ack:
             self._last = message
         return message
@@ -195,7 +199,7 @@ class Subscription:
     def _next_push(self, deadline: float | None) -> MessagePush | None:
         feed = self._feed
         if not feed.arrived:
-            self._client._link.until(lambda: bool(feed.arrived) or feed.state is not FeedState.LIVE, deadline)
+            self._link.until(lambda: bool(feed.arrived) or feed.state is not FeedState.LIVE, deadline)
             if feed.error is not None:
                 raise feed.error
         return feed.take()
@@ -210,8 +214,12 @@ class Client:
     def __init__(self, options: Options) -> None:
         """Not connected; see ``connect``."""
         self._options = options
-        self._link = BlockingLink(options)
+        self._outages = Outages(options)
+        self._link = BlockingLink(options, self._outages)
         self._conversation = self._link.conversation
+        self._links = [self._link]
+        self._waiting_link: BlockingLink | None = None
+        """For requests that wait: the broker holds all replies behind one that does."""
 
     def open(self) -> "Client":
         """What ``connect`` does."""
@@ -278,9 +286,11 @@ class Client:
             batch.abandoned = True
             raise
 
-    def pub_many(self, topic: str, items: Iterable[Item], *, window: int = 1024) -> Iterator[Receipt]:
+    def pub_many(
+        self, topic: str, items: Iterable[Item], *, delay: float | None = None, ttl: float | None = None, window: int = 1024
+    ) -> Iterator[Receipt]:
         """Publish many, up to ``window`` of them without an answer; nothing is published before the iterator is used. Receipts
-        come in the order of the items.
+        come in the order of the items. Arguments are those of the asyncio client's ``pub_many``.
 
         Raises: as ``pub``, at the place of the item that failed. What was on its way behind it is still published.
         """
@@ -288,7 +298,8 @@ class Client:
         outstanding = 0
         size = min(max(window // 2, 1), BATCH_MAX)
         block = (lambda: self._options.header_block(None)) if self._options.inject_headers is not None else None
-        for chunk, error in chunks(items, size, self._body_bytes_max, block):
+        times = to_ms("delay", delay), to_ms("ttl", ttl)
+        for chunk, error in chunks(items, size, self._body_bytes_max, block, *times):
             flying.append(self._publish(topic, chunk))
             outstanding += len(chunk)
             self._link.exchange(0.0)
@@ -337,54 +348,69 @@ class Client:
         start: str | None = None,
     ) -> Subscription:
         """Subscribe a consumer, and wait for the broker's OK. Arguments are those of the asyncio client's ``sub``; nothing is
-        renewed in the background here.
+        renewed in the background here. A subscription whose topic another one covers already gets a connection of its own.
 
-        Raises: BadName, BadArgument, AlreadySubscribed (a subscription of this client covers the topic: use another client),
-            RequestError, RequestTimeout, ClientClosed.
+        Raises: BadName, BadArgument, AlreadySubscribed (this client has that very subscription), RequestError, RequestTimeout,
+            ClientClosed.
         """
         begin = Start.parse(start) if start is not None else None
         command = Subscribe(topic, consumer, window, to_ms("visibility", visibility), begin, mode)
-        subscription = Subscription(self, command, auto_ack=auto_ack)
         self._open_or_raise()
-        if any(feed.overlaps(topic) for feed in self._conversation.feeds):
-            raise AlreadySubscribed(f"this client is subscribed to {topic} already")
+        feeds = [feed for link in self._links for feed in link.conversation.feeds]
+        if any((feed.command.topic, feed.command.consumer) == (topic, consumer) for feed in feeds):
+            raise AlreadySubscribed(f"this client is subscribed to {topic} as {consumer} already")
+        encode_command(command)  # a mistake costs no connection
+        link = self._link_for(topic)
+        subscription = Subscription(self, link, command, auto_ack=auto_ack)
         feed = subscription._feed
-        self._conversation.subscribe(feed)
+        link.conversation.subscribe(feed)
         try:
-            answered = self._link.until(lambda: feed.state is not FeedState.ASKED, now() + self._options.timeout_s)
+            answered = link.until(lambda: feed.state is not FeedState.ASKED, now() + self._options.timeout_s)
         except BaseException:
-            self._conversation.unsubscribe(feed, lambda: None)
+            link.conversation.unsubscribe(feed, lambda: None)
             raise
         if not answered:
-            self._conversation.unsubscribe(feed, lambda: None)
-            raise self._link.overdue(f"the OK of SUB {topic} {consumer}")
+            link.conversation.unsubscribe(feed, lambda: None)
+            raise link.overdue(f"the OK of SUB {topic} {consumer}")
         if feed.error is not None:
             raise feed.error
         return subscription
 
-    def _unsubscribe(self, feed: Feed) -> None:
+    def _link_for(self, topic: str) -> BlockingLink:
+        for link in self._links:
+            if link is not self._waiting_link and not any(feed.overlaps(topic) for feed in link.conversation.feeds):
+                return link
+        return self._new_link()
+
+    def _new_link(self) -> BlockingLink:
+        link = BlockingLink(self._options, self._outages)
+        self._links.append(link)
+        return link
+
+    def _unsubscribe(self, link: BlockingLink, feed: Feed) -> None:
         """What ``Subscription.close`` does."""
         done: list[None] = []
-        self._conversation.unsubscribe(feed, lambda: done.append(None))
-        self._link.until(lambda: bool(done) or not self.connected, now() + self._options.timeout_s)
+        link.conversation.unsubscribe(feed, lambda: done.append(None))
+        link.until(lambda: bool(done) or not link.conversation.online, now() + self._options.timeout_s)
 
     def pull(
         self, topic: str, consumer: str, max: int = 1, *, wait: float = 0.0, visibility: float | None = None
     ) -> list[Message]:
-        """Lease up to ``max`` messages without a subscription; see the asyncio client's ``pull``."""
-        if any(feed.overlaps(topic) for feed in self._conversation.feeds):
-            raise AlreadySubscribed(f"this client is subscribed to {topic} already: pull with another client")
-        request = requests.pull(topic, consumer, max, wait, visibility)
-        self._ask(request)
+        """Lease up to ``max`` messages without a subscription; see the asyncio client's ``pull``. Interrupted, it loses
+        nothing either."""
+        request = requests.pull(
+            topic, consumer, max, wait, visibility,
+            lambda name, left: requests.give_back(self._conversation, name, left),
+        )  # fmt: skip
         feed = Feed(Subscribe(topic, consumer), lambda: None)
-        return [Message(push, feed, self) for push in request.slot.messages]
+        return [Message(push, feed, self, self._link) for push in self._ask_waiting(request)]
 
     def ack(self, topic: str, consumer: str, ids: Sequence[IdRange], *, sync: bool = False) -> int:
         """How many of the ids were delivered and are now acked, by range. With ``sync`` that is on stable storage.
 
         Raises: NoSuchTopic, NoSuchConsumer, BadArgument, ConnectionLost (ack again: that is harmless), RequestTimeout.
         """
-        self._conversation.settle(topic, consumer, ids)
+        self._settle(topic, consumer, ids)
         return sum([self._ask(requests.ack(topic, consumer, line, sync=sync)) for line in lines_of(ids)])
 
     def nack(
@@ -406,30 +432,34 @@ class Client:
 
         Raises: NoSuchTopic, NoSuchConsumer, BadArgument, ConnectionLost (the outcome is unknown), RequestTimeout.
         """
-        self._conversation.settle(topic, consumer, ids)
+        self._settle(topic, consumer, ids)
         lines = lines_of(ids)
         return sum([self._ask(requests.nack(topic, consumer, line, delay, dead=dead, reason=reason)) for line in lines])
 
-    def _ack_soon(self, feed: Feed, topic: str, msg_id: int) -> None:
-        """What ``Message.ack`` does."""
-        self._conversation.ack(feed, topic, msg_id)
-        if len(feed.acks_of(topic).ids) >= ACKS_COALESCED:
-            self._link.exchange(0.0)
+    def _settle(self, topic: str, consumer: str, ids: Sequence[IdRange]) -> None:
+        for link in self._links:
+            link.conversation.settle(topic, consumer, ids)
 
-    def _ack_synced(self, feed: Feed, topic: str, msg_id: int) -> None:
+    def _ack_soon(self, link: BlockingLink, feed: Feed, topic: str, msg_id: int) -> None:
+        """What ``Message.ack`` does."""
+        link.conversation.ack(feed, topic, msg_id)
+        if len(feed.acks_of(topic).ids) >= ACKS_COALESCED:
+            link.exchange(0.0)
+
+    def _ack_synced(self, link: BlockingLink, feed: Feed, topic: str, msg_id: int) -> None:
         """What ``Message.ack`` does with ``sync``."""
         told: list[ToymqError | None] = []
-        self._conversation.ack_synced(feed, topic, msg_id, told.append)
-        if not self._link.until(lambda: bool(told), now() + self._options.timeout_s):
-            raise self._link.overdue(f"the synced ack of {topic} {msg_id}")
+        link.conversation.ack_synced(feed, topic, msg_id, told.append)
+        if not link.until(lambda: bool(told), now() + self._options.timeout_s):
+            raise link.overdue(f"the synced ack of {topic} {msg_id}")
         if told[0] is not None:
             raise told[0]
 
-    def _give_back(self, feed: Feed, topic: str, msg_id: int, delay: float | None) -> None:
+    def _give_back(self, link: BlockingLink, feed: Feed, topic: str, msg_id: int, delay: float | None) -> None:
         """What ``Message.process`` does on an exception, without waiting for an answer."""
         feed.settle(topic, msg_id)
-        self._conversation.say_now(requests.nack(topic, feed.command.consumer, [(msg_id, msg_id)], delay).slot)
-        self._link.exchange(0.0)
+        link.conversation.say_now(requests.nack(topic, feed.command.consumer, [(msg_id, msg_id)], delay).slot)
+        link.exchange(0.0)
 
     # -- looking
 
@@ -440,7 +470,8 @@ class Client:
 
         Raises: OutOfRange, NoSuchTopic, RequestError, RequestTimeout.
         """
-        return self._ask(requests.fetch(topic, from_id, max_count, max_bytes, wait))
+        request = requests.fetch(topic, from_id, max_count, max_bytes, wait)
+        return self._ask_waiting(request) if wait else self._ask(request)
 
     def offsets(self, topic: str, *, at_ms: int | None = None) -> tuple[int, int]:
         """(first retained id, next id); with ``at_ms`` (unix milliseconds) the first is the first at or after that time."""
@@ -523,31 +554,56 @@ class Client:
 
         Returns: whether nothing was left when ``timeout`` seconds were over.
         """
-        for feed in list(self._conversation.feeds):
-            self._conversation.unsubscribe(feed, lambda: None)
-        return self._closed or self._link.until(lambda: self._conversation.idle, now() + timeout)
+        deadline = now() + timeout
+        for link in self._links:
+            for feed in list(link.conversation.feeds):
+                link.conversation.unsubscribe(feed, lambda: None)
+        if self._closed:
+            return True
+        return min([link.until(link.is_idle, deadline) for link in self._links])
 
     def close(self) -> None:
         """Send acks and what was asked already, and close. Takes a second at most, never raises. Idempotent."""
         if not self._closed:
-            self._link.close()
+            deadline = now() + GOODBYE_S
+            for link in reversed(self._links):
+                link.close(deadline)
 
     # -- inside
 
-    def _ask(self, request: requests.Request[T]) -> T:
+    def _ask(self, request: requests.Request[T], link: BlockingLink | None = None) -> T:
         """Say it, and wait for what becomes of it. Raises: RequestError, ConnectionLost, RequestTimeout, ProtocolViolation."""
         self._open_or_raise()
+        link = link or self._link
         slot = request.slot
-        self._conversation.say(slot)
+        link.conversation.say(slot)
         answered = False
         try:
-            answered = self._link.until(lambda: slot.done, now() + self._options.timeout_s + request.wait_s)
+            answered = link.until(lambda: slot.done, now() + self._options.timeout_s + request.wait_s)
         finally:
             if not answered:
                 slot.abandon()
         if not answered:
-            raise self._link.overdue(slot.awaited, request.wait_s)
+            raise link.overdue(slot.awaited, request.wait_s)
         return request.result()
+
+    def _ask_waiting(self, request: requests.Request[T]) -> T:
+        """On a connection of its own. What the others have to say is said before."""
+        self._open_or_raise()
+        for link in self._links:
+            link.exchange(0.0)
+        if self._waiting_link is None:
+            self._waiting_link = self._new_link()
+        waiting = self._waiting_link
+        try:
+            return self._ask(request, waiting)
+        finally:
+            if not waiting.conversation.idle or waiting.conversation.is_closed:  # the broker may wait on
+                self._waiting_link = None
+                self._links.remove(waiting)
+                self._outages.left(waiting)
+                waiting.close(now() + GOODBYE_S)
+                self._link.exchange(0.0)  # what it gave back
 
     def _open_or_raise(self) -> None:
         if self._closed:

@@ -780,7 +780,7 @@ async def test_a_short_time_out_behind_a_long_one() -> None:
         await peer.greet()
         await peer.gone()
 
-    async with following(main, waiting) as url:
+    async with following(main, waiting, waiting) as url:
         mq = await connect(url, timeout_s=0.05)
         async with asyncio.TaskGroup() as tasks:
             long = tasks.create_task(_code_of(mq.pull("t", "c", wait=1000)))
