@@ -20,6 +20,7 @@ from toymq_py.errors import (
     BadArgument,
     BadName,
     Forbidden,
+    ModeConflict,
     NoSuchTopic,
     OutOfRange,
     PayloadTooLarge,
@@ -137,13 +138,6 @@ async def test_purge_drops_what_is_there_and_ids_go_on(mq: Client) -> None:
     assert caught.value.retryable
     assert await mq.purge("t") == 2
     assert (await mq.pub("t", b"c")).msg_id == 2
-
-
-async def test_what_this_broker_has_not_is_refused_by_name(mq: Client) -> None:
-    """Not a promise, but the truth of this version: each ends with a typed error and a connection that lives."""
-    await mq.pub("t", b"x")
-    with pytest.raises(BadArgument):
-        await mq.pub("t", b"x", delay=5)
 
 
 async def test_dead_letters_and_back(mq: Client) -> None:
@@ -588,6 +582,157 @@ async def test_publishers_wait_while_too_much_is_under_way(monkeypatch: pytest.M
     assert seen == [str(n) * 10 for n in range(4)], "in the order of asking"
 
 
+# -- work sharing
+
+
+async def inflight(mq: Client, topic: str, consumer: str) -> int:
+    (found,) = [one for one in (await mq.describe(topic))["consumers"] if one["consumer"] == consumer]
+    count: int = found["inflight"]
+    return count
+
+
+async def polling(served: InProcess, count: int) -> None:
+    """So many PULLs wait in the broker."""
+    async with asyncio.timeout(10):
+        while sum(session._deliveries.pull is not None for session in served.server._sessions) < count:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+async def connections(served: InProcess, count: int) -> None:
+    """No more sessions than these are left."""
+    async with asyncio.timeout(10):
+        while len(served.server._sessions) > count:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+async def test_nothing_waits_behind_a_pull_that_waits(broker: InProcess, mq: Client) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        first = tasks.create_task(mq.pull("a", "c", 5, wait=60))
+        second = tasks.create_task(mq.pull("b.*", "c", 5, wait=60))
+        await polling(broker, 2)
+        assert await mq.ping() > 0
+        await mq.pub("b.x", b"1")
+        assert [each.topic for each in await second] == ["b.x"]
+        assert not first.done()
+        await mq.pub("a", b"2")
+        (message,) = await first
+        await message.ack()
+    assert (await mq.describe("a"))["consumers"][0]["mode"] == "shared"
+    assert await mq.pull("a", "c", wait=0.001) == []
+    assert len(broker.server._sessions) == 3, "connections of pulls that are answered serve the next ones"
+
+
+async def test_a_pull_that_is_cancelled_while_it_waits_takes_nothing(broker: InProcess, mq: Client) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(mq.pull("jobs", "c", wait=3600))
+        await polling(broker, 1)
+        waiting.cancel()
+    await connections(broker, 1)
+    await mq.pub("jobs", b"x")
+    (message,) = await mq.pull("jobs", "c")
+    assert message.attempt == 1, "the one that left was given nothing"
+
+
+async def test_a_pull_that_is_cancelled_anywhere_loses_nothing(mq: Client) -> None:
+    await mq.pub_many("jobs", [b"0", b"1"])
+    for step in range(60):
+        cancelled = await cancelled_at(mq.pull("jobs", "c", 2, wait=5, visibility=3600), step)
+        found: list[Message] = []
+        async with asyncio.timeout(10):
+            while cancelled and len(found) < 2:
+                found += await mq.pull("jobs", "c", 2, wait=5, visibility=3600)
+        assert sorted(each.id for each in found) == ([0, 1] if cancelled else [])
+        if not cancelled:
+            break
+        for each in found:
+            await each.nack(0)
+    assert 0 < step < 59
+    assert await inflight(mq, "jobs", "c") == 2
+
+
+async def test_what_comes_for_a_pull_that_was_left_is_given_back() -> None:
+    asked = asyncio.Event()
+    returned = asyncio.Event()
+
+    async def main(peer: Peer) -> None:
+        await peer.greet()
+        await peer.expect("NACK a.x c 3-4 delay=0", "NACK a.y c 9 delay=0")
+        peer.say(b"OK 2\nOK 1\n")
+        returned.set()
+        await peer.gone()
+
+    async def pulling(peer: Peer) -> None:
+        await peer.greet()
+        await peer.expect("PULL a.* c 5 wait=60000")
+        asked.set()
+        await peer.expect("QUIT", "")
+        peer.say(message(3, topic="a.x") + message(4, topic="a.x") + message(9, topic="a.y") + b"OK 3\nOK 0\n")
+
+    async with following(main, pulling) as url, connect(url) as mq, asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(mq.pull("a.*", "c", 5, wait=60))
+        await asked.wait()
+        waiting.cancel()
+        await returned.wait()
+
+
+async def test_shared_workers_and_a_pull_beside_them(broker: InProcess, mq: Client) -> None:
+    await mq.pub_many("jobs", [b"%d" % n for n in range(6)])
+    async with connect(f"127.0.0.1:{broker.port}") as other:
+        mine, others = (client.sub("jobs", "w", mode="shared", window=2) for client in (mq, other))
+        async with mine as here, others as there:
+            held = [await messages.next(5) for messages in (here, there) for _ in range(2)]
+            while len(held) < 6:
+                held += await mq.pull("jobs", "w", 9, wait=5)
+            assert sorted(each.id for each in held) == list(range(6)), "each is with one of them"
+            for one in held:
+                await one.ack(sync=True)
+            async with connect(f"127.0.0.1:{broker.port}") as third:
+                with pytest.raises(ModeConflict):
+                    await third.sub("jobs", "w", mode="exclusive")
+        assert (await mq.describe("jobs"))["consumers"][0]["backlog"] == 0
+
+
+async def test_patterns_that_overlap(mq: Client) -> None:
+    async with mq.sub("orders.*", "c") as some, mq.sub("orders.>", "d") as all_of_them, mq.sub("orders.eu", "e") as one:
+        await mq.pub("orders.eu", b"x")
+        await mq.pub("orders.eu.north", b"y")
+        assert [(await messages.next(5)).topic for messages in (some, one)] == ["orders.eu", "orders.eu"]
+        assert {(await all_of_them.next(5)).topic for _ in range(2)} == {"orders.eu", "orders.eu.north"}
+        with pytest.raises(AlreadySubscribed):
+            mq.sub("orders.*", "c")
+
+
+async def test_a_delay_and_a_ttl(mq: Client) -> None:
+    await mq.pub("later", b"in a moment", delay=0.02)
+    await mq.pub_many("later", [b"now", (None, b"and now")], ttl=60)
+    await mq.pub_many("later", [b"much later"], delay=3600)
+    await mq.pub("later", b"gone", ttl=0.001)
+    async with mq.sub("later", "c") as messages:
+        found = [await messages.next(5) for _ in range(3)]
+        assert {message.payload for message in found} >= {b"now", b"and now", b"in a moment"}
+        (consumer,) = (await mq.describe("later"))["consumers"]
+        assert consumer["scheduled"] == 1
+    for times in ({"delay": -1.0}, {"ttl": 0.0}, {"delay": 1e12}):
+        with pytest.raises(BadArgument):
+            await mq.pub("later", b"x", **times)  # type: ignore[arg-type]
+        with pytest.raises(BadArgument):
+            await mq.pub_many("later", [b"x"], **times)  # type: ignore[arg-type]
+
+
+async def test_a_full_queue_is_worth_another_try(mq: Client) -> None:
+    await mq.create("small", {"backlog_max_messages": 1})
+    await mq.pub("small", b"x")
+    with pytest.raises(QueueFull) as caught:
+        await mq.pub("small", b"y")
+    assert caught.value.retryable
+    assert (await mq.config("small"))["backlog_max_messages"] == 1
+    (message,) = await mq.pull("small", "c")
+    await message.ack(sync=True)
+    assert await mq.pub("small", b"y") == Receipt(1, duplicate=False)
+    assert await mq.seek("small", "c", "1") == 1
+    assert await mq.purge("small") == 2
+
+
 # -- what this broker has not yet, against one that follows the contract
 
 
@@ -720,6 +865,7 @@ CALLS: dict[str, Callable[[Client, toymq.Subscription], Awaitable[object]]] = {
     "describe": lambda mq, _: mq.describe("t"),
     "fetch": lambda mq, _: mq.fetch("t", 0, 1),
     "fetch, waiting": lambda mq, _: mq.fetch("t", 0, 1, wait=1),
+    "pull": lambda mq, _: mq.pull("t", "puller", 5),
     "sub": lambda mq, _: _iterate(mq),
     "next": lambda _, messages: messages.next(5),
     "ack, synced": lambda _, messages: _use(messages, lambda message: message.ack(sync=True)),

@@ -430,6 +430,91 @@ def test_dead_letters_and_back(client: Client) -> None:
         again = messages.next(5)
         assert again.headers["toymq-redrives"] == "1"
         assert client.nack("jobs", "c", [(again.id, again.id)], dead=True, reason="tired") == 1
+def test_a_pull_beside_a_subscription(client: Client) -> None:
+    list(client.pub_many("shared", [b"%d" % n for n in range(4)]))
+    with client.sub("shared", "w", mode="shared", window=2) as messages:
+        held = [messages.next(5), messages.next(5)]
+        while len(held) < 4:
+            held += client.pull("shared", "w", 9, wait=5)
+        assert sorted(message.id for message in held) == [0, 1, 2, 3]
+        for message in held:
+            message.ack(sync=True)
+        assert client.pull("shared", "w") == []
+        assert client.fetch("shared", 4, 1, wait=0.001).count == 0
+    (consumer,) = client.describe("shared")["consumers"]
+    assert (consumer["backlog"], consumer["mode"]) == (0, "shared")
+
+
+def test_a_pull_waits_for_a_pattern_and_sends_acks_before(client: Client, broker: BrokerProcess) -> None:
+    client.pub("wait.a", b"x")
+    (message,) = client.pull("wait.*", "c", wait=5)
+    message.ack()
+    publisher = sync.connect(f"127.0.0.1:{broker.port}")
+
+    def publish() -> None:
+        while publisher.describe("wait.a")["consumers"][0]["backlog"]:
+            publisher.ping()
+        publisher.pub("wait.b", b"y")
+        publisher.close()
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    (message,) = client.pull("wait.*", "c", wait=20)
+    thread.join(10)
+    assert (message.topic, message.payload) == ("wait.b", b"y")
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_pull_that_is_interrupted_loses_nothing(client: Client, monkeypatch: pytest.MonkeyPatch, answered: bool) -> None:
+    """While it waits, and when its answer is there already."""
+    topic = f"cut.{answered}"
+    assert client.pull(topic, "c") == []
+    if answered:
+        client.pub(topic, b"x")
+    link = client._waiting_link
+    assert link is not None
+
+    def interrupted(*_: object) -> None:
+        link.exchange(0)  # it is said
+        while answered and not link.conversation.idle:
+            link.exchange(5)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(link, "until", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        client.pull(topic, "c", wait=3600, visibility=3600)
+    monkeypatch.undo()
+    if not answered:
+        assert client._waiting_link is None, "the end of its connection ended the wait"
+        client.pub(topic, b"x")
+    (message,) = client.pull(topic, "c", wait=5)
+    assert message.attempt == 1 + answered
+    message.ack()
+
+
+def test_patterns_that_overlap(client: Client) -> None:
+    with client.sub("over.*", "c") as some, client.sub("over.>", "d") as all_of_them, client.sub("over.a", "e") as one:
+        list(client.pub_many("over.a", [b"x"]))
+        for messages in (some, all_of_them, one):
+            message = messages.next(5)
+            assert message.topic == "over.a"
+            assert message.extend(60)
+            with message.process():
+                pass
+        assert client.drain(5)
+    for consumer in client.describe("over.a")["consumers"]:
+        assert consumer["backlog"] == 0
+
+
+def test_a_delay_and_a_ttl(client: Client) -> None:
+    client.pub("later", b"a", delay=0.02)
+    list(client.pub_many("later", [b"b"], ttl=60))
+    list(client.pub_many("later", [b"c"], delay=3600))
+    with client.sub("later", "c") as messages:
+        assert {messages.next(5).payload for _ in range(2)} == {b"a", b"b"}
+        assert client.describe("later")["consumers"][0]["scheduled"] == 1
+    with pytest.raises(BadArgument):
+        client.pub_many("later", [b"x"], delay=-1).__next__()
 
 
 @pytest.mark.parametrize("url", ["unix:", "unix:a\0b"])
