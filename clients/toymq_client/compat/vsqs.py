@@ -72,7 +72,7 @@ class QueueManager:
         Raises: BadName; BadArgument for a capacity below 1; QueueException.
         """
         self._engine.call(self._engine.arrange(name, capacity))
-        return Queue(self._engine, name)
+        return Queue(self, name)
 
     def close(self) -> None:
         """Leave the directory; another process that has it open serves it from then on. Idempotent."""
@@ -82,8 +82,9 @@ class QueueManager:
 class Queue:
     """Made by ``QueueManager.get_queue``. Any thread may use it."""
 
-    def __init__(self, engine: "_Engine", name: str) -> None:
-        self._engine = engine
+    def __init__(self, manager: QueueManager, name: str) -> None:
+        self.manager = manager  # which is open for as long as one of its queues is used
+        self._engine = manager._engine
         self._name = name
 
     def publish(self, data: bytes, timeout: float | None = None) -> str:

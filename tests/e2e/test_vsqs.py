@@ -1,0 +1,187 @@
+"""``toymq_client.compat.vsqs``: what programs written to vsqs 0.3 rely on, with the faults it has left out (dialects.md)."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from subprocess import PIPE, Popen
+
+import pytest
+
+from tests.support.broker_process import TIMEOUT_S, environment, run
+from toymq_client.compat.vsqs import QueueException, QueueFullException, QueueManager
+from toymq_py.errors import BadArgument, BadName, DataDirectoryError
+
+LONG_S = 3600
+CONSUME = """
+import sys
+from toymq_client.compat.vsqs import QueueManager
+queue = QueueManager(sys.argv[1]).get_queue("jobs")
+print("ready", flush=True)
+sys.stdin.readline()
+while (found := queue.receive(visibility_timeout=3600, timeout=float(sys.argv[2])))[0] is not None:
+    print(found[0], found[1].decode(), flush=True)
+    queue.delete(found[0])
+"""
+FORK = """
+import os, sys
+from toymq_client.compat.vsqs import QueueException, QueueManager
+manager = QueueManager(sys.argv[1])
+queue = manager.get_queue("jobs")
+queue.publish(b"x")
+child = os.fork()
+if not child:
+    try:
+        queue.size()
+    except QueueException as error:
+        os._exit(0 if "fork" in str(error) else 2)
+    os._exit(1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), queue.size())
+"""
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[QueueManager]:
+    opened = QueueManager(tmp_path / "some" / "queues")
+    yield opened
+    opened.close()
+
+
+def test_messages_come_in_their_order_and_stay_until_they_are_deleted(manager: QueueManager) -> None:
+    queue = manager.get_queue("jobs")
+    published = [queue.publish(b"%d" % n) for n in range(5)]
+    assert published == sorted(published)
+    received = [queue.receive() for _ in range(5)]
+    assert received == [(m_id, b"%d" % n) for n, m_id in enumerate(published)]
+    assert queue.size() == 5, "those in flight are counted"
+    assert queue.receive(timeout=0) == (None, None), "they are hidden"
+    for m_id in reversed(published):
+        queue.delete(m_id)
+    assert queue.size() == 0
+    queue.delete(published[0])  # once more is no error
+    queue.close()
+
+
+def test_what_is_not_deleted_in_its_time_comes_again_before_what_is_newer(manager: QueueManager) -> None:
+    queue = manager.get_queue("jobs")
+    first, second = queue.publish(b"1"), queue.publish(b"2")
+    assert queue.receive(visibility_timeout=0) == (first, b"1")
+    assert queue.receive(visibility_timeout=LONG_S, timeout=TIMEOUT_S)[0] in (first, second)
+    assert {queue.receive(visibility_timeout=LONG_S, timeout=TIMEOUT_S)[0]} < {first, second}
+    assert queue.receive(timeout=0.01) == (None, None)
+
+
+def test_a_receive_that_waits_wakes_when_a_lease_ends(manager: QueueManager) -> None:
+    queue = manager.get_queue("jobs")
+    m_id = queue.publish(b"x")
+    for _ in range(25):  # more often than a broker's own max_attempts
+        assert queue.receive(visibility_timeout=0.005, timeout=None) == (m_id, b"x")
+
+
+def test_a_receive_that_waits_wakes_when_a_message_comes(manager: QueueManager) -> None:
+    """And another thread may publish meanwhile, through the same objects."""
+    queue = manager.get_queue("jobs")
+    received: list[object] = []
+    thread = threading.Thread(target=lambda: received.append(queue.receive()))
+    thread.start()
+    m_id = queue.publish(b"x")
+    thread.join(TIMEOUT_S)
+    assert received == [(m_id, b"x")]
+
+
+def test_delete_works_from_any_object(manager: QueueManager, tmp_path: Path) -> None:
+    """vsqs does nothing then, and the message comes again."""
+    queue = manager.get_queue("jobs")
+    m_id = queue.publish(b"x")
+    assert queue.receive(visibility_timeout=LONG_S) == (m_id, b"x")
+    other = QueueManager(tmp_path / "some" / "queues").get_queue("jobs")
+    other.delete(m_id)
+    assert queue.size() == 0
+    other.manager.close()
+
+
+def test_a_message_that_nobody_received_can_be_deleted(manager: QueueManager) -> None:
+    queue = manager.get_queue("jobs")
+    ids = [queue.publish(b"%d" % n) for n in range(4)]
+    queue.delete(ids[2])
+    assert queue.size() == 3
+    queue.delete(ids[2])
+    queue.delete("99")
+    assert [queue.receive()[0] for _ in range(3)] == [ids[0], ids[1], ids[3]], "and the others are where they were"
+    for bad in ("x", "-1", ""):
+        with pytest.raises(QueueException):
+            queue.delete(bad)
+
+
+def test_a_full_queue_refuses_or_waits_for_room(manager: QueueManager) -> None:
+    queue = manager.get_queue("small", capacity=2)
+    ids = [queue.publish(b"1"), queue.publish(b"2")]
+    with pytest.raises(QueueFullException):
+        queue.publish(b"3", timeout=0)
+    with pytest.raises(QueueFullException):
+        queue.publish(b"3", timeout=0.01)
+    assert queue.receive(visibility_timeout=LONG_S)[0] == ids[0]
+    with pytest.raises(QueueFullException):
+        manager.get_queue("small").publish(b"3", timeout=0)  # what is in flight takes room, and the capacity is the queue's
+    published: list[str] = []
+    thread = threading.Thread(target=lambda: published.append(queue.publish(b"3")))
+    thread.start()
+    queue.delete(ids[0])
+    thread.join(TIMEOUT_S)
+    assert published == ["2"]
+    assert [queue.receive()[1] for _ in range(2)] == [b"2", b"3"], "what was refused is not there"
+    assert manager.get_queue("small", capacity=5).publish(b"4", timeout=0) == "3"
+
+
+def test_several_processes_share_the_work_in_its_order(manager: QueueManager, tmp_path: Path) -> None:
+    queue = manager.get_queue("jobs")
+    count = 60
+    command = [sys.executable, "-W", "error", "-c", CONSUME, str(tmp_path / "some" / "queues"), "1"]
+    workers = [Popen(command, env=environment(), stdin=PIPE, stdout=PIPE, text=True) for _ in range(2)]
+    for worker in workers:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "ready\n"
+    for n in range(count):
+        queue.publish(b"job-%d" % n)
+    seen = [worker.communicate("\n", timeout=TIMEOUT_S)[0].splitlines() for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0]
+    assert sorted([*seen[0], *seen[1]], key=lambda line: int(line.split()[0])) == [f"{n} job-{n}" for n in range(count)]
+    for lines in seen:
+        ids = [int(line.split()[0]) for line in lines]
+        assert ids == sorted(ids), "none gets an older one after a newer one"
+    assert queue.size() == 0
+
+
+def test_a_fork_says_what_to_do(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORK, str(tmp_path / "d")],
+        env=environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("0 1\n", "")
+
+
+def test_what_is_wrong_is_named(manager: QueueManager, tmp_path: Path) -> None:
+    with pytest.raises(BadName):
+        manager.get_queue("../jobs")
+    with pytest.raises(BadArgument):
+        manager.get_queue("jobs", capacity=0)
+    with pytest.raises(TypeError):
+        manager.get_queue("jobs").publish("text")  # type: ignore[arg-type]
+    (tmp_path / "file").write_text("")
+    with pytest.raises((FileExistsError, DataDirectoryError)):
+        QueueManager(tmp_path / "file")
+
+
+def test_a_closed_manager_gave_the_directory_back(tmp_path: Path) -> None:
+    manager = QueueManager(tmp_path / "d")
+    queue = manager.get_queue("jobs")
+    queue.publish(b"x")
+    manager.close()
+    manager.close()
+    with pytest.raises(QueueException, match="closed"):
+        queue.receive()
+    assert run("verify", str(tmp_path / "d")).returncode == 0
+    again = QueueManager(tmp_path / "d")
+    assert again.get_queue("jobs").receive() == ("0", b"x")
+    again.close()
