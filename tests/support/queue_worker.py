@@ -1,0 +1,45 @@
+"""A worker of a shared consumer: says each message it is handed and each it is done with. Ends when its standard input does.
+
+Arguments: port, topic, consumer. Lines: ``got <id> <attempt> <ns>``, ``done <id>``; the clock is the machine's.
+"""
+
+import asyncio
+import os
+import sys
+import time
+from contextlib import suppress
+
+import toymq_client as toymq
+
+WORK_S = 0.002
+WINDOW = 4
+
+
+def say(*words: object) -> None:
+    """Whole lines, also when it is killed right afterwards."""
+    os.write(sys.stdout.fileno(), (" ".join(map(str, words)) + "\n").encode())
+
+
+async def work(port: int, topic: str, consumer: str) -> None:
+    async with toymq.connect(f"127.0.0.1:{port}", wait_s=60, backoff_max_s=0.2, timeout_s=120) as mq:
+        messages = await mq.sub(topic, consumer, mode="shared", window=WINDOW, visibility=600)
+
+        async def handle() -> None:
+            async for message in messages:
+                say("got", message.id, message.attempt, time.perf_counter_ns())
+                await asyncio.sleep(WORK_S)
+                say("done", message.id)
+                await message.ack()
+
+        async with asyncio.TaskGroup() as tasks:
+            handlers = [tasks.create_task(handle()) for _ in range(2)]
+            say("ready")
+            await asyncio.to_thread(sys.stdin.buffer.read)
+            await messages.drain(30)
+            for handler in handlers:
+                handler.cancel()
+
+
+if __name__ == "__main__":
+    with suppress(BrokenPipeError):
+        asyncio.run(work(int(sys.argv[1]), *sys.argv[2:]))
