@@ -1,6 +1,7 @@
 """The ``toymqctl`` group, and how an error becomes one line and an exit code (0 ok, 1 failed, 2 usage)."""
 
 import sys
+from typing import Any, NoReturn
 
 import click
 from click.core import ParameterSource
@@ -22,6 +23,7 @@ from toymqctl.forget import forget
 from toymqctl.nack import nack
 from toymqctl.ping import ping
 from toymqctl.pub import pub
+from toymqctl.pull import pull
 from toymqctl.purge import purge
 from toymqctl.seek import seek
 from toymqctl.stats import stats
@@ -31,7 +33,28 @@ from toymqctl.token import token as token_command
 from toymqctl.topics import topics
 
 
+def _refuse(error: click.UsageError | ConfigError, ctx: click.Context | None) -> NoReturn:
+    """One line, and where to read on. Raises: SystemExit."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()
+        raise SystemExit(error.exit_code) from None
+    text = str(error)
+    if isinstance(error, click.UsageError):
+        text, ctx = error.format_message().rstrip("."), error.ctx or ctx
+    click.echo(f"toymqctl: {text} (see `{ctx.command_path if ctx else 'toymqctl'} --help`)", err=True)
+    raise SystemExit(2) from None
+
+
 class _OneLineErrors(click.Group):
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Of the options before the command."""
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except click.UsageError as error:
+            _refuse(error, parent)
+
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
@@ -41,10 +64,7 @@ class _OneLineErrors(click.Group):
         except KeyboardInterrupt:
             raise SystemExit(130) from None
         except (click.UsageError, ConfigError) as error:
-            text = error.format_message() if isinstance(error, click.UsageError) else str(error)
-            context = error.ctx if isinstance(error, click.UsageError) and error.ctx is not None else ctx
-            click.echo(f"toymqctl: {text} (see `{context.command_path} --help`)", err=True)
-            raise SystemExit(2) from None
+            _refuse(error, ctx)
         except (ToymqError, OSError) as error:
             line = explain(ctx.obj.address, error) if isinstance(ctx.obj, Broker) else str(error)
             click.echo(f"toymqctl: {line}", err=True)
@@ -55,7 +75,7 @@ class _OneLineErrors(click.Group):
         return list(self.commands)
 
 
-@click.group(cls=_OneLineErrors, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("toymqctl", cls=_OneLineErrors, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="toymq_py", prog_name="toymqctl")
 @click.option("--url", envvar="TOYMQ_URL", default=DEFAULT_URL, show_default=True, help="The broker; also TOYMQ_URL.")
 @click.option(
@@ -78,6 +98,7 @@ def main(
         toymqctl pub orders hello              publish one message
         seq 1000 | toymqctl pub orders         publish every line of stdin
         toymqctl sub orders                    print and ack what comes
+        toymqctl pull jobs workers --wait 1m   take one from a work queue
         toymqctl tail orders -f                look, without a consumer
         toymqctl topics                        what there is
         toymqctl doctor                        is everything all right?
@@ -94,7 +115,7 @@ def main(
 
 
 for command in (
-    pub, sub, tail, topics, describe, consumers, create, config, delete, purge, seek, forget, ack, nack, dlq, stats, ping,
+    pub, sub, pull, tail, topics, describe, consumers, create, config, delete, purge, seek, forget, ack, nack, dlq, stats, ping,
     doctor, token_command, completion,
 ):  # fmt: skip
     main.add_command(command)

@@ -3,7 +3,7 @@
 import click
 
 from toymqctl.broker import Broker
-from toymqctl.quantities import TOPIC
+from toymqctl.quantities import SETTING, TOPIC
 from toymqctl.settings import format_settings, parse_settings
 from toymqctl.tables import as_json as json_option
 from toymqctl.tables import print_json
@@ -11,7 +11,7 @@ from toymqctl.tables import print_json
 
 @click.command()
 @click.argument("topic", type=TOPIC)
-@click.argument("settings", nargs=-1, metavar="[NAME=VALUE]...")
+@click.argument("settings", nargs=-1, type=SETTING, metavar="[NAME=VALUE]...")
 @json_option
 @click.pass_obj
 def config(broker: Broker, topic: str, settings: tuple[str, ...], as_json: bool) -> None:

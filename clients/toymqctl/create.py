@@ -3,12 +3,13 @@
 import click
 
 from toymqctl.broker import Broker
+from toymqctl.quantities import SETTING
 from toymqctl.settings import parse_settings
 
 
 @click.command()
 @click.argument("topic")
-@click.argument("settings", nargs=-1, metavar="[NAME=VALUE]...")
+@click.argument("settings", nargs=-1, type=SETTING, metavar="[NAME=VALUE]...")
 @click.pass_obj
 def create(broker: Broker, topic: str, settings: tuple[str, ...]) -> None:
     """Create TOPIC with settings, or confirm that it is there with these.

@@ -1,16 +1,18 @@
 """``toymqctl pub``."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 import click
 
-from toymq_client import Receipt, sync
+from toymq_client import Receipt
 from toymq_py.model import PAYLOAD_BYTES_LIMIT
 from toymqctl.broker import Broker
-from toymqctl.quantities import TOPIC
+from toymqctl.quantities import TOPIC, Seconds
+
+Publish = Callable[[Iterable[bytes]], Iterable[Receipt]]
 
 
 def lines_of(stream: Iterable[bytes]) -> Iterator[bytes]:
@@ -24,6 +26,8 @@ def lines_of(stream: Iterable[bytes]) -> Iterator[bytes]:
 @click.argument("payloads", nargs=-1)
 @click.option("--key", help="Dedupe key, for a single payload: publishing it again answers DUP.")
 @click.option("--header", "header_lines", multiple=True, metavar="NAME:VALUE", help="Goes with a payload; may be repeated.")
+@click.option("--delay", "delay_s", type=Seconds(), help="Until it is delivered: 5s, 2h, 30d.")
+@click.option("--ttl", "ttl_s", type=Seconds(), help="How long it is worth delivering; it is dropped after that.")
 @click.option("--file", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Publish its lines.")
 @click.option("--whole", is_flag=True, help="The file, or all of stdin, is one message.")
 @click.pass_obj
@@ -33,6 +37,8 @@ def pub(
     payloads: tuple[str, ...],
     key: str | None,
     header_lines: tuple[str, ...],
+    delay_s: float | None,
+    ttl_s: float | None,
     path: Path | None,
     whole: bool,
 ) -> None:
@@ -42,6 +48,7 @@ def pub(
         toymqctl pub orders '{"id": 17}' --key order-17
         toymqctl pub logs --file /var/log/syslog
         toymqctl pub pictures --file cat.png --whole
+        toymqctl pub reminders 'call back' --delay 2h --ttl 1d
 
     Prints `OK <id>` for each payload, and one line at the end for a stream. When it prints, the message is on the disk.
     """
@@ -51,25 +58,34 @@ def pub(
         raise click.UsageError("--key goes with exactly one PAYLOAD, or with --whole")
     if header_lines and not payloads and not whole:
         raise click.UsageError("--header goes with PAYLOAD or --whole")
+    if ttl_s == 0:
+        raise click.UsageError("with --ttl 0 nothing would be delivered; leave it out for no limit")
     headers = _headers(header_lines)
+
+    def one(payload: bytes) -> None:
+        _say(client.pub(topic, payload, key=key, headers=headers, delay=delay_s, ttl=ttl_s))
+
+    def stream(lines: Iterable[bytes], size: int | None) -> None:
+        _publish(lambda items: client.pub_many(topic, items, delay=delay_s, ttl=ttl_s), topic, lines, size)
+
     with broker.connect() as client:
         if payloads:
             for payload in payloads:
-                _say(client.pub(topic, payload.encode(errors="surrogateescape"), key=key, headers=headers))
+                one(payload.encode(errors="surrogateescape"))
         elif path is not None:
-            with path.open("rb") as stream:
+            with path.open("rb") as file:
                 if whole:
-                    _say(client.pub(topic, _all_of(stream), key=key, headers=headers))
+                    one(_all_of(file))
                 else:
-                    _publish(client, topic, stream, path.stat().st_size)
+                    stream(file, path.stat().st_size)
         elif whole:
-            _say(client.pub(topic, _all_of(sys.stdin.buffer), key=key, headers=headers))
+            one(_all_of(sys.stdin.buffer))
         elif sys.stdin.isatty():
             click.echo("publishing every line you type; end with Ctrl-D", err=True)
             for line in lines_of(sys.stdin.buffer):
-                _say(client.pub(topic, line))
+                one(line)
         else:
-            _publish(client, topic, sys.stdin.buffer, None)
+            stream(sys.stdin.buffer, None)
 
 
 def _say(receipt: Receipt) -> None:
@@ -93,7 +109,7 @@ def _all_of(stream: BinaryIO) -> bytes:
     return stream.read(PAYLOAD_BYTES_LIMIT + 1)
 
 
-def _publish(client: sync.Client, topic: str, stream: Iterable[bytes], size: int | None) -> None:
+def _publish(publish: Publish, topic: str, stream: Iterable[bytes], size: int | None) -> None:
     count = 0
     try:
         with click.progressbar(length=size or 0, label=f"publishing to {topic}", file=sys.stderr, hidden=size is None) as bar:
@@ -104,7 +120,7 @@ def _publish(client: sync.Client, topic: str, stream: Iterable[bytes], size: int
                     if size is not None:
                         bar.update(len(line) + 1)
 
-            for _ in client.pub_many(topic, counted()):
+            for _ in publish(counted()):
                 count += 1
     finally:  # also when a line was refused: it is the next one
         click.echo(f"published {count}")

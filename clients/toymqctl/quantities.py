@@ -11,11 +11,12 @@ from click.shell_completion import CompletionItem
 from toymq_client import sync
 from toymq_client.message import parse_ranges
 from toymq_py.errors import BadArgument, ToymqError
-from toymq_py.model import IdRange
+from toymq_py.model import IdRange, is_pattern
 from toymqctl.broker import Certificates, find_broker
+from toymqctl.settings import SETTINGS
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)?\Z", re.ASCII)
-_UNITS_S = {"ms": 0.001, None: 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?\Z", re.ASCII)
+_UNITS_S = {"ms": 0.001, None: 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 COMPLETION_S = 0.5
 """How long a Tab may wait for the broker."""
 
@@ -71,13 +72,25 @@ class TopicName(_Name):
 
 
 class ConsumerName(_Name):
-    """Of the topic that stands before it."""
+    """Of the topic, or of all, when that is not known: behind an option's name click does not say it."""
 
     name = "consumer"
 
     def names(self, client: sync.Client, ctx: click.Context) -> Iterable[str]:
-        return [consumer["consumer"] for consumer in client.describe(ctx.params["topic"])["consumers"]]
+        topic = ctx.params.get("topic")
+        found = client.topics(topic) if topic is None or is_pattern(topic) else [client.describe(topic)]
+        return sorted({consumer["consumer"] for each in found for consumer in each["consumers"]})
+
+
+class SettingWord(click.ParamType[str]):
+    """``visibility=30s``; completed with the names there are."""
+
+    name = "setting"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(f"{name}=") for name in SETTINGS if name.startswith(incomplete)]
 
 
 TOPIC = TopicName()
 CONSUMER = ConsumerName()
+SETTING = SettingWord()

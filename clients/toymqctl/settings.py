@@ -4,7 +4,10 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from toymq_py.model import format_setting, parse_setting
+from toymq_py.model import DURATION_SETTINGS, SIZE_SETTINGS, format_setting, parse_setting
+
+SETTINGS = sorted((*DURATION_SETTINGS, *SIZE_SETTINGS, "backlog_max_messages", "dedupe_keys", "max_attempts", "when_full"))
+"""For completion only: the broker knows which there are."""
 
 
 def parse_settings(words: Sequence[str]) -> dict[str, str]:

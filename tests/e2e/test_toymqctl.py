@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,9 @@ from click.testing import CliRunner, Result
 
 from tests.support.broker_process import TIMEOUT_S, BrokerProcess, environment
 from toymq_client import sync
+from toymq_py.config import TopicSettings
 from toymqctl.cli import main as toymqctl
+from toymqctl.settings import SETTINGS
 
 SECRET = "a-secret-token"
 
@@ -216,13 +219,13 @@ def test_delete_asks(ctl: Ctl) -> None:
 
 def test_purge_asks(ctl: Ctl) -> None:
     ok(ctl("create", "full", "visibility=5s"))
-    ok(ctl("pub", "full", "a", "b"))
+    ok(ctl("pub", "brimful", "a", "b"))
     kept = ctl("purge", "full", stdin="n\n")
     assert (kept.exit_code, kept.stdout) == (1, "")
     assert kept.stderr.endswith("purge full of 2 messages, with 0 consumers? [y/N]: n\ntoymqctl: nothing was purged\n")
     assert "nothing was purged; --yes purges without asking" in ctl("purge", "full", stdin="").stderr
     assert ctl("purge", "full", stdin="y\n").stdout == "purged full of 2 messages\n"
-    ok(ctl("pub", "full", "c"))
+    ok(ctl("pub", "brimful", "c"))
     assert ok(ctl("purge", "full", "--yes")) == "purged full of 1 messages\n"
     assert "visibility=5s" in ok(ctl("config", "full")), "its settings stay"
     refused(ctl("purge", "nowhere", "--yes"), 1, "NO_SUCH_TOPIC")
@@ -432,6 +435,12 @@ def program(tmp_path: Path) -> Path:
         (["toymqctl", "describe", "tab."], {"tab.one", "tab.two"}),
         (["toymqctl", "seek", "tab.one", "wor"], {"worker"}),
         (["toymqctl", "sub", "t", "--no"], {"--no-ack"}),
+        (["toymqctl", "sub", "tab.one", "--consumer", "wor"], {"worker"}),
+        (["toymqctl", "sub", "--consumer", "wor"], {"worker"}),
+        (["toymqctl", "sub", "t", "--mode", "s"], {"shared"}),
+        (["toymqctl", "pull", "tab.*", ""], {"worker"}),
+        (["toymqctl", "dlq", "re"], {"redrive"}),
+        (["toymqctl", "config", "tab.one", "retain_m"], {"retain_max_age=", "retain_max_bytes="}),
     ],
 )
 def test_bash_completes(ctl: Ctl, broker: BrokerProcess, program: Path, words: list[str], expected: set[str]) -> None:
@@ -451,6 +460,85 @@ def test_bash_completes(ctl: Ctl, broker: BrokerProcess, program: Path, words: l
     )
     assert done.stderr == ""
     assert set(done.stdout.split()) == expected
+
+
+def test_a_work_queue_from_the_shell(ctl: Ctl) -> None:
+    for n in range(4):
+        ok(ctl("pub", f"work.{n % 2}", f"job {n}"))
+    (first, second) = values(ctl("pull", "work.*", "w", "--max", "2", "--visibility", "1h", "--json"))
+    assert {first["topic"], second["topic"]} <= {"work.0", "work.1"}
+    assert ok(ctl("ack", str(first["topic"]), "w", str(first["id"]))) == "acked 1\n"
+    assert ok(ctl("nack", str(second["topic"]), "w", str(second["id"]), "--delay", "0")) == "gave back 1\n"
+    left = rows(ctl("pull", "work.*", "w", "--max", "9", "--ack", "--wait", "5s"))
+    while len(left) < 3:
+        left += rows(ctl("pull", "work.*", "w", "--max", "9", "--ack", "--wait", "5s"))
+    assert sorted(row[-1] for row in left) == sorted({"0", "1", "2", "3"} - {str(first["payload"])[-1]})
+    nothing = ctl("pull", "work.*", "w")
+    assert (nothing.exit_code, nothing.stdout) == (0, "")
+    assert nothing.stderr == "toymqctl: nothing is ready in work.* for w\n"
+    refused(ctl("pull", "work.*", "w", "--max", "0"), 2, "--max")
+    refused(ctl("pull", "work.*"), 2, "Missing argument 'CONSUMER'")
+    refused(ctl("pull", "work.*", "w", "--wait", "soon"), 2, "'soon' is no duration: write 500ms, 5s or 2m")
+
+
+def test_workers_that_share_from_the_shell(ctl: Ctl, broker: BrokerProcess) -> None:
+    ok(ctl("pub", "shared.work", "x"))
+    with sync.connect(f"127.0.0.1:{broker.port}") as client:
+        client.sub("shared.work", "w", mode="shared", window=1).next(TIMEOUT_S)
+        ok(ctl("pub", "shared.work", "y"))
+        shared = ctl("sub", "shared.*", "--consumer", "w", "--mode", "shared", "--max", "1", "--timeout", "5s")
+        assert rows(shared)[0][-1] == "y"
+        refused(ctl("sub", "shared.work", "--consumer", "w", "--mode", "exclusive"), 1, "subscribe with the --mode of those")
+    refused(ctl("sub", "t", "--mode", "share"), 2, "not one of 'exclusive', 'shared'")
+
+
+def test_delays_and_ttls(ctl: Ctl) -> None:
+    assert ok(ctl("pub", "later", "x", "--delay", "1h")) == "OK 0\n"
+    assert ok(ctl("pub", "later", "--delay", "365d", "--ttl", "10s", stdin=b"a\nb\n")) == "published 2\n"
+    assert ok(ctl("pub", "later", "y", "--ttl", "30d")) == "OK 3\n"
+    assert [row["id"] for row in values(ctl("sub", "later", "--max", "1", "--json"))] == [3]
+    assert values(ctl("consumers", "later", "--json"))[0]["scheduled"] == 3
+    for arguments, text in (
+        (("--delay", "100000d"), "delay is a duration in seconds, from 0 to ten years"),
+        (("--delay", "-1"), "no duration"),
+        (("--ttl", "0"), "nothing would be delivered"),
+    ):
+        result = ctl("pub", "later", "x", *arguments)
+        assert result.exit_code in (1, 2)
+        refused(result, result.exit_code, text)
+
+
+def test_a_full_queue_says_what_to_do(ctl: Ctl) -> None:
+    ok(ctl("create", "brimful", "backlog_max_messages=1"))
+    ok(ctl("pub", "brimful", "x"))
+    refused(ctl("pub", "brimful", "y"), 1, "or raise the limit with `toymqctl config`")
+    refused(ctl("create", "brimful", "backlog_max_messages=2"), 1, "`toymqctl config TOPIC` shows and changes them")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--bad"], "toymqctl: No such option '--bad' (see `toymqctl --help`)"),
+        (["--url"], "toymqctl: Option '--url' requires an argument (see `toymqctl --help`)"),
+        (["--token-file", "/not/there", "ping"], "File '/not/there' does not exist (see `toymqctl --help`)"),
+        (["pubb"], "Did you mean 'pub'? (see `toymqctl --help`)"),
+        (["dlq", "lits"], "Did you mean 'list'? (see `toymqctl dlq --help`)"),
+        (["pub"], "Missing argument 'TOPIC' (see `toymqctl pub --help`)"),
+    ],
+)
+def test_wrong_usage_is_one_line(arguments: list[str], text: str) -> None:
+    refused(CliRunner().invoke(toymqctl, arguments), 2, text)
+
+
+@pytest.mark.parametrize("arguments", [[], ["dlq"]])
+def test_no_command_at_all_shows_which_there_are(arguments: list[str]) -> None:
+    result = CliRunner().invoke(toymqctl, arguments)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Usage: toymqctl")
+
+
+def test_the_settings_that_are_completed_are_those_there_are() -> None:
+    assert sorted(field.name for field in fields(TopicSettings)) == SETTINGS
 
 
 def test_dead_letters_are_listed_shown_and_sent_back(ctl: Ctl, broker: BrokerProcess) -> None:
