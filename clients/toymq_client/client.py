@@ -31,7 +31,7 @@ from toymq_client.publishing import Batch
 from toymq_client.slots import CallSlot
 from toymq_client.subscription import Message, Subscription
 from toymq_client.url import DEFAULT_URL, parse_urls
-from toymq_py.errors import AlreadySubscribed, BadArgument
+from toymq_py.errors import AlreadySubscribed, BadArgument, ConnectionLost
 from toymq_py.model import PAYLOAD_BYTES_LIMIT, IdRange, Mode, Start
 from toymq_py.protocol import BatchReply, OkReply, Pause, Resume, Subscribe, encode_command, publish_options, publish_sequence
 
@@ -246,7 +246,7 @@ class Client:
         time alone. A consumer that is made by this is shared.
 
         As many may wait at once as you like; each takes a connection while it does, and nothing waits behind it. Cancelled,
-        it loses nothing: what was leased to it meanwhile is given back.
+        it loses nothing: what was leased to it meanwhile is given back. A wait goes on after a lost connection.
 
         Args:
             topic: a name, or a pattern (``orders.*``, ``events.>``).
@@ -254,16 +254,27 @@ class Client:
             wait: seconds to wait for the first one; 0: only what is there.
             visibility: seconds of the lease; None takes the topic's.
 
-        Raises: RequestError, ConnectionLost (what was leased comes again when its time is over), RequestTimeout, BadName,
-            BadArgument.
+        Raises: RequestError, ConnectionLost (there was no time left to ask again; what was leased comes again when its time is
+            over), RequestTimeout, BadName, BadArgument.
         """
         main = self._link
-        request = requests.pull(
-            topic, consumer, max, wait, visibility, lambda name, left: requests.give_back(main.conversation, name, left)
-        )
-        pushes = await self._ask_waiting(request)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait
         feed = Feed(Subscribe(topic, consumer), lambda: None)
-        return [Message(push, feed, main) for push in pushes]
+        while True:
+            request = requests.pull(
+                topic, consumer, max, wait, visibility, lambda name, left: requests.give_back(main.conversation, name, left)
+            )
+            try:
+                pushes = await self._ask_waiting(request)
+            except ConnectionLost as error:
+                wait = deadline - loop.time()
+                if wait <= 0 or isinstance(error, ClientClosed):
+                    raise
+            else:
+                wait = deadline - loop.time()
+                if pushes or wait <= 0:  # else a broker that shuts down sent us away
+                    return [Message(push, feed, main) for push in pushes]
 
     async def ack(self, topic: str, consumer: str, ids: Sequence[IdRange], *, sync: bool = False) -> int:
         """Ack by number; how many of the ids were delivered and are now acked. With ``sync`` that is on stable storage.

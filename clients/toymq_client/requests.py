@@ -111,7 +111,8 @@ def fetch(topic: str, from_id: int, max_count: int, max_bytes: int | None, wait:
 def pull(
     topic: str, consumer: str, max_count: int, wait: float, visibility: float | None, give_back: GiveBack
 ) -> Request[list[MessagePush]]:
-    """Not said again: what a lost reply had leased comes back by its deadline. ``give_back`` gets what nobody takes."""
+    """Not said again by itself: the wait would begin anew. What a lost reply had leased comes back by its deadline;
+    ``give_back`` gets what nobody takes."""
     command = Pull(topic, consumer, max_count, to_ms("wait", wait) or 0, to_ms("visibility", visibility))
     slot = PullSlot(command, give_back)
     return Request(slot, lambda _: slot.messages, wait)

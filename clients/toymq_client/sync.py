@@ -398,12 +398,23 @@ class Client:
     ) -> list[Message]:
         """Lease up to ``max`` messages without a subscription; see the asyncio client's ``pull``. Interrupted, it loses
         nothing either."""
-        request = requests.pull(
-            topic, consumer, max, wait, visibility,
-            lambda name, left: requests.give_back(self._conversation, name, left),
-        )  # fmt: skip
+        deadline = now() + wait
         feed = Feed(Subscribe(topic, consumer), lambda: None)
-        return [Message(push, feed, self, self._link) for push in self._ask_waiting(request)]
+        while True:
+            request = requests.pull(
+                topic, consumer, max, wait, visibility,
+                lambda name, left: requests.give_back(self._conversation, name, left),
+            )  # fmt: skip
+            try:
+                pushes = self._ask_waiting(request)
+            except ConnectionLost as error:
+                wait = deadline - now()
+                if wait <= 0 or isinstance(error, ClientClosed):
+                    raise
+            else:
+                wait = deadline - now()
+                if pushes or wait <= 0:  # else a broker that shuts down sent us away
+                    return [Message(push, feed, self, self._link) for push in pushes]
 
     def ack(self, topic: str, consumer: str, ids: Sequence[IdRange], *, sync: bool = False) -> int:
         """How many of the ids were delivered and are now acked, by range. With ``sync`` that is on stable storage.

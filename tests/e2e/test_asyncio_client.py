@@ -675,6 +675,28 @@ async def test_what_comes_for_a_pull_that_was_left_is_given_back() -> None:
         await returned.wait()
 
 
+async def test_a_wait_goes_on_after_a_lost_connection() -> None:
+    async def main(peer: Peer) -> None:
+        await peer.greet()
+        await peer.gone()
+
+    async def lost(peer: Peer) -> None:
+        await peer.greet()
+        await peer.expect("PULL t c 1 wait=60000")
+        peer.reset()
+
+    async def back(peer: Peer) -> None:
+        await peer.greet()
+        words = (await peer.line()).split("=")
+        assert words[0] == "PULL t c 1 wait"
+        assert 0 < int(words[1]) <= 60_000, "what is left of it"
+        peer.say(message(7) + b"OK 1\n")
+        await peer.gone()
+
+    async with following(main, lost, back) as url, connect(url) as mq:
+        assert [each.id for each in await mq.pull("t", "c", wait=60)] == [7]
+
+
 async def test_shared_workers_and_a_pull_beside_them(broker: InProcess, mq: Client) -> None:
     await mq.pub_many("jobs", [b"%d" % n for n in range(6)])
     async with connect(f"127.0.0.1:{broker.port}") as other:

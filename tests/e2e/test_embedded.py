@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from asyncio.subprocess import PIPE, Process
 from dataclasses import replace
@@ -22,7 +23,7 @@ from toymq_client.sockets import UNIX_PATH_BYTES_MAX
 from toymq_py import sync
 from toymq_py.candidate import EMBEDDED, SOCKET_NAME
 from toymq_py.config import BrokerOptions
-from toymq_py.errors import ConfigError, DataDirectoryError, DirectoryLocked
+from toymq_py.errors import ConfigError, DataDirectoryError, DirectoryLocked, QueueFull
 
 ROOMY = replace(EMBEDDED, min_free_bytes=0)
 
@@ -161,6 +162,46 @@ with sync.open(sys.argv[1]) as mq:
         message.ack(sync=True)
         print(message.payload.decode())
 """
+
+
+async def test_it_has_all_that_a_broker_has(tmp_path: Path) -> None:
+    async with toymq_py.open(tmp_path / "q", options=ROOMY) as mq, toymq_py.open(tmp_path / "q", options=ROOMY) as other:
+        await mq.create("jobs.a", {"max_attempts": 1, "backlog_max_messages": 4})
+        assert (await other.config("jobs.a"))["max_attempts"] == 1
+        async with asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(other.pull("jobs.*", "w", 2, wait=TIMEOUT_S))
+            await mq.pub("jobs.a", b"poison")
+            (poison,) = await waiting
+            await poison.nack(0)
+        (letter,) = await other.pull("jobs.*.dlq", "support", wait=TIMEOUT_S)
+        assert (letter.payload, letter.headers["toymq-consumer"]) == (b"poison", "w")
+        assert await mq.redrive("jobs.a.dlq") == 1
+        await mq.pub_many("jobs.a", [b"x", b"y"], delay=60)
+        with pytest.raises(QueueFull):
+            await mq.pub_many("jobs.a", [b"z", b"too many"], ttl=60)
+        async with mq.sub("jobs.*", "w", mode="shared", window=1) as mine, other.sub("jobs.*", "w", mode="shared") as others:
+            found = [await mine.next(TIMEOUT_S), await others.next(TIMEOUT_S)]
+            assert {one.payload for one in found} == {b"poison", b"z"}
+            assert [await one.dead_letter("twice") for one in found] == [True, True]
+        assert await mq.seek("jobs.a", "w", "latest") == 5
+        assert await mq.purge("jobs.a") > 0
+
+
+def test_a_wait_outlives_the_process_that_serves(tmp_path: Path) -> None:
+    first = sync.open(tmp_path / "q", options=ROOMY)
+
+    def leave_and_publish() -> None:
+        first.close()
+        with sync.open(tmp_path / "q", options=ROOMY) as third:
+            third.pub("t", b"x")
+
+    with sync.open(tmp_path / "q", options=ROOMY) as second:
+        assert second.pull("t", "c") == []
+        thread = threading.Thread(target=leave_and_publish)
+        thread.start()
+        (message,) = second.pull("t", "c", wait=TIMEOUT_S)
+        assert (message.payload, message.attempt) == (b"x", 1)
+        thread.join(TIMEOUT_S)
 
 
 def test_a_blocking_client_takes_over_from_another(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import pytest
 from tests.support.broker_process import ROOT, TIMEOUT_S, BrokerProcess, environment
 
 GUIDES = (
-    "quickstart", "delivery-guarantees", "reconnects", "idempotent-publishing", "work-queues", "dead-letters", "delays-and-expiry",
-    "embedded", "testing-your-app",
+    "quickstart", "delivery-guarantees", "reconnects", "idempotent-publishing", "work-queues", "dead-letters",
+    "delays-and-expiry", "embedded", "testing-your-app",
 )  # fmt: skip
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 

@@ -6,6 +6,7 @@ from typing import assert_type
 import toymq_client as toymq
 import toymq_py
 from toymq_client import sync
+from toymq_client.compat import vsqs
 
 
 async def asyncio_client() -> None:
@@ -27,7 +28,15 @@ async def asyncio_client() -> None:
                     assert_type(same, toymq.Message)
             async for batch in messages.batches(max=10, wait=1):
                 assert_type(batch, list[toymq.Message])
-        assert_type(await mq.pull("t", "c", 5, wait=1), list[toymq.Message])
+        assert_type(await mq.pull("t.*", "c", 5, wait=1, visibility=60.5), list[toymq.Message])
+        assert_type(await mq.pub_many("t", [b"x"], delay=1, ttl=2.5), list[toymq.Receipt])
+        assert_type(await mq.nack("t", "c", [(1, 2)], dead=True, reason="bad"), int)
+        assert_type(await mq.redrive("t.dlq", ids=[(1, 2)], max=5), int)
+        assert_type(await mq.purge("t"), int)
+        assert_type(await mq.seek("t", "c", "latest"), int)
+        await mq.create("t", {"max_attempts": 3, "visibility": "default"})
+        for leased in await mq.pull("t", "c"):
+            assert_type(await leased.dead_letter("reason"), bool)
         assert_type(await mq.offsets("t"), tuple[int, int])
         assert_type(await mq.drain(5), bool)
     assert_type(await toymq.connect(["a", "b"]), toymq.Client)
@@ -38,6 +47,9 @@ async def asyncio_client() -> None:
     mq.sub("t", "c", mode="solo")  # type: ignore[arg-type]
     mq.sub("t")  # type: ignore[call-arg]
     toymq.connect(port=6789)  # type: ignore[call-arg]
+    await mq.pull("t", "c", "5")  # type: ignore[arg-type]
+    await mq.pull("t", "c", delay=5)  # type: ignore[call-arg]
+    await mq.pub_many("t", [b"x"], delay="5s")  # type: ignore[arg-type]
 
 
 def blocking_client() -> None:
@@ -52,8 +64,23 @@ def blocking_client() -> None:
                 with message.process():
                     assert_type(message.ack(), None)
             assert_type(messages.next(1), sync.Message)
+        for leased in mq.pull("t.*", "c", 5, wait=1):
+            assert_type(leased, sync.Message)
+            assert_type(leased.dead_letter(), bool)
     mq.pub("t", "text")  # type: ignore[arg-type]
     mq.sub("t", "c", auto_extend=True)  # type: ignore[call-arg]
+    mq.pub_many("t", [b"x"], ttl="5s")  # type: ignore[arg-type]
+
+
+def as_vsqs() -> None:
+    queue = vsqs.QueueManager("./queues").get_queue("jobs", capacity=5)
+    assert_type(queue.publish(b"x", timeout=1), str)
+    m_id, data = queue.receive()
+    if m_id is not None:
+        queue.delete(m_id)
+    assert_type(data, bytes | None)
+    assert_type(queue.size(), int)
+    queue.publish("text")  # type: ignore[arg-type]
 
 
 async def embedded() -> None:
