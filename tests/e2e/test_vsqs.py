@@ -153,6 +153,28 @@ def test_several_processes_share_the_work_in_its_order(manager: QueueManager, tm
     assert queue.size() == 0
 
 
+def test_the_process_that_serves_is_killed(tmp_path: Path) -> None:
+    """Nobody else notices, and what was deleted stays deleted."""
+    command = [sys.executable, "-c", CONSUME, str(tmp_path / "d"), "1"]
+    with Popen(command, env=environment(), stdin=PIPE, stdout=PIPE, text=True) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == "ready\n"
+        manager = QueueManager(tmp_path / "d")
+        queue = manager.get_queue("jobs")
+        first, second = queue.publish(b"1"), queue.publish(b"2")
+        assert queue.receive()[0] == first
+        queue.delete(first)
+        received: list[object] = []
+        assert queue.receive(visibility_timeout=LONG_S)[0] == second
+        thread = threading.Thread(target=lambda: received.append(queue.receive(timeout=TIMEOUT_S)))
+        thread.start()
+        server.kill()
+        thread.join(TIMEOUT_S)
+    assert received == [(second, b"2")], "a lease ends with the process that served"
+    assert queue.publish(b"3") == "2"
+    manager.close()
+
+
 def test_a_fork_says_what_to_do(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", FORK, str(tmp_path / "d")],
