@@ -64,10 +64,6 @@ class BlockingLink:
         if self.conversation.online:
             last = CallSlot(Quit(), OkReply)
             self.conversation.say_goodbye(last)
-            self.exchange(0.0)
-            if self._socket is not None and not self._out and not isinstance(self._socket, ssl_module.SSLSocket):
-                with suppress(OSError):
-                    self._socket.shutdown(socket.SHUT_WR)  # ends the wait of a PULL or FETCH; TLS cannot say that
             while self._socket is not None and not last.done and (left := deadline - now()) > 0:
                 self.exchange(left)
         self._drop_socket()

@@ -227,8 +227,6 @@ class Link:
                 wire = self._wire
                 self.conversation.say_goodbye(CallSlot(Quit(), OkReply))
                 self._flush()
-                if wire.transport is not None and wire.transport.can_write_eof():
-                    wire.transport.write_eof()  # ends the wait of a PULL or FETCH before it; TLS cannot say that
                 await asyncio.wait((wire.ended,), timeout=GOODBYE_S)
         finally:
             self.abort()

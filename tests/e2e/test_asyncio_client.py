@@ -665,7 +665,7 @@ async def test_what_comes_for_a_pull_that_was_left_is_given_back() -> None:
         await peer.greet()
         await peer.expect("PULL a.* c 5 wait=60000")
         asked.set()
-        await peer.expect("QUIT", "")
+        await peer.expect("QUIT")
         peer.say(message(3, topic="a.x") + message(4, topic="a.x") + message(9, topic="a.y") + b"OK 3\nOK 0\n")
 
     async with following(main, pulling) as url, connect(url) as mq, asyncio.timeout(10), asyncio.TaskGroup() as tasks:

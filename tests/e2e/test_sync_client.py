@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -481,8 +482,11 @@ def test_a_pull_that_is_interrupted_loses_nothing(client: Client, monkeypatch: p
         raise KeyboardInterrupt
 
     monkeypatch.setattr(link, "until", interrupted)
+    monkeypatch.setattr("toymq_client.sync.GOODBYE_S", 20)
+    began = time.perf_counter()
     with pytest.raises(KeyboardInterrupt):
         client.pull(topic, "c", wait=3600, visibility=3600)
+    assert time.perf_counter() - began < 15, "the broker was told that nobody waits"
     monkeypatch.undo()
     if not answered:
         assert client._waiting_link is None, "the end of its connection ended the wait"

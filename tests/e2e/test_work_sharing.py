@@ -102,6 +102,19 @@ async def test_the_end_of_the_stream_cuts_the_wait_short(tmp_path: Path) -> None
         assert (await last.rest()).endswith(b" - 1\nx\nOK 1\n"), "what is there is still handed out"
 
 
+async def test_quit_ends_a_wait(tmp_path: Path) -> None:
+    """So a client that nobody waits for any more leaves at once."""
+    async with serving(tmp_path / "d") as served:
+        leaving, other = await connect(served, 2)
+        leaving.send(b"PULL t c 1 wait=3600000\n")
+        await waiting(served, 1)
+        leaving.send(b"QUIT\n")
+        assert await leaving.rest() == b"OK 0\nOK 0\n"
+        assert await other.ask(b"PUB t - 1\nx\n") == b"OK 0"
+        other.send(b"PULL t c 1\n")
+        assert await other.message() == (0, 1, b"x"), "nothing was leased to it"
+
+
 async def test_leases_of_a_pull_outlive_its_session(tmp_path: Path) -> None:
     async with serving(tmp_path / "d") as served:
         first, second = await connect(served, 2)

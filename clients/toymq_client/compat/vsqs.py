@@ -239,10 +239,9 @@ class _Engine:
                 held += [message.id for message in found]
             if msg_id in held:
                 await self._mq.ack(name, CONSUMER, [(msg_id, msg_id)], sync=True)
-                held.remove(msg_id)
         finally:
             if held:
-                await self._mq.nack(name, CONSUMER, to_ranges(held), delay=0)
+                await self._mq.nack(name, CONSUMER, to_ranges(held), delay=0)  # which leaves alone what is acked
 
     async def _floor(self, name: str) -> int:
         """All up to it are deleted; -1 when there are none."""
