@@ -1,0 +1,193 @@
+// Messages of a topic as they lie in its log, newest first; nothing is consumed. Dead letters are the same with reasons and a way back.
+
+import { api } from "./api.js";
+import { confirm, input, toast, words } from "./dialogs.js";
+import { button, el, fill, say } from "./dom.js";
+import { bytes, count, plural, time } from "./format.js";
+import { messagePanel, payloadSize, preview } from "./message.js";
+
+const PAGE = 50;
+const NEWEST = null;
+
+/** A page of the log that can be turned. */
+export class LogView {
+  /** @param {boolean} letters they are dead letters, and can go back */
+  constructor(topicName, { letters = false, admin = true } = {}) {
+    this.topicName = topicName;
+    this.letters = letters;
+    this.admin = admin;
+    this.from = NEWEST;
+    this.messages = [];
+    this.open = new Set();
+    this.chosen = new Set();
+    this.seenNext = -1;
+    this.loading = false;
+    this.older = button("← Older", () => this.go(Math.max(this.first, this.low - PAGE)));
+    this.newer = button("Newer →", () => this.go(this.low + PAGE >= this.next - PAGE ? NEWEST : this.low + PAGE));
+    this.newest = button("Newest", () => this.go(NEWEST));
+    this.place = el("span.muted.number", { role: "status" });
+    this.target = input({ "aria-label": "Go to message id", placeholder: "Go to id", inputmode: "numeric", class: "goto" });
+    this.list = el("ol.log", { "aria-label": letters ? "Dead letters" : "Messages" });
+    this.problem = el("p.problem", { role: "alert", hidden: true });
+    this.bulk = letters && admin ? this.#bulk() : null;
+    this.element = el(
+      "section", {},
+      el(
+        "div.row.pager", {},
+        el("form.row", { submit: (event) => this.#goto(event) }, this.target),
+        this.place, el("span.grow"), this.older, this.newer, this.newest,
+      ),
+      this.bulk, this.problem, this.list,
+    );
+  }
+
+  #bulk() {
+    this.all = el("input", { type: "checkbox", "aria-label": "Choose all on this page", change: () => this.#chooseAll() });
+    this.some = button("Redrive chosen", () => this.#redrive([...this.chosen]), {}, "primary");
+    return el(
+      "div.row.bulk", {}, el("label.row", {}, this.all, "All on this page"), el("span.grow"), this.some,
+      button("Redrive all", () => this.#redrive(null)),
+    );
+  }
+
+  /** The topic was described anew. */
+  update(topic) {
+    this.topic = topic;
+    if (!topic) return;
+    this.first = topic.described.first_id;
+    this.next = topic.described.next_id;
+    const moved = `${this.first} ${this.next} ${JSON.stringify(topic.described.redriven ?? [])}`;
+    if (moved !== this.seen && (this.from === NEWEST || this.letters) && !this.loading) {
+      this.seen = moved;
+      this.load();
+    }
+  }
+
+  go(from) {
+    this.from = from;
+    return this.load();
+  }
+
+  #goto(event) {
+    event.preventDefault();
+    const id = Number(this.target.value);
+    if (!/^\d{1,15}$/.test(this.target.value.trim()) || id < this.first || id >= this.next) {
+      toast(this.next > this.first ? `Ids go from ${this.first} to ${this.next - 1}.` : "There is no message.", "bad");
+      return;
+    }
+    this.open.add(id);
+    this.go(Math.max(this.first, id - PAGE + 1));
+  }
+
+  async load() {
+    this.loading = true;
+    try {
+      const from = this.from === NEWEST ? Math.max(this.first, this.next - PAGE) : this.from;
+      const page = await api.log(this.topicName, Math.max(from, this.first), PAGE);
+      this.low = Math.max(from, page.first_id);
+      this.messages = page.messages.reverse();
+      this.problem.hidden = true;
+      this.#draw();
+    } catch (error) {
+      say(this.problem, words(error));
+      this.problem.hidden = false;
+    } finally {
+      this.loading = false;
+    }
+  }
+
+  #draw() {
+    const present = new Set(this.messages.map((message) => message.id));
+    for (const id of this.chosen) if (!present.has(id)) this.chosen.delete(id);
+    const known = new Map([...this.list.children].map((row) => [Number(row.dataset.id), row]));
+    const rows = this.messages.map((message) => {
+      const row = known.get(message.id);
+      return row && !this.letters ? row : this.#row(message);
+    });
+    fill(this.list, rows.length ? rows : el("li.empty", {}, this.letters ? "No dead letters. That is how it should be." : "No messages in the log."));
+    const [top, bottom] = [this.messages[0], this.messages.at(-1)];
+    say(this.place, top ? `${count(bottom.id)} – ${count(top.id)} of ${count(this.first)} – ${count(this.next - 1)}` : "");
+    this.older.disabled = this.low <= this.first;
+    this.newer.disabled = this.newest.disabled = this.from === NEWEST;
+    this.#count();
+  }
+
+  #row(message) {
+    const facts = this.letters ? this.#facts(message) : [];
+    const number = el("span.number.id", {}, count(message.id));
+    const toggle = el(
+      "button.line", { type: "button", "aria-expanded": "false" },
+      number, el("time.muted.number", {}, time(message.time_ms)),
+      this.letters ? facts : el("span.key", { title: "key" }, message.key ?? ""),
+      el("bdi.preview", {}, preview(message)),
+      el("span.muted.number.size", {}, bytes(payloadSize(message))),
+    );
+    const box = this.letters && this.admin && !this.#redriven(message.id) ? this.#box(message.id) : this.letters ? el("span.box") : null;
+    const row = el("li", { "data-id": message.id }, el("div.linebox", {}, box, toggle));
+    const set = (open) => {
+      toggle.setAttribute("aria-expanded", String(open));
+      row.querySelector(":scope > .panel")?.remove();
+      if (open) row.append(messagePanel(message));
+      this.open[open ? "add" : "delete"](message.id);
+    };
+    toggle.addEventListener("click", () => set(toggle.getAttribute("aria-expanded") !== "true"));
+    if (this.open.has(message.id)) set(true);
+    return row;
+  }
+
+  #facts({ id, headers = {} }) {
+    const reason = headers["toymq-reason"] ?? "no reason given";
+    const attempts = Number(headers["toymq-attempts"]);
+    return el(
+      "span.facts", {},
+      el("span.badge.bad", {}, reason),
+      this.#redriven(id) && el("span.badge.good", {}, "sent back"),
+      el("span", {}, `${headers["toymq-consumer"] ?? "?"}`),
+      el("span.muted", {}, `id ${headers["toymq-origin-id"] ?? "?"}${attempts ? `, ${plural(attempts, "attempt")}` : ""}`),
+    );
+  }
+
+  #redriven(id) {
+    return (this.topic?.described.redriven ?? []).some(([low, high]) => low <= id && id <= high);
+  }
+
+  #box(id) {
+    const box = el("input.box", { type: "checkbox", "aria-label": `Choose dead letter ${id}` });
+    box.checked = this.chosen.has(id);
+    box.addEventListener("change", () => {
+      this.chosen[box.checked ? "add" : "delete"](id);
+      this.#count();
+    });
+    return box;
+  }
+
+  #chooseAll() {
+    for (const box of this.list.querySelectorAll("input.box")) {
+      if (box.checked !== this.all.checked) box.click();
+    }
+  }
+
+  #count() {
+    if (!this.bulk) return;
+    this.some.disabled = this.chosen.size === 0;
+    say(this.some, this.chosen.size ? `Redrive ${this.chosen.size} chosen` : "Redrive chosen");
+    const boxes = [...this.list.querySelectorAll("input.box")];
+    this.all.checked = boxes.length > 0 && boxes.every((box) => box.checked);
+    this.all.disabled = boxes.length === 0;
+    this.bulk.hidden = this.messages.length === 0;
+  }
+
+  #redrive(ids) {
+    const what = ids ? plural(ids.length, "dead letter") : "every dead letter of this topic";
+    return confirm({
+      title: "Redrive", label: ids ? `Redrive ${ids.length}` : "Redrive all",
+      lines: [`This sends ${what} back to where it came from, for the consumer that gave up on it.`],
+      action: async () => {
+        const { redriven } = await api.redrive(this.topicName, ids);
+        this.chosen.clear();
+        toast(`${plural(redriven, "dead letter")} went back.`);
+        await this.load();
+      },
+    });
+  }
+}

@@ -1,0 +1,98 @@
+// One message on the screen. All of it comes from strangers: it is text here, isolated from the direction of what is around it.
+
+import { toast } from "./dialogs.js";
+import { el, fill } from "./dom.js";
+import { bytes, plural } from "./format.js";
+
+const PREVIEW_CHARS = 200;
+const TEXT_CHARS = 65_536;
+const HEX_BYTES = 4096;
+
+/** The payload's bytes. */
+export function payloadBytes(message) {
+  if (message.payload_base64 === undefined) return new TextEncoder().encode(message.payload);
+  return Uint8Array.from(atob(message.payload_base64), (character) => character.charCodeAt(0));
+}
+
+/** How many bytes the payload has. */
+export function payloadSize(message) {
+  if (message.payload_base64 === undefined) return payloadBytes(message).length;
+  return Math.floor((message.payload_base64.length * 3) / 4) - (/=*$/.exec(message.payload_base64)[0].length || 0);
+}
+
+/** Its beginning, in one line. */
+export function preview(message) {
+  const text = message.payload ?? hexLine(payloadBytes({ payload_base64: message.payload_base64.slice(0, 64) }));
+  return text.length > PREVIEW_CHARS ? `${text.slice(0, PREVIEW_CHARS)}…` : text;
+}
+
+function hexLine(data) {
+  return [...data].map((byte) => byte.toString(16).padStart(2, "0")).join(" ");
+}
+
+/** Offset, sixteen bytes, and what of them is printable ASCII. */
+export function hexDump(data) {
+  const lines = [];
+  for (let at = 0; at < data.length; at += 16) {
+    const row = data.slice(at, at + 16);
+    const text = [...row].map((byte) => (byte > 31 && byte < 127 ? String.fromCharCode(byte) : "·")).join("");
+    lines.push(`${at.toString(16).padStart(8, "0")}  ${hexLine(row).padEnd(47)}  ${text}`);
+  }
+  return lines.join("\n");
+}
+
+function indented(message) {
+  if (message.payload === undefined || !/^\s*[[{"\d-]/.test(message.payload)) return null;
+  try {
+    return JSON.stringify(JSON.parse(message.payload), null, 2);
+  } catch {
+    return null;
+  }
+}
+
+/** Everything there is to a message: payload in three forms, headers. */
+export function messagePanel(message) {
+  const json = indented(message);
+  const forms = new Map();
+  if (json !== null) forms.set("JSON", () => json);
+  if (message.payload !== undefined) forms.set("Text", () => message.payload);
+  forms.set("Hex", (whole) => hexDump(whole ? payloadBytes(message) : payloadBytes(message).slice(0, HEX_BYTES)));
+  const size = payloadSize(message);
+  const content = el("pre.payload", { tabindex: 0, "aria-label": "Payload" });
+  const more = el("button.quiet", { type: "button", click: () => show(shown, true) }, `Show all ${bytes(size)}`);
+  let shown = "";
+  const tabs = [...forms.keys()].map((name) => el("button", { type: "button", "aria-pressed": "false", click: () => show(name, false) }, name));
+  function show(name, whole) {
+    shown = name;
+    for (const tab of tabs) tab.setAttribute("aria-pressed", String(tab.textContent === name));
+    const text = forms.get(name)(whole);
+    const cut = !whole && (name === "Hex" ? size > HEX_BYTES : text.length > TEXT_CHARS);
+    content.textContent = whole ? text : text.slice(0, TEXT_CHARS);
+    content.classList.toggle("wrap", name !== "Hex");
+    more.hidden = !cut;
+    if (size === 0) fill(content, el("i.muted", {}, "empty"));
+  }
+  const copy = el("button.quiet", {
+    type: "button",
+    async click() {
+      try {
+        await navigator.clipboard.writeText(forms.get(shown)(true));
+        toast("Copied.");
+      } catch {
+        toast("This browser does not let the page copy.", "bad");
+      }
+    },
+  }, "Copy");
+  const headers = Object.entries(message.headers ?? {});
+  const element = el(
+    "div.panel", {},
+    el("div.row", {}, el("div.segmented", { role: "group", "aria-label": "Show the payload as" }, tabs), el("span.muted.number", {}, bytes(size)), el("span.grow"), copy),
+    content, more,
+    headers.length > 0 && el(
+      "dl.pairs", { "aria-label": plural(headers.length, "header") },
+      headers.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]),
+    ),
+  );
+  show([...forms.keys()][0], false);
+  return element;
+}

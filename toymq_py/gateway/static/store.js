@@ -1,0 +1,190 @@
+// What the broker says of itself once a second, and the rates that follow from it. Nothing here is kept anywhere else.
+
+import { EVENTS, api } from "./api.js";
+
+export const SAMPLES = 90;
+/** A second each. */
+const SILENCE_MS = 8000;
+const RETRY_MS = 1000;
+const RETRY_MS_MAX = 5000;
+const SMOOTH = 3;
+/** The rate that is shown is the mean of so many samples, or no digit would stand still. */
+
+/** The last samples of something per second. */
+export class Series {
+  constructor() {
+    this.values = new Float32Array(SAMPLES);
+  }
+
+  push(value) {
+    this.values.copyWithin(0, 1);
+    this.values[SAMPLES - 1] = value;
+  }
+
+  get now() {
+    let sum = 0;
+    for (let i = SAMPLES - SMOOTH; i < SAMPLES; i += 1) sum += this.values[i];
+    const mean = sum / SMOOTH;
+    return mean < 0.05 ? 0 : mean;
+  }
+
+  get idle() {
+    return this.values.every((value) => value === 0);
+  }
+}
+
+export class Topic {
+  constructor(described) {
+    this.name = described.topic;
+    this.published = new Series();
+    this.acked = new Series();
+    this.consumers = new Map();
+    this.take(described, 0);
+  }
+
+  /** A new description, `seconds` after the one before; 0 when nobody knows. */
+  take(described, seconds) {
+    const before = this.described;
+    const steps = before && seconds > 0 ? described.next_id - before.next_id : 0;
+    this.described = described;
+    this.sample(Math.max(steps, 0) / (seconds || 1), this.#acks(before, described, Math.max(steps, 0), seconds));
+    this.isLetters = this.name.endsWith(".dlq");
+    this.lag = 0;
+    this.inflight = 0;
+    this.scheduled = 0;
+    this.backlog = described.consumers.length ? 0 : described.messages;
+    for (const consumer of described.consumers) {
+      this.backlog = Math.max(this.backlog, consumer.backlog);
+      this.lag = Math.max(this.lag, consumer.oldest_unacked_age_s);
+      this.inflight += consumer.inflight;
+      this.scheduled = Math.max(this.scheduled, consumer.scheduled);
+    }
+  }
+
+  #acks(before, described, published, seconds) {
+    let total = 0;
+    const seen = new Set();
+    const backlogs = new Map(before?.consumers.map((consumer) => [consumer.consumer, consumer.backlog]));
+    for (const { consumer: name, backlog } of described.consumers) {
+      seen.add(name);
+      const known = backlogs.get(name);
+      const acked = known === undefined || !seconds ? 0 : Math.max(known + published - backlog, 0) / seconds;
+      if (!this.consumers.has(name)) this.consumers.set(name, new Series());
+      this.consumers.get(name).push(acked);
+      total += acked;
+    }
+    for (const name of this.consumers.keys()) if (!seen.has(name)) this.consumers.delete(name);
+    return total;
+  }
+
+  /** A second in which nothing happened to it. */
+  rest() {
+    this.sample(0, 0);
+    for (const series of this.consumers.values()) series.push(0);
+  }
+
+  sample(published, acked) {
+    this.published.push(published);
+    this.acked.push(acked);
+  }
+
+  get trouble() {
+    return this.described.state !== "ok" || this.described.lost > 0;
+  }
+}
+
+const TOTALS = ["publish_total", "deliver_total", "ack_total", "redeliver_total"];
+
+/** Tells "update" once a second, "link" when the broker goes or comes, "login" when a token is needed. */
+export class Store extends EventTarget {
+  constructor() {
+    super();
+    this.topics = new Map();
+    this.stats = null;
+    this.rates = Object.fromEntries(TOTALS.map((name) => [name, new Series()]));
+    this.live = false;
+    this.heardAt = 0;
+    this.wanted = false;
+    this.retryMs = RETRY_MS;
+  }
+
+  open() {
+    this.wanted = true;
+    this.#connect();
+  }
+
+  close() {
+    this.wanted = false;
+    this.#disconnect();
+  }
+
+  #connect() {
+    this.#disconnect();
+    const source = (this.source = new EventSource(EVENTS));
+    source.addEventListener("snapshot", (event) => this.#take(JSON.parse(event.data), true));
+    source.addEventListener("change", (event) => this.#take(JSON.parse(event.data), false));
+    source.addEventListener("error", () => this.#lost());
+    this.#watch();
+  }
+
+  #disconnect() {
+    clearTimeout(this.timer);
+    this.source?.close();
+    this.source = null;
+  }
+
+  /** A broker that is stopped keeps its sockets: silence is the only sign of it. */
+  #watch() {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.#lost(), SILENCE_MS);
+  }
+
+  async #lost() {
+    this.#disconnect();
+    if (this.live) {
+      this.live = false;
+      this.dispatchEvent(new Event("link"));
+    }
+    try {
+      await api.who();
+    } catch (error) {
+      if (error.status === 401) {
+        this.dispatchEvent(new Event("login"));
+        return;
+      }
+    }
+    if (!this.wanted || this.source) return;
+    this.timer = setTimeout(() => this.#connect(), this.retryMs);
+    this.retryMs = Math.min(this.retryMs * 1.5, RETRY_MS_MAX);
+    if (!this.heardAt) this.dispatchEvent(new Event("link"));
+  }
+
+  #take({ stats, topics, gone }, whole) {
+    const before = this.stats;
+    const seconds = before && stats.uptime_s > before.uptime_s ? stats.uptime_s - before.uptime_s : 0;
+    for (const name of TOTALS) this.rates[name].push(seconds ? Math.max(stats[name] - before[name], 0) / seconds : 0);
+    const changed = new Set();
+    for (const described of topics) {
+      const name = described.topic;
+      changed.add(name);
+      const known = this.topics.get(name);
+      if (known) known.take(described, seconds);
+      else this.topics.set(name, new Topic(described));
+    }
+    for (const name of gone) this.topics.delete(name);
+    for (const [name, topic] of this.topics) {
+      if (changed.has(name)) continue;
+      if (whole) this.topics.delete(name);
+      else topic.rest();
+    }
+    this.stats = stats;
+    this.heardAt = Date.now();
+    this.retryMs = RETRY_MS;
+    this.#watch();
+    if (!this.live) {
+      this.live = true;
+      this.dispatchEvent(new Event("link"));
+    }
+    this.dispatchEvent(new Event("update"));
+  }
+}

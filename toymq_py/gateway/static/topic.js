@@ -1,0 +1,241 @@
+// One topic: what goes in and out, who consumes it, its messages, its dead letters.
+
+import { api } from "./api.js";
+import { Chart, Sparkline } from "./chart.js";
+import { confirm, confirmByName, toast } from "./dialogs.js";
+import { button, el, fill, say } from "./dom.js";
+import { bytes, count, duration, exactBytes, exactDuration, plural, rate } from "./format.js";
+import { editSettings, publish, seek } from "./forms.js";
+import { LogView } from "./log.js";
+
+const DURATIONS = new Set(["visibility", "nack_backoff_min", "nack_backoff_max", "retain_acked_for", "retain_max_age", "ttl"]);
+
+/** One consumer in the table. */
+class ConsumerRow {
+  constructor(name, view) {
+    this.spark = new Sparkline("out");
+    this.cells = Object.fromEntries(["lag", "age", "rate", "inflight", "ready", "scheduled", "acked", "sessions"].map((key) => [key, el("td.number")]));
+    this.badges = el("span.badges");
+    const { rate: acks, ...rest } = this.cells;
+    const labels = { lag: "Lag", age: "Oldest unacked", inflight: "Inflight", ready: "Ready", scheduled: "Scheduled", acked: "Last acked", sessions: "Sessions" };
+    for (const [key, label] of Object.entries(labels)) rest[key].dataset.label = label;
+    acks.dataset.label = "Acked /s";
+    this.element = el(
+      "tr", {},
+      el("th", { scope: "row" }, el("bdi.name", {}, name), this.badges),
+      rest.lag, rest.age, el("td.sparkcell", {}, this.spark.element), acks, rest.inflight, rest.ready, rest.scheduled, rest.acked, rest.sessions,
+      view.session.admin && el(
+        "td.rowactions", {},
+        button("Move", () => seek(view.topic, name), { "aria-label": `Move ${name}` }, "quiet"),
+        button("Forget", () => view.forget(name), { "aria-label": `Forget ${name}` }, "quiet"),
+      ),
+    );
+  }
+
+  draw(consumer, series) {
+    const { cells } = this;
+    say(cells.lag, count(consumer.backlog));
+    say(cells.age, consumer.backlog ? duration(consumer.oldest_unacked_age_s) : "–");
+    say(cells.rate, rate(series.now));
+    say(cells.inflight, count(consumer.inflight));
+    say(cells.ready, count(consumer.ready));
+    say(cells.scheduled, count(consumer.scheduled));
+    say(cells.acked, consumer.has_acked ? count(consumer.last_acked) : "–");
+    say(cells.sessions, count(consumer.sessions));
+    for (const cell of Object.values(cells)) cell.classList.toggle("zero", cell.textContent === "0" || cell.textContent === "–");
+    cells.age.classList.toggle("slow", consumer.backlog > 0 && consumer.oldest_unacked_age_s >= 60);
+    const badges = [consumer.mode === "shared" && "shared", consumer.paused && "paused", consumer.backlog > 0 && !consumer.sessions && "nobody attached"].filter(Boolean);
+    if (this.badges.textContent !== badges.join("")) fill(this.badges, badges.map((word) => el("span.badge", {}, word)));
+    this.spark.draw(series);
+  }
+}
+
+export class TopicView {
+  constructor(store, session, name, tab) {
+    this.store = store;
+    this.session = session;
+    this.name = name;
+    this.title = name;
+    this.tab = tab;
+    this.consumers = new Map();
+    this.chart = new Chart([["Published", "in"], ["Acked, all consumers", "out"]]);
+    this.state = el("span.badge", { hidden: true });
+    this.facts = Object.fromEntries(
+      ["Backlog", "Messages", "Ids", "On disk", "Scheduled", "Expired", "Dead letters", "Dropped", "Lost"].map((label) => [label, el("dd.number")]));
+    this.settings = el("dl.pairs");
+    this.rows = el("tbody");
+    this.nobody = el("p.empty", { hidden: true }, "Nobody consumes this topic yet.");
+    this.isLetters = name.endsWith(".dlq");
+    this.lettersName = this.isLetters ? name : `${name}.dlq`;
+    const href = `#/topics/${encodeURIComponent(name)}`;
+    this.tabs = [["", "Overview"], ["messages", this.isLetters ? "Dead letters" : "Messages"], ...(this.isLetters ? [] : [["dead-letters", "Dead letters"]])].map(
+      ([key, label]) => ({ key, label, element: el("a", { href: key ? `${href}/${key}` : href, "aria-current": key === tab ? "page" : null }, label) }));
+    this.gone = el("div.empty", { hidden: true }, el("p", {}, "There is no topic of this name."), el("p", {}, el("a", { href: "#/" }, "All topics")));
+    this.problem = el("p.problem", { hidden: true });
+    this.log = null;
+    if (tab === "messages") this.log = new LogView(name, { letters: this.isLetters, admin: session.admin });
+    if (tab === "dead-letters") this.log = new LogView(this.lettersName, { letters: true, admin: session.admin });
+    this.none = el("p.empty", { hidden: true }, "No dead letters. That is how it should be.");
+    this.shell = el("div", {}, this.#head(), el("nav.tabs", { "aria-label": "Parts of the topic" }, this.tabs.map((one) => one.element)), this.problem,
+      this.log ? [this.none, this.log.element] : this.#overview());
+    this.element = el("div", {}, this.gone, this.shell);
+  }
+
+  #head() {
+    const { admin } = this.session;
+    return el(
+      "div.row.head", {},
+      el("nav.crumbs", { "aria-label": "Where this is" }, el("a", { href: "#/" }, "Topics"), el("span.muted", { "aria-hidden": "true" }, " / ")),
+      el("h1", {}, el("bdi", { title: this.name }, this.name)), this.state, el("span.grow"),
+      el(
+        "div.row.acts", {},
+        admin && button("Delete", () => this.remove(), {}, "quiet.danger-text"),
+        admin && button("Purge", () => this.purge(), {}, "quiet"),
+        admin && button("Settings", () => this.topic && editSettings(this.topic), {}),
+        !this.isLetters && button("Publish", () => this.topic && publish(this.topic), {}, "primary"),
+      ),
+    );
+  }
+
+  #overview() {
+    const columns = ["Consumer", "Lag", "Oldest unacked", "", "Acked /s", "Inflight", "Ready", "Scheduled", "Last acked", "Sessions"];
+    const labels = columns.map((label, i) => el(i === 0 ? "th" : "th.number", { scope: "col" }, label || el("span.hidden", {}, "Acked, a line")));
+    this.people = el(
+      "div.scroller", {},
+      el("table.consumers", {}, el("thead", {}, el("tr", {}, labels, this.session.admin && el("th", { scope: "col" }, el("span.hidden", {}, "Actions")))), this.rows),
+    );
+    return [
+      el("div.overview", {},
+        el("section.card", { "aria-label": "Rates" }, this.chart.element),
+        el("section.card", { "aria-label": "Numbers" }, el("dl.facts", {}, Object.entries(this.facts).map(([label, value]) => el("div", {}, el("dt.muted", {}, label), value))))),
+      el("section.card", {}, el("h2", {}, "Consumers"), this.people, this.nobody),
+      el("section.card", {}, el("h2", {}, "Settings"), this.settings),
+    ];
+  }
+
+  get topic() {
+    return this.store.topics.get(this.name);
+  }
+
+  shownNow() {
+    this.update();
+  }
+
+  hiddenNow() {}
+
+  update() {
+    if (!this.store.stats) return;
+    const { topic } = this;
+    this.gone.hidden = Boolean(topic);
+    this.shell.hidden = !topic;
+    if (!topic) return;
+    const { described } = topic;
+    this.state.hidden = described.state === "ok";
+    this.state.className = `badge ${described.state === "failed" ? "bad" : "warn"}`;
+    say(this.state, described.state);
+    const trouble = {
+      failed: `This topic failed${described.problem ? `: ${described.problem}` : ": a write or sync went wrong"}. Publishing is refused until the broker is restarted.`,
+      degraded: `Part of the log cannot be read: ${plural(described.lost, "message")} lost. toymq verify says where.`,
+    }[described.state];
+    this.problem.hidden = !trouble;
+    if (trouble) say(this.problem, trouble);
+    const letters = this.store.topics.get(this.lettersName);
+    const waiting = letters ? left(letters.described) : 0;
+    for (const { key, label, element } of this.tabs) {
+      const many = key === "messages" ? described.messages : key === "dead-letters" ? waiting : 0;
+      say(element, many ? `${label} ${count(many)}` : label);
+    }
+    if (this.log) {
+      const shown = this.store.topics.get(this.log.topicName);
+      this.none.hidden = Boolean(shown);
+      this.log.element.hidden = !shown;
+      this.log.update(shown);
+    } else {
+      this.#overviewNow(topic, waiting);
+    }
+  }
+
+  #overviewNow(topic, waiting) {
+    const { described } = topic;
+    this.chart.draw(topic.published, topic.acked);
+    const { facts } = this;
+    say(facts.Backlog, count(topic.backlog));
+    say(facts.Messages, count(described.messages));
+    say(facts.Ids, described.messages ? `${count(described.first_id)} – ${count(described.next_id - 1)}` : "–");
+    say(facts["On disk"], `${bytes(described.bytes)} in ${plural(described.segments, "segment")}`);
+    say(facts.Scheduled, count(topic.scheduled));
+    say(facts.Expired, count(described.expired_total));
+    say(facts["Dead letters"], `${count(waiting)}${described.dead_lettered_total ? ` (${count(described.dead_lettered_total)} since start)` : ""}`);
+    say(facts.Dropped, count(described.dropped_total));
+    say(facts.Lost, count(described.lost));
+    facts.Lost.classList.toggle("slow", described.lost > 0);
+    const names = new Set();
+    for (const consumer of described.consumers) {
+      names.add(consumer.consumer);
+      let row = this.consumers.get(consumer.consumer);
+      if (!row) {
+        row = new ConsumerRow(consumer.consumer, this);
+        this.consumers.set(consumer.consumer, row);
+        this.rows.append(row.element);
+      }
+      row.draw(consumer, topic.consumers.get(consumer.consumer));
+    }
+    for (const [name, row] of this.consumers) {
+      if (names.has(name)) continue;
+      row.element.remove();
+      this.consumers.delete(name);
+    }
+    this.people.hidden = names.size === 0;
+    this.nobody.hidden = names.size > 0;
+    const set = JSON.stringify(described.settings);
+    if (set !== this.set) {
+      this.set = set;
+      const pairs = Object.entries(described.settings).map(([name, value]) => [el("dt", {}, name), el("dd.number", {}, setting(name, value))]);
+      fill(this.settings, pairs.length ? pairs.flat() : el("p.muted", {}, "All of them are the broker's defaults."));
+    }
+  }
+
+  forget(name) {
+    return confirmByName({
+      title: `Forget ${name}`, name, label: "Forget consumer",
+      lines: [`What ${name} has acked is forgotten, and its subscriptions end. A consumer of this name begins anew.`],
+      action: async () => {
+        await api.forget(this.name, name);
+        toast(`${name} is forgotten.`);
+      },
+    });
+  }
+
+  purge() {
+    return confirmByName({
+      title: "Purge topic", name: this.name, label: "Purge",
+      lines: [`All ${plural(this.topic?.described.messages ?? 0, "message")} of this topic are dropped, for every consumer. Ids go on from where they were. Nothing brings them back.`],
+      action: async () => {
+        await api.purge(this.name);
+        toast(`${this.name} is empty.`);
+      },
+    });
+  }
+
+  remove() {
+    return confirmByName({
+      title: "Delete topic", name: this.name, label: "Delete topic",
+      lines: [`The topic goes, with ${plural(this.topic?.described.messages ?? 0, "message")}, its consumers and its settings. Nothing brings it back.`],
+      action: async () => {
+        await api.remove(this.name);
+        toast(`${this.name} is gone.`);
+        location.hash = "#/";
+      },
+    });
+  }
+}
+
+/** How many letters did not go back yet. */
+function left({ messages, redriven = [] }) {
+  return Math.max(messages - redriven.reduce((sum, [low, high]) => sum + high - low + 1, 0), 0);
+}
+
+function setting(name, value) {
+  if (typeof value !== "number") return value;
+  return DURATIONS.has(name) ? exactDuration(value) : name.endsWith("_bytes") ? exactBytes(value) : count(value);
+}
