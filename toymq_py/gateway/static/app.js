@@ -80,21 +80,20 @@ function banners() {
   const all = [...store.topics.values()];
   const failed = all.filter((topic) => topic.described.state === "failed");
   const degraded = all.filter((topic) => topic.described.state === "degraded");
-  const { disk_low: low, disk_free_bytes: free, limits } = store.stats;
+  const { disk_low: low, limits } = store.stats;
   banner("disk", "bad", low && `The disk is low: below ${bytes(limits.min_free_bytes)} free, publishing is refused. Reading and acking go on.`);
   banner("failed", "bad", failed.length && `${plural(failed.length, "topic")} failed: ${named(failed)}. Publishing there is refused until the broker is restarted.`, show("trouble"));
   banner("degraded", "warn", degraded.length && `${plural(degraded.length, "topic")} degraded: ${named(degraded)}. Part of the log cannot be read.`, show("trouble"));
-  part("banners").dataset.free = free;
 }
 
 function link() {
-  const { live, heardAt } = store;
+  const { live, lost, heardAt } = store;
   const was = document.body.classList.contains("stale");
-  document.body.classList.toggle("stale", !live);
-  say(part("link"), live ? "live" : heardAt ? "not connected" : "connecting");
-  part("link").className = `link ${live ? "live" : "dead"}`;
+  document.body.classList.toggle("stale", lost);
+  say(part("link"), live ? "live" : lost ? "not connected" : "connecting");
+  part("link").className = `link ${live ? "live" : lost ? "dead" : ""}`;
   const since = heardAt ? `What is shown is from ${time(heardAt).slice(0, -4)}. ` : "";
-  banner("link", "bad", !live && `The broker does not answer. ${since}The page tries again by itself.`);
+  banner("link", "bad", lost && `The broker does not answer. ${since}The page tries again by itself.`);
   if (live && was) toast("The broker is back.");
 }
 

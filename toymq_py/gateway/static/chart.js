@@ -5,15 +5,21 @@ import { rate } from "./format.js";
 import { SAMPLES } from "./store.js";
 
 const HEIGHT = 100;
+const CEILING = 3;
+const FLOOR = 98;
+/** A line has a width: it must not be cut at its edges. */
 
-/** The path of a series between 0 and `top`. */
-function path(values, top) {
+/** Draw a series between 0 and `top` as a line and the area below it, from the first known sample on. */
+function trace(values, top, line, area) {
   let d = "";
+  let first = 0;
   for (let i = 0; i < values.length; i += 1) {
-    const y = HEIGHT - 4 - (values[i] / top) * (HEIGHT - 8);
-    d += `${i ? "L" : "M"}${i} ${y.toFixed(1)}`;
+    if (Number.isNaN(values[i])) continue;
+    if (!d) first = i;
+    d += `${d ? "L" : "M"}${i} ${(FLOOR - (values[i] / top) * (FLOOR - CEILING)).toFixed(1)}`;
   }
-  return d;
+  line.setAttribute("d", d);
+  area.setAttribute("d", d && `${d}V${HEIGHT}H${first}Z`);
 }
 
 function frame(kind) {
@@ -32,9 +38,7 @@ export class Sparkline {
   }
 
   draw(series) {
-    const d = path(series.values, Math.max(1, ...series.values));
-    this.line.setAttribute("d", d);
-    this.area.setAttribute("d", `${d}L${SAMPLES - 1} ${HEIGHT}L0 ${HEIGHT}Z`);
+    trace(series.values, Math.max(1, series.top), this.line, this.area);
   }
 }
 
@@ -46,7 +50,7 @@ export class Chart {
     this.areas = names.map(([, tone]) => svg("path", { class: `area ${tone}` }));
     this.cursor = svg("line", { class: "cursor", y1: 0, y2: HEIGHT, visibility: "hidden" });
     this.svg = frame("chart");
-    for (const y of [4, 50, 96]) this.svg.append(svg("line", { class: "grid", x1: 0, x2: SAMPLES - 1, y1: y, y2: y }));
+    for (const y of [CEILING, (CEILING + FLOOR) / 2, FLOOR]) this.svg.append(svg("line", { class: "grid", x1: 0, x2: SAMPLES - 1, y1: y, y2: y }));
     this.svg.append(...this.areas, ...this.lines, this.cursor);
     this.top = el("span.scale.top");
     this.middle = el("span.scale.middle");
@@ -78,18 +82,14 @@ export class Chart {
   }
 
   #label() {
-    this.series.forEach((series, i) => say(this.legend[i].value, rate(this.at === null ? series.now : series.values[this.at])));
+    this.series.forEach((series, i) => say(this.legend[i].value, rate(this.at === null ? series.now : series.values[this.at] || 0)));
     say(this.when, this.at === null ? "now" : `${SAMPLES - 1 - this.at} s ago`);
   }
 
   draw(...series) {
     this.series = series;
-    const top = ceiling(Math.max(...series.map((one) => Math.max(...one.values))));
-    series.forEach((one, i) => {
-      const d = path(one.values, top);
-      this.lines[i].setAttribute("d", d);
-      this.areas[i].setAttribute("d", `${d}L${SAMPLES - 1} ${HEIGHT}L0 ${HEIGHT}Z`);
-    });
+    const top = roundUp(Math.max(...series.map((one) => one.top)));
+    series.forEach((one, i) => trace(one.values, top, this.lines[i], this.areas[i]));
     say(this.top, rate(top));
     say(this.middle, rate(top / 2));
     this.#label();
@@ -97,7 +97,7 @@ export class Chart {
 }
 
 /** The next 1, 2, 5, 10, …: a scale that does not jump with each sample. */
-function ceiling(value) {
+function roundUp(value) {
   let step = 1;
   while (step < 1e12) {
     for (const factor of [1, 2, 5]) if (value <= step * factor) return step * factor;

@@ -13,7 +13,7 @@ export function el(tag, attributes = {}, ...children) {
   const element = document.createElement(name);
   if (classes.length) element.classList.add(...classes);
   setAttributes(element, attributes);
-  element.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  element.append(...present(children));
   return element;
 }
 
@@ -34,6 +34,11 @@ function setAttributes(element, attributes) {
   }
 }
 
+/** Lists within lists are one list; what is not there is left out. */
+function present(children) {
+  return children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
+}
+
 /** Set a text only where it differs: thousands of cells are looked at every second, few change. */
 export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
@@ -41,19 +46,21 @@ export function say(element, text) {
 
 /** Replace all children. */
 export function fill(element, ...children) {
-  element.replaceChildren(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  element.replaceChildren(...present(children));
   return element;
 }
 
-/** A button that cannot be pressed twice while it works. */
+/** A button that does nothing when it is pressed again while it works. It stays enabled: a disabled one loses the focus. */
 export function button(label, action, attributes = {}, kind = "") {
   const made = el(`button${kind && `.${kind}`}`, { type: "button", ...attributes }, label);
+  let busy = false;
   made.addEventListener("click", async (event) => {
-    made.disabled = true;
+    if (busy) return;
+    busy = true;
     try {
       await action(event);
     } finally {
-      made.disabled = false;
+      busy = false;
     }
   });
   return made;

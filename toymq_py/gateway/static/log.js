@@ -100,6 +100,7 @@ export class LogView {
     const present = new Set(this.messages.map((message) => message.id));
     for (const id of this.chosen) if (!present.has(id)) this.chosen.delete(id);
     const known = new Map([...this.list.children].map((row) => [Number(row.dataset.id), row]));
+    this.list.classList.toggle("keyless", this.messages.every((message) => message.key === undefined));
     const rows = this.messages.map((message) => {
       const row = known.get(message.id);
       return row && !this.letters ? row : this.#row(message);
@@ -116,7 +117,7 @@ export class LogView {
     const facts = this.letters ? this.#facts(message) : [];
     const number = el("span.number.id", {}, count(message.id));
     const toggle = el(
-      "button.line", { type: "button", "aria-expanded": "false" },
+      "button.entry", { type: "button", "aria-expanded": "false" },
       number, el("time.muted.number", {}, time(message.time_ms)),
       this.letters ? facts : el("span.key", { title: "key" }, message.key ?? ""),
       el("bdi.preview", {}, preview(message)),

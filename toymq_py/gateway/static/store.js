@@ -10,10 +10,10 @@ const RETRY_MS_MAX = 5000;
 const SMOOTH = 3;
 /** The rate that is shown is the mean of so many samples, or no digit would stand still. */
 
-/** The last samples of something per second. */
+/** The last samples of something per second; NaN where nobody looked yet. */
 export class Series {
   constructor() {
-    this.values = new Float32Array(SAMPLES);
+    this.values = new Float32Array(SAMPLES).fill(NaN);
   }
 
   push(value) {
@@ -22,14 +22,13 @@ export class Series {
   }
 
   get now() {
-    let sum = 0;
-    for (let i = SAMPLES - SMOOTH; i < SAMPLES; i += 1) sum += this.values[i];
-    const mean = sum / SMOOTH;
+    const last = this.values.subarray(SAMPLES - SMOOTH).filter((value) => !Number.isNaN(value));
+    const mean = last.reduce((sum, value) => sum + value, 0) / (last.length || 1);
     return mean < 0.05 ? 0 : mean;
   }
 
-  get idle() {
-    return this.values.every((value) => value === 0);
+  get top() {
+    return this.values.reduce((top, value) => (value > top ? value : top), 0);
   }
 }
 
@@ -45,9 +44,9 @@ export class Topic {
   /** A new description, `seconds` after the one before; 0 when nobody knows. */
   take(described, seconds) {
     const before = this.described;
-    const steps = before && seconds > 0 ? described.next_id - before.next_id : 0;
+    const steps = before && seconds > 0 ? Math.max(described.next_id - before.next_id, 0) : 0;
     this.described = described;
-    this.sample(Math.max(steps, 0) / (seconds || 1), this.#acks(before, described, Math.max(steps, 0), seconds));
+    this.sample(seconds ? steps / seconds : NaN, this.#acks(before, described, steps, seconds));
     this.isLetters = this.name.endsWith(".dlq");
     this.lag = 0;
     this.inflight = 0;
@@ -68,13 +67,13 @@ export class Topic {
     for (const { consumer: name, backlog } of described.consumers) {
       seen.add(name);
       const known = backlogs.get(name);
-      const acked = known === undefined || !seconds ? 0 : Math.max(known + published - backlog, 0) / seconds;
+      const acked = known === undefined || !seconds ? NaN : Math.max(known + published - backlog, 0) / seconds;
       if (!this.consumers.has(name)) this.consumers.set(name, new Series());
       this.consumers.get(name).push(acked);
-      total += acked;
+      if (acked) total += acked;
     }
     for (const name of this.consumers.keys()) if (!seen.has(name)) this.consumers.delete(name);
-    return total;
+    return seconds ? total : NaN;
   }
 
   /** A second in which nothing happened to it. */
@@ -103,6 +102,7 @@ export class Store extends EventTarget {
     this.stats = null;
     this.rates = Object.fromEntries(TOTALS.map((name) => [name, new Series()]));
     this.live = false;
+    this.lost = false;
     this.heardAt = 0;
     this.wanted = false;
     this.retryMs = RETRY_MS;
@@ -141,10 +141,6 @@ export class Store extends EventTarget {
 
   async #lost() {
     this.#disconnect();
-    if (this.live) {
-      this.live = false;
-      this.dispatchEvent(new Event("link"));
-    }
     try {
       await api.who();
     } catch (error) {
@@ -156,13 +152,17 @@ export class Store extends EventTarget {
     if (!this.wanted || this.source) return;
     this.timer = setTimeout(() => this.#connect(), this.retryMs);
     this.retryMs = Math.min(this.retryMs * 1.5, RETRY_MS_MAX);
-    if (!this.heardAt) this.dispatchEvent(new Event("link"));
+    this.live = false;
+    if (!this.lost) {
+      this.lost = true;
+      this.dispatchEvent(new Event("link"));
+    }
   }
 
   #take({ stats, topics, gone }, whole) {
     const before = this.stats;
     const seconds = before && stats.uptime_s > before.uptime_s ? stats.uptime_s - before.uptime_s : 0;
-    for (const name of TOTALS) this.rates[name].push(seconds ? Math.max(stats[name] - before[name], 0) / seconds : 0);
+    for (const name of TOTALS) this.rates[name].push(seconds ? Math.max(stats[name] - before[name], 0) / seconds : NaN);
     const changed = new Set();
     for (const described of topics) {
       const name = described.topic;
@@ -183,6 +183,7 @@ export class Store extends EventTarget {
     this.#watch();
     if (!this.live) {
       this.live = true;
+      this.lost = false;
       this.dispatchEvent(new Event("link"));
     }
     this.dispatchEvent(new Event("update"));

@@ -147,8 +147,8 @@ export class TopicsView {
       el("h2", {}, "Nothing here yet"),
       el("p", {}, "The broker runs and waits for its first message. Send one; the topic is made on the way:"),
       el("div.copyline", {}, el("pre", { tabindex: 0 }, line), copy),
-      el("p.muted", {}, "It appears here by itself. ", el("a", { href: "/docs" }, "What else the broker speaks"), this.session.admin ? ", or " : "."),
-      this.session.admin ? button("make a topic by hand", createTopic, {}) : null,
+      el("p.muted", {}, "It appears here by itself. ", el("a", { href: "/docs" }, "What else the broker speaks"), "."),
+      this.session.admin && button("Make a topic by hand", createTopic),
     );
   }
 
