@@ -56,7 +56,7 @@ function banner(key, kind, text, more = null) {
     known?.remove();
     shown.delete(key);
   } else if (!known || known.dataset.text !== text) {
-    const made = el(`div.banner.${kind}`, { "data-text": text }, el("span", {}, text), more);
+    const made = el(`div.banner.${kind}`, { "data-text": text, "data-key": key }, el("span", {}, text), more);
     if (known) known.replaceWith(made);
     else part("banners").append(made);
     shown.set(key, made);

@@ -13,6 +13,7 @@ const FLOOR = 98;
 function trace(values, top, line, area) {
   let d = "";
   let first = 0;
+  if (Number.isNaN(values[SAMPLES - 2])) return; // one sample is no line
   for (let i = 0; i < values.length; i += 1) {
     if (Number.isNaN(values[i])) continue;
     if (!d) first = i;

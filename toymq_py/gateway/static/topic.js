@@ -139,6 +139,7 @@ export class TopicView {
     }[described.state];
     this.problem.hidden = !trouble;
     if (trouble) say(this.problem, trouble);
+    this.problem.classList.toggle("warn", described.state === "degraded");
     const letters = this.store.topics.get(this.lettersName);
     const waiting = letters ? left(letters.described) : 0;
     for (const { key, label, element } of this.tabs) {
