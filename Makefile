@@ -1,6 +1,6 @@
 # Needs make and Python 3.11 or newer; everything else goes into .venv. "make" alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup fast run demo test test-all test-spark-slow spark-demo simulate chaos soak fuzz bench profile bench-peers bench-compare torture check lint types imports docs audit dist coverage clean
+.PHONY: help setup fast run demo test test-all test-spark-slow test-browser spark-demo simulate chaos soak fuzz bench profile bench-peers bench-compare torture check lint types imports docs audit dist coverage clean
 
 BIN := .venv/bin
 READY := .venv/.stamp
@@ -70,6 +70,10 @@ test-all: ## run the tests on every Python from 3.11 to 3.14 that is here, and n
 
 test-spark-slow: $(TESTABLE) ## run what Spark has to survive and takes minutes: kills, a cluster, millions of rows
 	$(BIN)/python -m pytest -m spark_slow
+
+test-browser: $(READY) ## run the tests of the dashboard in this machine's Chromium
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[browser]'
+	TOYMQ_REQUIRE=chromium,playwright $(BIN)/python -m pytest -m browser
 
 spark-demo: $(TESTABLE) ## publish real data, archive it, kill broker and Spark in the middle, resume, replay, verify both
 	$(BIN)/toymq-pipeline demo

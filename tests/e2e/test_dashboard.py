@@ -1,0 +1,364 @@
+"""The dashboard in a real Chromium. Each page is watched: an error, a broken policy or a request to elsewhere fails its test."""
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.requirements import require
+
+pytestmark = [pytest.mark.browser, require("chromium", "playwright")]
+
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+HOSTILE = [
+    "<img src=x onerror=\"document.title='taken'\">",
+    "</pre><script>document.title='taken'</script>",
+    '"><svg/onload=document.title="taken">',
+    "javascript:document.title='taken'",
+    "\u202egnp.exe \u0000\u0007 {{7*7}} ${document.title='taken'}",
+]
+ROWS_MAX = 60
+"""So many rows of a list exist at most, whatever its length."""
+WIDE, NARROW = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright  # only there with its extra
+
+    path = next(filter(None, map(shutil.which, CHROMIUM)))
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("broker") / "d", "--http", "127.0.0.1:0") as broker:
+        yield broker
+
+
+Visit = Callable[..., Any]
+
+
+@pytest.fixture
+def visit(browser: Any) -> Iterator[Visit]:
+    """Open a page; ``broken`` is how its console may complain."""
+    contexts, complaints = [], []
+
+    def visit(url: str, viewport: dict[str, int] = WIDE, broken: str = r"(?!)", **options: Any) -> Any:
+        context = browser.new_context(viewport=viewport, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(20_000)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("console", lambda said: said.type == "error" and not re.search(broken, said.text) and complaints.append(said.text))
+        origin = url.split("#")[0].rstrip("/")
+        page.on("request", lambda request: request.url.startswith(origin) or complaints.append(request.url))
+        page.goto(url)
+        return page
+
+    yield visit
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def publish(broker: BrokerProcess, topic: str, payload: str | bytes, **headers: str) -> int:
+    answer = httpx.post(f"{broker.http}v1/topics/{topic}/messages", content=payload, headers=headers)
+    assert answer.status_code == 201, answer.text
+    msg_id: int = answer.json()["id"]
+    return msg_id
+
+
+def dead_letters(broker: BrokerProcess, topic: str, *reasons: str) -> None:
+    for reason in reasons:
+        msg_id = publish(broker, topic, reason)
+        path = f"{broker.http}v1/topics/{topic}/messages"
+        assert httpx.get(path, params={"consumer": "billing", "wait_s": 5}).json()["messages"][0]["id"] == msg_id
+        query = {"consumer": "billing", "dead": "true", "reason": reason}
+        assert httpx.post(f"{path}/{msg_id}:nack", params=query).status_code == 204
+
+
+def row(page: Any, name: str) -> Any:
+    return page.get_by_role("row").filter(has=page.get_by_role("link", name=name, exact=True))
+
+
+def toast(page: Any, text: str) -> None:
+    page.locator(".toast", has_text=text).wait_for()
+
+
+def answered(page: Any, label: str, name: str) -> None:
+    """Go through a question that is answered by a name: its button waits for the whole of it."""
+    dialog = page.get_by_role("dialog")
+    button = dialog.get_by_role("button", name=label, exact=True)
+    assert button.is_disabled()
+    dialog.get_by_role("textbox").fill(name[:-1])
+    assert button.is_disabled()
+    dialog.get_by_role("textbox").fill(name)
+    button.click()
+
+
+def test_an_empty_broker_says_how_to_begin(browser: Any, visit: Visit, tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "d", "--http", "127.0.0.1:0") as broker:
+        page = visit(broker.http, NARROW)
+        line = page.locator(".copyline pre").inner_text()
+        assert line == f"curl -d 'hello' {broker.http}v1/topics/greetings/messages"
+        assert page.evaluate("document.documentElement.scrollWidth") == NARROW["width"]
+        publish(broker, "greetings", "hello")
+        row(page, "greetings").wait_for()
+
+
+def test_publishing_moves_the_rate_and_shows_the_message(broker: BrokerProcess, visit: Visit) -> None:
+    publish(broker, "orders", "the first")
+    page = visit(f"{broker.http}#/topics/orders")
+    page.get_by_text("Nobody consumes this topic yet.").wait_for()
+    page.get_by_role("button", name="Publish", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Payload").fill('{"tea": 2}')
+    dialog.get_by_label("Key").fill("order-7")
+    dialog.get_by_role("button", name="Add a header").click()
+    dialog.get_by_label("Header name").fill("kind")
+    dialog.get_by_label("Header value").fill("grün ☂")
+    dialog.get_by_role("button", name="Publish").click()
+    toast(page, "Message 1 is on stable storage.")
+    page.wait_for_function("parseFloat(document.querySelector('.legend b').textContent) > 0")
+    page.get_by_role("link", name="Messages").click()
+    page.locator(".entry", has_text="order-7").click()
+    assert page.locator(".payload").inner_text() == '{\n  "tea": 2\n}'
+    assert page.locator(".panel .pairs").inner_text().split("\n") == ["kind", "grün ☂"]
+    page.get_by_role("button", name="Publish", exact=True).click()
+    dialog.get_by_label("Key").fill("order-7")
+    dialog.get_by_role("button", name="Publish").click()
+    toast(page, "Message 1 has this key already")
+    page.get_by_role("button", name="Publish", exact=True).click()
+    dialog.get_by_label("Delay").fill("soon")
+    dialog.get_by_role("button", name="Publish").click()
+    assert "soon is not a time" in dialog.get_by_role("alert").inner_text()
+    dialog.get_by_label("Delay").fill("1h")
+    dialog.get_by_role("button", name="Publish").click()
+    toast(page, "Message 2 is on stable storage.")
+
+
+def test_strangers_text_stays_text(broker: BrokerProcess, visit: Visit) -> None:
+    for i, text in enumerate(HOSTILE):
+        ascii_ = re.sub(r"[^!-~]", "", text)
+        publish(broker, "hostile", text, **{"idempotency-key": f"{i}{ascii_}", "x-header-note": ascii_})
+    publish(broker, "hostile", bytes(range(256)))
+    page = visit(f"{broker.http}#/topics/hostile/messages")
+    for i, text in enumerate(HOSTILE):
+        line = page.locator(f'li[data-id="{i}"]')
+        assert line.locator(".preview").text_content() == text
+        line.locator(".entry").click()
+        assert line.locator(".payload").text_content() == text
+        assert line.locator(".pairs dd").text_content() == re.sub(r"[^!-~]", "", text)
+    binary = page.locator(f'li[data-id="{len(HOSTILE)}"]')
+    binary.locator(".entry").click()
+    assert binary.locator(".payload").inner_text().startswith("00000000  00 01 02 03")
+    assert page.title() == "hostile · toymq_py"
+    assert page.locator("main img, main script, main iframe, main svg[onload]").count() == 0
+    page.goto(f"{broker.http}#/topics/%3Cimg%20src%3Dx%20onerror%3D1%3E")
+    page.get_by_text("There is no topic of this name.").wait_for()
+
+
+def test_dead_letters_go_back_some_and_all(broker: BrokerProcess, visit: Visit) -> None:
+    dead_letters(broker, "invoices", "no-such-customer", "too-large", "unpaid")
+    page = visit(f"{broker.http}#/topics/invoices/dead-letters")
+    first = page.locator(".entry", has_text="no-such-customer")
+    assert "billing" in first.inner_text()
+    assert "1 attempt" in first.inner_text()
+    page.get_by_label("Choose dead letter 1").check()
+    page.get_by_role("button", name="Redrive 1 chosen").click()
+    page.get_by_role("dialog").get_by_role("button", name="Redrive 1").click()
+    toast(page, "1 dead letter went back.")
+    page.locator('li[data-id="1"]', has_text="sent back").wait_for()
+    again = httpx.get(f"{broker.http}v1/topics/invoices/messages", params={"consumer": "billing"}).json()["messages"]
+    assert [message["payload"] for message in again] == ["too-large"]
+    page.get_by_role("button", name="Redrive all").click()
+    page.get_by_role("dialog").get_by_role("button", name="Redrive all").click()
+    toast(page, "2 dead letters went back.")
+    page.wait_for_function("document.querySelectorAll('.badge.good').length === 3")
+
+
+def test_consumers_have_their_lag_and_can_be_moved_and_forgotten(broker: BrokerProcess, visit: Visit) -> None:
+    publish(broker, "jobs", "a")
+    publish(broker, "jobs", "b")
+    path = f"{broker.http}v1/topics/jobs/messages"
+    assert httpx.get(path, params={"consumer": "worker"}).status_code == 200
+    page = visit(f"{broker.http}#/topics/jobs")
+    line = page.locator(".consumers tbody tr")
+    line.get_by_role("cell", name=re.compile(r"^2$")).first.wait_for()
+    assert line.locator('[data-label="Inflight"]').inner_text() == "1"
+    line.get_by_role("button", name="Move worker").click()
+    page.get_by_role("dialog").get_by_label("It goes on at").select_option("latest")
+    page.get_by_role("dialog").get_by_role("button", name="Move consumer").click()
+    toast(page, "worker was moved.")
+    page.wait_for_function("document.querySelector('[data-label=Lag]').textContent === '0'")
+    line.get_by_role("button", name="Forget worker").click()
+    answered(page, "Forget consumer", "worker")
+    page.get_by_text("Nobody consumes this topic yet.").wait_for()
+
+
+def test_a_topic_is_made_set_purged_and_deleted(broker: BrokerProcess, visit: Visit) -> None:
+    page = visit(broker.http, broken="409|422")
+    page.locator(".tile").first.wait_for()
+    page.keyboard.press("n")
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name").fill("no/name")
+    dialog.get_by_role("button", name="Create topic").click()
+    dialog.get_by_role("alert").filter(has_text="BAD_NAME").wait_for()
+    dialog.get_by_label("Name").fill("mine")
+    dialog.get_by_text("Settings").click()
+    dialog.get_by_label("Visibility timeout").fill("1.5m")
+    dialog.get_by_role("button", name="Create topic").click()
+    page.get_by_role("heading", name="mine", exact=True).wait_for()
+    page.get_by_role("definition").filter(has_text="90s").wait_for()
+    page.get_by_role("button", name="Settings", exact=True).click()
+    assert dialog.get_by_label("Visibility timeout").input_value() == "90s"
+    dialog.get_by_label("Visibility timeout").fill("")
+    dialog.get_by_label("Log size at most").fill("64 MiB")
+    dialog.get_by_role("button", name="Save settings").click()
+    toast(page, "mine has its new settings.")
+    assert httpx.get(f"{broker.http}v1/topics/mine").json()["settings"] == {"retain_max_bytes": 64 * 1024 * 1024}
+    publish(broker, "mine", "x")
+    page.get_by_role("link", name="Messages 1").wait_for()
+    page.get_by_role("button", name="Purge", exact=True).click()
+    answered(page, "Purge", "mine")
+    toast(page, "mine is empty.")
+    described = httpx.get(f"{broker.http}v1/topics/mine").json()
+    assert (described["messages"], described["next_id"]) == (0, 1)
+    page.get_by_role("button", name="Delete", exact=True).click()
+    answered(page, "Delete topic", "mine")
+    toast(page, "mine is gone.")
+    assert httpx.get(f"{broker.http}v1/topics/mine").status_code == 404
+
+
+def test_the_page_survives_its_broker(visit: Visit, tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "d", "--http", "127.0.0.1:0") as broker:
+        port = broker.http.rstrip("/").rpartition(":")[2]
+        publish(broker, "orders", "before")
+        page = visit(broker.http, broken="ERR_|Failed to load")
+        row(page, "orders").wait_for()
+        broker.kill()
+        page.get_by_text("The broker does not answer.").wait_for()
+        assert row(page, "orders").is_visible(), "what was known stays"
+    with BrokerProcess(tmp_path / "d", "--http", f"127.0.0.1:{port}") as broker:
+        toast(page, "The broker is back.")
+        assert page.get_by_text("The broker does not answer.").count() == 0
+        publish(broker, "later", "after")
+        row(page, "later").wait_for()
+
+
+def test_trouble_is_said(visit: Visit, tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "d", "--http", "127.0.0.1:0") as broker:
+        for i in range(3):
+            publish(broker, "broken", f"message {i} with a payload")
+            publish(broker, "sound", "x")
+        assert broker.stop()[0] == 0
+        (segment,) = (tmp_path / "d" / "topics" / "broken").glob("*.log")
+        damaged = bytearray(segment.read_bytes())
+        damaged[damaged.index(b"message 1")] ^= 1
+        segment.write_bytes(damaged)
+    with BrokerProcess(tmp_path / "d", "--http", "127.0.0.1:0", "--min-free-bytes", str(1 << 60)) as broker:
+        httpx.post(f"{broker.http}v1/topics/sound/messages", content="x")
+        page = visit(broker.http)
+        page.locator(".banner", has_text="The disk is low").wait_for()
+        page.locator(".banner", has_text="1 topic degraded: broken").get_by_role("button").click()
+        assert page.locator(".topicname").all_inner_texts() == ["broken"]
+
+
+def test_five_hundred_topics_by_keyboard(visit: Visit, tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "d", "--http", "127.0.0.1:0") as broker, httpx.Client() as client:
+        for i in range(500):
+            assert client.put(f"{broker.http}v1/topics/t-{i:03}").status_code == 201
+        page = visit(broker.http)
+        row(page, "t-000").wait_for()
+        rows = page.locator(".trow")
+        assert rows.count() < ROWS_MAX
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("End")
+        assert page.evaluate("document.activeElement.textContent") == "t-499"
+        assert rows.count() < ROWS_MAX
+        page.keyboard.press("ArrowUp")
+        page.keyboard.press("Enter")
+        page.get_by_role("heading", name="t-498").wait_for()
+        page.keyboard.press("Escape")
+        page.get_by_role("table", name="Topics").wait_for()
+        page.keyboard.press("/")
+        page.keyboard.type("49")
+        page.get_by_role("status").filter(has_text="15 of 500 topics").wait_for()
+        page.keyboard.press("ArrowDown")
+        assert page.evaluate("document.activeElement.textContent") == "t-049"
+        page.keyboard.press("?")
+        page.get_by_role("dialog").get_by_text("search topics").wait_for()
+        page.keyboard.press("Escape")
+        assert page.get_by_role("dialog").count() == 0
+
+
+def test_theme_and_small_screens(broker: BrokerProcess, visit: Visit) -> None:
+    publish(broker, "a-name-that-is-far-too-long-for-a-telephone.and-goes-on.and-on.and-on", "x" * 10_000)
+    dead_letters(broker, "narrow", "no-such-customer")
+    page = visit(broker.http, NARROW, color_scheme="dark")
+    ground = "getComputedStyle(document.body).backgroundColor"
+    row(page, "narrow").wait_for()
+    dark = page.evaluate(ground)
+    page.get_by_role("button", name="Theme: Auto").click()
+    assert page.evaluate(ground) != dark
+    page.reload()
+    page.get_by_role("button", name="Theme: Light").click()
+    assert page.evaluate(ground) == dark, "the choice was remembered"
+    long = "a-name-that-is-far-too-long-for-a-telephone.and-goes-on.and-on.and-on"
+    for place in ("", f"topics/{long}", f"topics/{long}/messages", "topics/narrow", "topics/narrow/dead-letters"):
+        page.goto(f"{broker.http}#/{place}")
+        page.locator("main :is(.trow, .facts, .entry)").first.wait_for()
+        assert page.evaluate("document.documentElement.scrollWidth") == NARROW["width"], place
+
+
+def test_everything_has_a_name_for_those_who_do_not_see(broker: BrokerProcess, visit: Visit) -> None:
+    dead_letters(broker, "spoken", "no-such-customer")
+    page = visit(broker.http)
+    for place in ("", "topics/spoken", "topics/spoken/messages", "topics/spoken/dead-letters"):
+        page.goto(f"{broker.http}#/{place}")
+        page.locator("main :is(.trow, .facts, .entry)").first.wait_for()
+        tree = page.locator("body").aria_snapshot()
+        assert re.findall(r"- (?:button|link|checkbox|textbox|searchbox|combobox)(?: \[.*\])?:?$", tree, re.MULTILINE) == [], tree
+    assert page.evaluate("[...document.querySelectorAll('[aria-live]')].map((one) => one.id)") == ["banners", "toasts"]
+
+
+def test_with_tokens_one_logs_in(visit: Visit, tmp_path: Path) -> None:
+    auth = tmp_path / "auth.toml"
+    auth.write_text(
+        "".join(
+            f'[[token]]\nname = "{name}"\nsha256 = "{sha256(f"{name}-token".encode()).hexdigest()}"\n{rights}\n'
+            for name, rights in (("operator", "admin = true\npublish = ['>']\nsubscribe = ['>']"), ("billing", "subscribe = ['orders']"))
+        )
+    )
+    auth.chmod(0o600)
+    with BrokerProcess(tmp_path / "d", "--http", "127.0.0.1:0", "--auth-file", str(auth)) as broker:
+        page = visit(broker.http, broken="401")
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_label("Token").fill("guess")
+        dialog.get_by_role("button", name="Log in").click()
+        dialog.get_by_role("alert").filter(has_text="AUTH_FAILED").wait_for()
+        dialog.get_by_label("Token").fill("operator-token")
+        dialog.get_by_role("button", name="Log in").click()
+        page.get_by_role("heading", name="Nothing here yet").wait_for()
+        (cookie,) = page.context.cookies()
+        assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
+        assert page.evaluate("document.cookie") == ""
+        page.get_by_role("button", name="Make a topic by hand").click()
+        dialog.get_by_label("Name").fill("orders")
+        dialog.get_by_role("button", name="Create topic").click()
+        page.get_by_role("heading", name="orders").wait_for()
+        page.get_by_role("button", name="Log out").click()
+        dialog.get_by_label("Token").fill("billing-token")
+        dialog.get_by_role("button", name="Log in").click()
+        page.get_by_role("heading", name="orders").wait_for()
+        assert page.get_by_role("button", name="Delete").count() == 0, "billing is no administrator"
