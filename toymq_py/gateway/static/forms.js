@@ -25,6 +25,9 @@ const SETTINGS = [
   ["dedupe_keys", COUNT, "Dedupe keys", "How many of the newest keys are remembered"],
 ];
 
+const NAME = /^[A-Za-z0-9_][A-Za-z0-9._-]*$/;
+/** What else could not stand in a path; the broker knows the rest. */
+
 function settingsFields(settings) {
   const controls = new Map();
   const fields = SETTINGS.map(([name, kind, label, hint, words]) => {
@@ -56,6 +59,7 @@ export function createTopic() {
     body: [field("Name", name, "Letters, digits, . _ and -"), el("details", {}, el("summary", {}, "Settings"), fields)],
     async action() {
       const topic = name.value.trim();
+      if (!NAME.test(topic)) throw new Refusal("A name is letters, digits, . _ and -, and does not begin with . or -");
       await api.create(topic, changes());
       toast(`${topic} is there.`);
       location.hash = `#/topics/${encodeURIComponent(topic)}`;

@@ -115,13 +115,13 @@ export class TopicsView {
     );
     this.start = this.#start();
     this.element = el("div", {}, el("h1.hidden", {}, "Topics"), el("section.tiles", { "aria-label": "The broker" }, Object.values(this.tiles).map((tile) => tile.element)), this.start, this.list);
+    this.element.addEventListener("keydown", (event) => this.#arrows(event));
     this.onscroll = () => this.#window();
   }
 
   shownNow() {
     addEventListener("scroll", this.onscroll, { passive: true });
     addEventListener("resize", this.onscroll);
-    this.element.addEventListener("keydown", (event) => this.#arrows(event));
     this.update();
     if (this.scroll) scrollTo(0, this.scroll);
   }
