@@ -55,7 +55,8 @@ async def test_every_file_is_served_and_everything_that_is_named_is_a_file() -> 
         for script in SCRIPTS:
             for name in re.findall(r'^import .* from "\./([\w.-]+)";$', script.read_text(), re.MULTILINE):
                 wanted[f"/static/{name}"] = media[".js"]
-        assert {path.name for path in STATIC.iterdir()} == {Path(path).name or pages.INDEX for path in wanted}, "none is left over"
+        named = {Path(path).name or pages.INDEX for path in wanted}
+        assert {path.name for path in STATIC.iterdir()} == named, "no file is left over"
         for path, kind in wanted.items():
             answer = await rig.ask("GET", path)
             assert (answer.status_code, answer.headers["content-type"]) == (200, kind), path
