@@ -1,8 +1,10 @@
 """The dashboard in a real Chromium. Whatever a test looks at: errors, a broken policy, requests to elsewhere fail it."""
 
 import contextlib
+import os
 import re
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -63,10 +65,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture
 def visit(browser: Any, start: Start) -> Iterator[Visit]:
-    """Open a page; ``broken`` is how its console may complain."""
+    """Open a page; ``broken`` is how its console may complain, ``clock`` lets its time be moved."""
     contexts, complaints = [], []
 
-    def visit(url: str, viewport: dict[str, int] = WIDE, broken: str = r"(?!)", **options: Any) -> Any:
+    def visit(url: str, viewport: dict[str, int] = WIDE, broken: str = r"(?!)", clock: bool = False, **options: Any) -> Any:
         context = browser.new_context(viewport=viewport, **options)
         contexts.append(context)
         page = context.new_page()
@@ -84,6 +86,8 @@ def visit(browser: Any, start: Start) -> Iterator[Visit]:
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("console", listen)
         page.on("request", look)
+        if clock:
+            page.clock.install()
         page.goto(url)
         return page
 
@@ -279,6 +283,20 @@ def test_the_page_survives_its_broker(visit: Visit, start: Start) -> None:
     assert page.get_by_text("The broker does not answer.").count() == 0
     publish(broker, "later", "after")
     row(page, "later").wait_for()
+
+
+def test_silence_is_noticed_and_its_end(visit: Visit, start: Start) -> None:
+    """A broker that is stopped keeps its sockets: nothing fails, nothing comes."""
+    broker = start()
+    publish(broker, "orders", "before")
+    page = visit(broker.http, broken="ERR_|Failed to load", clock=True)
+    row(page, "orders").wait_for()
+    os.kill(broker.pid, signal.SIGSTOP)
+    page.clock.fast_forward(10_000)
+    page.get_by_text("The broker does not answer.").wait_for()
+    os.kill(broker.pid, signal.SIGCONT)
+    page.clock.fast_forward(10_000)
+    toast(page, "The broker is back.")
 
 
 def test_trouble_is_said(visit: Visit, start: Start, tmp_path: Path) -> None:

@@ -12,11 +12,14 @@ export class ApiError extends Error {
 /** Tells "login" when a token is needed or no longer known. */
 export const access = new EventTarget();
 
-async function call(method, path, { query = {}, body, headers = {} } = {}) {
+const TIMEOUT_MS = 30_000;
+const LOOK_MS = 5000;
+
+async function call(method, path, { query = {}, body, headers = {}, timeoutMs = TIMEOUT_MS } = {}) {
   const asked = new URLSearchParams(Object.entries(query).filter(([, value]) => value !== undefined)).toString();
   let response;
   try {
-    response = await fetch(asked ? `${path}?${asked}` : path, { method, body, headers, cache: "no-store" });
+    response = await fetch(asked ? `${path}?${asked}` : path, { method, body, headers, cache: "no-store", signal: AbortSignal.timeout(timeoutMs) });
   } catch {
     throw new ApiError(0, "UNREACHABLE", "The broker does not answer. What was asked for may have happened or not.");
   }
@@ -37,7 +40,7 @@ function headerText(text) {
 }
 
 export const api = {
-  who: () => call("GET", "/v1/login"),
+  who: () => call("GET", "/v1/login", { timeoutMs: LOOK_MS }),
   login: (token) => call("POST", "/v1/login", json({ token })),
   logout: () => call("DELETE", "/v1/login"),
   create: (topic, settings) => call("PUT", `/v1/topics/${part(topic)}`, json(settings)),

@@ -141,6 +141,11 @@ export class Store extends EventTarget {
 
   async #lost() {
     this.#disconnect();
+    this.live = false;
+    if (!this.lost) {
+      this.lost = true;
+      this.dispatchEvent(new Event("link"));
+    }
     try {
       await api.who();
     } catch (error) {
@@ -152,11 +157,6 @@ export class Store extends EventTarget {
     if (!this.wanted || this.source) return;
     this.timer = setTimeout(() => this.#connect(), this.retryMs);
     this.retryMs = Math.min(this.retryMs * 1.5, RETRY_MS_MAX);
-    this.live = false;
-    if (!this.lost) {
-      this.lost = true;
-      this.dispatchEvent(new Event("link"));
-    }
   }
 
   #take({ stats, topics, gone }, whole) {
