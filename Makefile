@@ -73,7 +73,7 @@ test-spark-slow: $(TESTABLE) ## run what Spark has to survive and takes minutes:
 
 test-browser: $(READY) ## run the tests of the dashboard in this machine's Chromium
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[browser]'
-	TOYMQ_REQUIRE=chromium,playwright $(BIN)/python -m pytest -m browser
+	TOYMQ_REQUIRE=chromium,playwright $(BIN)/python -m pytest -m browser tests/e2e
 
 spark-demo: $(TESTABLE) ## publish real data, archive it, kill broker and Spark in the middle, resume, replay, verify both
 	$(BIN)/toymq-pipeline demo

@@ -9,6 +9,11 @@ import { messagePanel, payloadSize, preview } from "./message.js";
 const PAGE = 50;
 const NEWEST = null;
 
+/** What no other message has, though its topic was deleted and made again. */
+function made(message) {
+  return `${message.id} ${message.time_ms}`;
+}
+
 /** A page of the log that can be turned. */
 export class LogView {
   /** @param {boolean} letters they are dead letters, and can go back */
@@ -20,8 +25,7 @@ export class LogView {
     this.messages = [];
     this.open = new Set();
     this.chosen = new Set();
-    this.seenNext = -1;
-    this.loading = false;
+    this.turn = 0;
     this.older = button("← Older", () => this.go(Math.max(this.first, this.low - PAGE)));
     this.newer = button("Newer →", () => this.go(this.low + PAGE >= this.next - PAGE ? NEWEST : this.low + PAGE));
     this.newest = button("Newest", () => this.go(NEWEST));
@@ -57,7 +61,7 @@ export class LogView {
     this.first = topic.described.first_id;
     this.next = topic.described.next_id;
     const moved = `${this.first} ${this.next} ${JSON.stringify(topic.described.redriven ?? [])}`;
-    if (moved !== this.seen && (this.from === NEWEST || this.letters) && !this.loading) {
+    if (moved !== this.seen && (this.from === NEWEST || this.letters)) {
       this.seen = moved;
       this.load();
     }
@@ -80,10 +84,12 @@ export class LogView {
   }
 
   async load() {
-    this.loading = true;
+    this.turn += 1;
+    const { turn } = this;
     try {
       const from = this.from === NEWEST ? Math.max(this.first, this.next - PAGE) : this.from;
       const page = await api.log(this.topicName, Math.max(from, this.first), PAGE);
+      if (turn !== this.turn) return; // another page was asked for meanwhile
       this.low = Math.max(from, page.first_id);
       this.messages = page.messages.reverse();
       this.problem.hidden = true;
@@ -91,18 +97,16 @@ export class LogView {
     } catch (error) {
       say(this.problem, words(error));
       this.problem.hidden = false;
-    } finally {
-      this.loading = false;
     }
   }
 
   #draw() {
     const present = new Set(this.messages.map((message) => message.id));
     for (const id of this.chosen) if (!present.has(id)) this.chosen.delete(id);
-    const known = new Map([...this.list.children].map((row) => [Number(row.dataset.id), row]));
+    const known = new Map([...this.list.children].map((row) => [row.dataset.made, row]));
     this.list.classList.toggle("keyless", this.messages.every((message) => message.key === undefined));
     const rows = this.messages.map((message) => {
-      const row = known.get(message.id);
+      const row = known.get(made(message));
       return row && !this.letters ? row : this.#row(message);
     });
     fill(this.list, rows.length ? rows : el("li.empty", {}, this.letters ? "No dead letters. That is how it should be." : "No messages in the log."));
@@ -124,7 +128,7 @@ export class LogView {
       el("span.muted.number.size", {}, bytes(payloadSize(message))),
     );
     const box = this.letters && this.admin && !this.#redriven(message.id) ? this.#box(message.id) : this.letters ? el("span.box") : null;
-    const row = el("li", { "data-id": message.id }, el("div.linebox", {}, box, toggle));
+    const row = el("li", { "data-id": message.id, "data-made": made(message) }, el("div.linebox", {}, box, toggle));
     const set = (open) => {
       toggle.setAttribute("aria-expanded", String(open));
       row.querySelector(":scope > .panel")?.remove();
