@@ -96,7 +96,7 @@ export function input(attributes = {}) {
 
 /** A question that is only answered by typing a name. */
 export function confirmByName({ title, lines, name, label, action }) {
-  const typed = input({ autofocus: true, name: "name", placeholder: name });
+  const typed = input({ autofocus: true, name: "name" });
   const question = el("span", {}, "Type ", el("code.name", {}, name), " to confirm");
   const made = field("", typed);
   fill(made.querySelector("label"), question);

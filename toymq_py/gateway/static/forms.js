@@ -106,7 +106,7 @@ export function publish(topic) {
         field("Delay", delay, "30s, 5m: not delivered before"),
         field("Time to live", ttl, "1h: dropped when not acked by then"),
       ),
-      el("fieldset", {}, el("legend", {}, "Headers"), rows, button("Add a header", () => add().firstChild.focus(), {}, "quiet")),
+      el("fieldset", {}, el("legend", {}, "Headers"), rows, button("Add a header", () => add().firstChild.focus())),
     ],
     async action() {
       const headers = [...rows.children].map((row) => [...row.querySelectorAll("input")].map((one) => one.value.trim()));
