@@ -5,9 +5,9 @@ import { rate } from "./format.js";
 import { SAMPLES } from "./store.js";
 
 const HEIGHT = 100;
+// A line has a width: it must not be cut at its edges.
 const CEILING = 3;
 const FLOOR = 98;
-/** A line has a width: it must not be cut at its edges. */
 
 /** Draw a series between 0 and `top` as a line and the area below it, from the first known sample on. */
 function trace(values, top, line, area) {

@@ -9,7 +9,7 @@ const TOASTS_MAX = 3;
 let numbered = 0;
 
 /** An id for a label. */
-export function fresh() {
+function fresh() {
   numbered += 1;
   return `n${numbered}`;
 }

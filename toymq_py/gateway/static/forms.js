@@ -25,8 +25,8 @@ const SETTINGS = [
   ["dedupe_keys", COUNT, "Dedupe keys", "How many of the newest keys are remembered"],
 ];
 
-const NAME = /^[A-Za-z0-9_][A-Za-z0-9._-]*$/;
 /** What else could not stand in a path; the broker knows the rest. */
+const NAME = /^[A-Za-z0-9_][A-Za-z0-9._-]*$/;
 
 function settingsFields(settings) {
   const controls = new Map();

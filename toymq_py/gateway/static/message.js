@@ -9,7 +9,7 @@ const TEXT_CHARS = 65_536;
 const HEX_BYTES = 4096;
 
 /** The payload's bytes. */
-export function payloadBytes(message) {
+function payloadBytes(message) {
   if (message.payload_base64 === undefined) return new TextEncoder().encode(message.payload);
   return Uint8Array.from(atob(message.payload_base64), (character) => character.charCodeAt(0));
 }
@@ -31,7 +31,7 @@ function hexLine(data) {
 }
 
 /** Offset, sixteen bytes, and what of them is printable ASCII. */
-export function hexDump(data) {
+function hexDump(data) {
   const lines = [];
   for (let at = 0; at < data.length; at += 16) {
     const row = data.slice(at, at + 16);

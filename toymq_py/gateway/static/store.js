@@ -2,16 +2,16 @@
 
 import { EVENTS, api } from "./api.js";
 
-export const SAMPLES = 90;
 /** A second each. */
+export const SAMPLES = 90;
 const SILENCE_MS = 8000;
 const RETRY_MS = 1000;
 const RETRY_MS_MAX = 5000;
-const SMOOTH = 3;
 /** The rate that is shown is the mean of so many samples, or no digit would stand still. */
+const SMOOTH = 3;
 
 /** The last samples of something per second; NaN where nobody looked yet. */
-export class Series {
+class Series {
   constructor() {
     this.values = new Float32Array(SAMPLES).fill(NaN);
   }

@@ -2,7 +2,7 @@
 
 import { api } from "./api.js";
 import { Chart, Sparkline } from "./chart.js";
-import { confirm, confirmByName, toast } from "./dialogs.js";
+import { confirmByName, toast } from "./dialogs.js";
 import { button, el, fill, say } from "./dom.js";
 import { bytes, count, duration, exactBytes, exactDuration, plural, rate } from "./format.js";
 import { editSettings, publish, seek } from "./forms.js";
