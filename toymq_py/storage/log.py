@@ -24,6 +24,10 @@ READ_BYTES = 256 * 1024
 """What one read takes from disk, unless a single record is larger."""
 PAGE_BYTES = 4096
 HINTS_MAX = 64
+AHEAD_ROWS = 64
+"""What is read for somebody who goes on where the last read ended, however few are asked for: one by one each would be read,
+checked and parsed by itself, at a sixth more CPU than from the tail."""
+AHEAD_RUNS = 8
 HINTS_BACK = 16
 """How many records a reader may have skipped and still go on where it was."""
 LOOKS_MAX = 8
@@ -216,6 +220,7 @@ class Log:
         self.damaged_reads = 0
         self._places = Places()
         self._hints: dict[int, tuple[Segment, int]] = {}  # id -> where a sequential reader goes on
+        self._ahead: list[Records] = []  # what was read for such readers beyond what they asked for, the newest last
 
     # -- numbers
 
@@ -275,11 +280,20 @@ class Log:
         gap = self._gap_at(from_id)
         if gap is not None:
             return None, 0, min(gap + 1, self.committed_id)
-        max_count = min(max_count, self._next_gap(from_id) - from_id)
-        columns, _, _, next_id = self._read_frames(from_id, max_count, max_bytes, with_payloads=True)
+        for run in self._ahead:
+            if run.ids[0] <= from_id <= run.ids[-1]:
+                return run, from_id - run.ids[0], min(run.ids[-1] + 1, from_id + max_count)
+        count = max_count
+        if count < AHEAD_ROWS and from_id in self._hints:
+            count, max_bytes = AHEAD_ROWS, max(max_bytes, READ_BYTES // 4)
+        count = min(count, self._next_gap(from_id) - from_id)
+        columns, _, _, next_id = self._read_frames(from_id, count, max_bytes, with_payloads=True)
         if columns is None:
             return None, 0, next_id
-        return to_records(from_id, columns), 0, next_id
+        run = to_records(from_id, columns)
+        if next_id > from_id + max_count:
+            self._ahead = [*self._ahead[1 - AHEAD_RUNS :], run]
+        return run, 0, min(next_id, from_id + max_count)
 
     def read_each(self, ids: Sequence[int], max_bytes: int) -> Records | None:
         """Records of single ids, ascending, from anywhere in the log: as many as fit, one at least.

@@ -7,9 +7,10 @@ import pytest
 
 from tests.support.log_rig import LogRig
 from tests.support.logs import PATH
+from tests.support.sim_disk import SimFile
 from toymq_py.errors import OutOfRange
 from toymq_py.model import Records
-from toymq_py.storage.log import LOOKS_MAX, Places, Tail, TailBudget
+from toymq_py.storage.log import AHEAD_ROWS, LOOKS_MAX, Places, Tail, TailBudget
 from toymq_py.storage.record import Extras, iter_frames
 from toymq_py.storage.segment import segment_name
 
@@ -236,13 +237,38 @@ def test_readers_in_turn_each_go_on_where_they_were() -> None:
     while min(at) < 200:
         for n, from_id in enumerate(at):
             if from_id < 200:
-                run, _, at[n] = rig.log.read(from_id, n + 1)
+                run, row, at[n] = rig.log.read(from_id, n + 1)
                 assert run is not None
-                assert numbers(run.payloads) == list(range(from_id, at[n]))
+                assert numbers(run.payloads)[row : row + at[n] - from_id] == list(range(from_id, at[n]))
 
 
 def run_of(first_id: int, count: int, size: int = 10) -> Records:
     return Records(range(first_id, first_id + count), [0] * count, [b""] * count, [b"x" * size] * count, None)
+
+
+def test_who_reads_one_after_the_other_is_read_ahead_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each by itself costs a look at the disk, so that a deep backlog would cost more a message than what is in memory."""
+    rig = LogRig(segment_bytes=1 << 20)
+    for n in range(300):
+        rig.publish(b"%d" % n)
+    reads = 0
+    pread = SimFile.pread
+
+    def counted(self: SimFile, length: int, offset: int) -> bytes:
+        nonlocal reads
+        reads += 1
+        return pread(self, length, offset)
+
+    monkeypatch.setattr(SimFile, "pread", counted)
+    for msg_id in range(300):
+        run, row, next_id = rig.log.read(msg_id, 1)
+        assert run is not None
+        assert (run.ids[row], run.payloads[row], next_id) == (msg_id, b"%d" % msg_id, msg_id + 1)
+    assert reads <= 300 // AHEAD_ROWS + 3
+    for first in (250, 3, 120, 7):  # and nobody else gets other than he asked for
+        run, row, next_id = rig.log.read(first, 5)
+        assert run is not None
+        assert (run.ids[row], run.payloads[row + 4], next_id) == (first, b"%d" % (first + 4), first + 5)
 
 
 def test_a_tail_keeps_its_share_of_the_memory() -> None:
