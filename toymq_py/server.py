@@ -95,6 +95,7 @@ class Server:
         acceptors += [Acceptor(listener, self._loop, self._take_tls) for listener in tls_listeners]
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
+            self._tick()  # recovery may have found work with a deadline: nobody listened then
             for acceptor in acceptors:
                 acceptor.start()
             await self._stopping.wait()

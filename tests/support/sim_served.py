@@ -23,18 +23,34 @@ class SimServed:
         rng = random.Random(seed)
         self.loop = SimEventLoop(random.Random(rng.random()))
         self.loop.steps_left = 2_000_000
-        clock = VirtualClock(self.loop)
-        disk = MortalDisk(random.Random(rng.random()), tracing=False)
-        self.broker = Broker(
-            BrokerOptions(data_dir="/data/d", min_free_bytes=0, shutdown_timeout_ms=100, **options),
-            fs=disk, scheduler=VirtualThreads(self.loop, disk, lambda: None), clock=clock,
-        )  # fmt: skip
+        self._clock = VirtualClock(self.loop)
+        self._options = BrokerOptions(data_dir="/data/d", min_free_bytes=0, shutdown_timeout_ms=100, **options)
+        self._authority, self._certificates = authority, certificates
+        self._start(MortalDisk(random.Random(rng.random()), tracing=False))
+
+    def _start(self, disk: MortalDisk) -> None:
+        self._disk = disk
+        self._threads = VirtualThreads(self.loop, disk, lambda: None)
+        self.broker = Broker(self._options, fs=disk, scheduler=self._threads, clock=self._clock)
         self.broker.open(1)
-        self.server = Server(self.broker, clock, self.loop, authority=authority, certificates=certificates)
+        self.server = Server(
+            self.broker, self._clock, self.loop, authority=self._authority, certificates=self._certificates
+        )
         self.listener, self.tls_listener = SimListener(self.loop), SimListener(self.loop)
         self._running = self.loop.create_task(
             self.server.run([self.listener], [self.tls_listener])  # type: ignore[list-item]
         )
+
+    def restart(self) -> None:
+        """Stop it, and start another one on the same disk."""
+        self.server.stop()
+        self.loop.run_until_complete(self._running)
+        self.broker.close()
+        self._threads.alive = False
+        disk = self._disk.kill()
+        assert isinstance(disk, MortalDisk)
+        self._start(disk)
+        self.advance(0.001)
 
     def __enter__(self) -> "SimServed":
         self.advance(0.001)
