@@ -12,8 +12,9 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable
 
+from toymq_chaos.fates import Fates
 from toymq_chaos.history import Event
-from toymq_chaos.leases import Leases
+from toymq_chaos.leases import Leases, covers
 from toymq_chaos.verdict import Verdict
 
 ACK_WINDOW_NS = 100_000_000
@@ -41,8 +42,10 @@ class Checker:
         self._owner: dict[Message, Event] = {}  # what first told the id's key
         self._renamed: list[tuple[Event, Event]] = []  # what told a key's id, and what told another one
         self._accepted: dict[Message, Event] = {}
+        self._stored: dict[tuple[str, str], Event] = {}  # by topic and key: acknowledged, under an id that is not told for sure
         self._consumers: dict[tuple[str, str], Event] = {}  # topic and consumer
         self._deliveries: dict[tuple[str, str, int], list[Event]] = defaultdict(list)
+        self._fleeting: list[Event] = []  # deliveries of topics that may be deleted, and then begin at id 0 again
         self._acks: dict[tuple[str, str, int], Event] = {}  # the one that binds most
         self._last_ack: dict[tuple[str, str, int], Event] = {}  # whatever came of it
         self._acks_sent: dict[tuple[str, str, int], int] = {}
@@ -52,17 +55,20 @@ class Checker:
         self._life_of: dict[str, int] = {}  # connection to the number of the life that it spoke to
         self._full_since_ns: int | None = None
         self._leases = Leases()
+        self._fates = Fates()
+        self._falling: list[tuple[Event, Event]] = []  # first deliveries of one connection that do not ascend
         self._greatest: dict[str, list[Event]] = defaultdict(list)  # by topic: publishes whose id was above all before
         self._last_published: dict[tuple[str, str], Event] = {}
         self._last_fresh: dict[tuple[str, str, str], Event] = {}
-        self._started = self._drained = False
+        self._started = False
+        self._drained: Event | None = None
 
     @property
     def missing(self) -> str | None:
         """What a whole history has and this one has not."""
         if not self._started:
             return "it has no start: it is empty, or its beginning is missing"
-        return None if self._drained else 'it has no "drained": it was cut off, or the run did not come to its end'
+        return None if self._drained is not None else 'it has no "drained": it was cut off, or the run did not come to its end'
 
     def feed(self, event: Event) -> None:
         self._life_of.setdefault(event.process, len(self._ends))
@@ -76,7 +82,21 @@ class Checker:
                 self._leases.asked(event)
             case "nack":
                 self._leases.asked(event)
-            case "sub":
+                self._fates.given_back(event)
+            case "declare":
+                if event.note == "share":
+                    self._leases.share(event.topic or "", event.consumer or "")
+                else:
+                    self._fates.declare(event)
+            case "config" | "settings":
+                self._fates.configured(event, self._verdict)
+            case "purge" | "delete":
+                self._fates.removed(event)
+            case "dropped":
+                self._fates.dropped(event)
+            case "clock":
+                self._fates.clock(event)
+            case "sub" | "pull":
                 self._leases.asked(event)
                 if event.topic is not None and event.consumer is not None and event.result == "ok":
                     self._consumers.setdefault((event.topic, event.consumer), event)
@@ -98,7 +118,7 @@ class Checker:
                 began = self._excuse_began.pop({"resume": "pause", "free": "full"}[event.op], event.t_ns)
                 self._excused.append((began, event.t_ns))
             case "drained":
-                self._drained = True
+                self._drained = event
             case _:
                 pass
 
@@ -110,6 +130,11 @@ class Checker:
         if len(known) == 1:
             self._verdict.attempted += 1
         if event.result not in ("ok", "dup") or event.id is None:
+            return
+        if (event.seq is not None and event.result == "dup") or self._fates.may("delete", event.topic):
+            if (event.topic, event.key) not in self._stored:
+                self._verdict.acknowledged += 1
+            self._stored.setdefault((event.topic, event.key), event)
             return
         if (event.topic, event.id) not in self._accepted:
             self._accepted[event.topic, event.id] = event
@@ -136,6 +161,11 @@ class Checker:
         assert event.consumer is not None
         assert event.id is not None
         self._verdict.delivered += 1
+        self._fates.delivered(event, self._leases.not_before_ns(event), self._verdict)
+        if self._fates.may("delete", event.topic):
+            self._fleeting.append(event)
+            self._leases.delivered(event, self._verdict)
+            return
         self._identify(event)
         message = (event.topic, event.consumer, event.id)
         before = self._deliveries[message]
@@ -147,12 +177,13 @@ class Checker:
         self._leases.delivered(event, self._verdict)
         if event.attempt is not None and event.attempt < 1:
             self._verdict.broken("an attempt was below 1", event)
-        if event.attempt == 1:
+        if event.attempt == 1 and not self._leases.shared(event):
             session = (event.process, event.topic, event.consumer)
             last = self._last_fresh.get(session)
             if last is not None and last.id is not None and event.id <= last.id:
-                self._verdict.broken("first deliveries of one connection do not ascend", last, event)
-            self._last_fresh[session] = event
+                self._falling.append((last, event))
+            else:
+                self._last_fresh[session] = event
 
     def _identify(self, event: Event) -> None:
         """One key, one id, and the other way round, whoever tells it."""
@@ -167,8 +198,17 @@ class Checker:
         if owner.key != event.key:
             self._verdict.broken("one id was given to two keys", owner, event)
 
+    def _may_be_gone(self, told: Event) -> bool:
+        return self._may_be_forgotten(told, self._drained or told)
+
     def _may_be_forgotten(self, told: Event, by: Event) -> bool:
         """Whether everybody had tried to ack the message then; acks are known only when they are answered."""
+        topic = told.topic or ""
+        removed = any(
+            self._fates.may_be_removed(attempt, self._life_of) for attempt in self._attempts.get((topic, told.key or ""), ())
+        )
+        if removed or self._fates.may("drop", topic):
+            return True  # a hit below the first retained id is none
         # On a full disk what everybody acked goes at once, whatever its age (storage.md), and its keys with it.
         full = self._full_since_ns is not None and by.t_ns >= self._full_since_ns
         acks = [
@@ -184,8 +224,10 @@ class Checker:
         assert before.attempt is not None
         life, life_before = self._life_of[event.process], self._life_of[before.process]
         ack = self._acks.get(message)
-        if ack is not None and ack.sync:
+        if ack is not None and ack.sync and not self._was_read_late(ack, event, life):
             self._verdict.broken("an acked message was delivered again although its ack was on the disk", before, ack, event)
+        elif ack is not None and self._was_read_late(ack, event, life):
+            self._verdict.duplicated["it was read late"] += 1
         elif ack is not None:
             if self._may_be_lost(ack, life):
                 del self._acks[message]
@@ -196,8 +238,14 @@ class Checker:
             self._verdict.duplicated["the broker ended before it was acked"] += 1
         else:
             self._leases.again(before, event, self._verdict)
-        if event.attempt <= before.attempt and not any(killed for _, killed in self._ends[life_before:life]):
+        late = self._leases.shared(event) and event.process != before.process  # another connection may have read first
+        if event.attempt <= before.attempt and not late and not any(killed for _, killed in self._ends[life_before:life]):
             self._verdict.broken("attempts fell", before, event)
+
+    def _was_read_late(self, ack: Event, event: Event, life: int) -> bool:
+        """Whether another connection may have been sent it before the ack."""
+        same_life = self._life_of[ack.process] == life
+        return same_life and self._leases.shared(event) and self._leases.not_before_ns(event) <= ack.t_ns
 
     def _may_be_lost(self, ack: Event, life: int) -> bool:
         """Whether the life that answered the ack was killed before the ack's flush had to be done."""
@@ -244,13 +292,25 @@ class Checker:
                 verdict.broken("a refused message was delivered", attempts[-1], shown)
             elif shown is not None:
                 verdict.recovered += 1
-        for seen in self._deliveries.values():
+        for last, event in self._falling:
+            attempts = self._attempts.get((event.topic or "", event.key or ""), ())
+            if all(not attempt.delay_ms for attempt in attempts):
+                verdict.broken("first deliveries of one connection do not ascend", last, event)
+        for seen in (*self._deliveries.values(), self._fleeting):
             self._compare(seen)
-        if self._drained:
+        self._fates.judge(
+            self._attempts, verdict, drained=self._drained is not None, digest_of=self._digest_of, gone=self._may_be_gone
+        )
+        if self._drained is not None:
             self._leases.judge(self._published_ns, verdict)
-            self._find_lost()
-            self._find_forgotten()
+            self._find_lost(self._drained)
+            self._find_forgotten(self._drained)
+            self._fates.judge_removed((*self._accepted.values(), *self._stored.values()), self._consumers, verdict)
         return verdict
+
+    def _digest_of(self, topic: str, msg_id: int) -> str | None:
+        owner = self._owner.get((topic, msg_id))
+        return None if owner is None else owner.digest
 
     def _published_ns(self, delivery: Event) -> int:
         """When its message was first sent to the broker, 0 when that is not known."""
@@ -268,6 +328,8 @@ class Checker:
         for event in seen:
             assert event.topic is not None
             assert event.id is not None
+            if self._fates.ours(event):
+                continue
             key = (event.topic, event.key or "")
             attempts = self._attempts.get(key)
             if attempts is None and not self._drained:
@@ -278,21 +340,39 @@ class Checker:
             elif all(attempt.digest != event.digest for attempt in attempts):
                 self._verdict.broken("a message was changed", attempts[0], event)
 
-    def _find_lost(self) -> None:
-        for (topic, msg_id), accepted in self._accepted.items():
+    def _find_lost(self, drained: Event) -> None:
+        missing: dict[str, set[str]] = defaultdict(set)
+        owed = [(accepted, msg_id) for (_, msg_id), accepted in self._accepted.items()]
+        owed += [(stored, None) for stored in self._stored.values()]
+        for accepted, msg_id in owed:
+            topic, key = accepted.topic or "", accepted.key or ""
             for (of, consumer), subscribed in self._consumers.items():
-                owed = of == topic and accepted.t_ns >= subscribed.t_ns  # before that, retention may have taken it
-                if owed and (topic, consumer, msg_id) not in self._deliveries:
+                if not covers(of, topic) or accepted.t_ns < subscribed.t_ns:  # before that, retention may have taken it
+                    continue
+                if (topic, consumer, msg_id) in self._deliveries or self._fates.seen(topic, consumer, key):
+                    continue
+                if msg_id is not None and self._fates.is_letter(topic, consumer, msg_id):
+                    continue  # the connections that it was sent to have not read it
+                if not self._fates.may_be_gone(accepted, drained.t_ns, self._life_of):
                     self._verdict.lost += 1
                     self._verdict.broken(f"an acknowledged message never came to {consumer}", accepted, subscribed)
+                elif not self._fates.may_be_removed(accepted, self._life_of):
+                    missing[topic].add(key)
+        dropped = {topic: len(keys) for topic, keys in missing.items() if self._fates.may("drop", topic)}
+        self._fates.judge_dropped(dropped, self._verdict, drained)
 
-    def _find_forgotten(self) -> None:
+    def _find_forgotten(self, drained: Event) -> None:
         """At the end everything was acked after it last came, or before, by an ack that the broker of then took unseen."""
         for message, seen in self._deliveries.items():
             last, ack = seen[-1], self._last_ack.get(message)
             if ack is not None and ack.t_ns >= last.t_ns:
                 continue
-            if ack is None or ack.result != "unknown" or self._life_of[ack.process] != self._life_of[last.process]:
+            if ack is not None and ack.result == "unknown" and self._life_of[ack.process] == self._life_of[last.process]:
+                continue
+            if self._fates.is_letter(*message):
+                continue
+            attempts = self._attempts.get((last.topic or "", last.key or ""), ())
+            if not any(self._fates.may_be_gone(attempt, drained.t_ns, self._life_of) for attempt in attempts):
                 self._verdict.broken("a message was never acked, and did not come again", last)
 
 

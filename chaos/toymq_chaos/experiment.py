@@ -143,7 +143,7 @@ class Experiment:
         rng = random.Random(f"{name} {self._options.seed}")
         n = 0
         while not self.calm:
-            yield rng.choice(TOPICS), f"{name}-{n}", rng.randbytes(rng.choice(PAYLOAD_BYTES))
+            yield Message(rng.choice(TOPICS), f"{name}-{n}", rng.randbytes(rng.choice(PAYLOAD_BYTES)))
             n += 1
 
     # -- the run

@@ -13,7 +13,8 @@ from typing import Any, Literal, get_args
 from toymq_py.errors import DamagedData
 
 Op = Literal[
-    "connect", "disconnect", "pub", "sub", "deliver", "ack", "nack",
+    "connect", "disconnect", "pub", "sub", "pull", "deliver", "ack", "nack",
+    "declare", "config", "settings", "redrive", "purge", "delete", "dropped",
     "start", "kill", "stop", "pause", "resume", "full", "free", "cut", "clock", "drained",
 ]  # fmt: skip
 Result = Literal["ok", "dup", "err", "unknown"]
@@ -29,6 +30,13 @@ class Event:
     ``sent_ns``: when a command was sent. ``visibility_ms``: what a broker was started with. From "pause" to "resume" the broker
     was stopped, from "full" to "free" its disk took no more. "drained" tells that consumers have seen all there is; nothing
     but unanswered commands and disconnects comes behind it.
+
+    A "pull" stands before what it leased. ``delay_ms`` and ``ttl_ms`` are a publish's; with ``seq`` its key is the producer's name
+    and that number, and the id of a "dup" is the producer's highest. A letter that is delivered has ``origin_id`` and
+    ``origin_consumer``, a record that came back the latter. "declare" says in ``note`` what may happen to the messages of a
+    topic or pattern: "drop" (limits, retention), "delete"; or "share" of a consumer. "config" tells a setting and what it was
+    set to, "settings" what it was found to be. ``count``: messages that a "redrive" moved, a "purge" or "delete" removed, a
+    limit "dropped". ``ahead_ns``: how far a "clock" is set ahead from then on.
     """
 
     t_ns: int
@@ -45,6 +53,14 @@ class Event:
     sent_ns: int | None = None
     visibility_ms: int | None = None
     note: str | None = None
+    delay_ms: int | None = None
+    ttl_ms: int | None = None
+    seq: int | None = None
+    dead: bool | None = None
+    origin_id: int | None = None
+    origin_consumer: str | None = None
+    count: int | None = None
+    ahead_ns: int | None = None
 
     def to_json(self) -> str:
         """One line, without what is not set."""
@@ -62,6 +78,14 @@ _NEEDED = {
     "deliver": ("topic", "consumer", "key", "digest", "id", "attempt"),
     "ack": ("topic", "consumer", "id"),
     "nack": ("topic", "consumer", "id"),
+    "pull": ("topic", "consumer"),
+    "declare": ("topic", "note"),
+    "config": ("topic", "key", "note"),
+    "settings": ("topic", "key", "note"),
+    "redrive": ("topic",),
+    "purge": ("topic",),
+    "delete": ("topic",),
+    "dropped": ("topic", "count"),
 }
 """What an event of a kind says beside ``t_ns``, ``process`` and ``op``."""
 

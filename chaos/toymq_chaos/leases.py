@@ -7,14 +7,19 @@ safe side. A broker hands out a delivery when it is written, behind the answers 
 before its publish was, nor before the last command whose answer stands before it on its connection. And when a command is
 answered that was sent after the answer to another one, the broker had a whole pass of its loop after the first was sent:
 whatever was due then is done.
+
+Where several connections share a consumer, the order in which they read tells nothing: what one of them read late may be older
+than what another one has acked. What was overdue is judged only where there is one connection at a time.
 """
 
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from toymq_chaos.history import Event
 from toymq_chaos.verdict import Verdict
+from toymq_py.model import TopicPattern, is_pattern
 
 SLACK_NS = 10_000_000
 """How late a lease may end (delivery.md); clocks are read a little apart, too."""
@@ -24,10 +29,20 @@ Message = tuple[str, str, int]
 """Topic, consumer and id."""
 
 
+@lru_cache(maxsize=1024)
+def covers(name: str, topic: str) -> bool:
+    """Whether a topic is the one that is named, or one of the pattern's."""
+    return TopicPattern(name).matches(topic) if is_pattern(name) else name == topic
+
+
 @dataclass(slots=True)
 class _Subscription:
-    """One consumer on one connection."""
+    """One consumer on one connection, of a topic or a pattern."""
 
+    topic: str
+    consumer: str
+    pulled: bool = False
+    """Its leases do not end with the connection."""
     asked_ns: int = 0
     """When the latest command was sent that is answered."""
     asked: tuple[int, int] = (0, 0)
@@ -43,9 +58,11 @@ class Leases:
 
     def __init__(self) -> None:
         self._visibility_ns: int | None = None
-        self._subscriptions: dict[tuple[str, str, str], _Subscription] = {}  # by connection, topic and consumer
+        self._subscriptions: dict[str, _Subscription] = {}  # by connection
+        self._shared: set[tuple[str, str]] = set()  # as declared: topic or pattern, and consumer
         self._first: dict[tuple[str, str], str] = {}  # by topic and consumer: the first connection that may have subscribed
         self._gone: set[str] = set()
+        self._lived_ns: dict[str, int] = defaultdict(int)  # by connection: it was not lost when this was sent
         self._sent: dict[Message, int] = {}  # the latest delivery was not sent before
         self._answers: dict[Message, list[Event]] = defaultdict(list)
         self._again: list[tuple[Event, int, Event]] = []  # a delivery, not sent before, and the next one
@@ -58,15 +75,33 @@ class Leases:
     def disconnected(self, process: str) -> None:
         self._gone.add(process)
 
+    def share(self, topic: str, consumer: str) -> None:
+        """Several connections take from the consumer at a time."""
+        self._shared.add((topic, consumer))
+
+    def shared(self, event: Event) -> bool:
+        """Whether they do from the one of an event."""
+        return any(consumer == event.consumer and covers(topic, event.topic or "") for topic, consumer in self._shared)
+
+    def not_before_ns(self, event: Event) -> int:
+        """A delivery that is the latest one of its connection was not sent before."""
+        subscription = self._subscriptions.get(event.process)
+        return 0 if subscription is None else subscription.asked_ns
+
     def asked(self, event: Event) -> None:
-        """A "sub", "ack" or "nack"."""
+        """A "sub", "pull", "ack" or "nack"."""
         assert event.topic is not None
         assert event.consumer is not None
-        name = (event.process, event.topic, event.consumer)
+        name = event.process
         if event.op == "sub" and event.result != "err":
-            self._first.setdefault(name[1:], event.process)
+            self._first.setdefault((event.topic, event.consumer), event.process)
             if event.result == "ok":
-                self._subscriptions[name] = _Subscription()
+                self._subscriptions[name] = _Subscription(event.topic, event.consumer)
+        if event.op == "pull" and event.result != "err":
+            subscription = self._subscriptions.setdefault(name, _Subscription(event.topic, event.consumer, pulled=True))
+            subscription.asked_ns = max(subscription.asked_ns, event.sent_ns or 0)
+        if event.result != "unknown":
+            self._lived_ns[name] = max(self._lived_ns[name], event.sent_ns or 0)
         subscription = self._subscriptions.get(name)
         if subscription is not None and event.result != "unknown" and event.sent_ns is not None:
             subscription.asked_ns = max(subscription.asked_ns, event.sent_ns)
@@ -83,11 +118,14 @@ class Leases:
         assert event.topic is not None
         assert event.consumer is not None
         assert event.id is not None
-        subscription = self._subscriptions.get((event.process, event.topic, event.consumer))
-        if subscription is None:
+        subscription = self._subscriptions.get(event.process)
+        known = subscription is not None and subscription.consumer == event.consumer and covers(subscription.topic, event.topic)
+        if subscription is None or not known:
             verdict.broken("a message came to a consumer that had not subscribed there", event)
             return
         self._sent[event.topic, event.consumer, event.id] = subscription.asked_ns
+        if self.shared(event):
+            return
         subscription.waiting.pop(event.id, None)
         if event.attempt == 1 and self._visibility_ns is not None:
             due_ns = subscription.passed_ns - self._visibility_ns - 2 * SLACK_NS
@@ -100,17 +138,21 @@ class Leases:
 
     def first(self, event: Event, verdict: Verdict) -> None:
         """The first delivery that was seen of a message: others can have been lost only with an earlier connection."""
-        if event.attempt != 1 and self._first.get((event.topic or "", event.consumer or "")) == event.process:
+        if event.attempt != 1 and not self.shared(event) and self._first.get((event.topic or "", event.consumer or "")) == event.process:
             verdict.broken("a first delivery was not attempt 1", event)
 
     def again(self, before: Event, event: Event, verdict: Verdict) -> None:
         """A delivery after another one, in the same life, of a message that is not acked."""
         assert event.attempt is not None
         assert before.attempt is not None
-        if before.process != event.process and before.process in self._gone:
+        leased = self._subscriptions.get(before.process)
+        if before.process != event.process and before.process in self._gone and not (leased and leased.pulled):
             verdict.duplicated["its connection was lost"] += 1
             return
-        if before.process == event.process and event.attempt > before.attempt + 1:
+        if before.process != event.process and event.attempt < before.attempt:
+            verdict.duplicated["it was read late"] += 1
+            return
+        if before.process == event.process and event.attempt > before.attempt + 1 and not self.shared(event):
             verdict.broken("attempts left out a number on one connection", before, event)
         self._again.append((before, self._sent.get(_message(before), 0), event))
 
@@ -121,6 +163,11 @@ class Leases:
             # One that was answered before the delivery came was for an earlier one.
             if any(nack.t_ns >= before.t_ns and (nack.sent_ns or 0) <= event.t_ns for nack in nacks):
                 verdict.duplicated["it was given back: nack"] += 1
+                continue
+            leased = self._subscriptions.get(before.process)
+            lost = before.process != event.process and self._lived_ns[before.process] < event.t_ns
+            if lost and self.shared(event) and not (leased and leased.pulled):  # who sleeps finds that out later than others
+                verdict.duplicated["its connection was lost"] += 1
                 continue
             after_ns = event.t_ns - max(sent_ns, published_ns(before))
             if self._visibility_ns is None:

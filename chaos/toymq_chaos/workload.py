@@ -9,10 +9,11 @@ import random
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from toymq_chaos.history import Recorder, Result, digest_of
 from toymq_py.errors import ConnectionLost
+from toymq_py.model import Mode
 from toymq_py.protocol import (
     Ack,
     ClientConnection,
@@ -29,8 +30,36 @@ from toymq_py.protocol import (
     encode_command,
 )
 
-Message = tuple[str, str, bytes]
-"""Topic, key, payload."""
+
+class Message(NamedTuple):
+    """One to publish. With ``seq`` the key names a producer, and the payload begins with the number and a space."""
+
+    topic: str
+    key: str
+    payload: bytes
+    delay_ms: int | None = None
+    ttl_ms: int | None = None
+    seq: int | None = None
+
+    @property
+    def told_key(self) -> str:
+        """What a history calls it."""
+        return self.key if self.seq is None else f"{self.key}#{self.seq}"
+
+    def encode(self) -> bytes:
+        """Its PUB."""
+        options: dict[str, list[int]] = {}
+        if self.delay_ms is not None:
+            options["delays_ms"] = [self.delay_ms]
+        if self.ttl_ms is not None:
+            options["ttls_ms"] = [self.ttl_ms]
+        if self.seq is not None:
+            options["seqs"] = [self.seq]
+        return encode_command(Publish(self.topic, [self.key.encode()], [self.payload], **options))  # type: ignore[arg-type]
+
+
+SEQUENCED = "seq-"
+"""Keys that name a producer begin so."""
 
 
 class World(Protocol):
@@ -68,6 +97,10 @@ class Habits:
     """Send the beginning of a PUB and cut the connection."""
     rate: float = 0.0
     """Messages a second and publisher; 0 for as many as the windows let through."""
+    dead: float = 0.0
+    """Give a delivery to the dead letters."""
+    give_up: float = 0.0
+    """Do not repeat a publish that was refused because the backlog is full. Never done with a sequence."""
 
 
 class Client(asyncio.Protocol):
@@ -116,7 +149,8 @@ class Client(asyncio.Protocol):
         """
         self.send(command)
         async with asyncio.timeout(timeout_s):
-            await self.something()
+            while not self.heard and not self.lost:  # a reply may come in pieces
+                await self.something()
         if self.heard:
             return self.heard.popleft()
         raise ConnectionLost(f"{self.name} lost its connection and had no reply to {type(command).__name__.upper()}")
@@ -167,10 +201,10 @@ class Publisher:
     def _note(
         self, client: Client, message: Message, sent_ns: int, result: Result, msg_id: int | None, note: str | None
     ) -> None:
-        topic, key, payload = message
         self._world.recorder(
-            client.name, "pub", result, topic=topic, key=key, digest=digest_of(payload), id=msg_id, sent_ns=sent_ns, note=note
-        )
+            client.name, "pub", result, topic=message.topic, key=message.told_key, digest=digest_of(message.payload), id=msg_id,
+            sent_ns=sent_ns, note=note, delay_ms=message.delay_ms, ttl_ms=message.ttl_ms, seq=message.seq,
+        )  # fmt: skip
 
     async def _use(self, client: Client) -> None:
         habits, rng = self._habits, self._rng
@@ -180,8 +214,8 @@ class Publisher:
         while not client.lost and (flying or self._peek() is not None):
             cut = not self._world.calm and habits.cut_frame > 0 and rng.random() < habits.cut_frame
             while len(flying) < window and self._peek() is not None:
-                topic, key, payload = message = self._pop()
-                frame = encode_command(Publish(topic, [key.encode()], [payload]))
+                message = self._pop()
+                frame = message.encode()
                 flying.append((message, self._world.recorder.now_ns()))
                 if cut:
                     client.write(frame[: rng.randrange(1, len(frame))])
@@ -202,7 +236,9 @@ class Publisher:
                     assert isinstance(reply, ErrReply)
                     result: Result = "unknown" if reply.code == "STORAGE_FAILED" else "err"
                     self._note(client, message, sent_ns, result, None, reply.code)
-                    refused.append(message)
+                    full = reply.code == "QUEUE_FULL" and message.seq is None and habits.give_up > 0
+                    if not (full and rng.random() < habits.give_up):
+                        refused.append(message)
             if refused and not flying:
                 break
             if habits.rate and not flying and not cut:
@@ -217,24 +253,29 @@ class Publisher:
 class Asked(NamedTuple):
     """A command of a subscriber that waits for its answer."""
 
-    op: Literal["sub", "ack", "nack"]
+    op: Literal["sub", "pull", "ack", "nack"]
     sent_ns: int
+    topic: str
     id: int | None = None
     sync: bool | None = None
+    dead: bool | None = None
 
 
 class Subscriber:
     """Consumes for ever: acks most, gives back some, forgets some, cuts its connection, stops reading."""
 
     def __init__(
-        self, world: World, name: str, rng: random.Random, topic: str, consumer: str, habits: Habits
-    ) -> None:
+        self, world: World, name: str, rng: random.Random, topic: str, consumer: str, habits: Habits,
+        mode: Mode | None = None,
+    ) -> None:  # fmt: skip
+        """``topic`` may be a pattern."""
         self._world = world
         self._name = name
         self._rng = rng
         self._topic = topic
         self._consumer = consumer
         self._habits = habits
+        self._mode = mode
 
     async def run(self) -> None:
         world = self._world
@@ -255,22 +296,21 @@ class Subscriber:
     async def _use(self, client: Client, asked: deque[Asked]) -> None:
         """``asked``: what was sent and not answered yet."""
         world, habits, rng = self._world, self._habits, self._rng
-        asked.append(Asked("sub", world.recorder.now_ns()))
-        client.send(Subscribe(self._topic, self._consumer, window=rng.choice((1, 5, 100))))
+        asked.append(Asked("sub", world.recorder.now_ns(), self._topic))
+        client.send(Subscribe(self._topic, self._consumer, window=rng.choice((1, 5, 100)), mode=self._mode))
         while not client.lost:
             await client.something()
             while client.heard:
                 reply = client.heard.popleft()
                 if isinstance(reply, ClosedPush):
-                    return
+                    if reply.topic == self._topic:
+                        return
+                    continue  # one topic of a pattern
                 if not isinstance(reply, MessagePush):
                     self._answered(client, reply, asked.popleft())
                     continue
-                world.recorder(
-                    client.name, "deliver", topic=self._topic, consumer=self._consumer, key=reply.key.decode(),
-                    digest=digest_of(reply.payload), id=reply.msg_id, attempt=reply.attempt,
-                )  # fmt: skip
-                asked += self._handle(client, reply.msg_id)
+                self._delivered(client, reply)
+                asked += self._handle(client, reply)
             if not world.calm and rng.random() < habits.leave:
                 return
             if not world.calm and rng.random() < habits.stop_reading:
@@ -278,29 +318,58 @@ class Subscriber:
                 await asyncio.sleep(habits.stop_reading_s * rng.random())
                 client.transport.resume_reading()
 
-    def _handle(self, client: Client, msg_id: int) -> list[Asked]:
+    def _delivered(self, client: Client, push: MessagePush) -> None:
+        key = push.key.decode()
+        if key.startswith(SEQUENCED):
+            key += "#" + push.payload.split(b" ")[0].decode()
+        told = told_by_headers(push.headers) if push.headers else {}
+        self._world.recorder(
+            client.name, "deliver", topic=push.topic, consumer=self._consumer, key=key, digest=digest_of(push.payload),
+            id=push.msg_id, attempt=push.attempt, **told,
+        )  # fmt: skip
+
+    def _handle(self, client: Client, push: MessagePush) -> list[Asked]:
         """What to do with a delivery; returns the answers to expect."""
         habits = self._habits
         chance = 1.0 if self._world.calm else self._rng.random()
+        topic, msg_id = push.topic, push.msg_id
         ids = ((msg_id, msg_id),)
         now_ns = self._world.recorder.now_ns()
         if chance < habits.forget:
             return []
         if chance < habits.forget + habits.nack:
-            client.send(Nack(self._topic, self._consumer, ids, delay_ms=self._rng.choice((0, 50))))
-            return [Asked("nack", now_ns, msg_id)]
+            client.send(Nack(topic, self._consumer, ids, delay_ms=self._rng.choice((0, 50))))
+            return [Asked("nack", now_ns, topic, msg_id)]
+        if chance > 1.0 - habits.dead and not self._world.calm:
+            client.send(Nack(topic, self._consumer, ids, dead=True))
+            return [Asked("nack", now_ns, topic, msg_id, dead=True)]
         sync = chance < habits.forget + habits.nack + habits.sync
-        client.send(Ack(self._topic, self._consumer, ids, sync))
-        return [Asked("ack", now_ns, msg_id, sync or None)]
+        client.send(Ack(topic, self._consumer, ids, sync))
+        return [Asked("ack", now_ns, topic, msg_id, sync or None)]
 
     def _answered(self, client: Client, reply: Reply, asked: Asked) -> None:
-        taken = isinstance(reply, OkReply) and (asked.op == "sub" or reply.value == 1)
+        taken = isinstance(reply, OkReply) and (asked.op in ("sub", "pull") or reply.value == 1)
         self._note(client, "ok" if taken else "err", asked)
-        if taken and asked.op == "sub":
+        if taken and asked.op in ("sub", "pull"):
             self._world.subscribed(self._topic, self._consumer)
 
     def _note(self, client: Client, result: Result, asked: Asked) -> None:
         self._world.recorder(
-            client.name, asked.op, result, topic=self._topic, consumer=self._consumer, id=asked.id, sync=asked.sync,
-            sent_ns=asked.sent_ns,
+            client.name, asked.op, result, topic=asked.topic, consumer=self._consumer, id=asked.id, sync=asked.sync,
+            sent_ns=asked.sent_ns, dead=asked.dead,
         )  # fmt: skip
+
+
+def told_by_headers(block: bytes) -> dict[str, Any]:
+    """What the broker says in a header block of where a record came from: fields of an ``Event``."""
+    lines = (line.partition(b": ") for line in block.split(b"\n"))
+    found = {name.decode(): value.decode() for name, _, value in lines}
+    told: dict[str, Any] = {}
+    if "toymq-origin-id" in found:
+        told = {
+            "origin_id": int(found["toymq-origin-id"]), "origin_consumer": found["toymq-consumer"],
+            "count": int(found["toymq-attempts"]), "note": found.get("toymq-origin-key"),
+        }  # fmt: skip
+    elif "toymq-redrive-consumer" in found:
+        told = {"origin_consumer": found["toymq-redrive-consumer"]}
+    return told

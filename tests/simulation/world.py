@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from tests.support.sim_disk import SimDisk
 from tests.support.sim_event_loop import SimEventLoop, SimListener, SimTransport
+from toymq_chaos import queueing
 from toymq_chaos.checker import check
 from toymq_chaos.history import Event, Recorder
 from toymq_chaos.verdict import Verdict
@@ -126,6 +127,11 @@ class Plan:
     consumers: int = 2
     """Per topic."""
     lives: int = 3
+    queues: bool = False
+    """The clients of a work queue and their topics (``toymq_chaos.queueing``), instead of those that publish and subscribe."""
+
+
+QUEUES = Plan(messages=40, lives=4, queues=True)
 
 
 class World:
@@ -143,9 +149,13 @@ class World:
         self.listener: SimListener | None = None
         self._all_subscribed = asyncio.Event()
         self._subscribed: set[tuple[str, str]] = set()
+        self._needed = {(topic, f"c{n}") for topic in TOPICS for n in range(plan.consumers)}
+        if plan.queues:
+            self._needed = set(queueing.NEEDED)
         self.calm = False
         """The faults are over: clients behave from here on."""
         self.last_activity = 0.0
+        self._farthest_ns = 0
         self._happened = asyncio.Event()
         self._happens_at = 0
         self._died: asyncio.Event | None = None
@@ -155,12 +165,13 @@ class World:
             segment_bytes=self.rng.choice((4096, 16_384, 65_536)),
             min_free_bytes=0,
             visibility_ms=VISIBILITY_MS,
-            retain_acked_for_ms=self.rng.choice((0, 100_000)),
+            retain_acked_for_ms=self.rng.choice((0, 10_000_000 if plan.queues else 100_000)),  # or longer than a jump
             shutdown_timeout_ms=500,
         )
 
     def _take(self, event: Event) -> None:
-        self.last_activity = self.loop.now
+        if event.op in ("pub", "deliver", "ack", "nack"):
+            self.last_activity = self.loop.now
         self.events.append(event)
         if len(self.events) == self._happens_at:
             self._happened.set()
@@ -170,7 +181,7 @@ class World:
 
     def subscribed(self, topic: str, consumer: str) -> None:
         self._subscribed.add((topic, consumer))
-        if len(self._subscribed) == len(TOPICS) * self.plan.consumers:
+        if self._subscribed == self._needed:
             self._all_subscribed.set()
 
     async def ready(self) -> None:
@@ -187,12 +198,15 @@ class World:
 
     def _messages(self, name: str, rng: random.Random) -> Iterator[Message]:
         for n in range(self.plan.messages):
-            yield rng.choice(TOPICS), f"{name}-{n}", rng.randbytes(rng.choice((0, 3, 40, 900, 6000)))
+            yield Message(rng.choice(TOPICS), f"{name}-{n}", rng.randbytes(rng.choice((0, 3, 40, 900, 6000))))
 
     # -- processes
 
     async def run(self) -> None:
         """All lives of the broker, then the clients' last wishes."""
+        if self.plan.queues:
+            await self._run_queues()
+            return
         async with asyncio.TaskGroup() as tasks:
             workers = []
             for name in (f"p{n}" for n in range(self.plan.publishers)):
@@ -206,20 +220,40 @@ class World:
                 for topic in TOPICS
                 for n in range(self.plan.consumers)
             ]
-            for _ in range(self.plan.lives - 1):
-                await self._live(self.rng.choice(ENDS))
-            self.calm = True
-            stop = asyncio.Event()
-            last = tasks.create_task(self._live("stop", stop))
-            for worker in workers:
-                await worker
-            while self.loop.now < self.last_activity + QUIET_S:  # noqa: ASYNC110 (virtual time)
-                await asyncio.sleep(self.last_activity + QUIET_S - self.loop.now)
-            self.recorder("supervisor", "drained")
-            for reader in readers:
-                reader.cancel()
-            stop.set()
-            await last
+            await self._live_through(tasks, workers, readers)
+
+    async def _run_queues(self) -> None:
+        queueing.declare(self.recorder)
+        plan = self.plan
+        senders, others = queueing.clients(self, self.rng, HABITS, plan.publishers, plan.messages)
+        async with asyncio.TaskGroup() as tasks:
+            workers = [tasks.create_task(sender.run()) for sender in senders]
+            await self._live_through(tasks, workers, [tasks.create_task(other.run()) for other in others])
+
+    async def _live_through(
+        self, tasks: asyncio.TaskGroup, workers: "list[asyncio.Task[None]]", readers: "list[asyncio.Task[None]]"
+    ) -> None:
+        for _ in range(self.plan.lives - 1):
+            await self._live(self.rng.choice(ENDS))
+        self.calm = True
+        if self.plan.queues:  # set back, the clock would let what is delayed wait for longer than the drain does
+            self._set_clock(self._farthest_ns)
+        stop = asyncio.Event()
+        last = tasks.create_task(self._live("stop", stop))
+        for worker in workers:
+            await worker
+        while self.loop.now < self.last_activity + QUIET_S:  # noqa: ASYNC110 (virtual time)
+            await asyncio.sleep(self.last_activity + QUIET_S - self.loop.now)
+        self.recorder("supervisor", "drained")
+        for reader in readers:
+            reader.cancel()
+        stop.set()
+        await last
+
+    def _set_clock(self, ahead_ns: int) -> None:
+        self.clock.jumped_ns = ahead_ns
+        self._farthest_ns = max(self._farthest_ns, ahead_ns)
+        self.recorder("nemesis", "clock", ahead_ns=ahead_ns)
 
     async def _live(self, end: str, stop: asyncio.Event | None = None) -> None:
         """One process, from start to end: until ``stop``, else until so and so many things happened."""
@@ -235,7 +269,7 @@ class World:
                 broker.open(1)
                 break
             except Killed:
-                self._end_process(threads, power=self.rng.random() < 0.5)
+                self._end_process(broker, threads, power=self.rng.random() < 0.5)
                 threads = VirtualThreads(self.loop, self.disk, died.set)
         self.disk.dies_after, self.disk.mortal = None, False
         listener = SimListener(self.loop)
@@ -244,6 +278,8 @@ class World:
         self.listener = listener
         self.recorder("broker", "start", visibility_ms=VISIBILITY_MS)
         if stop is None:
+            if self.plan.queues:
+                await self.ready()  # the topics take a while to make, and nobody publishes before
             self._happened = asyncio.Event()
             self._happens_at = len(self.events) + self.rng.randrange(1, 4 * self.plan.messages)
             with suppress(TimeoutError):
@@ -266,28 +302,35 @@ class World:
                 async with asyncio.timeout(2):
                     await died.wait()
         if self.rng.random() < 0.2:
-            self.clock.jumped_ns += self.rng.choice((-3_600_000_000_000, 5_000_000_000))
+            self._set_clock(self.clock.jumped_ns + self.rng.choice((-3_600_000_000_000, 5_000_000_000)))
         if end == "stop":
             server.stop()
             await running
             self.recorder("broker", "stop")
+            self._tell_dropped(broker)
             broker.close()
-            self._end_process(threads, power=False)
+            self._end_process(broker, threads, power=False)
         else:
             self.recorder("broker", "kill", note=end)
-            self._end_process(threads, power=end == "power" or (end == "job" and self.rng.random() < 0.8))
+            self._end_process(broker, threads, power=end == "power" or (end == "job" and self.rng.random() < 0.8))
             running.cancel()
             with suppress(asyncio.CancelledError):
                 await running
             await asyncio.sleep(0.05 * self.rng.random())
 
-    def _end_process(self, threads: VirtualThreads, *, power: bool) -> None:
+    def _end_process(self, broker: Broker, threads: VirtualThreads, *, power: bool) -> None:
         threads.alive = False
         self.listener = None
+        self._tell_dropped(broker)
         self.disk = self.disk.crash() if power else self.disk.kill()  # type: ignore[assignment]
         for transport in self._transports:
             transport.abort()
         self._transports.clear()
+
+    def _tell_dropped(self, broker: Broker) -> None:
+        for topic in broker.topics.values():
+            if topic.dropped_total:
+                self.recorder("broker", "dropped", topic=topic.name, count=topic.dropped_total)
 
 
 def run(seed: int, plan: Plan = Plan()) -> tuple[list[Event], Verdict]:

@@ -1,0 +1,254 @@
+"""What else may become of a message than to be acked: delays, expiry, limits, PURGE, DELETE, dead letters and the way back.
+
+Contract: delivery.md. Pure, a part of ``checker``: it says what is excused, and finds what nothing excuses. Times of the broker
+are those of its wall clock, which jumps; so each is taken from the side that accuses nobody, over all that the clock was in
+between.
+"""
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from toymq_chaos.history import Event
+from toymq_chaos.leases import SLACK_NS, covers
+from toymq_chaos.verdict import Verdict
+
+MS = 1_000_000
+DEAD_LETTERS = ".dlq"
+REDRIVE_KEY = "redrive:"
+
+Attempts = Mapping[tuple[str, str], Sequence[Event]]
+"""Publishes by topic and key."""
+
+
+class _Seen(NamedTuple):
+    """A delivery, and when it was not sent before."""
+
+    event: Event
+    not_before_ns: int
+
+
+class Fates:
+    """Fed with events in order; ``judge`` at the end."""
+
+    def __init__(self) -> None:
+        self._declared: dict[str, list[str]] = defaultdict(list)  # by what may happen: topics and patterns
+        self._ahead: list[tuple[int, int]] = [(0, 0)]  # since when, and how far the broker's clock was ahead
+        self._timed: list[_Seen] = []  # deliveries of messages that may be delayed, or expire
+        self._letters: dict[tuple[str, str, int], Event] = {}  # by topic, consumer and id where they come from
+        self._letter_ids: dict[tuple[str, int], Event] = {}  # by their own topic and id
+        self._later_letters: dict[tuple[str, str, str], int] = {}  # by topic, consumer and the message's key: the last one's id
+        self._returns: dict[tuple[str, int], list[Event]] = defaultdict(list)  # records that came back, by letter
+        self._given_up: set[tuple[str, str, int]] = set()  # NACKs with dead
+        self._most: dict[str, Event] = {}  # by topic: the delivery with the most attempts
+        self._settings: dict[tuple[str, str], list[Event]] = defaultdict(list)  # by topic and name: what it may be
+        self._max_attempts: dict[str, list[int]] = defaultdict(list)
+        self._removals: dict[str, list[Event]] = defaultdict(list)  # PURGE and DELETE by topic
+        self._seen_keys: dict[tuple[str, str, str], _Seen] = {}  # by topic, consumer and key: the last delivery
+        self._dropped: dict[str, int] = defaultdict(int)
+
+    # -- what is known
+
+    def declare(self, event: Event) -> None:
+        assert event.topic is not None
+        self._declared[event.note or ""].append(event.topic)
+
+    def may(self, what: str, topic: str) -> bool:
+        """Whether it was declared that this may happen to the messages of a topic."""
+        return any(covers(name, topic) for name in self._declared[what])
+
+    def clock(self, event: Event) -> None:
+        if event.ahead_ns is not None:
+            self._ahead.append((event.t_ns, event.ahead_ns))
+
+    def configured(self, event: Event, verdict: Verdict) -> None:
+        """A "config", or "settings" that were looked at: one client does both, so what it set last is what it finds."""
+        assert event.topic is not None
+        name = (event.topic, event.key or "")
+        known = self._settings[name]
+        if event.op == "settings":
+            if known and all(one.note != event.note for one in known):
+                verdict.broken("a setting is not what it was set to", *known, event)
+            return
+        if event.result == "ok":
+            known.clear()
+        if event.result != "err":
+            known.append(event)
+            if event.key == "max_attempts":
+                self._max_attempts[event.topic].append(int(event.note or 0))
+
+    def removed(self, event: Event) -> None:
+        """A "purge" or "delete"."""
+        assert event.topic is not None
+        if event.result != "err":
+            self._removals[event.topic].append(event)
+
+    def dropped(self, event: Event) -> None:
+        self._dropped[event.topic or ""] += event.count or 0
+
+    def given_back(self, event: Event) -> None:
+        """A "nack"."""
+        if event.dead and event.result != "err":
+            self._given_up.add((event.topic or "", event.consumer or "", event.id or 0))
+
+    def delivered(self, event: Event, not_before_ns: int, verdict: Verdict) -> None:
+        assert event.topic is not None
+        assert event.consumer is not None
+        assert event.id is not None
+        assert event.key is not None
+        most = self._most.setdefault(event.topic, event)
+        if (event.attempt or 0) > (most.attempt or 0):
+            self._most[event.topic] = event
+        seen = _Seen(event, not_before_ns)
+        self._timed.append(seen)
+        self._seen_keys[event.topic, event.consumer, event.key] = seen
+        if event.topic.endswith(DEAD_LETTERS):
+            self._letter(event, verdict)
+        elif event.key.startswith(REDRIVE_KEY):
+            self._return(event, verdict)
+
+    def _letter(self, event: Event, verdict: Verdict) -> None:
+        assert event.topic is not None
+        assert event.id is not None
+        if event.origin_id is None or event.origin_consumer is None:
+            verdict.broken("a dead letter does not say where it comes from", event)
+            return
+        topic = event.topic.removesuffix(DEAD_LETTERS)
+        origin = (topic, event.origin_consumer, event.origin_id)
+        known = self._letters.setdefault(origin, event)
+        if known.id != event.id:
+            verdict.broken("a message became two dead letters", known, event)
+        self._letter_ids[event.topic, event.id] = event
+        if event.note:
+            key = (topic, event.origin_consumer, event.note)
+            self._later_letters[key] = max(event.id, self._later_letters.get(key, 0))
+
+    def _return(self, event: Event, verdict: Verdict) -> None:
+        if event.consumer != event.origin_consumer:
+            verdict.broken("a dead letter came back to another consumer", event)
+        known = self._returns[self._letter_of(event)]
+        if known and known[-1].id != event.id:
+            verdict.broken("a dead letter came back twice", known[-1], event)
+        known.append(event)
+
+    def _letter_of(self, event: Event) -> tuple[str, int]:
+        _, topic, number, *_ = (event.key or "").split(":")
+        return topic, int(number)
+
+    # -- what is excused
+
+    def ours(self, event: Event) -> bool:
+        """Whether the broker made the record of a delivery, and no publisher."""
+        return (event.topic or "").endswith(DEAD_LETTERS) or (event.key or "").startswith(REDRIVE_KEY)
+
+    def is_letter(self, topic: str, consumer: str, msg_id: int) -> bool:
+        return (topic, consumer, msg_id) in self._letters
+
+    def seen(self, topic: str, consumer: str, key: str) -> bool:
+        return (topic, consumer, key) in self._seen_keys
+
+    def may_be_gone(self, published: Event, end_ns: int, life_of: Mapping[str, int]) -> bool:
+        """Whether a message that was published may have gone without an ack until then."""
+        assert published.topic is not None
+        if published.ttl_ms is not None and self._wall(published, end_ns) >= published.ttl_ms * MS - SLACK_NS:
+            return True
+        return self.may("drop", published.topic) or self.may_be_removed(published, life_of)
+
+    def may_be_removed(self, published: Event, life_of: Mapping[str, int]) -> bool:
+        """By PURGE or DELETE. One that nobody answered may still have been done until its broker ended."""
+        return any(
+            (published.sent_ns or 0) <= removal.t_ns
+            or (removal.result == "unknown" and life_of[published.process] <= life_of[removal.process])
+            for removal in self._removals.get(published.topic or "", ())
+        )
+
+    def _wall(self, since: Event, until_ns: int) -> int:
+        """How much later it may have become on the broker's clock."""
+        low, high = self._between(since.sent_ns or since.t_ns, until_ns)
+        return until_ns + high - (since.sent_ns or since.t_ns) - low
+
+    def _between(self, since_ns: int, until_ns: int) -> tuple[int, int]:
+        """The least and the most that the clock was ahead."""
+        first = bisect_right(self._ahead, since_ns, key=lambda one: one[0]) - 1
+        behind = bisect_right(self._ahead, until_ns, key=lambda one: one[0])
+        values = [ahead for _, ahead in self._ahead[max(first, 0) : max(behind, first + 1)]]
+        return min(values), max(values)
+
+    # -- at the end
+
+    def judge(
+        self,
+        attempts: Attempts,
+        verdict: Verdict,
+        *,
+        drained: bool,
+        digest_of: Callable[[str, int], str | None],
+        gone: Callable[[Event], bool],
+    ) -> None:
+        """``digest_of`` tells what is known of the payload of a topic's id, ``gone`` whether retention may have taken a delivery's
+        record: a dead letter that all its readers acked is kept no longer than any message."""
+        for seen in self._timed:
+            published = attempts.get((seen.event.topic or "", seen.event.key or ""))
+            if published:
+                self._too_early_or_late(seen, published, verdict)
+        for topic, most in self._most.items():
+            limits = self._max_attempts[topic]
+            if limits and all(limits) and (most.attempt or 0) > max(limits):
+                verdict.broken("a message was delivered more often than max_attempts", most)
+        for (topic, consumer, msg_id), letter in self._letters.items():
+            digest = digest_of(topic, msg_id)
+            if digest is not None and digest != letter.digest:
+                verdict.broken("a dead letter was changed", letter)
+            few = letter.count is not None and letter.count < min(self._max_attempts[topic], default=0)
+            if few and (topic, consumer, msg_id) not in self._given_up:
+                verdict.broken("a message became a dead letter before its last attempt", letter)
+        if drained:
+            self._judge_returns(verdict, gone)
+
+    def _too_early_or_late(self, seen: _Seen, published: Sequence[Event], verdict: Verdict) -> None:
+        event, first = seen.event, published[0]
+        if first.delay_ms:
+            sent_ns = min(each.sent_ns or each.t_ns for each in published)
+            low, high = self._between(sent_ns, event.t_ns)
+            if event.t_ns + high - sent_ns - low + SLACK_NS < first.delay_ms * MS:
+                verdict.broken("a message came before its time", first, event)
+        if first.ttl_ms and (answer := next((each for each in published if each.result in ("ok", "dup")), None)):
+            low, _ = self._between(answer.t_ns, event.t_ns)
+            _, high = self._between(min(each.sent_ns or each.t_ns for each in published), answer.t_ns)
+            if seen.not_before_ns + low > answer.t_ns + high + first.ttl_ms * MS + SLACK_NS:
+                verdict.broken("a message came after it had expired", answer, event)
+
+    def _judge_returns(self, verdict: Verdict, gone: Callable[[Event], bool]) -> None:
+        for name, returned in self._returns.items():
+            letter = self._letter_ids.get(name)
+            if letter is None:
+                verdict.unexpected += 1
+                verdict.broken("a dead letter came back that nobody has seen", returned[0])
+            elif letter.digest != returned[0].digest:
+                verdict.broken("a dead letter was changed on its way back", letter, returned[0])
+        for name, letter in self._letter_ids.items():
+            again = (name[0].removesuffix(DEAD_LETTERS), letter.origin_consumer or "", letter.note or "")
+            # A record that came back may be a dead letter again before anybody has read it.
+            if not self._returns.get(name) and self._later_letters.get(again, 0) <= name[1] and not gone(letter):
+                verdict.lost += 1
+                verdict.broken("a dead letter never came back", letter)
+
+    def judge_removed(self, published: Iterable[Event], consumers: Iterable[tuple[str, str]], verdict: Verdict) -> None:
+        """What was answered before a PURGE or DELETE was asked for does not come after its answer."""
+        names = list(consumers)
+        for event in published:
+            removals = [each for each in self._removals.get(event.topic or "", ()) if each.result == "ok"]
+            for name, consumer in names if removals else ():
+                seen = self._seen_keys.get((event.topic or "", consumer, event.key or ""))
+                if seen is None or not covers(name, event.topic or ""):
+                    continue
+                for removal in removals:
+                    if event.t_ns <= (removal.sent_ns or 0) and seen.not_before_ns > removal.t_ns:
+                        verdict.broken("a message came that had been removed", event, removal, seen.event)
+
+    def judge_dropped(self, missing: Mapping[str, int], verdict: Verdict, evidence: Event) -> None:
+        """Drops are counted, where a history tells the counts: messages that are missing, by topic, are no more."""
+        for topic, count in missing.items() if self._dropped else ():
+            if count > self._dropped[topic]:
+                verdict.broken(f"{count} messages of {topic} are missing, and {self._dropped[topic]} were counted", evidence)
