@@ -20,6 +20,9 @@ from toymq_chaos.verdict import Verdict
 ACK_WINDOW_NS = 100_000_000
 """Acks of the last 100 ms before a kill may be lost (delivery.md); a flush that had not finished may take longer."""
 
+POWER = "power"
+"""How the note of a "kill" ends that took with it what was not synced."""
+
 Message = tuple[str, int]
 """Topic and id."""
 
@@ -50,6 +53,7 @@ class Checker:
         self._last_ack: dict[tuple[str, str, int], Event] = {}  # whatever came of it
         self._acks_sent: dict[tuple[str, str, int], int] = {}
         self._ends: list[tuple[int, bool]] = []  # when each life of the broker ended, and whether it was killed
+        self._power_cuts: list[int] = []
         self._excused: list[tuple[int, int]] = []  # when it was stopped, or its disk was full: no flush could end
         self._excuse_began: dict[str, int] = {}
         self._life_of: dict[str, int] = {}  # connection to the number of the life that it spoke to
@@ -108,6 +112,8 @@ class Checker:
             case "kill":
                 self._verdict.kills += 1
                 self._ends.append((event.t_ns, True))
+                if event.note is not None and event.note.endswith(POWER):
+                    self._power_cuts.append(event.t_ns)
             case "stop":
                 self._ends.append((event.t_ns, False))
             case "pause" | "full":
@@ -169,6 +175,10 @@ class Checker:
         self._identify(event)
         message = (event.topic, event.consumer, event.id)
         before = self._deliveries[message]
+        if before and self._was_read_late(self._acks.get(message), event):
+            self._verdict.duplicated["it was read late"] += 1
+            self._leases.delivered(event, self._verdict)
+            return
         if before:
             self._again(message, before[-1], event)
         else:
@@ -204,11 +214,15 @@ class Checker:
     def _may_be_forgotten(self, told: Event, by: Event) -> bool:
         """Whether everybody had tried to ack the message then; acks are known only when they are answered."""
         topic = told.topic or ""
-        removed = any(
-            self._fates.may_be_removed(attempt, self._life_of) for attempt in self._attempts.get((topic, told.key or ""), ())
-        )
+        attempts = self._attempts.get((topic, told.key or ""), [])
+        removed = any(self._fates.may_be_removed(attempt, self._life_of) for attempt in attempts)
         if removed or self._fates.may("drop", topic):
             return True  # a hit below the first retained id is none
+        if any(attempt.seq is not None for attempt in attempts):
+            # What lies behind a hole of a power cut tells nothing of a producer's lower sequences (ADR 0013).
+            first_ns = min(attempt.sent_ns or attempt.t_ns for attempt in attempts)
+            if any(first_ns <= cut_ns <= max(by.t_ns, told.t_ns) for cut_ns in self._power_cuts):
+                return True
         # On a full disk what everybody acked goes at once, whatever its age (storage.md), and its keys with it.
         full = self._full_since_ns is not None and by.t_ns >= self._full_since_ns
         acks = [
@@ -224,10 +238,8 @@ class Checker:
         assert before.attempt is not None
         life, life_before = self._life_of[event.process], self._life_of[before.process]
         ack = self._acks.get(message)
-        if ack is not None and ack.sync and not self._was_read_late(ack, event, life):
+        if ack is not None and ack.sync:
             self._verdict.broken("an acked message was delivered again although its ack was on the disk", before, ack, event)
-        elif ack is not None and self._was_read_late(ack, event, life):
-            self._verdict.duplicated["it was read late"] += 1
         elif ack is not None:
             if self._may_be_lost(ack, life):
                 del self._acks[message]
@@ -242,10 +254,11 @@ class Checker:
         if event.attempt <= before.attempt and not late and not any(killed for _, killed in self._ends[life_before:life]):
             self._verdict.broken("attempts fell", before, event)
 
-    def _was_read_late(self, ack: Event, event: Event, life: int) -> bool:
-        """Whether another connection may have been sent it before the ack."""
-        same_life = self._life_of[ack.process] == life
-        return same_life and self._leases.shared(event) and self._leases.not_before_ns(event) <= ack.t_ns
+    def _was_read_late(self, ack: Event | None, event: Event) -> bool:
+        """Whether a connection that shares the consumer may have been sent it before another one had it acked."""
+        if ack is None or ack.process == event.process or self._life_of[ack.process] != self._life_of[event.process]:
+            return False
+        return self._leases.shared(event) and self._leases.not_before_ns(event) <= ack.t_ns
 
     def _may_be_lost(self, ack: Event, life: int) -> bool:
         """Whether the life that answered the ack was killed before the ack's flush had to be done."""
@@ -293,7 +306,7 @@ class Checker:
             elif shown is not None:
                 verdict.recovered += 1
         for last, event in self._falling:
-            attempts = self._attempts.get((event.topic or "", event.key or ""), ())
+            attempts = self._attempts.get((event.topic or "", event.key or ""), [])
             if all(not attempt.delay_ms for attempt in attempts):
                 verdict.broken("first deliveries of one connection do not ascend", last, event)
         for seen in (*self._deliveries.values(), self._fleeting):
@@ -302,7 +315,8 @@ class Checker:
             self._attempts, verdict, drained=self._drained is not None, digest_of=self._digest_of, gone=self._may_be_gone
         )
         if self._drained is not None:
-            self._leases.judge(self._published_ns, verdict)
+            drained_ns = self._drained.t_ns
+            self._leases.judge(self._published_ns, lambda delivery: self._may_have_ended(delivery, drained_ns), verdict)
             self._find_lost(self._drained)
             self._find_forgotten(self._drained)
             self._fates.judge_removed((*self._accepted.values(), *self._stored.values()), self._consumers, verdict)
@@ -342,14 +356,16 @@ class Checker:
 
     def _find_lost(self, drained: Event) -> None:
         missing: dict[str, set[str]] = defaultdict(set)
-        owed = [(accepted, msg_id) for (_, msg_id), accepted in self._accepted.items()]
+        owed: list[tuple[Event, int | None]] = [(accepted, msg_id) for (_, msg_id), accepted in self._accepted.items()]
         owed += [(stored, None) for stored in self._stored.values()]
         for accepted, msg_id in owed:
             topic, key = accepted.topic or "", accepted.key or ""
             for (of, consumer), subscribed in self._consumers.items():
                 if not covers(of, topic) or accepted.t_ns < subscribed.t_ns:  # before that, retention may have taken it
                     continue
-                if (topic, consumer, msg_id) in self._deliveries or self._fates.seen(topic, consumer, key):
+                if self._fates.seen(topic, consumer, key):
+                    continue
+                if msg_id is not None and (topic, consumer, msg_id) in self._deliveries:
                     continue
                 if msg_id is not None and self._fates.is_letter(topic, consumer, msg_id):
                     continue  # the connections that it was sent to have not read it
@@ -361,6 +377,14 @@ class Checker:
         dropped = {topic: len(keys) for topic, keys in missing.items() if self._fates.may("drop", topic)}
         self._fates.judge_dropped(dropped, self._verdict, drained)
 
+    def _may_have_ended(self, delivery: Event, end_ns: int) -> bool:
+        """Without an ack: as a dead letter, expired, dropped, removed."""
+        topic = delivery.topic or ""
+        attempts = self._attempts.get((topic, delivery.key or ""), [])
+        return self._fates.is_letter(topic, delivery.consumer or "", delivery.id or 0) or any(
+            self._fates.may_be_gone(attempt, end_ns, self._life_of) for attempt in attempts
+        )
+
     def _find_forgotten(self, drained: Event) -> None:
         """At the end everything was acked after it last came, or before, by an ack that the broker of then took unseen."""
         for message, seen in self._deliveries.items():
@@ -369,10 +393,7 @@ class Checker:
                 continue
             if ack is not None and ack.result == "unknown" and self._life_of[ack.process] == self._life_of[last.process]:
                 continue
-            if self._fates.is_letter(*message):
-                continue
-            attempts = self._attempts.get((last.topic or "", last.key or ""), ())
-            if not any(self._fates.may_be_gone(attempt, drained.t_ns, self._life_of) for attempt in attempts):
+            if not self._may_have_ended(last, drained.t_ns):
                 self._verdict.broken("a message was never acked, and did not come again", last)
 
 

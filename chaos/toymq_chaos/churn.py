@@ -126,7 +126,7 @@ class Shift:
         for n in range(most):
             if self.calm:
                 return
-            yield rng.choice(topics), f"{name}-{n}", bytes(rng.choice(sizes))
+            yield Message(rng.choice(topics), f"{name}-{n}", bytes(rng.choice(sizes)))
 
     @asynccontextmanager
     async def _connected(self, what: str) -> AsyncIterator[Client]:

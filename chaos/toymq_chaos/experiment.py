@@ -15,11 +15,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TextIO
 
-from toymq_chaos import nemesis
+from toymq_chaos import nemesis, queueing
 from toymq_chaos.checker import Checker
 from toymq_chaos.history import Event, Recorder
 from toymq_chaos.nemesis import Fault, Life
@@ -33,6 +33,9 @@ from toymq_py.protocol import Hello
 TOPICS = ("alpha", "beta", "gamma")
 PAYLOAD_BYTES = (0, 10, 100, 100, 1000, 1000, 8000)
 VISIBILITY_MS = 1000
+QUEUE_PUBLISHERS = 2
+QUEUE_RATE = 60.0
+"""Messages a second and publisher: half of a backlog's limit a life, many times over."""
 QUIET_S = 2.5
 """When nothing came for so long, everything has come: longer than the visibility timeout and a redelivery's way."""
 DRAIN_S = 120.0
@@ -98,6 +101,10 @@ class Experiment:
         self._disk: SmallDisk | None = None
         self._clients: set[Client] = set()
         self._subscribed: set[tuple[str, str]] = set()
+        self._needed = {(topic, f"c{n}") for topic in TOPICS for n in range(options.consumers)}
+        if not options.keep_log:
+            self._needed |= queueing.NEEDED
+        self._farthest_ns = 0
         self._all_subscribed = asyncio.Event()
         self._last_activity_ns = 0
 
@@ -108,7 +115,7 @@ class Experiment:
 
     def subscribed(self, topic: str, consumer: str) -> None:
         self._subscribed.add((topic, consumer))
-        if len(self._subscribed) == len(TOPICS) * self._options.consumers:
+        if self._subscribed >= self._needed:
             self._all_subscribed.set()
 
     async def connect(self, client: Client) -> None:
@@ -214,6 +221,12 @@ class Experiment:
                     rng = random.Random(f"subscriber {consumer} {topic} {self._options.seed}")
                     subscriber = Subscriber(self, f"{consumer}-{topic}", rng, topic, consumer, habits)
                     subscribers.append(tasks.create_task(subscriber.run()))
+            if not self._options.keep_log:  # whose topics lose messages: they are purged, deleted, limited
+                queueing.declare(self.recorder)
+                rng = random.Random(f"queueing {self._options.seed}")
+                senders, others = queueing.clients(self, rng, replace(habits, rate=QUEUE_RATE), QUEUE_PUBLISHERS, None)
+                publishers += [tasks.create_task(sender.run()) for sender in senders]
+                subscribers += [tasks.create_task(other.run()) for other in others]
             while (left_s := self._options.duration_s - self._elapsed_s()) > 0:
                 await self._live(next(lives), left_s)
             await self._last_life(publishers)
@@ -245,7 +258,8 @@ class Experiment:
             raise BrokerFailed(f"the broker ended with code {code}: {self._broker.telltale()}")
 
     async def _last_life(self, publishers: "list[asyncio.Task[None]]") -> None:
-        """No more faults: everything is published, everything is delivered."""
+        """No more faults: everything is published, everything is delivered, also what is delayed by a clock that was ahead."""
+        self._set_clock(self._farthest_ns)
         await self._broker.start(None, "--min-free-bytes", "0")
         self.recorder("broker", "start", visibility_ms=VISIBILITY_MS)
         self.calm = True
@@ -266,6 +280,11 @@ class Experiment:
     def _counted(self, what: str, note: str | None = None) -> None:
         self.report.counts[what] += 1
         self._tell(f"{self._elapsed_s():6.1f} s  {what}" + (f" ({note})" if note else ""))
+
+    def _set_clock(self, ahead_ns: int) -> None:
+        self._broker.set_clock(ahead_ns)
+        self._farthest_ns = max(self._farthest_ns, ahead_ns)
+        self.recorder("nemesis", "clock", note=f"{ahead_ns / 1e9:+.0f} s", ahead_ns=ahead_ns)
 
     async def _tick(self) -> None:
         while True:
@@ -302,8 +321,7 @@ class Experiment:
                         self.recorder("nemesis", "free")
                     now_s += fault.for_s
                 case "clock":
-                    self._broker.set_clock(fault.ahead_ns)
-                    self.recorder("nemesis", "clock", note=f"{fault.ahead_ns / 1e9:+.0f} s")
+                    self._set_clock(fault.ahead_ns)
                 case "cut":
                     self.recorder("nemesis", "cut")
                     for number, client in enumerate(sorted(self._clients, key=lambda client: client.name)):
@@ -318,8 +336,9 @@ def token_of(seed: int) -> str:
 
 def _auth_file(token: str) -> str:
     digest = hashlib.sha256(token.encode()).hexdigest()
-    topics = json.dumps(TOPICS)
-    return f'[[token]]\nname = "chaos"\nsha256 = "{digest}"\npublish = {topics}\nsubscribe = {topics}\n'
+    topics = json.dumps((*TOPICS, *queueing.TOPICS, queueing.EVENTS))
+    rights = f"publish = {topics}\nsubscribe = {topics}\nadmin = true"
+    return f'[[token]]\nname = "chaos"\nsha256 = "{digest}"\n{rights}\n'
 
 
 def _complaint_of_verify(data_dir: Path) -> str | None:

@@ -37,6 +37,7 @@ class Fates:
         self._ahead: list[tuple[int, int]] = [(0, 0)]  # since when, and how far the broker's clock was ahead
         self._timed: list[_Seen] = []  # deliveries of messages that may be delayed, or expire
         self._letters: dict[tuple[str, str, int], Event] = {}  # by topic, consumer and id where they come from
+        self._twice: list[tuple[Event, Event]] = []  # letters of the same message
         self._letter_ids: dict[tuple[str, int], Event] = {}  # by their own topic and id
         self._later_letters: dict[tuple[str, str, str], int] = {}  # by topic, consumer and the message's key: the last one's id
         self._returns: dict[tuple[str, int], list[Event]] = defaultdict(list)  # records that came back, by letter
@@ -68,7 +69,8 @@ class Fates:
         name = (event.topic, event.key or "")
         known = self._settings[name]
         if event.op == "settings":
-            if known and all(one.note != event.note for one in known):
+            set_once = bool(known) and known[0].result == "ok"  # otherwise it may be what it was made with
+            if set_once and all(one.note != event.note for one in known):
                 verdict.broken("a setting is not what it was set to", *known, event)
             return
         if event.result == "ok":
@@ -109,6 +111,7 @@ class Fates:
             self._return(event, verdict)
 
     def _letter(self, event: Event, verdict: Verdict) -> None:
+        """Whether a second letter of a message is excused is known at the end: a key is known as long as its record."""
         assert event.topic is not None
         assert event.id is not None
         if event.origin_id is None or event.origin_consumer is None:
@@ -118,7 +121,7 @@ class Fates:
         origin = (topic, event.origin_consumer, event.origin_id)
         known = self._letters.setdefault(origin, event)
         if known.id != event.id:
-            verdict.broken("a message became two dead letters", known, event)
+            self._twice.append((known, event))
         self._letter_ids[event.topic, event.id] = event
         if event.note:
             key = (topic, event.origin_consumer, event.note)
@@ -186,8 +189,8 @@ class Fates:
         digest_of: Callable[[str, int], str | None],
         gone: Callable[[Event], bool],
     ) -> None:
-        """``digest_of`` tells what is known of the payload of a topic's id, ``gone`` whether retention may have taken a delivery's
-        record: a dead letter that all its readers acked is kept no longer than any message."""
+        """``digest_of`` tells what is known of the payload of a topic's id, ``gone`` whether retention may have taken a
+        delivery's record: a dead letter that all its readers acked is kept no longer than any message."""
         for seen in self._timed:
             published = attempts.get((seen.event.topic or "", seen.event.key or ""))
             if published:
@@ -203,6 +206,9 @@ class Fates:
             few = letter.count is not None and letter.count < min(self._max_attempts[topic], default=0)
             if few and (topic, consumer, msg_id) not in self._given_up:
                 verdict.broken("a message became a dead letter before its last attempt", letter)
+        for known, letter in self._twice:
+            if not gone(known):
+                verdict.broken("a message became two dead letters", known, letter)
         if drained:
             self._judge_returns(verdict, gone)
 

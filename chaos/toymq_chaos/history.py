@@ -31,12 +31,12 @@ class Event:
     was stopped, from "full" to "free" its disk took no more. "drained" tells that consumers have seen all there is; nothing
     but unanswered commands and disconnects comes behind it.
 
-    A "pull" stands before what it leased. ``delay_ms`` and ``ttl_ms`` are a publish's; with ``seq`` its key is the producer's name
-    and that number, and the id of a "dup" is the producer's highest. A letter that is delivered has ``origin_id`` and
+    A "pull" stands before what it leased. ``delay_ms`` and ``ttl_ms`` are a publish's; with ``seq`` its key is the producer's
+    name and that number, and the id of a "dup" is the producer's highest. A letter that is delivered has ``origin_id`` and
     ``origin_consumer``, a record that came back the latter. "declare" says in ``note`` what may happen to the messages of a
     topic or pattern: "drop" (limits, retention), "delete"; or "share" of a consumer. "config" tells a setting and what it was
     set to, "settings" what it was found to be. ``count``: messages that a "redrive" moved, a "purge" or "delete" removed, a
-    limit "dropped". ``ahead_ns``: how far a "clock" is set ahead from then on.
+    limit "dropped"; attempts that a letter tells. ``ahead_ns``: how far a "clock" is set ahead from then on.
     """
 
     t_ns: int

@@ -98,8 +98,8 @@ class Leases:
             if event.result == "ok":
                 self._subscriptions[name] = _Subscription(event.topic, event.consumer)
         if event.op == "pull" and event.result != "err":
-            subscription = self._subscriptions.setdefault(name, _Subscription(event.topic, event.consumer, pulled=True))
-            subscription.asked_ns = max(subscription.asked_ns, event.sent_ns or 0)
+            pull = self._subscriptions.setdefault(name, _Subscription(event.topic, event.consumer, pulled=True))
+            pull.asked_ns = max(pull.asked_ns, event.sent_ns or 0)
         if event.result != "unknown":
             self._lived_ns[name] = max(self._lived_ns[name], event.sent_ns or 0)
         subscription = self._subscriptions.get(name)
@@ -138,7 +138,8 @@ class Leases:
 
     def first(self, event: Event, verdict: Verdict) -> None:
         """The first delivery that was seen of a message: others can have been lost only with an earlier connection."""
-        if event.attempt != 1 and not self.shared(event) and self._first.get((event.topic or "", event.consumer or "")) == event.process:
+        first = self._first.get((event.topic or "", event.consumer or ""))
+        if event.attempt != 1 and first == event.process and not self.shared(event):
             verdict.broken("a first delivery was not attempt 1", event)
 
     def again(self, before: Event, event: Event, verdict: Verdict) -> None:
@@ -156,8 +157,9 @@ class Leases:
             verdict.broken("attempts left out a number on one connection", before, event)
         self._again.append((before, self._sent.get(_message(before), 0), event))
 
-    def judge(self, published_ns: Callable[[Event], int], verdict: Verdict) -> None:
-        """Now that every answer is known; ``published_ns``: when the message of a delivery was sent to the broker, or 0."""
+    def judge(self, published_ns: Callable[[Event], int], gone: Callable[[Event], bool], verdict: Verdict) -> None:
+        """Now that every answer is known; ``published_ns``: when the message of a delivery was sent to the broker, or 0;
+        ``gone``: whether it may have become something else than ready again."""
         for before, sent_ns, event in self._again:
             nacks = (answer for answer in self._answers[_message(event)] if answer.op == "nack" and answer.result != "err")
             # One that was answered before the delivery came was for an earlier one.
@@ -178,7 +180,8 @@ class Leases:
                 verdict.broken("a message came again before its visibility timeout, without a nack", before, event)
         for before, event in self._overdue:
             answers = self._answers[_message(before)]
-            if not any(answer.t_ns >= before.t_ns and (answer.sent_ns or 0) <= event.t_ns for answer in answers):
+            answered = any(answer.t_ns >= before.t_ns and (answer.sent_ns or 0) <= event.t_ns for answer in answers)
+            if not answered and not gone(before):
                 verdict.broken("a message did not come again after its visibility timeout, a later one did", before, event)
 
 

@@ -1,7 +1,7 @@
 """What a work queue does beside publish, subscribe and ack: who does it to a broker, on which topics. Contract: delivery.md.
 
-    jobs    delays, ttls, producer sequences; three workers of one shared consumer, one of which polls, and an auditor; a message
-            is a dead letter after three attempts or by NACK, is read in ``jobs.dlq`` and sent back (REDRIVE)
+    jobs    delays, ttls, producer sequences; three workers of one shared consumer, one of which polls, and an auditor; a
+            message is a dead letter after three attempts or by NACK, is read in ``jobs.dlq`` and sent back (REDRIVE)
     ev.*    topics that appear and are deleted, under patterns
     full    a backlog that rejects, its limit changed while it is full; PURGE
     ring    a backlog that drops the oldest, by messages, bytes and age
@@ -52,10 +52,11 @@ CHANGES = (
     (RING, "retain_max_bytes", ("8000", "default")), (RING, "retain_max_age", ("50", "1000", "default")),
     (RING, "when_full", ("drop-oldest", "reject")), (JOBS, "nack_backoff_max", ("40", "80")),
 )  # fmt: skip
-"""What is changed while the broker runs: topic, setting, values. A record may be larger than a limit of bytes: it is refused."""
-DECLARED = ((FULL, None, "drop"), (RING, None, "drop"), (EVENTS, None, "delete"), (JOBS, WORKER, "share"), (EVENTS, EVERYONE, "share"))
-"""Topic or pattern, consumer, note of "declare" events. What was purged is known by itself; a backlog in bytes that is below
-one record drops it."""
+"""What is changed while the broker runs: topic, setting, values."""
+DECLARED = (
+    (RING, None, "drop"), (EVENTS, None, "delete"), (JOBS, WORKER, "share"), (EVENTS, EVERYONE, "share"),
+)  # fmt: skip
+"""Topic or pattern, consumer, note of "declare" events."""
 DELAYS_MS = (None, None, None, 20, 150, 400)
 TTLS_MS = (None, None, None, 100, 3_600_000)
 PAYLOAD_BYTES = (0, 3, 40, 900, 2500)
@@ -88,7 +89,9 @@ def declare(recorder: Recorder) -> None:
         recorder("supervisor", "declare", topic=topic, consumer=consumer, note=note)
 
 
-def clients(world: World, rng: random.Random, habits: Habits, publishers: int, count: int | None) -> "tuple[list[Publisher], list[Subscriber | Operator]]":
+def clients(
+    world: World, rng: random.Random, habits: Habits, publishers: int, count: int | None
+) -> "tuple[list[Publisher], list[Subscriber | Operator]]":
     """Those that end when all is published, ``count`` messages each or for as long as faults happen; and those that go on."""
     habits = replace(habits, give_up=0.5)
     poison = replace(habits, forget=0.1, nack=0.3, dead=0.03)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from tests.support.sim_disk import SimDisk
 from tests.support.sim_event_loop import SimEventLoop, SimListener, SimTransport
 from toymq_chaos import queueing
-from toymq_chaos.checker import check
+from toymq_chaos.checker import POWER, check
 from toymq_chaos.history import Event, Recorder
 from toymq_chaos.verdict import Verdict
 from toymq_chaos.workload import Client, Habits, Message, Publisher, Subscriber
@@ -242,6 +242,7 @@ class World:
         last = tasks.create_task(self._live("stop", stop))
         for worker in workers:
             await worker
+        self.last_activity = max(self.last_activity, self.loop.now)  # nobody was there to do anything for a while
         while self.loop.now < self.last_activity + QUIET_S:  # noqa: ASYNC110 (virtual time)
             await asyncio.sleep(self.last_activity + QUIET_S - self.loop.now)
         self.recorder("supervisor", "drained")
@@ -269,7 +270,9 @@ class World:
                 broker.open(1)
                 break
             except Killed:
-                self._end_process(broker, threads, power=self.rng.random() < 0.5)
+                power = self.rng.random() < 0.5
+                self.recorder("broker", "kill", note=f"recovery, {POWER}" if power else "recovery")
+                self._end_process(broker, threads, power=power)
                 threads = VirtualThreads(self.loop, self.disk, died.set)
         self.disk.dies_after, self.disk.mortal = None, False
         listener = SimListener(self.loop)
@@ -311,8 +314,9 @@ class World:
             broker.close()
             self._end_process(broker, threads, power=False)
         else:
-            self.recorder("broker", "kill", note=end)
-            self._end_process(broker, threads, power=end == "power" or (end == "job" and self.rng.random() < 0.8))
+            power = end == "power" or (end == "job" and self.rng.random() < 0.8)
+            self.recorder("broker", "kill", note=f"{end}, {POWER}" if power else end)
+            self._end_process(broker, threads, power=power)
             running.cancel()
             with suppress(asyncio.CancelledError):
                 await running

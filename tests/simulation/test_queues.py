@@ -1,0 +1,266 @@
+"""Worlds of work queues: every promise of delivery.md is kept; and for each of them a mutant of the broker that is caught."""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any
+
+import pytest
+
+from tests.simulation.world import QUEUES, run
+from toymq_chaos.verdict import Verdict
+from toymq_py.broker import Broker
+from toymq_py.config import TopicSettings
+from toymq_py.consumer import Consumer
+from toymq_py.errors import QueueFull
+from toymq_py.model import Records
+from toymq_py.storage import recovery
+from toymq_py.storage.recovery import RecoveredLog
+from toymq_py.topic import Delivery, Subscription, Topic
+from toymq_py.topic.dead_letters import DeadLetterMover
+from toymq_py.topic.moving import Slice
+from toymq_py.topic.publishing import Published, Publisher, Refused
+from toymq_py.topic.redriven import Redriven
+from toymq_py.topic.schedule import Schedule
+from toymq_py.topic.subscription import Attached
+
+pytestmark = pytest.mark.usefixtures("without_log")
+
+SEEDS = 80
+PARTS = 4
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_promise_is_kept(part: int) -> None:
+    done: Counter[str] = Counter()
+    total = Verdict()
+    for seed in range(part * SEEDS // PARTS, (part + 1) * SEEDS // PARTS):
+        events, verdict = run(seed, QUEUES)
+        assert verdict.ok, f"seed {seed}: {verdict.violations[0]}"
+        total.kills += verdict.kills
+        total.duplicated += verdict.duplicated
+        done.update(event.op for event in events if event.result == "ok")
+        done.update("letter" for event in events if event.op == "deliver" and event.origin_id is not None)
+        done.update("return" for event in events if event.op == "deliver" and (event.key or "").startswith("redrive:"))
+    assert total.kills > SEEDS // PARTS
+    assert len(total.duplicated) >= 5, "causes of redeliveries"
+    for op in ("pull", "letter", "return", "redrive", "purge", "delete", "config", "settings", "dropped"):
+        assert done[op] > 1, f"{op} occurs: {done}"
+
+
+@pytest.mark.torture
+def test_every_promise_is_kept_in_many_worlds() -> None:
+    for seed in range(100_000, 100_000 + int(os.environ.get("TOYMQ_SEEDS", "5000"))):
+        _, verdict = run(seed, QUEUES)
+        assert verdict.ok, f"seed {seed}: {verdict.violations[0]}"
+
+
+def test_the_same_seed_is_the_same_history() -> None:
+    first, _ = run(4711, QUEUES)
+    second, _ = run(4711, QUEUES)
+    assert [event.to_json() for event in first] == [event.to_json() for event in second]
+
+
+def caught(promise: str, seeds: int = 40) -> bool:
+    """Whether some world finds that a mutant breaks a promise."""
+    for seed in range(seeds):
+        _, verdict = run(seed, QUEUES)
+        if any(promise in violation.promise for violation in verdict.violations):
+            return True
+    return False
+
+
+def test_a_delay_that_is_not_kept_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Schedule, "add", lambda self, ids, deliver_at_ns, now_ns: None)
+    assert caught("a message came before its time")
+
+
+def test_a_schedule_that_is_forgotten_by_a_restart_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    recover = recovery.recover_log
+
+    def punctual(*arguments: Any, **options: Any) -> RecoveredLog:
+        found = recover(*arguments, **options)
+        found.scheduled_ids, found.deliver_at_ns = type(found.scheduled_ids)(found.scheduled_ids.typecode), found.deliver_at_ns[:0]
+        return found
+
+    monkeypatch.setattr("toymq_py.broker.recover_log", punctual)
+    assert caught("a message came before its time")
+
+
+def drop_expired(monkeypatch: pytest.MonkeyPatch, over: Callable[[int, int], int]) -> None:
+    real = Topic._drop_expired
+
+    def other(self: Topic, subscription: Subscription, run: Records, start: int, rows: int) -> int:
+        now_ns = self._clock.wall_ns()
+        times, run.expires_at_ns = run.expires_at_ns, [over(at_ns, now_ns) for at_ns in run.expires_at_ns or ()]  # type: ignore[misc]
+        try:
+            return real(self, subscription, run, start, rows)
+        finally:
+            run.expires_at_ns = times  # type: ignore[misc]
+
+    monkeypatch.setattr(Topic, "_drop_expired", other)
+
+
+def test_a_ttl_that_ends_too_early_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    drop_expired(monkeypatch, lambda at_ns, now_ns: min(at_ns, now_ns))
+    assert caught("an acknowledged message never came to")
+
+
+def test_a_ttl_that_is_not_kept_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    drop_expired(monkeypatch, lambda at_ns, now_ns: 0)
+    assert caught("a message came after it had expired")
+
+
+def keyless(monkeypatch: pytest.MonkeyPatch, prefix: bytes) -> None:
+    """Keys of what the broker itself appends are never found again."""
+    real = Publisher.publish_unlimited
+    numbers = count()
+
+    def other(self: Publisher, keys: Sequence[bytes], *rest: Any) -> Sequence[Published]:
+        return real(self, [b"%b:%d" % (key, next(numbers)) if key.startswith(prefix) else key for key in keys], *rest)
+
+    monkeypatch.setattr(Publisher, "publish_unlimited", other)
+
+
+def test_a_second_dead_letter_after_a_kill_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    keyless(monkeypatch, b"dlq:")
+    assert caught("a message became two dead letters", 150)
+
+
+def test_a_dead_letter_that_is_acked_before_it_is_stored_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stored_at_once(self: DeadLetterMover, consumer: Consumer, held: Any) -> None:
+        self._topic.bury(consumer, held[0].first, held[-1].last)
+        self._scheduler.soon(self._next)
+
+    monkeypatch.setattr(DeadLetterMover, "_move", stored_at_once)
+    assert caught("a message was never acked, and did not come again")
+
+
+def test_a_max_attempts_that_is_not_kept_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Consumer, "limit_attempts", lambda self, most: None)
+    assert caught("a message was delivered more often than max_attempts")
+
+
+def test_a_dead_letter_that_gives_up_early_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = Consumer.limit_attempts
+    monkeypatch.setattr(Consumer, "limit_attempts", lambda self, most: limit(self, most and most - 1))
+    assert caught("a message became a dead letter before its last attempt")
+
+
+def test_a_dead_letter_that_comes_back_twice_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    keyless(monkeypatch, b"redrive:")
+    monkeypatch.setattr(Redriven, "add", lambda self, ids: len(ids))
+    assert caught("a dead letter came back twice")
+
+
+def test_a_dead_letter_that_is_acked_before_it_is_back_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Slice.append_to
+
+    def only_letters(self: Slice, topic: Topic, stored: Any, done: Callable[[None], None]) -> None:
+        if topic.is_dead_letters:
+            real(self, topic, stored, done)  # type: ignore[arg-type]
+            return
+        stored(0, len(self.ids), Refused(len(self.ids), QueueFull("nobody looks at this")))
+        done(None)
+
+    monkeypatch.setattr(Slice, "append_to", only_letters)
+    assert caught("a dead letter never came back")
+
+
+def test_a_dead_letter_that_comes_back_to_everyone_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toymq_py.topic.topic.for_consumer", lambda run, start, stop, name: (start, stop))
+    monkeypatch.setattr(Topic, "hide", lambda self, msg_id, name: None)
+    assert caught("a dead letter came back to another consumer")
+
+
+def test_a_publish_that_is_stored_and_refused_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Publisher._append
+
+    def stored_anyway(self: Publisher, keys: Sequence[bytes], payloads: Sequence[bytes], *rest: Any, **options: Any) -> Any:
+        outcomes = real(self, keys, payloads, *rest, **options)
+        if any(isinstance(outcome, Refused) for outcome in outcomes):
+            self.committer.append([b""] * 0 or list(keys), list(payloads))
+        return outcomes
+
+    monkeypatch.setattr(Publisher, "_append", stored_anyway)
+    assert caught("a refused message was delivered")
+
+
+def test_an_ack_that_does_not_wait_for_its_flush_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Topic, "flush_offsets", lambda self, done: done(None))
+    assert caught("an acked message was delivered again although its ack was on the disk", 150)
+
+
+def test_a_limit_that_does_not_count_what_it_drops_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Topic.drop
+
+    def uncounted(self: Topic, first: int, last: int) -> None:
+        before = self.dropped_total
+        real(self, first, last)
+        self.dropped_total = min(before + 1, self.dropped_total)
+
+    monkeypatch.setattr(Topic, "drop", uncounted)
+    assert caught("were counted", 150)
+
+
+def test_a_message_of_two_workers_at_a_time_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    take = Topic.take
+
+    def twice(self: Topic, subscription: Subscription, room: int, max_bytes: int) -> Delivery | None:
+        delivery = take(self, subscription, room, max_bytes)
+        if delivery is not None and delivery.attempt == 1 and subscription.consumer.name == "worker":
+            subscription.consumer.nack(delivery.ranges(), self._clock.monotonic(), 0.0, self.policy)
+        return delivery
+
+    monkeypatch.setattr(Topic, "take", twice)
+    assert caught("a message came again before its visibility timeout, without a nack")
+
+
+def test_a_lease_that_ends_with_the_poll_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    detach = Topic.detach
+
+    def released(self: Topic, subscription: Subscription) -> None:
+        detach(self, subscription)
+        subscription.consumer.release(subscription.lessee)
+        self._look_again(subscription.consumer)
+
+    monkeypatch.setattr(Topic, "detach", released)
+    assert caught("a message came again before its visibility timeout, without a nack")
+
+
+def test_a_poll_that_is_never_woken_by_a_redelivery_still_looks_in_the_end() -> None:
+    """No mutant: what ``Attached`` counts is only how many are asked, and a wait that ends looks by itself."""
+    assert Attached("shared").takers == 0
+
+
+def test_a_purge_that_does_nothing_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Topic, "purge", lambda self, done: done(self.log.messages(), None))
+    assert caught("a message came that had been removed", 150)
+
+
+def test_a_delete_that_does_nothing_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Broker, "delete", lambda self, name, done: done(self.topic(name).log.messages(), None))
+    assert caught("a message came that had been removed", 150)
+
+
+def test_a_producer_that_is_forgotten_by_a_restart_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    recover = recovery.recover_log
+
+    def forgetful(*arguments: Any, **options: Any) -> RecoveredLog:
+        found = recover(*arguments, **options)
+        found.producers = {}
+        return found
+
+    monkeypatch.setattr("toymq_py.broker.recover_log", forgetful)
+    assert caught("one key was given two ids")
+
+
+def test_settings_that_are_forgotten_by_a_restart_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Broker, "_load_settings", lambda self, name, path: TopicSettings())
+    assert caught("a setting is not what it was set to")
+
+
+def test_a_pattern_that_does_not_see_new_topics_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toymq_py.topic.following.Followers.topic_made", lambda self, topic: None)
+    assert caught("an acknowledged message never came to everyone", 150)
