@@ -367,9 +367,8 @@ def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
             task.get_coro().close()  # type: ignore[union-attr]
 
 
-def shrink(seed: int) -> tuple[Plan, Verdict]:
-    """The smallest plan under which a seed still breaks a promise. Assumes that it does under the usual one."""
-    plan = Plan()
+def shrink(seed: int, plan: Plan) -> tuple[Plan, Verdict]:
+    """The smallest plan under which a seed still breaks a promise. Assumes that it does under this one."""
     _, verdict = run(seed, plan)
     smaller = True
     while smaller:
