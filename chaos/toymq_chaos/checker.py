@@ -223,12 +223,13 @@ class Checker:
             first_ns = min(attempt.sent_ns or attempt.t_ns for attempt in attempts)
             if any(first_ns <= cut_ns <= max(by.t_ns, told.t_ns) for cut_ns in self._power_cuts):
                 return True
+        # What came back from the dead letters counts as acked for all consumers but one; letters are for all of theirs.
         # On a full disk what everybody acked goes at once, whatever its age (storage.md), and its keys with it.
         full = self._full_since_ns is not None and by.t_ns >= self._full_since_ns
         acks = [
             self._acks_sent.get((told.topic or "", consumer, told.id or 0))
             for of, consumer in self._consumers
-            if of == told.topic
+            if of == told.topic and (told.origin_id is not None or told.origin_consumer in (None, consumer))
         ]
         return (full or self._keys_end_with_acks) and all(sent_ns is not None and sent_ns <= by.t_ns for sent_ns in acks)
 
@@ -369,7 +370,8 @@ class Checker:
                     continue
                 if msg_id is not None and self._fates.is_letter(topic, consumer, msg_id):
                     continue  # the connections that it was sent to have not read it
-                if not self._fates.may_be_gone(accepted, drained.t_ns, self._life_of):
+                attempts = self._attempts[topic, key]  # the append may have been any of them
+                if not any(self._fates.may_be_gone(attempt, drained.t_ns, self._life_of) for attempt in attempts):
                     self._verdict.lost += 1
                     self._verdict.broken(f"an acknowledged message never came to {consumer}", accepted, subscribed)
                 elif not self._fates.may_be_removed(accepted, self._life_of):

@@ -130,10 +130,7 @@ class Fates:
     def _return(self, event: Event, verdict: Verdict) -> None:
         if event.consumer != event.origin_consumer:
             verdict.broken("a dead letter came back to another consumer", event)
-        known = self._returns[self._letter_of(event)]
-        if known and known[-1].id != event.id:
-            verdict.broken("a dead letter came back twice", known[-1], event)
-        known.append(event)
+        self._returns[self._letter_of(event)].append(event)
 
     def _letter_of(self, event: Event) -> tuple[str, int]:
         _, topic, number, *_ = (event.key or "").split(":")
@@ -231,6 +228,8 @@ class Fates:
             if letter is None:
                 verdict.unexpected += 1
                 verdict.broken("a dead letter came back that nobody has seen", returned[0])
+            elif any(one.id != returned[0].id for one in returned) and not gone(returned[0]):
+                verdict.broken("a dead letter came back twice", returned[0], returned[-1])
             elif letter.digest != returned[0].digest:
                 verdict.broken("a dead letter was changed on its way back", letter, returned[0])
         for name, letter in self._letter_ids.items():

@@ -58,7 +58,7 @@ DECLARED = (
 )  # fmt: skip
 """Topic or pattern, consumer, note of "declare" events."""
 DELAYS_MS = (None, None, None, 20, 150, 400)
-TTLS_MS = (None, None, None, 100, 3_600_000)
+TTLS_MS = (None, None, None, 100, 86_400_000)
 PAYLOAD_BYTES = (0, 3, 40, 900, 2500)
 REDRIVE_S = 0.3
 """How often dead letters are sent back at the end."""
