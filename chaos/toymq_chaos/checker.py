@@ -368,7 +368,8 @@ class Checker:
                     continue
                 if msg_id is not None and (topic, consumer, msg_id) in self._deliveries:
                     continue
-                if msg_id is not None and self._fates.is_letter(topic, consumer, msg_id):
+                ids = {told.id for told in self._ids[topic, key]} if msg_id is None else {msg_id}
+                if any(self._fates.is_letter(topic, consumer, each) for each in ids if each is not None):
                     continue  # the connections that it was sent to have not read it
                 attempts = self._attempts[topic, key]  # the append may have been any of them
                 if not any(self._fates.may_be_gone(attempt, drained.t_ns, self._life_of) for attempt in attempts):
