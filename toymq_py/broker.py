@@ -48,6 +48,8 @@ from toymq_py.topic import (
     Poll,
     RedriveDone,
     Topic,
+    TracedTopic,
+    Tracer,
     unopened_topic,
 )
 
@@ -72,11 +74,15 @@ class Broker:
         clock: Clock,
         rss_bytes: Callable[[], int] = lambda: 0,
         tasks: Callable[[], int] = lambda: 0,
+        loop_lag_s: Callable[[], float] = lambda: 0.0,
+        tracer: Tracer | None = None,
     ) -> None:
         """
         Args:
             rss_bytes: resident memory of the process, for STATS.
             tasks: how many tasks the event loop has, for STATS.
+            loop_lag_s: how late the event loop was at worst of late, in seconds, for STATS.
+            tracer: follows messages; None costs nothing.
         """
         self.options = options
         self.metrics = Metrics()
@@ -91,6 +97,8 @@ class Broker:
         self._clock = clock
         self._rss_bytes = rss_bytes
         self._tasks = tasks
+        self._loop_lag_s = loop_lag_s
+        self._tracer = tracer
         self._root = f"{options.data_dir}/topics"
         self._space = SpaceGuard(fs, options.data_dir, options.min_free_bytes, clock)
         self._space.on_low = self._disk_low
@@ -202,7 +210,8 @@ class Broker:
             raise DamagedData(f"{file}: {error}") from error
 
     def _make(self, name: str, settings: TopicSettings, **recovered: Any) -> Topic:
-        return Topic(
+        kind = Topic if self._tracer is None else TracedTopic
+        topic = kind(
             name,
             f"{self._root}/{name}",
             fs=self._fs,
@@ -219,6 +228,9 @@ class Broker:
             held=self._dead_letters.held,
             **recovered,
         )
+        if self._tracer is not None and isinstance(topic, TracedTopic):
+            topic.follow(self._tracer)
+        return topic
 
     # -- documents
 
@@ -510,6 +522,7 @@ class Broker:
         """The JSON object of STATS, without its topics.
 
         ``tasks`` are those of the event loop, a few of the broker's own. So a task that nobody ends is seen from outside.
+        ``loop_lag_s`` is how late the loop was at worst in the last seconds.
         ``time_ms`` is the wall clock in unix milliseconds: delays, ages and ``@<unix-ms>`` are held against it. ``limits`` are
         the options of the same names.
         """
@@ -535,6 +548,7 @@ class Broker:
             "error_total": metrics.error_total,
             "rss_bytes": self._rss_bytes(),
             "tasks": self._tasks(),
+            "loop_lag_s": round(self._loop_lag_s(), 6),
             "disk_free_bytes": free,
             "disk_low": self._space.low,
             "time_ms": self._clock.wall_ns() // 1_000_000,

@@ -21,6 +21,7 @@ from toymq_py.schema import (
     is_public,
     one_of,
     parse_address,
+    parse_endpoint,
     path,
     several,
     size,
@@ -35,7 +36,8 @@ WhenFull = Literal["reject", "drop-oldest"]
 
 LEVELS = ("debug", "info", "warning", "error")
 SUBSYSTEMS = (
-    "acceptor", "broker", "daemon", "embedded", "gateway", "logs", "server", "session", "storage", "topic", "wire",
+    "acceptor", "broker", "daemon", "embedded", "gateway", "logs", "server", "session", "storage", "topic", "tracing",
+    "wire",
 )  # fmt: skip
 """What ``--log-level`` may name: the loggers below ``toymq_py``."""
 
@@ -127,6 +129,10 @@ class ServeOptions(BrokerOptions):
     metrics: str | None = address(None, help="Serve Prometheus at /metrics of this address; needs the extra observability.")
     insecure_public: bool = flag(help="Listen beyond this machine although nobody is asked for a token.")
     definitions: str | None = path(None, help="File of topics and consumers to make at start, where they are not there so.")
+    otlp_endpoint: str | None = text(
+        None, "URL", parse_endpoint, noun="a URL such as http://localhost:4318",
+        help="Spans of messages whose traceparent says sampled go to this collector, by OTLP over HTTP.",
+    )  # fmt: skip
     log_level: str = text(
         "info", "LEVELS", parse_log_levels, noun="levels such as info or info,session=debug",
         help="What is logged, on stderr: debug, info, warning or error; also by subsystem: info,session=debug.",

@@ -25,6 +25,7 @@ from toymq_py.errors import ConfigError, DataDirectoryError
 from toymq_py.schema import is_public, parse_address
 from toymq_py.server import Server
 from toymq_py.service import apply_definitions, opened_broker
+from toymq_py.topic import Tracer
 
 if TYPE_CHECKING:
     from toymq_py.gateway import HttpServer
@@ -87,7 +88,7 @@ async def _serve(
         http_listeners = _bind("--http", options.http, options, bound) if options.http is not None else []
         tls_listeners = _bind("--tls-listen", options.tls_listen, options, bound) if options.tls_listen is not None else []
         metrics_listeners = _bind("--metrics", options.metrics, options, bound) if options.metrics is not None else []
-        with opened_broker(options, clock, loop) as broker:
+        with _tracer(options, clock) as tracer, opened_broker(options, clock, loop, tracer) as broker:
             for change in await apply_definitions(wanted, broker):
                 logger.info("%s: %s", options.definitions, change)
             gc.collect()
@@ -178,6 +179,20 @@ def _metrics(broker: Broker, loop: asyncio.AbstractEventLoop, listeners: list[so
         yield
     finally:
         listener.stop()
+
+
+@contextlib.contextmanager
+def _tracer(options: ServeOptions, clock: Clock) -> Iterator[Tracer | None]:
+    """Raises: ConfigError, when the extra is not installed."""
+    if options.otlp_endpoint is None:
+        yield None
+        return
+    try:
+        from toymq_py.observability.tracing import opened_tracer
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"--otlp-endpoint needs {error.name}: pip install 'toymq_py[observability]'") from error
+    with opened_tracer(options.otlp_endpoint, clock, fsync=options.fsync) as tracer:
+        yield tracer
 
 
 def _address(listener: socket.socket) -> str:

@@ -10,7 +10,7 @@ from random import Random
 from toymq_client.client import Client
 from toymq_client.errors import ClientClosed
 from toymq_client.link import Link
-from toymq_client.options import InjectHeaders, OnEvent, Options
+from toymq_client.options import InjectHeaders, MessageTracing, OnEvent, Options
 from toymq_client.url import UNIX, parse_urls
 from toymq_py.candidate import CLOSE_S, RETRY_MAX_S, RETRY_MIN_S, Candidate
 from toymq_py.config import BrokerOptions
@@ -73,6 +73,7 @@ def open(
     idempotent: bool = True,
     on_event: OnEvent | None = None,
     inject_headers: InjectHeaders | None = None,
+    tracing: MessageTracing | None = None,
     random: Random | None = None,
 ) -> EmbeddedClient:
     """A queue in a directory: ``async with toymq_py.open("./queue") as mq``, then as with ``toymq_client.connect``.
@@ -88,23 +89,23 @@ def open(
         name: of this client, for whoever serves.
         timeout_s: for every request, the time without a server included.
         wait_s: how long the first server may take, for its recovery say.
-        idempotent, on_event, inject_headers, random: as of ``toymq_client.connect``.
+        idempotent, on_event, inject_headers, tracing, random: as of ``toymq_client.connect``.
 
     Raises: ConfigError, BadArgument; when it is entered DirectoryLocked (a ``toymq serve`` has it), DataDirectoryError,
         ConnectFailed.
     """
     candidate = Candidate(path, options, wait_s)
     return EmbeddedClient(
-        client_options(candidate, name, timeout_s, wait_s, idempotent, on_event, inject_headers, random), candidate
+        client_options(candidate, name, timeout_s, wait_s, idempotent, on_event, inject_headers, tracing, random), candidate
     )
 
 
 def client_options(
     candidate: Candidate, name: str | None, timeout_s: float, wait_s: float, idempotent: bool, on_event: OnEvent | None,
-    inject_headers: InjectHeaders | None, random: Random | None,
+    inject_headers: InjectHeaders | None, tracing: MessageTracing | None, random: Random | None,
 ) -> Options:  # fmt: skip
     """Of a client that reaches the directory's server through its socket. Raises: ConfigError, BadArgument."""
     return Options(
         parse_urls(UNIX + candidate.socket_path), name, None, timeout_s, CONNECT_TIMEOUT_S, wait_s, RETRY_MIN_S, RETRY_MAX_S,
-        idempotent, on_event, inject_headers, random or Random(),
+        idempotent, on_event, inject_headers, tracing, random or Random(),
     )  # fmt: skip

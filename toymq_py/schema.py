@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from ipaddress import ip_address
 from typing import Any
+from urllib.parse import urlsplit
 
 from toymq_py.errors import ConfigError
 from toymq_py.model import DURATION_MS_MAX, format_duration, format_size, parse_duration_ms, parse_size
@@ -294,6 +295,18 @@ def parse_address(text: str) -> tuple[str, int]:
     if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise ConfigError(f"{text!r} is no address: write host:port, 127.0.0.1:6789 say")
     return host.strip("[]"), int(port)
+
+
+def parse_endpoint(text: str) -> str:
+    """An HTTP URL without user and password, which would show in the process list. Raises: ConfigError."""
+    try:
+        found = urlsplit(text)
+        usable = found.scheme in ("http", "https") and found.hostname and found.port != 0 and found.username is None
+    except ValueError:
+        usable = False
+    if not usable or not text.isascii() or not text.isprintable() or " " in text:
+        raise ConfigError(f"{text!r} is no endpoint: write http://host:port, http://localhost:4318 say")
+    return text
 
 
 def is_public(host: str) -> bool:

@@ -7,7 +7,7 @@ import os
 from random import Random
 
 from toymq_client.errors import ClientClosed
-from toymq_client.options import InjectHeaders, OnEvent, Options
+from toymq_client.options import InjectHeaders, MessageTracing, OnEvent, Options
 from toymq_client.sync import Client
 from toymq_py.candidate import Candidate
 from toymq_py.config import BrokerOptions
@@ -63,6 +63,7 @@ def open(
     idempotent: bool = True,
     on_event: OnEvent | None = None,
     inject_headers: InjectHeaders | None = None,
+    tracing: MessageTracing | None = None,
     random: Random | None = None,
 ) -> EmbeddedClient:
     """Open the queue in a directory. Arguments are those of ``toymq_py.open``.
@@ -71,5 +72,5 @@ def open(
     """
     candidate = Candidate(path, options, wait_s)
     return EmbeddedClient(
-        client_options(candidate, name, timeout_s, wait_s, idempotent, on_event, inject_headers, random), candidate
+        client_options(candidate, name, timeout_s, wait_s, idempotent, on_event, inject_headers, tracing, random), candidate
     ).open()

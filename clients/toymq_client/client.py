@@ -4,7 +4,7 @@ import asyncio
 import ssl as ssl_module
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping, Sequence
 from random import Random
 from types import TracebackType
 from typing import Any, TypeVar
@@ -25,7 +25,7 @@ from toymq_client.message import (
     to_ms,
     too_large,
 )
-from toymq_client.options import DRAIN_S, InjectHeaders, OnEvent, Options
+from toymq_client.options import DRAIN_S, InjectHeaders, MessageTracing, OnEvent, Options
 from toymq_client.outages import Outages
 from toymq_client.publishing import Batch
 from toymq_client.slots import CallSlot
@@ -138,6 +138,9 @@ class Client:
             ConnectionLost: the same, with ``idempotent=False`` and no key only.
         """
         link = self._link
+        tracing, ended = self._options.tracing, None
+        if tracing is not None:
+            headers, ended = tracing.publishing(topic, headers)
         block = self._options.header_block(headers)
         name = key_bytes(key) if key is not None else b""
         options = publish_options(len(block), to_ms("delay", delay), to_ms("ttl", ttl))
@@ -150,6 +153,8 @@ class Client:
         if link.crowded:
             await link.room(topic)
         batch, done = link.batch(1)
+        if ended is not None:
+            done.add_done_callback(lambda _, ended=ended: ended(batch.outcomes[0]))  # type: ignore[misc]
         link.conversation.publish(topic, (item,), batch)
         try:
             await done
@@ -172,11 +177,6 @@ class Client:
         Raises: as ``pub``, at the place of the item that failed. What was on its way behind it is still published.
         """
         return Publishing(self, topic, items, (to_ms("delay", delay), to_ms("ttl", ttl)), window)
-
-    @property
-    def _header_block(self) -> Callable[[], bytes] | None:
-        """Of a publish without headers; None when it needs none."""
-        return (lambda: self._options.header_block(None)) if self._options.inject_headers is not None else None
 
     @property
     def _body_bytes_max(self) -> int:
@@ -515,7 +515,8 @@ class Publishing:
         flying: deque[tuple[Batch, asyncio.Future[None]]] = deque()
         outstanding = 0
         client = self._client
-        for items, error in chunks(self._items, self._size, client._body_bytes_max, client._header_block, *self._times):
+        header_block = client._options.header_block_of_many(self._topic)
+        for items, error in chunks(self._items, self._size, client._body_bytes_max, header_block, *self._times):
             if link.crowded:
                 await link.room(self._topic)
             flying.append(link.batch(len(items)))
@@ -559,6 +560,7 @@ def connect(
     idempotent: bool = True,
     on_event: OnEvent | None = None,
     inject_headers: InjectHeaders | None = None,
+    tracing: MessageTracing | None = None,
     random: Random | None = None,
 ) -> Client:
     """A client; ``async with connect(...) as mq`` or ``mq = await connect(...)`` connects it. Leaving drains for up to 5 s and
@@ -578,6 +580,7 @@ def connect(
         on_event: called with Connected and Disconnected. It must not block.
         inject_headers: called with a dict for each publish, may add to it; for trace context,
             ``opentelemetry.propagate.inject``.
+        tracing: a ``toymq_client.tracing.Tracing``: spans around publishes and ``message.process()``, and their context.
         random: of the waits; for tests.
 
     Raises: ConfigError, BadArgument; when it connects, see ``Client.open``.
@@ -585,6 +588,6 @@ def connect(
     return Client(
         Options(
             parse_urls(urls), name, ssl, timeout_s, connect_timeout_s, wait_s, backoff_min_s, backoff_max_s, idempotent,
-            on_event, inject_headers, random or Random(),
+            on_event, inject_headers, tracing, random or Random(),
         )
     )  # fmt: skip

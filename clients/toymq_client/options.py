@@ -3,14 +3,16 @@
 import logging
 import secrets
 import ssl
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from random import Random
 
 from toymq_client.backoff import Backoff
-from toymq_client.message import PRODUCER_PREFIX, format_headers
+from toymq_client.message import PRODUCER_PREFIX, Delivery, Receipt, format_headers
 from toymq_client.url import Address
-from toymq_py.errors import ConfigError
+from toymq_py.errors import ConfigError, ToymqError
 from toymq_py.protocol import Hello, encode_command
 
 OUTSTANDING_BYTES_MAX = 8 * 1024 * 1024
@@ -44,6 +46,24 @@ Event = Connected | Disconnected
 OnEvent = Callable[[Event], None]
 InjectHeaders = Callable[[dict[str, str]], object]
 """May add headers to each publish: ``opentelemetry.propagate.inject`` fits."""
+PublishEnded = Callable[[Receipt | ToymqError | None], None]
+"""Told what became of a publish, once; None: nobody waited for it any more."""
+
+
+class MessageTracing(ABC):
+    """Follows messages; ``toymq_client.tracing.Tracing`` does it with OpenTelemetry."""
+
+    @abstractmethod
+    def publishing(self, topic: str, headers: Mapping[str, str] | None) -> tuple[dict[str, str], PublishEnded]:
+        """A publish begins. Returns: its headers with the context in them, and who is told of its end."""
+
+    @abstractmethod
+    def created(self, topic: str) -> dict[str, str]:
+        """A message of many was made. Returns: its headers."""
+
+    @abstractmethod
+    def processing(self, message: Delivery, consumer: str) -> AbstractContextManager[None]:
+        """A handler has the message, as long as the context lasts."""
 
 
 logger = logging.getLogger("toymq_client")
@@ -62,6 +82,7 @@ class Options:
     idempotent: bool
     on_event: OnEvent | None
     inject_headers: InjectHeaders | None
+    tracing: MessageTracing | None
     random: Random = field(repr=False)
 
     def __post_init__(self) -> None:
@@ -97,6 +118,13 @@ class Options:
             headers = dict(headers or {})
             self.inject_headers(headers)
         return format_headers(headers) if headers else b""
+
+    def header_block_of_many(self, topic: str) -> Callable[[], bytes] | None:
+        """Makes that of each message of ``pub_many``; None when none is needed."""
+        tracing = self.tracing
+        if tracing is not None:
+            return lambda: self.header_block(tracing.created(topic))
+        return (lambda: self.header_block(None)) if self.inject_headers is not None else None
 
     def producer(self) -> str | None:
         """A name that no other client has; short, since each record has it."""

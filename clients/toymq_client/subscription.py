@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Generator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from types import TracebackType
 
 from toymq_client import requests
@@ -96,8 +96,10 @@ class Message(Delivery):
             retry_delay: seconds until it is delivered again after an exception; None takes the topic's backoff. After a
                 cancellation it is at once.
         """
+        tracing = self._link._options.tracing
         try:
-            yield self
+            with tracing.processing(self, self._feed.command.consumer) if tracing is not None else nullcontext():
+                yield self
         except BaseException as error:
             delay = retry_delay if isinstance(error, Exception) else 0.0
             consumer = self._feed.command.consumer

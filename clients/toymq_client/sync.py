@@ -7,7 +7,7 @@ reading, so that a pipeline in both directions cannot stand still.
 import ssl as ssl_module
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from random import Random
 from types import TracebackType
 from typing import Any, TypeVar
@@ -30,7 +30,7 @@ from toymq_client.message import (
     to_ms,
     too_large,
 )
-from toymq_client.options import DRAIN_S, OUTSTANDING_BYTES_MAX, InjectHeaders, OnEvent, Options
+from toymq_client.options import DRAIN_S, OUTSTANDING_BYTES_MAX, InjectHeaders, MessageTracing, OnEvent, Options
 from toymq_client.outages import Outages
 from toymq_client.publishing import Batch
 from toymq_client.url import DEFAULT_URL, parse_urls
@@ -110,8 +110,10 @@ class Message(Delivery):
     def process(self, *, retry_delay: float | None = None) -> Iterator["Message"]:
         """``with message.process():`` acks when the block ends, and gives the message back when it raises; ``retry_delay``
         seconds later it is delivered again, None takes the topic's backoff."""
+        tracing = self._client._options.tracing
         try:
-            yield self
+            with tracing.processing(self, self._feed.command.consumer) if tracing is not None else nullcontext():
+                yield self
         except BaseException as error:
             delay = retry_delay if isinstance(error, Exception) else 0.0
             self._client._give_back(self._link, self._feed, self.topic, self.id, delay)
@@ -271,6 +273,9 @@ class Client:
         """Publish one message and wait until it is on stable storage. Arguments and errors are those of the asyncio client's
         ``pub``.
         """
+        tracing, ended = self._options.tracing, None
+        if tracing is not None:
+            headers, ended = tracing.publishing(topic, headers)
         block = self._options.header_block(headers)
         body = block + payload
         if len(body) > self._body_bytes_max:
@@ -285,6 +290,9 @@ class Client:
         except BaseException:
             batch.abandoned = True
             raise
+        finally:
+            if ended is not None:
+                ended(batch.outcomes[0])
 
     def pub_many(
         self, topic: str, items: Iterable[Item], *, delay: float | None = None, ttl: float | None = None, window: int = 1024
@@ -297,7 +305,7 @@ class Client:
         flying: deque[Batch] = deque()
         outstanding = 0
         size = min(max(window // 2, 1), BATCH_MAX)
-        block = (lambda: self._options.header_block(None)) if self._options.inject_headers is not None else None
+        block = self._options.header_block_of_many(topic)
         times = to_ms("delay", delay), to_ms("ttl", ttl)
         for chunk, error in chunks(items, size, self._body_bytes_max, block, *times):
             flying.append(self._publish(topic, chunk))
@@ -634,6 +642,7 @@ def connect(
     idempotent: bool = True,
     on_event: OnEvent | None = None,
     inject_headers: InjectHeaders | None = None,
+    tracing: MessageTracing | None = None,
     random: Random | None = None,
 ) -> Client:
     """Connect to a broker. Arguments are those of ``toymq_client.connect``.
@@ -643,6 +652,6 @@ def connect(
     return Client(
         Options(
             parse_urls(urls), name, ssl, timeout_s, connect_timeout_s, wait_s, backoff_min_s, backoff_max_s, idempotent,
-            on_event, inject_headers, random or Random(),
+            on_event, inject_headers, tracing, random or Random(),
         )
     ).open()  # fmt: skip

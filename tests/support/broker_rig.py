@@ -8,10 +8,11 @@ from tests.support.fake_clock import FakeClock
 from tests.support.sim_disk import SimDisk
 from tests.support.sim_loop import SimLoop
 from toymq_py.broker import Broker
+from toymq_py.clock import Clock
 from toymq_py.config import BrokerOptions
 from toymq_py.errors import RequestError
 from toymq_py.model import Mode, Start, TopicPattern
-from toymq_py.topic import Delivery, Following, PatternSubscription, Poll, Published, Subscription
+from toymq_py.topic import Delivery, Following, PatternSubscription, Poll, Published, Subscription, Tracer
 
 DIR = "/data/d"
 
@@ -19,9 +20,12 @@ DIR = "/data/d"
 class BrokerRig:
     """Every method runs the loop until nothing is left to do, unless it says otherwise."""
 
-    def __init__(self, *, disk: SimDisk | None = None, **options: Any) -> None:
+    def __init__(
+        self, *, disk: SimDisk | None = None, tracer: Callable[[Clock], Tracer] | None = None, **options: Any
+    ) -> None:
         self.options = BrokerOptions(**{"data_dir": DIR, "min_free_bytes": 0, "segment_bytes": 4096} | options)
         self.clock = FakeClock()
+        self._tracer = tracer(self.clock) if tracer is not None else None
         self.disk = disk or SimDisk(random.Random(1))
         self.woken: list[Subscription] = []
         """Everyone who was told to look, in order; each says that it will."""
@@ -31,7 +35,7 @@ class BrokerRig:
     def restart(self) -> None:
         """A new broker on the disk as it is; the one before must have ended."""
         self.loop = SimLoop(self.clock, random.Random(3))
-        self.broker = Broker(self.options, fs=self.disk, scheduler=self.loop, clock=self.clock)
+        self.broker = Broker(self.options, fs=self.disk, scheduler=self.loop, clock=self.clock, tracer=self._tracer)
         self.broker.open(1)
 
     def reopen(self, *, power_cut: bool = False) -> None:
@@ -45,8 +49,10 @@ class BrokerRig:
         self.broker.tick(self.clock.monotonic())
         self.loop.drain()
 
-    def publish(self, topic: str, *payloads: bytes, key: bytes = b"") -> list[Published]:
-        outcomes = self.broker.topic_or_new(topic).publisher.publish([key] * len(payloads), payloads)
+    def publish(self, topic: str, *payloads: bytes, key: bytes = b"", headers: bytes | None = None) -> list[Published]:
+        """``headers``: a block that each of them has."""
+        blocks = None if headers is None else [headers] * len(payloads)
+        outcomes = self.broker.topic_or_new(topic).publisher.publish([key] * len(payloads), payloads, blocks)
         self.loop.drain()
         return outcomes
 

@@ -63,6 +63,7 @@ from toymq_py.session.replies import WAIT_COST_BYTES, Held, Replies
 from toymq_py.session.sequences import RefusedSequences
 from toymq_py.storage.committer import storage_error
 from toymq_py.topic import Appended, Duplicate, PatternSubscription, Published, Refused, Registration, Topic
+from toymq_py.trace_context import log_fields
 
 logger = logging.getLogger("toymq_py.session")
 
@@ -118,10 +119,11 @@ class Handler:
         except RequestError as error:
             self._refuse(command, error)
         except OSError as error:
-            logger.error("session %d: %s failed: %s", self._number, _verb(command), error)  # noqa: TRY400 (the disk, not us)
+            about = _trace_fields(command)
+            logger.error("session %d: %s failed: %s", self._number, _verb(command), error, extra=about)  # noqa: TRY400 (the disk)
             self._error(storage_error(error))
         except Exception:
-            logger.exception("session %d: bug in %s", self._number, _verb(command))
+            logger.exception("session %d: bug in %s", self._number, _verb(command), extra=_trace_fields(command))
             self._refuse(command, InternalError("a bug in the broker; its log has the details"))
         finally:
             self._greeted = True
@@ -512,6 +514,11 @@ def _seconds(milliseconds: int | None) -> float | None:
 
 def _json(value: Any) -> bytes:
     return encode_json(json.dumps(value).encode())
+
+
+def _trace_fields(command: Command) -> dict[str, str]:
+    """What a log line about a command carries. Of a run of publishes, those of the first."""
+    return log_fields(command.bodies[0][: command.hdr]) if isinstance(command, Publish) and command.hdr else {}
 
 
 def _verb(command: Command) -> str:

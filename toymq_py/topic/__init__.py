@@ -9,6 +9,7 @@ from toymq_py.topic.publishing import Duplicate, Published, Refused
 from toymq_py.topic.redrive import RedriveDone
 from toymq_py.topic.subscription import Delivery, Registration, Subscription
 from toymq_py.topic.topic import Topic
+from toymq_py.topic.traced import TracedTopic, Tracer
 
 __all__ = [
     "LETTER_KEYS",
@@ -26,5 +27,7 @@ __all__ = [
     "Registration",
     "Subscription",
     "Topic",
+    "TracedTopic",
+    "Tracer",
     "unopened_topic",
 ]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import lt
+from typing import TYPE_CHECKING
 
 from toymq_py.clock import Clock
 from toymq_py.dedupe import DedupeTable, KeyBudget, ProducerTable
@@ -18,6 +19,9 @@ from toymq_py.storage.record import FRAME_OVERHEAD, Extras, encode_sequences
 from toymq_py.storage.recovery import RecoveredLog
 from toymq_py.storage.segment import PRODUCERS_MAX
 from toymq_py.topic.backlog import BacklogLimit
+
+if TYPE_CHECKING:
+    from toymq_py.topic.traced import Tracer
 
 ATTRIBUTES_BYTES = 64
 """More than a record's attributes take, but for what is in its headers."""
@@ -86,6 +90,8 @@ class Publisher:
         self.committer = committer
         self.limit: BacklogLimit | None = None
         """None when the topic's settings have none."""
+        self.tracer: Tracer | None = None
+        """Told of what has headers."""
         self.dedupe = DedupeTable(dedupe_keys, key_budget, kept=keys_kept)
         for first_id, keys in recovered.keys:
             for row, key in enumerate(keys):
@@ -318,6 +324,8 @@ class Publisher:
         except RequestError as error:
             return [Refused(len(producers), error)]
         self.producers.remember(producers_of(producers, sequences, appended[0].first_id))
+        if extras is not None and extras.headers is not None and self.tracer is not None:
+            self.tracer.appended(self.log.topic, appended, extras.headers)
         return appended
 
     def _append(
@@ -376,6 +384,8 @@ class Publisher:
             for row, key in enumerate(keys):
                 if key:
                     self.dedupe.replace(key, first_id + row)
+        if extras is not None and extras.headers is not None and self.tracer is not None:
+            self.tracer.appended(self.log.topic, appended, extras.headers)
         return appended
 
 

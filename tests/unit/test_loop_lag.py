@@ -1,0 +1,47 @@
+"""The lag of the event loop, as STATS tells it."""
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+from tests.support.fake_clock import FakeClock
+from toymq_py.service import LAG_PERIOD_S, LAG_PERIODS, LoopLag
+
+
+class Timers:
+    """``call_later`` of a loop; whoever is due is called by hand, as late as the test likes."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], None]] = []
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> "Timers":
+        assert delay_s == LAG_PERIOD_S
+        self.calls.append(call)
+        return self
+
+    def cancel(self) -> None:
+        self.calls.clear()
+
+
+def test_the_worst_of_ten_seconds_is_told() -> None:
+    clock, timers = FakeClock(), Timers()
+    lag = LoopLag(cast(asyncio.AbstractEventLoop, timers), clock)
+    assert lag.worst_s() == 0
+    lag.start()
+
+    def period(late_s: float) -> None:
+        clock.advance(LAG_PERIOD_S + late_s)
+        timers.calls.pop()()
+
+    period(0.0)
+    assert lag.worst_s() == 0
+    period(0.5)
+    period(0.1)
+    assert round(lag.worst_s(), 9) == 0.5
+    for _ in range(LAG_PERIODS - 1):
+        period(0.1)
+    assert round(lag.worst_s(), 9) == 0.1, "what is older counts no more"
+    clock.advance(LAG_PERIOD_S + 3.0)
+    assert round(lag.worst_s(), 9) == 3.0, "the delay that is not over yet counts"
+    lag.stop()
+    assert timers.calls == []

@@ -1,0 +1,228 @@
+"""Spans of OpenTelemetry for what becomes of a message in the broker. The broker's only home of OpenTelemetry.
+
+A message belongs to the trace that its ``traceparent`` header names, and is followed when that says "sampled": the broker
+begins no trace of its own. The header is passed on as it came, so that broker and consumer both hang on the publisher's span:
+
+    publish orders            the publisher
+    ├─ publish orders         the broker, from appended to stored: OK is due
+    │  └─ store orders        the disk, at the end of it
+    ├─ deliver orders         from appended to handed out, once for each delivery
+    │  └─ ack orders          from handed out to acked, or nack
+    └─ process orders         the consumer
+
+Contract: clients.md, "Operations"; ADR 0030. Belongs to the event loop; spans leave the process on a thread of the SDK.
+"""
+
+import logging
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
+from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, TraceFlags, TraceState, set_span_in_context
+from opentelemetry.util.types import Attributes
+
+from toymq_py import __version__
+from toymq_py.clock import Clock
+from toymq_py.model import IdRange
+from toymq_py.storage.batch import CommitState
+from toymq_py.topic import Appended, Delivery, Tracer
+from toymq_py.trace_context import TraceContext, trace_context
+
+logger = logging.getLogger("toymq_py.tracing")
+
+FOLLOWED_PER_S = 1000
+"""Messages that each stage follows: a span costs about 25 µs, and whoever publishes decides what is sampled. More are not
+followed through that stage, which the log says."""
+BURST = 100
+"""Followed at once: 5 ms of the loop."""
+LEASED_MAX = 16_384
+"""Messages that are out with consumers and whose ack becomes a span; of more, the oldest has none."""
+EXPORT_TIMEOUT_S = 2.0
+"""How long a collector may take for one batch, and the broker's end for the last ones."""
+TOLD_S = 60.0
+"""How often the log says what was not followed."""
+
+
+class _Budget:
+    """So many a second, and so many at once."""
+
+    def __init__(self, clock: Clock, stage: str) -> None:
+        self._clock = clock
+        self._stage = stage
+        self._left = float(BURST)
+        self._at = clock.monotonic()
+        self._untold = 0
+        self._told_at = self._at - TOLD_S
+
+    def allows(self) -> bool:
+        now = self._clock.monotonic()
+        self._left = min(self._left + (now - self._at) * FOLLOWED_PER_S, BURST)
+        self._at = now
+        if self._left >= 1:
+            self._left -= 1
+            return True
+        self._untold += 1
+        if now - self._told_at >= TOLD_S:
+            logger.warning("sampled messages have no %s span (%d by now): %d a second is the limit",
+                           self._stage, self._untold, FOLLOWED_PER_S)  # fmt: skip
+            self._told_at, self._untold = now, 0
+        return False
+
+
+class OpenTelemetryTracer(Tracer):
+    """See the module. Where the spans go is the provider's business."""
+
+    def __init__(self, provider: TracerProvider, clock: Clock, *, fsync: str) -> None:
+        """``fsync``: the broker's mode; only with "always" is there a store span, since only then an OK waits for the disk."""
+        self._tracer = provider.get_tracer("toymq_py", __version__)
+        self._clock = clock
+        self._fsync = fsync
+        self._sync_s = 0.0
+        self._publishes = _Budget(clock, "publish")
+        self._deliveries = _Budget(clock, "deliver")
+        self._leased: OrderedDict[tuple[str, str, int], tuple[Context, int]] = OrderedDict()
+
+    def appended(self, topic: str, outcomes: Sequence[Appended], headers: Sequence[bytes]) -> None:
+        began_ns = self._clock.wall_ns()
+        row = 0
+        for outcome in outcomes:
+            blocks = headers[row : row + outcome.count]
+            row += outcome.count
+            followed = [
+                (outcome.first_id + at, context)
+                for at, block in enumerate(blocks)
+                if block and (context := _sampled(block)) is not None and self._publishes.allows()
+            ]
+            if followed:
+                outcome.commit.add_waiter(lambda outcome=outcome, followed=followed: (  # type: ignore[misc]
+                    self._committed(topic, outcome, followed, began_ns)
+                ))  # fmt: skip
+
+    def synced(self, seconds: float) -> None:
+        self._sync_s = seconds
+
+    def _committed(self, topic: str, outcome: Appended, followed: list[tuple[int, TraceContext]], began_ns: int) -> None:
+        now_ns = self._clock.wall_ns()
+        stored = outcome.commit.state is CommitState.DONE
+        for msg_id, context in followed:
+            attributes: dict[str, str | int] = _attributes("publish", topic)
+            if stored:
+                attributes["messaging.message.id"] = str(msg_id)
+            elif outcome.commit.error is not None:
+                attributes["error.type"] = outcome.commit.error.code
+            publish = self._tracer.start_span(
+                f"publish {topic}", _remote(context), SpanKind.SERVER, attributes, start_time=began_ns
+            )
+            if stored and self._fsync == "always":
+                sync_ns = max(now_ns - round(self._sync_s * 1e9), began_ns)
+                self._span("store", topic, set_span_in_context(publish), sync_ns, now_ns,
+                           {"messaging.message.id": str(msg_id)})  # fmt: skip
+            publish.end(now_ns)
+
+    def delivered(self, delivery: Delivery) -> None:
+        records, topic, consumer = delivery.records, delivery.topic, delivery.subscription.consumer_name
+        assert records.headers is not None, "a topic tells of none without"
+        now_ns = self._clock.wall_ns()
+        for row in range(delivery.start, delivery.stop):
+            block = records.headers[row]
+            if not block or (context := _sampled(block)) is None or not self._deliveries.allows():
+                continue
+            msg_id = records.ids[row]
+            attributes: dict[str, str | int] = {
+                "messaging.message.id": str(msg_id),
+                "messaging.consumer.group.name": consumer,
+                "toymq.attempt": delivery.attempt,
+            }
+            parent = self._span("deliver", topic, _remote(context), records.ts_ns[row], now_ns, attributes)
+            self._leased[topic, consumer, msg_id] = parent, now_ns
+            self._leased.move_to_end((topic, consumer, msg_id))
+            if len(self._leased) > LEASED_MAX:
+                self._leased.popitem(last=False)
+
+    def settled(self, what: str, topic: str, consumer: str, ids: Sequence[IdRange]) -> None:
+        leased = self._leased
+        if not leased:
+            return
+        now_ns = self._clock.wall_ns()
+        for msg_id in self._leased_of(topic, consumer, ids):
+            parent, began_ns = leased.pop((topic, consumer, msg_id))
+            attributes = {"messaging.message.id": str(msg_id), "messaging.consumer.group.name": consumer}
+            self._span(what, topic, parent, began_ns, now_ns, attributes)
+
+    def _leased_of(self, topic: str, consumer: str, ids: Sequence[IdRange]) -> list[int]:
+        """Those of the ids that are followed. One ACK may name any number of ids: then they are not looked at one by one."""
+        leased = self._leased
+        if sum(last - first + 1 for first, last in ids) <= len(leased):
+            named = (msg_id for first, last in ids for msg_id in range(first, last + 1))
+            return [msg_id for msg_id in named if (topic, consumer, msg_id) in leased]
+        firsts = [first for first, _ in ids]
+        found = []
+        for of_topic, of_consumer, msg_id in leased:
+            if (of_topic, of_consumer) == (topic, consumer):
+                at = bisect_right(firsts, msg_id) - 1
+                if at >= 0 and msg_id <= ids[at][1]:
+                    found.append(msg_id)
+        return found
+
+    def _span(
+        self, what: str, topic: str, parent: Context, began_ns: int, ended_ns: int, attributes: Attributes = None
+    ) -> Context:
+        """A span that is over. Returns: it, as a parent."""
+        began_ns = min(began_ns, ended_ns)  # the wall clock may have been set back
+        attributes = _attributes(what, topic) | dict(attributes or {})
+        span = self._tracer.start_span(f"{what} {topic}", parent, SpanKind.INTERNAL, attributes, start_time=began_ns)
+        span.end(ended_ns)
+        return set_span_in_context(NonRecordingSpan(span.get_span_context()))
+
+
+def _sampled(block: bytes) -> TraceContext | None:
+    context = trace_context(block)
+    return context if context is not None and context.sampled else None
+
+
+def _remote(context: TraceContext) -> Context:
+    """The publisher's span, as a parent."""
+    state = TraceState.from_header([context.state]) if context.state else None
+    span = SpanContext(
+        int(context.trace_id, 16), int(context.span_id, 16), is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED),
+        trace_state=state,
+    )  # fmt: skip
+    return set_span_in_context(NonRecordingSpan(span))
+
+
+def _attributes(what: str, topic: str) -> dict[str, str | int]:
+    """In OpenTelemetry's words for messaging."""
+    return {"messaging.system": "toymq", "messaging.operation.name": what, "messaging.destination.name": topic}
+
+
+@contextmanager
+def opened_tracer(endpoint: str, clock: Clock, *, fsync: str) -> Iterator[OpenTelemetryTracer]:
+    """Spans go to a collector's OTLP/HTTP ``endpoint`` (``http://localhost:4318``) meanwhile, and the last ones at the end,
+    which waits no longer than ``EXPORT_TIMEOUT_S`` for it. A collector that is away costs spans and log lines, nothing else."""
+    url = endpoint if endpoint.rstrip("/").endswith("/v1/traces") else f"{endpoint.rstrip('/')}/v1/traces"
+    exporter = OTLPSpanExporter(endpoint=url, timeout=EXPORT_TIMEOUT_S)
+    with _provider(exporter) as provider:
+        yield OpenTelemetryTracer(provider, clock, fsync=fsync)
+
+
+@contextmanager
+def _provider(exporter: SpanExporter) -> Iterator[TracerProvider]:
+    provider = TracerProvider(
+        sampler=ParentBased(ALWAYS_OFF),
+        resource=Resource.create({"service.name": "toymq", "service.version": __version__}).merge(
+            OTELResourceDetector().detect()  # OTEL_SERVICE_NAME goes before ours
+        ),
+        shutdown_on_exit=False,
+    )
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    try:
+        yield provider
+    finally:
+        provider.shutdown()

@@ -1,0 +1,68 @@
+"""A topic that tells a tracer what becomes of its messages.
+
+A class of its own, so that a broker without tracing pays nothing for it: nobody looks whether there is a tracer, nor into
+headers. What is followed is found by the message's headers, so it is the same after a restart.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from toymq_py.model import IdRange
+from toymq_py.storage.batch import Appended
+from toymq_py.topic.subscription import Delivery, Subscription
+from toymq_py.topic.topic import Topic
+
+
+class Tracer(ABC):
+    """Follows messages through the broker; what it raises is a bug. Called on the event loop, once for each run."""
+
+    @abstractmethod
+    def appended(self, topic: str, outcomes: Sequence[Appended], headers: Sequence[bytes]) -> None:
+        """These wait for their commits. ``headers``: a block for each message, in order, b"" for none."""
+
+    @abstractmethod
+    def synced(self, seconds: float) -> None:
+        """The disk took so long for the batch whose commit is told next."""
+
+    @abstractmethod
+    def delivered(self, delivery: Delivery) -> None:
+        """A consumer is handed these. Some of them have headers."""
+
+    @abstractmethod
+    def settled(self, what: str, topic: str, consumer: str, ids: Sequence[IdRange]) -> None:
+        """``what``: "ack" or "nack". Ids that were not delivered may be among them."""
+
+
+class TracedTopic(Topic):
+    """See the module. Assumes ``follow`` before the first command."""
+
+    def follow(self, tracer: Tracer) -> None:
+        """Tell this one from now on."""
+        self._tracer = tracer
+        self.publisher.tracer = tracer
+        count_sync = self.committer.on_sync
+
+        def synced(seconds: float) -> None:
+            count_sync(seconds)
+            tracer.synced(seconds)
+
+        self.committer.on_sync = synced
+
+    def take(self, subscription: Subscription, room: int, max_bytes: int) -> Delivery | None:
+        delivery = super().take(subscription, room, max_bytes)
+        if delivery is not None and delivery.records.headers is not None:
+            self._tracer.delivered(delivery)
+        return delivery
+
+    def ack(self, name: str, ids: Sequence[IdRange]) -> int:
+        count = super().ack(name, ids)
+        if count:
+            self._tracer.settled("ack", self.name, name, ids)
+        return count
+
+    def nack(self, name: str, ids: Sequence[IdRange], *how: Any, **named: Any) -> int:
+        count = super().nack(name, ids, *how, **named)
+        if count:
+            self._tracer.settled("nack", self.name, name, ids)
+        return count

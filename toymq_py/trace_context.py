@@ -1,0 +1,50 @@
+"""W3C Trace Context in a message's headers: which trace a message belongs to. Source: https://www.w3.org/TR/trace-context/.
+
+Read only by who was asked to follow messages, and for log lines about one of them. Knows nothing of OpenTelemetry.
+"""
+
+import re
+from typing import NamedTuple
+
+_TRACEPARENT = re.compile(
+    rb"^(?i:traceparent):[ \t]*([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[^\n]*)?[ \t\r]*$", re.MULTILINE
+)
+_TRACESTATE = re.compile(rb"^(?i:tracestate):[ \t]*([ -~]+?)[ \t\r]*$", re.MULTILINE)
+_SAMPLED = 1
+_NO_TRACE, _NO_SPAN = b"0" * 32, b"0" * 16
+
+
+class TraceContext(NamedTuple):
+    """The span that a message comes from.
+
+    Attributes:
+        trace_id: 32 hex digits.
+        span_id: 16 hex digits.
+        sampled: whoever began the trace wants it recorded.
+        state: the ``tracestate`` header, "" for none.
+    """
+
+    trace_id: str
+    span_id: str
+    sampled: bool
+    state: str
+
+
+def trace_context(headers: bytes) -> TraceContext | None:
+    """Of a header block; None when it has none, or one that is not valid: that is no error of the message."""
+    found = _TRACEPARENT.search(headers)
+    if found is None:
+        return None
+    version, trace_id, span_id, flags, more = found.groups()
+    if version == b"ff" or (version == b"00" and more) or trace_id == _NO_TRACE or span_id == _NO_SPAN:
+        return None
+    state = _TRACESTATE.search(headers)
+    return TraceContext(
+        trace_id.decode(), span_id.decode(), bool(int(flags, 16) & _SAMPLED), state[1].decode() if state else ""
+    )
+
+
+def log_fields(headers: bytes | None) -> dict[str, str]:
+    """What a log line about a message carries beside its text (``extra=``): ``trace_id`` and ``span_id``, or nothing."""
+    context = trace_context(headers) if headers else None
+    return {"trace_id": context.trace_id, "span_id": context.span_id} if context is not None else {}
