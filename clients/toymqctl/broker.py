@@ -8,7 +8,9 @@ from urllib.parse import quote
 
 import click
 
+import toymq_client
 from toymq_client import sync
+from toymq_client.options import OnEvent
 from toymq_client.url import Address, parse_url
 from toymq_py.errors import ConfigError
 
@@ -60,11 +62,23 @@ class Broker:
 
     def connect(self, *, connect_timeout_s: float = 5.0, timeout_s: float = 30.0) -> sync.Client:
         """Raises: ConfigError, ConnectFailed, RequestError (the token is not accepted), ProtocolViolation."""
-        address = self.address
-        token = f"{quote(address.token, safe='')}@" if address.token is not None else ""
-        url = f"toymq{'s' if address.tls else ''}://{token}{address}"
-        tls = self.certificates.context() if address.tls else None
-        return sync.connect(url, name="toymqctl", ssl=tls, connect_timeout_s=connect_timeout_s, timeout_s=timeout_s)
+        return sync.connect(
+            self._url, name="toymqctl", ssl=self._tls, connect_timeout_s=connect_timeout_s, timeout_s=timeout_s
+        )
+
+    def client(self, *, timeout_s: float, on_event: OnEvent) -> "toymq_client.Client":
+        """The asyncio client, not connected yet. Raises: ConfigError."""
+        return toymq_client.connect(self._url, name="toymqctl", ssl=self._tls, timeout_s=timeout_s, on_event=on_event)
+
+    @property
+    def _url(self) -> str:
+        token = f"{quote(self.address.token, safe='')}@" if self.address.token is not None else ""
+        return f"toymq{'s' if self.address.tls else ''}://{token}{self.address}"
+
+    @property
+    def _tls(self) -> ssl.SSLContext | None:
+        """Raises: ConfigError."""
+        return self.certificates.context() if self.address.tls else None
 
 
 def find_broker(
@@ -106,3 +120,9 @@ def say_warnings() -> None:
     logger = logging.getLogger("toymq_client")
     logger.addHandler(_warnings)
     logger.propagate = False
+
+
+def hush_warnings() -> None:
+    """What takes the whole screen says them itself."""
+    logging.getLogger("toymq_client").removeHandler(_warnings)
+    logging.getLogger("toymq_client").addHandler(logging.NullHandler())

@@ -30,6 +30,7 @@ from toymqctl.stats import stats
 from toymqctl.sub import sub
 from toymqctl.tail import tail
 from toymqctl.token import token as token_command
+from toymqctl.top import top
 from toymqctl.topics import topics
 
 
@@ -115,7 +116,7 @@ def main(
 
 
 for command in (
-    pub, sub, pull, tail, topics, describe, consumers, create, config, delete, purge, seek, forget, ack, nack, dlq, stats, ping,
-    doctor, token_command, completion,
+    pub, sub, pull, tail, topics, describe, consumers, create, config, delete, purge, seek, forget, ack, nack, dlq, stats,
+    top, ping, doctor, token_command, completion,
 ):  # fmt: skip
     main.add_command(command)

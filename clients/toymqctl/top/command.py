@@ -1,0 +1,28 @@
+"""The command; the screen itself is loaded when it is asked for, and needs the extra."""
+
+import click
+
+from toymqctl.broker import Broker, hush_warnings
+
+
+@click.command()
+@click.pass_obj
+def top(broker: Broker) -> None:
+    """Watch a broker: topics, consumers, rates, lag, loop, disk. Press ? for the keys.
+
+    Asks once a second, and connects again by itself. Needs the extra `tui`.
+    """
+    import asyncio  # no other command pays for loading it
+
+    try:
+        from toymqctl.top.screen import Top
+    except ModuleNotFoundError as error:
+        raise click.UsageError(f"top needs {error.name}: pip install 'toymq_py[tui]'") from None
+    from toymqctl.top.feed import BrokerFeed
+
+    async def run() -> None:
+        async with BrokerFeed(broker) as feed:
+            hush_warnings()  # they would be written over the screen, which says them itself
+            await Top(feed).run_async()
+
+    asyncio.run(run())
