@@ -13,7 +13,7 @@ from tests.support.broker_process import ROOT, TIMEOUT_S, BrokerProcess, environ
 
 GUIDES = (
     "quickstart", "delivery-guarantees", "reconnects", "idempotent-publishing", "work-queues", "dead-letters",
-    "delays-and-expiry", "embedded", "testing-your-app",
+    "delays-and-expiry", "embedded", "tracing", "testing-your-app",
 )  # fmt: skip
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 

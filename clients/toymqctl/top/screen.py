@@ -108,6 +108,7 @@ class Top(App[None]):
         self._sorted_by = {TOPIC_COLUMNS: (0, False), CONSUMER_COLUMNS: (0, False), LETTER_COLUMNS: (0, True)}
         self._wanted = ""
         self._shown: tuple[tuple[str, ...], list[Line]] = ((), [])
+        self._came_from: str | None = None
 
     def compose(self) -> ComposeResult:
         with Vertical():
@@ -202,7 +203,8 @@ class Top(App[None]):
                     if cell != old:
                         table.update_cell_at(Coordinate(row, at), _text(cell, columns[at]), update_width=True)
             return
-        key = shown[table.cursor_row].key if table.cursor_row < len(shown) else None
+        key = self._came_from or (shown[table.cursor_row].key if table.cursor_row < len(shown) else None)
+        self._came_from = None
         x, y = table.scroll_offset
         if names == shown_names:
             table.clear()
@@ -240,9 +242,10 @@ class Top(App[None]):
     # -- keys
 
     def _go(self, topic: str | None, *, letters: bool = False) -> None:
-        """Show something else."""
+        """Show something else. Up again, the cursor stands where one came from."""
+        self._came_from = self._topic if topic is None else None
         self._topic, self._in_letters = topic, letters
-        self._letters, self._letters_of = [], None
+        self._letters, self._letters_of, self._problem = [], None, None
         self._set_filter("")
         self._show()
         if letters:

@@ -195,6 +195,7 @@ async def test_down_to_the_letters_and_up_again() -> None:
         assert names(app) == ["billing", "mail"]
         await pilot.press("escape")
         assert names(app) == ["audit", "orders", "orders.dlq"]
+        assert app.query_one(DataTable).cursor_row == 1, "where we came from"
         await pilot.press("escape")
         assert names(app) == ["audit", "orders", "orders.dlq"], "there is nothing above"
 
@@ -207,7 +208,7 @@ async def test_letters_that_may_not_be_read_say_so_and_a_topic_without_any_has_n
         await pilot.app.workers.wait_for_complete()
         assert names(app) == []
         assert "may not subscribe to orders.dlq" in said(app, "#where")
-        await pilot.press("escape", "escape", "home", "d")
+        await pilot.press("escape", "escape", "up", "d")
         await pilot.app.workers.wait_for_complete()
         assert names(app) == []
         assert "may not" not in said(app, "#where")
