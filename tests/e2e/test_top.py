@@ -18,13 +18,14 @@ async def test_it_shows_a_brokers_figures(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         wire = await served.connect()
         assert await wire.ask(b"SUB orders billing window=1\n") == b"OK 1"
+        assert await wire.ask(b"PUB orders - 6\npoison\n") == b"OK 0"
+        assert (await wire.message())[2] == b"poison"
         for _ in range(3):
             wire.send(b"PUB orders - 1\nx\n")
-        head = b"toymq-reason: rejected\n"
-        wire.send(b"PUB orders.dlq - %d hdr=%d\n%bpoison\n" % (len(head) + 6, len(head), head))
-        wire.send(b"PING\n")
-        while await wire.line() != b"PONG":
-            pass
+        wire.send(b"NACK orders billing 0 dead=1 reason=rejected\n")
+        watching = await served.connect()
+        assert await watching.ask(b"SUB orders.dlq watch\n") == b"OK 1"
+        await watching.message()  # the letter is there
         async with BrokerFeed(Broker(parse_url(f"toymq://127.0.0.1:{served.port}"))) as feed:
             app = Top(feed, every_s=None)
             async with app.run_test(size=(120, 20)) as pilot:
@@ -32,12 +33,13 @@ async def test_it_shows_a_brokers_figures(tmp_path: Path) -> None:
                 table = app.query_one(DataTable)
                 shown = [[str(cell) for cell in table.get_row_at(row)] for row in range(2)]
                 assert [(row[0], row[3], row[5], row[6], row[7]) for row in shown] == [
-                    ("orders", "3", "1", "1", "3"), ("orders.dlq", "0", "0", "0", "1")
+                    ("orders", "3", "1", "1", "4"), ("orders.dlq", "1", "1", "0", "1")
                 ]  # fmt: skip
                 await pilot.press("d")
                 await app.workers.wait_for_complete()
                 await pilot.pause()
-                assert [str(cell) for cell in table.get_row_at(0)][-1] == "poison"
+                letter = [str(cell) for cell in table.get_row_at(0)]
+                assert (letter[2], letter[4], letter[-1]) == ("billing", "rejected", "poison")
 
 
 async def test_the_newest_of_a_topic_come_newest_first(tmp_path: Path) -> None:

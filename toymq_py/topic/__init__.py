@@ -9,7 +9,8 @@ from toymq_py.topic.publishing import Duplicate, Published, Refused
 from toymq_py.topic.redrive import RedriveDone
 from toymq_py.topic.subscription import Delivery, Registration, Subscription
 from toymq_py.topic.topic import Topic
-from toymq_py.topic.traced import TracedTopic, Tracer
+from toymq_py.topic.traced import TracedTopic
+from toymq_py.topic.tracer import Tracer
 
 __all__ = [
     "LETTER_KEYS",

@@ -21,7 +21,7 @@ from toymq_py.storage.segment import PRODUCERS_MAX
 from toymq_py.topic.backlog import BacklogLimit
 
 if TYPE_CHECKING:
-    from toymq_py.topic.traced import Tracer
+    from toymq_py.topic.tracer import Tracer
 
 ATTRIBUTES_BYTES = 64
 """More than a record's attributes take, but for what is in its headers."""

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from toymq_py.model import DEAD_LETTERS
 from toymqctl.lines import Row
 from toymqctl.tables import duration, size
 
 Stats = dict[str, Any]
-DEAD_LETTERS = ".dlq"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,11 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Static
 
 from toymq_py.errors import ToymqError
+from toymq_py.model import DEAD_LETTERS
 from toymqctl.lines import Row
 from toymqctl.top.feed import Feed
 from toymqctl.top.figures import (
     CONSUMER_COLUMNS,
-    DEAD_LETTERS,
     LETTER_COLUMNS,
     TOPIC_COLUMNS,
     Cell,
