@@ -57,6 +57,7 @@ TABLE: tuple[Metric, ...] = (
     Metric("disk_free_bytes", Kind.GAUGE, "bytes", "Free space where the data directory is."),
     Metric("disk_low", Kind.GAUGE, "0 or 1", "Whether publishing is refused for lack of space (--min-free-bytes)."),
     Metric("resident_bytes", Kind.GAUGE, "bytes", "Resident memory of the process."),
+    Metric("loop_lag_seconds", Kind.GAUGE, "seconds", "How late the event loop was at worst in the last ten seconds."),
     Metric("uptime_seconds", Kind.GAUGE, "seconds", "Time since the broker was made."),
     Metric("build_info", Kind.GAUGE, "always 1", "The broker's version, and its --fsync.", ("version", "fsync")),
     Metric("topics", Kind.GAUGE, "topics", "Topics by state: degraded lost records, failed takes no publishes.", ("state",)),

@@ -1,12 +1,17 @@
 """`toymqctl top` against a real broker, and without its extra."""
 
+import os
+import pty
+import select
 import subprocess
 import sys
+import termios
+from contextlib import suppress
 from pathlib import Path
 
 from textual.widgets import DataTable
 
-from tests.support.broker_process import TIMEOUT_S, environment
+from tests.support.broker_process import TIMEOUT_S, BrokerProcess, environment
 from tests.support.in_process import serving
 from toymq_client.url import parse_url
 from toymqctl.broker import Broker
@@ -69,10 +74,74 @@ def test_without_the_extra_one_line_says_so() -> None:
     assert "pip install 'toymq_py[tui]'" in line
 
 
-def test_without_a_broker_one_line_says_so() -> None:
-    done = toymqctl("pass", "--url", "toymq://127.0.0.1:1", "top")
-    assert done.returncode == 1
+def test_without_a_terminal_one_line_says_so() -> None:
+    done = toymqctl("pass", "top")
+    assert done.returncode == 2
     (line,) = done.stderr.splitlines()
+    assert line.startswith("toymqctl: top needs a terminal")
+
+
+class Terminal:
+    """`toymqctl top` on a terminal of its own. A context manager; what is left is killed."""
+
+    def __init__(self, port: int) -> None:
+        self._ours, theirs = pty.openpty()
+        termios.tcsetwinsize(theirs, (24, 120))
+        command = [sys.executable, "-c", "from toymqctl.cli import main; main()", "--url", f"toymq://127.0.0.1:{port}", "top"]
+        self._process = subprocess.Popen(
+            command, env=environment() | {"TERM": "xterm-256color"}, stdin=theirs, stdout=theirs, stderr=theirs
+        )
+        os.close(theirs)
+
+    def __enter__(self) -> "Terminal":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._ours)
+
+    def until(self, text: bytes) -> None:
+        """Read what is drawn until this is."""
+        drawn = b""
+        while text not in drawn:
+            ready, _, _ = select.select([self._ours], [], [], TIMEOUT_S)
+            assert ready, f"{text!r} was expected on the screen, not {drawn!r}"
+            drawn += os.read(self._ours, 65_536)
+
+    def type(self, keys: bytes) -> None:
+        os.write(self._ours, keys)
+
+    def rest(self) -> tuple[int, str]:
+        """Exit code, and what was still written."""
+        written = b""
+        with suppress(OSError):  # EIO: the other end is closed
+            while data := os.read(self._ours, 65_536):
+                written += data
+        return self._process.wait(TIMEOUT_S), written.decode()
+
+
+def test_on_a_terminal_through_an_outage(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "d") as broker:
+        with broker.connect() as wire:
+            assert wire.ask(b"PUB a-topic - 1\nx\n") == b"OK 0"
+        with Terminal(broker.port) as terminal:
+            terminal.until(b"a-topic")
+            broker.kill()
+            terminal.until(b"trying again")
+            broker.start()
+            terminal.until(b"/s -")  # another life has no rates yet
+            terminal.type(b"q")
+            status, rest = terminal.rest()
+    assert status == 0
+    assert "Traceback" not in rest
+
+
+def test_without_a_broker_one_line_says_so() -> None:
+    with Terminal(1) as terminal:
+        status, written = terminal.rest()
+    assert status == 1
+    (line,) = written.splitlines()
     assert "no broker at 127.0.0.1:1" in line
 
 

@@ -130,6 +130,7 @@ def _of_broker(broker: Broker) -> Iterator[tuple[str, float]]:
     yield "disk_free_bytes", stats["disk_free_bytes"]
     yield "disk_low", stats["disk_low"]
     yield "resident_bytes", stats["rss_bytes"]
+    yield "loop_lag_seconds", stats["loop_lag_s"]
     yield "uptime_seconds", stats["uptime_s"]
 
 

@@ -18,6 +18,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -101,15 +102,13 @@ class OpenTelemetryTracer(Tracer):
                 if block and (context := _sampled(block)) is not None and self._publishes.allows()
             ]
             if followed:
-                outcome.commit.add_waiter(lambda outcome=outcome, followed=followed: (  # type: ignore[misc]
-                    self._committed(topic, outcome, followed, began_ns)
-                ))  # fmt: skip
+                outcome.commit.add_waiter(partial(self._committed, topic, outcome, followed, began_ns))
 
     def synced(self, seconds: float) -> None:
         self._sync_s = seconds
 
     def _committed(self, topic: str, outcome: Appended, followed: list[tuple[int, TraceContext]], began_ns: int) -> None:
-        now_ns = self._clock.wall_ns()
+        now_ns = max(self._clock.wall_ns(), began_ns)  # it may have been set back
         stored = outcome.commit.state is CommitState.DONE
         for msg_id, context in followed:
             attributes: dict[str, str | int] = _attributes("publish", topic)

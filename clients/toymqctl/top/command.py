@@ -1,5 +1,7 @@
 """The command; the screen itself is loaded when it is asked for, and needs the extra."""
 
+import sys
+
 import click
 
 from toymqctl.broker import Broker, hush_warnings
@@ -18,6 +20,8 @@ def top(broker: Broker) -> None:
         from toymqctl.top.screen import Top
     except ModuleNotFoundError as error:
         raise click.UsageError(f"top needs {error.name}: pip install 'toymq_py[tui]'") from None
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):  # Textual draws on stderr
+        raise click.UsageError("top needs a terminal; `toymqctl stats --json` is for programs")
     from toymqctl.top.feed import BrokerFeed
 
     async def run() -> None:
