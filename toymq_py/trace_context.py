@@ -29,6 +29,11 @@ class TraceContext(NamedTuple):
     sampled: bool
     state: str
 
+    @property
+    def traceparent(self) -> str:
+        """The header's value, for who is told next."""
+        return f"00-{self.trace_id}-{self.span_id}-{_SAMPLED if self.sampled else 0:02x}"
+
 
 def trace_context(headers: bytes) -> TraceContext | None:
     """Of a header block; None when it has none, or one that is not valid: that is no error of the message."""

@@ -100,6 +100,21 @@ async def test_a_message_is_pushed_signed_and_acked(rig: HttpRig) -> None:
         refused(await rig.ask("GET", "/v1/webhooks/mine"), 404, "NO_SUCH_WEBHOOK")
 
 
+async def test_a_trace_goes_on_where_it_is_pushed_to(rig: HttpRig, caplog: pytest.LogCaptureFixture) -> None:
+    trace_id, span_id = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    async with receiving() as receiver:
+        receiver.answer = lambda number: 500
+        await rig.ask("PUT", "/v1/webhooks/mine", json=definition(receiver))
+        sent = {"traceparent": f"00-{trace_id}-{span_id}-01", "X-Header-Tracestate": "vendor=1"}
+        await rig.ask("POST", "/v1/topics/t/messages", content=b"hello", headers=sent)
+        headers, _ = await receiver.next()
+        assert (headers["traceparent"], headers["tracestate"]) == (sent["traceparent"], "vendor=1")
+        await rig.until(lambda: caplog.records)
+    (line,) = caplog.records
+    assert line.getMessage() == "webhook mine: localhost answered 500"
+    assert (line.__dict__["trace_id"], line.__dict__["span_id"]) == (trace_id, span_id)
+
+
 async def test_what_fails_is_pushed_again(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pushing, "RETRY_MIN_S", 0.001)
     async with receiving() as receiver:

@@ -12,14 +12,18 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 
 import toymq_client as toymq
 from tests.support.broker_process import TIMEOUT_S, BrokerProcess, environment
 from tests.support.collector import collecting
+from tests.support.http_rig import gateway
 from tests.support.in_process import serving
 from toymq_client import sync
 from toymq_client.tracing import Tracing
+from toymq_py.clock import SystemClock
 from toymq_py.config import ServeOptions
+from toymq_py.observability.tracing import OpenTelemetryTracer
 
 PROCESS = """
 import sys
@@ -191,3 +195,24 @@ async def test_a_log_line_about_a_message_has_its_trace(tmp_path: Path, caplog: 
     with_trace, without = [record.__dict__ for record in caplog.records if record.levelname == "ERROR"]
     assert (with_trace["trace_id"], with_trace["span_id"]) == (trace_id, span_id)
     assert "trace_id" not in without
+
+
+async def test_over_http_a_message_is_followed_too(tmp_path: Path) -> None:
+    trace_id, span_id = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(sampler=ParentBased(ALWAYS_OFF), shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    async with gateway(tmp_path, tracer=OpenTelemetryTracer(provider, SystemClock(), fsync="always")) as rig:
+        for flags in ("01", "00"):
+            headers = {"traceparent": f"00-{trace_id}-{span_id}-{flags}"}
+            assert (await rig.ask("POST", "/v1/topics/orders/messages", content=b"x", headers=headers)).status_code == 201
+        leased = await rig.lease("orders", "billing", max=2)
+        assert leased[0]["headers"]["traceparent"] == f"00-{trace_id}-{span_id}-01"
+        acked = await rig.ask("POST", "/v1/topics/orders/messages:ack", params={"consumer": "billing"}, json={"ids": ["0-1"]})
+        assert acked.status_code == 200
+    spans = exporter.get_finished_spans()
+    names = {span.context.span_id: span.name for span in spans}
+    assert {span.name: names.get(span.parent.span_id, f"{span.parent.span_id:016x}") for span in spans if span.parent} == {
+        "publish orders": span_id, "store orders": "publish orders", "deliver orders": span_id, "ack orders": "deliver orders"
+    }  # fmt: skip
+    assert len(spans) == 4, "the one that is not sampled has none"

@@ -92,16 +92,17 @@ class InProcess:
 @asynccontextmanager
 async def serving(data_dir: Path | str, **options: Any) -> AsyncIterator[InProcess]:
     """Serve on a free port; shuts down gracefully at the end. ``fs`` replaces the file system, ``authority`` asks for tokens,
-    and with ``certificates`` TLS is spoken, too."""
+    with ``certificates`` TLS is spoken, too, and ``tracer`` follows messages."""
     loop = asyncio.get_running_loop()
     fs = options.pop("fs", None) or RealFileSystem()
+    tracer = options.pop("tracer", None)
     authority, certificates = options.pop("authority", None), options.pop("certificates", None)
     defaults = BrokerOptions(data_dir=str(data_dir), min_free_bytes=0, shutdown_timeout_ms=200)
     scheduler = LoopScheduler(loop)
     clock = SystemClock()
     broker = Broker(
         replace(defaults, **options), fs=fs, scheduler=scheduler, clock=clock,
-        rss_bytes=rss_bytes, tasks=lambda: len(asyncio.all_tasks(loop)),
+        rss_bytes=rss_bytes, tasks=lambda: len(asyncio.all_tasks(loop)), tracer=tracer,
     )  # fmt: skip
     listeners = Server.bind("127.0.0.1", 0)
     tls_listeners = Server.bind("127.0.0.1", 0) if certificates is not None else []

@@ -25,6 +25,12 @@ def test_a_context_is_read(headers: str, sampled: bool, state: str) -> None:
     assert log_fields(headers.encode()) == {"trace_id": TRACE, "span_id": SPAN}
 
 
+def test_what_is_passed_on_is_read_again() -> None:
+    for sampled in (True, False):
+        context = TraceContext(TRACE, SPAN, sampled, "")
+        assert trace_context(f"traceparent: {context.traceparent}\n".encode()) == context
+
+
 @pytest.mark.parametrize(
     "headers",
     [

@@ -28,6 +28,7 @@ from toymq_py.gateway.waiting import Waiting, stored
 from toymq_py.model import TopicPattern, check_name, is_pattern
 from toymq_py.storage import checked_json
 from toymq_py.topic import Delivery
+from toymq_py.trace_context import log_fields, trace_context
 
 logger = logging.getLogger("toymq_py.gateway")
 
@@ -232,12 +233,13 @@ class Webhooks:
     async def _push(self, name: str, webhook: Webhook, delivery: Delivery, row: int) -> None:
         """Push one message; ack it, or give it back."""
         consumer, topic, msg_id = CONSUMER_PREFIX + name, delivery.subscription.topic, delivery.records.ids[row]
+        trace = log_fields(delivery.records.headers[row] if delivery.records.headers is not None else None)
         try:
             failure = await self._send(webhook, delivery, row)
         except (httpx.HTTPError, httpx.InvalidURL, OSError, RequestError) as error:
             failure = str(error) or type(error).__name__
         except Exception:
-            logger.exception("bug in a push of webhook %s", name)
+            logger.exception("bug in a push of webhook %s", name, extra=trace)
             failure = "a bug in the broker; its log has the details"
         try:
             if failure is None:
@@ -245,7 +247,7 @@ class Webhooks:
                 topic.ack(consumer, [(msg_id, msg_id)])
             else:
                 if name not in self.failures:  # once an episode
-                    logger.warning("webhook %s: %s", name, failure)
+                    logger.warning("webhook %s: %s", name, failure, extra=trace)
                 self.failures[name] = failure
                 topic.nack(consumer, [(msg_id, msg_id)], backoff_s(delivery.attempt))
         except RequestError:
@@ -289,4 +291,9 @@ class Webhooks:
             headers["idempotency-key"] = records.keys[row].decode("ascii", "replace")
         if records.headers is not None and records.headers[row]:
             headers["x-headers"] = json.dumps(parse_block(records.headers[row]))
+            context = trace_context(records.headers[row])
+            if context is not None:
+                headers["traceparent"] = context.traceparent
+                if context.state:
+                    headers["tracestate"] = context.state
         return headers
