@@ -19,12 +19,13 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from math import inf
 
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, TraceFlags, TraceState, set_span_in_context
 from opentelemetry.util.types import Attributes
@@ -201,27 +202,46 @@ def _attributes(what: str, topic: str) -> dict[str, str | int]:
     return {"messaging.system": "toymq", "messaging.operation.name": what, "messaging.destination.name": topic}
 
 
+class BoundedExporter(SpanExporter):
+    """An exporter that does not hold the broker's end: from ``closing`` on, what cannot be delivered at once is dropped. The
+    SDK would try every batch of its queue, each as long as it takes. ``export`` is called on the SDK's thread."""
+
+    def __init__(self, exporter: SpanExporter, clock: Clock) -> None:
+        self._exporter = exporter
+        self._clock = clock
+        self._failed = False
+        self._ends_at = inf
+
+    def closing(self) -> None:
+        """The last spans come now."""
+        self._ends_at = self._clock.monotonic() + EXPORT_TIMEOUT_S
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        if self._ends_at < inf and (self._failed or self._clock.monotonic() >= self._ends_at):
+            return SpanExportResult.FAILURE
+        result = self._exporter.export(spans)
+        self._failed = result is not SpanExportResult.SUCCESS
+        return result
+
+    def shutdown(self) -> None:
+        self._exporter.shutdown()
+
+
 @contextmanager
 def opened_tracer(endpoint: str, clock: Clock, *, fsync: str) -> Iterator[OpenTelemetryTracer]:
-    """Spans go to a collector's OTLP/HTTP ``endpoint`` (``http://localhost:4318``) meanwhile, and the last ones at the end,
-    which waits no longer than ``EXPORT_TIMEOUT_S`` for it. A collector that is away costs spans and log lines, nothing else."""
+    """Spans go to a collector's OTLP/HTTP ``endpoint`` (``http://localhost:4318``) meanwhile, and the last ones at the end. A
+    collector that is away costs spans and log lines, and the end of the broker ``EXPORT_TIMEOUT_S``."""
     url = endpoint if endpoint.rstrip("/").endswith("/v1/traces") else f"{endpoint.rstrip('/')}/v1/traces"
-    exporter = OTLPSpanExporter(endpoint=url, timeout=EXPORT_TIMEOUT_S)
-    with _provider(exporter) as provider:
-        yield OpenTelemetryTracer(provider, clock, fsync=fsync)
-
-
-@contextmanager
-def _provider(exporter: SpanExporter) -> Iterator[TracerProvider]:
+    exporter = BoundedExporter(OTLPSpanExporter(endpoint=url, timeout=EXPORT_TIMEOUT_S), clock)
+    resource = Resource.create({"service.name": "toymq", "service.version": __version__})
     provider = TracerProvider(
         sampler=ParentBased(ALWAYS_OFF),
-        resource=Resource.create({"service.name": "toymq", "service.version": __version__}).merge(
-            OTELResourceDetector().detect()  # OTEL_SERVICE_NAME goes before ours
-        ),
+        resource=resource.merge(OTELResourceDetector().detect()),  # OTEL_SERVICE_NAME goes before ours
         shutdown_on_exit=False,
     )
     provider.add_span_processor(BatchSpanProcessor(exporter))
     try:
-        yield provider
+        yield OpenTelemetryTracer(provider, clock, fsync=fsync)
     finally:
+        exporter.closing()
         provider.shutdown()

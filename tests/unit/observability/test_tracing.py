@@ -1,18 +1,26 @@
 """The broker's spans: what hangs on what, when they begin and end, and what is not followed."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 
 from tests.support import sim_disk
 from tests.support.broker_rig import BrokerRig
-from toymq_py.observability.tracing import BURST, FOLLOWED_PER_S, OpenTelemetryTracer
+from tests.support.fake_clock import FakeClock
+from toymq_py.observability import tracing
+from toymq_py.observability.tracing import (
+    BURST,
+    EXPORT_TIMEOUT_S,
+    FOLLOWED_PER_S,
+    BoundedExporter,
+    OpenTelemetryTracer,
+)
 from toymq_py.topic import TracedTopic
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -185,6 +193,53 @@ def test_more_than_the_budget_is_left_out_and_said_once(followed: Followed, capl
         f"sampled messages have no publish span (1 by now): {FOLLOWED_PER_S} a second is the limit"
     ], "not a line for each"
     assert rig.numbers("orders")["messages"] == 1 + 2 * (BURST + 50), "all the same they are stored"
+
+
+def test_what_is_out_with_consumers_is_bounded(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracing, "LEASED_MAX", 2)
+    rig = followed.rig
+    rig.publish("orders", *[b"x"] * 3, headers=SAMPLED)
+    rig.take(rig.subscribe("orders", start="1"))
+    rig.ack("orders", 1, 3)
+    acked = [(span.attributes or {})["messaging.message.id"] for span in followed.spans() if span.name == "ack orders"]
+    assert acked == ["2", "3"]
+
+
+class ToldExporter(SpanExporter):
+    """Answers what it is told to, and takes its time."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
+        self.result = SpanExportResult.SUCCESS
+        self.takes_s = 0.0
+        self.asked = 0
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.asked += 1
+        self._clock.advance(self.takes_s)
+        return self.result
+
+
+def test_a_collector_that_hangs_does_not_hold_the_end() -> None:
+    clock = FakeClock()
+    collector = ToldExporter(clock)
+    bounded = BoundedExporter(collector, clock)
+    collector.result, collector.takes_s = SpanExportResult.FAILURE, EXPORT_TIMEOUT_S
+    assert [bounded.export(()) for _ in range(2)] == [SpanExportResult.FAILURE] * 2
+    assert collector.asked == 2, "while the broker runs each batch is tried"
+    bounded.closing()
+    assert [bounded.export(()) for _ in range(9)] == [SpanExportResult.FAILURE] * 9
+    assert collector.asked == 2, "at the end not even one more"
+
+
+def test_a_collector_that_is_slow_gets_what_fits() -> None:
+    clock = FakeClock()
+    collector = ToldExporter(clock)
+    bounded = BoundedExporter(collector, clock)
+    bounded.closing()
+    collector.takes_s = EXPORT_TIMEOUT_S * 0.6
+    results = [bounded.export(()) for _ in range(9)]
+    assert results == [SpanExportResult.SUCCESS] * 2 + [SpanExportResult.FAILURE] * 7
 
 
 def test_without_a_tracer_nothing_looks_into_headers() -> None:
