@@ -17,7 +17,7 @@ from tests.support.broker_process import ROOT, TIMEOUT_S
 
 CORE = ("click", "crcmod", "uvloop")
 """What the core needs; pyproject.toml, ``dependencies``."""
-OF_AN_EXTRA = re.compile(r"toymq_py\.(gateway|observability)\b|toymq_client\.pytest_plugin$|toymqctl\.top\b")
+OF_AN_EXTRA = re.compile(r"toymq_py\.(gateway|observability)\b|toymq_client\.(pytest_plugin|tracing)$|toymqctl\.top\.screen$")
 ONLY_THE_CORE = f"""
 import sys
 from importlib.metadata import packages_distributions
