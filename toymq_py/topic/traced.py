@@ -5,7 +5,6 @@ headers. What is followed is found by the message's headers, so it is the same a
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from toymq_py.model import IdRange
 from toymq_py.topic.subscription import Delivery, Subscription
@@ -40,8 +39,10 @@ class TracedTopic(Topic):
             self._tracer.settled("ack", self.name, name, ids)
         return count
 
-    def nack(self, name: str, ids: Sequence[IdRange], *how: Any, **named: Any) -> int:
-        count = super().nack(name, ids, *how, **named)
+    def nack(
+        self, name: str, ids: Sequence[IdRange], delay_s: float | None, *, dead: bool = False, reason: str | None = None
+    ) -> int:
+        count = super().nack(name, ids, delay_s, dead=dead, reason=reason)
         if count:
             self._tracer.settled("nack", self.name, name, ids)
         return count
