@@ -6,6 +6,7 @@ import select
 import subprocess
 import sys
 import termios
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -104,8 +105,9 @@ class Terminal:
     def until(self, text: bytes) -> None:
         """Read what is drawn until this is."""
         drawn = b""
+        deadline = time.perf_counter() + TIMEOUT_S
         while text not in drawn:
-            ready, _, _ = select.select([self._ours], [], [], TIMEOUT_S)
+            ready, _, _ = select.select([self._ours], [], [], max(deadline - time.perf_counter(), 0))
             assert ready, f"{text!r} was expected on the screen, not {drawn!r}"
             drawn += os.read(self._ours, 65_536)
 

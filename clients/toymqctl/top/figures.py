@@ -54,6 +54,8 @@ LETTER_COLUMNS = (
     Column("reason", number=False), Column("key", number=False), Column("size"), Column("payload", number=False),
 )  # fmt: skip
 PAYLOAD_SHOWN = 60
+SAME_START_S = 0.1
+"""Starts that are further apart are two lives, or the wall clock was set: then the rates begin anew, too."""
 
 
 class Figures:
@@ -62,9 +64,10 @@ class Figures:
     def __init__(self, stats: Stats, before: Stats | None = None) -> None:
         """``before`` counts only when it is of the same life of the broker, and older."""
         self.stats = stats
-        elapsed_s = stats["uptime_s"] - before["uptime_s"] if before is not None else 0.0
-        self._elapsed_s = elapsed_s
-        self._before = before if before is not None and elapsed_s > 0 else None
+        if before is not None and abs(_started_s(stats) - _started_s(before)) > SAME_START_S:
+            before = None
+        self._elapsed_s = stats["uptime_s"] - before["uptime_s"] if before is not None else 0.0
+        self._before = before if self._elapsed_s > 0 else None
         self._topics = {topic["topic"]: topic for topic in stats["topics"]}
         self._topics_before = {topic["topic"]: topic for topic in self._before["topics"]} if self._before is not None else {}
 
@@ -222,6 +225,11 @@ def arranged(lines: Iterable[Line], wanted: str, column: int, *, reverse: bool) 
 
 def _has(cell: Cell, wanted: str) -> bool:
     return isinstance(cell.order, str) and wanted in cell.order.casefold()
+
+
+def _started_s(stats: Stats) -> float:
+    """When the broker was started, by its own wall clock, in seconds since the epoch."""
+    return float(stats["time_ms"] / 1000 - stats["uptime_s"])
 
 
 def _lag_s(consumer: Stats) -> float:

@@ -30,11 +30,14 @@ def topic(name: str, *consumers: dict[str, Any], **changes: Any) -> dict[str, An
     }  # fmt: skip
 
 
-def stats(*topics: dict[str, Any], **changes: Any) -> dict[str, Any]:
+def stats(
+    *topics: dict[str, Any], uptime_s: float = 60.0, started_s: float = 1_781_767_740.0, **changes: Any
+) -> dict[str, Any]:
     return {
-        "version": "1.0", "uptime_s": 60.0, "fsync": "always", "connections": 3, "publish_total": 0, "deliver_total": 0,
+        "version": "1.0", "uptime_s": uptime_s, "time_ms": round((started_s + uptime_s) * 1000),
+        "fsync": "always", "connections": 3, "publish_total": 0, "deliver_total": 0,
         "ack_total": 0, "error_total": 0, "fsync_p99_s": 0.0021, "loop_lag_s": 0.0034, "rss_bytes": 50 << 20,
-        "disk_free_bytes": 9 << 30, "disk_low": False, "time_ms": 1_781_767_800_000, "topics": list(topics), **changes,
+        "disk_free_bytes": 9 << 30, "disk_low": False, "topics": list(topics), **changes,
     }  # fmt: skip
 
 
@@ -56,7 +59,11 @@ def test_rates_are_differences_by_the_brokers_own_time() -> None:
     assert texts(figures.consumers("orders"), 1) == ["15.0", "0"], "40 came and 20 of the backlog went: 60 acks in 4 s"
 
 
-@pytest.mark.parametrize("before", [None, stats(topic("orders", consumer()), uptime_s=9000.0, publish_total=5)])
+@pytest.mark.parametrize("before", [
+    None,
+    stats(topic("orders", consumer()), started_s=1_781_758_000.0, uptime_s=9000.0, publish_total=5),
+    stats(topic("orders", consumer()), started_s=1_781_767_730.0, uptime_s=0.4),  # the next life is older already
+])  # fmt: skip
 def test_without_a_look_at_the_same_life_there_is_no_rate(before: dict[str, Any] | None) -> None:
     figures = Figures(stats(topic("orders", consumer())), before)
     assert figures.total_rate("publish_total") is None
@@ -274,7 +281,7 @@ async def test_pause_holds_the_figures() -> None:
 
 
 async def test_an_outage_is_said_the_last_figures_stay_and_it_goes_on() -> None:
-    feed = ToldFeed(BROKER, ConnectionLost("the broker closed the connection"), stats(topic("back"), uptime_s=1.0))
+    feed = ToldFeed(BROKER, ConnectionLost("the broker closed the connection"), stats(topic("back"), started_s=1_781_767_900.0))
     async with shown(feed) as (app, pilot):
         feed.lost = "the broker closed the connection"
         await app.poll()
