@@ -43,6 +43,7 @@ def begin(out: Path, command: str) -> "subprocess.Popen[str]":
     harness = subprocess.Popen(
         [CHAOS, command, "--seed", "1", "--duration", "600s", "--out", out],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # whoever started us in the background ignores it
     )  # fmt: skip
     until(lambda: (bool(brokers(out)) and (out / "data").exists()) or harness.poll() is not None)
     return harness
