@@ -257,8 +257,10 @@ class Checker:
 
     def _was_read_late(self, ack: Event | None, event: Event) -> bool:
         """Whether a connection that shares the consumer may have been sent it before another one had it acked."""
-        if ack is None or ack.process == event.process or self._life_of[ack.process] != self._life_of[event.process]:
+        if ack is None or ack.process == event.process or self._life_of[ack.process] < self._life_of[event.process]:
             return False
+        if self._life_of[ack.process] > self._life_of[event.process]:
+            return True  # sent in a life of the broker that was over when it was acked
         return self._leases.shared(event) and self._leases.not_before_ns(event) <= ack.t_ns
 
     def _may_be_lost(self, ack: Event, life: int) -> bool:

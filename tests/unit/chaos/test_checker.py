@@ -175,6 +175,15 @@ def test_a_client_that_reads_late_blames_nobody() -> None:
     assert check(slow).ok
 
 
+def test_what_an_earlier_life_sent_is_no_redelivery_of_what_a_later_one_had_acked() -> None:
+    """It lay in the socket of a client that was slow to read (CI, seed 1: a worker's lease, beside other work)."""
+    acked = [kill(10), of(20, "start"), sub(21, "c.2"), deliver(22, 0, attempt=3, process="c.2"), ack(23, 0, process="c.2")]
+    late = deliver(900, 0, attempt=2)
+    assert check([*LIFE, *acked, late, ack(901, 0, result="unknown"), DRAINED]).ok
+    found = check([*LIFE, *acked, deliver(900, 0, attempt=4, process="c.2"), DRAINED]).violations
+    assert "an acked message was delivered again" in [violation.promise for violation in found]
+
+
 def test_a_late_delivery_was_not_sent_before_an_answer_that_stands_before_it() -> None:
     late = [START, SUB, pub(1, 0, sent_ms=1), ack(2990, 7, sent_ms=2980, result="err"), deliver(3000, 0)]
     (violation,) = check([*late, deliver(3001, 0, attempt=2), ack(3002, 0), DRAINED]).violations

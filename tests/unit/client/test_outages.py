@@ -15,7 +15,7 @@ def test_an_outage_of_several_connections_is_told_once(caplog: pytest.LogCapture
     caplog.set_level(logging.INFO, "toymq_client")
     (address,) = parse_urls("127.0.0.1:1")
     told: list[Event] = []
-    outages = Outages(Options((address,), None, None, 1, 1, 0, 0.1, 1, True, told.append, None, Random(1)))
+    outages = Outages(Options((address,), None, None, 1, 1, 0, 0.1, 1, True, told.append, None, None, Random(1)))
     main, pulling, leaving = object(), object(), object()
     for link in (main, pulling, leaving):
         outages.up(link, address)
