@@ -319,7 +319,9 @@ class Checker:
         )
         if self._drained is not None:
             drained_ns = self._drained.t_ns
-            self._leases.judge(self._published_ns, lambda delivery: self._may_have_ended(delivery, drained_ns), verdict)
+            self._leases.judge(
+                self._published_ns, lambda delivery: self._may_have_ended(delivery, drained_ns), self._was_delayed, verdict
+            )
             self._find_lost(self._drained)
             self._find_forgotten(self._drained)
             self._fates.judge_removed((*self._accepted.values(), *self._stored.values()), self._consumers, verdict)
@@ -389,6 +391,10 @@ class Checker:
         return self._fates.is_letter(topic, delivery.consumer or "", delivery.id or 0) or any(
             self._fates.may_be_gone(attempt, end_ns, self._life_of) for attempt in attempts
         )
+
+    def _was_delayed(self, delivery: Event) -> bool:
+        attempts = self._attempts.get((delivery.topic or "", delivery.key or ""), [])
+        return any(attempt.delay_ms for attempt in attempts)
 
     def _find_forgotten(self, drained: Event) -> None:
         """At the end everything was acked after it last came, or before, by an ack that the broker of then took unseen."""

@@ -157,9 +157,16 @@ class Leases:
             verdict.broken("attempts left out a number on one connection", before, event)
         self._again.append((before, self._sent.get(_message(before), 0), event))
 
-    def judge(self, published_ns: Callable[[Event], int], gone: Callable[[Event], bool], verdict: Verdict) -> None:
+    def judge(
+        self,
+        published_ns: Callable[[Event], int],
+        gone: Callable[[Event], bool],
+        delayed: Callable[[Event], bool],
+        verdict: Verdict,
+    ) -> None:
         """Now that every answer is known; ``published_ns``: when the message of a delivery was sent to the broker, or 0;
-        ``gone``: whether it may have become something else than ready again."""
+        ``gone``: whether it may have become something else than ready again; ``delayed``: whether it was published with a
+        delay, and so may have been ready, behind the cursor, before what is due again."""
         for before, sent_ns, event in self._again:
             nacks = (answer for answer in self._answers[_message(event)] if answer.op == "nack" and answer.result != "err")
             # One that was answered before the delivery came was for an earlier one.
@@ -181,7 +188,7 @@ class Leases:
         for before, event in self._overdue:
             answers = self._answers[_message(before)]
             answered = any(answer.t_ns >= before.t_ns and (answer.sent_ns or 0) <= event.t_ns for answer in answers)
-            if not answered and not gone(before):
+            if not answered and not gone(before) and not delayed(event):
                 verdict.broken("a message did not come again after its visibility timeout, a later one did", before, event)
 
 

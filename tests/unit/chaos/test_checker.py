@@ -200,6 +200,13 @@ def test_a_message_that_is_overdue_is_found() -> None:
     assert check([*LIFE, *answers, *fresh, ack(2000, 0, sent_ms=1150), DRAINED]).ok, "it was acked before the other one came"
 
 
+def test_what_was_delayed_may_come_before_what_is_due_again() -> None:
+    """It was ready before (chaos seed 31: an auditor whose broker had been stopped)."""
+    answers = [ack(1101, 8, sent_ms=1100, result="err"), ack(1103, 9, sent_ms=1102, result="err")]
+    delayed = [replace(pub(1050, 1), delay_ms=100), deliver(1201, 1), ack(1202, 1)]
+    assert check([*LIFE, *answers, *delayed, ack(2000, 0, sent_ms=1999), DRAINED]).ok
+
+
 def test_an_ack_that_had_its_flush_is_not_weakened_by_a_later_one() -> None:
     again = [sub(2000, "c.2"), deliver(2001, 0, attempt=2, process="c.2"), ack(2002, 0, process="c.2"), DRAINED]
     for first, promise in (
