@@ -28,6 +28,7 @@ AHEAD_ROWS = 64
 """What is read for somebody who goes on where the last read ended, however few are asked for: one by one each would be read,
 checked and parsed by itself, at a sixth more CPU than from the tail."""
 AHEAD_RUNS = 8
+AHEAD_BYTES_MIN = 16 * 1024
 HINTS_BACK = 16
 """How many records a reader may have skipped and still go on where it was."""
 LOOKS_MAX = 8
@@ -52,13 +53,13 @@ class TailBudget:
 
 
 class Tail:
-    """The newest committed records in memory, for subscribers that keep up.
+    """The newest committed records in memory, for subscribers that keep up; and what was read ahead for those that do not.
 
-    Bounded by its share of the budget, the oldest run goes first; one run is kept in any case. Empty while nobody is
-    subscribed.
+    Bounded by its share of the budget, the oldest run goes first; one run is kept in any case. Read ahead is half as much at
+    most, beside it. Empty while nobody is subscribed.
     """
 
-    __slots__ = ("_budget", "_first_ids", "_runs", "bytes", "enabled")
+    __slots__ = ("_ahead", "_budget", "_first_ids", "_runs", "bytes", "enabled")
 
     ROW_OVERHEAD = 200  # bytes objects, list slots and the encoded frame that a session may keep beside a row
 
@@ -66,6 +67,7 @@ class Tail:
         self._budget = budget
         self._runs: list[Records] = []
         self._first_ids: list[int] = []
+        self._ahead: list[Records] = []
         self.bytes = 0
         self.enabled = False
 
@@ -87,15 +89,28 @@ class Tail:
         if self.bytes > (share := self._budget.share()):
             self._trim(share)
 
+    def ahead_bytes(self) -> int:
+        """How much may be read ahead at a time; 0 where that would be next to nothing: thousands of topics share the memory."""
+        share = self._budget.share() // (2 * AHEAD_RUNS)
+        return share if self.enabled and share >= AHEAD_BYTES_MIN else 0
+
+    def keep(self, run: Records) -> None:
+        """What was read ahead."""
+        self._ahead = [*self._ahead[1 - AHEAD_RUNS :], run]
+
     def find(self, msg_id: int) -> tuple[Records, int] | None:
         """The run that holds an id, and the row in it."""
-        if not self._runs or msg_id < self._first_ids[0]:
-            return None
-        run = self._runs[bisect_right(self._first_ids, msg_id) - 1]
-        row = msg_id - run.ids[0]
-        return (run, row) if row < len(run.ids) else None
+        if self._runs and msg_id >= self._first_ids[0]:
+            run = self._runs[bisect_right(self._first_ids, msg_id) - 1]
+            row = msg_id - run.ids[0]
+            return (run, row) if row < len(run.ids) else None
+        for run in self._ahead:
+            if run.ids[0] <= msg_id <= run.ids[-1]:
+                return run, msg_id - run.ids[0]
+        return None
 
     def clear(self) -> None:
+        self._ahead.clear()
         self._runs.clear()
         self._first_ids.clear()
         self.bytes = 0
@@ -220,7 +235,6 @@ class Log:
         self.damaged_reads = 0
         self._places = Places()
         self._hints: dict[int, tuple[Segment, int]] = {}  # id -> where a sequential reader goes on
-        self._ahead: list[Records] = []  # what was read for such readers beyond what they asked for, the newest last
 
     # -- numbers
 
@@ -280,19 +294,17 @@ class Log:
         gap = self._gap_at(from_id)
         if gap is not None:
             return None, 0, min(gap + 1, self.committed_id)
-        for run in self._ahead:
-            if run.ids[0] <= from_id <= run.ids[-1]:
-                return run, from_id - run.ids[0], min(run.ids[-1] + 1, from_id + max_count)
         count = max_count
-        if count < AHEAD_ROWS and from_id in self._hints:
-            count, max_bytes = AHEAD_ROWS, max(max_bytes, READ_BYTES // 4)
+        room = self.tail.ahead_bytes() if count < AHEAD_ROWS and from_id in self._hints else 0
+        if room:
+            count, max_bytes = AHEAD_ROWS, room
         count = min(count, self._next_gap(from_id) - from_id)
         columns, _, _, next_id = self._read_frames(from_id, count, max_bytes, with_payloads=True)
         if columns is None:
             return None, 0, next_id
         run = to_records(from_id, columns)
-        if next_id > from_id + max_count:
-            self._ahead = [*self._ahead[1 - AHEAD_RUNS :], run]
+        if room:
+            self.tail.keep(run)
         return run, 0, min(next_id, from_id + max_count)
 
     def read_each(self, ids: Sequence[int], max_bytes: int) -> Records | None:

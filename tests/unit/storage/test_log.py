@@ -10,7 +10,7 @@ from tests.support.logs import PATH
 from tests.support.sim_disk import SimFile
 from toymq_py.errors import OutOfRange
 from toymq_py.model import Records
-from toymq_py.storage.log import AHEAD_ROWS, LOOKS_MAX, Places, Tail, TailBudget
+from toymq_py.storage.log import AHEAD_ROWS, AHEAD_RUNS, LOOKS_MAX, Places, Tail, TailBudget
 from toymq_py.storage.record import Extras, iter_frames
 from toymq_py.storage.segment import segment_name
 
@@ -251,6 +251,7 @@ def test_who_reads_one_after_the_other_is_read_ahead_for(monkeypatch: pytest.Mon
     rig = LogRig(segment_bytes=1 << 20)
     for n in range(300):
         rig.publish(b"%d" % n)
+    rig.log.tail.enable(True)  # somebody is subscribed
     reads = 0
     pread = SimFile.pread
 
@@ -269,6 +270,18 @@ def test_who_reads_one_after_the_other_is_read_ahead_for(monkeypatch: pytest.Mon
         run, row, next_id = rig.log.read(first, 5)
         assert run is not None
         assert (run.ids[row], run.payloads[row + 4], next_id) == (first, b"%d" % (first + 4), first + 5)
+    rig.log.tail.enable(False)
+    assert rig.log.tail.find(299) is None, "nothing is kept for nobody"
+
+
+def test_thousands_of_topics_read_nothing_ahead() -> None:
+    budget = TailBudget()
+    tails = [Tail(budget) for _ in range(1000)]
+    tails[0].enable(True)
+    assert tails[0].ahead_bytes() * AHEAD_RUNS * 2 == budget.share()
+    for tail in tails:
+        tail.enable(True)
+    assert tails[0].ahead_bytes() == 0
 
 
 def test_a_tail_keeps_its_share_of_the_memory() -> None:
