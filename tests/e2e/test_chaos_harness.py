@@ -21,7 +21,6 @@ def until(true: Callable[[], bool]) -> None:
     give_up = time.perf_counter() + PATIENCE_S
     while not true():
         assert time.perf_counter() < give_up, "it never happened"
-        time.sleep(0.02)
 
 
 def brokers(out: Path) -> list[str]:
@@ -108,11 +107,18 @@ async def test_a_broker_that_cannot_be_executed_is_one_line(
             await broker.ended()
 
 
-async def test_a_start_that_is_given_up_leaves_no_broker(tmp_path: Path) -> None:
+async def test_a_start_that_is_given_up_leaves_no_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever in the start it is given up: before asyncio has the process, or while the broker is waited for."""
+    pid = tmp_path / "pid"
+    os.mkfifo(pid)
+    (tmp_path / "toymq").write_text(f'#!/bin/sh\necho $$ > "{pid}"\nexec sleep 600\n')
+    (tmp_path / "toymq").chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     broker = BrokerProcess(tmp_path / "d", tmp_path / "log", tmp_path / "clock", [])
     async with asyncio.TaskGroup() as tasks:
         start = tasks.create_task(broker.start(None))
-        while not await asyncio.to_thread(brokers, tmp_path):
-            pass
+        never_ready = int(await asyncio.to_thread(pid.read_text))
         start.cancel()
-    assert await broker.ended() == -signal.SIGKILL
+    await broker.ended()
+    with pytest.raises(ProcessLookupError):
+        os.kill(never_ready, 0)
