@@ -25,7 +25,7 @@ from toymq_client.message import (
     to_ms,
     too_large,
 )
-from toymq_client.options import DRAIN_S, InjectHeaders, MessageTracing, OnEvent, Options
+from toymq_client.options import DEFAULT_VISIBILITY_S, DRAIN_S, InjectHeaders, MessageTracing, OnEvent, Options
 from toymq_client.outages import Outages
 from toymq_client.publishing import Batch
 from toymq_client.slots import CallSlot
@@ -36,8 +36,6 @@ from toymq_py.model import PAYLOAD_BYTES_LIMIT, IdRange, Mode, Start
 from toymq_py.protocol import BatchReply, OkReply, Pause, Resume, Subscribe, encode_command, publish_options, publish_sequence
 
 T = TypeVar("T")
-DEFAULT_VISIBILITY_S = 30.0
-"""What auto-extend takes when the subscription names none (delivery.md)."""
 
 
 class Client:
@@ -205,7 +203,8 @@ class Client:
         Args:
             topic: a name, or a pattern (``orders.*``, ``events.>``).
             auto_ack: acks a message when the next one is asked for, which is when the loop's body ended without an exception.
-            auto_extend: renews the leases of messages that were handed out and are not settled, for as long as it takes.
+            auto_extend: renews the leases of messages that were delivered and are not settled, those that wait for the next
+                iteration included, for as long as it takes.
             window: messages that may be delivered and not acked.
             visibility: seconds after which an unsettled message is delivered again; None takes the topic's.
             mode: ``exclusive`` (a newer subscriber takes over) or ``shared`` (subscribers share the work); None takes the
@@ -486,7 +485,6 @@ class Client:
         task = asyncio.get_running_loop().create_task(link.close(), name="toymq_client leaves a connection")
         self._leaving.add(task)  # awaited by close
         task.add_done_callback(self._leaving.discard)
-
 
 
 class Publishing:

@@ -123,6 +123,13 @@ class Feed:
         self.open[push.topic, push.msg_id] = None
         return push
 
+    def leased(self) -> list[Place]:
+        """What the broker gave us and does not know to be settled, an ack that is not said yet included. Another thread may
+        ask: each copy is made at once."""
+        waiting = [(push.topic, push.msg_id) for push in self.arrived.copy()]
+        unsaid = [(acks.topic, msg_id) for acks in self._acks.copy().values() for msg_id in acks.ids.copy()]
+        return [*self.open.copy(), *waiting, *unsaid]
+
     def settle(self, topic: str, msg_id: int) -> None:
         """It is acked or given back."""
         self.open.pop((topic, msg_id), None)

@@ -10,7 +10,7 @@ from toymq_client import sockets
 from toymq_client.conversation import Conversation
 from toymq_client.errors import ClientClosed, ConnectFailed, RequestTimeout
 from toymq_client.feed import Feed
-from toymq_client.options import OUTSTANDING_BYTES_MAX, SAID_MAX, Options
+from toymq_client.options import GOODBYE_S, OUTSTANDING_BYTES_MAX, SAID_MAX, Options
 from toymq_client.outages import Outages
 from toymq_client.publishing import Batch
 from toymq_client.slots import CallSlot, check_greeting
@@ -26,8 +26,6 @@ T = TypeVar("T")
 WRITE_HIGH_WATER_BYTES = 1024 * 1024
 """What may wait in the transport before publishes wait themselves."""
 CLOSED = "this client is closed"
-GOODBYE_S = 1.0
-"""How long a client that leaves lets the broker take its last words."""
 
 
 def settle(future: "asyncio.Future[T]", value: T) -> None:
@@ -247,6 +245,14 @@ class Link:
         self.conversation.close(closed)
         self._wake()
 
+    @property
+    def descriptor(self) -> int | None:
+        """Of its socket, while there is a connection."""
+        wire = self._wire
+        if wire is None or wire.transport is None:
+            return None
+        return cast(socket.socket, wire.transport.get_extra_info("socket")).fileno()
+
     # -- requests
 
     def deadline(self, extra_s: float = 0.0) -> float:
@@ -356,5 +362,3 @@ async def closed(links: list[Link]) -> None:
     async with asyncio.TaskGroup() as tasks:
         for link in links:
             tasks.create_task(link.close())
-
-

@@ -19,6 +19,10 @@ OUTSTANDING_BYTES_MAX = 8 * 1024 * 1024
 """Payload without an answer; a publish beyond it waits. Enough for the disk's next syncs, little for a process."""
 SAID_MAX = 65_536
 """Commands without a reply on one connection; beyond, publishes wait. Bounds what a broker that hangs costs."""
+DEFAULT_VISIBILITY_S = 30.0
+"""What auto-extend takes when the subscription names none (delivery.md)."""
+GOODBYE_S = 1.0
+"""How long a client that leaves lets the broker take its last words."""
 DRAIN_S = 5.0
 """How long leaving a client's context waits for handlers and answers."""
 RECEIVE_BYTES = 256 * 1024

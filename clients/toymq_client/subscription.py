@@ -9,12 +9,10 @@ from toymq_client import requests
 from toymq_client.errors import RequestTimeout, SubscriptionEnded
 from toymq_client.feed import Feed, FeedState
 from toymq_client.link import Link, settle
-from toymq_client.message import Delivery, lines_of, to_ranges
+from toymq_client.message import Delivery
+from toymq_client.renewal import Renewal
 from toymq_py.errors import ConnectionLost, ToymqError
 from toymq_py.protocol import MessagePush, Subscribe
-
-EXTENDS_PER_LEASE = 3
-"""How often a lease is renewed within its time: two of these may be late."""
 
 
 class Message(Delivery):
@@ -134,18 +132,18 @@ class Subscription:
         self._link = link
         self._feed = Feed(command, self._wake)
         self._auto_ack = auto_ack
-        self._auto_extend_s = auto_extend_s
+        self._renewal: Renewal | None = None
+        if auto_extend_s is not None:
+            self._renewal = Renewal(self._feed, link.conversation, auto_extend_s, asyncio.get_running_loop())
         self._timeout_s = timeout_s
         self._last: Message | None = None
         self._waiters: list[asyncio.Future[None]] = []
-        self._timer: asyncio.TimerHandle | None = None
         self._begun = False
 
     def _stop(self) -> None:
         """The client is closed: no lease is renewed any more."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._renewal is not None:
+            self._renewal.stop()
 
     async def _start(self) -> "Subscription":
         """Subscribe, and wait for the broker's OK. Raises: RequestError, RequestTimeout, ClientClosed."""
@@ -164,8 +162,8 @@ class Subscription:
             raise
         if self._feed.error is not None:
             raise self._feed.error
-        if self._auto_extend_s is not None and self._timer is None:
-            self._extend_later(asyncio.get_running_loop())
+        if self._renewal is not None:
+            self._renewal.start()
         return self
 
     def __await__(self) -> Generator[object, None, "Subscription"]:
@@ -307,21 +305,3 @@ class Subscription:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         await waiter
-
-    # -- leases
-
-    def _extend_later(self, loop: asyncio.AbstractEventLoop) -> None:
-        assert self._auto_extend_s is not None
-        self._timer = loop.call_later(self._auto_extend_s / EXTENDS_PER_LEASE, self._extend, loop)
-
-    def _extend(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._timer = None
-        if self._feed.state is FeedState.ENDED:
-            return
-        by_topic: dict[str, list[int]] = {}
-        for topic, msg_id in self._feed.open:
-            by_topic.setdefault(topic, []).append(msg_id)
-        for topic, ids in by_topic.items():
-            for line in lines_of(to_ranges(ids)):
-                self._link.conversation.say_now(requests.touch(topic, self.consumer, line, self._auto_extend_s).slot)
-        self._extend_later(loop)

@@ -235,6 +235,15 @@ async def test_leases_are_renewed_while_a_handler_runs(broker: InProcess, mq: Cl
     assert (await mq.describe("t"))["consumers"][0]["backlog"] == 0
 
 
+async def test_leases_of_what_waits_for_the_next_iteration_are_renewed(mq: Client) -> None:
+    """Else a slow handler gets all that is behind it again and again, until it is dead letters that nobody handled."""
+    await mq.pub_many("t", [b"x", b"y"])
+    async with mq.sub("t", "c", mode="shared", visibility=0.15, auto_extend=True) as messages:
+        await (await messages.next(5)).ack()
+        assert await mq.pull("t", "c", wait=0.5) == []
+        assert (await messages.next(5)).attempt == 1
+
+
 async def test_without_renewal_it_comes_again(mq: Client) -> None:
     await mq.pub("t", b"x")
     async with mq.sub("t", "c", visibility=0.05) as messages:

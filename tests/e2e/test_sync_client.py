@@ -482,7 +482,7 @@ def test_a_pull_that_is_interrupted_loses_nothing(client: Client, monkeypatch: p
         raise KeyboardInterrupt
 
     monkeypatch.setattr(link, "until", interrupted)
-    monkeypatch.setattr("toymq_client.sync.GOODBYE_S", 20)
+    monkeypatch.setattr("toymq_client.sync.client.GOODBYE_S", 20)
     began = time.perf_counter()
     with pytest.raises(KeyboardInterrupt):
         client.pull(topic, "c", wait=3600, visibility=3600)

@@ -23,6 +23,7 @@ PUBLIC = {
         "Disconnected", "Message", "ProtocolViolation", "Publishing", "Receipt", "RequestError", "RequestTimeout",
         "Subscription", "SubscriptionEnded", "TakenOver", "ToymqError", "connect",
     ],
+    "toymq_client.sync": ["Client", "Message", "Subscription", "connect"],
 }  # fmt: skip
 
 

@@ -68,7 +68,7 @@ def blocking_client() -> None:
             assert_type(leased, sync.Message)
             assert_type(leased.dead_letter(), bool)
     mq.pub("t", "text")  # type: ignore[arg-type]
-    mq.sub("t", "c", auto_extend=True)  # type: ignore[call-arg]
+    mq.sub("t", "c", auto_extend="yes")  # type: ignore[arg-type]
     mq.pub_many("t", [b"x"], ttl="5s")  # type: ignore[arg-type]
 
 

@@ -1,24 +1,22 @@
 """The blocking client: the names of the asyncio one without ``async``, over a socket and the same sans-IO conversation.
 
-One thread, no task in the background: the connection is read, and made again, while a call waits. Sending never waits without
-reading, so that a pipeline in both directions cannot stand still.
+In its caller's thread: the connection is read, and made again, while a call waits. Sending never waits without reading, so
+that a pipeline in both directions cannot stand still. Only ``auto_extend`` has a thread, and a connection beside this one.
 """
 
 import ssl as ssl_module
+import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
 from random import Random
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from toymq_client import requests
-from toymq_client.blocking import GOODBYE_S, BlockingLink, now
-from toymq_client.errors import ClientClosed, RequestTimeout, SubscriptionEnded
+from toymq_client.errors import ClientClosed
 from toymq_client.feed import Feed, FeedState
 from toymq_client.message import (
     BATCH_MAX,
-    Delivery,
     Item,
     Key,
     Outgoing,
@@ -30,181 +28,29 @@ from toymq_client.message import (
     to_ms,
     too_large,
 )
-from toymq_client.options import DRAIN_S, OUTSTANDING_BYTES_MAX, InjectHeaders, MessageTracing, OnEvent, Options
+from toymq_client.options import (
+    DEFAULT_VISIBILITY_S,
+    DRAIN_S,
+    GOODBYE_S,
+    OUTSTANDING_BYTES_MAX,
+    InjectHeaders,
+    MessageTracing,
+    OnEvent,
+    Options,
+)
 from toymq_client.outages import Outages
 from toymq_client.publishing import Batch
+from toymq_client.sync.link import CLOSED, FORKED, BlockingLink, now
+from toymq_client.sync.subscription import Message, Subscription
 from toymq_client.url import DEFAULT_URL, parse_urls
-from toymq_py.errors import AlreadySubscribed, ConnectionLost, ToymqError
+from toymq_py.errors import AlreadySubscribed, ConnectionLost
 from toymq_py.model import PAYLOAD_BYTES_LIMIT, IdRange, Mode, Start
-from toymq_py.protocol import BatchReply, MessagePush, Subscribe, encode_command, publish_options, publish_sequence
+from toymq_py.protocol import BatchReply, Subscribe, encode_command, publish_options, publish_sequence
+
+if TYPE_CHECKING:
+    from toymq_client.sync.lease_keeper import LeaseKeeper
 
 T = TypeVar("T")
-ACKS_COALESCED = 1000
-"""Acks that leave without waiting for the next call that reads."""
-
-
-class Message(Delivery):
-    """One delivery; see ``Delivery`` for its fields."""
-
-    __slots__ = ("_client", "_feed", "_link")
-
-    def __init__(self, push: MessagePush, feed: Feed, client: "Client", link: BlockingLink) -> None:
-        super().__init__(push)
-        self._feed = feed
-        self._client = client
-        self._link = link
-
-    def ack(self, *, sync: bool = False) -> None:
-        """Done with it. Acks leave together, when the next call waits or after a thousand.
-
-        Args:
-            sync: wait until the ack is on stable storage.
-
-        Raises: with ``sync`` RequestError, ClientClosed, RequestTimeout.
-        """
-        if sync:
-            self._client._ack_synced(self._link, self._feed, self.topic, self.id)
-        else:
-            self._client._ack_soon(self._link, self._feed, self.topic, self.id)
-
-    def nack(self, delay: float | None = None) -> None:
-        """Give it back, to be delivered again in ``delay`` seconds; 0 means now, None takes the topic's backoff.
-
-        Raises: RequestError, RequestTimeout, BadArgument.
-        """
-        request = requests.nack(self.topic, self._feed.command.consumer, [(self.id, self.id)], delay)
-        self._feed.settle(self.topic, self.id)
-        if self._link.conversation.online:
-            with suppress(ConnectionLost):  # which gives it back, too
-                self._client._ask(request, self._link)
-
-    def dead_letter(self, reason: str | None = None) -> bool:
-        """Give it up: to the topic's dead letters, ``<topic>.dlq``. ``reason``: one word that is kept with it.
-
-        Returns: False when its lease was over, so that it comes again, here or elsewhere.
-
-        Raises: BadArgument (it is a dead letter itself), RequestError, ConnectionLost (it comes again), RequestTimeout.
-        """
-        consumer = self._feed.command.consumer
-        request = requests.nack(self.topic, consumer, [(self.id, self.id)], None, dead=True, reason=reason)
-        count = self._client._ask(request)
-        self._feed.settle(self.topic, self.id)
-        return count > 0
-
-    def extend(self, visibility: float | None = None) -> bool:
-        """Restart the clock of its lease, for ``visibility`` seconds; None takes the subscription's.
-
-        Returns: False when the lease was over, or went with its connection: the message may be with somebody else.
-
-        Raises: RequestError, RequestTimeout, BadArgument.
-        """
-        request = requests.touch(self.topic, self._feed.command.consumer, [(self.id, self.id)], visibility)
-        if not self._link.conversation.online:
-            return False
-        try:
-            return self._client._ask(request, self._link) > 0
-        except ConnectionLost:
-            return False
-
-    @contextmanager
-    def process(self, *, retry_delay: float | None = None) -> Iterator["Message"]:
-        """``with message.process():`` acks when the block ends, and gives the message back when it raises; ``retry_delay``
-        seconds later it is delivered again, None takes the topic's backoff."""
-        tracing = self._client._options.tracing
-        try:
-            with tracing.processing(self, self._feed.command.consumer) if tracing is not None else nullcontext():
-                yield self
-        except BaseException as error:
-            delay = retry_delay if isinstance(error, Exception) else 0.0
-            self._client._give_back(self._link, self._feed, self.topic, self.id, delay)
-            raise
-        self.ack()
-
-
-class Subscription:
-    """Deliveries of one consumer: a context manager and an iterator that outlives connections."""
-
-    def __init__(self, client: "Client", link: BlockingLink, command: Subscribe, *, auto_ack: bool) -> None:
-        self.topic = command.topic
-        self.consumer = command.consumer
-        self._client = client
-        self._link = link
-        self._feed = Feed(command, lambda: None)
-        self._auto_ack = auto_ack
-        self._last: Message | None = None
-
-    def __enter__(self) -> "Subscription":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
-
-    def __iter__(self) -> Iterator[Message]:
-        while True:
-            message = self._take(None)
-            if message is None:
-                return
-            yield message
-
-    def next(self, timeout: float | None = None) -> Message:
-        """The next message.
-
-        Args:
-            timeout: seconds; None waits for ever.
-
-        Raises: RequestTimeout, SubscriptionEnded (also when it is closed), ClientClosed.
-        """
-        deadline = None if timeout is None else now() + timeout
-        message = self._take(deadline)
-        if message is not None:
-            return message
-        if self._feed.state is FeedState.CLOSED:
-            raise SubscriptionEnded(f"this subscription of {self.consumer} to {self.topic} is closed")
-        raise RequestTimeout(f"no message within {timeout:g} s: waited for one of {self.topic} for {self.consumer}")
-
-    def batches(self, max: int, wait: float) -> Iterator[list[Message]]:
-        """Messages in lists of 1 to ``max``, each complete at most ``wait`` seconds after its first message.
-
-        Raises: SubscriptionEnded, ClientClosed.
-        """
-        for first in self:
-            batch = [first]
-            deadline = now() + wait
-            self._last = None
-            while len(batch) < max and self._feed.state is FeedState.LIVE:
-                push = self._next_push(deadline)
-                if push is None:
-                    break
-                batch.append(Message(push, self._feed, self._client, self._link))
-            yield batch
-            if self._auto_ack:
-                for message in batch:
-                    message.ack()
-
-    def close(self) -> None:
-        """Send acks, end the subscription; what was delivered and is not acked goes back at once. Idempotent."""
-        self._client._unsubscribe(self._link, self._feed)
-
-    def _take(self, deadline: float | None) -> Message | None:
-        """None: the time is over, or the subscription is closed."""
-        if self._last is not None:
-            self._last.ack()
-            self._last = None
-        push = self._next_push(deadline)
-        if push is None:
-            return None
-        message = Message(push, self._feed, self._client, self._link)
-        if self._auto_ack:
-            self._last = message
-        return message
-
-    def _next_push(self, deadline: float | None) -> MessagePush | None:
-        feed = self._feed
-        if not feed.arrived:
-            self._link.until(lambda: bool(feed.arrived) or feed.state is not FeedState.LIVE, deadline)
-            if feed.error is not None:
-                raise feed.error
-        return feed.take()
 
 
 class Client:
@@ -222,6 +68,8 @@ class Client:
         self._links = [self._link]
         self._waiting_link: BlockingLink | None = None
         """For requests that wait: the broker holds all replies behind one that does."""
+        self._keeper: LeaseKeeper | None = None
+        """Made for the first subscription with ``auto_extend``."""
 
     def open(self) -> "Client":
         """What ``connect`` does."""
@@ -350,27 +198,33 @@ class Client:
         consumer: str,
         *,
         auto_ack: bool = False,
+        auto_extend: bool = False,
         window: int = 1024,
         visibility: float | None = None,
         mode: Mode | None = None,
         start: str | None = None,
     ) -> Subscription:
-        """Subscribe a consumer, and wait for the broker's OK. Arguments are those of the asyncio client's ``sub``; nothing is
-        renewed in the background here. A subscription whose topic another one covers already gets a connection of its own.
+        """Subscribe a consumer, and wait for the broker's OK. Arguments are those of the asyncio client's ``sub``. A
+        subscription whose topic another one covers already gets a connection of its own.
+
+        ``auto_extend`` renews leases from a thread, over a connection beside this client's: also while a handler sleeps or
+        computes, but not while it is in C code that keeps Python's lock.
 
         Raises: BadName, BadArgument, AlreadySubscribed (this client has that very subscription), RequestError, RequestTimeout,
-            ClientClosed.
+            ClientClosed; ConfigError, ConnectFailed: leases cannot be renewed, and nothing is subscribed.
         """
         begin = Start.parse(start) if start is not None else None
+        if auto_extend and visibility is None:
+            visibility = DEFAULT_VISIBILITY_S
         command = Subscribe(topic, consumer, window, to_ms("visibility", visibility), begin, mode)
         self._open_or_raise()
         feeds = [feed for link in self._links for feed in link.conversation.feeds]
         if any((feed.command.topic, feed.command.consumer) == (topic, consumer) for feed in feeds):
             raise AlreadySubscribed(f"this client is subscribed to {topic} as {consumer} already")
         encode_command(command)  # a mistake costs no connection
+        keeper = self._keeper_or_raise() if auto_extend else None
         link = self._link_for(topic)
-        subscription = Subscription(self, link, command, auto_ack=auto_ack)
-        feed = subscription._feed
+        feed = Feed(command, lambda: None)
         link.conversation.subscribe(feed)
         try:
             answered = link.until(lambda: feed.state is not FeedState.ASKED, now() + self._options.timeout_s)
@@ -382,7 +236,18 @@ class Client:
             raise link.overdue(f"the OK of SUB {topic} {consumer}")
         if feed.error is not None:
             raise feed.error
-        return subscription
+        if keeper is not None and visibility is not None:
+            keeper.keep(feed, visibility)
+        return Subscription(link, feed, auto_ack=auto_ack, on_end=keeper.leave if keeper is not None else None)
+
+    def _keeper_or_raise(self) -> "LeaseKeeper":
+        """Raises: ConfigError, ConnectFailed, RequestError, ProtocolViolation."""
+        if self._keeper is None or self._keeper.ended:
+            from toymq_client.sync.lease_keeper import LeaseKeeper  # has asyncio with it, which few command lines need
+
+            self._keeper = LeaseKeeper(self._options)
+            weakref.finalize(self, self._keeper.close)  # also when the program ends
+        return self._keeper
 
     def _link_for(self, topic: str) -> BlockingLink:
         for link in self._links:
@@ -394,12 +259,6 @@ class Client:
         link = BlockingLink(self._options, self._outages)
         self._links.append(link)
         return link
-
-    def _unsubscribe(self, link: BlockingLink, feed: Feed) -> None:
-        """What ``Subscription.close`` does."""
-        done: list[None] = []
-        link.conversation.unsubscribe(feed, lambda: done.append(None))
-        link.until(lambda: bool(done) or not link.conversation.online, now() + self._options.timeout_s)
 
     def pull(
         self, topic: str, consumer: str, max: int = 1, *, wait: float = 0.0, visibility: float | None = None
@@ -422,14 +281,15 @@ class Client:
             else:
                 wait = deadline - now()
                 if pushes or wait <= 0:  # else a broker that shuts down sent us away
-                    return [Message(push, feed, self, self._link) for push in pushes]
+                    return [Message(push, feed, self._link) for push in pushes]
 
     def ack(self, topic: str, consumer: str, ids: Sequence[IdRange], *, sync: bool = False) -> int:
         """How many of the ids were delivered and are now acked, by range. With ``sync`` that is on stable storage.
 
         Raises: NoSuchTopic, NoSuchConsumer, BadArgument, ConnectionLost (ack again: that is harmless), RequestTimeout.
         """
-        self._settle(topic, consumer, ids)
+        for link in self._links:
+            link.conversation.settle(topic, consumer, ids)
         return sum([self._ask(requests.ack(topic, consumer, line, sync=sync)) for line in lines_of(ids)])
 
     def nack(
@@ -442,43 +302,12 @@ class Client:
         dead: bool = False,
         reason: str | None = None,
     ) -> int:
-        """Give back by number, whichever session they were delivered to; how many were inflight.
-
-        Args:
-            delay: seconds until they are delivered again; 0 means now, None takes the topic's backoff.
-            dead: give them up instead: they go to the dead letters at once.
-            reason: one word, kept with those that become dead letters.
-
-        Raises: NoSuchTopic, NoSuchConsumer, BadArgument, ConnectionLost (the outcome is unknown), RequestTimeout.
-        """
-        self._settle(topic, consumer, ids)
-        lines = lines_of(ids)
-        return sum([self._ask(requests.nack(topic, consumer, line, delay, dead=dead, reason=reason)) for line in lines])
-
-    def _settle(self, topic: str, consumer: str, ids: Sequence[IdRange]) -> None:
+        """Give back by number, whichever session they were delivered to; how many were inflight. Arguments and errors are
+        those of the asyncio client's ``nack``."""
         for link in self._links:
             link.conversation.settle(topic, consumer, ids)
-
-    def _ack_soon(self, link: BlockingLink, feed: Feed, topic: str, msg_id: int) -> None:
-        """What ``Message.ack`` does."""
-        link.conversation.ack(feed, topic, msg_id)
-        if len(feed.acks_of(topic).ids) >= ACKS_COALESCED:
-            link.exchange(0.0)
-
-    def _ack_synced(self, link: BlockingLink, feed: Feed, topic: str, msg_id: int) -> None:
-        """What ``Message.ack`` does with ``sync``."""
-        told: list[ToymqError | None] = []
-        link.conversation.ack_synced(feed, topic, msg_id, told.append)
-        if not link.until(lambda: bool(told), now() + self._options.timeout_s):
-            raise link.overdue(f"the synced ack of {topic} {msg_id}")
-        if told[0] is not None:
-            raise told[0]
-
-    def _give_back(self, link: BlockingLink, feed: Feed, topic: str, msg_id: int, delay: float | None) -> None:
-        """What ``Message.process`` does on an exception, without waiting for an answer."""
-        feed.settle(topic, msg_id)
-        link.conversation.say_now(requests.nack(topic, feed.command.consumer, [(msg_id, msg_id)], delay).slot)
-        link.exchange(0.0)
+        lines = lines_of(ids)
+        return sum([self._ask(requests.nack(topic, consumer, line, delay, dead=dead, reason=reason)) for line in lines])
 
     # -- looking
 
@@ -547,17 +376,8 @@ class Client:
         self._ask(requests.forget(topic, consumer))
 
     def redrive(self, topic: str, *, ids: Sequence[IdRange] | None = None, max: int | None = None) -> int:
-        """Move dead letters back to where they came from, for the consumer that failed them; how many went.
-
-        Each goes back once: after an outcome that is unknown, or a time-out, ask again for the rest.
-
-        Args:
-            topic: the dead-letter topic, ``orders.dlq``.
-            ids: of letters there; None for all.
-            max: no more than so many.
-
-        Raises: NoSuchTopic, BadArgument, ConnectionLost (the outcome is unknown), RequestTimeout.
-        """
+        """Move dead letters back to where they came from, for the consumer that failed them; how many went. Arguments and
+        errors are those of the asyncio client's ``redrive``."""
         if ids is None:
             return self._ask(requests.redrive(topic, None, max))
         count = 0
@@ -576,6 +396,8 @@ class Client:
         deadline = now() + timeout
         for link in self._links:
             for feed in list(link.conversation.feeds):
+                if self._keeper is not None:
+                    self._keeper.leave(feed)
                 link.conversation.unsubscribe(feed, lambda: None)
         if self._closed:
             return True
@@ -585,25 +407,19 @@ class Client:
         """Send acks and what was asked already, and close. Takes a second at most, never raises. Idempotent."""
         if not self._closed:
             deadline = now() + GOODBYE_S
+            if self._keeper is not None:
+                self._keeper.stop()
             for link in reversed(self._links):
                 link.close(deadline)
+            if self._keeper is not None:
+                self._keeper.join(deadline - now())
 
     # -- inside
 
     def _ask(self, request: requests.Request[T], link: BlockingLink | None = None) -> T:
         """Say it, and wait for what becomes of it. Raises: RequestError, ConnectionLost, RequestTimeout, ProtocolViolation."""
         self._open_or_raise()
-        link = link or self._link
-        slot = request.slot
-        link.conversation.say(slot)
-        answered = False
-        try:
-            answered = link.until(lambda: slot.done, now() + self._options.timeout_s + request.wait_s)
-        finally:
-            if not answered:
-                slot.abandon()
-        if not answered:
-            raise link.overdue(slot.awaited, request.wait_s)
+        (link or self._link).ask(request.slot, request.wait_s)
         return request.result()
 
     def _ask_waiting(self, request: requests.Request[T]) -> T:
@@ -626,7 +442,7 @@ class Client:
 
     def _open_or_raise(self) -> None:
         if self._closed:
-            raise ClientClosed("this client is closed")
+            raise ClientClosed(FORKED if self._link.forked else CLOSED)
 
 
 def connect(

@@ -2,16 +2,19 @@
 
 import logging
 import math
+import os
 import select
 import socket
 import ssl as ssl_module
 import time
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 
 from toymq_client import sockets
 from toymq_client.conversation import Conversation
 from toymq_client.errors import ClientClosed, ConnectFailed, RequestTimeout
+from toymq_client.feed import Feed
 from toymq_client.options import RECEIVE_BYTES, Options
 from toymq_client.outages import Outages
 from toymq_client.slots import CallSlot, check_greeting
@@ -22,8 +25,10 @@ from toymq_py.protocol import HelloReply, OkReply, Quit
 
 logger = logging.getLogger("toymq_client")
 
-GOODBYE_S = 1.0
-"""How long a client that leaves lets the broker take its last words."""
+CLOSED = "this client is closed"
+FORKED = "this client was made before a fork, and its connection is the parent's: connect again in the child"
+ACKS_COALESCED = 1000
+"""Acks that leave without waiting for the next call that reads."""
 
 
 class BlockingLink:
@@ -35,17 +40,20 @@ class BlockingLink:
         self._tried = False
         self.conversation = Conversation(options.producer(), lambda: None)
         self.closed = False
-        self._options = options
+        self.forked = False
+        """This is a child of the process that made it."""
+        self.options = options
         self._backoff = options.backoff()
         self._socket: socket.socket | None = None
         self._poll = select.poll()
         self._address: Address | None = None
         self._out = bytearray()
         self._trouble = ""
+        _links.add(self)
 
     def open(self) -> None:
         """Connect. Raises: ConnectFailed, RequestError, ProtocolViolation."""
-        give_up_at = now() + self._options.wait_s
+        give_up_at = now() + self.options.wait_s
         while True:
             try:
                 self._connect_round()
@@ -67,7 +75,14 @@ class BlockingLink:
             while self._socket is not None and not last.done and (left := deadline - now()) > 0:
                 self.exchange(left)
         self._drop_socket()
-        self.conversation.close(ClientClosed("this client is closed"))
+        self.conversation.close(ClientClosed(CLOSED))
+
+    def leave_to_parent(self) -> None:
+        """In the child of a fork: without a word, since both would speak on one connection; and so that it does not outlive
+        the parent."""
+        self.closed = self.forked = True
+        self._drop_socket()
+        self.conversation.close(ClientClosed(FORKED))
 
     def until(self, done: Callable[[], bool], deadline: float | None) -> bool:
         """Exchange bytes, connect again when needed. Returns: False when the time was over before ``done``."""
@@ -83,6 +98,33 @@ class BlockingLink:
                 self.exchange(left)
         return True
 
+    def ask(self, slot: CallSlot, extra_s: float = 0.0) -> None:
+        """Until it has its answer, or failed. Interrupted: its reply is nobody's. Raises: RequestTimeout."""
+        self.conversation.say(slot)
+        answered = False
+        try:
+            answered = self.until(lambda: slot.done, now() + self.options.timeout_s + extra_s)
+        finally:
+            if not answered:
+                slot.abandon()
+        if not answered:
+            raise self.overdue(slot.awaited, extra_s)
+
+    def ack_soon(self, feed: Feed, topic: str, msg_id: int) -> None:
+        """With the next bytes that are sent, or after a thousand."""
+        self.conversation.ack(feed, topic, msg_id)
+        if len(feed.acks_of(topic).ids) >= ACKS_COALESCED:
+            self.exchange(0.0)
+
+    def ack_synced(self, feed: Feed, topic: str, msg_id: int) -> None:
+        """Ack, and wait until that is on stable storage. Raises: RequestError, ClientClosed, RequestTimeout."""
+        told: list[ToymqError | None] = []
+        self.conversation.ack_synced(feed, topic, msg_id, told.append)
+        if not self.until(lambda: bool(told), now() + self.options.timeout_s):
+            raise self.overdue(f"the synced ack of {topic} {msg_id}")
+        if told[0] is not None:
+            raise told[0]
+
     def is_idle(self) -> bool:
         """Nothing is left to say or to hear."""
         return self.conversation.idle
@@ -90,7 +132,7 @@ class BlockingLink:
     def overdue(self, awaited: str, extra_s: float = 0.0) -> RequestTimeout:
         """What to raise when ``until`` returned False."""
         trouble = "" if self.conversation.online else self._trouble
-        return RequestTimeout(f"no answer within {self._options.timeout_s + extra_s:g} s: waited for {awaited}{trouble}")
+        return RequestTimeout(f"no answer within {self.options.timeout_s + extra_s:g} s: waited for {awaited}{trouble}")
 
     def _connect_again(self, left_s: float | None) -> None:
         if self._tried:
@@ -109,8 +151,8 @@ class BlockingLink:
     def _connect_round(self, left_s: float | None = None) -> None:
         """Each address once. Raises: ConnectFailed, RequestError, ProtocolViolation: what the last one answered."""
         self._tried = True
-        for address in self._options.addresses:
-            last = address is self._options.addresses[-1]
+        for address in self.options.addresses:
+            last = address is self.options.addresses[-1]
             try:
                 self._connect_to(address, left_s)
             except (OSError, ToymqError):
@@ -120,7 +162,7 @@ class BlockingLink:
                 return
 
     def _connect_to(self, address: Address, left_s: float | None) -> None:
-        timeout_s = self._options.connect_timeout_s
+        timeout_s = self.options.connect_timeout_s
         if left_s is not None:
             timeout_s = min(timeout_s, max(left_s, 0.001))
         deadline = now() + timeout_s
@@ -132,12 +174,12 @@ class BlockingLink:
                 connection = socket.create_connection((address.host, address.port), timeout_s)
             self._socket = connection
             sockets.set_up(connection)
-            tls = self._options.tls_of(address)
+            tls = self.options.tls_of(address)
             if tls is not None:
                 self._socket = connection = tls.wrap_socket(connection, server_hostname=address.host)
             connection.setblocking(False)
             self._poll.register(connection, select.POLLIN)
-            self.conversation.connected(self._options.hello(address), answers.append)
+            self.conversation.connected(self.options.hello(address), answers.append)
             while not answers and self._socket is not None and (left := deadline - now()) > 0:
                 self.exchange(left)
             check_greeting(answers[0] if answers else ConnectFailed(f"no answer from {address} within {timeout_s:g} s"))
@@ -229,3 +271,18 @@ def now() -> float:
 
 def _is_hopeless(error: Exception) -> bool:
     return isinstance(error, RequestError | ProtocolViolation) and not error.retryable
+
+
+# -- after a fork
+
+_links: "weakref.WeakSet[BlockingLink]" = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    for link in list(_links):
+        if not link.closed:
+            link.leave_to_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)
