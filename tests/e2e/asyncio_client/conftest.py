@@ -1,0 +1,22 @@
+"""The real broker on the test's own loop, and an asyncio client of it."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+import toymq_client as toymq
+from tests.support.in_process import InProcess, serving
+from toymq_client import Client
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[InProcess]:
+    async with serving(tmp_path / "d") as served:
+        yield served
+
+
+@pytest.fixture
+async def mq(broker: InProcess) -> AsyncIterator[Client]:
+    async with toymq.connect(f"toymq://127.0.0.1:{broker.port}") as client:
+        yield client

@@ -1,0 +1,71 @@
+"""Draining and closing."""
+
+import asyncio
+
+import pytest
+
+import toymq_client as toymq
+from tests.support.fake_broker import Peer, following
+from tests.support.in_process import InProcess
+from tests.support.quick_client import code_of, connect
+from toymq_client import Client, Message
+
+
+async def test_drain_waits_for_handlers_and_gives_the_rest_back(broker: InProcess, mq: Client) -> None:
+    await mq.pub_many("t", [b"%d" % n for n in range(10)])
+    messages = await mq.sub("t", "c")
+    running = [await messages.next(5) for _ in range(2)]
+
+    async def handle(message: Message) -> None:
+        await mq.ping()
+        await message.ack()
+
+    async with asyncio.TaskGroup() as tasks:
+        draining = tasks.create_task(mq.drain(5))
+        for message in running:
+            tasks.create_task(handle(message))
+    assert draining.result()
+    assert [message async for message in messages] == []
+    (found,) = (await mq.describe("t"))["consumers"]
+    assert (found["last_acked"], found["ready"], found["inflight"], found["sessions"]) == (1, 8, 0, 0)
+    async with mq.sub("t", "c") as later:
+        assert (await later.next(5)).id == 2, "after a drain the client works on"
+
+
+async def test_drain_says_when_a_handler_was_too_slow(mq: Client) -> None:
+    await mq.pub("t", b"x")
+    messages = await mq.sub("t", "c")
+    await messages.next(5)
+    assert not await mq.drain(0.02)
+    assert (await mq.describe("t"))["consumers"][0]["ready"] == 1
+
+
+async def test_leaving_sends_what_was_acked(broker: InProcess) -> None:
+    async with toymq.connect(f"127.0.0.1:{broker.port}") as mq:
+        await mq.pub("t", b"x")
+        messages = await mq.sub("t", "c")
+        await (await messages.next(5)).ack()
+        await mq.close()
+        await mq.close()
+        with pytest.raises(toymq.ClientClosed):
+            await mq.ping()
+        with pytest.raises(toymq.ClientClosed):
+            await messages.next(1)
+    async with toymq.connect(f"127.0.0.1:{broker.port}") as mq:
+        assert (await mq.describe("t"))["consumers"][0]["backlog"] == 0
+
+
+async def test_close_does_not_hang_on_a_broker_that_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toymq_client.link.GOODBYE_S", 0.02)
+
+    async def script(peer: Peer) -> None:
+        await peer.greet()
+        await peer.gone()
+
+    async with following(script) as url:
+        mq = await connect(url)
+        async with asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(code_of(mq.pub("t", b"x")))
+            await asyncio.sleep(0)
+            await mq.close()
+        assert waiting.result() == "CLIENT_CLOSED"

@@ -1,0 +1,243 @@
+"""Lost connections, several hosts, time-outs, back-pressure: mostly against a server that follows a script."""
+
+import asyncio
+import logging
+
+import pytest
+
+import toymq_client as toymq
+from tests.support.fake_broker import Peer, following
+from tests.support.quick_client import code_of, connect
+from toymq_client import Receipt
+from toymq_py.errors import (
+    AuthFailed,
+    QueueFull,
+)
+
+
+async def test_a_publish_survives_a_lost_connection() -> None:
+    async def dies(peer: Peer) -> None:
+        await peer.greet()
+        assert (await peer.line()).endswith(" 1 seq=0")
+        await peer.expect("a")
+        peer.reset()
+
+    async def lives(peer: Peer) -> None:
+        await peer.greet()
+        assert (await peer.line()).endswith(" 1 seq=0")
+        await peer.expect("a")
+        peer.say(b"DUP 4\n")
+        await peer.gone()
+
+    async with following(dies, lives) as url, connect(url) as mq:
+        assert await mq.pub("t", b"a") == Receipt(4, duplicate=True)
+
+
+async def test_one_warning_an_outage_and_never_a_token(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "toymq_client")
+
+    async def dies(peer: Peer) -> None:
+        await peer.expect("HELLO 1 auth=s3cret name=me")
+        peer.say(b"HELLO 1 server=fake/1 max_payload=100\n")
+        await peer.expect("PING")
+        peer.reset()
+
+    async def refuses(peer: Peer) -> None:
+        await peer.greet(b"ERR TOO_MANY_CONNECTIONS later\n")
+
+    async def lives(peer: Peer) -> None:
+        await peer.greet()
+        await peer.expect("PING")
+        peer.say(b"PONG\n")
+        await peer.gone()
+
+    events: list[object] = []
+    options = {"name": "me", "on_event": events.append}
+    async with following(dies, refuses, lives) as url, connect(f"toymq://s3cret@{url}", **options) as mq:
+        await mq.ping()
+    warned = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(warned) == 1
+    assert "trying again until it is back" in warned[0]
+    assert "s3cret" not in caplog.text
+    assert [type(event) for event in events] == [toymq.Connected, toymq.Disconnected, toymq.Connected]
+    assert not logging.getLogger("toymq_client").handlers
+
+
+async def test_what_is_not_safe_to_repeat_says_so() -> None:
+    async def dies(peer: Peer) -> None:
+        await peer.greet()
+        await peer.expect("DELETE t")
+        peer.reset()
+
+    async def lives(peer: Peer) -> None:
+        await peer.greet()
+        await peer.gone()
+
+    connected = asyncio.Semaphore(0)
+
+    def on_event(event: object) -> None:
+        if isinstance(event, toymq.Connected):
+            connected.release()
+
+    async with following(dies, lives) as url, connect(url, on_event=on_event) as mq:
+        await connected.acquire()
+        with pytest.raises(toymq.ConnectionLost, match="outcome is unknown") as caught:
+            await mq.delete("t")
+        assert caught.value.retryable
+        await connected.acquire()
+
+
+async def test_a_time_out_says_what_was_awaited_and_why() -> None:
+    async def silent(peer: Peer) -> None:
+        await peer.greet()
+        await peer.gone()
+
+    async with following(silent) as url, connect(url, timeout_s=0.05) as mq:
+        with pytest.raises(TimeoutError, match=r"no answer within 0.05 s: waited for the reply to PING$"):
+            await mq.ping()
+        with pytest.raises(toymq.RequestTimeout, match="waited for the OK of a publish to t"):
+            await mq.pub("t", b"x")
+        with pytest.raises(toymq.RequestTimeout, match="waited for the OK of SUB t c"):
+            await mq.sub("t", "c")
+        await mq.close()
+
+
+async def test_several_hosts_are_tried_in_turn() -> None:
+    async def lives(peer: Peer) -> None:
+        await peer.greet()
+        await peer.gone()
+
+    async with following(lives) as url, connect(["127.0.0.1:1", url]) as mq:
+        assert mq.connected
+
+
+async def test_nobody_there_is_said_at_once_or_waited_for() -> None:
+    with pytest.raises(toymq.ConnectFailed, match=r"no broker at 127\.0\.0\.1:1: ") as caught:
+        await connect("127.0.0.1:1")
+    assert isinstance(caught.value, ConnectionError)
+    assert isinstance(caught.value.__cause__, ConnectionRefusedError)
+    with pytest.raises(toymq.ConnectFailed):
+        await connect("127.0.0.1:1", wait_s=0.02)
+
+    async def refuses(peer: Peer) -> None:
+        await peer.greet(b"ERR SHUTTING_DOWN soon\n")
+
+    async def lives(peer: Peer) -> None:
+        await peer.greet()
+        await peer.gone()
+
+    async with following(refuses, lives) as url, connect(url, wait_s=10) as mq:
+        assert mq.connected
+
+
+async def test_a_token_that_is_not_accepted_ends_it() -> None:
+    async def refuses(peer: Peer) -> None:
+        await peer.greet(b"ERR AUTH_FAILED no\n")
+
+    async def dies(peer: Peer) -> None:
+        await peer.greet()
+        await peer.expect("SUB t c window=1024")
+        peer.say(b"OK 1\n")
+        peer.reset()
+
+    async with following(refuses) as url:
+        with pytest.raises(AuthFailed):
+            await connect(url, wait_s=10)
+    async with following(dies, refuses) as url, connect(url) as mq:
+        messages = await mq.sub("t", "c")
+        with pytest.raises(AuthFailed):
+            await messages.next(5)
+        with pytest.raises(AuthFailed):
+            await mq.ping()
+
+
+async def test_something_else_listens_there() -> None:
+    async def web(peer: Peer) -> None:
+        await peer.greet(b"HTTP/1.1 400 Bad Request\r\n")
+
+    async with following(web) as url:
+        with pytest.raises(toymq.ProtocolViolation, match="no toymq broker"):
+            await connect(url)
+
+
+async def test_a_refusal_reaches_its_caller_alone() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.greet()
+        for _ in range(3):
+            await peer.line()
+            await peer.line()
+        peer.say(b"OK 0\nERR QUEUE_FULL later\nERR OUT_OF_SEQUENCE behind it\n")
+        assert (await peer.line()).endswith("seq=1")
+        await peer.expect("c")
+        peer.say(b"OK 1\n")
+        await peer.gone()
+
+    async with following(script) as url, connect(url) as mq:
+        results = await asyncio.gather(*(mq.pub("t", payload) for payload in (b"a", b"b", b"c")), return_exceptions=True)
+    assert isinstance(results[1], QueueFull)
+    assert results[1].retryable
+    assert [results[0], results[2]] == [Receipt(0, duplicate=False), Receipt(1, duplicate=False)]
+
+
+async def test_publishers_wait_while_too_much_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toymq_client.link.OUTSTANDING_BYTES_MAX", 10)
+    seen: list[str] = []
+
+    async def script(peer: Peer) -> None:
+        await peer.greet()
+        for number in range(4):
+            await peer.line()
+            seen.append(await peer.line())
+            assert len(tasks_waiting()) >= 4 - number - 1
+            peer.say(b"OK %d\n" % number)
+        await peer.gone()
+
+    waiting: list[asyncio.Task[Receipt]] = []
+
+    def tasks_waiting() -> list[asyncio.Task[Receipt]]:
+        return [task for task in waiting if not task.done()]
+
+    async with following(script) as url, connect(url) as mq, asyncio.TaskGroup() as tasks:
+        waiting += [tasks.create_task(mq.pub("t", b"%d" % n * 10)) for n in range(4)]
+    assert seen == [str(n) * 10 for n in range(4)], "in the order of asking"
+
+
+async def test_a_short_time_out_behind_a_long_one() -> None:
+    async def main(peer: Peer) -> None:
+        await peer.greet()
+        await peer.gone()
+
+    async def waiting(peer: Peer) -> None:
+        await peer.greet()
+        await peer.gone()
+
+    async with following(main, waiting, waiting) as url:
+        mq = await connect(url, timeout_s=0.05)
+        async with asyncio.TaskGroup() as tasks:
+            long = tasks.create_task(code_of(mq.pull("t", "c", wait=1000)))
+            await asyncio.sleep(0)
+            with pytest.raises(toymq.RequestTimeout):
+                await mq.pull("t", "c")
+            await mq.close()
+        assert long.result() == "CLIENT_CLOSED"
+
+
+async def test_who_waits_for_room_goes_on_when_the_connection_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toymq_client.link.SAID_MAX", 1)
+
+    async def dies(peer: Peer) -> None:
+        await peer.greet()
+        await peer.expect("PING")
+        peer.reset()
+
+    async def lives(peer: Peer) -> None:
+        await peer.greet()
+        assert {await peer.line(), await peer.line(), await peer.line()} > {"x", "PING"}
+        peer.say(b"PONG\nOK 0\n")
+        await peer.gone()
+
+    async with following(dies, lives) as url, connect(url) as mq, asyncio.TaskGroup() as tasks:
+        tasks.create_task(mq.ping())
+        await asyncio.sleep(0)
+        receipt = tasks.create_task(mq.pub("t", b"x"))
+    assert receipt.result().msg_id == 0

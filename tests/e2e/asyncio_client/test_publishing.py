@@ -1,0 +1,154 @@
+"""The asyncio client publishes."""
+
+import asyncio
+
+import pytest
+
+import toymq_client as toymq
+from tests.support.in_process import InProcess
+from toymq_client import Client, Receipt
+from toymq_py.errors import (
+    BadArgument,
+    BadName,
+    PayloadTooLarge,
+    QueueFull,
+)
+
+
+async def test_publish_and_consume_with_everything(mq: Client) -> None:
+    headers = {"traceparent": "00-1-2-01", "Name": "wörld"}
+    assert await mq.pub("all", b"a\nb", key="k", headers=headers) == Receipt(0, duplicate=False)
+    assert await mq.pub("all", b"a\nb", key=b"k") == Receipt(0, duplicate=True)
+    assert await mq.pub("all", b"") == Receipt(1, duplicate=False)
+    async with mq.sub("all", "c", window=10, visibility=30, start="earliest") as messages:
+        first, second = await messages.next(5), await messages.next(5)
+        assert (first.topic, first.id, first.attempt, first.key, first.payload) == ("all", 0, 1, b"k", b"a\nb")
+        assert first.headers == headers
+        assert (second.key, second.headers, second.payload) == (b"", {}, b"")
+        assert await first.extend(60)
+        await first.ack()
+        await second.nack(0)
+        again = await messages.next(5)
+        assert (again.id, again.attempt) == (1, 2)
+        await again.ack(sync=True)
+        assert not await again.extend(), "its lease is over"
+    (found,) = (await mq.describe("all"))["consumers"]
+    assert (found["consumer"], found["last_acked"], found["backlog"], found["sessions"]) == ("c", 1, 0, 0)
+
+
+async def test_many_publishes_at_once_keep_their_order(mq: Client) -> None:
+    receipts = await asyncio.gather(*(mq.pub("t", b"%d" % n) for n in range(500)))
+    assert receipts == [Receipt(n, duplicate=False) for n in range(500)]
+    async with mq.sub("t", "c") as messages:
+        assert [(await messages.next(5)).payload for _ in range(500)] == [b"%d" % n for n in range(500)]
+
+
+async def test_pub_many_awaited_and_iterated(mq: Client) -> None:
+    items = [(None if n % 3 else b"k%d" % n, b"%d" % n) for n in range(3000)]
+    assert [receipt.msg_id for receipt in await mq.pub_many("t", items, window=100)] == list(range(3000))
+    assert [receipt.msg_id async for receipt in mq.pub_many("t", items[:1])] == [0], "its key was there"
+    assert await mq.pub_many("t", []) == []
+    assert [receipt.msg_id async for receipt in mq.pub_many("t", [b"x", b"y"], window=1)] == [3000, 3001]
+    with pytest.raises(BadArgument, match="a window"):
+        mq.pub_many("t", [], window=0)
+
+
+async def test_pub_many_raises_where_the_bad_item_stands(mq: Client) -> None:
+    receipts = aiter(mq.pub_many("t", [b"a", (b"two words", b""), b"b"]))
+    assert await anext(receipts) == Receipt(0, duplicate=False)
+    with pytest.raises(BadArgument, match="a key is"):
+        await anext(receipts)
+    with pytest.raises(PayloadTooLarge):
+        await mq.pub_many("t", [b"c", bytes(3_000_000)])
+    assert await mq.offsets("t") == (0, 2)
+
+
+async def test_what_is_left_unread_is_published_all_the_same(mq: Client) -> None:
+    async for receipt in mq.pub_many("t", [b"x"] * 100):
+        assert receipt.msg_id == 0
+        break
+    assert (await mq.pub("other", b"mine")).msg_id == 0
+    assert await mq.offsets("t") == (0, 100)
+
+
+async def test_mistakes_are_named_before_anything_is_sent(mq: Client) -> None:
+    for error, call in (
+        (BadName, lambda: mq.pub("../x", b"")),
+        (BadArgument, lambda: mq.pub("t", b"", key="two words")),
+        (BadArgument, lambda: mq.pub("t", b"", key="")),
+        (BadArgument, lambda: mq.pub("t", b"", key="~seq~1")),
+        (BadArgument, lambda: mq.pub("t", b"", headers={"a:b": "c"})),
+        (BadArgument, lambda: mq.pub("t", b"", headers={"a": "b\nc"})),
+        (BadArgument, lambda: mq.pub("t", b"", delay=-1)),
+        (PayloadTooLarge, lambda: mq.pub("t", bytes(3_000_000))),
+    ):
+        with pytest.raises(error):
+            await call()
+    with pytest.raises(TypeError, match="a payload is bytes, not str"):
+        await mq.pub_many("t", ["text"])  # type: ignore[list-item]
+    with pytest.raises(BadName):
+        mq.sub("a*", "c")
+    with pytest.raises(BadArgument):
+        mq.sub("t", "c", window=0)
+    with pytest.raises(BadArgument):
+        mq.sub("t", "c", start="soon")
+    assert await mq.topics() == []
+
+
+async def test_trace_context_is_injected(broker: InProcess) -> None:
+    def inject(headers: dict[str, str]) -> None:
+        headers["traceparent"] = "00-abc-def-01"
+
+    async with toymq.connect(f"127.0.0.1:{broker.port}", inject_headers=inject) as mq:
+        given = {"a": "b"}
+        await mq.pub("t", b"x", headers=given)
+        assert given == {"a": "b"}
+        async with mq.sub("t", "c") as messages:
+            assert (await messages.next(5)).headers == {"a": "b", "traceparent": "00-abc-def-01"}
+            await mq.pub_many("t", [b"y"])
+            second = await messages.next(5)
+            assert (second.headers, second.payload) == ({"traceparent": "00-abc-def-01"}, b"y")
+
+
+async def test_a_delay_and_a_ttl(mq: Client) -> None:
+    await mq.pub("later", b"in a moment", delay=0.02)
+    await mq.pub_many("later", [b"now", (None, b"and now")], ttl=60)
+    await mq.pub_many("later", [b"much later"], delay=3600)
+    await mq.pub("later", b"gone", ttl=0.001)
+    async with mq.sub("later", "c") as messages:
+        found = [await messages.next(5) for _ in range(3)]
+        assert {message.payload for message in found} >= {b"now", b"and now", b"in a moment"}
+        (consumer,) = (await mq.describe("later"))["consumers"]
+        assert consumer["scheduled"] == 1
+    for times in ({"delay": -1.0}, {"ttl": 0.0}, {"delay": 1e12}):
+        with pytest.raises(BadArgument):
+            await mq.pub("later", b"x", **times)  # type: ignore[arg-type]
+        with pytest.raises(BadArgument):
+            await mq.pub_many("later", [b"x"], **times)  # type: ignore[arg-type]
+
+
+async def test_a_full_queue_is_worth_another_try(mq: Client) -> None:
+    await mq.create("small", {"backlog_max_messages": 1})
+    await mq.pub("small", b"x")
+    with pytest.raises(QueueFull) as caught:
+        await mq.pub("small", b"y")
+    assert caught.value.retryable
+    assert (await mq.config("small"))["backlog_max_messages"] == 1
+    (message,) = await mq.pull("small", "c")
+    await message.ack(sync=True)
+    assert await mq.pub("small", b"y") == Receipt(1, duplicate=False)
+    assert await mq.seek("small", "c", "1") == 1
+    assert await mq.purge("small") == 2
+
+
+async def test_numbers_go_on_after_a_refusal_of_the_real_broker(mq: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client would not send so much; made to, it hears what the broker says to those behind it."""
+    monkeypatch.setattr(Client, "_body_bytes_max", 64 * 1024 * 1024)
+    for round_number in range(3):
+        payloads = [b"a", bytes(3_000_000), b"b", b"c"]
+        results = await asyncio.gather(*(mq.pub("t", payload) for payload in payloads), return_exceptions=True)
+        assert isinstance(results[1], PayloadTooLarge)
+        first = round_number * 4
+        assert [results[0], *results[2:]] == [Receipt(first + n, duplicate=False) for n in range(3)]
+        assert await mq.pub("t", b"d") == Receipt(first + 3, duplicate=False)
+    assert await mq.offsets("t") == (0, 12)

@@ -1,0 +1,144 @@
+"""Pulling, and several workers."""
+
+import asyncio
+
+import pytest
+
+from tests.support.conversing import message
+from tests.support.fake_broker import Peer, following
+from tests.support.in_process import InProcess
+from tests.support.quick_client import connect
+from tests.support.steps import cancelled_at
+from toymq_client import Client, Message
+from toymq_py.errors import (
+    ModeConflict,
+)
+
+
+async def inflight(mq: Client, topic: str, consumer: str) -> int:
+    (found,) = [one for one in (await mq.describe(topic))["consumers"] if one["consumer"] == consumer]
+    count: int = found["inflight"]
+    return count
+
+
+async def polling(served: InProcess, count: int) -> None:
+    """So many PULLs wait in the broker."""
+    async with asyncio.timeout(10):
+        while sum(session._deliveries.pull is not None for session in served.server._sessions) < count:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+async def connections(served: InProcess, count: int) -> None:
+    """No more sessions than these are left."""
+    async with asyncio.timeout(10):
+        while len(served.server._sessions) > count:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+async def test_nothing_waits_behind_a_pull_that_waits(broker: InProcess, mq: Client) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        first = tasks.create_task(mq.pull("a", "c", 5, wait=60))
+        second = tasks.create_task(mq.pull("b.*", "c", 5, wait=60))
+        await polling(broker, 2)
+        assert await mq.ping() > 0
+        await mq.pub("b.x", b"1")
+        assert [each.topic for each in await second] == ["b.x"]
+        assert not first.done()
+        await mq.pub("a", b"2")
+        (message,) = await first
+        await message.ack()
+    assert (await mq.describe("a"))["consumers"][0]["mode"] == "shared"
+    assert await mq.pull("a", "c", wait=0.001) == []
+    assert len(broker.server._sessions) == 3, "connections of pulls that are answered serve the next ones"
+
+
+async def test_a_pull_that_is_cancelled_while_it_waits_takes_nothing(broker: InProcess, mq: Client) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(mq.pull("jobs", "c", wait=3600))
+        await polling(broker, 1)
+        waiting.cancel()
+    await connections(broker, 1)
+    await mq.pub("jobs", b"x")
+    (message,) = await mq.pull("jobs", "c")
+    assert message.attempt == 1, "the one that left was given nothing"
+
+
+async def test_a_pull_that_is_cancelled_anywhere_loses_nothing(mq: Client) -> None:
+    await mq.pub_many("jobs", [b"0", b"1"])
+    for step in range(60):
+        cancelled = await cancelled_at(mq.pull("jobs", "c", 2, wait=5, visibility=3600), step)
+        found: list[Message] = []
+        async with asyncio.timeout(10):
+            while cancelled and len(found) < 2:
+                found += await mq.pull("jobs", "c", 2, wait=5, visibility=3600)
+        assert sorted(each.id for each in found) == ([0, 1] if cancelled else [])
+        if not cancelled:
+            break
+        for each in found:
+            await each.nack(0)
+    assert 0 < step < 59
+    assert await inflight(mq, "jobs", "c") == 2
+
+
+async def test_what_comes_for_a_pull_that_was_left_is_given_back() -> None:
+    asked = asyncio.Event()
+    returned = asyncio.Event()
+
+    async def main(peer: Peer) -> None:
+        await peer.greet()
+        await peer.expect("NACK a.x c 3-4 delay=0", "NACK a.y c 9 delay=0")
+        peer.say(b"OK 2\nOK 1\n")
+        returned.set()
+        await peer.gone()
+
+    async def pulling(peer: Peer) -> None:
+        await peer.greet()
+        await peer.expect("PULL a.* c 5 wait=60000")
+        asked.set()
+        await peer.expect("QUIT")
+        peer.say(message(3, topic="a.x") + message(4, topic="a.x") + message(9, topic="a.y") + b"OK 3\nOK 0\n")
+
+    async with following(main, pulling) as url, connect(url) as mq, asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(mq.pull("a.*", "c", 5, wait=60))
+        await asked.wait()
+        waiting.cancel()
+        await returned.wait()
+
+
+async def test_a_wait_goes_on_after_a_lost_connection() -> None:
+    async def main(peer: Peer) -> None:
+        await peer.greet()
+        await peer.gone()
+
+    async def lost(peer: Peer) -> None:
+        await peer.greet()
+        await peer.expect("PULL t c 1 wait=60000")
+        peer.reset()
+
+    async def back(peer: Peer) -> None:
+        await peer.greet()
+        words = (await peer.line()).split("=")
+        assert words[0] == "PULL t c 1 wait"
+        assert 0 < int(words[1]) <= 60_000, "what is left of it"
+        peer.say(message(7) + b"OK 1\n")
+        await peer.gone()
+
+    async with following(main, lost, back) as url, connect(url) as mq:
+        assert [each.id for each in await mq.pull("t", "c", wait=60)] == [7]
+
+
+async def test_shared_workers_and_a_pull_beside_them(broker: InProcess, mq: Client) -> None:
+    await mq.pub_many("jobs", [b"%d" % n for n in range(6)])
+    async with connect(f"127.0.0.1:{broker.port}") as other:
+        mine, others = (client.sub("jobs", "w", mode="shared", window=2) for client in (mq, other))
+        async with mine as here, others as there:
+            held = [await messages.next(5) for messages in (here, there) for _ in range(2)]
+            while len(held) < 6:
+                held += await mq.pull("jobs", "w", 9, wait=5)
+            assert sorted(each.id for each in held) == list(range(6)), "each is with one of them"
+            for one in held:
+                await one.ack(sync=True)
+            async with connect(f"127.0.0.1:{broker.port}") as third:
+                with pytest.raises(ModeConflict):
+                    await third.sub("jobs", "w", mode="exclusive")
+        assert (await mq.describe("jobs"))["consumers"][0]["backlog"] == 0

@@ -1,0 +1,23 @@
+"""A broker for each file, and `toymqctl` on it."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.support.broker_process import BrokerProcess
+from toymqctl.cli import main as toymqctl
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("data") / "d") as running:
+        yield running
+
+
+@pytest.fixture
+def ctl(broker: BrokerProcess) -> Callable[..., Result]:
+    def call(*arguments: str, stdin: bytes | str | None = None) -> Result:
+        return CliRunner().invoke(toymqctl, ["--url", f"127.0.0.1:{broker.port}", *arguments], input=stdin)
+
+    return call

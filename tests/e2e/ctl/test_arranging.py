@@ -1,0 +1,94 @@
+"""`toymqctl` create, config, delete, purge, seek, forget, ack, nack."""
+
+import json
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.ctl import Ctl, ok, refused, values
+
+
+def test_create_and_config_with_units(ctl: Ctl) -> None:
+    words = ("visibility=2m", "retain_acked_for=1500ms", "dedupe_keys=7")
+    for _ in range(2):
+        assert ok(ctl("create", "arranged", *words)) == "arranged is there\n"
+    assert values(ctl("config", "arranged", "--json")) == [{"visibility": 120_000, "retain_acked_for": 1500, "dedupe_keys": 7}]
+    assert sorted(ok(ctl("config", "arranged")).split()) == sorted(words)
+    assert ok(ctl("config", "arranged", "visibility=default", "dedupe_keys=default", "retain_acked_for=default")) == (
+        "arranged has no settings of its own: the broker's defaults hold\n"
+    )
+    refused(ctl("create", "arranged", "visibility=1s"), 1, "EXISTS: arranged exists with other settings")
+    refused(ctl("config", "arranged", "colour=red"), 1, "colour is no topic setting; there are")
+    refused(ctl("config", "arranged", "visibility=soon"), 2, "'soon' is no duration: write 250ms")
+    refused(ctl("config", "arranged", "visibility"), 2, "a setting is NAME=VALUE, visibility=30s say, not 'visibility'")
+    refused(ctl("config", "arranged", "ttl=1s", "ttl=2s"), 2, "ttl stands twice")
+    refused(ctl("config", "nothing"), 1, "NO_SUCH_TOPIC")
+
+
+def test_delete_asks(ctl: Ctl) -> None:
+    ok(ctl("pub", "doomed", "a", "b"))
+    kept = ctl("delete", "doomed", stdin="n\n")
+    assert (kept.exit_code, kept.stdout) == (1, "")
+    assert kept.stderr.endswith("delete doomed with 2 messages and 0 consumers? [y/N]: n\ntoymqctl: nothing was deleted\n")
+    nobody = ctl("delete", "doomed", stdin="")
+    assert nobody.exit_code == 2
+    assert "nothing was deleted; --yes deletes without asking" in nobody.stderr
+    assert ctl("delete", "doomed", stdin="y\n").stdout == "deleted doomed with 2 messages\n"
+    ok(ctl("pub", "doomed", "c"))
+    assert ok(ctl("delete", "doomed", "--yes")) == "deleted doomed with 1 messages\n"
+    refused(ctl("delete", "doomed"), 1, "NO_SUCH_TOPIC")
+
+
+def test_purge_asks(ctl: Ctl) -> None:
+    ok(ctl("create", "full", "visibility=5s"))
+    ok(ctl("pub", "full", "a", "b"))
+    kept = ctl("purge", "full", stdin="n\n")
+    assert (kept.exit_code, kept.stdout) == (1, "")
+    assert kept.stderr.endswith("purge full of 2 messages, with 0 consumers? [y/N]: n\ntoymqctl: nothing was purged\n")
+    assert "nothing was purged; --yes purges without asking" in ctl("purge", "full", stdin="").stderr
+    assert ctl("purge", "full", stdin="y\n").stdout == "purged full of 2 messages\n"
+    ok(ctl("pub", "full", "c"))
+    assert ok(ctl("purge", "full", "--yes")) == "purged full of 1 messages\n"
+    assert "visibility=5s" in ok(ctl("config", "full")), "its settings stay"
+    refused(ctl("purge", "nowhere", "--yes"), 1, "NO_SUCH_TOPIC")
+
+
+def test_limits_are_written_as_people_say_them(ctl: Ctl) -> None:
+    ok(ctl("create", "small", "backlog_max_messages=1", "backlog_max_bytes=64MiB", "retain_max_age=7d", "when_full=reject"))
+    shown = ok(ctl("config", "small")).splitlines()
+    assert shown == ["backlog_max_messages=1", "backlog_max_bytes=64MiB", "when_full=reject", "retain_max_age=7d"]
+    assert json.loads(ok(ctl("config", "small", "--json"))) == {
+        "backlog_max_messages": 1, "backlog_max_bytes": 64 << 20, "when_full": "reject", "retain_max_age": 604_800_000,
+    }  # fmt: skip
+    ok(ctl("pub", "small", "a"))
+    refused(ctl("pub", "small", "b"), 1, "QUEUE_FULL")
+    ok(ctl("config", "small", "when_full=drop-oldest"))
+    ok(ctl("pub", "small", "b"))
+    assert json.loads(ok(ctl("describe", "small", "--json")))["dropped_total"] == 1
+    refused(ctl("config", "small", "when_full=drop"), 1, "when_full is reject or drop-oldest, or default")
+    refused(ctl("config", "small", "colour=1"), 1, "colour is no topic setting")
+
+
+def test_seek_and_forget(ctl: Ctl) -> None:
+    ok(ctl("pub", "moved", "a", "b", "c"))
+    ok(ctl("sub", "moved", "--consumer", "one", "--max", "3"))
+    assert ok(ctl("seek", "moved", "one", "1")) == "one goes on at 1\n"
+    assert ok(ctl("sub", "moved", "--consumer", "one", "--timeout", "50ms")) == "1\tb\n2\tc\n"
+    assert ok(ctl("seek", "moved", "one", "earliest")) == "one goes on at 0\n"
+    assert ok(ctl("seek", "moved", "one", "latest")) == "one goes on at 3\n"
+    refused(ctl("seek", "moved", "one", "4"), 1, "OUT_OF_RANGE: 0 is the first id of moved, 3 the next")
+    assert ok(ctl("forget", "moved", "one")) == "forgot one of moved\n"
+    refused(ctl("forget", "moved", "one"), 1, "NO_SUCH_CONSUMER: moved has no consumer one; `toymqctl consumers TOPIC` lists")
+
+
+def test_ack_and_nack_by_number(ctl: Ctl, broker: BrokerProcess) -> None:
+    ok(ctl("pub", "numbered", "a", "b", "c", "d"))
+    with broker.connect() as wire:
+        assert wire.ask(b"SUB numbered one\n") == b"OK 1"
+        assert [wire.message()[:2] for _ in range(4)] == [(0, 1), (1, 1), (2, 1), (3, 1)]
+        assert ok(ctl("ack", "numbered", "one", "0,2-9")) == "acked 3\n"
+        assert ok(ctl("ack", "numbered", "one", "0", "--sync")) == "acked 0\n", "once more is harmless"
+        assert ok(ctl("nack", "numbered", "one", "1", "--delay", "0s")) == "gave back 1\n"
+        assert wire.message() == (1, 2, b"b")
+        assert ok(ctl("nack", "numbered", "one", "0")) == "gave back 0\n", "it is acked"
+    refused(ctl("ack", "numbered", "one", "5-3"), 2, "message ids ascend")
+    refused(ctl("nack", "numbered", "one", "all"), 2, "a message id")
+    refused(ctl("ack", "numbered", "two", "1"), 1, "NO_SUCH_CONSUMER")

@@ -1,0 +1,44 @@
+"""`toymqctl pub`."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.ctl import Ctl, ok, refused, values
+
+
+def test_pub_with_headers_and_whole_files(ctl: Ctl, tmp_path: Path) -> None:
+    picture = tmp_path / "picture"
+    picture.write_bytes(b"a\nb\n")
+    assert ok(ctl("pub", "whole", "--file", str(picture), "--whole", "--header", "Kind: cat", "--key", "k")) == "OK 0\n"
+    assert ok(ctl("pub", "whole", "--whole", stdin=b"c\nd")) == "OK 1\n"
+    first, second = values(ctl("tail", "whole", "--json"))
+    assert (first["payload"], first["headers"], first["key"]) == ("a\nb\n", {"Kind": "cat"}, "k")
+    assert (second["payload"], "key" in second) == ("c\nd", False)
+
+
+def test_a_stream_says_how_far_it_came(ctl: Ctl) -> None:
+    result = ctl("pub", "cut", stdin=b"a\nb\n" + b"x" * (2 * 1024 * 1024 + 1) + b"\nc\n")
+    assert result.exit_code == 1
+    assert result.stdout == "published 2\n"
+    assert "PAYLOAD_TOO_LARGE: 2097153 bytes with headers; this broker takes at most 2097152" in result.stderr
+    assert "--max-payload" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["x", "--whole"], "PAYLOAD and --whole exclude each other"),
+        (["--header", "A: b"], "--header goes with"),
+        (["x", "--header", "no colon"], "a header is NAME:VALUE, not 'no colon'"),
+        (["x", "--header", "A:b", "--header", "A:c"], "the header A stands twice"),
+    ],
+)
+def test_pub_refuses_what_makes_no_sense(ctl: Ctl, arguments: list[str], text: str) -> None:
+    refused(ctl("pub", "t", *arguments), 2, text)
+
+
+def test_a_topic_that_is_new_is_said_to_whoever_waits(ctl: Ctl) -> None:
+    result = ctl("sub", "mispelled", "--timeout", "10ms")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == "toymqctl: mispelled is new: nobody has published to it yet\n"

@@ -1,0 +1,35 @@
+"""Wrong usage, and help."""
+
+import pytest
+from click.testing import CliRunner
+
+from tests.support.ctl import ok, refused
+from toymqctl.cli import main as toymqctl
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--bad"], "toymqctl: No such option '--bad' (see `toymqctl --help`)"),
+        (["--url"], "toymqctl: Option '--url' requires an argument (see `toymqctl --help`)"),
+        (["--token-file", "/not/there", "ping"], "File '/not/there' does not exist (see `toymqctl --help`)"),
+        (["pubb"], "Did you mean 'pub'? (see `toymqctl --help`)"),
+        (["dlq", "lits"], "Did you mean 'list'? (see `toymqctl dlq --help`)"),
+        (["pub"], "Missing argument 'TOPIC' (see `toymqctl pub --help`)"),
+    ],
+)
+def test_wrong_usage_is_one_line(arguments: list[str], text: str) -> None:
+    refused(CliRunner().invoke(toymqctl, arguments), 2, text)
+
+
+@pytest.mark.parametrize("arguments", [[], ["dlq"]])
+def test_no_command_at_all_shows_which_there_are(arguments: list[str]) -> None:
+    result = CliRunner().invoke(toymqctl, arguments)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Usage: toymqctl")
+
+
+def test_every_command_says_what_it_does() -> None:
+    for name, command in toymqctl.commands.items():
+        assert (command.help or "").strip(), f"{name} has no help"
+        assert ok(CliRunner().invoke(toymqctl, [name, "--help"])).startswith("Usage: ")

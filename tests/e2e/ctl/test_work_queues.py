@@ -1,0 +1,102 @@
+"""Work queues from the shell: pull, shared subscriptions, delays, limits, dead letters."""
+
+from tests.support.broker_process import TIMEOUT_S, BrokerProcess
+from tests.support.ctl import Ctl, ok, refused, rows, values
+from toymq_client import sync
+
+
+def test_a_work_queue_from_the_shell(ctl: Ctl) -> None:
+    for n in range(4):
+        ok(ctl("pub", f"work.{n % 2}", f"job {n}"))
+    (first, second) = values(ctl("pull", "work.*", "w", "--max", "2", "--visibility", "1h", "--json"))
+    assert {first["topic"], second["topic"]} <= {"work.0", "work.1"}
+    assert ok(ctl("ack", str(first["topic"]), "w", str(first["id"]))) == "acked 1\n"
+    assert ok(ctl("nack", str(second["topic"]), "w", str(second["id"]), "--delay", "0")) == "gave back 1\n"
+    left = rows(ctl("pull", "work.*", "w", "--max", "9", "--ack", "--wait", "5s"))
+    while len(left) < 3:
+        left += rows(ctl("pull", "work.*", "w", "--max", "9", "--ack", "--wait", "5s"))
+    assert sorted(row[-1] for row in left) == sorted({"0", "1", "2", "3"} - {str(first["payload"])[-1]})
+    nothing = ctl("pull", "work.*", "w")
+    assert (nothing.exit_code, nothing.stdout) == (0, "")
+    assert nothing.stderr == "toymqctl: nothing is ready in work.* for w\n"
+    refused(ctl("pull", "work.*", "w", "--max", "0"), 2, "--max")
+    refused(ctl("pull", "work.*"), 2, "Missing argument 'CONSUMER'")
+    refused(ctl("pull", "work.*", "w", "--wait", "soon"), 2, "'soon' is no duration: write 500ms, 5s or 2m")
+
+
+def test_workers_that_share_from_the_shell(ctl: Ctl, broker: BrokerProcess) -> None:
+    ok(ctl("pub", "shared.work", "x"))
+    with sync.connect(f"127.0.0.1:{broker.port}") as client:
+        client.sub("shared.work", "w", mode="shared", window=1).next(TIMEOUT_S)
+        ok(ctl("pub", "shared.work", "y"))
+        shared = ctl("sub", "shared.*", "--consumer", "w", "--mode", "shared", "--max", "1", "--timeout", "5s")
+        assert rows(shared)[0][-1] == "y"
+        refused(ctl("sub", "shared.work", "--consumer", "w", "--mode", "exclusive"), 1, "subscribe with the --mode of those")
+    refused(ctl("sub", "t", "--mode", "share"), 2, "not one of 'exclusive', 'shared'")
+
+
+def test_delays_and_ttls(ctl: Ctl) -> None:
+    assert ok(ctl("pub", "later", "x", "--delay", "1h")) == "OK 0\n"
+    assert ok(ctl("pub", "later", "--delay", "365d", "--ttl", "10s", stdin=b"a\nb\n")) == "published 2\n"
+    assert ok(ctl("pub", "later", "y", "--ttl", "30d")) == "OK 3\n"
+    assert [row["id"] for row in values(ctl("sub", "later", "--max", "1", "--json"))] == [3]
+    assert values(ctl("consumers", "later", "--json"))[0]["scheduled"] == 3
+    for arguments, text in (
+        (("--delay", "100000d"), "delay is a duration in seconds, from 0 to ten years"),
+        (("--delay", "-1"), "no duration"),
+        (("--ttl", "0"), "nothing would be delivered"),
+    ):
+        result = ctl("pub", "later", "x", *arguments)
+        assert result.exit_code in (1, 2)
+        refused(result, result.exit_code, text)
+
+
+def test_a_full_queue_says_what_to_do(ctl: Ctl) -> None:
+    ok(ctl("create", "brimful", "backlog_max_messages=1"))
+    ok(ctl("pub", "brimful", "x"))
+    refused(ctl("pub", "brimful", "y"), 1, "or raise the limit with `toymqctl config`")
+    refused(ctl("create", "brimful", "backlog_max_messages=2"), 1, "`toymqctl config TOPIC` shows and changes them")
+
+
+def test_dead_letters_are_listed_shown_and_sent_back(ctl: Ctl, broker: BrokerProcess) -> None:
+    assert ok(ctl("dlq", "list")) == "no dead letters\n"
+    for n in range(3):
+        ok(ctl("pub", "jobs", f"job {n}", "--key", f"k{n}", "--header", "Kind: job"))
+    with sync.connect(f"127.0.0.1:{broker.port}") as client, client.sub("jobs", "w") as messages:
+        for _ in range(3):
+            messages.next(TIMEOUT_S)
+        assert ok(ctl("nack", "jobs", "w", "0-1", "--dead", "--reason", "poison")) == "gave up 2\n"
+        assert ok(ctl("nack", "jobs", "w", "2", "--dead")) == "gave up 1\n"
+        with client.sub("jobs.dlq", "audit") as letters:
+            for _ in range(3):
+                letters.next(TIMEOUT_S)
+    refused(ctl("nack", "jobs", "w", "0", "--dead", "--delay", "5s"), 2, "--dead and --delay exclude each other")
+    first, *others = values(ctl("dlq", "list", "jobs", "--json"))
+    assert int(str(first.pop("ts_ns"))) > 0
+    assert first == {
+        "topic": "jobs.dlq", "id": 0, "origin_topic": "jobs", "origin_id": 0, "key": "k0", "consumer": "w", "attempts": 1,
+        "reason": "poison", "redrives": 0, "redriven": False, "bytes": 5,
+    }  # fmt: skip
+    assert [(row["id"], row["reason"]) for row in others] == [(1, "poison"), (2, "rejected")]
+    table = rows(ctl("dlq", "list", "jobs.dlq"))
+    assert table[0] == ["id", "died", "origin", "consumer", "attempts", "reason", "key", "size"]
+    assert table[1][-6:] == ["0", "w", "1", "poison", "k0", "5B"]
+    shown = ok(ctl("dlq", "show", "jobs", "1"))
+    assert "toymq-origin-key" in shown
+    assert shown.endswith("\n\njob 1\n")
+    assert ok(ctl("dlq", "show", "jobs", "1", "--format", "raw")) == "job 1\n"
+    assert values(ctl("dlq", "show", "jobs", "1", "--json"))[0]["payload"] == "job 1"
+    refused(ctl("dlq", "show", "jobs", "7"), 1, "OUT_OF_RANGE")
+    refused(ctl("dlq", "show", "jobs", "3"), 1, "jobs.dlq has no letter 3")
+    assert ok(ctl("dlq", "redrive", "jobs", "1")) == "sent back 1\n"
+    assert [row["id"] for row in values(ctl("dlq", "list", "jobs", "--json"))] == [0, 2]
+    assert [row["redriven"] for row in values(ctl("dlq", "list", "jobs", "--all", "--json"))] == [False, True, False]
+    assert len(rows(ctl("dlq", "list", "jobs", "-n", "1"))) == 2
+    assert rows(ctl("dlq", "list")) == [["topic", "letters", "redriven"], ["jobs.dlq", "2", "1"]]
+    assert ok(ctl("dlq", "redrive", "jobs.dlq", "--max", "1")) == "sent back 1\n"
+    assert ok(ctl("dlq", "redrive", "jobs")) == "sent back 1\n"
+    assert ok(ctl("dlq", "redrive", "jobs")) == "sent back 0\n"
+    assert ok(ctl("dlq", "list", "jobs")) == "no dead letters\n"
+    refused(ctl("dlq", "list", "nothing"), 1, "NO_SUCH_TOPIC")
+    refused(ctl("dlq", "redrive", "nothing"), 1, "NO_SUCH_TOPIC")
+    assert [row["payload"] for row in values(ctl("tail", "jobs", "--from", "3", "--json"))] == ["job 1", "job 0", "job 2"]

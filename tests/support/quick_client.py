@@ -1,0 +1,20 @@
+"""An asyncio client that tries again at once, and at the same moments in each run."""
+
+from collections.abc import Awaitable
+from random import Random
+
+import toymq_client as toymq
+from toymq_client import Client
+
+
+def connect(url: str, **options: object) -> Client:
+    """As ``toymq_client.connect``."""
+    return toymq.connect(url, backoff_min_s=0.001, backoff_max_s=0.01, random=Random(1), **options)  # type: ignore[arg-type]
+
+
+async def code_of(call: Awaitable[object]) -> str:
+    try:
+        await call
+    except toymq.ToymqError as error:
+        return error.code
+    return "no error"
