@@ -531,3 +531,24 @@ def test_a_unix_socket_that_is_not_there(tmp_path: Path) -> None:
     path = tmp_path / "none.sock"
     with pytest.raises(ConnectFailed, match=f"no broker at unix:{path}: No such file"):
         sync.connect(f"unix:{path}")
+
+
+def test_one_warning_an_outage_with_two_connections(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One of them is not looked at while the other one is used, which waits."""
+    told: list[str] = []
+    with (
+        BrokerProcess(tmp_path / "d") as broker,
+        sync.connect(f"127.0.0.1:{broker.port}", on_event=lambda event: told.append(type(event).__name__)) as client,
+    ):
+        for by_pull in (True, False, True):
+            client.ping()
+            client.pull("t", "c", wait=0.001)
+            broker.restart()
+            if by_pull:
+                client.pull("t", "c", wait=0.001)
+            else:
+                client.pub("t", b"x")
+        client.ping()
+        client.pull("t", "c", wait=0.001)
+    assert told == ["Connected", *["Disconnected", "Connected"] * 3]
+    assert sum(record.levelname == "WARNING" for record in caplog.records) == 3

@@ -63,9 +63,9 @@ class Client:
         """Not connected; see ``connect``."""
         self._options = options
         self._outages = Outages(options)
-        self._link = BlockingLink(options, self._outages)
+        self._links: list[BlockingLink] = []
+        self._link = self._new_link()
         self._conversation = self._link.conversation
-        self._links = [self._link]
         self._waiting_link: BlockingLink | None = None
         """For requests that wait: the broker holds all replies behind one that does."""
         self._keeper: LeaseKeeper | None = None
@@ -256,7 +256,7 @@ class Client:
         return self._new_link()
 
     def _new_link(self) -> BlockingLink:
-        link = BlockingLink(self._options, self._outages)
+        link = BlockingLink(self._options, self._outages, self._links)
         self._links.append(link)
         return link
 

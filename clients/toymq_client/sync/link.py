@@ -34,9 +34,13 @@ ACKS_COALESCED = 1000
 class BlockingLink:
     """Carries the bytes of its conversation. Of one thread; nothing happens while no call waits."""
 
-    def __init__(self, options: Options, outages: Outages) -> None:
-        """Not connected; see ``open``. Without that, ``until`` connects."""
+    def __init__(self, options: Options, outages: Outages, siblings: "list[BlockingLink]") -> None:
+        """Not connected; see ``open``. Without that, ``until`` connects.
+
+        ``siblings``: all of the client's; the owner adds this one.
+        """
         self._outages = outages
+        self._siblings = siblings
         self._tried = False
         self.conversation = Conversation(options.producer(), lambda: None)
         self.closed = False
@@ -192,6 +196,8 @@ class BlockingLink:
             raise
         self._address = address
         self._backoff.reset()
+        for link in self._siblings:
+            link.look()
         self._outages.up(self, address)
 
     def exchange(self, wait_s: float | None) -> None:
@@ -212,6 +218,14 @@ class BlockingLink:
                 self._write(connection)
         if pending and self._socket is connection:
             self._read(connection)
+
+    def look(self) -> None:
+        """Whether it was lost while nobody looked: if so, in the outage that is about to be over, and not in one of its own. It
+        is made again when it is used."""
+        while self.conversation.online and self._socket is not None and self._poll.poll(0):
+            self.exchange(0.0)
+        if self._socket is None:
+            self._outages.left(self)
 
     def _write(self, connection: socket.socket) -> bool:
         """Returns: whether the connection is still there."""

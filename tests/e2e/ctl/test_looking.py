@@ -30,7 +30,7 @@ def test_tail_follows_through_a_restart_of_the_broker(tmp_path: Path) -> None:
     program = [sys.executable, "-c", "from toymqctl.cli import main; main()"]
     with BrokerProcess(tmp_path / "d") as broker, broker.connect() as wire:
         assert wire.ask(b"PUB t - 1\na\n") == b"OK 0"
-        command = [*program, "--url", f"127.0.0.1:{broker.port}", "tail", "t", "--follow", "--max", "3"]
+        command = [*program, "--url", f"127.0.0.1:{broker.port}", "tail", "t", "--follow", "--max", "4"]
         with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tail:
             assert tail.stdout is not None
             assert tail.stdout.readline() == "0\ta\n"
@@ -39,8 +39,10 @@ def test_tail_follows_through_a_restart_of_the_broker(tmp_path: Path) -> None:
             broker.restart()
             with broker.connect() as again:
                 assert again.ask(b"PUB t - 1\nc\n") == b"OK 2"
+                assert tail.stdout.readline() == "2\tc\n"
+                assert again.ask(b"PUB t - 1\nd\n") == b"OK 3"
             out, errors = tail.communicate(timeout=TIMEOUT_S)
-        assert (tail.returncode, out) == (0, "2\tc\n")
+        assert (tail.returncode, out) == (0, "3\td\n")
         assert errors.startswith(f"toymqctl: 127.0.0.1:{broker.port}: the "), "an outage is said"
         assert errors.endswith("trying again until it is back\n")
         assert errors.count("\n") == 1
