@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import logging
+import os
 import socket
 from typing import TypeVar, cast
 
@@ -352,6 +353,8 @@ class Link:
 
 def _connect_failed(address: Address, error: Exception) -> ConnectFailed:
     text = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+    if isinstance(error, ConnectionError) and error.errno:
+        text = os.strerror(error.errno)  # asyncio's own repeats the address instead
     failed = ConnectFailed(f"no broker at {address}: {text}")
     failed.__cause__ = error
     return failed

@@ -112,7 +112,7 @@ async def test_several_hosts_are_tried_in_turn() -> None:
 
 
 async def test_nobody_there_is_said_at_once_or_waited_for() -> None:
-    with pytest.raises(toymq.ConnectFailed, match=r"no broker at 127\.0\.0\.1:1: ") as caught:
+    with pytest.raises(toymq.ConnectFailed, match=r"no broker at 127\.0\.0\.1:1: Connection refused") as caught:
         await connect("127.0.0.1:1")
     assert isinstance(caught.value, ConnectionError)
     assert isinstance(caught.value.__cause__, ConnectionRefusedError)
