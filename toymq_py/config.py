@@ -118,12 +118,13 @@ class ServeOptions(BrokerOptions):
 
     listen: str = address("127.0.0.1:6789", help="Address; port 0 takes a free one.")
     http: str | None = address(None, help="Address of the HTTP gateway and its dashboard; needs the extra [http].")
+    https: str | None = address(None, help="Address on which the gateway speaks TLS, with or without --http beside it.")
     dialect: tuple[str, ...] = several(OneOf(("tinymq", "mq")), help="Serve another queue's paths, too (docs/dialects.md).")
     mq_delay_ms: int = duration(10_000, 1, help="Dialect mq: how long a message that was got is leased.")
     private_webhooks: bool = flag(help="Webhooks may push to this machine and its network.")
     auth_file: str | None = path(None, help="Tokens and what each may do (`toymqctl token create`); SIGHUP reads it again.")
     tls_listen: str | None = address(None, help="Address on which TLS is spoken, beside --listen.")
-    tls_cert: str | None = path(None, help="PEM file: the certificate for --tls-listen; SIGHUP reads it again.")
+    tls_cert: str | None = path(None, help="PEM file: the certificate for --tls-listen and --https; SIGHUP reads it again.")
     tls_key: str | None = path(None, help="PEM file: the certificate's private key.")
     tls_client_ca: str | None = path(None, help="PEM file: with TLS a client must show a certificate signed by one of these.")
     metrics: str | None = address(None, help="Serve Prometheus at /metrics of this address; needs the extra observability.")
@@ -144,15 +145,16 @@ class ServeOptions(BrokerOptions):
         self.check_exposure("--listen", parse_address(self.listen)[0])
         if self.http is not None:
             self.check_exposure("--http", parse_address(self.http)[0])
-        if self.tls_listen is not None:
-            self.check_exposure("--tls-listen", parse_address(self.tls_listen)[0])
-            if self.tls_cert is None or self.tls_key is None:
-                raise ConfigError("--tls-listen needs --tls-cert and --tls-key")
+        for option, where in (("--tls-listen", self.tls_listen), ("--https", self.https)):
+            if where is not None:
+                self.check_exposure(option, parse_address(where)[0])
+                if self.tls_cert is None or self.tls_key is None:
+                    raise ConfigError(f"{option} needs --tls-cert and --tls-key")
         if self.metrics is not None:
             self.check_exposure("--metrics", parse_address(self.metrics)[0])
         for name in ("tls_cert", "tls_key", "tls_client_ca"):
-            if self.tls_listen is None and getattr(self, name) is not None:
-                raise ConfigError(f"--{name.replace('_', '-')} does nothing without --tls-listen")
+            if self.tls_listen is None and self.https is None and getattr(self, name) is not None:
+                raise ConfigError(f"--{name.replace('_', '-')} does nothing without --tls-listen or --https")
 
     def check_exposure(self, option: str, host: str) -> bool:
         """Of every listener, whatever is spoken there: before it is bound, and of the addresses that it then has.

@@ -35,14 +35,17 @@ logger = logging.getLogger("toymq_py.daemon")
 DESCRIPTORS_SPARE = 256
 """Kept for segments and directories: who holds all connections must not keep the disk from a topic."""
 
+IN_THE_CLEAR = {"--listen": "--tls-listen", "--http": "--https"}
+"""Listeners without TLS, and what to use instead beyond this machine."""
+
 
 def serve(options: ServeOptions, ready: Callable[[list[str]], None], reloads: Mapping[str, Callable[[], None]]) -> None:
     """Run a broker until SIGTERM or SIGINT; a second signal ends the process at once. SIGHUP reads tokens and
     certificates again.
 
     Args:
-        ready: called with the addresses, ``host:port``, ``toymqs://host:port`` and those of the metrics, once connections are
-            accepted.
+        ready: called with the addresses, ``host:port``, ``toymqs://host:port``, those of HTTP and of the metrics, once
+            connections are accepted.
         reloads: what SIGHUP does beside, by what is read again; each raises ConfigError when it is not as it should be.
 
     Raises: ConfigError, DirectoryLocked, DataDirectoryError.
@@ -87,6 +90,7 @@ async def _serve(
         listeners = _bind("--listen", options.listen, options, bound)
         http_listeners = _bind("--http", options.http, options, bound) if options.http is not None else []
         tls_listeners = _bind("--tls-listen", options.tls_listen, options, bound) if options.tls_listen is not None else []
+        https_listeners = _bind("--https", options.https, options, bound) if options.https is not None else []
         metrics_listeners = _bind("--metrics", options.metrics, options, bound) if options.metrics is not None else []
         with _tracer(options, clock) as tracer, opened_broker(options, clock, loop, tracer) as broker:
             for change in await apply_definitions(wanted, broker):
@@ -98,18 +102,19 @@ async def _serve(
             _reload_on_hangup(loop, reloads, server.debug_wire)
             addresses = [_address(listener) for listener in listeners]
             addresses += [f"http://{_address(listener)}/" for listener in http_listeners]
+            addresses += [f"https://{_address(listener)}/" for listener in https_listeners]
             addresses += [f"toymqs://{_address(listener)}" for listener in tls_listeners]
             addresses += [f"http://{_address(listener)}/metrics" for listener in metrics_listeners]
 
             def accepting() -> None:
                 loop.call_soon(ready, addresses)
 
-            web = _http_server(options, broker, clock, loop, authority, http_listeners, accepting)
+            web = _http_server(options, broker, clock, loop, authority, certificates, http_listeners, accepting)
             _handle_signals(loop, server, web)
             with _metrics(broker, loop, metrics_listeners):
                 async with asyncio.TaskGroup() as tasks:
                     if web is not None:
-                        tasks.create_task(web.run(http_listeners))
+                        tasks.create_task(web.run(http_listeners, https_listeners))
                     else:
                         accepting()
                     await server.run(listeners, tls_listeners)
@@ -121,21 +126,23 @@ def _http_server(
     clock: Clock,
     loop: asyncio.AbstractEventLoop,
     authority: Authority | None,
+    certificates: Certificates | None,
     listeners: list[socket.socket],
     started: Callable[[], None],
 ) -> "HttpServer | None":
     """Raises: ConfigError without the extra."""
-    if not listeners:
+    if options.http is None and options.https is None:
         return None
     try:
         from toymq_py.gateway import HttpServer
     except ModuleNotFoundError as error:
-        raise ConfigError(f"--http needs {error.name}: pip install 'toymq_py[http]'") from None
+        raise ConfigError(f"{'--http' if listeners else '--https'} needs {error.name}: pip install 'toymq_py[http]'") from None
     return HttpServer(
         broker, clock, loop,
         local=not any(is_public(listener.getsockname()[0]) for listener in listeners),
         started=started,
         authority=authority,
+        certificates=certificates,
         dialects=options.dialect,
         private_webhooks=options.private_webhooks,
         mq_delay_s=options.mq_delay_ms / 1000,
@@ -158,8 +165,8 @@ def _bind(option: str, address: str, options: ServeOptions, bound: contextlib.Ex
             logger.warning("%s %s: whoever reaches it can read the names of topics and consumers", option, address)
         elif options.auth_file is None:
             logger.warning("%s %s: whoever reaches it may do everything (--insecure-public)", option, address)
-        elif option != "--tls-listen":
-            logger.warning("%s %s: tokens and messages cross the network in the clear; --tls-listen does not", option, address)
+        elif (instead := IN_THE_CLEAR.get(option)) is not None:
+            logger.warning("%s %s: tokens and messages cross the network in the clear; %s does not", option, address, instead)
     return listeners
 
 

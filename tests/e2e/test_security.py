@@ -1,5 +1,6 @@
 """Who gets in, and what leaves the broker: the table of docs/security.md, a real process, and a scan of all that is said."""
 
+import asyncio
 import json
 import logging
 import os
@@ -8,16 +9,18 @@ import shutil
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
+import httpx
 import pytest
 from click.testing import CliRunner, Result
 
 import toymq_client as toymq
 from tests.support.broker_process import BrokerProcess, run
 from tests.support.certificates import CERT, CLIENT_CERT, CLIENT_KEY, KEY, client_context
-from tests.support.in_process import AsyncWire, InProcess, serving
+from tests.support.http_rig import HttpRig, listening
+from tests.support.in_process import TIMEOUT_S, serving
 from tests.support.tokens import EVERYTHING, authority, grants, hello, table, token
 from toymq_py import daemon
 from toymq_py.certificates import Certificates
@@ -30,28 +33,69 @@ PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 # -- the table: a row is a way to connect, a column a token
 
 
-async def _tcp(served: InProcess, name: str | None, tls: ssl.SSLContext | None = None) -> tuple[AsyncWire | None, str]:
-    """Connect and say HELLO with the token of a name. Returns: the connection and what came of it, in the table's words."""
-    wire = await served.connect(tls)
+Came = tuple[str, Callable[[], Awaitable[None]] | None]
+"""What came of an attempt to connect, in the table's words; of one that is served, holds that it ends when its token goes."""
+
+
+async def _tcp(rig: HttpRig, name: str | None, tls: ssl.SSLContext | None = None) -> Came:
+    """Connect, say HELLO with the token of a name, publish."""
+    wire = await rig.served.connect(tls)
     try:
         first = await wire.ask(hello(name) if name is not None else b"HELLO 1\n")
     except (OSError, ssl.SSLError):
-        return None, "no connection"
-    if first.startswith(b"HELLO 1"):
-        assert await wire.ask(b"PUB t - 1\nx\n") == b"OK 0"
-        return wire, "served"
-    assert await wire.rest() == b"", "the connection ends with it"
-    return None, first.split(b" ")[1].decode() if first else "no connection"
+        return "no connection", None
+    if not first.startswith(b"HELLO 1"):
+        assert await wire.rest() == b"", "the connection ends with it"
+        return first.split(b" ")[1].decode() if first else "no connection", None
+    assert await wire.ask(b"PUB t - 1\nx\n") == b"OK 0"
+
+    async def ends() -> None:
+        assert (await wire.line()).startswith(b"ERR AUTH_FAILED")
+        assert await wire.rest() == b""
+
+    return "served", ends
 
 
-Connect = Callable[[InProcess, str | None], Awaitable[tuple[AsyncWire | None, str]]]
+async def _http(rig: HttpRig, name: str | None, tls: ssl.SSLContext | None = None) -> Came:
+    """Publish with the token of a name, then look at the topic's stream."""
+    url = f"http://127.0.0.1:{rig.port}" if tls is None else f"https://127.0.0.1:{rig.tls_port}"
+    headers = {"authorization": f"Bearer {token(name)}"} if name is not None else {}
+    client = httpx.AsyncClient(base_url=url, headers=headers, verify=tls or True, timeout=TIMEOUT_S)
+    async with AsyncExitStack() as leaving:
+        await leaving.enter_async_context(client)
+        try:
+            answer = await client.post("/v1/topics/t/messages", content=b"x")
+        except httpx.TransportError:
+            return "no connection", None
+        if answer.status_code != 201:
+            assert answer.status_code == 401
+            return str(answer.json()["code"]), None
+        request = client.build_request("GET", "/v1/topics/t/stream", params={"from": "earliest"})
+        stream = (await client.send(request, stream=True)).aiter_bytes()
+        assert b"id: 0\n" in [await anext(stream), await anext(stream)][-1]
+        left = leaving.pop_all()
+
+    async def ends() -> None:
+        async with left, asyncio.timeout(TIMEOUT_S):
+            assert b"id:" not in b"".join([part async for part in stream])
+
+    return "served", ends
+
+
+Connect = Callable[[HttpRig, str | None], Awaitable[Came]]
 WAYS: dict[str, tuple[str | None, Connect]] = {
     "TCP, plain": (None, _tcp),
-    "TCP, TLS": (None, lambda served, name: _tcp(served, name, client_context())),
+    "TCP, TLS": (None, lambda rig, name: _tcp(rig, name, client_context())),
     "TCP, TLS, client certificate": (
-        CLIENT_CERT, lambda served, name: _tcp(served, name, client_context(certificate=True))
+        CLIENT_CERT, lambda rig, name: _tcp(rig, name, client_context(certificate=True))
     ),
-    "TCP, TLS, client certificate missing": (CLIENT_CERT, lambda served, name: _tcp(served, name, client_context())),
+    "TCP, TLS, client certificate missing": (CLIENT_CERT, lambda rig, name: _tcp(rig, name, client_context())),
+    "HTTP, plain": (None, _http),
+    "HTTP, TLS": (None, lambda rig, name: _http(rig, name, client_context())),
+    "HTTP, TLS, client certificate": (
+        CLIENT_CERT, lambda rig, name: _http(rig, name, client_context(certificate=True))
+    ),
+    "HTTP, TLS, client certificate missing": (CLIENT_CERT, lambda rig, name: _http(rig, name, client_context())),
 }  # fmt: skip
 """By row: the CA of client certificates that the broker has, and how a client connects."""
 TOKENS = {"no token": None, "good": "all", "bad": "nobody", "gone since a reload": "gone"}
@@ -74,17 +118,19 @@ async def test_who_gets_in(tmp_path: Path, way: str, column: str) -> None:
     """As the page says. What was served under a token that goes ends then."""
     client_ca, connect = WAYS[way]
     expected, name = rows()[way][column], TOKENS[column]
-    tokens = authority(EVERYTHING, table("gone", 'publish = ["t"]'))
-    async with serving(tmp_path / "d", authority=tokens, certificates=Certificates(CERT, KEY, client_ca)) as served:
+    tokens = authority(EVERYTHING, table("gone", 'publish = ["t"]\nsubscribe = ["t"]'))
+    async with listening(tmp_path / "d", authority=tokens, certificates=Certificates(CERT, KEY, client_ca)) as rig:
         if name == "gone" and expected != "no connection":
-            wire, outcome = await connect(served, name)
+            outcome, ends = await connect(rig, name)
             assert outcome == "served"
-            assert wire is not None
+            assert ends is not None
             tokens.replace(grants(EVERYTHING))
-            assert (await wire.line()).startswith(b"ERR AUTH_FAILED")
-            assert await wire.rest() == b""
-        _, outcome = await connect(served, name)
+            await ends()
+        outcome, ends = await connect(rig, name)
         assert outcome == expected
+        if ends is not None:
+            tokens.replace(grants(table("another")))
+            await ends()
 
 
 # -- clients

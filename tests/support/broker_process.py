@@ -61,6 +61,7 @@ class BrokerProcess:
         self.ready_line = line
         self.port = int(line.split()[1].rpartition(":")[2])
         self.http = next((word for word in line.split() if word.startswith("http://") and word.endswith("/")), "")
+        self.https = next((word for word in line.split() if word.startswith("https://")), "")
         tls = [word for word in line.split() if word.startswith("toymqs://")]
         self.tls_port = int(tls[0].rpartition(":")[2]) if tls else 0
 

@@ -11,6 +11,7 @@ import httpx
 
 from tests.support.in_process import TIMEOUT_S, InProcess, serving
 from toymq_py.auth import Authority
+from toymq_py.certificates import Certificates
 from toymq_py.clock import SystemClock
 from toymq_py.gateway import HttpServer
 from toymq_py.gateway.app import Application
@@ -33,6 +34,7 @@ class HttpRig:
         self.client = client
         self.gateway = gateway
         self.port = port
+        self.tls_port = 0
         self.webhooks: Webhooks | None = None
         self.stop: Callable[[], None] = lambda: None
         """Begins the listener's shutdown."""
@@ -100,22 +102,31 @@ async def gateway(
 
 @asynccontextmanager
 async def listening(
-    data_dir: Path | str, *, fs: FileSystem | None = None, private_webhooks: bool = False, **options: Any
+    data_dir: Path | str,
+    *,
+    fs: FileSystem | None = None,
+    authority: Authority | None = None,
+    certificates: Certificates | None = None,
+    private_webhooks: bool = False,
+    **options: Any,
 ) -> AsyncIterator[HttpRig]:
-    """The whole of it, on a free port."""
+    """The whole of it, on a free port, and with ``certificates`` on another one with TLS."""
     loop = asyncio.get_running_loop()
-    async with serving(data_dir, fs=fs, **options) as served, asyncio.TaskGroup() as tasks:
+    both: dict[str, Any] = {"authority": authority, "certificates": certificates}
+    async with serving(data_dir, fs=fs, **both, **options) as served, asyncio.TaskGroup() as tasks:
         started = asyncio.Event()
         clock = SystemClock()
         server = HttpServer(
-            served.broker, clock, loop, local=True, started=started.set, private_webhooks=private_webhooks
+            served.broker, clock, loop, local=True, started=started.set, private_webhooks=private_webhooks, **both
         )
         listeners = Server.bind("127.0.0.1", 0)
+        tls_listeners = Server.bind("127.0.0.1", 0) if certificates is not None else []
         port = listeners[0].getsockname()[1]
-        running = tasks.create_task(server.run(listeners))
+        running = tasks.create_task(server.run(listeners, tls_listeners))
         await started.wait()
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
             rig = HttpRig(served, client, None, port)
+            rig.tls_port = tls_listeners[0].getsockname()[1] if tls_listeners else 0
             rig.stop = server.stop
             rig.webhooks = server.webhooks
             try:

@@ -54,6 +54,8 @@ OPERATIONS: tuple[Operation, ...] = (
     *metrics.OPERATIONS,
 )
 """The whole API."""
+CLEAR = ("http", "ws")
+"""Schemes without TLS."""
 DIALECTS: Mapping[str, tuple[Operation, ...]] = {"mq": mq.OPERATIONS, "tinymq": tinymq.OPERATIONS}
 
 
@@ -127,7 +129,8 @@ class Application:
     def __init__(self, gateway: Gateway, *, local: bool, dialects: Sequence[str] = ()) -> None:
         """
         Args:
-            local: it listens to this machine alone, so that a name that leads here belongs to somebody else.
+            local: without TLS it listens to this machine alone, so that a name that leads here belongs to somebody else;
+                with TLS the certificate has the names.
             dialects: old paths beside ours, keys of ``DIALECTS``.
         """
         operations = (*OPERATIONS, *chain.from_iterable(DIALECTS[name] for name in dialects))
@@ -142,7 +145,7 @@ class Application:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._local and not is_this_machine(Headers(scope=scope).get("host", "")):
+        if self._local and scope["scheme"] in CLEAR and not is_this_machine(Headers(scope=scope).get("host", "")):
             error = Forbidden("this broker listens to its own machine: call it localhost, or by its address")
             await problem(error)(scope, receive, send)
             return

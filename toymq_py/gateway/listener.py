@@ -17,12 +17,14 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from toymq_py.acceptor import BACKLOG
 from toymq_py.auth import Authority
 from toymq_py.broker import Broker
+from toymq_py.certificates import Certificates
 from toymq_py.clock import Clock
 from toymq_py.errors import BadFraming, LineTooLong, RequestError, TooManyConnections
 from toymq_py.gateway.app import Application
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.problems import problem
 from toymq_py.gateway.pushing import Webhooks
+from toymq_py.gateway.tls import TlsListener
 
 HEAD_BYTES_MAX = 64 * 1024
 """Request line and headers: room for a message's own headers."""
@@ -30,6 +32,8 @@ HEAD_TIMEOUT_S = 20
 """From a connection's first byte, or its beginning, until its request line and headers are there."""
 KEEP_ALIVE_S = 75
 """An idle connection is kept longer than the pools of usual clients keep it: so they are the ones to close it."""
+REFUSED_MAX = 16
+"""Beyond the limit, so many at a time are shaken hands with only to be told."""
 DISCARD_BYTES_MAX = 1024 * 1024
 DISCARD_S = 1.0
 """A body that was answered before its end is discarded so far, that no reset eats the answer; then the connection is closed."""
@@ -103,6 +107,13 @@ class GatewayProtocol(HttpToolsProtocol):
             self._set_timer(self.loop.call_later(DISCARD_S, self.transport.close))
         super().on_response_complete()
 
+    def shutdown(self) -> None:
+        idle = self.cycle is None or self.cycle.response_complete
+        if self.scheme == "https" and idle and not self.transport.is_closing() and not self.transport.get_write_buffer_size():
+            self.transport.abort()  # an idle client does not answer TLS's goodbye, and would be waited for
+        else:
+            super().shutdown()
+
     def send_400_response(self, msg: str) -> None:
         self._refuse(self._refusal or BadFraming("this is no HTTP request"))
 
@@ -135,10 +146,31 @@ def encode_response(response: Response) -> bytes:
 class _Server(uvicorn.Server):
     """Uvicorn's, in a process whose signals are the daemon's."""
 
-    def __init__(self, config: uvicorn.Config, started_: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, started_: Callable[[], None], certificates: Certificates | None, connections_max: int
+    ) -> None:
         super().__init__(config)
         self._tell_started = started_
         self._leaving = asyncio.Event()
+        self._certificates = certificates
+        self._connections_max = connections_max
+
+    async def serve_all(self, listeners: list[socket.socket], tls_listeners: Sequence[socket.socket]) -> None:
+        """Uvicorn's ``serve`` for the former; connections of the latter are its own from the handshake on."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tls = [self._tls_listener(listener, tasks) for listener in tls_listeners]
+            await self.serve(listeners)
+
+    def _tls_listener(self, listener: socket.socket, tasks: asyncio.TaskGroup) -> TlsListener:
+        assert self._certificates is not None
+        state, config = self.server_state, self.config
+        refusal = encode_response(problem(BadFraming("TLS is spoken on this port: use https://")))
+        return TlsListener(
+            listener, asyncio.get_running_loop(), tasks, self._certificates,
+            connected=lambda: config.http_protocol_class(config=config, server_state=state, app_state=self.lifespan.state),  # type: ignore[call-arg]
+            has_room=lambda others: len(state.connections) + others <= self._connections_max + REFUSED_MAX,
+            refusal=refusal,
+        )  # fmt: skip
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -146,7 +178,14 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        for listener in self._tls:
+            listener.start()
         self._tell_started()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for listener in self._tls:
+            listener.stop()
+        await super().shutdown(sockets)
 
     async def main_loop(self) -> None:
         """A look once a second, for the ``Date`` header, instead of ten; and the end at once."""
@@ -173,6 +212,7 @@ class HttpServer:
         local: bool,
         started: Callable[[], None],
         authority: Authority | None = None,
+        certificates: Certificates | None = None,
         dialects: Sequence[str] = (),
         private_webhooks: bool = False,
         mq_delay_s: float = 10.0,
@@ -180,10 +220,11 @@ class HttpServer:
         """
         Args:
             authority: who decides what a request may do; None lets all of them do everything.
+            certificates: for the listeners on which TLS is spoken.
             dialects: ``tinymq``, ``mq``.
             private_webhooks: webhooks may push to this machine and its network.
             mq_delay_s: how long a message is leased by the dialect ``mq``.
-            local: its listeners are reached from this machine alone.
+            local: its listeners without TLS are reached from this machine alone.
             started: called once connections are accepted.
         """
         options = broker.options
@@ -209,18 +250,18 @@ class HttpServer:
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=max(1, round(options.shutdown_timeout_ms / 1000)),
         )
-        self._server = _Server(config, started)
+        self._server = _Server(config, started, certificates, options.max_connections)
 
     @property
     def webhooks(self) -> Webhooks:
         """What is pushed while ``run`` lasts."""
         return self._gateway.webhooks
 
-    async def run(self, listeners: list[socket.socket]) -> None:
+    async def run(self, listeners: list[socket.socket], tls_listeners: Sequence[socket.socket] = ()) -> None:
         """Accept and serve until ``stop``; then answer what was asked, within the shutdown timeout."""
         async with asyncio.TaskGroup() as tasks:
             pushing = tasks.create_task(self._gateway.webhooks.run())
-            await self._server.serve(listeners)
+            await self._server.serve_all(listeners, tls_listeners)
             pushing.cancel()
 
     def stop(self) -> None:

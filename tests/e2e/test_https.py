@@ -1,0 +1,169 @@
+"""The gateway over TLS: who speaks none, says nothing, or is one too many; and a real process, on uvloop."""
+
+import asyncio
+import json
+import random
+import shutil
+import ssl
+from pathlib import Path
+
+import httpx
+import pytest
+from websockets.sync.client import connect
+
+from tests.support.broker_process import BrokerProcess, run
+from tests.support.certificates import CERT, CLIENT_CERT, CLIENT_KEY, KEY, client_context
+from tests.support.http_rig import HttpRig, listening
+from tests.support.in_process import TIMEOUT_S
+from tests.support.sim_disk import SimDisk
+from tests.support.tokens import EVERYTHING, authority, token
+from toymq_py.certificates import Certificates
+from toymq_py.gateway import tls
+
+DIR = "/data/d"
+
+
+def disk() -> SimDisk:
+    return SimDisk(random.Random(1))
+
+
+def certificates() -> Certificates:
+    return Certificates(CERT, KEY)
+
+
+async def wire(rig: HttpRig, *, shakes_hands: bool = False) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection to the port with TLS."""
+    return await asyncio.open_connection("127.0.0.1", rig.tls_port, ssl=client_context() if shakes_hands else None)
+
+
+async def test_who_speaks_no_tls_is_told_so() -> None:
+    async with listening(DIR, fs=disk(), certificates=certificates()) as rig, asyncio.timeout(TIMEOUT_S):
+        reader, writer = await wire(rig)
+        writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        answer = await reader.read()
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["detail"] == "TLS is spoken on this port: use https://"
+
+
+async def test_who_says_nothing_or_stops_halfway_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls, "HANDSHAKE_S", 0.01)
+    async with listening(DIR, fs=disk(), certificates=certificates()) as rig, asyncio.timeout(TIMEOUT_S):
+        for said in (b"", b"\x16\x03\x01\x02\x00\x01"):
+            reader, writer = await wire(rig)
+            writer.write(said)
+            assert await reader.read() == b"", "the connection ends"
+            writer.close()
+
+
+async def test_handshakes_that_never_end_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the limit of connections so many are listened to; the next one is closed at once, and room comes back."""
+    async with listening(DIR, fs=disk(), certificates=certificates(), max_connections=2) as rig, asyncio.timeout(TIMEOUT_S):
+        silent = [await wire(rig) for _ in range(2 + 16)]
+        reader, writer = await wire(rig)
+        assert await reader.read() == b""
+        writer.close()
+        silent[0][1].close()
+        async with httpx.AsyncClient(base_url=f"https://127.0.0.1:{rig.tls_port}", verify=client_context()) as client:
+            answer = None
+            while answer is None:
+                try:
+                    answer = await client.get("/healthz")
+                except httpx.TransportError:
+                    continue  # the broker has not heard yet that the first one left
+        assert answer.status_code == 200
+        for _, writer in silent[1:]:
+            writer.close()
+
+
+async def test_a_connection_too_many_is_told_so() -> None:
+    async with listening(DIR, fs=disk(), certificates=certificates(), max_connections=1) as rig, asyncio.timeout(TIMEOUT_S):
+        assert (await rig.ask("GET", "/healthz")).status_code == 200  # and is kept
+        reader, writer = await wire(rig, shakes_hands=True)
+        answer = await reader.read()
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"TOO_MANY_CONNECTIONS" in answer
+
+
+async def test_the_logins_cookie_is_for_tls_only() -> None:
+    tokens = authority(EVERYTHING)
+    async with listening(DIR, fs=disk(), certificates=certificates(), authority=tokens) as rig:
+        cookies = []
+        for url in (f"http://127.0.0.1:{rig.port}", f"https://127.0.0.1:{rig.tls_port}"):
+            async with httpx.AsyncClient(base_url=url, verify=client_context()) as client:
+                answer = await client.post("/v1/login", json={"token": token("all")})
+                cookies.append(answer.headers["set-cookie"])
+                assert (await client.get("/v1/topics")).status_code == 200, "the cookie does"
+    assert ["; Secure" in cookie for cookie in cookies] == [False, True]
+
+
+async def test_a_name_is_the_certificates_matter() -> None:
+    """Without TLS a name that leads to this machine is somebody else's; with it, nobody else has a certificate for it."""
+    async with listening(DIR, fs=disk(), certificates=certificates()) as rig:
+        for url, status in ((f"http://127.0.0.1:{rig.port}", 403), (f"https://127.0.0.1:{rig.tls_port}", 200)):
+            async with httpx.AsyncClient(base_url=url, verify=client_context()) as client:
+                assert (await client.get("/healthz", headers={"host": "queue.example"})).status_code == status
+
+
+async def test_a_large_answer_arrives_whole_and_the_connection_ends() -> None:
+    """More than any buffer holds, to a client that reads it late."""
+    payload = bytes(range(256)) * 4096
+    async with listening(DIR, fs=disk(), certificates=certificates()) as rig, asyncio.timeout(TIMEOUT_S):
+        assert (await rig.ask("POST", "/v1/topics/t/messages", content=payload)).status_code == 201
+        reader, writer = await wire(rig, shakes_hands=True)
+        writer.write(b"GET /v1/topics/t/log HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        answer = await reader.read()
+        writer.close()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 ")
+    assert f"content-length: {len(body)}".encode() in head.lower()
+    assert len(body) > len(payload)
+
+
+def test_a_process_and_its_certificates_read_again(tmp_path: Path) -> None:
+    """Who is connected stays so, who comes later sees the new certificate; a shutdown waits for no idle client."""
+    for source, name in ((CERT, "cert.pem"), (KEY, "key.pem")):
+        shutil.copy(source, tmp_path / name)
+    options = ["--https", "127.0.0.1:0", "--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem")]
+    with BrokerProcess(tmp_path / "d", *options, "--shutdown-timeout", "1h") as broker:
+        assert broker.https
+        assert not broker.http
+        with httpx.Client(base_url=broker.https, verify=client_context()) as stays:
+            assert stays.post("/v1/topics/t/messages", content=b"x").json() == {"id": 0, "duplicate": False}
+            shutil.copy(CLIENT_CERT, tmp_path / "cert.pem")
+            shutil.copy(CLIENT_KEY, tmp_path / "key.pem")
+            broker.hang_up()
+            port = int(broker.https.rstrip("/").rpartition(":")[2])
+            newer = ssl.PEM_cert_to_DER_cert(Path(CLIENT_CERT).read_text())
+            while ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate(("127.0.0.1", port), timeout=TIMEOUT_S)) != newer:
+                pass  # the signal is on its way
+            assert stays.post("/v1/topics/t/messages", content=b"x").json() == {"id": 1, "duplicate": False}
+            trusting = ssl.create_default_context(cafile=CLIENT_CERT)
+            trusting.check_hostname = False
+            with connect(f"wss://127.0.0.1:{port}/v1/topics/t/ws", ssl=trusting) as socket:
+                socket.send('{"op": "publish", "payload": "y"}')
+                assert json.loads(socket.recv(TIMEOUT_S))["id"] == 2
+            code, errors = broker.stop()
+    assert (code, "Traceback" in errors) == (0, False), errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--https", "127.0.0.1:0"], "--https needs --tls-cert and --tls-key"),
+        (["--tls-cert", CERT], "--tls-cert does nothing without --tls-listen or --https"),
+        (["--http", "0.0.0.0:0"], "--http: 0.0.0.0 can be reached from other machines and nobody is asked for a token"),
+        (
+            ["--https", "0.0.0.0:0", "--tls-cert", CERT, "--tls-key", KEY],
+            "--https: 0.0.0.0 can be reached from other machines and nobody is asked for a token",
+        ),
+        (["--https", "127.0.0.1:0", "--tls-cert", KEY, "--tls-key", KEY], f"the certificate {KEY} is no PEM file"),
+    ],
+)
+def test_serve_refuses(tmp_path: Path, arguments: list[str], says: str) -> None:
+    done = run("serve", "--data-dir", str(tmp_path / "d"), *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "d").exists(), "nothing was opened"
