@@ -4,6 +4,9 @@ import configparser
 import json
 import re
 import shlex
+import subprocess
+import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,6 @@ from toymq_py.cli import main
 from toymq_py.config import ServeOptions
 from toymq_py.metrics import TABLE, Kind
 from toymq_py.observability.prometheus import PREFIX, exported_names
-from toymqctl.cli import main as toymqctl
 
 DEPLOY = ROOT / "deploy"
 CONTAINERFILE = (DEPLOY / "Containerfile").read_text()
@@ -50,10 +52,14 @@ def serves() -> dict[str, list[str]]:
     return {"Containerfile": in_json("CMD"), "systemd": arguments, "kubernetes": CONTAINER["args"]}
 
 
-def probes() -> Iterator[tuple[str, list[str]]]:
-    yield "Containerfile", in_json("HEALTHCHECK")
+def probes() -> Iterator[tuple[str, str, str]]:
+    """Name, port and path of each."""
+    (port, path), *others = re.findall(r"http://127\.0\.0\.1:(\d+)(/\w+)", in_json("HEALTHCHECK")[-1])
+    assert others == []
+    yield "Containerfile", port, path
+    ports = {port["name"]: str(port["containerPort"]) for port in CONTAINER["ports"]}
     for name in ("startupProbe", "livenessProbe", "readinessProbe"):
-        yield name, CONTAINER[name]["exec"]["command"]
+        yield name, ports[CONTAINER[name]["httpGet"]["port"]], CONTAINER[name]["httpGet"]["path"]
 
 
 def queries() -> list[tuple[str, str]]:
@@ -85,16 +91,34 @@ def test_the_variables_are_options() -> None:
 
 
 def test_the_container_runs_with_its_arguments_and_its_probes_see_it(tmp_path: Path) -> None:
-    own = in_json("CMD")
-    options = [word.replace("0.0.0.0:9464", "127.0.0.1:0") for word in own if word not in ("serve", "--listen", "0.0.0.0:6789")]
+    own = [word for word in in_json("CMD") if word not in ("serve", "--listen", "0.0.0.0:6789")]
+    assert own == CONTAINER["args"][3:]
+    (http_port,) = {port for _, port, _ in probes()}
+    assert f"0.0.0.0:{http_port}" == dict(zip(own, own[1:], strict=False))["--http"]
+    options = [re.sub(r"^0\.0\.0\.0:\d+$", "127.0.0.1:0", word) for word in own]
+    program, *check = in_json("HEALTHCHECK")
+    assert program == "python"
     with BrokerProcess(tmp_path / "d", *options) as broker:
         assert "/metrics ready" in broker.ready_line
-        for where, command in probes():
-            assert command[0] == "toymqctl"
-            words = [word.replace("127.0.0.1:6789", f"127.0.0.1:{broker.port}") for word in command[1:]]
-            assert CliRunner().invoke(toymqctl, words).exit_code == 0, where
-    for where, command in probes():
-        assert CliRunner().invoke(toymqctl, ["--url", "toymq://127.0.0.1:1", command[-1]]).exit_code != 0, where
+        for where, _, path in probes():
+            assert urllib.request.urlopen(broker.http.rstrip("/") + path, timeout=10).status == 200, where
+        here = [word.replace(f"http://127.0.0.1:{http_port}/", broker.http) for word in check]
+        assert subprocess.run([sys.executable, *here], timeout=20, check=False).returncode == 0
+    failed = subprocess.run([sys.executable, *here], timeout=20, check=False, stderr=subprocess.PIPE)
+    assert b"refused" in failed.stderr
+    assert failed.returncode != 0
+
+
+def test_a_broker_that_is_not_ready_is_not_cut_off() -> None:
+    """One degraded topic makes /readyz fail, and there is no other broker to send its neighbours to."""
+    assert [path for _, _, path in probes()] == ["/healthz", "/healthz", "/healthz", "/readyz"]
+    assert KUBERNETES[0]["spec"]["publishNotReadyAddresses"] is True
+
+
+def test_a_reload_is_no_end() -> None:
+    """SIGHUP ends a process that has nothing to read again."""
+    assert UNIT["Service"]["ExecReload"] == "/bin/kill -HUP $MAINPID"
+    assert "--config" in serves()["systemd"]
 
 
 def test_an_exit_that_is_not_to_be_repeated_is_the_one_of_a_wrong_option(tmp_path: Path) -> None:
@@ -128,7 +152,7 @@ def test_no_one_is_root_and_the_root_is_read_only() -> None:
 
 def test_ports_are_published_to_this_machine_alone() -> None:
     ports = [port for service in COMPOSE["services"].values() for port in service["ports"]]
-    assert len(ports) == 4
+    assert len(ports) == 5
     assert [port for port in ports if not port.startswith("127.0.0.1:")] == []
 
 
