@@ -4,6 +4,7 @@ import configparser
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import urllib.request
@@ -119,6 +120,17 @@ def test_a_reload_is_no_end() -> None:
     """SIGHUP ends a process that has nothing to read again."""
     assert UNIT["Service"]["ExecReload"] == "/bin/kill -HUP $MAINPID"
     assert "--config" in serves()["systemd"]
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze")
+def test_systemd_understands_every_line_and_finds_it_confined(tmp_path: Path) -> None:
+    """An unknown setting is a warning to systemd, and has no effect: it would be missed for ever."""
+    unit = tmp_path / "toymq.service"
+    written = (DEPLOY / "systemd" / "toymq.service").read_text()
+    unit.write_text(written.replace("/opt/toymq/bin/toymq", sys.executable))
+    for command in (["verify"], ["security", "--offline=true", "--threshold=20"]):
+        done = subprocess.run(["systemd-analyze", *command, str(unit)], capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, str(unit) in done.stderr) == (0, False), done.stdout + done.stderr
 
 
 def test_an_exit_that_is_not_to_be_repeated_is_the_one_of_a_wrong_option(tmp_path: Path) -> None:
