@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker_process import ROOT, environment
+from toymq_client import sync
 from toymq_py.storage.segment import segment_name
 
 PAGE = (ROOT / "docs" / "operations.md").read_text()
@@ -165,6 +166,21 @@ def slow_consumer(machine: Machine) -> None:
     assert '"backlog": 0' in machine.sh("toymqctl consumers orders --json")
 
 
+def dead_letters(machine: Machine) -> None:
+    with sync.connect(machine.environment["TOYMQ_URL"]) as mq:
+        for message in mq.pull("orders", "billing", max=3, wait=10):
+            message.dead_letter(reason="broken")
+        assert mq.pull("orders.dlq", "watch", wait=10), "the first letter is stored"
+        look, back, gone = chapter("Growing dead letters")
+        seen = machine.sh(look)
+        assert [word for word in ("billing", "broken", "toymq-origin-id") if word not in seen] == []
+        machine.sh(back)
+        again = mq.pull("orders", "billing", max=100, wait=10)
+        assert {(message.headers or {}).get("toymq-redrives") for message in again if message.id >= 9} == {"1"}
+    machine.sh(gone)
+    assert machine.messages("orders.dlq") == 0
+
+
 def moving(machine: Machine) -> None:
     (move,) = chapter("Moving the data directory")
     machine.sh(move)
@@ -178,7 +194,7 @@ def upgrade(machine: Machine) -> None:
     assert "pip install --upgrade toymq_py" in machine.sh(install)
 
 
-@pytest.mark.parametrize("tried", [poisoned, slow_consumer, moving, upgrade])
+@pytest.mark.parametrize("tried", [poisoned, slow_consumer, dead_letters, moving, upgrade])
 def test_chapter(machine: Machine, tried: Callable[[Machine], None]) -> None:
     tried(machine)
 
