@@ -50,10 +50,31 @@ def serve(options: ServeOptions, ready: Callable[[list[str]], None], reloads: Ma
 
     Raises: ConfigError, DirectoryLocked, DataDirectoryError.
     """
+    wanted, authority, certificates = _read_definitions(options), _read_authority(options), _read_certificates(options)
     options = replace(options, max_connections=room_for_connections(options.max_connections))
-    wanted = _read_definitions(options.definitions)
     memory.set_up()
-    _run(_serve(options, wanted, ready, reloads))
+    _run(_serve(options, wanted, authority, certificates, ready, reloads))
+
+
+def check_files(options: ServeOptions) -> list[str]:
+    """What ``serve`` would refuse of the files that the options name, a line each. Blocks."""
+    problems = []
+    for read in (_read_definitions, _read_authority, _read_certificates):
+        try:
+            read(options)
+        except ConfigError as error:
+            problems.append(str(error))
+    return problems
+
+
+def _read_authority(options: ServeOptions) -> Authority | None:
+    return Authority(read_grants(options.auth_file)) if options.auth_file is not None else None
+
+
+def _read_certificates(options: ServeOptions) -> Certificates | None:
+    if options.tls_cert is None or options.tls_key is None:
+        return None
+    return Certificates(options.tls_cert, options.tls_key, options.tls_client_ca)
 
 
 def _run(main: Coroutine[Any, Any, None]) -> None:
@@ -61,30 +82,32 @@ def _run(main: Coroutine[Any, Any, None]) -> None:
         runner.run(main)
 
 
-def _read_definitions(path: str | None) -> Definitions:
+def _read_definitions(options: ServeOptions) -> Definitions:
+    path = options.definitions
     if path is None:
         return Definitions()
     try:
         return parse(Path(path).read_text(encoding="utf-8"), path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: neither TOML nor JSON: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"cannot read the definitions {path}: {error.strerror or error}") from error
 
 
 async def _serve(
     options: ServeOptions,
     wanted: Definitions,
+    authority: Authority | None,
+    certificates: Certificates | None,
     ready: Callable[[list[str]], None],
     reloads: Mapping[str, Callable[[], None]],
 ) -> None:
     loop = asyncio.get_running_loop()
     clock = SystemClock()
-    authority = certificates = None
     reloads = dict(reloads)
-    if (auth_file := options.auth_file) is not None:
-        authority = Authority(read_grants(auth_file))
+    if authority is not None and (auth_file := options.auth_file) is not None:
         reloads["tokens"] = lambda: authority.replace(read_grants(auth_file))
-    if options.tls_cert is not None and options.tls_key is not None:
-        certificates = Certificates(options.tls_cert, options.tls_key, options.tls_client_ca)
+    if certificates is not None:
         reloads["certificates"] = certificates.reload
     with contextlib.ExitStack() as bound:
         listeners = _bind("--listen", options.listen, options, bound)

@@ -1,6 +1,7 @@
 """deploy/: every file parses, names only metrics, options and commands that there are, and what it runs does run."""
 
 import configparser
+import itertools
 import json
 import re
 import shlex
@@ -95,7 +96,7 @@ def test_the_container_runs_with_its_arguments_and_its_probes_see_it(tmp_path: P
     own = [word for word in in_json("CMD") if word not in ("serve", "--listen", "0.0.0.0:6789")]
     assert own == CONTAINER["args"][3:]
     (http_port,) = {port for _, port, _ in probes()}
-    assert f"0.0.0.0:{http_port}" == dict(zip(own, own[1:], strict=False))["--http"]
+    assert f"0.0.0.0:{http_port}" == dict(itertools.pairwise(own))["--http"]
     options = [re.sub(r"^0\.0\.0\.0:\d+$", "127.0.0.1:0", word) for word in own]
     program, *check = in_json("HEALTHCHECK")
     assert program == "python"

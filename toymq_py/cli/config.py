@@ -57,14 +57,17 @@ def _source(ctx: click.Context, each: Option, file: str | None) -> str:
 def check(file: str | None) -> None:
     """Check FILE, or the one that `toymq serve` would read, without starting anything.
 
-    Prints a line for each thing that is wrong; then the exit code is 1.
+    Reads the files that it names, too: tokens, certificates and keys, definitions. Prints a line for each thing that is
+    wrong; then the exit code is 1.
     """
+    from toymq_py.daemon import check_files  # `toymq --help` need not load the event loop
+
     path = find_file(file)
     if path is None:
         raise ConfigError(f"there is no {DEFAULT_FILE}: name a file")
     values, problems = look_into(path)
     try:
-        ServeOptions(**values)
+        problems += check_files(ServeOptions(**values))
     except ConfigError as error:
         problems.append(f"{path}: {error}")
     problems += unknown_variables()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.support.certificates import CERT, CLIENT_KEY, KEY
 from toymq_py.cli.main import main
 from toymq_py.cli.options import OPTIONS
 from toymq_py.config import BrokerOptions, ServeOptions
@@ -109,6 +110,36 @@ def test_every_mistake_of_a_file_is_told() -> None:
     result = toymq("config", "check", "bad.toml")
     assert (result.exit_code, len(result.stderr.splitlines())) == (1, 3)
     assert "(and 2 more: see `toymq config check bad.toml`)" in toymq("serve", "--config", "bad.toml").stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('auth_file = "none"', ["cannot read the auth file none: No such file or directory"]),
+        ('auth_file = "."', ["cannot read the auth file .: Is a directory"]),
+        ('auth_file = "bad"', ["bad, line 1: name: "]),
+        (f'http = "0.0.0.0:1"\nauth_file = "{CERT}"', [f"{CERT} is no TOML"]),
+        (f'https = "127.0.0.1:1"\ntls_cert = "{CERT}"\ntls_key = "{CLIENT_KEY}"', ["is not that of the certificate"]),
+        (f'tls_listen = "127.0.0.1:1"\ntls_cert = "none"\ntls_key = "{KEY}"', ["cannot read the certificate none"]),
+        (
+            f'https = "127.0.0.1:1"\ntls_cert = "{CERT}"\ntls_key = "{KEY}"\ntls_client_ca = "bad"',
+            ["the CA bad is no PEM file with one in it"],
+        ),
+        ('definitions = "none"', ["cannot read the definitions none: No such file or directory"]),
+        ('definitions = "bad"', ["bad: there is no section token"]),
+        ('auth_file = "none"\ndefinitions = "none"', ["cannot read the definitions none", "cannot read the auth file none"]),
+    ],
+)
+def test_the_files_that_a_file_names_are_read(text: str, says: list[str]) -> None:
+    """What `serve` would refuse, in the same words."""
+    Path("bad").write_text("[[token]]\n")
+    Path("toymq.toml").write_text(text)
+    checked = toymq("config", "check")
+    lines = checked.stderr.splitlines()
+    assert (checked.exit_code, len(lines)) == (1, len(says)), checked.stderr
+    assert [part in line for part, line in zip(says, lines, strict=True)] == [True] * len(says), checked.stderr
+    assert lines[0] in toymq("serve", "--data-dir", "d").stderr
+    assert not Path("d").exists()
 
 
 def test_a_file_that_is_right() -> None:
