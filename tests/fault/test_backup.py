@@ -35,7 +35,7 @@ class Interrupted:
         self._happens = happens
         self.happened = False
 
-    def count(self) -> None:
+    def count(self, op: str) -> None:
         self._nth -= 1
         if not self._nth:
             self.happened = True
@@ -45,7 +45,7 @@ class Interrupted:
         method = getattr(self._disk, name)
 
         def call(*args: Any, **options: Any) -> Any:
-            self.count()
+            self.count(name)
             found = method(*args, **options)
             return InterruptedFile(self, found) if name == "open" else found
 
@@ -63,10 +63,36 @@ class InterruptedFile:
         method = getattr(self._file, name)
 
         def call(*args: Any) -> Any:
-            self._disk.count()
+            self._disk.count(name)
             return method(*args)
 
         return call
+
+
+class Crashing(Interrupted):
+    """A disk of which is kept what a power cut would leave of it, wherever the order of what is written matters: before each
+    rename and each sync of a directory."""
+
+    DRAWS = 40
+    """How often chance decides about what is not synced; what it left before is not kept again."""
+
+    def __init__(self, disk: SimDisk) -> None:
+        super().__init__(disk, 0, lambda: None)
+        self.crashed: list[SimDisk] = []
+        self._seen: set[int] = set()
+        self._rng = random.Random(1)
+
+    def count(self, op: str) -> None:
+        if op in ("rename", "sync_dir"):
+            self.look()
+
+    def look(self) -> None:
+        for _ in range(self.DRAWS):
+            crashed = self._disk.peek_crash(self._rng)
+            left = hash(frozenset(crashed.snapshot().items()))
+            if left not in self._seen:
+                self._seen.add(left)
+                self.crashed.append(crashed)
 
 
 def broker(**options: Any) -> BrokerRig:
@@ -451,6 +477,53 @@ def test_an_unfinished_backup_is_restored_only_when_that_is_said() -> None:
     with pytest.raises(DataDirectoryError, match="is unfinished"):
         restore(rig.disk, TO, BACK, pid=3)
     assert not rig.disk.exists(BACK)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_power_cut_at_any_step_of_a_backup_takes_nothing_that_was_there(ordered: bool) -> None:
+    """Segments are on the disk before they have their names, and have them before the offsets speak of them; the mark is last.
+    On a file system that keeps the order of names, and on one that does not."""
+    rig = broker(disk=SimDisk(random.Random(1), ordered_metadata=ordered))
+    do_backup(rig)
+    before = {topic: contents(rig, topic) for topic in TOPICS}
+    rolls(rig)
+    acks(rig)
+    for topic in TOPICS:
+        rig.flush(topic)
+    now = {topic: contents(rig, topic) for topic in TOPICS}
+    disk = Crashing(rig.disk)
+    assert not do_backup(rig, disk).damaged
+    steps = len(disk.crashed)
+    assert steps > 100
+    for number, crashed in enumerate([*disk.crashed, rig.disk.peek_crash(random.Random(1))]):
+        try:
+            reports, finished = restore(crashed, TO, BACK, pid=3), True
+        except DataDirectoryError:
+            assert number < steps, "what is done is done"
+            reports, finished = restore(crashed, TO, BACK, pid=3, unfinished=True), False
+        assert [report.findings for report in reports if report.damaged] == [], number
+        copy = BrokerRig(disk=crashed, data_dir=BACK)
+        held = {topic: contents(copy, topic) for topic in TOPICS}
+        assert [topic for topic in TOPICS if not before[topic].items() <= held[topic].items()] == [], number
+        assert not finished or held == now or (held == before and number < steps), f"{number}: only a whole one says so"
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_power_cut_at_any_step_of_a_restore_leaves_all_or_nothing(ordered: bool) -> None:
+    rig = broker(disk=SimDisk(random.Random(1), ordered_metadata=ordered))
+    do_backup(rig)
+    expected = {topic: contents(rig, topic) for topic in TOPICS}
+    disk: Any = Crashing(rig.disk)
+    restore(disk, TO, BACK, pid=3)
+    steps, whole = len(disk.crashed), 0
+    for number, crashed in enumerate([*disk.crashed, rig.disk.peek_crash(random.Random(1))]):
+        if crashed.exists(f"{BACK}/topics"):
+            whole += 1
+            copy = BrokerRig(disk=crashed, data_dir=BACK)
+            assert {topic: contents(copy, topic) for topic in TOPICS} == expected, number
+        else:
+            assert number < steps, "what is done is there"
+    assert whole > 1
 
 
 def test_a_restore_that_is_cut_short_leaves_no_half_directory() -> None:
