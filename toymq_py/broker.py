@@ -99,6 +99,8 @@ class Broker:
         self._tasks = tasks
         self._loop_lag_s = loop_lag_s
         self._tracer = tracer
+        if tracer is not None:
+            tracer.exemplify(self.metrics)
         self._root = f"{options.data_dir}/topics"
         self._space = SpaceGuard(fs, options.data_dir, options.min_free_bytes, clock)
         self._space.on_low = self._disk_low

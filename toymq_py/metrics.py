@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 
 class Kind(Enum):
@@ -83,12 +84,23 @@ BY_NAME = {metric.name: metric for metric in TABLE}
 FSYNC_SAMPLES = 1024
 
 
-class Histogram:
-    """Counts by bound; the last one counts what is above all. ``sum`` is in the metric's unit."""
+class Exemplar(NamedTuple):
+    """One message of a bucket that a trace tells of. ``value`` is in the metric's unit, ``at_s`` in unix seconds."""
 
-    __slots__ = ("_bounds", "counts", "sum")
+    value: float
+    trace_id: str
+    span_id: str
+    at_s: float
+
+
+class Histogram:
+    """Counts by bound; the last one counts what is above all. ``sum`` is in the metric's unit. ``exemplars`` has the newest of
+    a bucket by its place in ``counts``: none without traces."""
+
+    __slots__ = ("_bounds", "counts", "exemplars", "sum")
 
     def __init__(self, metric: Metric) -> None:
+        self.exemplars: dict[int, Exemplar] = {}
         self._bounds = metric.bounds
         self.counts = [0] * (len(metric.bounds) + 1)
         self.sum = 0.0
@@ -101,6 +113,10 @@ class Histogram:
     def observe(self, value: float, times: int = 1) -> None:
         self.counts[bisect_left(self._bounds, value)] += times
         self.sum += value * times
+
+    def exemplify(self, exemplar: Exemplar) -> None:
+        """Of a value that was, or is about to be, observed."""
+        self.exemplars[bisect_left(self._bounds, exemplar.value)] = exemplar
 
 
 class Metrics:

@@ -18,10 +18,10 @@ from toymq_py.observability.listener import REQUESTS_MAX, MetricsListener
 from toymq_py.server import Server
 
 
-def ask(port: int, path: str = "/metrics", method: str = "GET") -> tuple[int, dict[str, str], bytes]:
+def ask(port: int, path: str = "/metrics", method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     try:
-        connection.request(method, path)
+        connection.request(method, path, headers=headers)
         response = connection.getresponse()
         return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
     finally:
@@ -56,6 +56,9 @@ async def test_the_page_is_the_state_of_the_moment(tmp_path: Path) -> None:
             assert status == 200
             assert headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
             assert values(body)["toymq_publish_total"] == n + 1
+        _, headers, body = await asyncio.to_thread(ask, port, Accept="application/openmetrics-text; version=1.0.0")
+        assert headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+        assert body.endswith(b"# EOF\n")
 
 
 async def test_head_answers_without_a_body(tmp_path: Path) -> None:
@@ -93,7 +96,7 @@ async def test_connections_that_say_nothing_take_no_more_than_their_room(tmp_pat
 async def test_a_scrape_that_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cancelled = asyncio.Event()
 
-    async def stuck(_broker: object) -> tuple[bytes, str]:
+    async def stuck(_broker: object, *, accept: str) -> tuple[bytes, str]:
         try:
             await asyncio.Event().wait()
         finally:

@@ -10,7 +10,7 @@ from toymq_py.observability.prometheus import render
 
 async def metrics(gateway: Gateway, request: Request) -> Response:
     """``GET /metrics``."""
-    content, media = await render(gateway.broker, gateway.clock)
+    content, media = await render(gateway.broker, gateway.clock, request.headers.get("accept", ""))
     return Response(content, 200, {"cache-control": "no-store", "content-type": media})
 
 

@@ -89,7 +89,8 @@ class MetricsListener:
             return _text(start_response, "404 Not Found", "only /metrics is here\n")
         if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
             return _text(start_response, "405 Method Not Allowed", "use GET\n")
-        scrape = asyncio.run_coroutine_threadsafe(render(self._broker), self._loop)
+        accept = environ.get("HTTP_ACCEPT", "")
+        scrape = asyncio.run_coroutine_threadsafe(render(self._broker, accept=accept), self._loop)
         try:
             body, content_type = scrape.result(REQUEST_TIMEOUT_S)
         except TimeoutError:

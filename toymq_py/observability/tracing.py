@@ -27,11 +27,21 @@ from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
-from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, TraceFlags, TraceState, set_span_in_context
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    Span,
+    SpanContext,
+    SpanKind,
+    TraceFlags,
+    TraceState,
+    get_current_span,
+    set_span_in_context,
+)
 from opentelemetry.util.types import Attributes
 
 from toymq_py import __version__
 from toymq_py.clock import Clock
+from toymq_py.metrics import Exemplar, Histogram, Metrics
 from toymq_py.model import IdRange
 from toymq_py.storage.batch import CommitState
 from toymq_py.topic import Appended, Delivery, Tracer
@@ -90,6 +100,10 @@ class OpenTelemetryTracer(Tracer):
         self._publishes = _Budget(clock, "publish")
         self._deliveries = _Budget(clock, "deliver")
         self._leased: OrderedDict[tuple[str, str, int], tuple[Context, int]] = OrderedDict()
+        self._metrics: Metrics | None = None
+
+    def exemplify(self, metrics: Metrics) -> None:
+        self._metrics = metrics
 
     def appended(self, topic: str, outcomes: Sequence[Appended], headers: Sequence[bytes]) -> None:
         began_ns = self._clock.wall_ns()
@@ -120,11 +134,20 @@ class OpenTelemetryTracer(Tracer):
             publish = self._tracer.start_span(
                 f"publish {topic}", _remote(context), SpanKind.SERVER, attributes, start_time=began_ns
             )
+            if stored and self._metrics is not None:
+                self._exemplify(self._metrics.publish_seconds, (now_ns - began_ns) / 1e9, publish, now_ns)
             if stored and self._fsync == "always":
                 sync_ns = max(now_ns - round(self._sync_s * 1e9), began_ns)
-                self._span("store", topic, set_span_in_context(publish), sync_ns, now_ns,
-                           {"messaging.message.id": str(msg_id)})  # fmt: skip
+                store = self._span("store", topic, set_span_in_context(publish), sync_ns, now_ns,
+                                   {"messaging.message.id": str(msg_id)})  # fmt: skip
+                if self._metrics is not None:
+                    self._exemplify(self._metrics.fsync_seconds, self._sync_s, get_current_span(store), now_ns)
             publish.end(now_ns)
+
+    def _exemplify(self, histogram: Histogram, value: float, span: Span, now_ns: int) -> None:
+        context = span.get_span_context()
+        exemplar = Exemplar(value, f"{context.trace_id:032x}", f"{context.span_id:016x}", now_ns / 1e9)
+        histogram.exemplify(exemplar)
 
     def delivered(self, delivery: Delivery) -> None:
         records, topic, consumer = delivery.records, delivery.topic, delivery.subscription.consumer_name

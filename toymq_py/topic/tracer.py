@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from toymq_py.metrics import Metrics
 from toymq_py.model import IdRange
 from toymq_py.storage.batch import Appended
 from toymq_py.topic.subscription import Delivery
@@ -10,6 +11,10 @@ from toymq_py.topic.subscription import Delivery
 
 class Tracer(ABC):
     """Follows messages through the broker; what it raises is a bug. Called on the event loop, once for each run."""
+
+    @abstractmethod
+    def exemplify(self, metrics: Metrics) -> None:
+        """Called first: whose histograms may name messages that are followed as examples."""
 
     @abstractmethod
     def appended(self, topic: str, outcomes: Sequence[Appended], headers: Sequence[bytes]) -> None:

@@ -159,6 +159,8 @@ async def test_metrics_are_those_of_the_exporter(rig: HttpRig) -> None:
     answer = await rig.ask("GET", "/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert "toymq_publish_total 1" in answer.text
+    answer = await rig.ask("GET", "/metrics", headers={"accept": "application/openmetrics-text"})
+    assert answer.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
 
 
 async def test_stats(rig: HttpRig) -> None:

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.broker_rig import BrokerRig
@@ -13,7 +14,7 @@ from tests.support.fake_clock import FakeClock
 from tests.support.in_process import serving
 from tests.support.sim_disk import SimFile
 from toymq_py import __version__
-from toymq_py.metrics import TABLE
+from toymq_py.metrics import TABLE, Exemplar
 from toymq_py.observability.prometheus import OTHERS, exported_names, render
 
 Found = dict[str, dict[tuple[str, ...], float]]
@@ -284,3 +285,46 @@ async def test_errors_of_real_sessions_are_counted_by_code(tmp_path: Path) -> No
     assert found["toymq_connections_opened_total"] == {(): 2}
     assert found["toymq_publish_total"] == {(): 1}
     assert found["toymq_fsync_seconds_count"] == {(): 1}
+
+
+async def test_openmetrics_has_the_same_numbers() -> None:
+    """Read by the parser of that format, which is strict about names, order and the end."""
+    rig = BrokerRig()
+    rig.publish("t", b"a", b"b")
+    rig.take(rig.subscribe("t", "c"))
+    rig.broker.metrics.refused("BAD_NAME")
+    body, content_type = await render(rig.broker, rig.clock, "application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
+    assert content_type == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    found = {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in openmetrics.text_string_to_metric_families(body.decode()) for sample in family.samples
+    }  # fmt: skip
+    plain = {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families((await render(rig.broker, rig.clock))[0].decode())
+        for sample in family.samples
+    }
+    assert found == plain
+    assert {name for name, _ in found} == exported_names()
+
+
+async def test_a_bucket_names_the_newest_message_that_is_followed() -> None:
+    """With a trace to look at, in OpenMetrics; the text format knows none."""
+    trace, span = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    metrics = BrokerRig().broker.metrics
+    metrics.publish_seconds.observe(0.2, 3)
+    for value, of_span in ((0.2, span), (0.15, "1" * 16), (99.0, "2" * 16)):
+        metrics.publish_seconds.exemplify(Exemplar(value, trace, of_span, 1_700_000_000.25))
+    rig = BrokerRig()
+    rig.broker.metrics = metrics
+    body, _ = await render(rig.broker, rig.clock, "application/openmetrics-text")
+    exemplars = {
+        sample.labels["le"]: sample.exemplar
+        for family in openmetrics.text_string_to_metric_families(body.decode()) for sample in family.samples
+        if sample.exemplar is not None
+    }  # fmt: skip
+    assert {le: (found.value, found.labels["span_id"], float(found.timestamp)) for le, found in exemplars.items()} == {
+        "0.25": (0.15, "1" * 16, 1_700_000_000.25), "+Inf": (99.0, "2" * 16, 1_700_000_000.25),
+    }  # fmt: skip
+    assert {found.labels["trace_id"] for found in exemplars.values()} == {trace}
+    assert trace not in (await render(rig.broker, rig.clock))[0].decode()

@@ -248,3 +248,16 @@ def test_without_a_tracer_nothing_looks_into_headers() -> None:
     topic = rig.broker.topic("orders")
     assert not isinstance(topic, TracedTopic)
     assert topic.publisher.tracer is None
+
+
+def test_the_histograms_name_messages_that_are_followed(followed: Followed) -> None:
+    """A slow bucket leads to a trace: the publish to its span, the sync to the one of the disk."""
+    metrics = followed.rig.broker.metrics
+    followed.rig.publish("orders", b"nobody asks for this one")
+    assert metrics.publish_seconds.exemplars == {} == metrics.fsync_seconds.exemplars
+    followed.rig.publish("orders", b"x", headers=SAMPLED)
+    spans = {span.name: f"{span.context.span_id:016x}" for span in followed.spans()}
+    for histogram, name in ((metrics.publish_seconds, "publish orders"), (metrics.fsync_seconds, "store orders")):
+        ((place, exemplar),) = histogram.exemplars.items()
+        assert (exemplar.value, exemplar.trace_id, exemplar.span_id) == (SYNC_S, TRACE, spans[name])
+        assert histogram.counts[place] > 0, "it lies in a bucket that has something"
