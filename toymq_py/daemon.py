@@ -87,11 +87,14 @@ def _read_definitions(options: ServeOptions) -> Definitions:
     if path is None:
         return Definitions()
     try:
-        return parse(Path(path).read_text(encoding="utf-8"), path)
+        wanted = parse(Path(path).read_text(encoding="utf-8"), path)
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: neither TOML nor JSON: {error}") from error
     except OSError as error:
         raise ConfigError(f"cannot read the definitions {path}: {error.strerror or error}") from error
+    if wanted.webhooks and options.http is None and options.https is None:
+        raise ConfigError(f"{path}: the gateway pushes webhooks: they need --http or --https")
+    return wanted
 
 
 async def _serve(

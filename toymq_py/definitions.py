@@ -11,6 +11,12 @@ What the file does not name is left alone, and nobody's place in a topic is move
     name = "billing"
     start = "latest"            # earliest unless told, an id, or @<unix-ms>
 
+    [[webhook]]
+    name = "hooks"
+    topic = "orders"
+    url = "https://example.com/orders"
+    secret = "whsec_..."        # of one that is new or has none; no secret is ever written out
+
 JSON has the same keys. Contract: clients.md, "Command lines" (--definitions); delivery.md, "Per-topic settings". Knows no file,
 no wire and no broker: ``plan`` compares with what DESCRIBE says, wherever that came from.
 """
@@ -18,13 +24,14 @@ no wire and no broker: ``plan`` compares with what DESCRIBE says, wherever that 
 import json
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar
 
 from toymq_py.config import SETTINGS, TopicSettings
 from toymq_py.errors import BadArgument, BadName, ConfigError
 from toymq_py.model import EARLIEST, Start, check_name, format_setting, parse_setting
 from toymq_py.schema import did_you_mean, shown_key
+from toymq_py.webhook import Webhook, check_webhook_name
 
 Settings = dict[str, str]
 """By name, as in CREATE: whole numbers and words."""
@@ -43,6 +50,8 @@ class Definitions:
     """What is to be there, by name."""
 
     topics: dict[str, TopicDefinition] = field(default_factory=dict)
+    webhooks: dict[str, Webhook] = field(default_factory=dict)
+    """Of a broker over HTTP, ``secret`` is ``SIGNED`` or None."""
 
 
 # -- reading
@@ -82,7 +91,18 @@ def _read_topic(definitions: Definitions, where: str, entry: dict[str, Any]) -> 
     definitions.topics[name] = TopicDefinition(_read_settings(where, settings), consumers)
 
 
-_SECTIONS: dict[str, Callable[[Definitions, str, dict[str, Any]], None]] = {"topic": _read_topic}
+def _read_webhook(definitions: Definitions, where: str, entry: dict[str, Any]) -> None:
+    try:
+        name = check_webhook_name(_checked_name(where, "webhook", entry))
+        webhook = Webhook.from_json({key: value for key, value in entry.items() if key != "name"})
+    except (BadArgument, BadName) as error:
+        raise ConfigError(f"{where}: {error}") from None
+    if name in definitions.webhooks:
+        raise ConfigError(f"{where} stands twice")
+    definitions.webhooks[name] = webhook
+
+
+_SECTIONS: dict[str, Callable[[Definitions, str, dict[str, Any]], None]] = {"topic": _read_topic, "webhook": _read_webhook}
 """Top-level keys, each an array of tables, and who reads one of them."""
 
 
@@ -151,8 +171,9 @@ def _checked_name(where: str, kind: str, entry: dict[str, Any]) -> str:
 # -- writing
 
 
-def described(rows: Iterable[Mapping[str, Any]]) -> Definitions:
-    """The definitions of a broker, from the JSON objects of TOPICS. Where its consumers are is state, and stays out.
+def described(rows: Iterable[Mapping[str, Any]], webhooks: Mapping[str, Webhook] | None = None) -> Definitions:
+    """The definitions of a broker, from the JSON objects of TOPICS, and its webhooks. Where its consumers are is state, and
+    stays out.
 
     Raises: ConfigError for a topic that the broker could not open: nobody knows its settings.
     """
@@ -164,7 +185,7 @@ def described(rows: Iterable[Mapping[str, Any]]) -> Definitions:
         names = sorted(consumer["consumer"] for consumer in row["consumers"])
         consumers = {name: EARLIEST for name in names if not name.startswith("#")}  # those are the broker's own
         topics[str(row["topic"])] = TopicDefinition(settings, consumers)
-    return Definitions(topics)
+    return Definitions(topics, dict(sorted((webhooks or {}).items())))
 
 
 def to_json(definitions: Definitions) -> str:
@@ -174,7 +195,8 @@ def to_json(definitions: Definitions) -> str:
         settings = {key: int(text) if text.isdigit() else text for key, text in topic.settings.items()}
         consumers = [{"name": consumer, **_start(start)} for consumer, start in topic.consumers.items()]
         topics.append({"name": name, **settings, **({"consumer": consumers} if consumers else {})})
-    return json.dumps({"topic": topics}, indent=2) + "\n"
+    webhooks = [{"name": name, **_public(webhook)} for name, webhook in definitions.webhooks.items()]
+    return json.dumps({"topic": topics, **({"webhook": webhooks} if webhooks else {})}, indent=2) + "\n"
 
 
 def to_toml(definitions: Definitions) -> str:
@@ -189,7 +211,19 @@ def to_toml(definitions: Definitions) -> str:
             lines += ["", "[[topic.consumer]]", f'name = "{consumer}"']
             lines += [f'{key} = "{value}"' for key, value in _start(start).items()]
         parts.append("\n".join(lines) + "\n")
+    for name, webhook in definitions.webhooks.items():
+        fields = {"name": name, **_public(webhook)}
+        # What JSON escapes in printable ASCII, TOML escapes alike.
+        lines = ["[[webhook]]", *(f"{key} = {json.dumps(value)}" for key, value in fields.items())]
+        if webhook.secret is not None:
+            lines.append("# It is signed: what with, is not told.")
+        parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
+
+
+def _public(webhook: Webhook) -> dict[str, Any]:
+    """What may stand in a repository."""
+    return {key: value for key, value in asdict(webhook).items() if key != "secret"}
 
 
 def _start(start: Start) -> dict[str, str]:
@@ -237,11 +271,32 @@ class MakeConsumer:
         return f"+ consumer {self.topic} {self.consumer} start={self.start}"
 
 
-Change = CreateTopic | ChangeSettings | MakeConsumer
+@dataclass(frozen=True, slots=True)
+class PutWebhook:
+    """``webhook`` has the secret that it keeps or gets; ``before`` is None for a new one."""
+
+    name: str
+    webhook: Webhook = field(repr=False)
+    before: Webhook | None = field(repr=False)
+    verb: ClassVar = "put-webhook"
+
+    def __str__(self) -> str:
+        new, old = _public(self.webhook), _public(self.before) if self.before is not None else {}
+        changes = [f"{key}={old[key]} -> {value}" for key, value in new.items() if old and value != old[key]]
+        if self.webhook.secret is not None and (self.before is None or self.before.secret is None):
+            changes.append("signed")
+        if self.before is None:
+            return f"+ webhook {self.name} {self.webhook.topic} {self.webhook.url}" + (" signed" if changes else "")
+        return f"~ webhook {self.name} {', '.join(changes)}"
+
+
+Change = CreateTopic | ChangeSettings | MakeConsumer | PutWebhook
 
 
 def change_to_json(change: Change) -> dict[str, Any]:
     """For programs: ``change`` is the verb, the rest are the fields; settings as in CREATE."""
+    if isinstance(change, PutWebhook):
+        return {"change": change.verb, "webhook": change.name, **change.webhook.public()}
     values = asdict(change)
     if isinstance(change, MakeConsumer):
         values["start"] = str(change.start)
@@ -259,6 +314,11 @@ def plan(wanted: Definitions, present: Definitions) -> list[Change]:
             changes.append(_settings_change(name, topic.settings, found.settings))
         known = found.consumers if found is not None else {}
         changes += [MakeConsumer(name, who, start) for who, start in topic.consumers.items() if who not in known]
+    for name, webhook in wanted.webhooks.items():
+        before = present.webhooks.get(name)
+        kept = before.secret if before is not None else None
+        if before is None or _public(webhook) != _public(before) or (webhook.secret is not None and kept is None):
+            changes.append(PutWebhook(name, replace(webhook, secret=webhook.secret or kept), before))
     return changes
 
 

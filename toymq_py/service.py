@@ -5,16 +5,29 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
 
 from toymq_py import memory
 from toymq_py.broker import Broker, Done
 from toymq_py.clock import Clock
 from toymq_py.config import BrokerOptions
-from toymq_py.definitions import Change, ChangeSettings, CreateTopic, Definitions, MakeConsumer, described, plan
-from toymq_py.errors import ConfigError, RequestError
+from toymq_py.definitions import (
+    Change,
+    ChangeSettings,
+    CreateTopic,
+    Definitions,
+    MakeConsumer,
+    PutWebhook,
+    described,
+    plan,
+)
+from toymq_py.errors import ConfigError, DamagedData, RequestError
+from toymq_py.storage import checked_json
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.scheduling import SyncThreads
 from toymq_py.topic import Tracer
+from toymq_py.webhook import DOCUMENT, WEBHOOKS_MAX, Webhook, check_webhook_name
 
 LAG_PERIOD_S = 0.25
 LAG_PERIODS = 40
@@ -104,20 +117,43 @@ async def apply_definitions(wanted: Definitions, broker: Broker) -> list[Change]
 
     Raises: ConfigError, which names the topic; what was changed before stays.
     """
-    changes = plan(wanted, described(broker.describe(None)))
+    webhooks = read_webhooks(broker)
+    changes = plan(wanted, described(broker.describe(None), webhooks))
+    puts = [change for change in changes if isinstance(change, PutWebhook)]
     for change in changes:
-        finished: asyncio.Future[OSError | RequestError | None] = asyncio.get_running_loop().create_future()
-        try:
-            _begin(change, broker, finished.set_result)
-            error = await finished
-        except (RequestError, OSError) as refusal:
-            error = refusal
-        if error is not None:
+        if not isinstance(change, PutWebhook) and (error := await _made(partial(_begin, change, broker))) is not None:
             raise ConfigError(f"topic {change.topic}: {error}") from error
+    if puts:
+        webhooks |= {put.name: put.webhook for put in puts}
+        if len(webhooks) > WEBHOOKS_MAX:
+            raise ConfigError(f"{WEBHOOKS_MAX} webhooks are the limit")
+        data = checked_json.encode("webhooks", {name: asdict(webhook) for name, webhook in webhooks.items()})
+        if (error := await _made(partial(broker.store_document, DOCUMENT, data))) is not None:
+            raise ConfigError(f"{DOCUMENT}: {error}") from error
     return changes
 
 
-def _begin(change: Change, broker: Broker, done: Done) -> None:
+def read_webhooks(broker: Broker) -> dict[str, Webhook]:
+    """Those that are defined. Blocks. Raises: ConfigError, when that cannot be read."""
+    try:
+        data = broker.read_document(DOCUMENT)
+        found = {} if data is None else checked_json.decode("webhooks", data)
+        return {check_webhook_name(name): Webhook.from_json(raw) for name, raw in found.items()}
+    except (OSError, DamagedData, RequestError, AttributeError) as error:
+        raise ConfigError(f"{DOCUMENT} cannot be read: {error}") from error
+
+
+async def _made(begin: Callable[[Done], None]) -> OSError | RequestError | None:
+    """Begin something and wait until it is on stable storage. Returns: why it is not, if so."""
+    finished: asyncio.Future[OSError | RequestError | None] = asyncio.get_running_loop().create_future()
+    try:
+        begin(finished.set_result)
+        return await finished
+    except (RequestError, OSError) as refusal:
+        return refusal
+
+
+def _begin(change: CreateTopic | ChangeSettings | MakeConsumer, broker: Broker, done: Done) -> None:
     match change:
         case CreateTopic():
             broker.create(change.topic, change.settings, done)

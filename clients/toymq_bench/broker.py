@@ -128,7 +128,7 @@ class StartedBroker(Broker):
             said = (self._root / "log").read_text(errors="replace").strip().splitlines()
             raise BenchError(f"the broker did not start: {said[-1] if said else 'it said nothing'}")
         words = line.split()
-        http = next((word for word in words if word.startswith("http://")), None)
+        http = next((word for word in words if word.startswith("http://") and word.endswith("/")), None)  # not the metrics
         self.http_port = int(http.rstrip("/").rpartition(":")[2]) if http is not None else 0
         return int(words[1].rpartition(":")[2]), self._process.pid
 

@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.support.broker_process import BrokerProcess, run
+from tests.support.tokens import EVERYTHING, token
 from toymq_py.cli.main import main
 
 WANTED = """\
@@ -66,6 +67,64 @@ def test_the_same_on_a_running_and_on_a_stopped_broker(tmp_path: Path, file: str
     with BrokerProcess(data) as broker, broker.connect() as wire:
         assert wire.ask(b"CONFIG orders.eu\n") == b"JSON 18"
         assert json.loads(wire.line()) == {"dedupe_keys": 5}
+
+
+HOOK = """\
+[[webhook]]
+name = "hooks"
+topic = "orders.eu"
+url = "http://127.0.0.1:9/in"
+timeout_ms = 10000
+concurrency = 1
+"""
+
+
+def test_webhooks_of_a_running_and_of_a_stopped_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over HTTP with the same token; the secret goes in, and comes out nowhere."""
+    data, secret = str(tmp_path / "d"), "0123456789-the-secret"
+    (tmp_path / "auth.toml").write_text(EVERYTHING)
+    signed = f'{HOOK}secret = "{secret}"\n'
+    monkeypatch.setenv("TOYMQ_TOKEN", token("all"))
+    serve = ["--http", "127.0.0.1:0", "--private-webhooks", "--auth-file", str(tmp_path / "auth.toml")]
+    with BrokerProcess(data, *serve) as broker:
+        wire, gateway = f"--url=127.0.0.1:{broker.port}", f"--http-url={broker.http}"
+        for command in ("diff", "import"):
+            refused = definitions(command, "-", wire, stdin=HOOK)
+            assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+            assert "name its gateway with --http-url" in refused.stderr
+        would = definitions("diff", "-", wire, gateway, stdin=signed)
+        assert (would.exit_code, would.stdout) == (1, "+ webhook hooks orders.eu http://127.0.0.1:9/in signed\n")
+        assert definitions("import", "-", wire, gateway, stdin=signed).stdout == would.stdout
+        assert definitions("import", "-", wire, gateway, stdin=signed).stdout == "nothing to change\n"
+        exported = definitions("export", wire, gateway).stdout
+        assert exported.endswith(HOOK + "# It is signed: what with, is not told.\n")
+        changed = HOOK.replace("/in", "/out")
+        refused = definitions("import", "-", wire, gateway, stdin=changed)
+        assert (refused.exit_code, "it is signed: over HTTP it is changed with its secret" in refused.stderr) == (2, True)
+        monkeypatch.setenv("TOYMQ_TOKEN", token("all") + "x")
+        refused = definitions("export", f"--http-url={broker.http}", wire)
+        assert "AUTH_FAILED" in refused.stderr
+        monkeypatch.setenv("TOYMQ_TOKEN", token("all"))
+        for url, says in ((f"http://127.0.0.1:{broker.port}", "cannot ask"), ("here", "--http-url: here is no URL")):
+            refused = definitions("export", wire, f"--http-url={url}")
+            assert (refused.exit_code, says in refused.stderr, refused.stderr.count("\n")) == (2, True, 1), refused.stderr
+        broker.stop()
+    here = f"--data-dir={data}"
+    moved = definitions("import", "-", here, stdin=changed)
+    assert moved.stdout == "~ webhook hooks url=http://127.0.0.1:9/in -> http://127.0.0.1:9/out\n"
+    stored = json.loads((tmp_path / "d" / "webhooks.json").read_text())["webhooks"]
+    assert stored["hooks"]["secret"] == secret, "it keeps it"
+    assert "  webhook hooks is not in the file" in definitions("diff", "-", here, stdin="").stdout
+    assert secret not in definitions("export", "--json", here).stdout
+    (tmp_path / "hooks.toml").write_text(HOOK)
+    alone = run("serve", "--data-dir", data, "--definitions", str(tmp_path / "hooks.toml"))
+    assert (alone.returncode, "they need --http or --https" in alone.stderr) == (2, True), alone.stderr
+    with BrokerProcess(data, *serve, "--definitions", str(tmp_path / "hooks.toml")) as broker:
+        assert definitions("export", f"--url=127.0.0.1:{broker.port}", f"--http-url={broker.http}").stdout.endswith(
+            HOOK + "# It is signed: what with, is not told.\n"
+        )
+        _, errors = broker.stop()
+    assert secret not in errors
 
 
 def test_at_every_start(tmp_path: Path, file: str) -> None:

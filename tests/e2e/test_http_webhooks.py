@@ -15,7 +15,8 @@ from tests.support.http_rig import HttpRig, listening, refused
 from tests.support.sim_disk import SimDisk
 from toymq_py.errors import BadArgument, BadName
 from toymq_py.gateway import pushing
-from toymq_py.gateway.pushing import DOCUMENT, Webhook, backoff_s, sign
+from toymq_py.gateway.pushing import backoff_s, sign
+from toymq_py.webhook import DOCUMENT, Webhook
 
 DIR = "/data/d"
 SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef").decode()

@@ -14,11 +14,12 @@ import pytest
 from tests.support.broker_rig import DIR, BrokerRig
 from tests.support.sim_disk import SimDisk
 from toymq_py.errors import DataDirectoryError, DirectoryLocked
-from toymq_py.storage import offsets
+from toymq_py.storage import checked_json, offsets
 from toymq_py.storage.backup import BackupReport, back_up, restore
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import File
 from toymq_py.storage.segment import segment_name
+from toymq_py.webhook import DOCUMENT
 
 TO = "/data/backup"
 BACK = "/data/back"
@@ -393,6 +394,38 @@ def test_damaged_offsets_are_said_and_those_of_an_earlier_backup_stay() -> None:
     assert offsets.load(rig.disk, f"{TO}/topics/a").state == state
 
 
+def webhooks(*names: str) -> bytes:
+    """The document of the gateway, as far as a backup is concerned."""
+    return checked_json.encode("webhooks", {name: {"topic": "a", "url": "https://example.com/"} for name in names})
+
+
+def test_the_webhooks_go_along() -> None:
+    """As they were when the backup began; they are updated, and go when they are gone."""
+    rig = broker()
+    rig.put(DOCUMENT, webhooks("one"))
+    disk = Interrupted(rig.disk, 200, lambda: rig.put(DOCUMENT, webhooks("one", "two")))
+    do_backup(rig, disk)
+    assert disk.happened
+    assert rig.disk.read_file(f"{TO}/{DOCUMENT}") == webhooks("one")
+    assert not do_backup(rig).damaged
+    restored(rig)
+    assert rig.disk.read_file(f"{BACK}/{DOCUMENT}") == webhooks("one", "two")
+    rig.disk.unlink(f"{DIR}/{DOCUMENT}")
+    do_backup(rig)
+    assert not rig.disk.exists(f"{TO}/{DOCUMENT}")
+
+
+def test_damaged_webhooks_are_said_and_those_of_an_earlier_backup_stay() -> None:
+    rig = broker()
+    rig.put(DOCUMENT, webhooks("one"))
+    do_backup(rig)
+    rig.put(DOCUMENT, webhooks("two").replace(b"two", b"twi"))
+    report = do_backup(rig)
+    assert report.damaged
+    assert [problem.split(":")[0] for problem in report.problems] == [DOCUMENT]
+    assert rig.disk.read_file(f"{TO}/{DOCUMENT}") == webhooks("one")
+
+
 def test_a_directory_that_holds_something_else_is_refused() -> None:
     rig = broker()
     rig.disk.mkdir(TO)
@@ -511,6 +544,7 @@ def test_a_power_cut_at_any_step_of_a_backup_takes_nothing_that_was_there(ordere
 @pytest.mark.parametrize("ordered", [True, False])
 def test_a_power_cut_at_any_step_of_a_restore_leaves_all_or_nothing(ordered: bool) -> None:
     rig = broker(disk=SimDisk(random.Random(1), ordered_metadata=ordered))
+    rig.put(DOCUMENT, webhooks("one"))
     do_backup(rig)
     expected = {topic: contents(rig, topic) for topic in TOPICS}
     disk: Any = Crashing(rig.disk)
@@ -519,6 +553,7 @@ def test_a_power_cut_at_any_step_of_a_restore_leaves_all_or_nothing(ordered: boo
     for number, crashed in enumerate([*disk.crashed, rig.disk.peek_crash(random.Random(1))]):
         if crashed.exists(f"{BACK}/topics"):
             whole += 1
+            assert crashed.read_file(f"{BACK}/{DOCUMENT}") == webhooks("one"), number
             copy = BrokerRig(disk=crashed, data_dir=BACK)
             assert {topic: contents(copy, topic) for topic in TOPICS} == expected, number
         else:

@@ -1,5 +1,7 @@
 """Definitions as files. Contract: clients.md, "Command lines" (--definitions); delivery.md, "Per-topic settings"."""
 
+import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.in_process import serving
+from toymq_py.clock import SystemClock
 from toymq_py.config import SETTINGS
 from toymq_py.definitions import (
     ChangeSettings,
     CreateTopic,
     Definitions,
     MakeConsumer,
+    PutWebhook,
     TopicDefinition,
+    change_to_json,
     described,
     parse,
     plan,
@@ -22,8 +27,10 @@ from toymq_py.definitions import (
     to_toml,
 )
 from toymq_py.errors import ConfigError
+from toymq_py.gateway.gateway import Gateway
 from toymq_py.model import DURATION_MS_MAX, EARLIEST, LATEST, Start
-from toymq_py.service import apply_definitions
+from toymq_py.service import apply_definitions, read_webhooks
+from toymq_py.webhook import CONCURRENCY_MAX, DOCUMENT, NAME_MAX, SIGNED, TIMEOUT_MS_MAX, Webhook
 
 TEXT = """
 [[topic]]
@@ -91,6 +98,13 @@ def test_a_file_is_read_and_written() -> None:
         ('[[topic]]\nname = "a"\n[[topic.consumer]]\nname = "b"\nstart = "soon"', "topic a: consumer b: start: a position is"),
         ('[[topic]]\nname = "a"\n[[topic.consumer]]\nname = "b"\nstart = true', "topic a: consumer b: start: neither text nor"),
         ('[[topic]]\nname = "a"\nconsumer = [{name = "b"}, {name = "b"}]', "topic a: consumer b stands twice"),
+        ('[[webhook]]\nname = "h"\ntopic = "a"', "x: webhook h: a webhook has a topic and a url"),
+        ('[[webhook]]\ntopic = "a"\nurl = "http://a.example/"', "x: webhook number 1: it needs a name"),
+        ('[[webhook]]\nname = "h"\ntopic = "a"\nurl = "ftp://a"', "x: webhook h: a webhook pushes to an http or https URL"),
+        ('[[webhook]]\nname = "h"\ntopic = "a"\nurl = "http://a.example/"\n"b\\n" = 1', "webhook h: 'b\\n' is wrong"),
+        (f'[[webhook]]\nname = "{"h" * 181}"\ntopic = "a"\nurl = "http://a.example/"', "has at most 180 characters"),
+        ('[[webhook]]\nname = "h"\ntopic = "a"\nurl = "http://a.example/"\nsecret = "whsec_!"', "follows whsec_ is base64"),
+        (2 * '[[webhook]]\nname = "h"\ntopic = "a"\nurl = "http://a.example/"\n', "x: webhook h stands twice"),
     ],
 )
 def test_what_is_wrong_is_named(text: str, says: str) -> None:
@@ -203,9 +217,63 @@ def some_settings(draw: st.DrawFn) -> dict[str, str]:
 topic_definitions = st.builds(TopicDefinition, some_settings(), st.dictionaries(names, starts, max_size=3))
 
 
-@given(st.dictionaries(names, topic_definitions, max_size=4))
-def test_whatever_is_written_is_read_as_it_was(topics: dict[str, TopicDefinition]) -> None:
-    definitions = Definitions(topics)
+SECRET = "whsec_" + "c2VjcmV0"
+HOOK = Webhook("orders.*", 'https://example.com/a?b="c"\\d', timeout_ms=500)
+
+
+def test_a_webhook_is_put_when_it_is_missing_differs_or_has_no_secret() -> None:
+    """One that is signed keeps its secret: it is no definition that could be compared."""
+    signed, shown = replace(HOOK, secret=SECRET), replace(HOOK, secret=SIGNED)
+    for wanted, present, put in (
+        (HOOK, None, HOOK), (signed, None, signed), (HOOK, HOOK, None), (HOOK, shown, None), (signed, shown, None),
+        (signed, HOOK, signed), (replace(HOOK, concurrency=2), signed, replace(signed, concurrency=2)),
+        (replace(signed, concurrency=2), shown, replace(signed, concurrency=2)),
+    ):  # fmt: skip
+        there = {"other": HOOK} | ({"h": present} if present is not None else {})
+        changes = plan(Definitions(webhooks={"h": wanted}), Definitions(webhooks=there))
+        assert changes == ([PutWebhook("h", put, present)] if put is not None else []), (wanted, present)
+        for change in changes:
+            assert SECRET not in f"{change} {change!r} {change_to_json(change)}"
+    assert str(PutWebhook("h", signed, None)) == f"+ webhook h orders.* {HOOK.url} signed"
+    assert str(PutWebhook("h", signed, HOOK)) == "~ webhook h signed"
+    assert str(PutWebhook("h", replace(HOOK, concurrency=2), HOOK)) == "~ webhook h concurrency=1 -> 2"
+
+
+async def test_webhooks_are_kept_with_their_secrets(tmp_path: Path) -> None:
+    """What is applied is what the gateway reads; what cannot be read is refused and not overwritten."""
+    text = to_toml(Definitions(webhooks={"h": HOOK, "s": HOOK})) + f'secret = "{SECRET}"\n'
+    async with serving(tmp_path / "d") as served:
+        wanted = parse(text, "x")
+        assert [str(change).split()[:3] for change in await apply_definitions(wanted, served.broker)] == [
+            ["+", "webhook", "h"], ["+", "webhook", "s"],
+        ]  # fmt: skip
+        assert await apply_definitions(wanted, served.broker) == [], "idempotent"
+        changed = Definitions(webhooks={"s": replace(HOOK, concurrency=9)})
+        assert len(await apply_definitions(changed, served.broker)) == 1
+        loop = asyncio.get_running_loop()
+        gateway = Gateway(served.broker, SystemClock(), loop)
+        assert gateway.webhooks.defined == {"h": HOOK, "s": replace(HOOK, concurrency=9, secret=SECRET)}
+        exported = described(served.broker.describe(None), read_webhooks(served.broker))
+        assert SECRET not in to_toml(exported) + to_json(exported)
+        assert "# It is signed" in to_toml(exported)
+        (tmp_path / "d" / DOCUMENT).write_text("{}")
+        with pytest.raises(ConfigError, match=r"webhooks\.json cannot be read"):
+            await apply_definitions(wanted, served.broker)
+        assert (tmp_path / "d" / DOCUMENT).read_text() == "{}"
+
+
+urls = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="#@[]"), max_size=20).map(
+    lambda tail: f"https://example.com/{tail}"
+)
+webhooks = st.builds(Webhook, names, urls, st.none(), st.integers(1, TIMEOUT_MS_MAX), st.integers(1, CONCURRENCY_MAX))
+
+
+@given(
+    st.dictionaries(names, topic_definitions, max_size=4),
+    st.dictionaries(names.filter(lambda name: len(name) <= NAME_MAX), webhooks, max_size=2),
+)
+def test_whatever_is_written_is_read_as_it_was(topics: dict[str, TopicDefinition], hooks: dict[str, Webhook]) -> None:
+    definitions = Definitions(topics, hooks)
     assert parse(to_toml(definitions), "x") == definitions
     assert parse(to_json(definitions), "x") == definitions
     assert plan(definitions, definitions) == []

@@ -1,42 +1,120 @@
 """What ``toymq definitions`` works on: a running broker, or the directory of a stopped one."""
 
 import asyncio
+import contextlib
+import json
 import os
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from http.client import HTTPException
 from pathlib import Path
+from typing import Any
 
 from toymq_client import sync
 from toymq_py.clock import SystemClock
 from toymq_py.config import BrokerOptions
-from toymq_py.definitions import Change, ChangeSettings, CreateTopic, Definitions, MakeConsumer, described, plan
+from toymq_py.definitions import (
+    Change,
+    ChangeSettings,
+    CreateTopic,
+    Definitions,
+    MakeConsumer,
+    PutWebhook,
+    described,
+    plan,
+)
 from toymq_py.errors import ConfigError, DataDirectoryError, DirectoryLocked, RequestError
 from toymq_py.model import DURATION_MS_MAX
-from toymq_py.service import apply_definitions, opened_broker
+from toymq_py.service import apply_definitions, opened_broker, read_webhooks
+from toymq_py.webhook import SIGNED, Webhook
 from toymqctl.broker import find_broker
+
+TIMEOUT_S = 30.0
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """The token is for the broker alone."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+class Gateway:
+    """The webhooks of a broker that runs: they are HTTP's alone."""
+
+    def __init__(self, url: str, token: str | None) -> None:
+        """Raises: ConfigError."""
+        if not url.startswith(("http://", "https://")):
+            raise ConfigError(f"--http-url: {url} is no URL of a gateway: write http://host:port")
+        self._url = url.rstrip("/")
+        self._token = token
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
+
+    def present(self) -> dict[str, Webhook]:
+        """By name; of a secret it is known that there is one. Raises: ConfigError."""
+        found = {}
+        for row in self._ask("GET", "/v1/webhooks")["webhooks"]:
+            fields = {key: value for key, value in row.items() if key not in ("name", "failure")}
+            found[str(row["name"])] = Webhook.from_json(fields)
+        return found
+
+    def put(self, change: PutWebhook) -> None:
+        """Raises: ConfigError."""
+        if change.webhook.secret == SIGNED:
+            raise ConfigError(f"webhook {change.name}: it is signed: over HTTP it is changed with its secret in the file")
+        self._ask("PUT", f"/v1/webhooks/{change.name}", asdict(change.webhook))
+
+    def _ask(self, method: str, path: str, body: Any = None) -> Any:
+        headers = {"Authorization": f"Bearer {self._token}"} if self._token is not None else {}
+        data = json.dumps(body).encode() if body is not None else None
+        try:
+            request = urllib.request.Request(self._url + path, data, headers, method=method)
+            with self._opener.open(request, timeout=TIMEOUT_S) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error, contextlib.suppress(ValueError, AttributeError):
+                problem = json.load(error)
+                raise ConfigError(f"{self._url}: {problem.get('code')} {problem.get('detail')}") from None
+            raise ConfigError(f"{self._url} answers {error.code}: is a gateway there?") from None
+        except (HTTPException, ValueError) as error:
+            raise ConfigError(f"cannot ask {self._url}: what answers there is no gateway") from error
+        except OSError as error:
+            raise ConfigError(f"cannot ask {self._url}: {getattr(error, 'reason', None) or error}") from error
 
 
 class Running:
-    """A broker that runs, over the wire."""
+    """A broker that runs, over the wire; its webhooks over HTTP."""
 
-    def __init__(self, client: sync.Client) -> None:
+    def __init__(self, client: sync.Client, gateway: Gateway | None) -> None:
         self._client = client
+        self._gateway = gateway
+
+    def check(self, wanted: Definitions) -> None:
+        """Whether all that is wanted can be reached. Raises: ConfigError."""
+        if wanted.webhooks and self._gateway is None:
+            raise ConfigError("the webhooks of a running broker are reached over HTTP: name its gateway with --http-url")
 
     def present(self) -> Definitions:
-        return described(self._client.topics())
+        return described(self._client.topics(), self._gateway.present() if self._gateway is not None else None)
 
     def make(self, wanted: Definitions) -> list[Change]:
         """Returns: what was changed. Raises: ConfigError, which names the topic; what was changed before stays."""
         changes = plan(wanted, self.present())
         for change in changes:
+            if isinstance(change, PutWebhook):
+                assert self._gateway is not None, "checked"
+                self._gateway.put(change)
+                continue
             try:
                 self._make(change)
             except RequestError as error:
                 raise ConfigError(f"topic {change.topic}: {error.code} {error}") from error
         return changes
 
-    def _make(self, change: Change) -> None:
+    def _make(self, change: CreateTopic | ChangeSettings | MakeConsumer) -> None:
         match change:
             case CreateTopic():
                 self._client.create(change.topic, change.settings)
@@ -51,6 +129,9 @@ class Stopped:
     """The directory of a broker that does not run. It is opened as the broker would, its LOCK taken."""
 
     directory: str
+
+    def check(self, wanted: Definitions) -> None:
+        """All is there."""
 
     def present(self) -> Definitions:
         return asyncio.run(self._open(None))[0]
@@ -67,7 +148,7 @@ class Stopped:
         loop = asyncio.get_running_loop()
         try:
             with opened_broker(options, SystemClock(), loop) as broker:
-                present = described(broker.describe(None))
+                present = described(broker.describe(None), read_webhooks(broker))
                 changes = await apply_definitions(wanted, broker) if wanted is not None else []
                 finished: asyncio.Future[None] = loop.create_future()
                 broker.finish(lambda: finished.set_result(None))
@@ -78,12 +159,14 @@ class Stopped:
 
 
 @contextmanager
-def reached(data_dir: str | None, url: str, token_file: str | None) -> Iterator[Running | Stopped]:
+def reached(data_dir: str | None, url: str, http_url: str | None, token_file: str | None) -> Iterator[Running | Stopped]:
     """The broker that the options name. Raises: DataDirectoryError, ConfigError, ConnectFailed, OSError."""
     if data_dir is not None:
         if not Path(data_dir).is_dir():
             raise DataDirectoryError(f"there is no directory {data_dir}")
         yield Stopped(data_dir)
         return
-    with find_broker(url, os.environ.get("TOYMQ_TOKEN"), token_file).connect() as client:
-        yield Running(client)
+    broker = find_broker(url, os.environ.get("TOYMQ_TOKEN"), token_file)
+    gateway = Gateway(http_url, broker.address.token) if http_url is not None else None
+    with broker.connect() as client:
+        yield Running(client, gateway)

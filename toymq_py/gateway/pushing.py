@@ -12,9 +12,8 @@ import hmac
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
-from typing import Any
 
 import httpx
 
@@ -23,22 +22,18 @@ from toymq_py.clock import Clock
 from toymq_py.errors import BadArgument, DamagedData, NoSuchConsumer, RequestError, StorageFailed
 from toymq_py.gateway.headers import PRODUCER_PREFIX, parse_block
 from toymq_py.gateway.polling import Polling
-from toymq_py.gateway.targets import Target, resolve
+from toymq_py.gateway.targets import resolve
 from toymq_py.gateway.waiting import Waiting, stored
-from toymq_py.model import TopicPattern, check_name, is_pattern
+from toymq_py.model import check_name
 from toymq_py.storage import checked_json
 from toymq_py.topic import Delivery
 from toymq_py.trace_context import log_fields, trace_context
+from toymq_py.webhook import DOCUMENT, WEBHOOKS_MAX, Target, Webhook, secret_bytes
 
 logger = logging.getLogger("toymq_py.gateway")
 
-DOCUMENT = "webhooks.json"
 CONSUMER_PREFIX = "webhook."
 """Begins the names of their consumers, so that one is known for what it is."""
-NAME_MAX = 180
-WEBHOOKS_MAX = 1000
-CONCURRENCY_MAX = 64
-TIMEOUT_MS_MAX = 60_000
 LEASE_SPARE_S = 30.0
 """A lease outlives the push it is for."""
 RETRY_MIN_S = 1.0
@@ -48,60 +43,6 @@ POLL_S = 60.0
 TROUBLE_S = 5.0
 """How soon a topic that cannot be polled is looked at again."""
 PUSH_BYTES_MAX = 4 * 1024 * 1024
-SECRET_PREFIX = "whsec_"
-
-
-@dataclass(frozen=True, slots=True)
-class Webhook:
-    """One definition. ``topic`` may be a pattern; ``secret`` is None where nothing is signed."""
-
-    topic: str
-    url: str
-    secret: str | None = None
-    timeout_ms: int = 10_000
-    concurrency: int = 1
-
-    def __post_init__(self) -> None:
-        """Raises: BadArgument, BadName."""
-        if is_pattern(self.topic):
-            TopicPattern(self.topic)
-        else:
-            check_name("topic", self.topic)
-        Target.parse(self.url)
-        if self.secret is not None:
-            secret_bytes(self.secret)
-        for name, high in (("timeout_ms", TIMEOUT_MS_MAX), ("concurrency", CONCURRENCY_MAX)):
-            if not 1 <= getattr(self, name) <= high:
-                raise BadArgument(f"{name} is a whole number from 1 to {high}")
-
-    @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> "Webhook":
-        """Raises: BadArgument, BadName."""
-        kinds: dict[str, tuple[type, ...]] = {
-            "topic": (str,), "url": (str,), "secret": (str, type(None)), "timeout_ms": (int,), "concurrency": (int,),
-        }  # fmt: skip
-        for name, value in found.items():
-            if name not in kinds or type(value) not in kinds[name]:
-                raise BadArgument(f"{name[:100]} is wrong: a webhook has topic and url, secret, timeout_ms, concurrency")
-        if "topic" not in found or "url" not in found:
-            raise BadArgument("a webhook has a topic and a url")
-        return cls(**found)
-
-    def public(self) -> dict[str, Any]:
-        """What is shown: whether it is signed, not with what."""
-        return {**asdict(self), "secret": None if self.secret is None else "(set)"}
-
-
-def secret_bytes(secret: str) -> bytes:
-    """The key of a secret: base64 behind ``whsec_``, else the text itself. Raises: BadArgument."""
-    if secret.startswith(SECRET_PREFIX):
-        try:
-            return base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
-        except ValueError:
-            raise BadArgument(f"what follows {SECRET_PREFIX} is base64") from None
-    if not secret or len(secret) > 512:
-        raise BadArgument("a secret has 1 to 512 characters")
-    return secret.encode()
 
 
 def sign(secret: str, message_id: str, at_s: int, payload: bytes) -> str:

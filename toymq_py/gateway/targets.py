@@ -7,39 +7,11 @@ checked, and the connection is made to a checked address, not to the name: an an
 import asyncio
 import ipaddress
 import socket
-from dataclasses import dataclass
-from urllib.parse import urlsplit
 
-from toymq_py.errors import BadArgument, Forbidden
+from toymq_py.errors import Forbidden
+from toymq_py.webhook import Target
 
-URL_LENGTH_MAX = 2048
 NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A URL that may be pushed to, in the parts that matter."""
-
-    url: str
-    scheme: str
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, url: str) -> "Target":
-        """Raises: BadArgument when it is no http or https URL, or has a user, or a fragment."""
-        if len(url) > URL_LENGTH_MAX or not url.isascii() or not url.isprintable() or " " in url:
-            raise BadArgument(f"a URL is at most {URL_LENGTH_MAX} printable ASCII characters without space")
-        try:
-            parts = urlsplit(url)
-            port = parts.port
-        except ValueError:
-            raise BadArgument(f"{url[:200]} is no URL") from None
-        if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-            raise BadArgument("a webhook pushes to an http or https URL")
-        if parts.username is not None or parts.password is not None or parts.fragment:
-            raise BadArgument("the URL of a webhook has no user and no fragment: sign what is pushed with a secret")
-        return cls(url, parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80))
 
 
 def is_public(address: str) -> bool:

@@ -46,10 +46,11 @@ from toymq_py.gateway.operations import Answer, Body, Handler, Need, Operation, 
 from toymq_py.gateway.polling import Polling
 from toymq_py.gateway.problems import STATUS, NotLeased
 from toymq_py.gateway.publishing import Message, append
-from toymq_py.gateway.pushing import CONSUMER_PREFIX, Webhook
+from toymq_py.gateway.pushing import CONSUMER_PREFIX
 from toymq_py.gateway.topics import json_response, purge
 from toymq_py.model import DEAD_LETTERS, EARLIEST, MSG_ID_MAX, Records, TopicPattern, check_name, is_pattern
 from toymq_py.topic import Topic
+from toymq_py.webhook import Webhook
 
 CONSUMER = "tinymq"
 LEASE_S = 30.0

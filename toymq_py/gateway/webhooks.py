@@ -10,19 +10,12 @@ from toymq_py.gateway.bodies import JSON_BYTES_MAX, parse_object, read_body
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.operations import Answer, Body, Operation, Parameter
 from toymq_py.gateway.problems import NoSuchWebhook
-from toymq_py.gateway.pushing import CONCURRENCY_MAX, NAME_MAX, TIMEOUT_MS_MAX, Webhook
 from toymq_py.gateway.topics import json_response
-from toymq_py.model import check_name
+from toymq_py.webhook import CONCURRENCY_MAX, NAME_MAX, TIMEOUT_MS_MAX, Webhook, check_webhook_name
 
-
-def _check(name: str) -> str:
-    check_name("webhook", name)
-    if len(name) > NAME_MAX:
-        raise BadName(f"the name of a webhook has at most {NAME_MAX} characters")
-    return name
-
-
-NAME = Parameter("name", "path", "Name of the webhook.", {"type": "string", "maxLength": NAME_MAX}, _check, required=True)
+NAME = Parameter(
+    "name", "path", "Name of the webhook.", {"type": "string", "maxLength": NAME_MAX}, check_webhook_name, required=True
+)
 
 
 def _describe(gateway: Gateway, name: str) -> dict[str, Any]:

@@ -12,6 +12,8 @@ order, and a copy that keeps to it is a state that a crash might have left.
     4  If segments went before they were copied, everything is gone through once more: a message of theirs may have moved to a
        topic that had been copied already.
 
+Documents, files beside the topics (webhooks), are those of the start, too.
+
 The directory of a backup is one of a stopped broker with a mark in it, and is brought up to date in the same order: segments,
 offsets, then what is no longer there.
 """
@@ -33,6 +35,7 @@ from toymq_py.storage.verify import TopicReport, topic_names, verify_topic
 MARK_NAME = "backup.json"
 MARK_VERSION = 1
 SETTINGS_NAME = "topic.json"
+DOCUMENT_SUFFIX = ".json"
 RESTORING = "topics.restoring"
 COPY_BYTES = 1 << 20
 ENDS_BYTES = 4096
@@ -145,6 +148,7 @@ class _Backup:
         fs = self._fs
         fs.mkdir(self._to)
         fs.sync_dir(self._target)
+        found = _documents(fs, self._data_dir)
         for name in topic_names(fs, self._data_dir):
             with contextlib.suppress(FileNotFoundError):
                 self._topics[name] = self._look(name)
@@ -153,6 +157,7 @@ class _Backup:
                 break
         else:
             raise DataDirectoryError(f"segments of {self._data_dir} go faster than they can be copied: try again")
+        self._copy_documents(found)
         self._remove_what_is_gone()
 
     def _look(self, name: str) -> _Topic:
@@ -324,6 +329,20 @@ class _Backup:
         else:
             replace_file(fs, settings, data)
 
+    def _copy_documents(self, found: dict[str, bytes]) -> None:
+        fs, known = self._fs, _documents(self._fs, self._target)
+        for name, data in found.items():
+            try:
+                checked_json.decode(name.removesuffix(DOCUMENT_SUFFIX), data)
+            except DamagedData as error:
+                self.report.problems.append(f"{name}: {error}: the backup has none that is newer")
+                continue
+            if known.get(name) != data:
+                replace_file(fs, f"{self._target}/{name}", data)
+        for name in known.keys() - found.keys():
+            fs.unlink(f"{self._target}/{name}")
+        fs.sync_dir(self._target)
+
     def _remove_what_is_gone(self) -> None:
         """Segments that retention took, topics that were deleted: after the offsets that say so."""
         fs = self._fs
@@ -403,6 +422,8 @@ def restore(
             for name in topic_names(fs, backup_dir):
                 _copy_tree(fs, f"{backup_dir}/topics/{name}", f"{staging}/{name}", progress)
             fs.sync_dir(staging)
+            for name, data in _documents(fs, backup_dir).items():
+                replace_file(fs, f"{data_dir}/{name}", data)
             fs.rename(staging, f"{data_dir}/topics")
             fs.sync_dir(data_dir)
         finally:
@@ -435,6 +456,16 @@ def _copy_tree(fs: FileSystem, path: str, to: str, progress: Progress) -> None:
 
 
 # -- small things
+
+
+def _documents(fs: FileSystem, path: str) -> dict[str, bytes]:
+    """Small files beside the topics, by name: whatever the broker keeps there, but not a backup's mark."""
+    found = {}
+    for name in fs.listdir(path):
+        if name.endswith(DOCUMENT_SUFFIX) and name != MARK_NAME and not fs.is_dir(f"{path}/{name}"):
+            with contextlib.suppress(FileNotFoundError):
+                found[name] = fs.read_file(f"{path}/{name}")
+    return found
 
 
 def _bases(fs: FileSystem, path: str) -> list[int]:

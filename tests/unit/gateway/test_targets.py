@@ -3,7 +3,8 @@
 import pytest
 
 from toymq_py.errors import BadArgument, Forbidden
-from toymq_py.gateway.targets import Target, is_public, resolve
+from toymq_py.gateway.targets import is_public, resolve
+from toymq_py.webhook import Target
 
 
 @pytest.mark.parametrize(

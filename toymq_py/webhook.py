@@ -1,0 +1,111 @@
+"""What a webhook is: the messages of a topic go to a URL. Pure; the gateway pushes, ``definitions`` describes.
+
+Contract: gateway.md.
+"""
+
+import base64
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from toymq_py.errors import BadArgument, BadName
+from toymq_py.model import TopicPattern, check_name, is_pattern
+
+DOCUMENT = "webhooks.json"
+"""In the data directory."""
+NAME_MAX = 180
+WEBHOOKS_MAX = 1000
+CONCURRENCY_MAX = 64
+TIMEOUT_MS_MAX = 60_000
+SECRET_PREFIX = "whsec_"
+SIGNED = "(set)"
+"""What is shown instead of a secret."""
+URL_LENGTH_MAX = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A URL that may be pushed to, in the parts that matter."""
+
+    url: str
+    scheme: str
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, url: str) -> "Target":
+        """Raises: BadArgument when it is no http or https URL, or has a user, or a fragment."""
+        if len(url) > URL_LENGTH_MAX or not url.isascii() or not url.isprintable() or " " in url:
+            raise BadArgument(f"a URL is at most {URL_LENGTH_MAX} printable ASCII characters without space")
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError:
+            raise BadArgument(f"{url[:200]} is no URL") from None
+        if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+            raise BadArgument("a webhook pushes to an http or https URL")
+        if parts.username is not None or parts.password is not None or parts.fragment:
+            raise BadArgument("the URL of a webhook has no user and no fragment: sign what is pushed with a secret")
+        return cls(url, parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80))
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """One definition. ``topic`` may be a pattern; ``secret`` is None where nothing is signed."""
+
+    topic: str
+    url: str
+    secret: str | None = None
+    timeout_ms: int = 10_000
+    concurrency: int = 1
+
+    def __post_init__(self) -> None:
+        """Raises: BadArgument, BadName."""
+        if is_pattern(self.topic):
+            TopicPattern(self.topic)
+        else:
+            check_name("topic", self.topic)
+        Target.parse(self.url)
+        if self.secret is not None:
+            secret_bytes(self.secret)
+        for name, high in (("timeout_ms", TIMEOUT_MS_MAX), ("concurrency", CONCURRENCY_MAX)):
+            if not 1 <= getattr(self, name) <= high:
+                raise BadArgument(f"{name} is a whole number from 1 to {high}")
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> "Webhook":
+        """Raises: BadArgument, BadName."""
+        kinds: dict[str, tuple[type, ...]] = {
+            "topic": (str,), "url": (str,), "secret": (str, type(None)), "timeout_ms": (int,), "concurrency": (int,),
+        }  # fmt: skip
+        for name, value in found.items():
+            if name not in kinds or type(value) not in kinds[name]:
+                raise BadArgument(f"{name[:100]!a} is wrong: a webhook has topic and url, secret, timeout_ms, concurrency")
+        if "topic" not in found or "url" not in found:
+            raise BadArgument("a webhook has a topic and a url")
+        return cls(**found)
+
+    def public(self) -> dict[str, Any]:
+        """What is shown: whether it is signed, not with what."""
+        return {**asdict(self), "secret": None if self.secret is None else SIGNED}
+
+
+def secret_bytes(secret: str) -> bytes:
+    """The key of a secret: base64 behind ``whsec_``, else the text itself. Raises: BadArgument."""
+    if secret.startswith(SECRET_PREFIX):
+        try:
+            return base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
+        except ValueError:
+            raise BadArgument(f"what follows {SECRET_PREFIX} is base64") from None
+    if not secret or len(secret) > 512:
+        raise BadArgument("a secret has 1 to 512 characters")
+    return secret.encode()
+
+
+def check_webhook_name(name: str) -> str:
+    """Raises: BadName."""
+    check_name("webhook", name)
+    if len(name) > NAME_MAX:
+        raise BadName(f"the name of a webhook has at most {NAME_MAX} characters")
+    return name
