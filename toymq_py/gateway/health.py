@@ -27,7 +27,9 @@ def unready(gateway: Gateway) -> list[str]:
     if broker.shutting_down or gateway.waiting.stopped:
         reasons.append("it is shutting down")
     bad = sorted({*broker.unopened, *(topic.name for topic in broker.topics.values() if topic.state != "ok")})
-    if bad:
+    if bad and gateway.authority is not None:
+        reasons.append(f"{len(bad)} topics are degraded or failed")  # whoever asks has shown no token: no names
+    elif bad:
         named = ", ".join(bad[:NAMED_MAX]) + (f" and {len(bad) - NAMED_MAX} more" if len(bad) > NAMED_MAX else "")
         reasons.append(f"degraded or failed: {named}")
     stats = broker.stats()

@@ -3,6 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
+from toymq_py.gateway.access import grant_of
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.operations import Answer, Operation
 from toymq_py.observability.prometheus import render
@@ -10,7 +11,9 @@ from toymq_py.observability.prometheus import render
 
 async def metrics(gateway: Gateway, request: Request) -> Response:
     """``GET /metrics``."""
-    content, media = await render(gateway.broker, gateway.clock, request.headers.get("accept", ""))
+    grant = grant_of(request)
+    sees = grant.sees if grant is not None else lambda _topic: True
+    content, media = await render(gateway.broker, gateway.clock, request.headers.get("accept", ""), sees)
     return Response(content, 200, {"cache-control": "no-store", "content-type": media})
 
 

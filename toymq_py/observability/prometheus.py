@@ -6,7 +6,7 @@ instant. Nothing is kept between scrapes.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client import generate_latest
@@ -33,7 +33,7 @@ SLICE_S = 0.004
 ROWS_PER_SLICE = 200
 """Rows that are encoded between two looks at the clock."""
 OTHERS = "(others)"
-"""Label of the topics beyond ``metrics_objects``, added up. No topic can have this name."""
+"""Label of the topics beyond ``metrics_objects``, or that are not to be seen, added up. No topic can have this name."""
 
 OF_TOPIC = {
     "next_id": "topic_appended_total",
@@ -81,16 +81,19 @@ class _Slices:
             self._end = self._clock.monotonic() + SLICE_S
 
 
-async def render(broker: Broker, clock: Clock | None = None, accept: str = "") -> tuple[bytes, str]:
+async def render(
+    broker: Broker, clock: Clock | None = None, accept: str = "", sees: Callable[[str], bool] = lambda _topic: True
+) -> tuple[bytes, str]:
     """A scrape: what ``GET /metrics`` answers. For the broker's own loop, which is never held for long.
 
     Args:
         accept: the request's ``Accept``; who takes OpenMetrics gets it.
+        sees: whether who asks may know of a topic; others have no name, and are added up.
 
     Returns: the body and its content type.
     """
     slices = _Slices(clock or SystemClock())
-    found = await _collect(broker, slices)
+    found = await _collect(broker, slices, sees)
     pieces: list[bytes] = []
     openmetrics = OPENMETRICS in accept
     for metric in TABLE:
@@ -103,7 +106,7 @@ async def render(broker: Broker, clock: Clock | None = None, accept: str = "") -
     return b"".join(pieces), CONTENT_TYPE
 
 
-async def _collect(broker: Broker, slices: _Slices) -> dict[str, Rows]:
+async def _collect(broker: Broker, slices: _Slices, sees: Callable[[str], bool]) -> dict[str, Rows]:
     found: dict[str, Rows] = {metric.name: {} for metric in TABLE}
     for name, value in _of_broker(broker):
         found[name][()] = value
@@ -119,7 +122,7 @@ async def _collect(broker: Broker, slices: _Slices) -> dict[str, Rows]:
         states[topic.state] += 1
         consumers = list(topic.consumers.values())
         room -= 1 + len(consumers)
-        label = name if room >= 0 else OTHERS
+        label = name if room >= 0 and sees(name) else OTHERS
         _add(found, (label,), topic.describe(consumers=False), OF_TOPIC)
         for consumer in consumers:
             await slices.turn()

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import re
 from collections.abc import AsyncIterator
 from hashlib import sha256
 
@@ -11,8 +12,9 @@ import pytest
 from tests.support.http_rig import HttpRig, gateway, refused
 from tests.support.sim_disk import SimDisk
 from toymq_py.auth import Authority, Grant, parse_grants
+from toymq_py.errors import StorageFailed
 from toymq_py.gateway.access import COOKIE, check_grant
-from toymq_py.gateway.app import OPERATIONS
+from toymq_py.gateway.app import DIALECTS, OPERATIONS
 from toymq_py.gateway.operations import Operation
 
 GUARDED = [operation for operation in OPERATIONS if operation.needs is not None]
@@ -156,6 +158,44 @@ async def test_the_login_makes_a_cookie_that_no_script_sees(rig: HttpRig) -> Non
     refused(await rig.ask("GET", "/v1/login"), 401, "AUTH_REQUIRED")
 
 
+async def test_metrics_name_only_what_a_token_sees(rig: HttpRig) -> None:
+    """The rest is added up, so that a sum stays right."""
+    for topic in ("orders.1", "secret-plan"):
+        assert (await rig.ask("PUT", f"/v1/topics/{topic}", headers=bearer("operator"))).status_code == 201
+    expected: dict[str, set[str]] = {"operator": {"orders.1", "secret-plan"}, "billing": {"orders.1"}, "nobody": set()}
+    for name, named in expected.items():
+        text = (await rig.ask("GET", "/metrics", headers=bearer(name))).text
+        assert {topic for topic in ("orders.1", "secret-plan") if topic in text} == named, name
+        assert ('toymq_topic_messages{topic="(others)"}' in text) == (len(named) < 2), name
+
+
+async def test_a_probe_learns_no_names(rig: HttpRig) -> None:
+    assert (await rig.ask("PUT", "/v1/topics/secret-plan", headers=bearer("operator"))).status_code == 201
+    rig.broker.unopened["secret-plan"] = StorageFailed("it cannot be read")
+    answer = await rig.ask("GET", "/readyz")
+    assert (answer.status_code, answer.json()["reasons"]) == (503, ["1 topics are degraded or failed"])
+
+
 async def test_pages_and_probes_need_no_token(rig: HttpRig) -> None:
     for path in ("/", "/docs", "/openapi.json", "/healthz", "/readyz"):
         assert (await rig.ask("GET", path)).status_code == 200, path
+
+
+BODY = b'{"queue": "secretplan", "message": "x"}'
+OF_DIALECTS = [(dialect, operation) for dialect, operations in DIALECTS.items() for operation in operations]
+
+
+@pytest.mark.parametrize(("dialect", "operation"), OF_DIALECTS, ids=lambda one: getattr(one, "name", one))
+async def test_no_old_path_leads_past_the_tokens(authority: Authority, dialect: str, operation: Operation) -> None:
+    """Nothing is made or told without a token, whatever a path of another queue is called."""
+    async with gateway("/data/d", fs=SimDisk(random.Random(1)), authority=authority, dialects=[dialect]) as rig:
+        assert (await rig.ask("PUT", "/v1/topics/secretplan", headers=bearer("operator"))).status_code == 201
+        path = re.sub(r"\{\w+(:path)?\}", "secretplan", operation.path)
+        for headers in ({}, {"authorization": "Bearer guess"}, bearer("nobody")):
+            answer = await rig.ask(operation.method, path, headers=headers, content=BODY)
+            if operation.needs is not None and headers != bearer("nobody"):
+                assert answer.status_code in (400, 401), "a name that is none is refused first"
+            assert path != operation.path or "secretplan" not in answer.text
+        assert set(rig.broker.topics) == {"secretplan"}
+        topic = rig.broker.topics["secretplan"]
+        assert (topic.log.committed_id, topic.consumers) == (0, {}), "nothing was done"
