@@ -305,7 +305,20 @@ def test_no_secret_in_anything_that_is_said(
     caplog.set_level(logging.DEBUG)
     secret = token("all")
     said: list[str] = []
-    with BrokerProcess(files / "d", *options(files), "--log-level", "debug") as broker:
+    levels = ["--log-level", "debug,wire=debug"]
+    with BrokerProcess(files / "d", *options(files), *levels, "--http", "127.0.0.1:0", "--dialect", "tinymq") as broker:
+        for header in (f"Bearer {secret}x", f"Basic {secret}", secret, f"Bearer {secret} {secret}"):
+            answer = httpx.get(f"{broker.http}v1/topics", headers={"authorization": header})
+            assert answer.status_code == 401
+            said.append(f"{answer.headers} {answer.text}")
+        for login in ({"token": secret + "x"}, {"token": secret + ";"}, {"tokn": secret}, {secret: "token"}, [secret], secret):
+            answer = httpx.post(f"{broker.http}v1/login", json=login)
+            assert answer.status_code in (400, 401, 422)
+            said.append(f"{answer.headers} {answer.text}")
+        for path in ("metrics", "v1/stats", "v1/login", "v1/topics", "api/stats"):
+            answer = httpx.get(broker.http + path, headers={"authorization": f"Bearer {secret}"})
+            assert answer.status_code == 200, path
+            said.append(answer.text)
         url = f"127.0.0.1:{broker.port}"
         with broker.connect() as wire:
             said += [wire.ask(line).decode() for line in (b"HELLO 1 auth=%b more=1\n" % secret.encode(),)]

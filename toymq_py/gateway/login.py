@@ -11,7 +11,7 @@ from starlette.responses import Response
 from toymq_py.auth import Grant
 from toymq_py.errors import AuthFailed, BadArgument, BadFraming, PayloadTooLarge
 from toymq_py.gateway.access import COOKIE, grant_of
-from toymq_py.gateway.bodies import JSON_BYTES_MAX, check_members, parse_object, read_body
+from toymq_py.gateway.bodies import JSON_BYTES_MAX, parse_object, read_body
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.operations import Answer, Body, Operation
 from toymq_py.gateway.topics import json_response
@@ -34,8 +34,9 @@ def describe(grant: Grant | None) -> dict[str, Any]:
 async def login(gateway: Gateway, request: Request) -> Response:
     """``POST /v1/login``."""
     body = parse_object(await read_body(request, JSON_BYTES_MAX))
-    check_members(body, frozenset({"token"}))
-    token = body.get("token")
+    if body.keys() != {"token"}:
+        raise BadArgument("a login is a token, and nothing else")  # what stands there instead may be one: it is not repeated
+    token = body["token"]
     if type(token) is not str or not token.isascii() or not token.isprintable() or any(c in token for c in ' ",;\\'):
         raise BadArgument("token is a text as it is in the hands of its owner")
     grant = None if gateway.authority is None else gateway.authority.find(token)
