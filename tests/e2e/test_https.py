@@ -106,6 +106,16 @@ async def test_a_name_is_the_certificates_matter() -> None:
                 assert (await client.get("/healthz", headers={"host": "queue.example"})).status_code == status
 
 
+async def test_a_page_without_tls_is_another_site() -> None:
+    async with listening(DIR, fs=disk(), certificates=certificates()) as rig:
+        host = f"127.0.0.1:{rig.tls_port}"
+        async with httpx.AsyncClient(base_url=f"https://{host}", verify=client_context()) as client:
+            for scheme, status in (("https", 201), ("http", 403)):
+                headers = {"origin": f"{scheme}://{host}"}
+                answer = await client.post("/v1/topics/t/messages", content=b"x", headers=headers)
+                assert answer.status_code == status
+
+
 async def test_a_large_answer_arrives_whole_and_the_connection_ends() -> None:
     """More than any buffer holds, to a client that reads it late."""
     payload = bytes(range(256)) * 4096

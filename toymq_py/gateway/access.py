@@ -17,13 +17,16 @@ COOKIE = "toymq_token"
 _GRANT = "toymq.grant"
 
 
-def check_site(headers: Headers, *, safe: bool) -> None:
-    """Refuse what a page of another site sends, in the name of whoever looks at it.
+def check_site(connection: HTTPConnection, *, safe: bool) -> None:
+    """Refuse what a page of another site sends, in the name of whoever looks at it. Over TLS a page that came without is one:
+    anybody on its way may have written it.
 
     Raises: Forbidden.
     """
-    origin = headers.get("origin")
-    if origin is not None and origin.partition("://")[2] != headers.get("host"):
+    headers = connection.headers
+    scheme, _, host = headers.get("origin", "").partition("://")
+    over_tls = connection.scope["scheme"] in ("https", "wss")
+    if (origin := headers.get("origin")) is not None and (host != headers.get("host") or (over_tls and scheme != "https")):
         raise Forbidden(f"{origin[:200]} is another site than this one")
     if not safe and headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
         raise Forbidden("a page of another site may not do this")

@@ -88,7 +88,7 @@ class Endpoint:
 
     def _check(self, operation: Operation, request: Request) -> None:
         """Whether the request may be made. Raises: AuthRequired, AuthFailed, Forbidden, BadArgument."""
-        check_site(request.headers, safe=operation.safe)
+        check_site(request, safe=operation.safe)
         if self._gateway.authority is not None:
             topic = None if operation.topic is None else operation.topic.of(request)
             check_rights(self._gateway.authority, request, operation.needs, topic)

@@ -268,7 +268,7 @@ def route(gateway: Gateway) -> WebSocketRoute:
 
     async def converse(socket: WebSocket) -> None:
         try:
-            check_site(socket.headers, safe=False)
+            check_site(socket, safe=False)
             check_rights(gateway.authority, socket, "see")
             name = TOPIC.parse(socket.path_params["topic"])
             gateway.refuse_late()
