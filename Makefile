@@ -8,7 +8,8 @@ READY := .venv/.stamp
 FAST := .venv-fast
 COMPILED := $(patsubst %,toymq_py/%.py,dedupe model protocol/commands protocol/connection protocol/frames protocol/replies \
   session/deliveries session/guard session/handler session/pulling session/replies session/sequences session/session \
-  session/transport session/turns topic/following topic/publishing topic/schedule topic/subscription topic/topic topic/traced \
+  session/transport session/turns topic/delivering topic/following topic/publishing topic/schedule topic/subscription \
+  topic/topic topic/traced \
   consumer/acks consumer/idset consumer/inflight consumer/state \
   storage/batch storage/committer storage/log storage/record storage/space)
 RUN := $(if $(wildcard $(FAST)/.stamp),$(FAST),.venv)

@@ -178,7 +178,8 @@ class ConsumerMachine(RuleBasedStateMachine):
         flat: list[tuple[int, int]] = []
         while len(flat) < max_count:  # as a topic does
             left = max_count - len(flat)
-            if due := self.real.take_due(owner, left, self.now + lease):
+            if due := self.real.due(left):
+                self.real.take_due(owner, due, self.now + lease)
                 flat += [(i - self.base, 1) for i in due]
             elif got := self.real.take_ready(owner, left, self.now + lease, max_runs=1):
                 flat += [(i - self.base, n) for a, b, n in got for i in range(a, b + 1)]

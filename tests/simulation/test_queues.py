@@ -19,6 +19,7 @@ from toymq_py.storage import recovery
 from toymq_py.storage.recovery import RecoveredLog
 from toymq_py.topic import Delivery, Subscription, Topic
 from toymq_py.topic.dead_letters import DeadLetterMover
+from toymq_py.topic.delivering import Deliverer
 from toymq_py.topic.moving import Slice
 from toymq_py.topic.publishing import Published, Publisher, Refused
 from toymq_py.topic.redriven import Redriven
@@ -88,9 +89,9 @@ def test_a_schedule_that_is_forgotten_by_a_restart_is_caught(monkeypatch: pytest
 
 
 def drop_expired(monkeypatch: pytest.MonkeyPatch, over: Callable[[int, int], int]) -> None:
-    real = Topic._drop_expired
+    real = Deliverer._drop_expired
 
-    def other(self: Topic, subscription: Subscription, run: Records, start: int, rows: int) -> int:
+    def other(self: Deliverer, subscription: Subscription, run: Records, start: int, rows: int) -> int:
         now_ns = self._clock.wall_ns()
         times, run.expires_at_ns = run.expires_at_ns, [over(at_ns, now_ns) for at_ns in run.expires_at_ns or ()]  # type: ignore[misc]
         try:
@@ -98,7 +99,7 @@ def drop_expired(monkeypatch: pytest.MonkeyPatch, over: Callable[[int, int], int
         finally:
             run.expires_at_ns = times  # type: ignore[misc]
 
-    monkeypatch.setattr(Topic, "_drop_expired", other)
+    monkeypatch.setattr(Deliverer, "_drop_expired", other)
 
 
 def test_a_ttl_that_ends_too_early_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +178,7 @@ def test_a_dead_letter_that_is_acked_before_it_is_back_is_caught(monkeypatch: py
 
 
 def test_a_dead_letter_that_comes_back_to_everyone_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toymq_py.topic.topic.for_consumer", lambda run, start, stop, name: (start, stop))
+    monkeypatch.setattr("toymq_py.topic.delivering.for_consumer", lambda run, start, stop, name: (start, stop))
     monkeypatch.setattr(Topic, "hide", lambda self, msg_id, name: None)
     assert caught("a dead letter came back to another consumer")
 

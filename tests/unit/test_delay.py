@@ -48,6 +48,27 @@ def test_a_delayed_message_holds_up_nobody_and_takes_its_place_by_id(rig: Broker
     assert counts(rig) == {"ready": 0, "inflight": 1, "scheduled": 0, "backlog": 1}
 
 
+def test_one_take_leases_no_more_of_what_is_due_than_it_reads() -> None:
+    """Each lease of a single id is a run: to make 200 that the next read does not reach, and to take them back, was 15 ms."""
+    rig = BrokerRig(segment_bytes=64 << 20)
+    subscription = rig.subscribe("t", window=1000)
+    for _ in range(200):
+        publish(rig, b"x", delay_ms=1000)
+        publish(rig, b"x" * 40_000)  # one entry of the index to every second message: a part of the log to look at
+    while subscription.take(1 << 20) is not None:
+        pass
+    rig.ack("t", 0, 400)
+    rig.broker.topic("t").log.tail.clear()
+    rig.advance(1.01)
+    consumer = rig.broker.topic("t").consumers["c"]
+    before = consumer.changes
+    delivery = subscription.take(1 << 20)
+    assert delivery is not None
+    assert 0 < len(delivery) < 100, "a look has its bound"
+    assert (consumer.inflight, consumer.changes - before) == (len(delivery), 1)
+    assert consumer.due(1000) == [2 * n for n in range(len(delivery), 200)], "the rest is due as it was, and no run"
+
+
 def test_who_waits_is_woken_when_it_is_due_and_not_before(rig: BrokerRig) -> None:
     subscription = rig.subscribe("t")
     publish(rig, b"0", delay_ms=20)

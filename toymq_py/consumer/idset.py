@@ -85,24 +85,19 @@ class IdSet:
         bits = self._bits[chunk]
         return (chunk << _SHIFT) + (bits & -bits).bit_length() - 1
 
-    def take_first(self, max_count: int, limit: int) -> list[int]:
-        """Take out the lowest ids below ``limit``."""
-        taken: list[int] = []
-        while self._chunks and len(taken) < max_count:
-            chunk = self._chunks[0]
-            before = bits = self._bits[chunk]
-            base = chunk << _SHIFT
-            while bits and len(taken) < max_count:
+    def lowest(self, max_count: int, limit: int) -> list[int]:
+        """The lowest ids below ``limit``."""
+        found: list[int] = []
+        for chunk in self._chunks:
+            bits, base = self._bits[chunk], chunk << _SHIFT
+            while bits:
                 low = bits & -bits
                 msg_id = base + low.bit_length() - 1
-                if msg_id >= limit:
-                    break
-                taken.append(msg_id)
+                if msg_id >= limit or len(found) == max_count:
+                    return found
+                found.append(msg_id)
                 bits ^= low
-            self._put(chunk, before, bits)
-            if bits:
-                break
-        return taken
+        return found
 
     def next_in(self, msg_id: int, limit: int) -> int:
         """The lowest id of the set at or above ``msg_id``, ``limit`` at most."""

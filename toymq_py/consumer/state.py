@@ -202,7 +202,7 @@ class Consumer:
         now: float | None = None,
     ) -> list[AttemptRange]:
         """Lease up to ``max_count`` ids that wait for redelivery, lowest first; of no more than ``max_runs`` runs. To be asked
-        after ``take_due``.
+        when ``due`` has none.
 
         Returns:
             (first, last, attempt) of each run, the attempt with this delivery counted.
@@ -212,16 +212,19 @@ class Consumer:
             self.changes += 1
         return taken
 
-    def take_due(self, owner: Lessee, max_count: int, deadline: float, now: float | None = None) -> list[int]:
-        """Lease ids that fell due behind the cursor, lowest first: those below all that waits for redelivery."""
+    def due(self, max_count: int) -> list[int]:
+        """Ids that fell due behind the cursor and were never delivered, lowest first: those below all that waits for
+        redelivery."""
         if not self._due:
             return []
         again = self._runs.first_ready()
-        ids = self._due.take_first(max_count, MSG_ID_MAX + 1 if again is None else again)
-        if ids:
-            self._runs.lease_each(owner, ids, deadline, now)
-            self.changes += 1
-        return ids
+        return self._due.lowest(max_count, MSG_ID_MAX + 1 if again is None else again)
+
+    def take_due(self, owner: Lessee, ids: list[int], deadline: float, now: float | None = None) -> None:
+        """Lease the first of what ``due`` has just told."""
+        self._due.discard_range(ids[0], ids[-1])
+        self._runs.lease_each(owner, ids, deadline, now)
+        self.changes += 1
 
     def fall_due(self, ids: Iterable[int]) -> None:
         """These ids are scheduled no more. Ready at once are those that the cursor has passed."""

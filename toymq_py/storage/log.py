@@ -276,6 +276,10 @@ class Log:
         size = segments[to_at].position_of(limit) - segments[from_at].position_of(first)
         return size + sum(segment.end for segment in segments[from_at:to_at])
 
+    def is_unreadable(self, msg_id: int) -> bool:
+        """Whether the disk refuses to give this record until a restart."""
+        return any(first <= msg_id <= last for first, last in self.unreadable)
+
     # -- reading
 
     def read(self, from_id: int, max_count: int, max_bytes: int = READ_BYTES) -> tuple[Records | None, int, int]:

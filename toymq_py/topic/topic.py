@@ -24,30 +24,25 @@ from toymq_py.errors import (
     TooManyConsumers,
 )
 from toymq_py.metrics import Metrics
-from toymq_py.model import DEAD_LETTERS, IdRange, Mode, Records, Start
+from toymq_py.model import DEAD_LETTERS, IdRange, Mode, Start
 from toymq_py.storage.committer import NO_SPACE, Committer
 from toymq_py.storage.flusher import OffsetsFlusher
 from toymq_py.storage.fs import FileSystem
-from toymq_py.storage.log import READ_BYTES, Log, TailBudget
+from toymq_py.storage.log import Log, TailBudget
 from toymq_py.storage.offsets import LoadedOffsets, OffsetsState, Source, lost_of
 from toymq_py.storage.recovery import RecoveredLog
 from toymq_py.storage.scheduling import Scheduler
 from toymq_py.storage.space import SpaceGuard
 from toymq_py.topic.backlog import Backlog, BacklogLimit
+from toymq_py.topic.delivering import Deliverer
 from toymq_py.topic.moving import LETTER_KEYS
 from toymq_py.topic.numbers import describe, describe_consumer
 from toymq_py.topic.publishing import Publisher
-from toymq_py.topic.redriven import REDRIVER, Redriven, for_consumer
+from toymq_py.topic.redriven import REDRIVER, Redriven
 from toymq_py.topic.retention import Purged, RetentionKeeper
 from toymq_py.topic.schedule import Delays
-from toymq_py.topic.subscription import Attached, Delivery, Registration, Subscription, ranges_of
+from toymq_py.topic.subscription import Attached, Delivery, Registration, Subscription
 
-UNREADABLE = Lessee(0)
-"""Owner of the leases that stand for records the disk refuses to give: held until a restart, never delivered."""
-DUE_PER_DELIVERY = 256
-"""Each is read by itself: two milliseconds."""
-PASSES_MAX = 8
-"""Reads of one take that found nothing to deliver: lost or expired records, or another consumer's."""
 REJECTED = "rejected"
 """The reason of a NACK with ``dead`` that gives none."""
 
@@ -118,6 +113,7 @@ class Topic:
         self.consumers: dict[str, Consumer] = {}
         self.delays = Delays(clock, self.consumers, arm=lambda at: arm(self, self, at), ready=self._look_again)
         self.redriven = Redriven(self.log, clock)
+        self._deliverer = Deliverer(self, clock=clock, scheduler=scheduler, metrics=metrics)
         self._attached: dict[str, Attached] = {}
         self._takers = 0
         self._commit_waiters: dict[Callable[[], None], None] = {}
@@ -233,7 +229,7 @@ class Topic:
         self._limit_attempts(consumer)
         self._skip_known(consumer)
         self.consumers[name] = consumer
-        self._changed()
+        self.changed()
         self._backlog_grew()
         return consumer
 
@@ -306,7 +302,7 @@ class Topic:
     def unsend(self, subscription: Subscription, first: int, last: int) -> None:
         """See ``Subscription.unsend``."""
         subscription.consumer.unsend(subscription.lessee, first, last)
-        self._changed()
+        self.changed()
         self._look_again(subscription.consumer)
 
     def available(self, consumer: Consumer) -> int:
@@ -340,142 +336,13 @@ class Topic:
 
     def take(self, subscription: Subscription, room: int, max_bytes: int) -> Delivery | None:
         """See ``Subscription.take``. With None it is woken when there is something."""
-        consumer = subscription.consumer
-        visibility_s = subscription.visibility_s
-        if visibility_s is None:
-            visibility_s = self.policy.visibility_s
-        now = self._clock.monotonic()
-        deadline = now + visibility_s
-        delivery = None
-        passes = 0
-        while delivery is None:
-            passes += 1
-            if passes > PASSES_MAX and subscription.mode is not None:  # a poll would be told that there is nothing
-                self._scheduler.soon(subscription.roomy)  # others have their turn before it goes on
-                return None
-            if consumer.has_ready():
-                delivery = self._take_ready(subscription, room, max_bytes, deadline, now)
-                continue
-            fresh = consumer.next_fresh(self.log.committed_id)
-            if fresh is None:
-                subscription.attached.idle[subscription] = None
-                return None
-            delivery = self._take_fresh(subscription, fresh, room, max_bytes, deadline, now)
-        self._arm_for(consumer)
-        self._changed()
-        self._metrics.deliver_total += delivery.stop - delivery.start
-        return delivery
-
-    def _take_ready(
-        self, subscription: Subscription, room: int, max_bytes: int, deadline: float, now: float
-    ) -> Delivery | None:
-        consumer = subscription.consumer
-        if ids := consumer.take_due(subscription.lessee, min(room, DUE_PER_DELIVERY), deadline, now):
-            delivery = self._deliver_due(subscription, ids, max_bytes)
-            if delivery is not None:
-                return delivery
-            if not consumer.has_ready():
-                return None
-        ((first, last, attempt),) = consumer.take_ready(subscription.lessee, min(room, 256), deadline, max_runs=1, now=now)
-        try:
-            run, start, next_id = self.log.read(first, last - first + 1, min(max_bytes, READ_BYTES))
-        except OSError:
-            consumer.unsend(subscription.lessee, first, last)
-            raise
-        if run is None:
-            self._pass_over(subscription, first, min(next_id - 1, last))
-            if next_id <= last:
-                consumer.unsend(subscription.lessee, next_id, last)
-            return None
-        count = min(last, next_id - 1) - first + 1
-        if run.expires_at_ns is not None and not (count := self._drop_expired(subscription, run, start, count)):
-            consumer.unsend(subscription.lessee, first, last)
-            return None
-        if run.headers is not None and attempt == 1 and not (count := self._drop_others(subscription, run, start, count)):
-            consumer.unsend(subscription.lessee, first, last)
-            return None
-        stop, size = _fit(run, start, count, max_bytes)
-        if run.ids[stop - 1] < last:
-            consumer.unsend(subscription.lessee, run.ids[stop - 1] + 1, last)
-        self._metrics.redeliver_total += stop - start if attempt > 1 else 0
-        return Delivery(subscription, run, start, stop, attempt, size)
-
-    def _deliver_due(self, subscription: Subscription, ids: list[int], max_bytes: int) -> Delivery | None:
-        """What was leased as due. None when the lowest is expired, or has to be read with more care: all is ready again."""
-        run = None
-        count = 0
-        try:
-            run = self.log.read_each(ids, min(max_bytes, READ_BYTES))
-            if run is not None:
-                count = len(run) if run.expires_at_ns is None else self._drop_expired(subscription, run, 0, len(run))
-                if run.headers is not None and count:
-                    count = self._drop_others(subscription, run, 0, count)
-        finally:
-            for first, last in ranges_of(ids[count:]):
-                subscription.consumer.unsend(subscription.lessee, first, last)
-        return None if run is None or not count else Delivery(subscription, run, 0, count, 1, run.payload_bytes)
-
-    def _take_fresh(
-        self, subscription: Subscription, fresh: IdRange, room: int, max_bytes: int, deadline: float, now: float
-    ) -> Delivery | None:
-        first, last = fresh
-        count = min(room, last - first + 1)
-        run, start, next_id = self.log.read(first, count, min(max_bytes, READ_BYTES))
-        if run is None:
-            self._pass_over(subscription, first, min(next_id - 1, last), fresh=True)
-            return None
-        count = min(count, next_id - first)
-        if run.expires_at_ns is not None and not (count := self._drop_expired(subscription, run, start, count)):
-            return None
-        if run.headers is not None and not (count := self._drop_others(subscription, run, start, count)):
-            return None
-        stop, size = _fit(run, start, count, max_bytes)
-        subscription.consumer.take_fresh(subscription.lessee, first, run.ids[stop - 1], deadline, now)
-        return Delivery(subscription, run, start, stop, 1, size)
-
-    def _drop_expired(self, subscription: Subscription, run: Records, start: int, count: int) -> int:
-        """Whose time is over counts as acked. Returns: how many rows from ``start`` on are to be delivered; 0 when those at the
-        front were dropped."""
-        assert run.expires_at_ns is not None
-        now_ns = self._clock.wall_ns()
-        over = [0 < at_ns <= now_ns for at_ns in run.expires_at_ns[start : start + count]]
-        if not over[0]:
-            return over.index(True) if True in over else count
-        dropped = over.index(False) if False in over else count
-        for first, last in ranges_of(run.ids[start : start + dropped]):
-            subscription.consumer.skip(first, last)
-        self.expired_total += dropped
-        self._changed()
-        return 0
-
-    def _drop_others(self, subscription: Subscription, run: Records, start: int, count: int) -> int:
-        """What came back from the dead letters for another consumer counts as acked. Returns: as ``_drop_expired``."""
-        mine, stop = for_consumer(run, start, start + count, subscription.consumer.name.encode())
-        if mine == start:
-            return stop - start
-        for first, last in ranges_of(run.ids[start:mine]):
-            subscription.consumer.skip(first, last)
-        self._changed()
-        return 0
-
-    def _pass_over(self, subscription: Subscription, first: int, last: int, *, fresh: bool = False) -> None:
-        """Records that were to be delivered and cannot be had. Lost ones count as acked; what the disk refuses (EIO) does
-        not: it stays leased to nobody until a restart."""
-        consumer = subscription.consumer
-        if any(a <= first <= b for a, b in self.log.unreadable):
-            if fresh:
-                consumer.take_fresh(subscription.lessee, first, last, inf)
-            consumer.unsend(subscription.lessee, first, last)
-            consumer.hold(UNREADABLE, first, last)
-        else:
-            consumer.skip(first, last)  # the read that found the damage may have done so already
-        self._changed()
+        return self._deliverer.take(subscription, room, max_bytes)
 
     def _records_lost(self, first: int, last: int) -> None:
         self.delays.schedule.drop(first, last)
         for consumer in self._all_consumers():
             consumer.skip(first, last)
-        self._changed()
+        self.changed()
 
     def ack(self, name: str, ids: Sequence[IdRange]) -> int:
         """Returns: how many were delivered and not acked before. Raises: NoSuchConsumer."""
@@ -483,7 +350,7 @@ class Topic:
         count = consumer.ack(ids)
         if count:
             self._metrics.ack_total += count
-            self._changed()
+            self.changed()
             for lessee in consumer.take_freed():
                 lessee.roomy()
         return count
@@ -504,7 +371,7 @@ class Topic:
             count = consumer.nack(ids, self._clock.monotonic(), delay_s, self.policy, reason)
         if count:
             self._metrics.nack_total += count
-            self._arm_for(consumer)
+            self.arm_for(consumer)
             self._look_again(consumer)
         return count
 
@@ -518,7 +385,7 @@ class Topic:
             visibility_s = self.policy.visibility_s
         count = consumer.touch(ids, self._clock.monotonic() + visibility_s)
         if count:
-            self._arm_for(consumer)
+            self.arm_for(consumer)
         return count
 
     def seek(self, name: str, start: Start) -> int:
@@ -538,7 +405,7 @@ class Topic:
             self._end(subscription, "SEEK")
         consumer.seek(target, self._clock.wall_ns())
         self._skip_known(consumer)
-        self._changed()
+        self.changed()
         self._look_again(consumer)
         self._backlog_grew()
         return target
@@ -550,7 +417,7 @@ class Topic:
         del self.consumers[name]
         if attached is not None:
             self._end_all(attached, "DELETED")
-        self._changed()
+        self.changed()
         self._backlog_grew()
 
     def withdraw(self, subscription: Subscription) -> None:
@@ -559,7 +426,7 @@ class Topic:
         if self.consumers.get(name) is subscription.consumer and not subscription.attached.takers:
             del self.consumers[name]
             self._attached.pop(name, None)
-            self._changed()
+            self.changed()
 
     # -- dead letters
 
@@ -574,31 +441,32 @@ class Topic:
     def bury(self, consumer: Consumer, first: int, last: int) -> None:
         """What was handed over of the range is a dead letter on stable storage: it is done."""
         self.dead_lettered_total += consumer.bury(first, last)
-        self._changed()
+        self.changed()
 
     def pass_over_held(self, consumer: Consumer, first: int, last: int) -> None:
         """What was handed over has no record to become a letter of. What the disk refuses (EIO) stays as it is until a
         restart."""
-        if not any(a <= first <= b for a, b in self.log.unreadable):
+        if not self.log.is_unreadable(first):
             consumer.skip(first, last)
-            self._changed()
+            self.changed()
 
     def hide(self, msg_id: int, name: str) -> None:
         """A record came back for one consumer: it counts as acked for the others."""
         for consumer in self.consumers.values():
             if consumer.name != name:
                 consumer.skip(msg_id, msg_id)
-        self._changed()
+        self.changed()
 
     def went_back(self, ids: Sequence[int]) -> int:
         """Letters that are stored where they came from are done. Returns: how many had not been."""
         count = self.redriven.add(ids)
-        self._changed()
+        self.changed()
         return count
 
     # -- time
 
-    def _arm_for(self, consumer: Consumer) -> None:
+    def arm_for(self, consumer: Consumer) -> None:
+        """Have the consumer looked at when its next lease or backoff ends."""
         deadline = consumer.next_deadline()
         if deadline is not None and deadline != inf:
             self._arm(self, consumer, deadline)
@@ -608,7 +476,7 @@ class Topic:
         if consumer.tick(now):
             self._look_again(consumer)
         if self.consumers.get(consumer.name) is consumer:
-            self._arm_for(consumer)
+            self.arm_for(consumer)
 
     def _scheduled(self, first_id: int, deliver_at_ns: Sequence[int]) -> None:
         """Records with a delay are committed."""
@@ -630,7 +498,7 @@ class Topic:
 
     def _gone(self) -> None:
         """Ids count as acked that nobody acked: there may be room in a window."""
-        self._changed()
+        self.changed()
         for consumer in self.consumers.values():
             self._look_again(consumer)
 
@@ -684,7 +552,7 @@ class Topic:
         self._retention.offsets_stored(state)
         self.apply_retention()
 
-    def _changed(self) -> None:
+    def changed(self) -> None:
         """Consumer state has unsaved changes. A deleted topic has nothing to save."""
         if not self.deleted:
             self._flusher.mark(self)
@@ -776,17 +644,3 @@ class Topic:
         else:
             self.committer.finish()
         self.log.close()
-
-
-def _fit(run: Records, start: int, count: int, max_bytes: int) -> tuple[int, int]:
-    """(row after the last that fits, bytes): as many rows as ``max_bytes`` allows, at least one."""
-    stop = start + count
-    if start == 0 and stop == len(run) and run.payload_bytes <= max_bytes:
-        return stop, run.payload_bytes
-    sizes = list(map(len, run.payloads[start:stop]))
-    if run.headers is not None:
-        sizes = [size + len(block) for size, block in zip(sizes, run.headers[start:stop], strict=True)]
-    total = sum(sizes)
-    while total > max_bytes and len(sizes) > 1:
-        total -= sizes.pop()
-    return start + len(sizes), total

@@ -46,6 +46,7 @@ def test_it_holds_what_a_set_would(seed: int, span: int) -> None:
         assert {i for a, b in ids.ranges(first, last) for i in range(a, b + 1)} == model & inside
         assert (first in ids) == (first in model)
         assert not model or ids.first() == min(model)
+        assert ids.lowest(9, last) == sorted(i for i in model if i < last)[:9]
 
 
 def test_ids_at_the_end_of_the_range() -> None:
