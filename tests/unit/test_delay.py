@@ -69,6 +69,16 @@ def test_one_take_leases_no_more_of_what_is_due_than_it_reads() -> None:
     assert consumer.due(1000) == [2 * n for n in range(len(delivery), 200)], "the rest is due as it was, and no run"
 
 
+def test_what_is_due_and_expired_is_passed_over_to_what_is_due(rig: BrokerRig) -> None:
+    subscription = rig.subscribe("t")
+    for ttl_ms in (1001, None):
+        publish(rig, b"x", delay_ms=1000, ttl_ms=ttl_ms)
+        publish(rig, b"x")
+    rig.take(subscription)
+    rig.advance(1.01)
+    assert rig.take(subscription) == [(2, 1)]
+
+
 def test_who_waits_is_woken_when_it_is_due_and_not_before(rig: BrokerRig) -> None:
     subscription = rig.subscribe("t")
     publish(rig, b"0", delay_ms=20)

@@ -318,16 +318,23 @@ class RunTable:
         runs, firsts = self._runs, self._firsts
         delivered: Delivered = None if now is None else (now, now)
         self._count_lease(owner, len(ids))
+        low = at = bisect_left(firsts, ids[0])
+        added: list[Run] = []  # what takes the place of runs low to at - 1: one copy, where each insert would move the rest
+        before = runs[at - 1] if at else None
         for msg_id in ids:
-            i = bisect_left(firsts, msg_id)
-            if i and runs[i - 1].accepts(msg_id, INFLIGHT, owner, deadline, deadline, 1):
-                runs[i - 1].extend(msg_id, deadline, deadline, delivered)
+            i = bisect_left(firsts, msg_id, at)
+            if i > at:
+                added += runs[at:i]
+                before, at = runs[i - 1], i
+            if before is not None and before.accepts(msg_id, INFLIGHT, owner, deadline, deadline, 1):
+                before.extend(msg_id, deadline, deadline, delivered)
                 continue
-            run = Run(msg_id, msg_id, INFLIGHT, owner, deadline, 1)
-            run.delivered = delivered
-            runs.insert(i, run)
-            firsts.insert(i, msg_id)
-            self._deadlines.push(run)
+            before = Run(msg_id, msg_id, INFLIGHT, owner, deadline, 1)
+            before.delivered = delivered
+            added.append(before)
+            self._deadlines.push(before)
+        runs[low:at] = added
+        firsts[low:at] = [run.first for run in added]
 
     def append_ready(self, first: int, last: int, attempt: int) -> None:
         """Enter ids above every run in the table as waiting for redelivery (restart)."""

@@ -1,7 +1,7 @@
 """How messages leave a topic: what a subscription takes next, and what stands in the way of that.
 
-Contract: delivery.md, "Order", "Delay", "Clocks"; storage.md, "Recovery" (its last paragraph). Leases come from the consumer, records
-from the log; what is expired, lost or another consumer's never gets out. Belongs to the event loop.
+Contract: delivery.md, "Order", "Delay", "Clocks"; storage.md, "Recovery" (its last paragraph). Leases come from the consumer,
+records from the log; what is expired, lost or another consumer's never gets out. Belongs to the event loop.
 """
 
 from math import inf
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 UNREADABLE = Lessee(0)
 """Owner of the leases that stand for records the disk refuses to give: held until a restart, never delivered."""
-DUE_PER_DELIVERY = 256
-"""Each is read by itself: two milliseconds."""
+DUE_PER_DELIVERY = 128
+"""Each is read and leased by itself: two milliseconds."""
 PASSES_MAX = 8
 """Reads of one take that found nothing to deliver: lost or expired records, or another consumer's."""
 
@@ -70,9 +70,7 @@ class Deliverer:
     ) -> Delivery | None:
         consumer = subscription.consumer
         if ids := consumer.due(min(room, DUE_PER_DELIVERY)):
-            delivery = self._take_due(subscription, ids, max_bytes, deadline, now)
-            if delivery is not None or not consumer.has_ready():
-                return delivery
+            return self._take_due(subscription, ids, max_bytes, deadline, now)
         ((first, last, attempt),) = consumer.take_ready(subscription.lessee, min(room, 256), deadline, max_runs=1, now=now)
         try:
             run, start, next_id = self._log.read(first, last - first + 1, min(max_bytes, READ_BYTES))
