@@ -50,6 +50,8 @@ from toymq_py.topic import (
     Topic,
     TracedTopic,
     Tracer,
+    settle_letters,
+    settle_returns,
     unopened_topic,
 )
 
@@ -167,6 +169,18 @@ class Broker:
                 continue  # not ours: left alone
             if fs.is_dir(path):
                 self._open_safely(name, path)
+        self._settle_moves()
+        for topic in self.topics.values():
+            topic.opened()
+
+    def _settle_moves(self) -> None:
+        """Recovery, step 8: what was moved between a topic and its dead letters, and not stored as done when the broker died, is
+        found by its key."""
+        for name, letters in self.topics.items():
+            topic = self.topics.get(name.removesuffix(DEAD_LETTERS)) if letters.is_dead_letters else None
+            if topic is not None:
+                settle_letters(topic, letters)
+                settle_returns(letters, topic)
 
     def _open_safely(self, name: str, path: str) -> None:
         """A topic that cannot be opened is closed until a restart; the others are served."""

@@ -211,8 +211,12 @@ class Checker:
     def _may_be_gone(self, told: Event) -> bool:
         return self._may_be_forgotten(told, self._drained or told)
 
-    def _may_be_forgotten(self, told: Event, by: Event) -> bool:
-        """Whether everybody had tried to ack the message then; acks are known only when they are answered."""
+    def _may_be_removed(self, told: Event) -> bool:
+        return self._may_be_forgotten(told, self._drained or told, by_acks=False)
+
+    def _may_be_forgotten(self, told: Event, by: Event, *, by_acks: bool = True) -> bool:
+        """Whether the message's record may be gone, and its key with it. ``by_acks``: also because everybody had tried to ack it
+        then; acks are known only when they are answered."""
         topic = told.topic or ""
         attempts = self._attempts.get((topic, told.key or ""), [])
         removed = any(self._fates.may_be_removed(attempt, self._life_of) for attempt in attempts)
@@ -231,7 +235,7 @@ class Checker:
             for of, consumer in self._consumers
             if of == told.topic and (told.origin_id is not None or told.origin_consumer in (None, consumer))
         ]
-        return (full or self._keys_end_with_acks) and all(sent_ns is not None and sent_ns <= by.t_ns for sent_ns in acks)
+        return (full or (by_acks and self._keys_end_with_acks)) and all(sent_ns is not None and sent_ns <= by.t_ns for sent_ns in acks)
 
     def _again(self, message: tuple[str, str, int], before: Event, event: Event) -> None:
         """A redelivery: why was it allowed?"""
@@ -315,8 +319,9 @@ class Checker:
         for seen in (*self._deliveries.values(), self._fleeting):
             self._compare(seen)
         self._fates.judge(
-            self._attempts, verdict, drained=self._drained is not None, digest_of=self._digest_of, gone=self._may_be_gone
-        )
+            self._attempts, verdict, drained=self._drained is not None, digest_of=self._digest_of,
+            gone=self._may_be_gone, removed=self._may_be_removed,
+        )  # fmt: skip
         if self._drained is not None:
             drained_ns = self._drained.t_ns
             self._leases.judge(

@@ -185,9 +185,11 @@ class Fates:
         drained: bool,
         digest_of: Callable[[str, int], str | None],
         gone: Callable[[Event], bool],
+        removed: Callable[[Event], bool],
     ) -> None:
         """``digest_of`` tells what is known of the payload of a topic's id, ``gone`` whether retention may have taken a
-        delivery's record: a dead letter that all its readers acked is kept no longer than any message."""
+        delivery's record: a dead letter that all its readers acked is kept no longer than any message. ``removed``: whether
+        something else may have taken it. What was moved is known for good where it came from, before acks let its copy go."""
         for seen in self._timed:
             published = attempts.get((seen.event.topic or "", seen.event.key or ""))
             if published:
@@ -204,10 +206,10 @@ class Fates:
             if few and (topic, consumer, msg_id) not in self._given_up:
                 verdict.broken("a message became a dead letter before its last attempt", letter)
         for known, letter in self._twice:
-            if not gone(known):
+            if not removed(known):
                 verdict.broken("a message became two dead letters", known, letter)
         if drained:
-            self._judge_returns(verdict, gone)
+            self._judge_returns(verdict, gone, removed)
 
     def _too_early_or_late(self, seen: _Seen, published: Sequence[Event], verdict: Verdict) -> None:
         event, first = seen.event, published[0]
@@ -222,13 +224,15 @@ class Fates:
             if seen.not_before_ns + low > answer.t_ns + high + first.ttl_ms * MS + SLACK_NS:
                 verdict.broken("a message came after it had expired", answer, event)
 
-    def _judge_returns(self, verdict: Verdict, gone: Callable[[Event], bool]) -> None:
+    def _judge_returns(
+        self, verdict: Verdict, gone: Callable[[Event], bool], removed: Callable[[Event], bool]
+    ) -> None:
         for name, returned in self._returns.items():
             letter = self._letter_ids.get(name)
             if letter is None:
                 verdict.unexpected += 1
                 verdict.broken("a dead letter came back that nobody has seen", returned[0])
-            elif any(one.id != returned[0].id for one in returned) and not gone(returned[0]):
+            elif any(one.id != returned[0].id for one in returned) and not removed(returned[0]):
                 verdict.broken("a dead letter came back twice", returned[0], returned[-1])
             elif letter.digest != returned[0].digest:
                 verdict.broken("a dead letter was changed on its way back", letter, returned[0])

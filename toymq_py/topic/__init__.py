@@ -3,6 +3,7 @@
 from toymq_py.storage.batch import Appended
 from toymq_py.topic.dead_letters import DeadLetters
 from toymq_py.topic.following import Followers, Following, PatternSubscription, Poll
+from toymq_py.topic.moves import settle_letters, settle_returns
 from toymq_py.topic.moving import LETTER_KEYS
 from toymq_py.topic.numbers import unopened_topic
 from toymq_py.topic.publishing import Duplicate, Published, Refused
@@ -30,5 +31,7 @@ __all__ = [
     "Topic",
     "TracedTopic",
     "Tracer",
+    "settle_letters",
+    "settle_returns",
     "unopened_topic",
 ]

@@ -25,6 +25,7 @@ from toymq_py.topic.moving import (
     CONSUMER,
     FIRST_DELIVERED,
     LAST_DELIVERED,
+    LETTER_KEY,
     ORIGIN_ID,
     ORIGIN_KEY,
     ORIGIN_TOPIC,
@@ -200,8 +201,8 @@ class DeadLetterMover:
             if not letters.ids:
                 self._scheduler.soon(self._next)
                 return
-            ids = letters.ids
-            letters.append_to(self._letters(), partial(self._stored, consumer, ids), partial(self._done, consumer, ids))
+            ids, target = letters.ids, self._letters()
+            letters.append_to(target, partial(self._stored, target, consumer, ids), partial(self._done, consumer, ids))
         except (RequestError, OSError) as error:
             consumer.unhold(first, last)
             self._fail(error)
@@ -210,7 +211,7 @@ class DeadLetterMover:
         """Make letters of what is held, until the slice is full. Returns: the id behind the last. Raises: OSError."""
         topic = self._topic
         name = consumer.name.encode()
-        head = b"dlq:%b:%b:" % (topic.name.encode(), name)
+        head = b"%b%b:%b:" % (LETTER_KEY, topic.name.encode(), name)
         at = held[0].first
         for item in held:
             shared = self._shared_headers(name, item)
@@ -248,7 +249,10 @@ class DeadLetterMover:
                     lines.append((name, b"%d" % (self._clock.wall_ns() // 1_000_000 - round(ago_s * 1000))))
         return b"".join(b"%b: %b\n" % line for line in lines)
 
-    def _stored(self, consumer: Consumer, ids: Sequence[int], start: int, stop: int, outcome: Published) -> None:
+    def _stored(
+        self, target: "Topic", consumer: Consumer, ids: Sequence[int], start: int, stop: int, outcome: Published
+    ) -> None:
+        self._topic.moves.add(target, outcome.first_id)
         self._topic.bury(consumer, ids[start], ids[stop - 1])
         self._unstored += stop - start
 

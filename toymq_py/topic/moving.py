@@ -34,6 +34,8 @@ OURS = frozenset((
     ORIGIN_TOPIC, ORIGIN_ID, ORIGIN_KEY, CONSUMER, ATTEMPTS, REASON, FIRST_DELIVERED, LAST_DELIVERED, REDRIVES,
     REDRIVE_CONSUMER,
 ))  # fmt: skip
+LETTER_KEY = b"dlq:"
+"""Begins the keys of dead letters."""
 REDRIVE_KEY = b"redrive:"
 """Begins the keys of records that came back from a dead-letter topic."""
 

@@ -129,6 +129,7 @@ class Redrive:
             for row in range(start, stop):
                 if consumers[row]:
                     origin.hide(outcome.first_id + row - start, consumers[row].decode())
+        self._letters.moves.add(origin, outcome.first_id)
         self._count += self._letters.went_back(ids[start:stop])
         self._unstored += stop - start
         self._left -= stop - start

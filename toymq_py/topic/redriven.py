@@ -29,6 +29,7 @@ class Redriven:
         self.consumers: list[Consumer] = []
         """That consumer, once there was a REDRIVE; stored with the others, and none of those that clients know."""
         self.total = 0
+        """How many went back since the start of the broker."""
 
     def consumer(self) -> Consumer:
         if not self.consumers:
@@ -44,9 +45,11 @@ class Redriven:
         before = consumer.counts(self._log.committed_id).backlog
         for msg_id in ids:
             consumer.skip(msg_id, msg_id)
-        count = before - consumer.counts(self._log.committed_id).backlog
-        self.total += count
-        return count
+        return before - consumer.counts(self._log.committed_id).backlog
+
+    def has(self, msg_id: int) -> bool:
+        """Whether this letter went back."""
+        return any(consumer.has_acked_all(msg_id, msg_id) for consumer in self.consumers)
 
     def describe(self) -> dict[str, Any]:
         """For DESCRIBE: the first id ranges of retained letters that went back, and how many did since the start."""

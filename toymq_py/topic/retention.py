@@ -69,22 +69,29 @@ class RetentionKeeper:
         if stored is not None and consumers:
             views = [AckedView.of(raw) for raw in stored.consumers.values()]
         low = full or self._space.getting_low()
-        going = [segment for segment in log.segments[:-1] if segment.next_id <= log.first_id]
+        sealed = log.segments[:-1] if full else self._not_witnesses(log.segments[:-1])
+        going = [segment for segment in sealed if segment.next_id <= log.first_id]
         going += [
             segment for segment in retention.removable_by_acks(
-                log.segments[:-1], views, now_ns=now_ns, retain_acked_for_ns=retain_acked_for_ms * MS_NS, disk_low=low
+                sealed, views, now_ns=now_ns, retain_acked_for_ns=retain_acked_for_ms * MS_NS, disk_low=low
             )
             # SEEK and FORGET may have taken back what is stored
             if all(consumer.has_acked_all(segment.base_id, segment.next_id - 1) for consumer in consumers)
         ]  # fmt: skip
         gone = {segment.base_id for segment in going}
-        dropped = self._over([segment for segment in log.segments[:-1] if segment.base_id not in gone], now_ns)
+        dropped = self._over([segment for segment in sealed if segment.base_id not in gone], now_ns)
         for segment in dropped:
             topic.drop(segment.base_id, segment.next_id - 1)
         gone.update(segment.base_id for segment in dropped)
         if gone:
             self._remove([segment for segment in log.segments if segment.base_id in gone])
         self._roll(now_ns, [retain_acked_for_ms] if views else [], views, low=low)
+
+    def _not_witnesses(self, segments: list[Segment]) -> list[Segment]:
+        """Without those that hold records which alone tell that they were moved here (``Moves``)."""
+        topic = self._topic
+        kept_from = topic.arrivals.first_unstored(topic) if topic.arrivals is not None else None
+        return segments if kept_from is None else [segment for segment in segments if segment.next_id <= kept_from]
 
     def _over(self, segments: list[Segment], now_ns: int) -> list[Segment]:
         """What the topic's own limits drop, acked or not."""

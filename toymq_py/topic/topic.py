@@ -35,6 +35,7 @@ from toymq_py.storage.scheduling import Scheduler
 from toymq_py.storage.space import SpaceGuard
 from toymq_py.topic.backlog import Backlog, BacklogLimit
 from toymq_py.topic.delivering import Deliverer
+from toymq_py.topic.moves import Moves, witnesses
 from toymq_py.topic.moving import LETTER_KEYS
 from toymq_py.topic.numbers import describe, describe_consumer
 from toymq_py.topic.publishing import Publisher
@@ -132,10 +133,19 @@ class Topic:
         self.offsets_problem: str | None = None
         self._set_policy()
         self.delays.enter(recovered.scheduled_ids, recovered.deliver_at_ns)
+        self.moves = Moves()
+        self.arrivals: Moves | None = None
+        """Of the topic that messages were moved here from."""
+        self.witnesses = witnesses(recovered.keys, name)
+        """Records that were moved here; until ``opened``."""
         if offsets is not None:
             self._restore(offsets, recovered.missing)
-            self._set_limit()
-            self.apply_retention()
+
+    def opened(self) -> None:
+        """All topics are recovered, and what was moved between them is settled: limits and retention may take what they take."""
+        self.witnesses = []
+        self._set_limit()
+        self.apply_retention()
 
     # -- settings
 
@@ -460,6 +470,7 @@ class Topic:
     def went_back(self, ids: Sequence[int]) -> int:
         """Letters that are stored where they came from are done. Returns: how many had not been."""
         count = self.redriven.add(ids)
+        self.redriven.total += count
         self.changed()
         return count
 
@@ -535,11 +546,15 @@ class Topic:
         """The offsets cannot be written. On a full disk, what all consumers have acked in memory may go: it holds the space."""
         if error.errno in NO_SPACE and not self.deleted:
             retain_ms = self._setting("retain_acked_for")
-            self._retention.apply(self.offsets_snapshot(), retain_acked_for_ms=retain_ms, full=True)
+            self._retention.apply(self._offsets_state(), retain_acked_for_ms=retain_ms, full=True)
 
     # -- offsets
 
     def offsets_snapshot(self) -> OffsetsState:
+        self.moves.writing()
+        return self._offsets_state()
+
+    def _offsets_state(self) -> OffsetsState:
         return OffsetsState(
             self.log.first_id,
             self.log.committed_id,
@@ -549,6 +564,7 @@ class Topic:
 
     def offsets_flushed(self, state: OffsetsState) -> None:
         self._flushed = state
+        self.moves.written()
         self._retention.offsets_stored(state)
         self.apply_retention()
 
