@@ -169,8 +169,12 @@ class Leases:
         delay, and so may have been ready, behind the cursor, before what is due again."""
         for before, sent_ns, event in self._again:
             nacks = (answer for answer in self._answers[_message(event)] if answer.op == "nack" and answer.result != "err")
-            # One that was answered before the delivery came was for an earlier one.
-            if any(nack.t_ns >= before.t_ns and (nack.sent_ns or 0) <= event.t_ns for nack in nacks):
+            # One that was answered before the delivery came was for an earlier one. But a delivery that is read late may have
+            # been sent before, and the nack of another connection, of its own earlier one, gave it back unread.
+            if any(
+                nack.t_ns >= (before.t_ns if nack.process == before.process else sent_ns) and (nack.sent_ns or 0) <= event.t_ns
+                for nack in nacks
+            ):
                 verdict.duplicated["it was given back: nack"] += 1
                 continue
             leased = self._subscriptions.get(before.process)

@@ -283,3 +283,14 @@ def test_a_line_that_is_none_is_named(tmp_path: Path, line: bytes, what: str) ->
     with pytest.raises(DamagedData, match=re.escape(f"{path}:3: {what}")) as error:
         list(history.read(path))
     assert "\n" not in str(error.value)
+
+
+def test_a_nack_of_another_connection_gives_back_what_is_read_late() -> None:
+    """Queue seed 2397: who had attempt 1 gave it back late, and with it attempt 2, which lay in the socket of another worker."""
+    share = Event(0, "supervisor", "declare", topic="t", consumer="c", note="share")
+    nacked = nack(600, 0, sent_ms=550)
+    late = [deliver(700, 0, attempt=2, process="c.2"), deliver(700, 0, attempt=3, process="c.2"), ack(701, 0, process="c.2")]
+    history_ = [START, share, SUB, sub(0, "c.2"), pub(1, 0, sent_ms=1), deliver(540, 0), nacked, *late, DRAINED]
+    assert check(history_).ok
+    own = [replace(event, process="c.2") if event == nacked else event for event in history_]
+    assert [it.promise for it in check(own).violations] == [TOO_EARLY], "its own was answered before, and of an earlier one"
