@@ -174,8 +174,8 @@ class Broker:
             topic.opened()
 
     def _settle_moves(self) -> None:
-        """Recovery, step 8: what was moved between a topic and its dead letters, and not stored as done when the broker died, is
-        found by its key."""
+        """Recovery, step 8: what was moved between a topic and its dead letters, and not stored as done when the broker died,
+        is found by its key."""
         for name, letters in self.topics.items():
             topic = self.topics.get(name.removesuffix(DEAD_LETTERS)) if letters.is_dead_letters else None
             if topic is not None:

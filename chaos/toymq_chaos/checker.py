@@ -215,8 +215,8 @@ class Checker:
         return self._may_be_forgotten(told, self._drained or told, by_acks=False)
 
     def _may_be_forgotten(self, told: Event, by: Event, *, by_acks: bool = True) -> bool:
-        """Whether the message's record may be gone, and its key with it. ``by_acks``: also because everybody had tried to ack it
-        then; acks are known only when they are answered."""
+        """Whether the message's record may be gone, and its key with it. ``by_acks``: also because everybody had tried to ack
+        it then; acks are known only when they are answered."""
         topic = told.topic or ""
         attempts = self._attempts.get((topic, told.key or ""), [])
         removed = any(self._fates.may_be_removed(attempt, self._life_of) for attempt in attempts)
@@ -235,7 +235,8 @@ class Checker:
             for of, consumer in self._consumers
             if of == told.topic and (told.origin_id is not None or told.origin_consumer in (None, consumer))
         ]
-        return (full or (by_acks and self._keys_end_with_acks)) and all(sent_ns is not None and sent_ns <= by.t_ns for sent_ns in acks)
+        soon = full or (by_acks and self._keys_end_with_acks)
+        return soon and all(sent_ns is not None and sent_ns <= by.t_ns for sent_ns in acks)
 
     def _again(self, message: tuple[str, str, int], before: Event, event: Event) -> None:
         """A redelivery: why was it allowed?"""

@@ -273,6 +273,13 @@ class RunTable:
             return []
         return [(r.first, r.last) for r in self._runs if r.state is INFLIGHT and r.owner is owner]
 
+    def busy(self, first: int, last: int) -> list[IdRange]:
+        """What of the range is inflight, or on its way to the dead letters."""
+        i, j = self._index(first), bisect_right(self._firsts, last)
+        return [
+            (max(run.first, first), min(run.last, last)) for run in self._runs[i:j] if run.state in (INFLIGHT, HELD)
+        ]
+
     def attempts(self) -> IdRows:
         """What was delivered, in id order, neighbours with equal attempts joined. Rows of an ``AttemptRange``."""
         runs = self._runs

@@ -233,15 +233,29 @@ class Consumer:
             if floor <= msg_id < cursor and not (settled and settled.discard(msg_id)):
                 due.add(msg_id)
 
-    def skip(self, first: int, last: int) -> None:
+    def skip(self, first: int, last: int) -> int:
         """Holes, lost and expired records: the ids count as acked, whatever their state.
 
         Above the cursor they are remembered, and the cursor passes them in its turn.
+
+        Returns: how many were not acked before.
         """
         self._runs.remove(first, last, delivered_only=False)
-        if self._skip(first, last):
+        skipped = self._skip(first, last)
+        if skipped:
             self.cursor = self._acks.next_open(self.cursor)
             self.changes += 1
+        return skipped
+
+    def expire(self, first: int, last: int) -> int:
+        """The time of these records is over. What is inflight stays until it is acked or its lease ends, and what is on its way
+        to the dead letters until it is there; the rest counts as acked. Returns: how many were not acked before."""
+        expired = 0
+        for busy_first, busy_last in [*self._runs.busy(first, last), (last + 1, last + 1)]:
+            if first < busy_first:
+                expired += self.skip(first, busy_first - 1)
+            first = busy_last + 1
+        return expired
 
     def _skip(self, first: int, last: int) -> int:
         """Ack ids that stand in no run. Returns: how many were not acked before."""

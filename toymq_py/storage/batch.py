@@ -89,7 +89,7 @@ class Batch:
     """
 
     __slots__ = ("_attributes", "_extras", "_keys", "_open_bytes", "_payloads", "_sequenced", "_tail", "_ts_ns",
-                 "commit", "first_id", "index", "keyed", "keys", "next_id",
+                 "commit", "expires_at_ns", "expiring", "first_id", "index", "keyed", "keys", "next_id",
                  "pieces", "producers", "roll", "rows", "rows_next_id", "scheduled", "size")  # fmt: skip
 
     def __init__(self, first_id: int, *, roll: bool) -> None:
@@ -112,6 +112,10 @@ class Batch:
         """Known at once, before ``close``."""
         self.scheduled: list[tuple[int, Sequence[int]]] = []
         """First ids of runs with a delay, and when each of their records is due."""
+        self.expiring = 0
+        """How many records expire."""
+        self.expires_at_ns = 0
+        """When the last of those does."""
         self.rows: list[tuple[list[int], list[bytes], list[bytes], list[bytes] | None, list[int] | None]] = []
         """Runs for the tail in memory: times, keys, payloads, headers, when they expire. They stand for the ids from
         ``first_id`` to ``rows_next_id``, without a gap."""
@@ -206,6 +210,9 @@ class Batch:
         extras = self._extras
         if extras is not None and extras.deliver_at_ns is not None:
             self.scheduled.append((first_id, extras.deliver_at_ns))
+        if extras is not None and extras.expires_at_ns is not None:
+            self.expiring += count - list(extras.expires_at_ns).count(0)
+            self.expires_at_ns = max(self.expires_at_ns, *extras.expires_at_ns)
         if self._tail and self.rows_next_id == first_id:  # else nobody was subscribed for a part: that is read from disk
             self._add_rows(ts_ns, keys, self._payloads, extras)
         self._keys, self._payloads, self._attributes, self._extras = [], [], [], None

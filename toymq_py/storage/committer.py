@@ -390,6 +390,8 @@ class Committer:
         for first_id, deliver_at_ns in batch.scheduled:
             active.newest_deliver_at_ns = max(active.newest_deliver_at_ns, max(deliver_at_ns))
             self.on_scheduled(first_id, deliver_at_ns)
+        active.expiring += batch.expiring
+        active.newest_expires_at_ns = max(active.newest_expires_at_ns, batch.expires_at_ns)
         active.end += batch.size
         active.keyed += batch.keyed
         active.next_id = batch.next_id

@@ -60,6 +60,12 @@ def _free(segment: Segment, now_ns: int) -> bool:
     return segment.sealed and segment.newest_deliver_at_ns <= now_ns
 
 
+def expired(segment: Segment, now_ns: int) -> bool:
+    """Sealed, and the time of all its records is over, of those that were delayed, too."""
+    expires_at_ns = segment.expires_at_ns
+    return _free(segment, now_ns) and expires_at_ns is not None and expires_at_ns <= now_ns
+
+
 def roll_age_ns(retention_ns: int) -> int:
     """Age at which an active segment is sealed so that retention can get at it: a quarter of the shortest retention time, and
     a second at least, so that no retention makes a segment of every message."""

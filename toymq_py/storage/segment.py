@@ -18,10 +18,12 @@ from toymq_py.errors import DamagedData
 from toymq_py.storage import checked_json
 from toymq_py.storage.fs import File, FileSystem, replace_file
 from toymq_py.storage.record import (
+    ATTRIBUTE_DELIVER_AT,
+    ATTRIBUTE_EXPIRES_AT,
     Columns,
     Stop,
     claimed_extent,
-    deliver_at_of,
+    parse_attributes,
     scan,
 )
 from toymq_py.storage.salvage import Chain, find_chains, proven_end, trusted_end
@@ -74,6 +76,10 @@ class Segment:
     """Records with a plain key: one that names a producer is not counted."""
     newest_ts_ns: int = 0
     newest_deliver_at_ns: int = 0
+    expiring: int = 0
+    """Records that expire."""
+    newest_expires_at_ns: int = 0
+    """When the last of those does."""
     producers: Producers = field(default_factory=dict)
     """Filled by a scan, from a sidecar, and for one: the topic knows its producers, a segment does not keep them."""
     damages: list[Damage] = field(default_factory=list)
@@ -100,6 +106,11 @@ class Segment:
     def lost(self) -> int:
         """Ids of this segment that no record stands for."""
         return sum(damage.last_id - damage.first_id + 1 for damage in self.damages)
+
+    @property
+    def expires_at_ns(self) -> int | None:
+        """When the last of all its records expires; None when some never does, or an older sidecar does not say."""
+        return self.newest_expires_at_ns if 0 < self.expiring == self.next_id - self.base_id - self.lost else None
 
     def add_index_entry(self, msg_id: int, position: int, keyed: int, ts_ns: int) -> None:
         """Enter a frame's place when the last entry is far enough away."""
@@ -148,6 +159,7 @@ class Segment:
 
     def sidecar(self) -> bytes:
         """The sidecar's content for the segment as it is."""
+        expires = {} if self.expires_at_ns is None else {"expires": [self.expiring, self.newest_expires_at_ns]}
         return checked_json.encode(
             "segment",
             {
@@ -162,7 +174,7 @@ class Segment:
                 "index": [
                     column.tolist() for column in (self.index_ids, self.index_positions, self.index_keyed, self.index_ts_ns)
                 ],
-            },
+            } | expires,
         )
 
     def write_sidecar(self, fs: FileSystem) -> None:
@@ -191,6 +203,7 @@ def _fill(segment: Segment, found: dict[str, Any]) -> None:
     segment.end, segment.next_id, segment.keyed, segment.newest_ts_ns, segment.newest_deliver_at_ns = checked_json.numbers(
         [found[name] for name in ("size", "next_id", "keyed", "newest_ts_ns", "newest_deliver_at_ns")]
     )
+    segment.expiring, segment.newest_expires_at_ns = checked_json.numbers(found.get("expires", [0, 0]))
     for name, pair in found["producers"].items():
         seq, msg_id = checked_json.numbers(pair)
         segment.producers[name.encode("latin-1")] = seq, msg_id
@@ -337,7 +350,13 @@ def _account(segment: Segment, columns: Columns, base: int, first_id: int) -> No
     segment.keyed = keyed + len(keys) - counted - keys[counted:].count(b"")
     segment.newest_ts_ns = max(segment.newest_ts_ns, times[-1])
     for block in columns.attributes.values():
-        segment.newest_deliver_at_ns = max(segment.newest_deliver_at_ns, deliver_at_of(block) or 0)
+        times_of = parse_attributes(block) or {}
+        deliver_at_ns, expires_at_ns = (
+            int.from_bytes(times_of.get(tag, b""), "little") for tag in (ATTRIBUTE_DELIVER_AT, ATTRIBUTE_EXPIRES_AT)
+        )
+        segment.newest_deliver_at_ns = max(segment.newest_deliver_at_ns, deliver_at_ns)
+        segment.newest_expires_at_ns = max(segment.newest_expires_at_ns, expires_at_ns)
+        segment.expiring += expires_at_ns > 0
     if columns.sequences and not segment.damages:
         # Behind a hole a sequence says nothing of the lower ones: those may have been lost with it, unacknowledged. A retry of
         # them has to be stored, and so does one of this record, since the order of a producer is kept (ADR 0013).

@@ -1,7 +1,7 @@
-"""What was moved from a topic to another, before the offsets of the first say so: who keeps it known, and how a restart finds it.
+"""What was moved from a topic to another and is not stored as done there: who keeps it known, and how a restart finds it.
 
-Contract: delivery.md, "Attempts" (a crash makes no second copy); ADR 0032. A dead letter, or a record on its way back, is stored
-in its target first and then counts as acked where it came from. Until that is on stable storage, the record's key in the
+Contract: delivery.md, "Attempts" (a crash makes no second copy); ADR 0033. A dead letter, or a record on its way back, is
+stored in its target first and then counts as acked where it came from. Until that is on stable storage, the record's key in the
 target's log is the only witness. Belongs to the event loop.
 """
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from toymq_py.topic.topic import Topic
 
 MS_NS = 1_000_000
+LEASED_LOOK_S = 10.0
+"""How soon after a lease on something that expired a segment is looked at again."""
 Purged = Callable[[int, OSError | RequestError | None], None]
 """Told how many messages went once that is on stable storage, or why it is not."""
 
@@ -70,6 +72,7 @@ class RetentionKeeper:
             views = [AckedView.of(raw) for raw in stored.consumers.values()]
         low = full or self._space.getting_low()
         sealed = log.segments[:-1] if full else self._not_witnesses(log.segments[:-1])
+        self._expire(now_ns)
         going = [segment for segment in sealed if segment.next_id <= log.first_id]
         going += [
             segment for segment in retention.removable_by_acks(
@@ -86,6 +89,13 @@ class RetentionKeeper:
         if gone:
             self._remove([segment for segment in log.segments if segment.base_id in gone])
         self._roll(now_ns, [retain_acked_for_ms] if views else [], views, low=low)
+
+    def _expire(self, now_ns: int) -> None:
+        """A message is found to have expired when its turn comes. Of a segment in which all have, nobody's turn is waited for:
+        where nobody takes, it would never go."""
+        for segment in self._topic.log.segments[:-1]:
+            if retention.expired(segment, now_ns) and not self._topic.expire(segment.base_id, segment.next_id - 1):
+                self._look_again(LEASED_LOOK_S)
 
     def _not_witnesses(self, segments: list[Segment]) -> list[Segment]:
         """Without those that hold records which alone tell that they were moved here (``Moves``)."""
@@ -118,6 +128,7 @@ class RetentionKeeper:
         active = segments[-1]
         due_ns = [segment.newest_ts_ns + ms * MS_NS - now_ns for segment in segments[:-1] for ms in retain_ms]
         due_ns += [segment.newest_deliver_at_ns - now_ns for segment in segments[:-1]]
+        due_ns += [(segment.expires_at_ns or 0) - now_ns for segment in segments[:-1]]
         if active.end and not active.sealed:
             oldest_ns = active.index_ts_ns[0] if active.index_ts_ns else active.newest_ts_ns
             wait_ns = oldest_ns + retention.roll_age_ns(min(retain_ms) * MS_NS) - now_ns if retain_ms else 1

@@ -142,7 +142,7 @@ class Topic:
             self._restore(offsets, recovered.missing)
 
     def opened(self) -> None:
-        """All topics are recovered, and what was moved between them is settled: limits and retention may take what they take."""
+        """All topics are recovered, and what was moved between them is settled: limits and retention may do their work."""
         self.witnesses = []
         self._set_limit()
         self.apply_retention()
@@ -499,6 +499,20 @@ class Topic:
             self.delays.tick()
 
     # -- what goes
+
+    def expire(self, first: int, last: int) -> bool:
+        """The time of these records is over: they count as acked, but for what is in somebody's hands. Returns: whether that is
+        nothing."""
+        over = True
+        for consumer in self.consumers.values():
+            if consumer.has_acked_all(first, last):
+                continue
+            if expired := consumer.expire(first, last):
+                self.expired_total += expired
+                self.changed()
+                self._look_again(consumer)
+            over = over and consumer.has_acked_all(first, last)
+        return over
 
     def drop(self, first: int, last: int) -> None:
         """A limit drops what is not acked of these ids: it counts as acked for everyone, inflight or not."""

@@ -286,7 +286,7 @@ def test_a_line_that_is_none_is_named(tmp_path: Path, line: bytes, what: str) ->
 
 
 def test_a_nack_of_another_connection_gives_back_what_is_read_late() -> None:
-    """Queue seed 2397: who had attempt 1 gave it back late, and with it attempt 2, which lay in the socket of another worker."""
+    """Queue seed 2397: who had attempt 1 gave it back late, and with it attempt 2, which lay in another worker's socket."""
     share = Event(0, "supervisor", "declare", topic="t", consumer="c", note="share")
     nacked = nack(600, 0, sent_ms=550)
     late = [deliver(700, 0, attempt=2, process="c.2"), deliver(700, 0, attempt=3, process="c.2"), ack(701, 0, process="c.2")]

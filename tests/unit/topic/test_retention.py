@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tests.support.broker_rig import BrokerRig
+from tests.support.broker_rig import DIR, BrokerRig
 from toymq_py.storage.segment import segment_name
 
 
@@ -217,3 +217,73 @@ def test_offsets_that_fail_for_a_while_delay_the_unlinking() -> None:
     rig.disk.heal()
     rig.advance(3)
     assert logs(rig) == [segment_name(3)]
+
+
+# -- by expiry
+
+
+def passing(ttls_ms: list[int | None], **options: int) -> BrokerRig:
+    """A message to a segment, and one more; "c" takes nothing."""
+    rig = BrokerRig(**{"retain_acked_for_ms": 20_000} | options)
+    rig.subscribe("t").close()
+    for ttl_ms in (*ttls_ms, 3_600_000):
+        rig.broker.topic("t").publisher.publish([b""], [b"x" * 3000], None, None, None if ttl_ms is None else [ttl_ms])
+        rig.loop.drain()
+    return rig
+
+
+@pytest.mark.parametrize("restart", ["none", "sidecars", "scan"])
+def test_a_segment_that_expired_as_a_whole_goes_although_nobody_takes(restart: str) -> None:
+    rig = passing([5_000, 30_000, None, 5_000])
+    rig.advance(1)
+    if restart == "scan":
+        for name in rig.files("t"):
+            if name.endswith(".idx"):
+                rig.disk.unlink(f"{DIR}/topics/t/{name}")
+    if restart != "none":
+        rig.reopen()
+    rig.advance(5)
+    rig.advance(5)
+    topic = rig.broker.topic("t")
+    assert (topic.expired_total, topic.consumers["c"].floor, topic.log.first_id) == (2, 1, 0), "acked, and kept as such"
+    for _ in range(4):
+        rig.advance(10)
+    assert logs(rig)[:2] == [segment_name(2), segment_name(4)], "what never expires stays"
+    assert (topic.log.first_id, topic.log.removed) == (2, [(3, 3)])
+    assert topic.expired_total == 3
+    assert topic.dropped_total == 0
+    assert rig.take(rig.subscribe("t")) == [(2, 1), (4, 1)]
+    rig.reopen(power_cut=True)
+    assert (rig.broker.topic("t").log.lost, rig.broker.topic("t").log.first_id) == ([], 2)
+
+
+def test_what_expired_in_somebodys_hands_is_his_until_his_lease_ends() -> None:
+    rig = BrokerRig(retain_acked_for_ms=0, max_attempts=2)
+    publisher = rig.broker.topic_or_new("t").publisher
+    publisher.publish([b""] * 4, [b"x" * 800] * 4, None, None, [5_000] * 4)
+    rig.publish("t", b"x" * 3000)
+    sub = rig.subscribe("t", window=3, visibility_s=60)
+    assert len(rig.take(sub)) == 3
+    rig.nack("t", 1, 1, dead=True)
+    rig.nack("t", 2, 2, delay_s=3600.0)
+    for _ in range(3):
+        rig.advance(10)
+    topic = rig.broker.topic("t")
+    assert topic.expired_total == 2, "that rests after a nack, and that nobody took"
+    assert topic.log.first_id == 0
+    assert len(rig.records("t.dlq")) == 1
+    assert rig.ack("t", 0, 0) == 1, "the work was done"
+    rig.advance(10)
+    assert topic.log.first_id == 4
+
+
+def test_what_expired_in_hands_that_never_ack_goes_when_the_lease_ends() -> None:
+    rig = BrokerRig(retain_acked_for_ms=0)
+    rig.broker.topic_or_new("t").publisher.publish([b""], [b"x" * 3000], None, None, [5_000])
+    rig.publish("t", b"x" * 3000)
+    rig.take(rig.subscribe("t", window=1, visibility_s=30))
+    rig.advance(29)
+    assert rig.broker.topic("t").expired_total == 0
+    for _ in range(3):
+        rig.advance(11)
+    assert (rig.broker.topic("t").expired_total, rig.broker.topic("t").log.first_id) == (1, 1)
