@@ -52,6 +52,18 @@ def test_a_sidecar_holds_what_a_scan_would_find() -> None:
     assert loaded == scanned
 
 
+@pytest.mark.parametrize(("ttls", "known"), [([5, 9, 7], 9), ([5, None, 7], None), ([None], None)])
+def test_when_all_has_expired_is_in_the_sidecar(ttls: list[int | None], known: int | None) -> None:
+    disk, scanned = sealed([
+        encode_frame(n, TS_NS, b"", b"x", b"" if at_ns is None else encode_attributes(expires_at_ns=at_ns))
+        for n, at_ns in enumerate(ttls)
+    ])  # fmt: skip
+    assert scanned.expires_at_ns == known
+    loaded = load_sidecar(disk, NAME, 0, len(ttls))
+    assert loaded is not None
+    assert loaded.expires_at_ns == known
+
+
 def test_gaps_are_in_the_sidecar() -> None:
     frames = some_frames(9)
     frames[4] = frames[4][:-1] + bytes([frames[4][-1] ^ 1])
