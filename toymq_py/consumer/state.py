@@ -25,8 +25,8 @@ class Counts:
     """What DESCRIBE says of a consumer, in messages: ``backlog`` is the sum of the other three.
 
     ``scheduled`` waits for a time: given back with a delay (NACK), or published with one and not due. A message past its
-    ``expires_at`` is ``ready`` until its turn to be delivered comes, or all of its segment has expired; then it counts as acked. What is on
-    its way to the dead letters counts as inflight: it was handed out and is not acked.
+    ``expires_at`` is ``ready`` until its turn to be delivered comes, or all of its segment has expired; only then does it count
+    as acked. What is on its way to the dead letters counts as inflight: it was handed out and is not acked.
     """
 
     ready: int
