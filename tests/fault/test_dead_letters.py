@@ -223,6 +223,19 @@ def test_a_letter_that_was_acked_stays_until_its_message_is_stored_as_done() -> 
     assert rig.broker.topic("t.dlq").log.committed_id == 2
 
 
+def test_a_dead_letter_topic_that_is_deleted_keeps_nothing_where_its_letters_went() -> None:
+    rig = with_letters(2)
+    rig.disk.fail("pwrite", 1, errno.EIO, sticky=True, path="t.dlq/offsets")
+    rig.redrive("t.dlq")
+    assert rig.take(rig.subscribe("t")) == [(2, 1), (3, 1)]
+    rig.ack("t", 2, 3)
+    rig.publish("t", LARGE)
+    assert rig.broker.topic("t").log.first_id == 2
+    rig.delete("t.dlq")
+    rig.advance(1)
+    assert rig.broker.topic("t").log.first_id == 4
+
+
 def test_on_a_full_disk_nothing_is_kept_for_that() -> None:
     """What everybody has acked holds the space that the offsets need."""
     rig = with_letters(2)

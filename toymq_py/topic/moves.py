@@ -23,15 +23,18 @@ Witness = tuple[int, list[bytes]]
 class Moves:
     """What left one topic and is not stored as done there. Its target lets no segment go from the first of these records on."""
 
-    __slots__ = ("_moved", "_target", "_writing")
+    __slots__ = ("_forgotten", "_moved", "_target", "_writing")
 
     def __init__(self) -> None:
+        self._forgotten = False
         self._target: Topic | None = None
         self._moved: int | None = None  # the lowest id there since the offsets were last looked at
         self._writing: int | None = None  # and of those before, which are being stored
 
     def add(self, target: "Topic", first_id: int) -> None:
         """From this id on, records of the target stand for messages that were moved."""
+        if self._forgotten:  # a commit was under way
+            return
         if target is not self._target:  # none, or one that was deleted
             self._target, self._moved, self._writing = target, None, None
             target.arrivals = self
@@ -55,6 +58,13 @@ class Moves:
             self._writing = None
             if self._moved is None:
                 self._target = None
+            target.apply_retention()
+
+    def forget(self) -> None:
+        """The topic that they left is deleted: nothing is stored there any more, and nothing comes from it again."""
+        self._forgotten = True
+        target, self._target = self._target, None
+        if target is not None:
             target.apply_retention()
 
 

@@ -663,6 +663,7 @@ class Topic:
         self.committer.refuse(NoSuchTopic(f"{self.name} is being deleted"))
         self.stop_deliveries("DELETED")
         self._flusher.discard(self)
+        self.moves.forget()
         waiters, self._commit_waiters = self._commit_waiters, {}
         for call in waiters:
             call()
