@@ -6,9 +6,12 @@ at start. An entry may be newer than the committed position: the topic decides w
 
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 DEFAULT_DEDUPE_KEYS = 65_536
-
+LONG_RUN = 16
+"""Keys of a run that is kept as it came; shorter ones are put together, up to ``JOINED_MAX``."""
+JOINED_MAX = 1024
 
 SHARE_FREED = 16
 """When all topics together hold too many keys, the one with the most gives up at least this part of them: a sixteenth."""
@@ -36,13 +39,13 @@ class KeyBudget:
 class DedupeTable:
     """Key to message id, for the newest ``capacity`` keys.
 
-    The order of use is a deque beside the dict, because deleting the oldest entry of a large dict over and over walks
-    over its deleted slots. A key that was used again stands in the deque more than once; ``_repeats`` counts the
-    surplus, and the deque is rebuilt before it reaches twice the capacity. Keys of batches that have not committed are
+    The order of use stands beside the dict, because deleting the oldest entry of a large dict over and over walks
+    over its deleted slots. A key that was used again stands there more than once; ``_repeats`` counts the
+    surplus, and the order is rebuilt before it reaches twice the capacity. Keys of batches that have not committed are
     never evicted, and evict nobody: ``_pending`` counts them.
     """
 
-    __slots__ = ("_budget", "_ids", "_order", "_pending", "_repeats", "capacity", "kept")
+    __slots__ = ("_budget", "_gone", "_ids", "_joined", "_order", "_ordered", "_pending", "_repeats", "capacity", "kept")
 
     def __init__(self, capacity: int, budget: KeyBudget | None = None, *, kept: int = 0) -> None:
         """``capacity`` in keys; 0 switches deduplication off. ``kept``: so many are kept, whatever capacity and budget say."""
@@ -50,7 +53,10 @@ class DedupeTable:
         self.kept = kept
         self._budget = budget or KeyBudget(1 << 62)
         self._ids: dict[bytes, int] = {}
-        self._order: deque[bytes] = deque()
+        self._order: deque[Sequence[bytes]] = deque()  # run by run, as they came: a key by itself would cost more than its use
+        self._joined: list[bytes] = []  # the last run in it, when that is made of short ones
+        self._ordered = 0  # keys in it
+        self._gone = 0  # of the first run
         self._repeats: dict[bytes, int] = {}
         self._pending: deque[tuple[int, int]] = deque()  # first id and count of runs that may still fail
 
@@ -60,7 +66,11 @@ class DedupeTable:
     def remember_new(self, keys: Sequence[bytes], first_id: int) -> bool:
         """Enter keys under consecutive ids, if none of them is known and none stands twice.
 
-        Nothing is evicted yet: the batch may still fail. Costs a look-up and an insertion a key, nothing more.
+        Nothing is evicted yet: the batch may still fail. Costs one look-up a key, which inserts it.
+
+        Args:
+            keys: kept as they are; nobody changes them.
+            first_id: above every id before.
 
         Returns: whether they were entered; if not, nothing has changed.
         """
@@ -72,17 +82,28 @@ class DedupeTable:
             if len(ids) == before:
                 return False
         else:
-            if not ids.keys().isdisjoint(keys):
-                return False
-            ids.update(zip(keys, range(first_id, first_id + count), strict=True))
-            if len(ids) - before != count:  # one stands twice: take all of them back
+            deque(map(ids.setdefault, keys, range(first_id, first_id + count)), 0)
+            if len(ids) - before != count:  # one was known, or stands twice: take back what is of this run
                 for key in keys:
-                    ids.pop(key, None)
+                    if ids.get(key, -1) >= first_id:
+                        del ids[key]
                 return False
-        self._order.extend(keys)
+        self._enqueue(keys)
         self._pending.append((first_id, count))
         self._budget.used += count
         return True
+
+    def _enqueue(self, keys: Sequence[bytes]) -> None:
+        """They are the newest now."""
+        self._ordered += len(keys)
+        if len(keys) >= LONG_RUN:
+            self._order.append(keys)
+            self._joined = []
+            return
+        if not self._joined or len(self._joined) >= JOINED_MAX:
+            self._joined = []
+            self._order.append(self._joined)
+        self._joined.extend(keys)
 
     def find(self, key: bytes) -> int | None:
         """The id the key was published as. Does not count as a use."""
@@ -90,9 +111,9 @@ class DedupeTable:
 
     def touch(self, key: bytes) -> None:
         """A hit: the key becomes the newest. Assumes it is known."""
-        self._order.append(key)
+        self._enqueue((key,))
         self._repeats[key] = self._repeats.get(key, 0) + 1
-        if len(self._order) > 2 * max(self.capacity, len(self._ids)) + 16:
+        if self._ordered > 2 * max(self.capacity, len(self._ids)) + 16:
             self._rebuild()
 
     def replace(self, key: bytes, msg_id: int) -> None:
@@ -130,22 +151,39 @@ class DedupeTable:
         excess = min(count, len(self._ids) - self._unsettled() - self.kept)
         if excess <= 0:
             return 0
-        gone = excess
         self._budget.used -= excess
-        ids, popleft, repeats = self._ids, self._order.popleft, self._repeats
-        if not repeats:
-            for _ in range(excess):
-                del ids[popleft()]
-            return gone
-        while excess:
-            key = popleft()
-            if key in repeats:
-                repeats[key] -= 1
-                if not repeats[key]:
-                    del repeats[key]
+        ids, order, repeats = self._ids, self._order, self._repeats
+        left = excess
+        while left:
+            run = order[0]
+            first = self._gone
+            stop = min(len(run), first + left)
+            if not repeats:
+                for key in run if stop - first == len(run) else run[first:stop]:
+                    del ids[key]
+                left -= stop - first
             else:
+                left -= self._give_repeated(run[first:stop])
+            self._ordered -= stop - first
+            self._gone = stop
+            if stop == len(run):
+                if order.popleft() is self._joined:
+                    self._joined = []
+                self._gone = 0
+        return excess
+
+    def _give_repeated(self, keys: Sequence[bytes]) -> int:
+        """The oldest places in the order. Returns: how many keys went, which have no newer place."""
+        ids, repeats = self._ids, self._repeats
+        gone = 0
+        for key in keys:
+            if key not in repeats:
                 del ids[key]
-                excess -= 1
+                gone += 1
+                continue
+            repeats[key] -= 1
+            if not repeats[key]:
+                del repeats[key]
         return gone
 
     def resize(self, capacity: int) -> None:
@@ -159,12 +197,18 @@ class DedupeTable:
         self._budget.tables.pop(self, None)
         self._ids.clear()
         self._order.clear()
+        self._joined = []
+        self._ordered = self._gone = 0
         self._repeats.clear()
         self._pending.clear()
 
     def _rebuild(self, gone: set[bytes] | None = None) -> None:
-        newest_first = dict.fromkeys(key for key in reversed(self._order) if not gone or key not in gone)
-        self._order = deque(reversed(newest_first))
+        keys = list(chain.from_iterable(self._order))[self._gone :]
+        newest_first = dict.fromkeys(key for key in reversed(keys) if not gone or key not in gone)
+        newest_last = list(reversed(newest_first))
+        self._order = deque([newest_last] if newest_last else [])
+        self._joined = []
+        self._ordered, self._gone = len(newest_last), 0
         self._repeats.clear()
 
 
