@@ -6,7 +6,7 @@ BIN := .venv/bin
 READY := .venv/.stamp
 # make fast compiles the same source into a place of its own; run and bench use it from then on (ADR 0015).
 FAST := .venv-fast
-COMPILED := $(patsubst %,toymq_py/%.py,dedupe model protocol/commands protocol/connection protocol/frames protocol/replies \
+COMPILED := $(patsubst %,toymq_py/%.py,dedupe model rows protocol/commands protocol/connection protocol/frames protocol/replies \
   session/deliveries session/guard session/handler session/pulling session/replies session/sequences session/session \
   session/transport session/turns topic/delivering topic/following topic/publishing topic/schedule topic/subscription \
   topic/topic topic/traced \

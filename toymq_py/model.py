@@ -21,6 +21,9 @@ Position = NewType("Position", int)
 IdRange = tuple[int, int]
 """First and last id, both included."""
 
+Shape = tuple[int, int]
+"""Lengths of key and payload, in bytes, that all messages of a run have."""
+
 Mode = Literal["exclusive", "shared"]
 """How sessions share one consumer: one at a time, or many that compete."""
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from toymq_py.errors import BadArgument, RequestError, UnknownCommand
-from toymq_py.model import IdRange, Mode, Start, TopicPattern, check_name, is_pattern
+from toymq_py.model import IdRange, Mode, Shape, Start, TopicPattern, check_name, is_pattern
 from toymq_py.protocol.frames import (
     COUNT_MAX,
     DEFAULT_FETCH_BYTES,
@@ -34,7 +34,8 @@ class Publish:
     """A run of consecutive PUBs to one topic. With ``hdr`` it is one record.
 
     ``keys[i]`` is b"" for none. The first ``hdr`` bytes of a body are its header block. ``delays_ms`` and ``ttls_ms`` say it
-    of every PUB, or of none. With ``seqs`` every key names a producer, and ``seqs[i]`` is its sequence.
+    of every PUB, or of none. With ``seqs`` every key names a producer, and ``seqs[i]`` is its sequence. ``shape`` is that of all
+    keys and bodies where it is known; None says nothing.
     """
 
     topic: str
@@ -44,6 +45,7 @@ class Publish:
     delays_ms: list[int] | None = None
     ttls_ms: list[int] | None = None
     seqs: list[int] | None = None
+    shape: Shape | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ length before the length is checked, and what arrives a byte at a time costs lin
 """
 
 import re
-import struct
 from enum import Enum
+from functools import lru_cache
 
 from toymq_py.errors import (
     BadArgument,
@@ -17,7 +17,7 @@ from toymq_py.errors import (
     ProtocolViolation,
     RequestError,
 )
-from toymq_py.model import DEFAULT_MAX_PAYLOAD
+from toymq_py.model import DEFAULT_MAX_PAYLOAD, KEY_BYTES_MAX
 from toymq_py.protocol.commands import (
     Ack,
     Command,
@@ -43,8 +43,10 @@ from toymq_py.protocol.replies import (
     PongReply,
     Reply,
 )
+from toymq_py.rows import RowLayout, columns_are
 
 TOPICS_CACHED_MAX = 4096
+LAYOUTS_CACHED_MAX = 64
 LINE_COST = 4
 """A line that is parsed by itself takes as long as so many PUBs or ACKs of a run, and counts as many."""
 LINE_COST_BYTES = 16
@@ -125,8 +127,6 @@ class ServerConnection:
         self._ended = False
         self._topics: dict[bytes, str] = {}
         self._names: dict[tuple[bytes, bytes], tuple[str, str]] = {}
-        self._shape = (0, 0, 0, 0)  # of the last PUBs that looked alike
-        self._layout = struct.Struct("")
         self.starved = True
         """``next_commands`` returns nothing before more bytes are there."""
 
@@ -316,11 +316,12 @@ class ServerConnection:
         count = len(keys)
         if count < 2:
             return 0
+        shape = len(key), size
         if key == NO_KEY and keys.count(NO_KEY) == count:
-            keys = [b""] * count
-        elif NO_KEY in keys or self._check_keys(keys) < count:
+            keys, shape = [b""] * count, (0, size)
+        elif not 0 < len(key) <= KEY_BYTES_MAX or NO_KEY in keys or b"".join(keys).translate(None, PRINTABLE):
             return 0
-        commands.append(Publish(topic, keys, bodies))
+        commands.append(Publish(topic, keys, bodies, shape=shape))
         buffer.pos = pos + count * stride
         return count
 
@@ -439,26 +440,23 @@ class ServerConnection:
 
         Returns: what stands between ``head`` and ``tail``, ``width`` bytes each, unchecked; and the bodies.
         """
-        shape = len(head), width, len(tail), size
-        if shape != self._shape:
-            self._shape, self._layout = shape, struct.Struct("%ds%ds%ds%dss" % shape)  # noqa: UP031 (a format of formats)
-        iter_unpack, stride = self._layout.iter_unpack, self._layout.size
-        view = memoryview(self._buffer.data)
-        room = min(left, (len(view) - pos) // stride)
-        values: list[bytes] = []
-        bodies: list[bytes] = []
-        step = 16
-        while len(values) < room:
-            step = min(step, room - len(values))
-            part = view[pos : pos + step * stride]
-            heads, alike_values, tails, alike_bodies, ends = zip(*iter_unpack(part), strict=True)
-            if heads.count(head) != step or tails.count(tail) != step or ends.count(b"\n") != step:
+        layout, data = _layout(len(head), width, len(tail), size), self._buffer.data
+        stride = layout.size
+        room = min(left, (len(data) - pos) // stride)
+        taken, step = 0, 16
+        while taken < room:
+            step = min(step, room - taken)
+            at = pos + taken * stride
+            if not (
+                columns_are(data, at, stride, step, head)
+                and columns_are(data, at + len(head) + width, stride, step, tail)
+                and columns_are(data, at + stride - 1, stride, step, b"\n")
+            ):
                 break
-            values += alike_values
-            bodies += alike_bodies
-            pos += step * stride
+            taken += step
             step *= 8  # what may be done in vain stays in proportion to what was not
-        return values, bodies
+        values = layout.unpack(data, pos, taken)
+        return values[::2], values[1::2]
 
     def _parse_acks(self, commands: list[Command], max_count: int) -> int:
         """Plain ACKs of one id or one range. Stops at anything else and leaves it to ``_parse_one``.
@@ -760,6 +758,12 @@ class ClientConnection:
             return BatchReply(head[1].decode("ascii"), _number(head[2]), _number(head[3]), body)
         except ValueError:
             raise ProtocolViolation(f"this is no toymq broker: it says {b' '.join(head)[:60]!r}") from None
+
+
+@lru_cache(LAYOUTS_CACHED_MAX)
+def _layout(head: int, value: int, tail: int, body: int) -> RowLayout:
+    """Of PUBs that look alike, by the lengths of their parts: what is taken out of each is the value and the body."""
+    return RowLayout(f"{head}x{value}s{tail}x{body}sx")
 
 
 def _number(token: bytes) -> int:

@@ -102,11 +102,24 @@ def encode_ok(value: int) -> bytes:
     return b"OK %d\n" % value
 
 
+_ENDS = [b"%03d" % end for end in range(1000)]
+
+
 def encode_ok_run(first_id: int, count: int) -> bytes:
     """``OK`` for each of ``count`` consecutive ids."""
     if count == 1:
         return b"OK %d\n" % first_id
-    return ("OK " + "\nOK ".join(map(str, range(first_id, first_id + count))) + "\n").encode()
+    if first_id < 1000:
+        return b"".join([b"OK %d\n" % msg_id for msg_id in range(first_id, first_id + count)])
+    pieces: list[bytes] = []
+    end = first_id + count
+    while first_id < end:  # ids with the same thousands: only the ends differ, and those are there already
+        thousands, low = divmod(first_id, 1000)
+        high = min(1000, low + end - first_id)
+        opening = b"OK %d" % thousands
+        pieces += opening, (b"\n" + opening).join(_ENDS[low:high]), b"\n"
+        first_id += high - low
+    return b"".join(pieces)
 
 
 def encode_dup(msg_id: int) -> bytes:

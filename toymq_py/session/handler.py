@@ -223,7 +223,8 @@ class Handler:
             bodies = [body[command.hdr :] for body in bodies]
         topic = self._broker.topic_to_publish(command.topic)
         if command.seqs is None:
-            self._answer(topic.publisher.publish(keys, bodies, headers, command.delays_ms, command.ttls_ms))
+            shape = command.shape
+            self._answer(topic.publisher.publish(keys, bodies, headers, command.delays_ms, command.ttls_ms, shape=shape))
         else:
             self._publish_sequenced(topic, command, bodies, headers)
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from toymq_py.errors import RequestError
-from toymq_py.storage.record import Extras, encode_run
+from toymq_py.model import Shape
+from toymq_py.storage.record import ENCODE_ALIKE_MIN, Extras, encode_alike, encode_run
 from toymq_py.storage.segment import INDEX_INTERVAL_BYTES, Producers
 
 OPEN_ROWS_MAX = 64
@@ -88,7 +89,7 @@ class Batch:
     become one: a record that is encoded by itself costs three times as much (ADR 0012).
     """
 
-    __slots__ = ("_attributes", "_extras", "_keys", "_open_bytes", "_payloads", "_sequenced", "_tail", "_ts_ns",
+    __slots__ = ("_attributes", "_extras", "_keys", "_open_bytes", "_payloads", "_sequenced", "_shape", "_tail", "_ts_ns",
                  "commit", "expires_at_ns", "expiring", "first_id", "index", "keyed", "keys", "next_id",
                  "pieces", "producers", "roll", "rows", "rows_next_id", "scheduled", "size")  # fmt: skip
 
@@ -126,6 +127,7 @@ class Batch:
         self._payloads: list[bytes] = []
         self._attributes: list[bytes] = []  # none, or one of each
         self._extras: Extras | None = None
+        self._shape: Shape | None = None
         self._open_bytes = 0
         self._tail = False
         self._sequenced = False  # its keys name producers
@@ -146,6 +148,7 @@ class Batch:
         *,
         tail: bool,
         sequences: Sequence[int] | None = None,
+        shape: Shape | None = None,
     ) -> Appended:
         """Records that follow each other.
 
@@ -155,6 +158,7 @@ class Batch:
             size: in bytes, encoded.
             tail: also for the tail in memory.
             sequences: those in the attributes, when the keys name producers.
+            shape: of all of them; None when they differ.
         """
         sequenced = sequences is not None and extras is None
         if self._keys and (
@@ -165,6 +169,9 @@ class Batch:
             self.close()
         if not self._keys:
             self._ts_ns = ts_ns
+            self._shape = shape
+        elif shape != self._shape:
+            self._shape = None
         first_id = self.next_id
         count = len(keys)
         self.next_id = first_id + count
@@ -196,14 +203,25 @@ class Batch:
             return
         first_id = self.next_id - count
         size = self._open_bytes
-        pieces = encode_run(first_id, ts_ns, keys, self._payloads, attributes)
-        plain = [b""] * count if self._sequenced else keys
+        shape = self._shape
+        plain, keyed = keys, 0
+        if self._sequenced:
+            plain = [b""] * count
+        elif shape is None:
+            keyed = count - keys.count(b"")
+        elif shape[0]:
+            keyed = count
+        pieces: list[bytes] | None = None
+        if shape is not None and attributes is None and count >= ENCODE_ALIKE_MIN:
+            piece = encode_alike(first_id, ts_ns, keys, self._payloads, shape)
+        else:
+            pieces = encode_run(first_id, ts_ns, keys, self._payloads, attributes)
+            piece = b"".join(pieces)
         if size > INDEX_INTERVAL_BYTES:
-            self._index_inside(first_id, size, pieces, plain, ts_ns)
+            self._index_inside(first_id, size, pieces, plain, keyed, ts_ns)
         else:
             self.index.append((first_id, self.size - size, self.keyed, ts_ns))
-        self.pieces.append(b"".join(pieces))
-        keyed = count - plain.count(b"")
+        self.pieces.append(piece)
         self.keyed += keyed
         if keyed:
             self.keys += plain if keyed == count else filter(None, plain)
@@ -215,18 +233,28 @@ class Batch:
             self.expires_at_ns = max(self.expires_at_ns, *extras.expires_at_ns)
         if self._tail and self.rows_next_id == first_id:  # else nobody was subscribed for a part: that is read from disk
             self._add_rows(ts_ns, keys, self._payloads, extras)
-        self._keys, self._payloads, self._attributes, self._extras = [], [], [], None
+        self._keys, self._payloads, self._attributes, self._extras, self._shape = [], [], [], None, None
         self._open_bytes, self._tail, self._sequenced = 0, False, False
 
-    def _index_inside(self, first_id: int, size: int, pieces: list[bytes], keys: list[bytes], ts_ns: int) -> None:
-        """Entries for a run that is longer than the index's distance."""
-        offset, keyed = self.size - size, self.keyed
-        step = -(-len(keys) * INDEX_INTERVAL_BYTES // size)  # rounded up: nearer entries would not be taken
-        for row in range(0, len(keys), step):
+    def _index_inside(
+        self, first_id: int, size: int, pieces: list[bytes] | None, keys: list[bytes], run_keyed: int, ts_ns: int
+    ) -> None:
+        """Entries for a run that is longer than the index's distance.
+
+        Args:
+            pieces: two of each record; None when all records are of one length.
+            run_keyed: how many ``keys`` are some.
+        """
+        offset, keyed, count = self.size - size, self.keyed, len(keys)
+        step = -(-count * INDEX_INTERVAL_BYTES // size)  # rounded up: nearer entries would not be taken
+        for row in range(0, count, step):
             self.index.append((first_id + row, offset, keyed, ts_ns))
-            part = keys[row : row + step]
-            offset += sum(map(len, pieces[2 * row : 2 * (row + step)]))
-            keyed += len(part) - part.count(b"")
+            offset += step * (size // count) if pieces is None else sum(map(len, pieces[2 * row : 2 * (row + step)]))
+            if run_keyed == count:
+                keyed += step
+            elif run_keyed:
+                part = keys[row : row + step]
+                keyed += len(part) - part.count(b"")
 
     def _add_rows(self, ts_ns: int, keys: list[bytes], payloads: list[bytes], extras: Extras | None) -> None:
         """The same run for the tail in memory."""

@@ -22,11 +22,11 @@ from typing import Literal
 
 from toymq_py.clock import Clock
 from toymq_py.errors import DiskFull, DiskLow, RequestError, StorageFailed
-from toymq_py.model import Records
+from toymq_py.model import Records, Shape
 from toymq_py.storage.batch import COMMITTED, Appended, Batch, Commit
 from toymq_py.storage.fs import File, FileSystem, replace_file, write_all
 from toymq_py.storage.log import Log
-from toymq_py.storage.record import FRAME_OVERHEAD, Extras
+from toymq_py.storage.record import FRAME_OVERHEAD, Extras, shape_of
 from toymq_py.storage.scheduling import Scheduler
 from toymq_py.storage.segment import Producers, Segment, segment_name
 from toymq_py.storage.space import SpaceGuard
@@ -136,6 +136,7 @@ class Committer:
         attributes: Sequence[bytes] | None = None,
         extras: Extras | None = None,
         sequences: Sequence[int] | None = None,
+        shape: Shape | None = None,
     ) -> list[Appended]:
         """Assign ids, encode, and queue for the next commit. Never blocks.
 
@@ -144,6 +145,7 @@ class Committer:
             attributes: encoded attribute blocks, b"" for none.
             extras: what else they hold, for the tail in memory and for ``on_scheduled``.
             sequences: those in the attributes again, when the keys name producers.
+            shape: of all keys and payloads, where the caller knows it.
 
         Returns: one entry per commit the run is spread over, in order; two or more only where a segment ends.
 
@@ -155,13 +157,17 @@ class Committer:
             raise self.closing
         self._space.admit()
         ts_ns = self._now_ns or self._begin_pass()
-        size = FRAME_OVERHEAD * len(keys) + sum(map(len, keys)) + sum(map(len, payloads))
+        shape = shape or shape_of(keys, payloads)
+        if shape is not None:
+            size = len(keys) * (FRAME_OVERHEAD + shape[0] + shape[1])
+        else:
+            size = FRAME_OVERHEAD * len(keys) + sum(map(len, keys)) + sum(map(len, payloads))
         if attributes is not None:
             size += sum(map(len, attributes))
         if self._tail_end + size <= self.segment_bytes and not self._roll_next:
-            appended = [self._take(ts_ns, keys, payloads, attributes, extras, sequences, size)]
+            appended = [self._take(ts_ns, keys, payloads, attributes, extras, sequences, shape, size)]
         else:
-            appended = list(self._split(ts_ns, keys, payloads, attributes, extras, sequences))
+            appended = list(self._split(ts_ns, keys, payloads, attributes, extras, sequences, shape))
         return appended
 
     def _begin_pass(self) -> int:
@@ -180,6 +186,7 @@ class Committer:
         attributes: Sequence[bytes] | None,
         extras: Extras | None,
         sequences: Sequence[int] | None,
+        shape: Shape | None,
     ) -> Iterator[Appended]:
         """A run that does not fit: what goes to one segment each; between two of them a batch that rolls is opened."""
         start = size = 0
@@ -188,7 +195,7 @@ class Committer:
             rows = slice(start, stop)
             return self._take(
                 ts_ns, keys[rows], payloads[rows], attributes and attributes[rows], extras and extras.part(rows),
-                sequences and sequences[rows], size,
+                sequences and sequences[rows], shape, size,
             )  # fmt: skip
 
         for row in range(len(keys)):
@@ -253,12 +260,13 @@ class Committer:
         attributes: Sequence[bytes] | None,
         extras: Extras | None,
         sequences: Sequence[int] | None,
+        shape: Shape | None,
         size: int,
     ) -> Appended:
         batch = self._pending[-1] if self._pending else self._open_batch(roll=False)
         self._tail_end += size
         tail = self._log.tail.enabled
-        appended = batch.add(ts_ns, keys, payloads, attributes, extras, size, tail=tail, sequences=sequences)
+        appended = batch.add(ts_ns, keys, payloads, attributes, extras, size, tail=tail, sequences=sequences, shape=shape)
         self.next_id = batch.next_id
         return appended
 

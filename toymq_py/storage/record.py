@@ -16,14 +16,17 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from itertools import count, repeat
 from operator import add
+from typing import Any
 from zlib import crc32 as _zlib_crc32
 
 import crcmod.predefined
 
 from toymq_py.errors import DamagedData
-from toymq_py.model import Records
+from toymq_py.model import Records, Shape
+from toymq_py.rows import RowLayout
 
 try:  # extra [fast]: 10 to 14 % less CPU per publish
     from zlib_ng.zlib_ng import crc32 as _fast_crc32
@@ -57,6 +60,14 @@ HEADER = struct.Struct("<IQQH")
 _ATTRIBUTE = struct.Struct("<BI")
 _NUMBER = struct.Struct("<BIQ")
 """An attribute that is a u64: tag, 8, value."""
+
+_TIME = struct.Struct("<QH")
+"""ts_ns, key_len: neighbours in a frame that are the same in a whole run."""
+_CHECKSUMS = RowLayout("I")
+LAYOUTS_CACHED_MAX = 64
+"""About 60 KiB each."""
+ENCODE_ALIKE_MIN = 16
+"""Rows from which ``encode_alike`` pays."""
 
 _PACKERS_MAX = 4096  # random sizes must not grow the cache without end
 _packers: dict[tuple[int, int], struct.Struct] = {}
@@ -106,6 +117,40 @@ def encode_run(
     pieces[::2] = bodies
     pieces[1::2] = map(_U32.pack, map(crc32, bodies))
     return pieces
+
+
+@lru_cache(LAYOUTS_CACHED_MAX)
+def _alike_layouts(shape: Shape) -> tuple[RowLayout, RowLayout]:
+    """Of frames without attributes: how they are put together, and what of them the checksum covers."""
+    key_len, payload_len = shape
+    return RowLayout(f"4sQ10s{key_len}s4s{payload_len}s4x"), RowLayout(f"{FRAME_OVERHEAD - 4 + key_len + payload_len}s4x")
+
+
+def encode_alike(first_id: int, ts_ns: int, keys: Sequence[bytes], payloads: Sequence[bytes], shape: Shape) -> bytes:
+    """As ``encode_run``, joined, for records without attributes that all have one shape: half its time, because nothing of it
+    is done record by record but the checksum."""
+    key_len, payload_len = shape
+    rows = len(keys)
+    frames, bodies = _alike_layouts(shape)
+    values: list[Any] = [_U32.pack(LENGTH_MIN + key_len + payload_len)] * (6 * rows)
+    values[1::6] = range(first_id, first_id + rows)
+    values[2::6] = [_TIME.pack(ts_ns, key_len)] * rows
+    values[3::6] = keys
+    values[4::6] = [_U32.pack(payload_len)] * rows
+    values[5::6] = payloads
+    data = bytearray().join(frames.pack(values, rows))
+    checksums = b"".join(_CHECKSUMS.pack(list(map(crc32, bodies.unpack(memoryview(data), 0, rows))), rows))
+    for byte in range(4):
+        data[frames.size - 4 + byte :: frames.size] = checksums[byte::4]
+    return bytes(data)
+
+
+def shape_of(keys: Sequence[bytes], payloads: Sequence[bytes]) -> Shape | None:
+    """Of a run; None when they differ."""
+    key_lens, payload_lens = list(map(len, keys)), list(map(len, payloads))
+    key_len, payload_len, count = key_lens[0], payload_lens[0], len(key_lens)
+    alike = key_lens.count(key_len) == count and payload_lens.count(payload_len) == count
+    return (key_len, payload_len) if alike else None
 
 
 def _stretches(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from toymq_py.clock import Clock
 from toymq_py.dedupe import DedupeTable, KeyBudget, ProducerTable
 from toymq_py.errors import BadArgument, RequestError
+from toymq_py.model import Shape
 from toymq_py.storage.batch import COMMITTED, Appended, Commit, producers_of
 from toymq_py.storage.committer import Committer
 from toymq_py.storage.log import Log
@@ -151,6 +152,7 @@ class Publisher:
         ttls_ms: Sequence[int] | None = None,
         *,
         topic_ttl: bool = True,
+        shape: Shape | None = None,
     ) -> Sequence[Published]:
         """Append a run of messages; duplicates append nothing.
 
@@ -160,14 +162,15 @@ class Publisher:
             delays_ms: how long each waits before it is delivered to anyone; at most ten years.
             ttls_ms: how long after its append each expires, delayed or not; the topic's ``ttl`` when None.
             topic_ttl: False for what never expires (a dead letter on its way back), whatever the topic's ``ttl``.
+            shape: of all keys and payloads, where the caller knows it.
 
         Returns: outcomes that cover the run in order.
         """
         extras = self._extras(len(keys), headers, delays_ms, ttls_ms, self.ttl_ms if topic_ttl else None)
         dedupe = self.dedupe
-        keyless = keys.count(b"")
+        keyless = keys.count(b"") if shape is None else 0 if shape[0] else len(keys)
         if keyless == len(keys) or not dedupe.capacity:
-            return self._append(keys, payloads, extras)
+            return self._append(keys, payloads, extras, shape)
         producers = self.producers if self.producers and self.producers.any_of(keys) else None
         if (
             producers is None
@@ -175,7 +178,7 @@ class Publisher:
             and self._fits(keys, payloads, extras)
             and dedupe.remember_new(keys, self.committer.next_id)
         ):
-            return self._append(keys, payloads, extras, remembered=True)
+            return self._append(keys, payloads, extras, shape, remembered=True)
         outcomes: list[Published] = []
         start = 0
         fresh: set[bytes] = set()
@@ -184,7 +187,7 @@ class Publisher:
             nonlocal start
             if stop > start:
                 rows = slice(start, stop)
-                outcomes.extend(self._append(keys[rows], payloads[rows], extras and extras.part(rows)))
+                outcomes.extend(self._append(keys[rows], payloads[rows], extras and extras.part(rows), shape))
             start = stop
             fresh.clear()
 
@@ -333,13 +336,14 @@ class Publisher:
         keys: Sequence[bytes],
         payloads: Sequence[bytes],
         extras: Extras | None,
+        shape: Shape | None,
         *,
         remembered: bool = False,
     ) -> Sequence[Published]:
         """``remembered``: the keys are in the dedupe table already, under the ids that they get here."""
         blocks = None if extras is None else extras.encode()
         if self.limit is None or remembered or self._fits(keys, payloads, extras):
-            return self._store(keys, payloads, blocks, extras, remembered=remembered)
+            return self._store(keys, payloads, blocks, extras, shape, remembered=remembered)
         outcomes: list[Published] = []
         sizes = _sizes(keys, payloads, blocks)
         start = 0
@@ -348,7 +352,7 @@ class Publisher:
             if admitted:
                 rows = slice(start, start + admitted)
                 part = extras and extras.part(rows)
-                outcomes += self._store(keys[rows], payloads[rows], blocks and blocks[rows], part, remembered=False)
+                outcomes += self._store(keys[rows], payloads[rows], blocks and blocks[rows], part, shape, remembered=False)
             if refusal is not None:
                 outcomes.append(Refused(refused, refusal))
             start += admitted + refused
@@ -368,11 +372,12 @@ class Publisher:
         payloads: Sequence[bytes],
         blocks: Sequence[bytes] | None,
         extras: Extras | None,
+        shape: Shape | None,
         *,
         remembered: bool,
     ) -> Sequence[Published]:
         try:
-            appended = self.committer.append(keys, payloads, blocks, extras)
+            appended = self.committer.append(keys, payloads, blocks, extras, shape=shape)
         except Exception as error:
             if remembered:
                 self.dedupe.forget(keys)

@@ -20,6 +20,7 @@ from toymq_py.storage.record import (
     crc32,
     crc32_reference,
     decode_frame,
+    encode_alike,
     encode_attributes,
     encode_frame,
     encode_run,
@@ -27,6 +28,7 @@ from toymq_py.storage.record import (
     parse_attributes,
     possible_ends,
     scan,
+    shape_of,
     to_records,
 )
 
@@ -81,6 +83,23 @@ def test_a_run_is_the_frames_one_by_one(
     assert [frame.payload for frame in frames] == payloads
     assert [frame.key for frame in frames] == keys
     assert [frame.headers for frame in frames] == (headers if with_headers else [b""] * len(rows))
+
+
+@given(
+    first_id=st.integers(0, 2**64 - 300),
+    ts_ns=u64,
+    shape=st.tuples(st.integers(0, 20), st.integers(0, 40)),
+    rows=st.sampled_from([1, 15, 16, 17, 64, 80, 127, 128, 129, 272]),
+    seed=st.binary(min_size=7, max_size=7),
+)
+def test_alike_ones_are_the_same_frames(first_id: int, ts_ns: int, shape: tuple[int, int], rows: int, seed: bytes) -> None:
+    text = seed * (60 * rows)
+    keys = [text[61 * row : 61 * row + shape[0]] for row in range(rows)]
+    payloads = [text[53 * row : 53 * row + shape[1]] for row in range(rows)]
+    assert shape_of(keys, payloads) == shape
+    assert shape_of([*keys, b"k" * 21], [*payloads, b""]) is None
+    one_by_one = [encode_frame(first_id + row, ts_ns, keys[row], payloads[row]) for row in range(rows)]
+    assert encode_alike(first_id, ts_ns, keys, payloads, shape) == b"".join(one_by_one)
 
 
 @given(deliver_at=st.none() | u64, expires_at=st.none() | u64, headers=st.binary(max_size=20), sequence=st.none() | u64)
