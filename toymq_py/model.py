@@ -255,6 +255,14 @@ def format_setting(name: str, value: object) -> str:
     return text
 
 
+def shape_of(keys: Sequence[bytes], payloads: Sequence[bytes]) -> Shape | None:
+    """Of a run; None when they differ."""
+    key_lens, payload_lens = list(map(len, keys)), list(map(len, payloads))
+    key_len, payload_len, count = key_lens[0], payload_lens[0], len(key_lens)
+    alike = key_lens.count(key_len) == count and payload_lens.count(payload_len) == count
+    return (key_len, payload_len) if alike else None
+
+
 class Records:
     """A run of committed records in ascending id order, as columns.
 

@@ -66,7 +66,6 @@ def _blocks(rows: int) -> Iterator[int]:
 def columns_are(data: bytes | memoryview, pos: int, stride: int, rows: int, expected: bytes) -> bool:
     """Whether ``expected`` stands at ``pos``, and each ``stride`` behind it, in so many rows."""
     stop = pos + (rows - 1) * stride + 1
-    for column in range(len(expected)):
-        if data[pos + column : stop + column : stride] != expected[column : column + 1] * rows:
-            return False
-    return True
+    return all(
+        data[pos + column : stop + column : stride] == expected[column : column + 1] * rows for column in range(len(expected))
+    )

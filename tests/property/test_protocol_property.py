@@ -41,6 +41,7 @@ from toymq_py.protocol import (
     Unsubscribe,
     encode_command,
     encode_messages,
+    encode_ok,
     encode_ok_run,
 )
 
@@ -213,7 +214,7 @@ def test_what_the_broker_says_is_what_a_client_hears(
     columns = [list(column) for column in zip(*rows, strict=True)]
     headers = columns[4] if with_headers else None
     records = Records(columns[0], columns[1], columns[2], columns[3], headers)  # type: ignore[arg-type]
-    data = b"".join(encode_messages(topic, records, attempt)) + encode_ok_run(rows[0][0], 3)
+    data = b"".join(encode_messages(topic, records, attempt).pieces) + encode_ok_run(rows[0][0], 3)
     connection = ClientConnection()
     heard: list[object] = []
     for at in range(0, len(data), step):
@@ -223,6 +224,48 @@ def test_what_the_broker_says_is_what_a_client_hears(
         MessagePush(topic, msg_id, attempt, ts_ns, key, block if with_headers else b"", payload)
         for msg_id, ts_ns, key, payload, block in rows
     ] + [OkReply(rows[0][0] + n) for n in range(3)]
+
+
+@given(first_id=st.integers(0, 10**7) | ids, count=st.integers(1, 3000))
+@settings(max_examples=100, deadline=None)
+def test_a_run_of_oks_is_one_ok_after_the_other(first_id: int, count: int) -> None:
+    assert encode_ok_run(first_id, count) == b"".join(encode_ok(first_id + n) for n in range(count))
+
+
+@given(
+    first_id=st.integers(0, 12_000) | st.sampled_from([99_990, 999_995, 10**12 - 3]),
+    gaps=st.lists(st.sampled_from([1, 1, 1, 1, 1, 2, 999, 1000]), min_size=1, max_size=40),
+    key_len=st.integers(0, 3),
+    payload_len=st.integers(0, 3),
+    times=st.lists(st.sampled_from([9, 10, 11, 1_700_000_000_000_000_000]), min_size=1, max_size=3),
+    odd=st.booleans(),
+    attempt=st.integers(1, 12),
+    data=st.data(),
+)
+@settings(max_examples=300, deadline=None)
+def test_frames_that_are_encoded_together_are_those_that_are_encoded_one_by_one(
+    first_id: int, gaps: list[int], key_len: int, payload_len: int, times: list[int], odd: bool, attempt: int,
+    data: st.DataObject,
+) -> None:  # fmt: skip
+    msg_ids = [first_id + sum(gaps[:row]) for row in range(len(gaps))]
+    run_keys = [b"k" * key_len] * len(gaps)
+    payloads = [b"%03d" % row for row in range(len(gaps))]
+    payloads = [payload[:payload_len] for payload in payloads]
+    if odd:
+        payloads[-1] += b"!"
+    stamps = sorted((times * len(gaps))[: len(gaps)])
+    records = Records(msg_ids, stamps, run_keys, payloads)
+    one_by_one = [
+        b"MSG t %d %d %d %b %d\n%b\n" % (msg_id, attempt, ts_ns, key or b"-", len(payload), payload)
+        for msg_id, ts_ns, key, payload in zip(msg_ids, stamps, run_keys, payloads, strict=True)
+    ]
+    frames = encode_messages("t", records, attempt)
+    assert b"".join(frames.pieces) == b"".join(one_by_one)
+    assert list(frames.sizes()) == list(map(len, one_by_one))
+    start, stop = sorted((data.draw(st.integers(0, len(gaps))), data.draw(st.integers(0, len(gaps)))))
+    part = frames.part(start, stop)
+    assert b"".join(part.pieces) == b"".join(one_by_one[start:stop])
+    assert list(part.sizes()) == list(map(len, one_by_one[start:stop]))
 
 
 @given(data=st.binary(max_size=300), step=st.integers(1, 50))

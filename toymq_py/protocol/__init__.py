@@ -39,6 +39,7 @@ from toymq_py.protocol.replies import (
     ClosedPush,
     DupReply,
     ErrReply,
+    Frames,
     HelloReply,
     JsonReply,
     MessagePush,
@@ -62,10 +63,10 @@ from toymq_py.protocol.transcript import command_lines, reply_line
 
 __all__ = [
     "Ack", "BatchReply", "ClientConnection", "ClosedPush", "Command", "Config", "Create", "Delete", "Describe", "DupReply",
-    "ErrReply", "Fetch", "Forget", "Hello", "HelloReply", "JsonReply", "MessagePush", "Nack", "Offsets", "OffsetsReply",
-    "OkReply", "Pause", "Ping", "PongReply", "Publish", "Pull", "Purge", "Quit", "Redrive", "Rejected", "Reply", "Resume",
-    "Seek", "ServerConnection", "Stats", "Subscribe", "Topics", "Touch", "Unsubscribe", "command_lines", "encode_batch_header",
-    "encode_closed", "encode_command", "encode_dup", "encode_error", "encode_hello", "encode_json", "encode_messages",
-    "encode_offsets", "encode_ok", "encode_ok_run", "encode_pong", "publish_head", "publish_key", "publish_options",
-    "publish_sequence", "reply_line",
+    "ErrReply", "Fetch", "Forget", "Frames", "Hello", "HelloReply", "JsonReply", "MessagePush", "Nack", "Offsets",
+    "OffsetsReply", "OkReply", "Pause", "Ping", "PongReply", "Publish", "Pull", "Purge", "Quit", "Redrive", "Rejected",
+    "Reply", "Resume", "Seek", "ServerConnection", "Stats", "Subscribe", "Topics", "Touch", "Unsubscribe", "command_lines",
+    "encode_batch_header", "encode_closed", "encode_command", "encode_dup", "encode_error", "encode_hello", "encode_json",
+    "encode_messages", "encode_offsets", "encode_ok", "encode_ok_run", "encode_pong", "publish_head", "publish_key",
+    "publish_options", "publish_sequence", "reply_line",
 ]  # fmt: skip

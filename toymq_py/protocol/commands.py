@@ -34,8 +34,8 @@ class Publish:
     """A run of consecutive PUBs to one topic. With ``hdr`` it is one record.
 
     ``keys[i]`` is b"" for none. The first ``hdr`` bytes of a body are its header block. ``delays_ms`` and ``ttls_ms`` say it
-    of every PUB, or of none. With ``seqs`` every key names a producer, and ``seqs[i]`` is its sequence. ``shape`` is that of all
-    keys and bodies where it is known; None says nothing.
+    of every PUB, or of none. With ``seqs`` every key names a producer, and ``seqs[i]`` is its sequence. ``shape`` is that of
+    all keys and bodies where it is known; None says nothing.
     """
 
     topic: str

@@ -3,11 +3,18 @@
 Contract: protocol.md, "Replies and pushes". Encoders are for the server, the frozen values for clients.
 """
 
+from array import array
 from dataclasses import dataclass
+from functools import lru_cache
 
 from toymq_py.errors import REQUEST_ERRORS, CommandFailed, PayloadTooLarge, RequestError, ToymqError
-from toymq_py.model import Records
+from toymq_py.model import Records, shape_of
 from toymq_py.protocol.frames import LINE_BYTES_MAX
+from toymq_py.rows import RowLayout
+
+ALIKE_MIN = 16
+"""Messages from which encoding them together pays."""
+LAYOUTS_CACHED_MAX = 64
 
 
 @dataclass(slots=True)  # frozen ones take three times as long to make, and there is one a publish
@@ -159,17 +166,42 @@ def encode_error(error: RequestError) -> bytes:
     return f"ERR {error.code} {text}"[: LINE_BYTES_MAX - 1].rstrip().encode() + b"\n"
 
 
-def encode_messages(topic: str, records: Records, attempt: int) -> list[bytes]:
+class Frames:
+    """MSG frames of a run, one behind the other."""
+
+    __slots__ = ("_stride", "pieces")
+
+    def __init__(self, pieces: list[bytes], stride: int = 0) -> None:
+        """A piece each; with a ``stride`` all are one piece, and each has so many bytes."""
+        self.pieces = pieces
+        self._stride = stride
+
+    def sizes(self) -> "array[int]":
+        """Bytes of each."""
+        if self._stride:
+            return array("L", [self._stride]) * (len(self.pieces[0]) // self._stride)
+        return array("L", map(len, self.pieces))
+
+    def part(self, start: int, stop: int) -> "Frames":
+        """Those of some rows."""
+        if self._stride:
+            return Frames([self.pieces[0][start * self._stride : stop * self._stride]], self._stride)
+        return Frames(self.pieces[start:stop])
+
+
+def encode_messages(topic: str, records: Records, attempt: int) -> Frames:
     """One MSG frame a record. Carries nothing of a session, so one encoding serves every subscriber."""
     head = b"MSG %b " % topic.encode()
     if records.headers is None:
+        if len(records) >= ALIKE_MIN and (alike := _encode_alike(head, records, attempt)) is not None:
+            return alike
         plain = head + b"%d " + b"%d " % attempt + b"%d %b %d\n%b\n"
-        return [
+        return Frames([
             plain % (msg_id, ts_ns, key or b"-", len(payload), payload)
             for msg_id, ts_ns, key, payload in zip(
                 records.ids, records.ts_ns, records.keys, records.payloads, strict=True
             )
-        ]
+        ])  # fmt: skip
     frames = []
     columns = zip(records.ids, records.ts_ns, records.keys, records.payloads, records.headers, strict=True)
     for msg_id, ts_ns, key, payload, headers in columns:
@@ -177,4 +209,45 @@ def encode_messages(topic: str, records: Records, attempt: int) -> list[bytes]:
         length = len(headers) + len(payload)
         line = b"%b%d %d %d %b %d%b\n" % (head, msg_id, attempt, ts_ns, key or b"-", length, option)
         frames.append(b"%b%b%b\n" % (line, headers, payload))
-    return frames
+    return Frames(frames)
+
+
+def _encode_alike(head: bytes, records: Records, attempt: int) -> Frames | None:
+    """The same where all frames are of one length, a fifth of the time; None where they are not."""
+    shape = shape_of(records.keys, records.payloads)
+    if shape is None:
+        return None
+    ids = records.ids
+    rows, low, high = len(ids), ids[0] // 1000, ids[-1] // 1000
+    texts = {ts_ns: b" %d %d " % (attempt, ts_ns) for ts_ns in set(records.ts_ns)}
+    width = len(b"%d" % low)
+    middle = len(texts[records.ts_ns[0]])
+    if not low or width != len(b"%d" % high) or any(len(text) != middle for text in texts.values()):
+        return None
+    if ids[-1] - ids[0] + 1 == rows:
+        openings: list[bytes] = []
+        ends: list[bytes] = []
+        for thousands in range(low, high + 1):
+            part = _ENDS[max(ids[0] - 1000 * thousands, 0) : ids[-1] - 1000 * thousands + 1]
+            openings += [b"%b%d" % (head, thousands)] * len(part)
+            ends += part
+    else:
+        openings = [b"%b%d" % (head, msg_id // 1000) for msg_id in ids]
+        ends = [_ENDS[msg_id % 1000] for msg_id in ids]
+    key_len, payload_len = shape
+    tail = b" %d\n" % payload_len
+    layout = _message_layout(len(head) + width, middle, key_len or 1, len(tail), payload_len)
+    values: list[bytes] = [b"\n"] * (7 * rows)
+    values[::7] = openings
+    values[1::7] = ends
+    values[2::7] = map(texts.__getitem__, records.ts_ns) if len(texts) > 1 else [texts[records.ts_ns[0]]] * rows
+    values[3::7] = records.keys if key_len else [b"-"] * rows
+    values[4::7] = [tail] * rows
+    values[5::7] = records.payloads
+    return Frames([b"".join(layout.pack(values, rows))], layout.size)
+
+
+@lru_cache(LAYOUTS_CACHED_MAX)
+def _message_layout(opening: int, middle: int, key: int, tail: int, payload: int) -> RowLayout:
+    """By the lengths of the parts of a frame."""
+    return RowLayout(f"{opening}s3s{middle}s{key}s{tail}s{payload}ss")

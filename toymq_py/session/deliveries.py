@@ -14,7 +14,7 @@ from toymq_py.clock import Clock
 from toymq_py.consumer import Consumer
 from toymq_py.errors import AlreadySubscribed
 from toymq_py.model import IdRange, TopicPattern
-from toymq_py.protocol import encode_closed, encode_messages
+from toymq_py.protocol import Frames, encode_closed, encode_messages
 from toymq_py.session.replies import WRITE_BYTES, Replies
 from toymq_py.session.turns import Place
 from toymq_py.topic import Delivery, PatternSubscription, Poll, Subscription
@@ -195,18 +195,17 @@ class Deliveries:
             else:
                 self._hungry[subscription] = None  # behind the others
             frames = encode_delivery(delivery)
-            out += frames
+            out += frames.pieces
             sent = self.wrote(delivery, frames, size)
             size += sent
             room -= sent
         for subscription in shared:
             self._hungry[subscription] = None
 
-    def wrote(self, delivery: Delivery, frames: list[bytes], begin: int) -> int:
+    def wrote(self, delivery: Delivery, frames: Frames, begin: int) -> int:
         """Its frames are part of the write that is being made, from this byte on. Returns: their size."""
-        sizes = array("L", map(len, frames))
-        self._last_write.append((delivery, begin, sizes))
-        return sum(sizes)
+        self._last_write.append((delivery, begin, frames.sizes()))
+        return sum(map(len, frames.pieces))
 
     def begin_write(self) -> None:
         """The write before was taken by the socket."""
@@ -224,14 +223,14 @@ class Deliveries:
                 delivery.subscription.unsend(first, last)
 
 
-def encode_delivery(delivery: Delivery) -> list[bytes]:
+def encode_delivery(delivery: Delivery) -> Frames:
     """MSG frames; a run's first attempts are encoded once and shared by all subscribers."""
     records, topic = delivery.records, delivery.topic
     if delivery.attempt == 1:
-        frames: list[bytes] | None = records.memo
+        frames: Frames | None = records.memo
         if frames is None:
             frames = records.memo = encode_messages(topic, records, 1)
-        return frames[delivery.start : delivery.stop] if delivery.stop - delivery.start < len(frames) else frames
+        return frames.part(delivery.start, delivery.stop) if delivery.stop - delivery.start < len(records) else frames
     part = slice(delivery.start, delivery.stop)
     again = type(records)(
         records.ids[part], records.ts_ns[part], records.keys[part], records.payloads[part],

@@ -8,7 +8,7 @@ import asyncio
 
 from toymq_py.broker import Broker
 from toymq_py.errors import RequestError
-from toymq_py.protocol import Pull, encode_ok
+from toymq_py.protocol import Frames, Pull, encode_ok
 from toymq_py.session.deliveries import Deliveries, encode_delivery
 from toymq_py.session.replies import WAIT_COST_BYTES, Held, Replies
 from toymq_py.topic import Delivery
@@ -31,7 +31,7 @@ class Pulling:
         self._timer: asyncio.TimerHandle | None = None
         self._first = False
         """It looked, and stands first among the replies."""
-        self._taken: list[tuple[Delivery, list[bytes]]] = []
+        self._taken: list[tuple[Delivery, Frames]] = []
         visibility_s = None if command.visibility_ms is None else command.visibility_ms / 1000
         self._poll = broker.poll(command.topic, command.consumer, visibility_s=visibility_s, wake=self._woken)
         self._held = Held(WAIT_COST_BYTES)
@@ -85,9 +85,9 @@ class Pulling:
         self.close()
         self._taken = [(delivery, encode_delivery(delivery)) for delivery in deliveries]
         self._held.released = self._released
-        frames = [frame for _, frames in self._taken for frame in frames]
-        frames.append(encode_ok(sum(map(len, deliveries))))
-        return b"".join(frames)
+        pieces = [piece for _, frames in self._taken for piece in frames.pieces]
+        pieces.append(encode_ok(sum(map(len, deliveries))))
+        return b"".join(pieces)
 
     def _released(self, begin: int) -> None:
         for delivery, frames in self._taken:

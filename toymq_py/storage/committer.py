@@ -22,11 +22,11 @@ from typing import Literal
 
 from toymq_py.clock import Clock
 from toymq_py.errors import DiskFull, DiskLow, RequestError, StorageFailed
-from toymq_py.model import Records, Shape
+from toymq_py.model import Records, Shape, shape_of
 from toymq_py.storage.batch import COMMITTED, Appended, Batch, Commit
 from toymq_py.storage.fs import File, FileSystem, replace_file, write_all
 from toymq_py.storage.log import Log
-from toymq_py.storage.record import FRAME_OVERHEAD, Extras, shape_of
+from toymq_py.storage.record import FRAME_OVERHEAD, Extras
 from toymq_py.storage.scheduling import Scheduler
 from toymq_py.storage.segment import Producers, Segment, segment_name
 from toymq_py.storage.space import SpaceGuard

@@ -145,14 +145,6 @@ def encode_alike(first_id: int, ts_ns: int, keys: Sequence[bytes], payloads: Seq
     return bytes(data)
 
 
-def shape_of(keys: Sequence[bytes], payloads: Sequence[bytes]) -> Shape | None:
-    """Of a run; None when they differ."""
-    key_lens, payload_lens = list(map(len, keys)), list(map(len, payloads))
-    key_len, payload_len, count = key_lens[0], payload_lens[0], len(key_lens)
-    alike = key_lens.count(key_len) == count and payload_lens.count(payload_len) == count
-    return (key_len, payload_len) if alike else None
-
-
 def _stretches(
     keys: Sequence[bytes], payloads: Sequence[bytes], attributes: Sequence[bytes] | None
 ) -> Iterator[tuple[int, int, int, slice]]:

@@ -51,9 +51,9 @@ STREAM = b"".join(
         encode_offsets("t", 3, 9),
         encode_closed("t", "c", "SEEK"),
         encode_error(BadArgument("what\nis this \xfc")),
-        *encode_messages("t", Records(range(2), [10, 11], [b"", b"k"], [b"a\n", b""], None), 1),
-        *encode_messages("t", Records([7], [12], [b""], [b"body"], [b"A: b\n"]), 3),
-        *encode_messages("t", Records([8], [13], [b""], [b"body"], [b""]), 2),
+        *encode_messages("t", Records(range(2), [10, 11], [b"", b"k"], [b"a\n", b""], None), 1).pieces,
+        *encode_messages("t", Records([7], [12], [b""], [b"body"], [b"A: b\n"]), 3).pieces,
+        *encode_messages("t", Records([8], [13], [b""], [b"body"], [b""]), 2).pieces,
     ]
 )
 REPLIES: list[Reply] = [

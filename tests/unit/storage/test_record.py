@@ -8,6 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from toymq_py.errors import DamagedData
+from toymq_py.model import shape_of
 from toymq_py.storage import record
 from toymq_py.storage.record import (
     CRC_RESIDUE,
@@ -28,7 +29,6 @@ from toymq_py.storage.record import (
     parse_attributes,
     possible_ends,
     scan,
-    shape_of,
     to_records,
 )
 
