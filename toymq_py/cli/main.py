@@ -8,7 +8,6 @@ import click
 from toymq_py import __version__
 from toymq_py.errors import LocalError, RequestError
 
-
 COMMANDS = {
     "serve": "serve",
     "config": "config",
