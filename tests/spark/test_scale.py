@@ -1,20 +1,23 @@
 """``verify`` where a checker in one process would take its time. Minutes: make test-spark-slow."""
 
 import hashlib
+import json
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
-from tests.support.broker_process import BrokerProcess
+from tests.support.broker_process import BrokerProcess, environment
 from tests.support.requirements import require
 from toymq_client import sync
-from toymq_spark.jobs import verify
 
 pytestmark = [require("java"), pytest.mark.spark_slow]
 
 ROWS = 2_000_000
+LONG_S = 1200
+COMMAND = [sys.executable, "-c", "from toymq_spark.cli import main; main()"]
 
 
 def line(op: str, n: int, msg_id: int, payload: bytes) -> str:
@@ -22,7 +25,7 @@ def line(op: str, n: int, msg_id: int, payload: bytes) -> str:
     return f'{{"op": "{op}", "result": "ok", "topic": "big", "key": "k{n}", "digest": "{digest}", "id": {msg_id}}}\n'
 
 
-def test_seven_faults_among_two_million(spark: SparkSession, tmp_path: Path) -> None:
+def test_seven_faults_among_two_million(tmp_path: Path) -> None:
     """Producers' ledger and consumers' ledger of 2,000,000 lines each, and a log of as many records."""
     lost, forgotten, changed, nowhere, otherwise, swapped = random.Random(7).sample(range(ROWS - 10), 6)
     with BrokerProcess(tmp_path / "d") as broker:
@@ -46,10 +49,14 @@ def test_seven_faults_among_two_million(spark: SparkSession, tmp_path: Path) -> 
                     consumers.write(line("deliver", n + 1, n, b"%d" % n))
                 else:
                     consumers.write(line("deliver", n, n, b"%d" % n))
-        events = verify.ledger(spark, [str(tmp_path / "producers.jsonl"), str(tmp_path / "consumers.jsonl")])
-        records, first_ids = verify.log(spark, {"url": url}, verify.topics_of(events))
-        found = sorted((row.kind, row.id) for row in verify.findings(events, records, first_ids).collect())
+        ledgers = [str(tmp_path / "producers.jsonl"), str(tmp_path / "consumers.jsonl")]
+        command = [*COMMAND, "--master", "local[2]", "verify", "--url", url, "--json", *ledgers]
+        done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=LONG_S, check=False)
+    assert done.returncode == 1, done.stderr
+    said = json.loads(done.stdout)
+    found = sorted((row["kind"], row["id"]) for row in said["rows"])
     assert found == sorted([
         ("lost", ROWS + 1), ("unexpected", lost), ("unexpected", forgotten), ("changed", changed),
         ("unexpected", ROWS + 2), ("changed", otherwise), ("changed", swapped),
     ])  # fmt: skip
+    assert said["findings"] == 7

@@ -16,7 +16,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from toymq_py.errors import NoSuchTopic
@@ -97,11 +97,24 @@ def findings(events: DataFrame, records: DataFrame, first_ids: Mapping[str, int]
         )
     )  # fmt: skip
     both = confirmed.join(records, ["topic", "id"], "full_outer")
-    lost = both.where("said_digest IS NOT NULL AND digest IS NULL")
-    changed = both.where("said_digest != digest OR (said_digest IS NOT NULL AND digest IS NOT NULL AND NOT said_key <=> key)")
-    nobodys = both.where("said_digest IS NULL").withColumn("who", who).join(attempts, ["topic", "who"], "left")
-    unexpected = nobodys.where("tried IS NULL OR NOT tried")
-    other_payload = nobodys.where("tried AND NOT array_contains(digests, digest)")
+    # The two large joins are done once each: what is wrong about a row is decided on the row.
+    suspects = both.where("said_digest IS NULL OR digest IS NULL OR said_digest != digest OR NOT said_key <=> key")
+    looked_up = suspects.withColumn("who", F.when(F.col("said_digest").isNull(), who)).join(attempts, ["topic", "who"], "left")
+    published = (
+        F.when(F.expr("digest IS NULL"), _finding("lost", "answered OK, and there is no such record", "said_key"))
+        .when(
+            F.expr("said_digest IS NOT NULL"),
+            _finding("changed", "published with another payload or key than the log has", "said_key"),
+        )
+        .when(
+            F.expr("tried IS NULL OR NOT tried"),
+            _finding("unexpected", "in the log, and nobody published it, or was refused"),
+        )
+        .when(
+            F.expr("NOT array_contains(digests, digest)"),
+            _finding("changed", "in the log with a payload that nobody published under this key"),
+        )
+    )
     twice = records.where("key IS NOT NULL").groupBy("topic", "key").agg(
         F.count("*").alias("count"), F.min("id").alias("id"), F.max("id").alias("last")
     ).where("count > 1")  # fmt: skip
@@ -110,18 +123,25 @@ def findings(events: DataFrame, records: DataFrame, first_ids: Mapping[str, int]
         .select("topic", "id", F.col("key").alias("said_key"), F.col("digest").alias("said_digest"), "consumer").distinct()
     )  # fmt: skip
     seen = delivered.join(records, ["topic", "id"], "left")
-    nowhere = seen.where("digest IS NULL")
-    otherwise = seen.where("digest IS NOT NULL AND (said_digest != digest OR NOT said_key <=> key)")
+    received = (
+        F.when(F.expr("digest IS NULL"), _finding("unexpected", "delivered, and not in the log", "said_key"))
+        .when(
+            F.expr("said_digest != digest OR NOT said_key <=> key"),
+            _finding("changed", "delivered with another payload or key than the log has", "said_key"),
+        )
+    )  # fmt: skip
     return (
-        _rows(lost, "lost", "answered OK, and there is no such record", "said_key")
-        .union(_rows(changed, "changed", "published with another payload or key than the log has", "said_key"))
-        .union(_rows(unexpected, "unexpected", "in the log, and nobody published it, or was refused"))
-        .union(_rows(other_payload, "changed", "in the log with a payload that nobody published under this key"))
+        _rows(looked_up, published)
         .union(twice.select(F.lit("duplicated"), "topic", "id", "key", F.expr("concat(count, ' records, the last is ', last)")))
-        .union(_rows(nowhere, "unexpected", "delivered, and not in the log", "said_key"))
-        .union(_rows(otherwise, "changed", "delivered with another payload or key than the log has", "said_key"))
+        .union(_rows(seen, received))
     )
 
 
-def _rows(found: DataFrame, kind: str, detail: str, key: str = "key") -> DataFrame:
-    return found.select(F.lit(kind).alias("kind"), "topic", "id", F.col(key).alias("key"), F.lit(detail).alias("detail"))
+def _finding(kind: str, detail: str, key: str = "key") -> Column:
+    return F.struct(F.lit(kind).alias("kind"), F.col(key).alias("key"), F.lit(detail).alias("detail"))
+
+
+def _rows(table: DataFrame, finding: Column) -> DataFrame:
+    """The rows of a table for which there is a finding."""
+    found = table.withColumn("found", finding).where("found IS NOT NULL")
+    return found.select("found.kind", "topic", "id", "found.key", "found.detail")
