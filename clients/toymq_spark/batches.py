@@ -15,95 +15,85 @@ A record that was published with ``seq`` carries the name of its producer where 
 key, if it has one, travels in the header ``KEY_HEADER``; the sink puts it there and this file takes it out again (ADR 0016).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from toymq_py.storage.reader import Run
-from toymq_py.storage.record import ATTRIBUTE_HEADERS, ATTRIBUTE_SEQUENCE, parse_attributes
+from toymq_py.storage.record import ATTRIBUTE_HEADERS, ATTRIBUTE_SEQUENCE, Columns, parse_attributes
 
 ROWS_MAX = 10_000
 BYTES_MAX = 8 << 20
 """Of payloads in one batch, about: rows of 2 MiB must not come 10,000 at a time."""
 KEY_HEADER = "toymq-key"
 TIMESTAMP_TYPE_APPEND = 1
+TIMESTAMP_TYPE = pa.timestamp("us", "UTC")
 
 HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 
 Headers = list[tuple[str, bytes]]
 
 
-def record_batches(runs: Iterable[Run], topic: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def columns_batch(first_id: int, columns: Columns, topic: str, schema: pa.Schema) -> pa.RecordBatch:
     """
     Args:
-        runs: records in ascending order of id.
+        first_id: of consecutive records.
+        columns: with payloads.
         schema: the columns wanted, any of those above, in any order.
     """
-    pending = _Rows()
-    for first_id, columns in runs:
-        for row, block in columns.attributes.items():
-            pending.attributes[len(pending.payloads) + row] = block
-        pending.ids.extend(range(first_id, first_id + len(columns.positions)))
-        pending.ts_ns += columns.ts_ns
-        pending.keys += columns.plain_keys()
-        pending.payloads += columns.payloads
-        while len(pending.payloads) >= ROWS_MAX:
-            yield pending.take(ROWS_MAX, topic, schema)
-        if sum(map(len, pending.payloads)) >= BYTES_MAX:
-            yield pending.take(len(pending.payloads), topic, schema)
-    if pending.payloads:
-        yield pending.take(len(pending.payloads), topic, schema)
+    count = len(columns.positions)
+    keys: list[bytes | None] = [key or None for key in columns.plain_keys()]
+    headers: list[Headers | None] = [None] * count
+    for row, block in columns.attributes.items():
+        keys[row], headers[row] = key_and_headers(columns.keys[row], block)
 
-
-class _Rows:
-    """Rows that are still to become a batch, by columns."""
-
-    def __init__(self) -> None:
-        self.ids: list[int] = []
-        self.ts_ns: list[int] = []
-        self.keys: list[bytes] = []
-        self.payloads: list[bytes] = []
-        self.attributes: dict[int, bytes] = {}
-
-    def take(self, count: int, topic: str, schema: pa.Schema) -> pa.RecordBatch:
-        """The first ``count`` rows as a batch; they are gone from here."""
-        keys: list[bytes | None] = [key or None for key in self.keys[:count]]
-        headers: list[Headers | None] = [None] * count
-        for row, block in self.attributes.items():
-            if row < count:
-                keys[row], headers[row] = key_and_headers(self.keys[row], block)
-        arrays = [
-            self._column(field.name, count, topic, keys, headers).cast(field.type)
-            for field in schema
-        ]
-        del self.ids[:count], self.ts_ns[:count], self.keys[:count], self.payloads[:count]
-        self.attributes = {row - count: block for row, block in self.attributes.items() if row >= count}
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-    def _column(
-        self, name: str, count: int, topic: str, keys: Sequence[bytes | None], headers: Sequence[Headers | None]
-    ) -> pa.Array:
+    def make(name: str) -> pa.Array:
         match name:
             case "key":
                 return pa.array(keys, pa.binary())
             case "value":
-                return pa.array(self.payloads[:count], pa.binary())
-            case "topic":
-                return pa.repeat(topic, count)
-            case "partition":
-                return pa.repeat(pa.scalar(0, pa.int32()), count)
+                return pa.array(columns.payloads, pa.binary())
             case "offset":
-                return pa.array(self.ids[:count], pa.int64())
+                return pa.array(range(first_id, first_id + count), pa.int64())
             case "timestamp":
-                times_us = pc.divide(pa.array(self.ts_ns[:count], pa.int64()), 1000)
-                return times_us.cast(pa.timestamp("us", "UTC"))
-            case "timestampType":
-                return pa.repeat(pa.scalar(TIMESTAMP_TYPE_APPEND, pa.int32()), count)
+                return pc.divide(pa.array(columns.ts_ns, pa.int64()), 1000).cast(TIMESTAMP_TYPE)
             case "headers":
                 return pa.array(headers, HEADERS_TYPE)
             case _:
-                raise AssertionError(f"no column {name}")
+                return constant(name, topic, count)
+
+    return pa.RecordBatch.from_arrays([make(field.name).cast(field.type) for field in schema], schema=schema)
+
+
+def constant(name: str, topic: str, count: int) -> pa.Array:
+    """A column that has the same value in every row of a topic."""
+    match name:
+        case "topic":
+            return pa.repeat(topic, count)
+        case "partition":
+            return pa.repeat(pa.scalar(0, pa.int32()), count)
+        case "timestampType":
+            return pa.repeat(pa.scalar(TIMESTAMP_TYPE_APPEND, pa.int32()), count)
+        case _:
+            raise AssertionError(f"no column {name}")
+
+
+def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of ``ROWS_MAX``, but about ``BYTES_MAX``: many small ones cost Spark more than rows do."""
+    pending: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        while batch.num_rows:
+            part = batch.slice(0, ROWS_MAX - rows)
+            batch = batch.slice(part.num_rows)
+            pending.append(part)
+            rows += part.num_rows
+            size += part.nbytes
+            if rows >= ROWS_MAX or size >= BYTES_MAX:
+                yield pa.concat_batches(pending)
+                pending, rows, size = [], 0, 0
+    if pending:
+        yield pa.concat_batches(pending)
 
 
 def key_and_headers(key: bytes, attributes: bytes) -> tuple[bytes | None, Headers | None]:

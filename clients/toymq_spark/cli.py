@@ -3,6 +3,7 @@
 import json
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -252,6 +253,45 @@ def report(
         )
     for row in found.reasons:
         click.echo(f"{row['topic']:<24} {row['count']:>12,} dead letters: {row['reason']}")
+
+
+@main.command()
+@source_options
+@click.option("--stuck-after", default="1m", show_default=True, help="For how long a consumer may settle nothing.")
+@click.option("--checkpoint", type=click.Path(path_type=Path), help="Where it goes on next time; without one it begins anew.")
+@click.option("--once", is_flag=True, help="Gaps up to now, from the earliest record on; exit code 1 when there are some.")
+@as_json
+@click.pass_obj
+def watch(
+    master: str | None, /, stuck_after: str, checkpoint: Path | None, once: bool, as_json: bool, **source: Any
+) -> None:
+    """Tell, until stopped, of ids without a record and of consumers that do not get on, each once."""
+    from toymq_spark.jobs import watch as job
+
+    stuck_after_ms = parse_duration_ms(stuck_after)
+    told = 0
+
+    def tell(batch: Any, number: int) -> None:
+        nonlocal told
+        for row in batch.collect():
+            told += 1
+            found = row.asDict()
+            ids = "" if row.first_id is None else f" ids {row.first_id} to {row.last_id}"
+            who = "" if row.consumer is None else f" consumer {row.consumer}"
+            click.echo(json.dumps(found) if as_json else f"{row.kind:<6} {row.topic}{who}{ids}: {row.detail}")
+
+    options = {"startingOffsets": "earliest" if once else "latest", **_source(**source)}
+    with _session(master, "watch") as spark, tempfile.TemporaryDirectory(prefix="toymq-watch-") as place:
+        writer = job.findings(spark, options, stuck_after_ms=stuck_after_ms, once=once).writeStream.queryName("toymq-watch")
+        writer = writer.option("checkpointLocation", str(checkpoint or place)).foreachBatch(tell)
+        query = (writer.trigger(availableNow=True) if once else writer.trigger(processingTime="1 second")).start()
+        try:
+            while not query.awaitTermination(1):
+                pass
+        finally:
+            query.stop()
+    if once and told:
+        sys.exit(1)
 
 
 @main.command()

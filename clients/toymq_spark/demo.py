@@ -103,13 +103,14 @@ def _publish(url: str, lines: list[bytes], ledger: Path) -> None:
 
 
 def _copied(url: str) -> list[bytes]:
+    from toymq_py.storage.reader import walk_columns
     from toymq_spark.logs import BrokerLogs
     from toymq_spark.options import BrokerAddress
 
     logs = BrokerLogs(BrokerAddress(url))
     try:
         first_id, next_id = logs.bounds(COPY)
-        return [payload for _, columns in logs.read(COPY, first_id, next_id) for payload in columns.payloads]
+        return [payload for run in logs.read(COPY, first_id, next_id, walk_columns) for payload in run.seen.payloads]
     finally:
         logs.close()
 

@@ -6,12 +6,12 @@ Knows nothing of Spark. One reader, one thread: a Spark task opens its own.
 import logging
 import time
 from collections.abc import Callable, Iterator
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from toymq_client import sync
 from toymq_py.errors import ConnectionLost, DamagedData, NoSuchTopic, OutOfRange, ShuttingDown, TooManyConnections
-from toymq_py.storage.reader import DirectoryReader, Run, TopicReader
-from toymq_py.storage.record import Columns, Stop, scan, valid_frame
+from toymq_py.storage.reader import DirectoryReader, Run, TopicReader, Walk
+from toymq_py.storage.record import Stop, valid_frame
 from toymq_spark.options import BrokerAddress, Directory
 
 logger = logging.getLogger("toymq_spark")
@@ -37,7 +37,7 @@ class Logs(Protocol):
     def id_at_time(self, topic: str, at_ms: int) -> int:
         """The first record at or after a time, the next id when there is none. Raises: NoSuchTopic."""
 
-    def read(self, topic: str, from_id: int, to_id: int) -> Iterator[Run]:
+    def read(self, topic: str, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[Run[T]]:
         """Records of an id range in runs; ids that no record stands for are left out. Raises: NoSuchTopic, OutOfRange."""
 
     def wait(self, topic: str, next_id: int, seconds: float) -> None:
@@ -60,7 +60,11 @@ class BrokerLogs:
         self._client: sync.Client | None = None
 
     def topics(self) -> list[str]:
-        return sorted(found["topic"] for found in self._retried(lambda client: client.topics()))
+        return sorted(found["topic"] for found in self.described())
+
+    def described(self) -> list[dict[str, Any]]:
+        """Topics with their consumers (protocol.md, "JSON shapes"). Raises: OSError, ToymqError."""
+        return self._retried(lambda client: client.topics())
 
     def bounds(self, topic: str) -> tuple[int, int]:
         return self._retried(lambda client: client.offsets(topic))
@@ -68,13 +72,13 @@ class BrokerLogs:
     def id_at_time(self, topic: str, at_ms: int) -> int:
         return self._retried(lambda client: client.offsets(topic, at_ms=at_ms))[0]
 
-    def read(self, topic: str, from_id: int, to_id: int) -> Iterator[Run]:
+    def read(self, topic: str, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[Run[T]]:
         while from_id < to_id:
             at, count = from_id, min(to_id - from_id, FETCH_COUNT_MAX)
             batch = self._retried(lambda client: client.fetch(topic, at, count))  # noqa: B023 (called at once)
             if batch.next_id <= from_id:
                 return  # the log ends here
-            yield from runs_of(batch.frames, to_id)
+            yield from runs_of(batch.frames, to_id, walk)
             from_id = batch.next_id
 
     def wait(self, topic: str, next_id: int, seconds: float) -> None:
@@ -104,7 +108,7 @@ class BrokerLogs:
         raise AssertionError("not reached")
 
 
-def runs_of(frames: bytes, to_id: int) -> Iterator[Run]:
+def runs_of(frames: bytes, to_id: int, walk: Walk[T]) -> Iterator[Run[T]]:
     """The body of a BATCH as runs of consecutive ids. Raises: DamagedData when the bytes are no records."""
     pos = 0
     while pos < len(frames):
@@ -114,9 +118,8 @@ def runs_of(frames: bytes, to_id: int) -> Iterator[Run]:
         first_id = found[0]
         if first_id >= to_id:
             return
-        columns = Columns()
-        pos, _, stop = scan(frames, pos, first_id, columns, with_payloads=True, max_count=to_id - first_id)
-        yield first_id, columns
+        pos, next_id, stop, seen = walk(frames, pos, first_id, to_id - first_id)
+        yield Run(first_id, next_id, seen)
         if stop is Stop.COUNT:
             return
 
@@ -140,8 +143,8 @@ class DirectoryLogs:
     def id_at_time(self, topic: str, at_ms: int) -> int:
         return self._topic(topic).id_at_time(at_ms * 1_000_000)
 
-    def read(self, topic: str, from_id: int, to_id: int) -> Iterator[Run]:
-        return self._topic(topic).read(from_id, to_id)
+    def read(self, topic: str, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[Run[T]]:
+        return self._topic(topic).read(from_id, to_id, walk)
 
     def wait(self, topic: str, next_id: int, seconds: float) -> None:
         self._sleep(min(seconds, POLL_INTERVAL_S))

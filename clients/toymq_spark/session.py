@@ -42,3 +42,12 @@ def build_session(app: str, master: str | None = None, settings: Mapping[str, st
     spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(ToymqDataSource)
     return spark
+
+
+def apart(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
+    """A session of the same Spark with settings of its own, which change nothing for others."""
+    own = spark.newSession()
+    for name, value in settings.items():
+        own.conf.set(name, value)
+    own.dataSource.register(ToymqDataSource)
+    return own

@@ -8,7 +8,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
@@ -22,9 +22,10 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from toymq_py.errors import OutOfRange
-from toymq_py.storage.reader import Run
+from toymq_py.storage.reader import Run, Walk
 from toymq_spark import offsets
-from toymq_spark.batches import record_batches
+from toymq_spark.batches import joined
+from toymq_spark.frames import RowWalk
 from toymq_spark.logs import POLL_INTERVAL_S, Logs, open_logs
 from toymq_spark.offsets import IdSpan, Offsets
 from toymq_spark.options import SourceOptions
@@ -32,6 +33,8 @@ from toymq_spark.pushdown import Bounds
 from toymq_spark.schema import arrow_schema, check_projection
 
 logger = logging.getLogger("toymq_spark")
+
+T = TypeVar("T")
 
 LATEST_OFFSET_WAIT_S = 1.0
 """Spark asks for the latest offset again 10 ms after it got nothing new, which costs 17 % of a core; a question that waits for
@@ -55,22 +58,22 @@ def read_span(options: SourceOptions, schema: StructType, span: IdSpan) -> Itera
     """
     logs = open_logs(options.place)
     try:
-        runs = _whole(options, logs, span)
-        yield from record_batches(runs, span.topic, arrow_schema(schema))
+        walk = RowWalk(span.topic, arrow_schema(schema))
+        yield from joined(batch for run in _whole(options, logs, span, walk) for batch in run.seen)
     finally:
         logs.close()
 
 
-def _whole(options: SourceOptions, logs: Logs, span: IdSpan) -> Iterator[Run]:
+def _whole(options: SourceOptions, logs: Logs, span: IdSpan, walk: Walk[T]) -> Iterator[Run[T]]:
     """The runs of a range, and every id in it that none of them holds is a loss."""
     expected = span.start
     while True:
         try:
-            for run in logs.read(span.topic, expected, span.end):
-                if run[0] > expected:
-                    offsets.lost(options, span.topic, expected, run[0] - 1, "the log holds no record of them")
+            for run in logs.read(span.topic, expected, span.end, walk):
+                if run.first_id > expected:
+                    offsets.lost(options, span.topic, expected, run.first_id - 1, "the log holds no record of them")
                 yield run
-                expected = run[0] + len(run[1].positions)
+                expected = run.next_id
             break
         except OutOfRange as error:
             first_id = min(error.first_id, span.end)

@@ -6,7 +6,8 @@ written, and no ``OK`` was said yet.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Generic, NamedTuple, TypeVar
 
 from toymq_py.errors import DataDirectoryError, NoSuchTopic, OutOfRange
 from toymq_py.model import check_name
@@ -16,8 +17,25 @@ from toymq_py.storage.record import FRAME_BYTES_MAX, Columns, Stop, scan
 from toymq_py.storage.segment import WINDOW_BYTES, Segment, load_sidecar, parse_segment_name, scan_segment, segment_name
 from toymq_py.storage.verify import topic_names
 
-Run = tuple[int, Columns]
-"""First id of some consecutive records, and their columns, payloads included."""
+T = TypeVar("T")
+
+Walk = Callable[[bytes, int, int, int], tuple[int, int, Stop, T]]
+"""What a caller makes of frames: (bytes, position, id of the frame there, records at most) to position and id behind the last
+valid frame, why it stopped, and what it saw. ``scan`` says what valid means."""
+
+
+class Run(NamedTuple, Generic[T]):
+    """Consecutive records, from ``first_id`` to below ``next_id``, and what a walk over them saw."""
+
+    first_id: int
+    next_id: int
+    seen: T
+
+
+def walk_columns(data: bytes, pos: int, expected_id: int, max_count: int) -> tuple[int, int, Stop, Columns]:
+    """A ``Walk`` that sees columns, payloads included."""
+    columns = Columns()
+    return *scan(data, pos, expected_id, columns, with_payloads=True, max_count=max_count), columns
 
 
 class DirectoryReader:
@@ -71,13 +89,13 @@ class TopicReader:
             segment = self._segment(base_id)
             if segment.newest_ts_ns < ts_ns:
                 continue
-            for first_id, columns in self.read(max(segment.seek_time(ts_ns)[0], self.first_id), segment.next_id):
-                for row, at_ns in enumerate(columns.ts_ns):
+            for run in self.read(max(segment.seek_time(ts_ns)[0], self.first_id), segment.next_id, walk_columns):
+                for row, at_ns in enumerate(run.seen.ts_ns):
                     if at_ns >= ts_ns:
-                        return first_id + row
+                        return run.first_id + row
         return self.next_id
 
-    def read(self, from_id: int, to_id: int) -> Iterator[Run]:
+    def read(self, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[Run[T]]:
         """Records of an id range, checked, in runs of about a MiB. Ids that no record stands for are passed over.
 
         Raises: OutOfRange when ``from_id`` lies below what is retained, or retention takes a segment meanwhile. OSError.
@@ -87,7 +105,7 @@ class TopicReader:
         for at, base_id in enumerate(self._bases):
             following = self._bases[at + 1] if at + 1 < len(self._bases) else to_id
             if from_id < following and base_id < to_id:
-                yield from self._read_segment(base_id, max(from_id, base_id), to_id)
+                yield from self._read_segment(base_id, max(from_id, base_id), to_id, walk)
 
     def _segment(self, base_id: int) -> Segment:
         segment = self._segments.get(base_id)
@@ -111,25 +129,25 @@ class TopicReader:
         now = TopicReader(self._fs, self._path, self._topic)
         return OutOfRange(now.first_id, f"is now the first id of {self._topic}: retention went on while it was read")
 
-    def _read_segment(self, base_id: int, from_id: int, to_id: int) -> Iterator[Run]:
+    def _read_segment(self, base_id: int, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[Run[T]]:
         segment = self._segment(base_id)
         try:
             file = self._fs.open(segment.path, write=False)
         except FileNotFoundError:
             raise self._overtaken() from None
         try:
-            for run in self._runs(segment, file, from_id, min(to_id, segment.next_id)):
+            for run in self._runs(segment, file, from_id, min(to_id, segment.next_id), walk):
                 yield run
-                from_id = run[0] + len(run[1].positions)
+                from_id = run.next_id
             if from_id < min(to_id, segment.next_id) and not segment.damages:
                 # What the sidecar knows of the file is not so any more: look at every byte, and go on behind the damage.
                 self._segments[base_id] = segment = self._look(base_id, trust_sidecar=False)
-                yield from self._runs(segment, file, from_id, min(to_id, segment.next_id))
+                yield from self._runs(segment, file, from_id, min(to_id, segment.next_id), walk)
         finally:
             file.close()
 
     @staticmethod
-    def _runs(segment: Segment, file: File, from_id: int, to_id: int) -> Iterator[Run]:
+    def _runs(segment: Segment, file: File, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[Run[T]]:
         """Up to the first place where a record should be and is not, unless the segment knows of that damage."""
         msg_id, pos = segment.seek_id(from_id)
         resumes = {damage.position: (damage.last_id + 1, damage.resume) for damage in segment.damages}
@@ -142,12 +160,11 @@ class TopicReader:
             used, stop = 0, Stop.END
             if msg_id < from_id:
                 used, msg_id, stop = scan(data, 0, msg_id, max_count=from_id - msg_id)
-            columns = Columns()
-            first_id = msg_id
             if msg_id >= from_id:
-                used, msg_id, stop = scan(data, used, msg_id, columns, with_payloads=True, max_count=to_id - msg_id)
-            if columns.positions:
-                yield first_id, columns
+                first_id = msg_id
+                used, msg_id, stop, seen = walk(data, used, msg_id, to_id - msg_id)
+                if msg_id > first_id:
+                    yield Run(first_id, msg_id, seen)
             if used:
                 window = WINDOW_BYTES
             elif stop is Stop.PARTIAL and window < FRAME_BYTES_MAX:

@@ -555,7 +555,7 @@ def _scan_alike(
     """Frames without attributes, or with one number alone, that have the lengths of the one before.
 
     Many at a time they cost a third: their headers are taken apart by one ``struct``, and one checksum over all of them is
-    compared with what valid frames of this length give (``_run_residue``; ADR 0012).
+    compared with what valid frames of this length give (``run_residue``; ADR 0012).
 
     Args:
         shape: frame length as stored, key length, payload length, tag of the attribute or 0.
@@ -572,7 +572,7 @@ def _scan_alike(
         last = pos + (step - 1) * stride
         if _U64.unpack_from(view, last + 4)[0] != first_id + step - 1:  # cheap, and rarely wrong
             break
-        if crc32(view[pos : pos + step * stride]) != _run_residue(stride, step):
+        if crc32(view[pos : pos + step * stride]) != run_residue(stride, step):
             break
         values = layout.unpack(view, pos, step)
         fields = layout.fields
@@ -606,7 +606,7 @@ def _scan_alike(
 _residues: dict[int, list[int]] = {}
 
 
-def _run_residue(stride: int, count: int) -> int:
+def run_residue(stride: int, count: int) -> int:
     """The checksum of so many valid frames of ``stride`` bytes, one after the other, whatever is in them.
 
     A frame with its own checksum has a constant one, and a CRC is affine: crc(A || B) is crc(B), and crc(A) carried over

@@ -9,6 +9,7 @@ from toymq_py.errors import DamagedData
 from toymq_py.storage.reader import Run
 from toymq_py.storage.record import encode_attributes, encode_frame
 from toymq_spark import batches
+from toymq_spark.frames import RowWalk
 from toymq_spark.logs import runs_of
 from toymq_spark.schema import arrow_schema, source_schema
 
@@ -16,8 +17,8 @@ SCHEMA = arrow_schema(source_schema(include_headers=True))
 TS_NS = 1_781_767_800_123_456_789
 
 
-def rows_of(runs: list[Run], schema: pa.Schema = SCHEMA) -> list[dict[str, object]]:
-    found = list(batches.record_batches(runs, "t", schema))
+def rows_of(runs: list[Run[list[pa.RecordBatch]]], schema: pa.Schema = SCHEMA) -> list[dict[str, object]]:
+    found = list(batches.joined(batch for run in runs for batch in run.seen))
     for batch in found:
         batch.validate(full=True)
         assert batch.schema.equals(schema)
@@ -25,8 +26,8 @@ def rows_of(runs: list[Run], schema: pa.Schema = SCHEMA) -> list[dict[str, objec
     return [row for batch in found for row in batch.to_pylist()]
 
 
-def runs(*frames: bytes, to_id: int = 1 << 63) -> list[Run]:
-    return list(runs_of(b"".join(frames), to_id))
+def runs(*frames: bytes, to_id: int = 1 << 63, schema: pa.Schema = SCHEMA) -> list[Run[list[pa.RecordBatch]]]:
+    return list(runs_of(b"".join(frames), to_id, RowWalk("t", schema)))
 
 
 def test_the_columns_of_a_record() -> None:
@@ -55,7 +56,7 @@ def test_a_producers_name_is_no_key() -> None:
 
 def test_columns_left_out_and_turned_round() -> None:
     schema = pa.schema([pa.field("offset", pa.int64(), nullable=False), pa.field("value", pa.binary())])
-    assert rows_of(runs(encode_frame(7, TS_NS, b"", b"v")), schema) == [{"offset": 7, "value": b"v"}]
+    assert rows_of(runs(encode_frame(7, TS_NS, b"", b"v"), schema=schema), schema) == [{"offset": 7, "value": b"v"}]
 
 
 records = st.lists(st.tuples(st.binary(max_size=5), st.binary(max_size=9), st.booleans(), st.integers(1, 3)), max_size=60)
@@ -81,7 +82,7 @@ def test_any_records_any_gaps_any_batch_size(
 
 def test_large_payloads_do_not_come_ten_thousand_at_a_time() -> None:
     frames = [encode_frame(n, TS_NS, b"", b"x" * (3 << 20)) for n in range(6)]
-    found = list(batches.record_batches((run for frame in frames for run in runs(frame)), "t", SCHEMA))
+    found = list(batches.joined(batch for frame in frames for run in runs(frame) for batch in run.seen))
     assert [batch.num_rows for batch in found] == [3, 3]
 
 

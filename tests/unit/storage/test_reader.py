@@ -9,7 +9,7 @@ from tests.support.sim_disk import SimDisk
 from toymq_py.errors import BadName, DataDirectoryError, NoSuchTopic, OutOfRange
 from toymq_py.storage import offsets
 from toymq_py.storage.offsets import OffsetsState
-from toymq_py.storage.reader import DirectoryReader, TopicReader
+from toymq_py.storage.reader import DirectoryReader, TopicReader, walk_columns
 from toymq_py.storage.record import decode_frame, encode_frame
 from toymq_py.storage.segment import WINDOW_BYTES, scan_segment, segment_name
 
@@ -30,9 +30,9 @@ def topic(disk: SimDisk) -> TopicReader:
 
 def rows(reader: TopicReader, from_id: int, to_id: int) -> list[Row]:
     return [
-        Row(first_id + row, columns.ts_ns[row], columns.keys[row], columns.payloads[row])
-        for first_id, columns in reader.read(from_id, to_id)
-        for row in range(len(columns.positions))
+        Row(run.first_id + row, run.seen.ts_ns[row], run.seen.keys[row], run.seen.payloads[row])
+        for run in reader.read(from_id, to_id, walk_columns)
+        for row in range(run.next_id - run.first_id)
     ]
 
 
@@ -99,7 +99,7 @@ def test_what_retention_removed() -> None:
     reader = topic(disk)
     assert reader.first_id == 9, "segments wholly below the first id of the offsets are gone, whether their files are or not"
     with pytest.raises(OutOfRange) as error:
-        list(reader.read(3, 20))
+        list(reader.read(3, 20, walk_columns))
     assert error.value.first_id == 9
 
 
@@ -109,7 +109,7 @@ def test_retention_that_goes_on_while_it_reads() -> None:
     reader = topic(disk)
     disk.unlink(f"{PATH}/{segment_name(0)}")
     with pytest.raises(OutOfRange) as error:
-        list(reader.read(0, 20))
+        list(reader.read(0, 20, walk_columns))
     assert error.value.first_id == 9
 
 
