@@ -75,12 +75,19 @@ def _session(master: str | None, name: str) -> Iterator[Any]:
         signal.signal(signal.SIGTERM, before)
 
 
-def source_options(command: Command) -> Command:
-    """Where records come from."""
+ACCESS = {
+    "token_file": "toymq.token.file", "tls_ca": "toymq.tls.ca", "tls_cert": "toymq.tls.cert", "tls_key": "toymq.tls.key",
+}  # fmt: skip
+"""Parameter of a command to option of source and sink."""
+
+
+def place_options(command: Command) -> Command:
+    """Which broker and how to get in, or which directory."""
     for option in (
-        click.option("--option", "more", multiple=True, metavar="NAME=VALUE", help="Any other option of the data source."),
-        click.option("--pattern", help="Topics by a regular expression for the whole name."),
-        click.option("--subscribe", metavar="TOPICS", help="Topics by name, with commas between them."),
+        click.option("--tls-key", help="PEM file: its key."),
+        click.option("--tls-cert", help="PEM file: our certificate, if the broker asks for one."),
+        click.option("--tls-ca", help="PEM file: who signed the broker's certificate, for toymqs://."),
+        click.option("--token-file", help="A file with the token; it and the PEM files are read on every node."),
         click.option("--data-dir", type=click.Path(exists=True, file_okay=False), help="A data directory instead of a broker."),
         click.option("--url", envvar="TOYMQ_URL", default=DEFAULT_URL, show_default=True, help="The broker; also TOYMQ_URL."),
     ):
@@ -88,19 +95,39 @@ def source_options(command: Command) -> Command:
     return command
 
 
-def _source(
-    url: str, data_dir: str | None, subscribe: str | None = None, pattern: str | None = None, more: tuple[str, ...] = ()
-) -> dict[str, str]:
-    """Raises: click.UsageError."""
+def source_options(command: Command) -> Command:
+    """Where records come from."""
+    for option in (
+        click.option("--option", "more", multiple=True, metavar="NAME=VALUE", help="Any other option of the data source."),
+        click.option("--pattern", help="Topics by a regular expression for the whole name."),
+        click.option("--subscribe", metavar="TOPICS", help="Topics by name, with commas between them."),
+    ):
+        command = option(command)
+    return place_options(command)
+
+
+def _place(url: str, data_dir: str | None, **access: str | None) -> dict[str, str]:
     found = {"path": data_dir} if data_dir is not None else {"url": url}
+    return {**found, **{ACCESS[name]: value for name, value in access.items() if value is not None}}
+
+
+def _source(subscribe: str | None, pattern: str | None, more: tuple[str, ...], **place: Any) -> dict[str, str]:
+    """Raises: click.UsageError."""
+    found = _place(**place)
     if subscribe is not None:
         found["subscribe"] = subscribe
     if pattern is not None:
         found["subscribePattern"] = pattern
-    for option in more:
+    return found | _named("--option", more)
+
+
+def _named(what: str, options: tuple[str, ...]) -> dict[str, str]:
+    """Raises: click.UsageError."""
+    found = {}
+    for option in options:
         name, equals, value = option.partition("=")
         if not equals:
-            raise click.UsageError(f"--option {option}: write NAME=VALUE")
+            raise click.UsageError(f"{what} {option}: write NAME=VALUE")
         found[name] = value
     return found
 
@@ -157,14 +184,15 @@ def archive(
 @click.option("--archive", "from_archive", type=click.Path(exists=True, file_okay=False, path_type=Path),
               help="An archive instead of a topic.")  # fmt: skip
 @click.option("--to", required=True, metavar="TOPIC", help="Where the records go.")
-@click.option("--to-url", help="Another broker than --url.")
+@click.option("--to-url", help="Another broker than --url; nothing that is said of that one holds for it.")
+@click.option("--to-option", "to_more", multiple=True, metavar="NAME=VALUE", help="Any other option of the sink.")
 @click.option("--state", required=True, type=click.Path(path_type=Path), help="A directory: the plan, and how far it is.")
 @click.option("--rate", type=click.IntRange(1), help="Rows a second at most.")
 @as_json
 @click.pass_obj
 def replay(
-    master: str | None, /, from_archive: Path | None, to: str, to_url: str | None, state: Path, rate: int | None,
-    as_json: bool, **source: Any,
+    master: str | None, /, from_archive: Path | None, to: str, to_url: str | None, to_more: tuple[str, ...], state: Path,
+    rate: int | None, as_json: bool, **source: Any,
 ) -> None:  # fmt: skip
     """Publish an archive, or a range of topics, into a topic, each record once. Run it again and it goes on.
 
@@ -174,7 +202,8 @@ def replay(
 
     if from_archive is not None and (source["subscribe"] or source["pattern"] or source["data_dir"]):
         raise click.UsageError("--archive excludes --subscribe, --pattern and --data-dir")
-    sink = {"url": to_url or source["url"], "topic": to}
+    at = {"url": to_url} if to_url is not None else _place(source["url"], None, **{name: source[name] for name in ACCESS})
+    sink = {**at, "topic": to, **_named("--to-option", to_more)}
     with _session(master, "replay") as spark:
         rows = 0
         for progress in job.replay(spark, from_archive or _source(**source), sink, state, rate=rate):
@@ -296,18 +325,17 @@ def watch(
 
 @main.command()
 @click.argument("ledgers", nargs=-1, required=True)
-@click.option("--data-dir", type=click.Path(exists=True, file_okay=False), help="A data directory instead of a broker.")
-@click.option("--url", envvar="TOYMQ_URL", default=DEFAULT_URL, show_default=True, help="The broker; also TOYMQ_URL.")
+@place_options
 @click.option("--show", type=click.IntRange(0), default=20, show_default=True, help="How many findings to print.")
 @as_json
 @click.pass_obj
 def verify(
-    master: str | None, ledgers: tuple[str, ...], data_dir: str | None, url: str, show: int, as_json: bool
+    master: str | None, /, ledgers: tuple[str, ...], show: int, as_json: bool, **given: Any
 ) -> None:
     """Hold LEDGERS (files as toymq-chaos writes them, or patterns) against the log. Exit code 1 when something is wrong."""
     from toymq_spark.jobs import verify as job
 
-    place = _source(url, data_dir)
+    place = _place(**given)
     with _session(master, "verify") as spark:
         events = job.ledger(spark, ledgers)
         topics = job.topics_of(events)

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
 from toymq_client import sync
-from toymq_py.errors import ConnectionLost, DamagedData, NoSuchTopic, OutOfRange, ShuttingDown, TooManyConnections
+from toymq_py.errors import DamagedData, NoSuchTopic, OutOfRange
 from toymq_py.storage.reader import DirectoryReader, Run, TopicReader, Walk
 from toymq_py.storage.record import Stop, valid_frame
+from toymq_spark.broker import TRANSIENT, connect
 from toymq_spark.options import BrokerAddress, Directory
 
 logger = logging.getLogger("toymq_spark")
@@ -20,10 +21,6 @@ T = TypeVar("T")
 FETCH_COUNT_MAX = 10_000
 POLL_INTERVAL_S = 0.1
 """How often a directory, or several topics at once, are looked at while a stream waits for more."""
-REQUEST_TIMEOUT_S = 10.0
-"""For an answer, a connection that is lost and made again meanwhile included."""
-TRANSIENT = (ConnectionLost, OSError, ShuttingDown, TooManyConnections)
-"""What passes by itself when a broker restarts. TimeoutError is an OSError."""
 
 
 class Logs(Protocol):
@@ -96,7 +93,7 @@ class BrokerLogs:
         for attempt in range(self._address.num_retries + 1):
             try:
                 if self._client is None:
-                    self._client = sync.connect(self._address.url, timeout_s=REQUEST_TIMEOUT_S)
+                    self._client = connect(self._address)
                 return ask(self._client)
             except TRANSIENT as error:
                 self.close()

@@ -30,7 +30,8 @@ RETRY_INTERVAL_MS = 1000
 """Doubled each time: 7 s in all, in which a broker restarts."""
 MAX_TRIGGER_DELAY_MS = 15 * 60 * 1000
 
-_EVERYWHERE = ("url", "toymq.bootstrap.servers", "toymq.token")
+_ACCESS = ("toymq.token", "toymq.token.file", "toymq.tls", "toymq.tls.ca", "toymq.tls.cert", "toymq.tls.key")
+_EVERYWHERE = ("url", "toymq.bootstrap.servers", *_ACCESS)
 _SOURCE = (
     *_EVERYWHERE, "path", "subscribe", "subscribePattern", "assign", "startingOffsets", "startingTimestamp",
     "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "minPartitions", "maxRecordsPerPartition",
@@ -44,12 +45,23 @@ _SPARKS_OWN = ("checkpointLocation", "queryName")
 
 
 @dataclass(frozen=True, slots=True)
+class Certificates:
+    """Paths of PEM files on every node: whom to believe, and what to show. None for ``ca``: the machine's CAs."""
+
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """Where a broker is, and for how long to try."""
+    """Where a broker is, for how long to try, and how to get in (``broker.connect``)."""
 
     url: str
     num_retries: int = NUM_RETRIES
     retry_interval_ms: int = RETRY_INTERVAL_MS
+    token_file: str | None = None
+    certificates: Certificates | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +265,7 @@ def _place(options: _Options) -> BrokerAddress | Directory:
     if not value:
         options.fail("path", "is empty")
     options.refuse(
-        ("toymq.token", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"), "a directory is read without a broker"
+        (*_ACCESS, "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"), "a directory is read without a broker"
     )
     return Directory(value)
 
@@ -263,19 +275,39 @@ def _address(options: _Options) -> BrokerAddress:
     if name == "toymq.bootstrap.servers":
         if "," in url or "//" in url:
             options.fail(name, "is host:port of the one broker")
-        url = f"toymq://{url}"
+        url = f"{'toymqs' if options.boolean('toymq.tls', False) else 'toymq'}://{url}"
+    elif options.text("toymq.tls") is not None:
+        options.fail("toymq.tls", "the url says it: toymqs:// is TLS")
     address = options.checked(name, lambda: parse_url(url))
-    token = options.text("toymq.token")
+    given = [option for option in _ACCESS if options.text(option) is not None]
+    if address.path is not None and given:
+        options.fail(given[0], "a Unix socket has neither tokens nor TLS here")
+    token, token_file = options.text("toymq.token"), options.text("toymq.token.file")
+    if token is not None and token_file is not None:
+        options.fail("toymq.token.file", "toymq.token is given already")
+    if address.token is not None and (token is not None or token_file is not None):
+        options.fail("toymq.token" if token is not None else "toymq.token.file", "the URL has a token already")
     if token is not None:
-        if address.token is not None:
-            options.fail("toymq.token", "the URL has a token already")
         url = f"{'toymqs' if address.tls else 'toymq'}://{quote(token, safe='')}@{address}"
         options.checked("toymq.token", lambda: parse_url(url))
     retries = options.number("fetchOffset.numRetries", 0)
     interval_ms = options.number("fetchOffset.retryIntervalMs", 0)
     return BrokerAddress(
-        url, NUM_RETRIES if retries is None else retries, RETRY_INTERVAL_MS if interval_ms is None else interval_ms
-    )
+        url, NUM_RETRIES if retries is None else retries, RETRY_INTERVAL_MS if interval_ms is None else interval_ms,
+        token_file, _certificates(options, address.tls),
+    )  # fmt: skip
+
+
+def _certificates(options: _Options, tls: bool) -> Certificates | None:
+    names = ("toymq.tls.ca", "toymq.tls.cert", "toymq.tls.key")
+    given = [name for name in names if options.text(name) is not None]
+    if not given:
+        return None
+    if not tls:
+        options.fail(given[0], "is for a broker that speaks TLS: toymqs://…, or toymq.bootstrap.servers with toymq.tls=true")
+    if given[-1] == "toymq.tls.key" and "toymq.tls.cert" not in given:
+        options.fail("toymq.tls.key", "does nothing without toymq.tls.cert")
+    return Certificates(*map(options.text, names))
 
 
 def _topics(options: _Options) -> Topics:

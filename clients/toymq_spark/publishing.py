@@ -26,8 +26,8 @@ from toymq_client import Receipt, sync
 from toymq_client.message import Sequenced
 from toymq_py.errors import DamagedData, ToymqError
 from toymq_py.storage.record import ATTRIBUTE_SEQUENCE, Frame, iter_frames
+from toymq_spark.broker import TRANSIENT, connect
 from toymq_spark.errors import OptionError, ReplayMismatch
-from toymq_spark.logs import REQUEST_TIMEOUT_S, TRANSIENT
 from toymq_spark.options import BrokerAddress
 from toymq_spark.rows import CLAIMS_TOPIC, Row, checksum
 
@@ -148,5 +148,5 @@ class BrokerPublisher:
 
     def _connected(self) -> sync.Client:
         if self._client is None:
-            self._client = sync.connect(self._address.url, timeout_s=REQUEST_TIMEOUT_S)
+            self._client = connect(self._address)
         return self._client

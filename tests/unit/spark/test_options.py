@@ -7,6 +7,7 @@ from toymq_spark.options import (
     EARLIEST,
     LATEST,
     BrokerAddress,
+    Certificates,
     Directory,
     Edge,
     Mode,
@@ -50,6 +51,11 @@ def test_places() -> None:
     assert source(toymq__token="s3").place == BrokerAddress("toymq://s3@h:1")
     secret = source(url="toymqs://h:1", toymq__token="a/b@c").place
     assert secret == BrokerAddress("toymqs://a%2Fb%40c@h:1")
+    assert source(toymq__token__file="/t").place == BrokerAddress("toymq://h:1", token_file="/t")
+    encrypted = source(toymq__bootstrap__servers="h:7", toymq__tls="true", toymq__tls__ca="/ca").place
+    assert encrypted == BrokerAddress("toymqs://h:7", certificates=Certificates("/ca"))
+    shown = source(url="toymqs://h", toymq__tls__cert="/c", toymq__tls__key="/k").place
+    assert shown == BrokerAddress("toymqs://h", certificates=Certificates(None, "/c", "/k"))
     retrying = source(fetchOffset__numRetries="0", fetchOffset__retryIntervalMs="5")
     assert retrying.place == BrokerAddress("toymq://h:1", 0, 5)
 
@@ -83,6 +89,14 @@ def test_where_to_begin_and_end() -> None:
         ({"path": "/d", "toymq__token": "x"}, "option toymq.token: has no meaning here"),
         ({"path": "/d", "url": "toymq://h"}, "exactly one of the options url, toymq.bootstrap.servers, path"),
         ({"url": "toymq://a@h", "toymq__token": "x"}, "option toymq.token: the URL has a token already"),
+        ({"url": "toymq://a@h", "toymq__token__file": "/x"}, "option toymq.token.file: the URL has a token already"),
+        ({"toymq__token": "x", "toymq__token__file": "/x"}, "option toymq.token.file: toymq.token is given already"),
+        ({"path": "/d", "toymq__tls__ca": "/ca"}, "option toymq.tls.ca: has no meaning here"),
+        ({"url": "unix:/s", "toymq__token": "x"}, "option toymq.token: a Unix socket has"),
+        ({"url": "toymqs://h", "toymq__tls": "true"}, "option toymq.tls: the url says it"),
+        ({"toymq__bootstrap__servers": "h:1", "toymq__tls": "yes"}, "option toymq.tls: 'yes' is neither true nor false"),
+        ({"toymq__tls__ca": "/ca"}, "option toymq.tls.ca: is for a broker that speaks TLS"),
+        ({"url": "toymqs://h", "toymq__tls__key": "/k"}, "option toymq.tls.key: does nothing without toymq.tls.cert"),
         ({"subscribe": "t", "subscribePattern": "x"}, "exactly one of the options subscribe"),
         ({"subscribe": ".."}, "option subscribe: topic name must be"),
         ({"subscribe": "a,,b"}, "option subscribe: topic name must be"),

@@ -1,0 +1,147 @@
+"""How late a stream is, and what a large read costs those who publish: ``python -m tests.spark.latency``.
+
+1. Micro-batches: so many rows a second come in, and a query takes them as fast as it can. For each batch, how long it took, and
+   how old its oldest row was when it was done.
+2. Publishes, one after the other, each waited for: alone, beside a Spark read at its full speed, and beside one at half of it.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tests.spark.speed import PAYLOAD, aggregate
+from tests.support.broker_process import BrokerProcess
+from toymq_client import sync
+from toymq_spark.session import build_session
+
+COLUMNS = "key binary, value binary, offset bigint"
+TASKS = 2
+WARM_UP = 5
+"""Batches in which the JVM compiles."""
+PUBLISHES_PER_S = 200
+
+
+def publish_paced(url: str, topic: str, rate: int, seconds: float) -> int:
+    """In steps of 10 ms. Returns: how many."""
+    step = max(rate // 100, 1)
+    began, count = time.perf_counter(), 0
+    with sync.connect(url, timeout_s=60) as client:
+        while count < rate * seconds:
+            list(client.pub_many(topic, [PAYLOAD] * step))
+            count += step
+            time.sleep(max(began + count / rate - time.perf_counter(), 0))
+    return count
+
+
+def publish_latencies(url: str, topic: str, seconds: float) -> list[float]:
+    """Milliseconds of one publish after the other, from when each was due: what waits behind another, counts."""
+    latencies: list[float] = []
+    with sync.connect(url, timeout_s=60) as client:
+        began = time.perf_counter()
+        while len(latencies) < PUBLISHES_PER_S * seconds:
+            due = began + len(latencies) / PUBLISHES_PER_S
+            time.sleep(max(due - time.perf_counter(), 0))
+            client.pub(topic, PAYLOAD)
+            latencies.append((time.perf_counter() - due) * 1000)
+    return latencies
+
+
+def tell(what: str, values: Sequence[float], unit: str = "ms") -> None:
+    cuts = statistics.quantiles(values, n=100)
+    sys.stdout.write(f"{what:<44} p50 {cuts[49]:>9,.1f}  p99 {cuts[98]:>9,.1f}  max {max(values):>9,.1f} {unit}\n")
+    sys.stdout.flush()
+
+
+def micro_batches(spark: SparkSession, url: str, pool: ProcessPoolExecutor, rate: int, seconds: float) -> None:
+    ages_ms: list[float] = []
+    rows = 0
+
+    def take(batch: DataFrame, number: int) -> None:
+        nonlocal rows
+        count, _, oldest = batch.agg(F.count("*"), F.sum(F.length("value")), F.min("timestamp")).collect()[0]
+        rows += count
+        if count:
+            ages_ms.append((time.time() - oldest.timestamp()) * 1000)  # noqa: TID251 (held against the broker's time)
+
+    with sync.connect(url) as client:
+        client.create("stream")
+    with tempfile.TemporaryDirectory(prefix="toymq-latency-") as checkpoint:
+        source = spark.readStream.format("toymq").options(url=url, subscribe="stream", startingOffsets="earliest").load()
+        query = source.writeStream.option("checkpointLocation", checkpoint).foreachBatch(take).start()
+        try:
+            published = pool.submit(publish_paced, url, "stream", rate, seconds).result()
+            query.processAllAvailable()
+            durations = [float(progress["batchDuration"]) for progress in query.recentProgress if progress["numInputRows"]]
+        finally:
+            query.stop()
+    assert rows == published, f"{published} rows came in, and {rows} were taken"
+    sys.stdout.write(f"{published / seconds:,.0f} rows/s in, {len(ages_ms)} batches\n")
+    tell("  duration of a batch", durations[WARM_UP:])
+    tell("  age of its oldest row when it is done", ages_ms[WARM_UP:])
+
+
+def paced(rows_per_s: float, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    began, rows = time.perf_counter(), 0
+    for batch in batches:
+        rows += batch.num_rows
+        time.sleep(max(began + rows / rows_per_s - time.perf_counter(), 0))
+        yield batch
+
+
+def read_until(table: DataFrame, done: Future[list[float]]) -> float:
+    """Rows a second, over and over until something is done."""
+    rows, began = 0, time.perf_counter()
+    while not done.done():
+        rows += int(str(aggregate(table)[0]))
+    return rows / (time.perf_counter() - began)
+
+
+def publishes_beside_a_read(
+    spark: SparkSession, url: str, pool: ProcessPoolExecutor, count: int, seconds: float
+) -> None:
+    with sync.connect(url, timeout_s=60) as client:
+        for _ in client.pub_many("t", ((f"key-{n:012d}", PAYLOAD) for n in range(count)), window=8192):
+            pass
+    table = spark.read.schema(COLUMNS).format("toymq").options(url=url, subscribe="t", minPartitions=str(TASKS)).load()
+    aggregate(table)
+    tell("publish, alone", pool.submit(publish_latencies, url, "beside", seconds).result())
+    measured = pool.submit(publish_latencies, url, "beside", seconds)
+    full = read_until(table, measured)
+    tell(f"publish, beside {full:,.0f} rows/s", measured.result())
+    half = table.mapInArrow(partial(paced, full / 2 / TASKS), COLUMNS)
+    measured = pool.submit(publish_latencies, url, "beside", seconds)
+    rate = read_until(half, measured)
+    tell(f"publish, beside {rate:,.0f} rows/s", measured.result())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rate", type=int, default=8000, help="Rows a second into the stream.")
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--rows", type=int, default=1_000_000, help="Of the topic that is read beside the publishes.")
+    options = parser.parse_args()
+    spark = build_session("latency", f"local[{TASKS}]", {"spark.driver.memory": "2g", "spark.sql.shuffle.partitions": "2"})
+    with (
+        tempfile.TemporaryDirectory(prefix="toymq-latency-") as place,
+        BrokerProcess(Path(place) / "d") as broker,
+        ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool,
+    ):
+        url = f"toymq://127.0.0.1:{broker.port}"
+        micro_batches(spark, url, pool, options.rate, options.seconds)
+        publishes_beside_a_read(spark, url, pool, options.rows, options.seconds)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
