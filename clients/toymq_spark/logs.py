@@ -19,6 +19,8 @@ logger = logging.getLogger("toymq_spark")
 
 T = TypeVar("T")
 FETCH_COUNT_MAX = 10_000
+FETCH_BYTES_MAX = 256 << 10
+"""Of one question: half a millisecond of the broker's loop, behind which a publish may wait. Larger ones are no faster."""
 POLL_INTERVAL_S = 0.1
 """How often a directory, or several topics at once, are looked at while a stream waits for more."""
 
@@ -72,7 +74,7 @@ class BrokerLogs:
     def read(self, topic: str, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[Run[T]]:
         while from_id < to_id:
             at, count = from_id, min(to_id - from_id, FETCH_COUNT_MAX)
-            batch = self._retried(lambda client: client.fetch(topic, at, count))  # noqa: B023 (called at once)
+            batch = self._retried(lambda client: client.fetch(topic, at, count, max_bytes=FETCH_BYTES_MAX))  # noqa: B023 (called at once)
             if batch.next_id <= from_id:
                 return  # the log ends here
             yield from runs_of(batch.frames, to_id, walk)

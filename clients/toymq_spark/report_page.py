@@ -1,6 +1,9 @@
 """A report as one HTML page with its plots inside. Everything that comes from a topic is escaped."""
 
 import io
+import math
+from collections.abc import Mapping
+from datetime import datetime
 from html import escape
 from itertools import groupby
 from typing import Any
@@ -10,9 +13,13 @@ from matplotlib.figure import Figure
 
 from toymq_spark.jobs.report import Report
 
-COLUMNS = (
-    "topic", "records", "bytes", "median", "largest", "keys", "first_id", "last_id", "gaps", "gap_ids", "archive_delay_s",
-)  # fmt: skip
+COLUMNS = {
+    "topic": "topic", "records": "records", "bytes": "payload bytes", "median": "median", "largest": "largest",
+    "keys": "keys, about", "first_id": "first id", "last_id": "last id", "gaps": "gaps", "gap_ids": "ids missing",
+    "archive_delay_s": "archived after, s",
+}  # fmt: skip
+REASONS = {"topic": "topic", "reason": "reason", "count": "messages"}
+"""What a report calls a column, and what people call it."""
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; color: #222 }
 table { border-collapse: collapse; margin: 1rem 0 }
@@ -23,18 +30,18 @@ th:first-child, td:first-child { text-align: left } svg { max-width: 100%; heigh
 
 def page(report: Report) -> str:
     parts = ["<!doctype html><meta charset=utf-8><title>toymq report</title>", f"<style>{STYLE}</style><h1>Topics</h1>"]
-    names = [name for name in COLUMNS if any(name in row for row in report.topics)]
-    parts.append(_table(names, report.topics))
+    columns = {name: label for name, label in COLUMNS.items() if any(name in row for row in report.topics)}
+    parts.append(_table(columns, report.topics))
     if report.reasons:
-        parts += ["<h2>Dead letters</h2>", _table(["topic", "reason", "count"], report.reasons)]
+        parts += ["<h2>Dead letters</h2>", _table(REASONS, report.reasons)]
     for topic, rows in groupby(report.windows, lambda row: row["topic"]):
         parts += [f"<h2>{escape(topic)}</h2>", _plot(list(rows))]
     return "\n".join(parts)
 
 
-def _table(names: list[str], rows: list[dict[str, Any]]) -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in names)
-    body = "".join("<tr>" + "".join(f"<td>{_cell(row.get(name))}</td>" for name in names) + "</tr>" for row in rows)
+def _table(columns: Mapping[str, str], rows: list[dict[str, Any]]) -> str:
+    head = "".join(f"<th>{escape(label)}</th>" for label in columns.values())
+    body = "".join("<tr>" + "".join(f"<td>{_cell(row.get(name))}</td>" for name in columns) + "</tr>" for row in rows)
     return f"<table><tr>{head}</tr>{body}</table>"
 
 
@@ -49,11 +56,10 @@ def _plot(rows: list[dict[str, Any]]) -> str:
     figure = Figure(figsize=(10, 3.2), layout="constrained")
     FigureCanvasSVG(figure)
     rate, size = figure.subplots(1, 2)
-    times = [row["start"] for row in rows]
-    rate.step(times, [row["per_s"] for row in rows], where="post", color="#2b6cb0")
-    rate.set_title("records/s", loc="left")
-    size.plot(times, [row["median"] for row in rows], color="#2f855a", marker=".", label="median")
-    size.plot(times, [row["largest"] for row in rows], color="#c05621", marker=".", label="largest")
+    rate.step(*points(rows, "per_s", 0.0), where="post", color="#2b6cb0")
+    rate.set_title("records/s (times in UTC)", loc="left")
+    size.plot(*points(rows, "median", math.nan), color="#2f855a", marker=".", label="median")
+    size.plot(*points(rows, "largest", math.nan), color="#c05621", marker=".", label="largest")
     size.set_title("payload bytes", loc="left")
     size.legend(frameon=False)
     for axes in (rate, size):
@@ -64,3 +70,16 @@ def _plot(rows: list[dict[str, Any]]) -> str:
     figure.savefig(out, format="svg")
     text = out.getvalue()
     return text[text.index("<svg") :]
+
+
+def points(rows: list[dict[str, Any]], name: str, nothing: float) -> tuple[list[datetime], list[float]]:
+    """Values at the starts of windows, and ``nothing`` where windows without records follow, which a report leaves out."""
+    times: list[datetime] = []
+    values: list[float] = []
+    for at, row in enumerate(rows):
+        times.append(row["start"])
+        values.append(float(row[name]))
+        if at + 1 == len(rows) or rows[at + 1]["start"] > row["end"]:
+            times.append(row["end"])
+            values.append(nothing)
+    return times, values

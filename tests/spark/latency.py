@@ -6,6 +6,7 @@
 """
 
 import argparse
+import os
 import statistics
 import sys
 import tempfile
@@ -29,7 +30,7 @@ COLUMNS = "key binary, value binary, offset bigint"
 TASKS = 2
 WARM_UP = 5
 """Batches in which the JVM compiles."""
-PUBLISHES_PER_S = 200
+PUBLISHES_PER_S = 100
 
 
 def publish_paced(url: str, topic: str, rate: int, seconds: float) -> int:
@@ -58,7 +59,7 @@ def publish_latencies(url: str, topic: str, seconds: float) -> list[float]:
 
 
 def tell(what: str, values: Sequence[float], unit: str = "ms") -> None:
-    cuts = statistics.quantiles(values, n=100)
+    cuts = statistics.quantiles(values, n=100, method="inclusive")
     sys.stdout.write(f"{what:<44} p50 {cuts[49]:>9,.1f}  p99 {cuts[98]:>9,.1f}  max {max(values):>9,.1f} {unit}\n")
     sys.stdout.flush()
 
@@ -120,6 +121,7 @@ def publishes_beside_a_read(
     full = read_until(table, measured)
     tell(f"publish, beside {full:,.0f} rows/s", measured.result())
     half = table.mapInArrow(partial(paced, full / 2 / TASKS), COLUMNS)
+    aggregate(half)  # the JVM compiles, which takes both cores
     measured = pool.submit(publish_latencies, url, "beside", seconds)
     rate = read_until(half, measured)
     tell(f"publish, beside {rate:,.0f} rows/s", measured.result())
@@ -130,17 +132,21 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=8000, help="Rows a second into the stream.")
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--rows", type=int, default=1_000_000, help="Of the topic that is read beside the publishes.")
+    parser.add_argument("--nice", type=int, default=0, help="Of Spark alone, which competes with the broker for cores.")
     options = parser.parse_args()
-    spark = build_session("latency", f"local[{TASKS}]", {"spark.driver.memory": "2g", "spark.sql.shuffle.partitions": "2"})
     with (
         tempfile.TemporaryDirectory(prefix="toymq-latency-") as place,
         BrokerProcess(Path(place) / "d") as broker,
         ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool,
     ):
         url = f"toymq://127.0.0.1:{broker.port}"
+        pool.submit(publish_latencies, url, "warm-up", 0.1).result()  # its process is there, and not nice
+        os.nice(options.nice)
+        settings = {"spark.driver.memory": "2g", "spark.sql.shuffle.partitions": "2"}
+        spark = build_session("latency", f"local[{TASKS}]", settings)
         micro_batches(spark, url, pool, options.rate, options.seconds)
         publishes_beside_a_read(spark, url, pool, options.rows, options.seconds)
-    spark.stop()
+        spark.stop()
 
 
 if __name__ == "__main__":

@@ -2,20 +2,24 @@
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pyarrow.dataset
 import pytest
 from click.testing import CliRunner
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
+from tests.spark.conftest import WAIT_S
 from tests.spark.test_spark import records
+from tests.support.broker_process import BrokerProcess
 from tests.support.requirements import require
 from toymq_client import sync
 from toymq_py.errors import ConfigError
 from toymq_spark import cli
-from toymq_spark.jobs import archive, compact, replay, verify
+from toymq_spark.jobs import archive, compact, replay, verify, watch
 from toymq_spark.manifest import Archive, ArchiveMismatch
 from toymq_spark.sink import QUERY_ID
 
@@ -73,12 +77,12 @@ def test_archive_compact_replay(spark: SparkSession, url: str, client: sync.Clie
 
     # A replay that dies in its second piece, and goes on.
     sink, state, pauses = {"url": url, "topic": "from-files"}, tmp_path / "state", list[float]()
-    steps = replay.replay(spark, to, sink, state, rate=200, monotonic=lambda: 0.0, sleep=pauses.append)
-    assert next(steps) == replay.Progress(1, 3, 200, 501)
+    steps = replay.replay(spark, to, sink, state, rate=300, monotonic=lambda: 0.0, sleep=pauses.append)
+    assert next(steps) == replay.Progress(1, 2, 300, 501)
     next(steps)
     (state / "done.json").write_text('{"pieces": 1}')  # it had not been written yet
-    assert [step.piece for step in replay.replay(spark, to, sink, state, rate=200)][-1] == 3
-    assert pauses == [1.0], "200 rows took no time, and a second is theirs"
+    assert [step.piece for step in replay.replay(spark, to, sink, state, rate=300)] == [2]
+    assert pauses == [1.0], "300 rows took no time, and a second is theirs"
     copied = records(client, "from-files")
     assert sorted(int(frame.payload) for frame in copied) == list(range(501))
     back = spark.read.format("toymq").options(url=url, subscribe="from-files", includeHeaders="true").load()
@@ -86,7 +90,7 @@ def test_archive_compact_replay(spark: SparkSession, url: str, client: sync.Clie
     assert all(found[n] == (b"k%d" % n if n % 2 else None, None) for n in range(500))
     assert [(header.key, header.value) for header in found[500][1]] == [("Trace", b"1-2")]
     with pytest.raises(ConfigError, match="belongs to another replay"):
-        list(replay.replay(spark, to, {**sink, "topic": "other"}, state, rate=200))
+        list(replay.replay(spark, to, {**sink, "topic": "other"}, state, rate=300))
 
     with pytest.raises(ArchiveMismatch, match="has a batch 0 of another query"):
         write(0, 0, query="another checkpoint")
@@ -175,3 +179,38 @@ def test_the_command_line(monkeypatch: pytest.MonkeyPatch, spark: SparkSession, 
     ):
         done = command(*words)
         assert (done.exit_code, named in done.stderr) == (2, True), done.stderr
+
+
+def test_watch_tells_of_gaps_and_of_a_consumer_that_is_stuck(
+    spark: SparkSession, url: str, broker: BrokerProcess, client: sync.Client, tmp_path: Path
+) -> None:
+    publish(client, "watched", 0, 100)
+    topic = tmp_path / "d" / "topics" / "watched"
+    shutil.copytree(Path(broker.data_dir) / "topics" / "watched", topic)
+    (segment,) = topic.glob("*.log")
+    data = bytearray(segment.read_bytes())
+    data[data.index(b"k51") + 1] ^= 1
+    segment.write_bytes(data)
+    found: list[tuple[str, str | None, int | None, int | None]] = []
+
+    def tell(batch: DataFrame, number: int) -> None:
+        found.extend((row.kind, row.consumer, row.first_id, row.last_id) for row in batch.collect())
+
+    def start(once: bool, **source: str) -> StreamingQuery:
+        options = {"subscribe": "watched", "startingOffsets": "earliest", **source}
+        findings = watch.findings(spark, options, stuck_after_ms=1, once=once)
+        writer = findings.writeStream.option("checkpointLocation", str(tmp_path / f"once-{once}")).foreachBatch(tell)
+        return (writer.trigger(availableNow=True) if once else writer).start()
+
+    start(True, path=str(tmp_path / "d")).awaitTermination(WAIT_S)
+    assert found == [("gap", None, 51, 51)]
+    with client.sub("watched", "slow") as messages:
+        messages.next(WAIT_S)
+        query = start(False, url=url)
+        try:
+            for _ in range(WAIT_S):
+                if query.awaitTermination(1) or len(found) == 2:
+                    break
+        finally:
+            query.stop()
+    assert found[1:] == [("stuck", "slow", None, None)], "and no gap, where there is none"

@@ -134,7 +134,7 @@ class TopicWatch(StatefulProcessor):
         next_id = None if known is None else known[0]
         for first_id, last_id in found:
             if next_id is not None and first_id > next_id:
-                yield _finding(topic, "gap", f"{first_id - next_id} ids", ids=(next_id, first_id - 1))
+                yield _finding(topic, "gap", f"{first_id - next_id} without a record", ids=(next_id, first_id - 1))
             elif next_id is not None and first_id < next_id:
                 yield _finding(topic, "anew", f"was at {next_id}, begins again at {first_id}", ids=(first_id, last_id))
             next_id = last_id + 1

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from toymq_spark.cli import explain
 from toymq_spark.jobs.report import Report
 from toymq_spark.metrics import progress_of
-from toymq_spark.report_page import page
+from toymq_spark.report_page import page, points
 
 SPARK_SAYS = """[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted
 Traceback (most recent call last):
@@ -48,3 +48,10 @@ def test_the_page_escapes_what_comes_from_topics() -> None:
     assert "150,000" in html
     assert html.count("<svg") == 1
     assert "<h2>Dead letters</h2>" not in page(Report([], [topic], []))
+
+
+def test_windows_without_records_are_drawn_as_empty() -> None:
+    """They held the rate of the window before them."""
+    at = [datetime(2026, 1, 1, 0, minute, tzinfo=UTC) for minute in range(6)]
+    windows = [{"start": at[n], "end": at[n + 1], "per_s": n} for n in (0, 1, 4)]
+    assert points(windows, "per_s", 0.0) == ([at[0], at[1], at[2], at[4], at[5]], [0.0, 1.0, 0.0, 4.0, 0.0])
