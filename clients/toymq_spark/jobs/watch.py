@@ -29,7 +29,7 @@ STUCK_AFTER_MS = 60_000
 SETTINGS = {
     # transformWithState asks for this store.
     "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-    "spark.sql.shuffle.partitions": "2",  # a row a second and consumer: 200 stores of state would be 200 tasks a batch
+    "spark.sql.shuffle.partitions": "1",  # a row a second and consumer: 200 stores of state would be 200 tasks a batch
 }
 SIGHT = (
     "topic string, first_id bigint, last_id bigint, "
