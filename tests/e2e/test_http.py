@@ -112,11 +112,81 @@ async def test_a_body_without_an_end_is_discarded_for_a_moment_only() -> None:
         assert sent < 50_000_000, "it would have read all of it"
 
 
-async def test_a_head_that_never_ends_and_one_connection_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "sent", [b"GET / HT", b"POST /v1/topics/t/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nabc"]
+)
+async def test_heads_and_bodies_that_never_end(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
     monkeypatch.setattr(listener, "HEAD_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(listener, "BODY_PERIOD_S", 0.05)
+    async with listening(DIR, fs=disk()) as rig:
+        assert problem_of(await exchange(rig.port, sent)) == (408, "TOO_SLOW")
+        assert await exchange(rig.port, b"") == b"", "who never asked is told nothing"
+        assert not rig.broker.topics
+
+
+async def test_a_body_that_comes_fast_enough_and_a_poll_that_waits_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them for longer than a period; the second with half of the next request behind it."""
+    monkeypatch.setattr(listener, "HEAD_TIMEOUT_S", 0.02)
+    monkeypatch.setattr(listener, "BODY_PERIOD_S", 0.02)
+    monkeypatch.setattr(listener, "BODY_PERIOD_BYTES", 1)
+    late: list[float] = []
+    usual = listener.GatewayProtocol._late
+
+    def counted(self: listener.GatewayProtocol) -> None:
+        late.append(self.loop.time())
+        usual(self)
+
+    monkeypatch.setattr(listener.GatewayProtocol, "_late", counted)
+    async with listening(DIR, fs=disk()) as rig, asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+        writer.write(b"POST /v1/topics/t/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\n")
+        for periods in range(3):
+            writer.write(b"x")
+            if periods < 2:
+                await rig.until(lambda periods=periods: len(late) > periods)
+        await reader.readuntil(b"}")
+        late.clear()
+        writer.write(b"GET /v1/topics/u/messages?consumer=c&wait_s=20 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await rig.until_polled("u")
+        writer.write(b"GET / HT")
+        await rig.until(lambda: len(late) > 2)
+        await rig.publish("u", "a")
+        assert b'"payload": "a"' in await reader.readuntil(b"]}")
+        writer.close()
+
+
+async def test_requests_that_are_sent_ahead_are_not_parsed_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else thousands of them would be held as objects, and the loop with them."""
+    waiting: list[int] = []
+    usual = listener.GatewayProtocol.data_received
+
+    def looked(self: listener.GatewayProtocol, data: bytes) -> None:
+        usual(self, data)
+        waiting.append(len(self.pipeline))
+
+    monkeypatch.setattr(listener.GatewayProtocol, "data_received", looked)
+    async with listening(DIR, fs=disk()) as rig, asyncio.timeout(30):
+        one = b"GET /v1/topics HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        answers = await exchange(rig.port, 1999 * one + one[:-2] + b"Connection: close\r\n\r\n")
+        assert answers.count(b"HTTP/1.1 200 OK") == 2000
+        assert max(waiting) <= listener.PIECE_BYTES // len(one) + 1, "a piece's requests wait, not all of them"
+
+
+async def test_who_asks_before_it_sends_a_body_is_told_to() -> None:
+    async with listening(DIR, fs=disk(), max_payload_bytes=1000) as rig, asyncio.timeout(10):
+        head = b"POST /v1/topics/t/messages HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
+        reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+        writer.write(head % 3)
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(b"abc")
+        assert b" 201 " in await reader.readuntil(b"}")
+        writer.write(head % 1001)
+        assert b" 413 " in await reader.readline(), "nothing is asked for that is not wanted"
+        writer.close()
+
+
+async def test_one_connection_too_many() -> None:
     async with listening(DIR, fs=disk(), max_connections=2) as rig:
-        assert await exchange(rig.port, b"GET / HT") == b"", "it was closed"
-        monkeypatch.setattr(listener, "HEAD_TIMEOUT_S", 10)
         others = [await asyncio.open_connection("127.0.0.1", rig.port) for _ in range(2)]
         assert problem_of(await exchange(rig.port, b"")) == (503, "TOO_MANY_CONNECTIONS")
         for _, writer in others:

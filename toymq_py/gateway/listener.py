@@ -22,7 +22,8 @@ from toymq_py.clock import Clock
 from toymq_py.errors import BadFraming, LineTooLong, RequestError, TooManyConnections
 from toymq_py.gateway.app import Application
 from toymq_py.gateway.gateway import Gateway
-from toymq_py.gateway.problems import problem
+from toymq_py.gateway.outgoing import Outgoing
+from toymq_py.gateway.problems import TooSlow, problem
 from toymq_py.gateway.pushing import Webhooks
 from toymq_py.gateway.tls import TlsListener
 
@@ -30,6 +31,14 @@ HEAD_BYTES_MAX = 64 * 1024
 """Request line and headers: room for a message's own headers."""
 HEAD_TIMEOUT_S = 20
 """From a connection's first byte, or its beginning, until its request line and headers are there."""
+BODY_PERIOD_S = 20
+BODY_PERIOD_BYTES = 16 * 1024
+"""A body comes at least so fast, 800 bytes a second, while it is read: a telephone at the edge of its network does. Who sends a
+byte now and then, to hold a connection and what is kept for it, is told 408."""
+PIECE_BYTES = 1024
+BODY_PIECE_BYTES = 4096
+"""Parsed in one piece, outside of a body and in one: a read may hold ten thousand requests of 20 bytes, and those that wait for
+their turn are not parsed before it."""
 KEEP_ALIVE_S = 75
 """An idle connection is kept longer than the pools of usual clients keep it: so they are the ones to close it."""
 REFUSED_MAX = 16
@@ -42,7 +51,8 @@ HEADERS = [("x-content-type-options", "nosniff")]
 
 
 class GatewayProtocol(HttpToolsProtocol):
-    """One connection: uvicorn's, with a bound on its head, on the time that takes, and on a body that nobody reads."""
+    """One connection: uvicorn's, with bounds on its head, on the time that head and body take, on a body that nobody reads, and
+    on requests that are sent ahead."""
 
     connections_max: ClassVar[int]
 
@@ -53,16 +63,21 @@ class GatewayProtocol(HttpToolsProtocol):
         self._discarded: int | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._refusal: RequestError | None = None
+        self._upgraded = False
+        self._unread = b""
+        self._body_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)  # type: ignore[arg-type]  # uvloop's is a Transport without saying so
+        self._outgoing = Outgoing(transport, self.loop)  # type: ignore[arg-type]  # uvloop's is a Transport without saying so
+        super().connection_made(self._outgoing)  # type: ignore[arg-type]  # all that is called there
         if len(self.connections) > self.connections_max:
             self._refuse(TooManyConnections(f"{self.connections_max} connections are the limit (--max-connections)"))
         else:
-            self._await_head()
+            self._await_more()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._set_timer(None)
+        self._unread = b""
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -73,13 +88,33 @@ class GatewayProtocol(HttpToolsProtocol):
             if self._discarded > DISCARD_BYTES_MAX:
                 self.transport.close()
                 return
+        if self._unread or self.pipeline or len(data) > PIECE_BYTES:
+            self._unread += data
+            self._parse()
+        else:
+            self._parse_piece(data)
+
+    def _parse(self) -> None:
+        """What was read, up to a request that has to wait: it goes on when that is answered."""
+        data, at = self._unread, 0
+        while at < len(data) and not self.pipeline and not self.transport.is_closing():
+            end = at + (PIECE_BYTES if self._in_head else BODY_PIECE_BYTES)
+            self._parse_piece(data[at:end])
+            at = end
+            if self._upgraded:  # before it hears of that, a client has nothing to say
+                return
+        self._unread = data[at:]
+        self._outgoing.hold_reading(held=bool(self._unread))
+
+    def _parse_piece(self, data: bytes) -> None:
         self._head_bytes += len(data)
         super().data_received(data)
-        if self._in_head and self._head_bytes and not self.transport.is_closing():
-            if self._head_bytes > HEAD_BYTES_MAX:
-                self._refuse(head_too_long())
-            elif self._timer is None:
-                self._await_head()
+        if self.transport.is_closing() or self._upgraded:
+            return
+        if self._in_head and self._head_bytes > HEAD_BYTES_MAX:
+            self._refuse(head_too_long())
+        elif self._timer is None and (self._head_bytes if self._in_head else self.cycle.more_body):
+            self._await_more()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -93,19 +128,30 @@ class GatewayProtocol(HttpToolsProtocol):
             raise self._refusal  # the parser turns it into the call of send_400_response
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
         self._in_head = True
-        self._head_bytes = 0  # what follows in the same read is bounded by the read
-        if self._discarded is not None:
-            self._discarded = None
-            self._set_timer(None)
+        self._head_bytes = self._body_bytes = 0  # what follows in the same piece is bounded by the piece
+        self._discarded = None
+        self._set_timer(None)
         super().on_message_complete()
 
+    def handle_websocket_upgrade(self) -> None:
+        self.transport = self._outgoing.release()
+        self._upgraded = True
+        super().handle_websocket_upgrade()
+
     def on_response_complete(self) -> None:
+        self._outgoing.flush()
         if self.cycle.more_body and self.cycle.keep_alive and not self._in_head:
             self._discarded = 0
             self._set_timer(self.loop.call_later(DISCARD_S, self.transport.close))
         super().on_response_complete()
+        if self._unread and not self.pipeline:
+            self.loop.call_soon(self._parse)
 
     def shutdown(self) -> None:
         idle = self.cycle is None or self.cycle.response_complete
@@ -117,8 +163,21 @@ class GatewayProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         self._refuse(self._refusal or BadFraming("this is no HTTP request"))
 
-    def _await_head(self) -> None:
-        self._set_timer(self.loop.call_later(HEAD_TIMEOUT_S, self.transport.close))
+    def _await_more(self) -> None:
+        """Of a head or a body."""
+        self._set_timer(self.loop.call_later(HEAD_TIMEOUT_S if self._in_head else BODY_PERIOD_S, self._late))
+
+    def _late(self) -> None:
+        answering = self.cycle is not None and not self.cycle.response_complete
+        ours = self.pipeline or not self._outgoing.reads or (self._in_head and answering)
+        if ours or self._body_bytes >= BODY_PERIOD_BYTES:
+            self._body_bytes = 0
+            self._await_more()  # it is we who take our time, or it comes fast enough
+        elif (self._in_head and not self._head_bytes) or (answering and self.cycle.response_started):
+            self.transport.close()  # nobody has asked for anything, or it is answered
+        else:
+            what = "a request line and headers" if self._in_head else "a body"
+            self._refuse(TooSlow(f"{what} have to come faster"))
 
     def _set_timer(self, timer: asyncio.TimerHandle | None) -> None:
         if self._timer is not None:

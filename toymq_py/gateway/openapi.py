@@ -20,10 +20,10 @@ from toymq_py.errors import (
 )
 from toymq_py.gateway.access import COOKIE
 from toymq_py.gateway.operations import Operation
-from toymq_py.gateway.problems import STATUS
+from toymq_py.gateway.problems import STATUS, TooSlow
 
 COMMON_ERRORS: tuple[type[RequestError], ...] = (
-    BadArgument, BadFraming, Forbidden, LineTooLong, TooManyConnections, ShuttingDown, InternalError,
+    BadArgument, BadFraming, Forbidden, LineTooLong, TooManyConnections, TooSlow, ShuttingDown, InternalError,
 )  # fmt: skip
 """What every operation may answer."""
 REFUSALS = {"application/problem+json": {"$ref": "#/components/schemas/Problem"}, "text/plain": {"type": "string"}}

@@ -36,6 +36,7 @@ STATUS: dict[str, int] = {
     "STORAGE_FAILED": 503,
     "TOO_MANY_CONNECTIONS": 503,
     "SHUTTING_DOWN": 503,
+    "TOO_SLOW": 408,
     "INTERNAL": 500,
 }
 """Status of each wire code, and of those that are the gateway's own."""
@@ -65,6 +66,12 @@ class NoSuchWebhook(RequestError):
     """Webhooks are the gateway's: the wire has no word for them."""
 
     code = "NO_SUCH_WEBHOOK"
+
+
+class TooSlow(RequestError):
+    """A request stopped in the middle. The wire waits as long as its connection lives; HTTP promises 408 there (RFC 9110)."""
+
+    code = "TOO_SLOW"
 
 
 def problem(error: RequestError, *, status: int | None = None, retry_after_s: int | None = None) -> Response:

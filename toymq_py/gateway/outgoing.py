@@ -1,0 +1,72 @@
+"""What uvicorn takes for a connection's transport: fewer system calls, and no more read than can be served. Knows no HTTP."""
+
+import asyncio
+from typing import Any
+
+
+class Outgoing:
+    """A transport, on which what is written in one pass of the loop goes out by one system call.
+
+    Uvicorn writes head and body of a response one after the other, and uvloop sends each at once. It also goes on reading
+    whenever an application asks for a body, however much was read already: not while ``hold_reading`` says no.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._written: list[bytes] = []
+        self._paused = False
+        self._held = False
+        self.is_closing = transport.is_closing
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self._written:
+            self._loop.call_soon(self.flush)
+        self._written.append(data)
+
+    def flush(self) -> None:
+        """Send what was written: there is no more of it."""
+        if self._written:
+            data = b"".join(self._written)
+            self._written.clear()
+            self._transport.write(data)
+
+    def close(self) -> None:
+        self.flush()
+        self._transport.close()
+
+    @property
+    def reads(self) -> bool:
+        """Whether more can come."""
+        return not (self._paused or self._held)
+
+    def pause_reading(self) -> None:
+        self._paused = True
+        self._read_or_not()
+
+    def resume_reading(self) -> None:
+        self._paused = False
+        self._read_or_not()
+
+    def hold_reading(self, *, held: bool) -> None:
+        """Whether there is enough, whatever uvicorn says."""
+        if held != self._held:
+            self._held = held
+            self._read_or_not()
+
+    def _read_or_not(self) -> None:
+        """Both calls are idempotent."""
+        if self._transport.is_closing():
+            return
+        if self.reads:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    def release(self) -> asyncio.Transport:
+        """The transport itself, for another protocol."""
+        self.flush()
+        return self._transport
