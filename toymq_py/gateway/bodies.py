@@ -4,7 +4,7 @@ Contract: gateway.md (413 "refused while it arrives"). Knows no broker.
 """
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from python_multipart import MultipartParser
@@ -21,7 +21,13 @@ PARSED_PER_TURN_BYTES = 8 * 1024
 
 
 async def read_body(request: Request, bytes_max: int) -> bytes:
-    """The whole body.
+    """The whole body. Raises: as ``read_pieces``."""
+    pieces = await read_pieces(request, bytes_max)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+async def read_pieces(request: Request, bytes_max: int) -> list[bytes]:
+    """The whole body, as it arrived: some hundred KiB in each piece; one empty piece when there is nothing.
 
     Raises: PayloadTooLarge, before the first byte where the request says its length, else with the byte that is too much;
         BadArgument for a length that is none; ClientDisconnect.
@@ -31,26 +37,20 @@ async def read_body(request: Request, bytes_max: int) -> bytes:
         raise BadArgument("Content-Length is a whole number")
     if len(announced) > 18 or int(announced) > bytes_max:
         raise too_large(bytes_max)
-    receive = request.receive
-    message = await receive()
-    if message["type"] == "http.disconnect":
-        raise ClientDisconnect
-    first: bytes = message.get("body", b"")
-    if not message.get("more_body", False):
-        if len(first) > bytes_max:
-            raise too_large(bytes_max)
-        return first
-    body = bytearray(first)
-    while message.get("more_body", False):
-        if len(body) > bytes_max:
-            raise too_large(bytes_max)
-        message = await receive()
+    pieces: list[bytes] = []
+    size, more = 0, True
+    while more:
+        message = await request.receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
-        body += message.get("body", b"")
-    if len(body) > bytes_max:
-        raise too_large(bytes_max)
-    return bytes(body)
+        piece: bytes = message.get("body", b"")
+        if piece:
+            pieces.append(piece)
+        size += len(piece)
+        if size > bytes_max:
+            raise too_large(bytes_max)
+        more = message.get("more_body", False)
+    return pieces or [b""]
 
 
 def too_large(bytes_max: int) -> PayloadTooLarge:
@@ -92,17 +92,32 @@ def media_type(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
+def lines_of(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Lines without their ends; what follows the last end is one, too, unless it is empty."""
+    held: list[bytes] = []
+    for piece in pieces:
+        first, *others = piece.split(b"\n")
+        held.append(first)
+        for line in others:
+            yield b"".join(held)
+            held = [line]
+    if last := b"".join(held):
+        yield last
+
+
 Part = tuple[Mapping[str, bytes], bytes]
 """Headers with their names in small letters, and the content."""
 
 
-async def parse_multipart(content_type: str, body: bytes, parts_max: int, pause: Callable[[], Awaitable[None]]) -> list[Part]:
+async def parse_multipart(
+    content_type: str, pieces: Iterable[bytes], parts_max: int, pause: Callable[[], Awaitable[None]]
+) -> list[Part]:
     """The parts of a multipart body. ``pause`` lets others have a turn. Raises: BadFraming, BadArgument."""
     _, options = parse_options_header(content_type)
     boundary = options.get(b"boundary")
     if not boundary:
         raise BadFraming("a multipart body needs its boundary in Content-Type")
-    collector = _Parts()
+    collector, step = _Parts(), PARSED_PER_TURN_BYTES
     try:
         parser = MultipartParser(boundary, {
             "on_part_begin": collector.begin,
@@ -113,8 +128,8 @@ async def parse_multipart(content_type: str, body: bytes, parts_max: int, pause:
             "on_part_end": collector.end,
             "on_end": collector.finish,
         })  # fmt: skip
-        for start in range(0, len(body), PARSED_PER_TURN_BYTES):
-            parser.write(body[start : start + PARSED_PER_TURN_BYTES])
+        for part in (piece[at : at + step] for piece in pieces for at in range(0, len(piece), step)):
+            parser.write(part)
             if len(collector.parts) > parts_max:
                 raise BadArgument(f"at most {parts_max} messages are taken at once")
             await pause()

@@ -4,7 +4,7 @@ import json
 from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import groupby
 from typing import Any
 
 from starlette.requests import Request
@@ -22,7 +22,15 @@ from toymq_py.errors import (
     StorageFailed,
     TooManyTopics,
 )
-from toymq_py.gateway.bodies import check_members, media_type, parse_multipart, read_body, too_large
+from toymq_py.gateway.bodies import (
+    check_members,
+    lines_of,
+    media_type,
+    parse_multipart,
+    read_body,
+    read_pieces,
+    too_large,
+)
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.headers import header_block, headers_of
 from toymq_py.gateway.operations import DELAY_MS, IDEMPOTENCY_KEY, TOPIC, TTL_MS, Answer, Body, Operation, Parameter, check_key
@@ -34,6 +42,7 @@ BATCH_BYTES_MAX = 16 * 1024 * 1024
 """A batch is in memory as a whole, once for each client that sends one: 20,000 messages of 800 bytes."""
 BATCH_MESSAGES_MAX = 100_000
 MESSAGES_PER_TURN = 128
+BYTES_PER_TURN = 128 * 1024
 """Parsed and appended in one piece; a millisecond."""
 
 PUBLISH_ERRORS = (BadArgument, BadName, PayloadTooLarge, QueueFull, TooManyTopics, DiskLow, DiskFull, StorageFailed)
@@ -105,16 +114,13 @@ async def publish_batch(gateway: Gateway, request: Request) -> Response:
     if kind not in BATCH_MEDIA:
         raise BadFraming(f"a batch is {' or '.join(BATCH_MEDIA)}, as its Content-Type says")
     bytes_max = max(BATCH_BYTES_MAX, 2 * gateway.broker.options.max_payload_bytes)
-    body = await read_body(request, bytes_max)
+    pieces = await read_pieces(request, bytes_max)
     if kind == "application/x-ndjson":
-        lines = body.split(b"\n")
-        if not lines[-1]:
-            lines.pop()
-        if len(lines) > BATCH_MESSAGES_MAX:
+        if sum(piece.count(b"\n") for piece in pieces) + (not pieces[-1].endswith(b"\n")) > BATCH_MESSAGES_MAX:
             raise BadArgument(f"at most {BATCH_MESSAGES_MAX} messages are taken at once")
-        found = map(_of_line, lines)
+        found = map(_of_line, lines_of(pieces))
     else:
-        parts = await parse_multipart(request.headers["content-type"], body, BATCH_MESSAGES_MAX, gateway.waiting.pause)
+        parts = await parse_multipart(request.headers["content-type"], pieces, BATCH_MESSAGES_MAX, gateway.waiting.pause)
         found = map(_of_part, parts)
     gateway.refuse_late()
     topic = gateway.broker.topic_to_publish(name)
@@ -135,7 +141,7 @@ async def _publish_all(gateway: Gateway, topic: Topic, found: Iterator[Message |
             return True, False, False
         return False, message.delay_ms is not None, message.ttl_ms is not None
 
-    while part := list(islice(found, MESSAGES_PER_TURN)):
+    while part := _one_turn(found):
         for (bad, _, _), run in groupby(part, kind):
             if bad:
                 outcomes += [message if isinstance(message, RequestError) else too_large(bytes_max) for message in run]
@@ -143,6 +149,18 @@ async def _publish_all(gateway: Gateway, topic: Topic, found: Iterator[Message |
                 outcomes += append(topic, [message for message in run if isinstance(message, Message)])
         await gateway.waiting.pause()
     return await _answer(gateway, outcomes)
+
+
+def _one_turn(found: Iterator[Message | RequestError]) -> list[Message | RequestError]:
+    """As many as are parsed and appended in one piece."""
+    part: list[Message | RequestError] = []
+    size = 0
+    for message in found:
+        part.append(message)
+        size += 0 if isinstance(message, RequestError) else len(message.payload)
+        if len(part) == MESSAGES_PER_TURN or size > BYTES_PER_TURN:
+            break
+    return part
 
 
 def append(topic: Topic, messages: Sequence[Message]) -> Sequence[Published]:

@@ -3,7 +3,7 @@
 import base64
 import errno
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -11,9 +11,10 @@ import pytest
 from tests.support.http_rig import JSON_LINES, HttpRig, gateway, lines, refused
 from tests.support.sim_disk import SimDisk
 from toymq_py.errors import REQUEST_ERRORS, QueueFull
+from toymq_py.gateway import publishing
 from toymq_py.gateway.problems import RETRY_AFTER_S, STATUS
 from toymq_py.gateway.publishing import BATCH_MESSAGES_MAX
-from toymq_py.topic import Refused
+from toymq_py.topic import Published, Refused, Topic
 
 DIR = "/data/d"
 MESSAGES = "/v1/topics/t/messages"
@@ -245,6 +246,32 @@ async def test_more_messages_than_a_batch_takes(rig: HttpRig) -> None:
     body = b"{}\n" * (BATCH_MESSAGES_MAX + 1)
     refused(await rig.ask("POST", BATCH, content=body, headers=JSON_LINES), 422, "BAD_ARGUMENT")
     assert "t" not in rig.broker.topics
+
+
+async def test_as_many_messages_as_a_batch_takes_end_where_the_body_does(rig: HttpRig) -> None:
+    """Also when the last piece of the body is empty."""
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b'{"payload":""}\n' * BATCH_MESSAGES_MAX
+        yield b""
+
+    answer = await rig.ask("POST", BATCH, content=body(), headers=JSON_LINES)
+    assert (answer.status_code, len(answer.json()["results"])) == (201, BATCH_MESSAGES_MAX)
+
+
+async def test_large_messages_are_taken_one_after_the_other(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by a batch of 16 MiB in 15 messages: it held the loop for 61 ms."""
+    monkeypatch.setattr(publishing, "BYTES_PER_TURN", 500)
+    appended: list[int] = []
+    usual = publishing.append
+
+    def counted(topic: Topic, messages: Sequence[publishing.Message]) -> Sequence[Published]:
+        appended.append(len(messages))
+        return usual(topic, messages)
+
+    monkeypatch.setattr(publishing, "append", counted)
+    answer = await rig.ask("POST", BATCH, content=lines(*[{"payload": "x" * 400}] * 6), headers=JSON_LINES)
+    assert (answer.status_code, appended) == (201, [2, 2, 2])
 
 
 async def test_an_empty_batch_is_one(rig: HttpRig) -> None:
