@@ -44,7 +44,7 @@ class Gateway:
         self.clock = clock
         self.loop = loop
         self.waiting = Waiting(loop)
-        self.snapshots = Snapshots(broker, loop, self.waiting)
+        self.snapshots = Snapshots(broker, clock, loop, self.waiting)
         self.webhooks = Webhooks(broker, clock, loop, self.waiting, private=private_webhooks)
 
     def refuse_late(self) -> None:

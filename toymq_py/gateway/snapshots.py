@@ -8,24 +8,31 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterable
 from itertools import islice
+from typing import Any
 
 from toymq_py.auth import Grant
 from toymq_py.broker import Broker
+from toymq_py.clock import Clock
 from toymq_py.gateway.waiting import Waiting
 
 INTERVAL_S = 1.0
 TOPICS_PER_TURN = 64
 """Described in one piece; a millisecond."""
+SAME_MOMENT_MS = 50
+"""A moment that is computed from an age is as exact as the two looks at the clock are near each other."""
 
 
 class Snapshots:
     """What all watchers share. The first one that is due makes the next snapshot, the others take it."""
 
-    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop, waiting: Waiting) -> None:
+    def __init__(self, broker: Broker, clock: Clock, loop: asyncio.AbstractEventLoop, waiting: Waiting) -> None:
         self._broker = broker
+        self._clock = clock
         self._loop = loop
         self._waiting = waiting
         self._topics: dict[str, str] = {}
+        self._described: dict[str, dict[str, Any]] = {}
+        self._now_ms = 0
         self._stats = "{}"
         self._changed: list[str] = []
         self._gone: list[str] = []
@@ -63,16 +70,24 @@ class Snapshots:
         async with self._making:
             if self._loop.time() - self._made_at < INTERVAL_S / 2:
                 return
-            before = self._topics
+            described: dict[str, dict[str, Any]] = {}
             topics: dict[str, str] = {}
-            described = self._broker.describe(None)
-            while part := list(islice(described, TOPICS_PER_TURN)):
-                topics.update((item["topic"], json.dumps(item)) for item in part)
+            self._changed = []
+            found = self._broker.describe(None)
+            while part := list(islice(found, TOPICS_PER_TURN)):
+                self._now_ms = self._clock.wall_ns() // 1_000_000
+                for item in part:
+                    name, before = item["topic"], self._described.get(item["topic"])
+                    described[name] = timeless(item, before, self._now_ms)
+                    if before == item:
+                        topics[name] = self._topics[name]
+                    else:
+                        topics[name] = json.dumps(item)
+                        self._changed.append(name)
                 await self._waiting.pause()
             self._stats = json.dumps(self._broker.stats())
-            self._changed = [name for name, text in topics.items() if before.get(name) != text]
-            self._gone = [name for name in before if name not in topics]
-            self._topics = topics
+            self._gone = [name for name in self._described if name not in described]
+            self._topics, self._described = topics, described
             self._change = None
             self._number += 1
             self._made_at = self._loop.time()
@@ -89,5 +104,22 @@ class Snapshots:
 
     def _event(self, name: str, topics: Iterable[str], gone: list[str]) -> bytes:
         listed = ", ".join(self._topics[topic] for topic in topics)
-        data = f'{{"stats": {self._stats}, "topics": [{listed}], "gone": {json.dumps(gone)}}}'
+        data = f'{{"now_ms": {self._now_ms}, "stats": {self._stats}, "topics": [{listed}], "gone": {json.dumps(gone)}}}'
         return f"event: {name}\ndata: {data}\n\n".encode()
+
+
+def timeless(item: dict[str, Any], before: dict[str, Any] | None, now_ms: int) -> dict[str, Any]:
+    """A topic's description, changed in place: the moment from which an age counts instead of the age, which grows although
+    nothing happens, so that thousands of topics would be sent every second.
+
+    Args:
+        before: what this returned for the topic the last time.
+    """
+    known = {} if before is None else {each["consumer"]: each["oldest_unacked_at_ms"] for each in before["consumers"]}
+    for consumer in item["consumers"]:
+        age_s = consumer.pop("oldest_unacked_age_s")
+        at_ms = round(now_ms - age_s * 1000) if age_s else None
+        then_ms = known.get(consumer["consumer"])
+        same = at_ms is not None and then_ms is not None and abs(at_ms - then_ms) <= SAME_MOMENT_MS
+        consumer["oldest_unacked_at_ms"] = then_ms if same else at_ms
+    return item

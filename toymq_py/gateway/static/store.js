@@ -38,6 +38,7 @@ export class Topic {
     this.published = new Series();
     this.acked = new Series();
     this.consumers = new Map();
+    this.nowMs = 0;
     this.take(described, 0);
   }
 
@@ -48,16 +49,26 @@ export class Topic {
     this.described = described;
     this.sample(seconds ? steps / seconds : NaN, this.#acks(before, described, steps, seconds));
     this.isLetters = this.name.endsWith(".dlq");
-    this.lag = 0;
+    this.oldestMs = null;
     this.inflight = 0;
     this.scheduled = 0;
     this.backlog = described.consumers.length ? 0 : described.messages;
     for (const consumer of described.consumers) {
       this.backlog = Math.max(this.backlog, consumer.backlog);
-      this.lag = Math.max(this.lag, consumer.oldest_unacked_age_s);
+      const at = consumer.oldest_unacked_at_ms;
+      if (at !== null) this.oldestMs = Math.min(this.oldestMs ?? at, at);
       this.inflight += consumer.inflight;
       this.scheduled = Math.max(this.scheduled, consumer.scheduled);
     }
+  }
+
+  /** How long ago something was, on the broker's clock. */
+  age(ms) {
+    return ms === null ? 0 : Math.max(this.nowMs - ms, 0) / 1000;
+  }
+
+  get lag() {
+    return this.age(this.oldestMs);
   }
 
   #acks(before, described, published, seconds) {
@@ -159,7 +170,7 @@ export class Store extends EventTarget {
     this.retryMs = Math.min(this.retryMs * 1.5, RETRY_MS_MAX);
   }
 
-  #take({ stats, topics, gone }, whole) {
+  #take({ now_ms: nowMs, stats, topics, gone }, whole) {
     const before = this.stats;
     const seconds = before && stats.uptime_s > before.uptime_s ? stats.uptime_s - before.uptime_s : 0;
     for (const name of TOTALS) this.rates[name].push(seconds ? Math.max(stats[name] - before[name], 0) / seconds : NaN);
@@ -177,6 +188,7 @@ export class Store extends EventTarget {
       if (whole) this.topics.delete(name);
       else topic.rest();
     }
+    for (const topic of this.topics.values()) topic.nowMs = nowMs;
     this.stats = stats;
     this.heardAt = Date.now();
     this.retryMs = RETRY_MS;

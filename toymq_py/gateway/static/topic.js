@@ -32,10 +32,10 @@ class ConsumerRow {
     );
   }
 
-  draw(consumer, series) {
+  draw(consumer, series, age) {
     const { cells } = this;
     say(cells.lag, count(consumer.backlog));
-    say(cells.age, consumer.backlog ? duration(consumer.oldest_unacked_age_s) : "–");
+    say(cells.age, consumer.backlog ? duration(age) : "–");
     say(cells.rate, rate(series.now));
     say(cells.inflight, count(consumer.inflight));
     say(cells.ready, count(consumer.ready));
@@ -43,7 +43,7 @@ class ConsumerRow {
     say(cells.acked, consumer.has_acked ? count(consumer.last_acked) : "–");
     say(cells.sessions, count(consumer.sessions));
     for (const cell of Object.values(cells)) cell.classList.toggle("zero", cell.textContent === "0" || cell.textContent === "–");
-    cells.age.classList.toggle("slow", consumer.backlog > 0 && consumer.oldest_unacked_age_s >= 60);
+    cells.age.classList.toggle("slow", consumer.backlog > 0 && age >= 60);
     const badges = [consumer.mode === "shared" && "shared", consumer.paused && "paused", consumer.backlog > 0 && !consumer.sessions && "nobody attached"].filter(Boolean);
     if (this.badges.textContent !== badges.join("")) fill(this.badges, badges.map((word) => el("span.badge", {}, word)));
     this.spark.draw(series);
@@ -179,7 +179,7 @@ export class TopicView {
         this.consumers.set(consumer.consumer, row);
         this.rows.append(row.element);
       }
-      row.draw(consumer, topic.consumers.get(consumer.consumer));
+      row.draw(consumer, topic.consumers.get(consumer.consumer), topic.age(consumer.oldest_unacked_at_ms));
     }
     for (const [name, row] of this.consumers) {
       if (names.has(name)) continue;
