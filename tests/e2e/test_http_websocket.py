@@ -3,16 +3,20 @@
 import asyncio
 import json
 import random
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.support.http_rig import HttpRig, listening
 from tests.support.sim_disk import SimDisk
+from toymq_py.gateway.listener import BODY_PIECE_BYTES, GatewayWebSocket
+from toymq_py.gateway.websocket import OUTSTANDING_MAX, Conversation
 
 DIR = "/data/d"
 
@@ -136,3 +140,69 @@ async def test_a_shutdown_closes_it(rig: HttpRig) -> None:
             await ws.hear()
     assert closed.value.rcvd is not None
     assert closed.value.rcvd.code in (1001, 1012)
+
+
+async def unread_websocket(port: int) -> asyncio.StreamWriter:
+    """Of a client that takes little before somebody reads, and nobody does."""
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", port))
+    reader, writer = await asyncio.open_connection(sock=connection)
+    writer.write(
+        b"GET /v1/topics/t/ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+    async with asyncio.timeout(10):
+        assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
+    return writer
+
+
+async def test_who_does_not_read_answers_is_not_read(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by a flood of frames whose answers nobody took: 400 MB in four seconds."""
+    sending: list[int] = [0]
+    most = 0
+    usual = Conversation._send
+
+    async def counted(self: Conversation, frame: dict[str, Any]) -> None:
+        nonlocal most
+        sending[0] += 1
+        most = max(most, sending[0])
+        try:
+            await usual(self, frame)
+        finally:
+            sending[0] -= 1
+
+    monkeypatch.setattr(Conversation, "_send", counted)
+    writer = await unread_websocket(rig.port)
+    writer.write(b"\x81\x82\x00\x00\x00\x00{}" * 50_000)
+    await rig.until(lambda: sending[0] >= OUTSTANDING_MAX)
+    for _ in range(1000):
+        await asyncio.sleep(0)
+    assert most == OUTSTANDING_MAX, "no more answers wait than may be outstanding"
+    writer.transport.abort()
+
+
+async def test_pings_whose_answers_nobody_takes(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are taken in pieces, and no longer than their answers go out."""
+    pieces: list[int] = []
+    protocols: list[GatewayWebSocket] = []
+    usual = WebSocketsSansIOProtocol.data_received
+
+    def watched(self: WebSocketsSansIOProtocol, data: bytes) -> None:
+        pieces.append(len(data))
+        assert isinstance(self, GatewayWebSocket)
+        protocols[:] = [self]
+        usual(self, data)
+
+    monkeypatch.setattr(WebSocketsSansIOProtocol, "data_received", watched)
+    writer = await unread_websocket(rig.port)
+    ping = b"\x89\xfd\x00\x00\x00\x00" + bytes(125)
+    writer.write(ping * 200_000)
+    await rig.until(lambda: protocols[0]._unwritten and not protocols[0]._unread)
+    taken = sum(pieces)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert sum(pieces) == taken < 200_000 * len(ping), "nothing more is read"
+    assert max(pieces[1:]) <= BODY_PIECE_BYTES
+    writer.transport.abort()

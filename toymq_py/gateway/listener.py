@@ -8,11 +8,12 @@ import contextlib
 import logging
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import uvicorn
 from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from toymq_py.acceptor import BACKLOG
 from toymq_py.auth import Authority
@@ -140,7 +141,6 @@ class GatewayProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def handle_websocket_upgrade(self) -> None:
-        self.transport = self._outgoing.release()
         self._upgraded = True
         super().handle_websocket_upgrade()
 
@@ -188,6 +188,46 @@ class GatewayProtocol(HttpToolsProtocol):
         """Answer before any application is asked, and close."""
         self.transport.write(encode_response(problem(error)))
         self.transport.close()
+
+
+class GatewayWebSocket(WebSocketsSansIOProtocol):
+    """One WebSocket: uvicorn's, and who does not read is not read. Else a flood of pings, whose answers nobody takes, would fill
+    the memory; and one read of them, 40,000, hold the loop."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._unread = b""
+        self._unwritten = False
+
+    def data_received(self, data: bytes) -> None:
+        waiting = bool(self._unread)
+        self._unread += data
+        if not waiting:
+            self._take()
+
+    def _take(self) -> None:
+        """A piece a pass."""
+        if self.transport.is_closing():
+            self._unread = b""
+            return
+        piece, self._unread = self._unread[:BODY_PIECE_BYTES], self._unread[BODY_PIECE_BYTES:]
+        super().data_received(piece)
+        if self._unread:
+            self.loop.call_soon(self._take)
+        self._read_or_not()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unwritten = True
+        self._read_or_not()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._unwritten = False
+        self._read_or_not()
+
+    def _read_or_not(self) -> None:
+        cast("Outgoing", self.transport).hold_reading(held=self._unwritten or bool(self._unread))
 
 
 def head_too_long() -> LineTooLong:
@@ -295,7 +335,7 @@ class HttpServer:
         config = uvicorn.Config(
             Application(self._gateway, local=local, dialects=dialects),
             http=limited,
-            ws="websockets-sansio",
+            ws=GatewayWebSocket,
             ws_max_size=2 * options.max_payload_bytes,  # a payload as base64, and what describes it
             ws_per_message_deflate=False,
             lifespan="off",

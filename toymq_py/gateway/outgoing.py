@@ -32,7 +32,8 @@ class Outgoing:
         if self._written:
             data = b"".join(self._written)
             self._written.clear()
-            self._transport.write(data)
+            if not self._transport.is_closing():  # uvloop refuses; an answer that uvicorn began before may come after
+                self._transport.write(data)
 
     def close(self) -> None:
         self.flush()
@@ -65,8 +66,3 @@ class Outgoing:
             self._transport.resume_reading()
         else:
             self._transport.pause_reading()
-
-    def release(self) -> asyncio.Transport:
-        """The transport itself, for another protocol."""
-        self.flush()
-        return self._transport

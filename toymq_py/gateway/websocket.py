@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from starlette.routing import WebSocketRoute
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from toymq_py.errors import (
     AlreadySubscribed,
@@ -79,8 +79,10 @@ class Conversation:
                 await self._room.acquire()
                 text = await self._socket.receive_text()
                 self._tasks.create_task(self._answer(text))
-        except (WebSocketDisconnect, KeyError):  # Starlette has a KeyError for a frame of bytes
-            pass
+        except (WebSocketDisconnect, KeyError, RuntimeError) as end:
+            # Starlette has a KeyError for a frame of bytes, and a RuntimeError when an answer found out first that nobody is there.
+            if isinstance(end, RuntimeError) and self._socket.application_state is not WebSocketState.DISCONNECTED:
+                raise
         finally:
             self._unsubscribe()
 
@@ -98,11 +100,12 @@ class Conversation:
         except Exception:
             logger.exception("bug in a WebSocket frame")
             answer = self._refusal(InternalError("a bug in the broker; its log has the details"))
-        finally:
-            self._room.release()
         if ref is not None:
             answer["ref"] = ref
-        await self._send(answer)
+        try:
+            await self._send(answer)
+        finally:
+            self._room.release()  # not before the answer has its place: who does not read would have thousands of them here
         if answer["op"] == "subscribed" and self._subscription is not None:  # no message comes before
             self._pump = self._tasks.create_task(self._deliver(self._subscription))
 

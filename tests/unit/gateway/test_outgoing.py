@@ -65,6 +65,15 @@ def test_what_is_complete_does_not_wait_for_the_pass(rig: tuple[Outgoing, Transp
     assert transport.calls == [b"a", b"b", "close"], "the end comes behind what was written"
 
 
+def test_nothing_is_written_to_who_has_gone(rig: tuple[Outgoing, Transport, Loop]) -> None:
+    """Found by a client that sent requests ahead and left: uvloop raises there, which looked like a bug of the application."""
+    outgoing, transport, _ = rig
+    outgoing.write(b"a")
+    transport.close()
+    outgoing.flush()
+    assert transport.calls == ["close"]
+
+
 def test_reading_goes_on_when_nobody_minds_any_more(rig: tuple[Outgoing, Transport, Loop]) -> None:
     outgoing, transport, _ = rig
     outgoing.pause_reading()
