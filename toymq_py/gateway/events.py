@@ -39,8 +39,8 @@ async def _watch(gateway: Gateway, request: Request) -> AsyncIterator[bytes]:
 OPERATIONS = (
     Operation(
         "GET", "/v1/events", "events",
-        "The broker once a second: an event `snapshot` with `now_ms`, `stats` and all `topics`, then `change` with the `topics` "
-        "that differ and the names of those that are `gone`. A consumer has `oldest_unacked_at_ms` here, not an age.",
+        "The broker once a second: an event `snapshot` with `now_ms`, `stats` and all `topics`, then `change` with the "
+        "`topics` that differ and the names of those that are `gone`. A consumer has `oldest_unacked_at_ms` here, not an age.",
         events, "see", answers={200: Answer("Until the broker shuts down.", {"type": "string"}, EVENT_STREAM)}, safe=True,
     ),
 )  # fmt: skip

@@ -191,8 +191,8 @@ class GatewayProtocol(HttpToolsProtocol):
 
 
 class GatewayWebSocket(WebSocketsSansIOProtocol):
-    """One WebSocket: uvicorn's, and who does not read is not read. Else a flood of pings, whose answers nobody takes, would fill
-    the memory; and one read of them, 40,000, hold the loop."""
+    """One WebSocket: uvicorn's, and who does not read is not read. Else a flood of pings whose answers nobody takes would fill
+    the memory, and one read of them, 40,000, hold the loop."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

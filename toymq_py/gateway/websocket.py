@@ -80,7 +80,7 @@ class Conversation:
                 text = await self._socket.receive_text()
                 self._tasks.create_task(self._answer(text))
         except (WebSocketDisconnect, KeyError, RuntimeError) as end:
-            # Starlette has a KeyError for a frame of bytes, and a RuntimeError when an answer found out first that nobody is there.
+            # Starlette has a KeyError for a frame of bytes, and a RuntimeError when an answer was first to find nobody there.
             if isinstance(end, RuntimeError) and self._socket.application_state is not WebSocketState.DISCONNECTED:
                 raise
         finally:
