@@ -95,8 +95,8 @@ class Handler:
         self._deliveries = deliveries
         self._loop = loop
         self._greeted = False
-        self._waits: set[Callable[[], None]] = set()
-        self._pulls: set[Pulling] = set()
+        self._waits: dict[Callable[[], None], None] = {}
+        self._pulls: dict[Pulling, None] = {}
         self._refused = RefusedSequences()
 
     def end_waits(self) -> None:
@@ -391,12 +391,12 @@ class Handler:
 
         def finish() -> None:
             if finish in self._waits:
-                self._waits.discard(finish)
+                self._waits.pop(finish, None)
                 timer.cancel()
                 withdraw()
                 done()
 
-        self._waits.add(finish)
+        self._waits[finish] = None
         timer = self._loop.call_later(wait_s, finish)
         withdraw = topic.when_committed(finish)
 

@@ -22,7 +22,9 @@ class Pulling:
 
     __slots__ = ("_deliveries", "_first", "_held", "_max_count", "_poll", "_pulls", "_replies", "_taken", "_timer")
 
-    def __init__(self, command: Pull, broker: Broker, replies: Replies, deliveries: Deliveries, pulls: "set[Pulling]") -> None:
+    def __init__(
+        self, command: Pull, broker: Broker, replies: Replies, deliveries: Deliveries, pulls: "dict[Pulling, None]"
+    ) -> None:
         """Raises: what ``Broker.poll`` does; then nothing is left of it."""
         self._replies = replies
         self._deliveries = deliveries
@@ -35,7 +37,7 @@ class Pulling:
         visibility_s = None if command.visibility_ms is None else command.visibility_ms / 1000
         self._poll = broker.poll(command.topic, command.consumer, visibility_s=visibility_s, wake=self._woken)
         self._held = Held(WAIT_COST_BYTES)
-        pulls.add(self)
+        pulls[self] = None
 
     def wait(self, timer: asyncio.TimerHandle) -> None:
         """It may wait until the timer calls ``finish``."""
@@ -96,7 +98,7 @@ class Pulling:
     def close(self) -> None:
         """It is answered, or nobody is there any more. Idempotent."""
         self._stop_waiting()
-        self._pulls.discard(self)
+        self._pulls.pop(self, None)
         if self._deliveries.pull is self._poll:
             self._deliveries.pull = None
         self._poll.close()

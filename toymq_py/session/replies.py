@@ -66,7 +66,7 @@ class Replies:
         self._metrics = metrics
         self._clock = clock
         self._place = place
-        self._fifo: deque[bytes | Held | Appended | Duplicate] = deque()
+        self._fifo: deque[bytes | Held | Appended | Duplicate] | None = None  # as the session's inbox
         self._waited_for: Commit | None = None
         self._pushes: list[bytes] = []
 
@@ -82,8 +82,13 @@ class Replies:
             self._waited_for = commit
             commit.add_waiter(self._wake)
 
-    def add(self, reply: bytes) -> None:
+    def _queue(self, reply: bytes | Held | Appended | Duplicate) -> None:
+        if self._fifo is None:
+            self._fifo = deque()
         self._fifo.append(reply)
+
+    def add(self, reply: bytes) -> None:
+        self._queue(reply)
         self.held_bytes += REPLY_COST_BYTES + len(reply)
         self.due = True
 
@@ -95,19 +100,19 @@ class Replies:
         """``OK`` for each of its ids, due with its commit."""
         if not self._fifo:
             self._wait_for(appended.commit)
-        self._fifo.append(appended)
+        self._queue(appended)
         self.held_bytes += REPLY_COST_BYTES * appended.count + appended.size
 
     def add_duplicate(self, duplicate: Duplicate) -> None:
         """``DUP``, due with the commit of what it repeats."""
-        self._fifo.append(duplicate)
+        self._queue(duplicate)
         self.held_bytes += REPLY_COST_BYTES * duplicate.count
         self.due = True
 
     def hold(self, held: Held | None = None) -> Held:
         """A place in the FIFO for a reply that comes later."""
         held = held or Held()
-        self._fifo.append(held)
+        self._queue(held)
         self.held_bytes += held.cost
         return held
 
@@ -180,6 +185,8 @@ class Replies:
             ):
                 self.due = True
                 break
+        if not fifo:
+            self._fifo = None
         self.held_bytes -= freed
         return out
 

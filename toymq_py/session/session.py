@@ -85,7 +85,7 @@ class Session:
         self._max_payload_bytes = broker.options.max_payload_bytes
         self._parser = ServerConnection(self._max_payload_bytes if authority is None else 0)
         self._run_max = COMMANDS_PER_RUN if authority is None else 1
-        self._inbox: deque[bytes] = deque()
+        self._inbox: deque[bytes] | None = None  # an empty one has 760 bytes, and most sessions are idle
         self._inbox_bytes = 0
         self._reading_paused = False
         self._write_paused = False
@@ -129,6 +129,8 @@ class Session:
             if self._linger_bytes > LINGER_BYTES:
                 self.transport.abort()
             return
+        if self._inbox is None:
+            self._inbox = deque()
         self._inbox.append(data)
         self._inbox_bytes += len(data)
         if self._inbox_bytes > INBOX_BYTES_MAX and not self._reading_paused:
@@ -242,6 +244,7 @@ class Session:
             else:
                 self._caught_up = True
                 self._commands = iter(())
+                self._inbox = None
                 if self._eof:
                     self._metrics.connections_torn_total += bool(parser.ended_torn)
                     self._leave()
@@ -328,7 +331,7 @@ class Session:
         self._phase = _Phase.LINGERING
         self._say("=", "lingering")
         self._say("%", f"end in {LINGER_S:g} s")
-        self._inbox.clear()
+        self._inbox = None
         if self._reading_paused:
             self.transport.resume_reading()
         if self.transport.can_write_eof():
