@@ -1,7 +1,7 @@
 """Rows of one layout, one behind the other in some bytes: taken apart, put together and compared many at a time.
 
 A call of ``struct`` for each row costs more than what it does: it makes a tuple of each, and whoever wants columns takes that
-apart again. Here one call does a block of rows, and what is the same in all of them is compared column by column (ADR 0012).
+apart again. Here one call does a block of rows, and what is the same in all of them is compared column by column (ADR 0039).
 """
 
 import struct

@@ -95,15 +95,21 @@ class Publisher:
         """Told of what has headers."""
         self.dedupe = DedupeTable(dedupe_keys, key_budget, kept=keys_kept)
         for first_id, keys in recovered.keys:
-            for row, key in enumerate(keys):
-                if key:
-                    self.dedupe.replace(key, first_id + row)
+            self._remember(first_id, keys)
         self.dedupe.settle(recovered.next_id)
         self.producers = ProducerTable(min(self.dedupe.capacity, PRODUCERS_MAX), key_budget)
         self.producers.settle(dict(sorted(recovered.producers.items(), key=lambda item: item[1][1])))
         committer.on_sequences = self.producers.settle
         committer.producers_since = self.producers.since
         committer.on_failed = self._failed
+
+    def _remember(self, first_id: int, keys: Sequence[bytes]) -> None:
+        """Keys of records that stand in the log, the newest so far."""
+        if b"" not in keys and self.dedupe.remember_new(keys, first_id):
+            return
+        for row, key in enumerate(keys):
+            if key:
+                self.dedupe.replace(key, first_id + row)
 
     def resize(self, dedupe_keys: int) -> None:
         """The topic's settings changed."""
@@ -385,10 +391,7 @@ class Publisher:
                 raise
             return [Refused(len(keys), error)]
         if not remembered and self.dedupe.capacity:
-            first_id = appended[0].first_id
-            for row, key in enumerate(keys):
-                if key:
-                    self.dedupe.replace(key, first_id + row)
+            self._remember(appended[0].first_id, keys)
         if extras is not None and extras.headers is not None and self.tracer is not None:
             self.tracer.appended(self.log.topic, appended, extras.headers)
         return appended
