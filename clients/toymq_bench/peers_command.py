@@ -34,4 +34,8 @@ def peers(
     click.echo(machine.line(session.machine))
     for line in runner.lines(results, skipped):
         click.echo(line)
-    keep(session, json_file, picture)
+    keep(session, json_file, None)
+    if picture is not None:
+        from toymq_bench.peers import chart
+
+        chart.draw(session, picture)
