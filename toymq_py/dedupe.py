@@ -129,6 +129,21 @@ class DedupeTable:
         if gone:
             self._rebuild(set(gone))
 
+    def withdraw(self, keys: Sequence[bytes]) -> None:
+        """Take back the run that ``remember_new`` has just entered: its records were refused."""
+        count = len(keys)
+        for key in keys:
+            del self._ids[key]
+        self._pending.pop()
+        self._budget.used -= count
+        self._ordered -= count
+        if count >= LONG_RUN:
+            self._order.pop()
+            return
+        del self._joined[-count:]
+        if not self._joined:
+            self._order.pop()
+
     def settle(self, committed_id: int) -> None:
         """Drop the oldest keys beyond the capacity; called when a batch has committed. Ids below ``committed_id`` stay."""
         pending = self._pending
@@ -206,7 +221,8 @@ class DedupeTable:
         keys = list(chain.from_iterable(self._order))[self._gone :]
         newest_first = dict.fromkeys(key for key in reversed(keys) if not gone or key not in gone)
         newest_last = list(reversed(newest_first))
-        self._order = deque([newest_last] if newest_last else [])
+        # In pieces: what is given stays in memory until its whole run is.
+        self._order = deque(newest_last[at : at + JOINED_MAX] for at in range(0, len(newest_last), JOINED_MAX))
         self._joined = []
         self._ordered, self._gone = len(newest_last), 0
         self._repeats.clear()

@@ -256,7 +256,9 @@ def format_setting(name: str, value: object) -> str:
 
 
 def shape_of(keys: Sequence[bytes], payloads: Sequence[bytes]) -> Shape | None:
-    """Of a run; None when they differ."""
+    """Of a run; None when they differ, or there are none."""
+    if not keys:
+        return None
     key_lens, payload_lens = list(map(len, keys)), list(map(len, payloads))
     key_len, payload_len, count = key_lens[0], payload_lens[0], len(key_lens)
     alike = key_lens.count(key_len) == count and payload_lens.count(payload_len) == count

@@ -6,10 +6,10 @@ from unittest.mock import patch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toymq_py.dedupe import DedupeTable, KeyBudget
+from toymq_py.dedupe import JOINED_MAX, DedupeTable, KeyBudget
 
 KEYS = [b"k%d" % n for n in range(8)]
-verbs = st.sampled_from(["publish", "hit", "fail", "commit", "resize", "clear"])
+verbs = st.sampled_from(["publish", "refused", "hit", "fail", "commit", "resize", "clear"])
 operations = st.lists(st.tuples(verbs, st.lists(st.sampled_from(KEYS), max_size=4)), max_size=60)
 
 
@@ -38,6 +38,11 @@ def hold_to_the_model(ops: list[tuple[str, list[bytes]]], capacity: int) -> None
                 model[key] = next_id
                 next_id += 1 if fresh else 0
             next_id += 0 if fresh else 1
+        elif op == "refused":
+            if keys and len(set(keys)) == len(keys) and not set(keys) & set(model):
+                assert table.remember_new(keys, next_id)
+                table.withdraw(keys)
+                assert not table._pending or table._pending[-1][0] < next_id, "nobody waits for it"
         elif op == "hit":
             for key in keys:
                 if table.find(key) is not None:
@@ -78,6 +83,17 @@ def test_a_key_that_is_hit_for_ever_does_not_fill_the_memory() -> None:
     table.settle(5)
     assert table.find(b"a") == 0
     assert table.find(b"b") is None, "b was the oldest"
+
+
+def test_keys_that_are_given_leave_the_memory_a_piece_at_a_time() -> None:
+    """Also behind a rebuild, which leaves one run."""
+    table = DedupeTable(5000)
+    keys = [b"%d" % n for n in range(5000)]
+    table.remember_new(keys, 0)
+    table.settle(5000)
+    table.forget([b"0"])
+    table.resize(100)
+    assert sum(map(len, table._order)) <= 100 + JOINED_MAX
 
 
 def test_all_topics_share_a_budget_and_the_largest_gives() -> None:

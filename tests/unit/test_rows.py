@@ -30,5 +30,6 @@ def test_a_column_that_differs_anywhere_is_seen(rows: int, data: st.DataObject) 
     row, column = data.draw(st.integers(0, rows - 1)), data.draw(st.integers(0, 2))
     text[7 * row + 2 + column] ^= 1
     assert not columns_are(bytes(text), 2, 7, rows, b"abc")
+    assert columns_are(bytes(text[2:5] + bytes(93)) * rows, 0, 96, rows, bytes(text[2:5] + bytes(60))), "long ones, too"
     if row == rows - 1 and rows > 1:
         assert columns_are(bytes(text), 2, 7, rows - 1, b"abc"), "what is behind is not looked at"

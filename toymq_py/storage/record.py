@@ -521,7 +521,9 @@ def scan(
         before, pos = pos, stop
         msg_id += 1
         left -= 1
-        if (rest and rest != NUMBER_BYTES) or length > ALIKE_BYTES_MAX or data[pos : pos + 4] != data[before : before + 4]:
+        if rest and (rest != NUMBER_BYTES or not tag):
+            continue
+        if length > ALIKE_BYTES_MAX or data[pos : pos + 4] != data[before : before + 4]:
             continue
         room = min((min(end, bytes_end) - pos) // (4 + length), left if max_count is not None else end)
         if room >= ALIKE_MIN:
@@ -613,15 +615,15 @@ def run_residue(stride: int, count: int) -> int:
     as many zeros as B has bytes.
     """
     known = _residues.get(stride)
-    if known is None:
+    if known is None or len(known) <= count:
         if len(_residues) >= 64:
             _residues.clear()
-        known = _residues[stride] = [0]
-    if len(known) <= count:
+        known = (known or [0]).copy()  # another thread may be at it, too
         zeros = bytes(stride)
         constant = CRC_RESIDUE ^ crc32(zeros)
         while len(known) <= count:
             known.append(crc32(zeros, known[-1]) ^ constant)
+        _residues[stride] = known
     return known[count]
 
 

@@ -386,7 +386,7 @@ class Publisher:
             appended = self.committer.append(keys, payloads, blocks, extras, shape=shape)
         except Exception as error:
             if remembered:
-                self.dedupe.forget(keys)
+                self.dedupe.withdraw(keys)
             if not isinstance(error, RequestError):
                 raise
             return [Refused(len(keys), error)]
