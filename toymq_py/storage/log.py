@@ -555,8 +555,7 @@ class Log:
             found = self._nearer(data, msg_id, resume - pos, last_id)
             if found is not None:
                 last_id, resume = found[0] - 1, pos + found[1]
-        segment.damages.append(Damage(pos, resume, msg_id, last_id))
-        segment.damages.sort(key=lambda damage: damage.position)
+        segment.add_damage(Damage(pos, resume, msg_id, last_id))
         self._enter(self.lost, msg_id, last_id)
         self.damaged_reads += 1
         logger.error(

@@ -80,6 +80,8 @@ class Segment:
     """Records that expire."""
     newest_expires_at_ns: int = 0
     """When the last of those does."""
+    uncounted: bool = False
+    """Damage was found after the records were counted: how many of those that are left expire, nobody knows until a scan."""
     producers: Producers = field(default_factory=dict)
     """Filled by a scan, from a sidecar, and for one: the topic knows its producers, a segment does not keep them."""
     damages: list[Damage] = field(default_factory=list)
@@ -109,8 +111,16 @@ class Segment:
 
     @property
     def expires_at_ns(self) -> int | None:
-        """When the last of all its records expires; None when some never does, or an older sidecar does not say."""
-        return self.newest_expires_at_ns if 0 < self.expiring == self.next_id - self.base_id - self.lost else None
+        """When the last of all its records expires; None when some never does, an older sidecar does not say, or the count is
+        not of the records that are left."""
+        all_do = not self.uncounted and 0 < self.expiring == self.next_id - self.base_id - self.lost
+        return self.newest_expires_at_ns if all_do else None
+
+    def add_damage(self, damage: Damage) -> None:
+        """A read found what was whole when the records were counted."""
+        self.damages.append(damage)
+        self.damages.sort(key=lambda each: each.position)
+        self.uncounted = True
 
     def add_index_entry(self, msg_id: int, position: int, keyed: int, ts_ns: int) -> None:
         """Enter a frame's place when the last entry is far enough away."""

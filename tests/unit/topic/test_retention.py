@@ -287,3 +287,54 @@ def test_what_expired_in_hands_that_never_ack_goes_when_the_lease_ends() -> None
     for _ in range(3):
         rig.advance(11)
     assert (rig.broker.topic("t").expired_total, rig.broker.topic("t").log.first_id) == (1, 1)
+
+
+@pytest.mark.parametrize("found", ["by a read", "by a read, then by a sidecar", "by a read, then by a scan", "by a scan"])
+def test_damage_where_a_message_would_expire_takes_none_along_that_never_does(found: str) -> None:
+    """What is left of the segment is as many as were counted to expire: that they are the same is not said by it."""
+    rig = BrokerRig(retain_acked_for_ms=0)
+    rig.subscribe("t").close()
+    rig.broker.topic("t").publisher.publish([b""], [b"B" * 1500], None, None, [5_000])
+    rig.publish("t", b"never expires" * 115)
+    rig.publish("t", b"x" * 3000)
+    rig.flush("t")
+    rig.advance(1)
+    path = f"topics/t/{segment_name(0)}"
+    data = bytearray(rig.disk.snapshot()[f"{DIR}/{path}"])
+    data[data.index(b"B" * 100)] ^= 1
+    rig.put(path, bytes(data))
+    if found.startswith("by a read"):
+        assert rig.take(rig.subscribe("t", "other", start="earliest", window=1)) == [(1, 1)]
+        assert rig.broker.topic("t").log.lost == [(0, 0)]
+    if found.endswith("by a scan"):
+        rig.disk.unlink(f"{DIR}/topics/t/{segment_name(0)[:-4]}.idx")
+    if found != "by a read":
+        rig.reopen()
+    for _ in range(4):
+        rig.advance(10)
+    assert rig.broker.topic("t").expired_total == 0
+    assert rig.take(rig.subscribe("t")) == [(1, 1), (2, 1)]
+    assert segment_name(0) in logs(rig)
+
+
+@pytest.mark.parametrize("scanned", [False, True])
+def test_where_all_expired_but_the_damage_it_goes_once_it_was_counted_anew(scanned: bool) -> None:
+    rig = BrokerRig(retain_acked_for_ms=0)
+    rig.subscribe("t").close()
+    rig.broker.topic("t").publisher.publish([b""] * 2, [b"B" * 1500, b"A" * 1500], None, None, [5_000] * 2)
+    rig.loop.drain()
+    rig.publish("t", b"x" * 3000)
+    rig.flush("t")
+    rig.advance(1)
+    path = f"topics/t/{segment_name(0)}"
+    data = bytearray(rig.disk.snapshot()[f"{DIR}/{path}"])
+    data[data.index(b"B" * 100)] ^= 1
+    rig.put(path, bytes(data))
+    assert rig.broker.topic("t").log.read(0, 1)[0] is None
+    if scanned:
+        rig.disk.unlink(f"{DIR}/topics/t/{segment_name(0)[:-4]}.idx")
+        rig.reopen()
+    for _ in range(4):
+        rig.advance(10)
+    topic = rig.broker.topic("t")
+    assert (topic.expired_total, topic.log.first_id) == ((1, 2) if scanned else (0, 0))
