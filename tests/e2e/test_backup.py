@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+import stat
 from pathlib import Path
 
 from tests.support.broker_process import BrokerProcess, run
+from toymq_py.storage import checked_json
 from toymq_py.storage.segment import segment_name
+from toymq_py.webhook import DOCUMENT
 
 WINDOW = 64
 
@@ -84,6 +87,23 @@ def test_what_is_refused_is_one_line(tmp_path: Path) -> None:
         assert run("backup", f"{tmp_path}/d/", f"{tmp_path}/b/").returncode == 0
         assert "is not empty" in run("restore", f"{tmp_path}/b", f"{tmp_path}/d").stderr
         assert not (tmp_path / "none").exists()
+
+
+def test_the_secrets_of_the_webhooks_are_for_their_owner_alone(tmp_path: Path) -> None:
+    """In the backup, in one that an earlier version left to everybody, and in what is restored."""
+    with BrokerProcess(tmp_path / "d") as broker:
+        broker.terminate()
+        assert broker.wait()[0] == 0
+    backup, back = tmp_path / "b", tmp_path / "back"
+    document = tmp_path / "d" / DOCUMENT
+    document.write_bytes(checked_json.encode("webhooks", {}))
+    document.chmod(0o600)
+    for _ in range(2):
+        assert run("backup", f"{tmp_path}/d", str(backup)).returncode == 0
+        assert stat.S_IMODE((backup / DOCUMENT).stat().st_mode) == 0o600
+        (backup / DOCUMENT).chmod(0o644)
+    assert run("restore", str(backup), str(back)).returncode == 0
+    assert stat.S_IMODE((back / DOCUMENT).stat().st_mode) == 0o600
 
 
 def test_repair_says_what_is_lost_and_verify_is_clean(tmp_path: Path) -> None:

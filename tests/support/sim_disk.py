@@ -264,7 +264,9 @@ class SimDisk:
 
     # FileSystem
 
-    def open(self, path: str, *, create: bool = False, exclusive: bool = False, write: bool = True) -> File:
+    def open(
+        self, path: str, *, create: bool = False, exclusive: bool = False, write: bool = True, private: bool = False
+    ) -> File:
         with self._lock:
             self._enter("open", path, (create, exclusive, write))
             directory, name = self._tree.parent(path)

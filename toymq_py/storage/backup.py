@@ -330,6 +330,8 @@ class _Backup:
             replace_file(fs, settings, data)
 
     def _copy_documents(self, found: dict[str, bytes]) -> None:
+        """Secrets are in them, and the directory of the backup is as open as any: each is the owner's alone, and written anew
+        although it is the same, since an earlier backup may have left it to everybody."""
         fs, known = self._fs, _documents(self._fs, self._target)
         for name, data in found.items():
             try:
@@ -337,8 +339,7 @@ class _Backup:
             except DamagedData as error:
                 self.report.problems.append(f"{name}: {error}: the backup has none that is newer")
                 continue
-            if known.get(name) != data:
-                replace_file(fs, f"{self._target}/{name}", data)
+            replace_file(fs, f"{self._target}/{name}", data, private=True)
         for name in known.keys() - found.keys():
             fs.unlink(f"{self._target}/{name}")
         fs.sync_dir(self._target)
@@ -423,7 +424,7 @@ def restore(
                 _copy_tree(fs, f"{backup_dir}/topics/{name}", f"{staging}/{name}", progress)
             fs.sync_dir(staging)
             for name, data in _documents(fs, backup_dir).items():
-                replace_file(fs, f"{data_dir}/{name}", data)
+                replace_file(fs, f"{data_dir}/{name}", data, private=True)
             fs.rename(staging, f"{data_dir}/topics")
             fs.sync_dir(data_dir)
         finally:

@@ -51,8 +51,11 @@ class File(Protocol):
 class FileSystem(Protocol):
     """Names and free space. Paths are strings below the data directory."""
 
-    def open(self, path: str, *, create: bool = False, exclusive: bool = False, write: bool = True) -> File:
-        """Open a file; ``create`` makes a missing one, ``exclusive`` fails with EEXIST when it is there."""
+    def open(
+        self, path: str, *, create: bool = False, exclusive: bool = False, write: bool = True, private: bool = False
+    ) -> File:
+        """Open a file; ``create`` makes a missing one, ``exclusive`` fails with EEXIST when it is there; one that is made
+        ``private`` only its owner may read."""
 
     def mkdir(self, path: str) -> None:
         """Make one directory; no error when it is there."""
@@ -157,13 +160,15 @@ if sys.platform != "darwin":
 class RealFileSystem:
     """The machine's file system."""
 
-    def open(self, path: str, *, create: bool = False, exclusive: bool = False, write: bool = True) -> File:
+    def open(
+        self, path: str, *, create: bool = False, exclusive: bool = False, write: bool = True, private: bool = False
+    ) -> File:
         flags = os.O_CLOEXEC | (os.O_RDWR if write else os.O_RDONLY)
         if create:
             flags |= os.O_CREAT
         if exclusive:
             flags |= os.O_EXCL
-        return RealFile(os.open(path, flags, 0o644), path)
+        return RealFile(os.open(path, flags, 0o600 if private else 0o644), path)
 
     def mkdir(self, path: str) -> None:
         with contextlib.suppress(FileExistsError):
@@ -218,11 +223,14 @@ def write_all(file: File, data: bytes, offset: int) -> None:
         taken += more
 
 
-def replace_file(fs: FileSystem, path: str, data: bytes) -> None:
+def replace_file(fs: FileSystem, path: str, data: bytes, *, private: bool = False) -> None:
     """Put ``data`` at ``path`` so that a crash leaves the old content or the new, never a mixture: temp file, sync,
-    rename, sync of the directory. When it fails, no temp file stays."""
+    rename, sync of the directory. When it fails, no temp file stays. ``private``: only its owner may read it."""
     temporary = path + ".tmp"
-    file = fs.open(temporary, create=True)
+    if private:  # a crash may have left one that others may read, and to open it would not change that
+        with contextlib.suppress(FileNotFoundError):
+            fs.unlink(temporary)
+    file = fs.open(temporary, create=True, exclusive=private, private=private)
     try:
         try:
             file.truncate(0)

@@ -4,6 +4,7 @@ import errno
 import logging
 import os
 import queue
+import stat
 import threading
 import weakref
 from collections.abc import Callable
@@ -95,6 +96,17 @@ def test_names(tmp_path: Path) -> None:
     FS.rmdir(root)
     assert not FS.exists(root)
     assert FS.free_bytes(str(tmp_path)) > 0
+
+
+def test_what_is_private_only_its_owner_may_read_whatever_a_crash_left(tmp_path: Path) -> None:
+    leftover = tmp_path / "secrets.tmp"
+    leftover.write_bytes(b"a part of them")
+    leftover.chmod(0o644)
+    for data in (b"one", b"two"):
+        replace_file(FS, f"{tmp_path}/secrets", data, private=True)
+        assert stat.S_IMODE((tmp_path / "secrets").stat().st_mode) == 0o600
+        assert (tmp_path / "secrets").read_bytes() == data
+    assert FS.listdir(str(tmp_path)) == ["secrets"]
 
 
 def test_the_lock_names_who_holds_it(tmp_path: Path) -> None:
