@@ -426,6 +426,24 @@ def test_damaged_webhooks_are_said_and_those_of_an_earlier_backup_stay() -> None
     assert rig.disk.read_file(f"{TO}/{DOCUMENT}") == webhooks("one")
 
 
+def test_other_files_beside_the_topics_are_neither_read_nor_touched() -> None:
+    """Somebody keeps the tokens in the data directory, and notes in that of the backup."""
+    rig = broker()
+    rig.put(DOCUMENT, webhooks("one"))
+    rig.put("tokens.json", b'{"tokens": ["s3cret"]}')
+    unreadable = rig.disk.fail("read_file", 1, errno.EACCES, sticky=True, path="tokens.json")
+    assert not do_backup(rig).damaged
+    notes = rig.disk.open(f"{TO}/notes.json", create=True)
+    notes.pwrite(b"every monday", 0)
+    notes.close()
+    assert not do_backup(rig).damaged
+    assert [name for name in rig.disk.listdir(TO) if name.endswith(".json")] == ["backup.json", "notes.json", DOCUMENT]
+    assert rig.disk.read_file(f"{TO}/notes.json") == b"every monday"
+    restored(rig)
+    assert [name for name in rig.disk.listdir(BACK) if name.endswith(".json")] == [DOCUMENT]
+    assert not unreadable.fired
+
+
 def test_a_directory_that_holds_something_else_is_refused() -> None:
     rig = broker()
     rig.disk.mkdir(TO)

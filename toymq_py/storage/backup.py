@@ -12,7 +12,8 @@ order, and a copy that keeps to it is a state that a crash might have left.
     4  If segments went before they were copied, everything is gone through once more: a message of theirs may have moved to a
        topic that had been copied already.
 
-Documents, files beside the topics (webhooks), are those of the start, too.
+The webhooks, a file beside the topics, are those of the start, too. Other files there are somebody else's: they are neither
+read nor touched.
 
 The directory of a backup is one of a stopped broker with a mark in it, and is brought up to date in the same order: segments,
 offsets, then what is no longer there.
@@ -31,11 +32,11 @@ from toymq_py.storage.fs import FileSystem, replace_file, write_all
 from toymq_py.storage.offsets import LoadedOffsets, OffsetsState, Source
 from toymq_py.storage.segment import ScanResult, parse_segment_name, scan_segment, segment_name
 from toymq_py.storage.verify import TopicReport, topic_names, verify_topic
+from toymq_py.webhook import DOCUMENT
 
 MARK_NAME = "backup.json"
 MARK_VERSION = 1
 SETTINGS_NAME = "topic.json"
-DOCUMENT_SUFFIX = ".json"
 RESTORING = "topics.restoring"
 COPY_BYTES = 1 << 20
 ENDS_BYTES = 4096
@@ -148,7 +149,7 @@ class _Backup:
         fs = self._fs
         fs.mkdir(self._to)
         fs.sync_dir(self._target)
-        found = _documents(fs, self._data_dir)
+        webhooks = _read_document(fs, self._data_dir)
         for name in topic_names(fs, self._data_dir):
             with contextlib.suppress(FileNotFoundError):
                 self._topics[name] = self._look(name)
@@ -157,7 +158,7 @@ class _Backup:
                 break
         else:
             raise DataDirectoryError(f"segments of {self._data_dir} go faster than they can be copied: try again")
-        self._copy_documents(found)
+        self._copy_document(webhooks)
         self._remove_what_is_gone()
 
     def _look(self, name: str) -> _Topic:
@@ -329,19 +330,20 @@ class _Backup:
         else:
             replace_file(fs, settings, data)
 
-    def _copy_documents(self, found: dict[str, bytes]) -> None:
-        """Secrets are in them, and the directory of the backup is as open as any: each is the owner's alone, and written anew
+    def _copy_document(self, data: bytes | None) -> None:
+        """Secrets are in it, and the directory of the backup is as open as any: it is the owner's alone, and written anew
         although it is the same, since an earlier backup may have left it to everybody."""
-        fs, known = self._fs, _documents(self._fs, self._target)
-        for name, data in found.items():
+        fs, copy = self._fs, f"{self._target}/{DOCUMENT}"
+        if data is None:
+            with contextlib.suppress(FileNotFoundError):
+                fs.unlink(copy)
+        else:
             try:
-                checked_json.decode(name.removesuffix(DOCUMENT_SUFFIX), data)
+                checked_json.decode(DOCUMENT.removesuffix(".json"), data)
             except DamagedData as error:
-                self.report.problems.append(f"{name}: {error}: the backup has none that is newer")
-                continue
-            replace_file(fs, f"{self._target}/{name}", data, private=True)
-        for name in known.keys() - found.keys():
-            fs.unlink(f"{self._target}/{name}")
+                self.report.problems.append(f"{DOCUMENT}: {error}: the backup has none that is newer")
+            else:
+                replace_file(fs, copy, data, private=True)
         fs.sync_dir(self._target)
 
     def _remove_what_is_gone(self) -> None:
@@ -423,8 +425,8 @@ def restore(
             for name in topic_names(fs, backup_dir):
                 _copy_tree(fs, f"{backup_dir}/topics/{name}", f"{staging}/{name}", progress)
             fs.sync_dir(staging)
-            for name, data in _documents(fs, backup_dir).items():
-                replace_file(fs, f"{data_dir}/{name}", data, private=True)
+            if (webhooks := _read_document(fs, backup_dir)) is not None:
+                replace_file(fs, f"{data_dir}/{DOCUMENT}", webhooks, private=True)
             fs.rename(staging, f"{data_dir}/topics")
             fs.sync_dir(data_dir)
         finally:
@@ -459,14 +461,12 @@ def _copy_tree(fs: FileSystem, path: str, to: str, progress: Progress) -> None:
 # -- small things
 
 
-def _documents(fs: FileSystem, path: str) -> dict[str, bytes]:
-    """Small files beside the topics, by name: whatever the broker keeps there, but not a backup's mark."""
-    found = {}
-    for name in fs.listdir(path):
-        if name.endswith(DOCUMENT_SUFFIX) and name != MARK_NAME and not fs.is_dir(f"{path}/{name}"):
-            with contextlib.suppress(FileNotFoundError):
-                found[name] = fs.read_file(f"{path}/{name}")
-    return found
+def _read_document(fs: FileSystem, path: str) -> bytes | None:
+    """The webhooks of a directory; None when it has none."""
+    try:
+        return fs.read_file(f"{path}/{DOCUMENT}")
+    except FileNotFoundError:
+        return None
 
 
 def _bases(fs: FileSystem, path: str) -> list[int]:
