@@ -44,6 +44,7 @@ def problem_of(response: bytes) -> tuple[int, str]:
         (b"GET / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400, "BAD_FRAMING"),
         (b"POST /v1/topics/../messages HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 422, "BAD_NAME"),
         (b"POST /v1/topics/./messages HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", 422, "BAD_NAME"),
+        (b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nGET /", 400, "BAD_FRAMING"),
         (b"GET /\xff HTTP/1.1\r\nHost: localhost\r\n\r\n", 400, "BAD_FRAMING"),
         (b"GET / HTTP/1.1\r\nX: " + b"a" * listener.HEAD_BYTES_MAX, 431, "LINE_TOO_LONG"),
         (b"GET / HTTP/1.1\r\nWhole: " + b"a" * listener.HEAD_BYTES_MAX + b"\r\n\r\n", 431, "LINE_TOO_LONG"),
@@ -183,6 +184,37 @@ async def test_who_asks_before_it_sends_a_body_is_told_to() -> None:
         writer.write(head % 1001)
         assert b" 413 " in await reader.readline(), "nothing is asked for that is not wanted"
         writer.close()
+
+
+@pytest.mark.parametrize("upgrade", ["h2c", "TLS/1.0, HTTP/1.1", "websocket", "websocket, h2c"])
+@pytest.mark.parametrize("behind", [True, False], ids=["one-write", "body-later"])
+async def test_an_upgrade_that_is_not_made_leaves_a_request_its_body(upgrade: str, behind: bool) -> None:
+    """Found by ``curl --http2``: an empty message was stored, and what was sent for its payload executed."""
+    async with listening(DIR, fs=disk()) as rig, asyncio.timeout(10):
+        await rig.publish("victim", "v")
+        inner = b"DELETE /v1/topics/victim HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        ask = (
+            b"POST /v1/topics/t/messages HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: %b\r\n"
+            b"HTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA\r\n%b\r\n"
+        )
+        sized = ask % (upgrade.encode(), b"Content-Length: %d\r\n" % len(inner))
+        chunked = ask % (upgrade.encode(), b"Transfer-Encoding: chunked\r\n")
+        requests = [(sized, inner), (chunked, b"%x\r\n%b\r\n0\r\n\r\n" % (len(inner), inner)), (sized, inner)]
+        reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+        if behind:
+            writer.write(b"".join(head + body for head, body in requests))
+        for head, body in requests:
+            if not behind:
+                writer.write(head)
+                passed = await rig.ask("GET", "/healthz")  # by then the head was read
+                assert passed.status_code == 200
+                writer.write(body)
+            assert b" 201 " in await reader.readuntil(b"}")
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert (await reader.read()).count(b"HTTP/1.1 ") == 1, "nothing was answered beside it"
+        writer.close()
+        assert [m["payload"] for m in await rig.lease("t", max=10)] == [inner.decode()] * 3
+        assert "victim" in rig.broker.topics
 
 
 async def test_one_connection_too_many() -> None:

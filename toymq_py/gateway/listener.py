@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, cast
 
+import httptools
 import uvicorn
 from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -65,6 +66,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._refusal: RequestError | None = None
         self._upgraded = False
+        self._declined = False
         self._unread = b""
         self._body_bytes = 0
 
@@ -109,13 +111,40 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def _parse_piece(self, data: bytes) -> None:
         self._head_bytes += len(data)
-        super().data_received(data)
+        self._feed(data)
         if self.transport.is_closing() or self._upgraded:
             return
         if self._in_head and self._head_bytes > HEAD_BYTES_MAX:
             self._refuse(head_too_long())
         elif self._timer is None and (self._head_bytes if self._in_head else self.cycle.more_body):
             self._await_more()
+
+    def _feed(self, data: bytes) -> None:
+        """Uvicorn's ``data_received``, but an upgrade to anything else than a WebSocket is not made (RFC 9110, 7.8), and its
+        request served with its body. The parser has no word for that: it takes what follows for another protocol's. So a new one
+        is given the head without the wish, and what follows."""
+        self._unset_keepalive_if_required()
+        while True:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserError:
+                self.send_400_response("")
+            except httptools.HttpParserUpgrade as upgrade:
+                if self._declined:
+                    self._declined = False
+                    data = self._head_without_upgrade() + data[upgrade.args[0] :]
+                    self.parser = httptools.HttpRequestParser(self)
+                    self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+                    continue
+                self.handle_websocket_upgrade()
+            return
+
+    def _head_without_upgrade(self) -> bytes:
+        line = b"%b %b HTTP/%b\r\n" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+        return line + b"".join(b"%b: %b\r\n" % pair for pair in self.headers if pair[0] != b"upgrade") + b"\r\n"
+
+    def _should_upgrade(self) -> bool:
+        return self.parser.get_method() == b"GET" and super()._should_upgrade()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -127,13 +156,19 @@ class GatewayProtocol(HttpToolsProtocol):
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > HEAD_BYTES_MAX:
             self._refusal = head_too_long()
             raise self._refusal  # the parser turns it into the call of send_400_response
-        super().on_headers_complete()
+        if self.parser.get_method() == b"CONNECT":  # what follows would be another protocol's, too
+            raise BadFraming("this is no proxy")
+        self._declined = self.parser.should_upgrade() and not self._should_upgrade()
+        if not self._declined:
+            super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self._declined:  # its body is still to come
+            return
         self._in_head = True
         self._head_bytes = self._body_bytes = 0  # what follows in the same piece is bounded by the piece
         self._discarded = None
