@@ -15,6 +15,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.support.http_rig import HttpRig, listening
 from tests.support.sim_disk import SimDisk
+from toymq_py.gateway import listener
 from toymq_py.gateway.listener import BODY_PIECE_BYTES, GatewayWebSocket
 from toymq_py.gateway.websocket import OUTSTANDING_MAX, Conversation
 
@@ -142,6 +143,56 @@ async def test_a_shutdown_closes_it(rig: HttpRig) -> None:
     assert closed.value.rcvd.code in (1001, 1012)
 
 
+HANDSHAKE = (
+    b"GET /v1/topics/t/ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        b"Content-Length: 10\r\n\r\n",
+        b"Content-Length: 5\r\n\r\nhello",
+        b"Transfer-Encoding: chunked\r\n\r\n",
+        b"X: 1\r\n" * 200 + b"\r\n",
+        b"X: " + b"1" * 9000 + b"\r\n\r\n",
+    ],
+    ids=["length", "body", "chunked", "many-headers", "long-header"],
+)
+async def test_a_handshake_that_is_none_is_refused_and_a_shutdown_is_not_disturbed(rig: HttpRig, more: bytes) -> None:
+    """Found by holding connections with them: they were open for ever, and the shutdown failed on the first. The rig stops the
+    listener, and fails with it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+    writer.write(HANDSHAKE + more)
+    async with asyncio.timeout(10):
+        answer = await reader.read()
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["code"] == "BAD_FRAMING"
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["shutdown", "timeout"])
+async def test_a_handshake_that_nobody_completes_ends(rig: HttpRig, monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+    """By itself after a while, and with the listener."""
+    begun: list[GatewayWebSocket] = []
+
+    async def never(self: GatewayWebSocket) -> None:
+        begun.append(self)
+
+    monkeypatch.setattr(WebSocketsSansIOProtocol, "run_asgi", never)
+    if late:
+        monkeypatch.setattr(listener, "HEAD_TIMEOUT_S", 0.02)
+    reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+    writer.write(HANDSHAKE + b"\r\n")
+    await rig.until(lambda: begun)
+    if not late:
+        rig.stop()
+    async with asyncio.timeout(10):
+        assert (await reader.read())[:13] == (b"" if late else b"HTTP/1.1 500 ")
+    writer.close()
+
+
 async def unread_websocket(port: int) -> asyncio.StreamWriter:
     """Of a client that takes little before somebody reads, and nobody does."""
     connection = socket.socket()
@@ -149,10 +200,7 @@ async def unread_websocket(port: int) -> asyncio.StreamWriter:
     connection.setblocking(False)
     await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", port))
     reader, writer = await asyncio.open_connection(sock=connection)
-    writer.write(
-        b"GET /v1/topics/t/ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-    )
+    writer.write(HANDSHAKE + b"\r\n")
     async with asyncio.timeout(10):
         assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
     return writer

@@ -48,6 +48,7 @@ REFUSED_MAX = 16
 DISCARD_BYTES_MAX = 1024 * 1024
 DISCARD_S = 1.0
 """A body that was answered before its end is discarded so far, that no reset eats the answer; then the connection is closed."""
+BODY_HEADERS = (b"content-length", b"transfer-encoding")
 HEADERS = [("x-content-type-options", "nosniff")]
 """On every response."""
 
@@ -157,8 +158,12 @@ class GatewayProtocol(HttpToolsProtocol):
             self._refusal = head_too_long()
             raise self._refusal  # the parser turns it into the call of send_400_response
         if self.parser.get_method() == b"CONNECT":  # what follows would be another protocol's, too
-            raise BadFraming("this is no proxy")
+            self._refusal = BadFraming("this is no proxy")
+            raise self._refusal
         self._declined = self.parser.should_upgrade() and not self._should_upgrade()
+        if self.parser.should_upgrade() and not self._declined and any(name in BODY_HEADERS for name, _ in self.headers):
+            self._refusal = BadFraming("a WebSocket begins without a body")
+            raise self._refusal
         if not self._declined:
             super().on_headers_complete()
 
@@ -233,8 +238,34 @@ class GatewayWebSocket(WebSocketsSansIOProtocol):
         super().__init__(*args, **kwargs)
         self._unread = b""
         self._unwritten = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._timer = self.loop.call_later(HEAD_TIMEOUT_S, self._late)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        super().connection_lost(exc)
+
+    def _late(self) -> None:
+        if not self.handshake_complete:
+            self.transport.close()
+
+    def _shake_hands(self, head: bytes) -> None:
+        """The whole head is there. What the library does not take for one, for its number of headers or the length of one, it
+        only says to itself."""
+        super().data_received(head)
+        if not self.handshake_initiated:
+            self.handshake_complete = self.close_sent = True  # a shutdown finds it answered
+            self.transport.write(encode_response(problem(BadFraming("this is no handshake of a WebSocket"))))
+            self.transport.close()
 
     def data_received(self, data: bytes) -> None:
+        if not self.handshake_initiated:
+            self._shake_hands(data)
+            return
         waiting = bool(self._unread)
         self._unread += data
         if not waiting:
