@@ -13,7 +13,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from tests.support.http_rig import HttpRig, listening
+from tests.support.http_rig import JSON_LINES, HttpRig, lines, listening
 from tests.support.sim_disk import SimDisk
 from toymq_py.gateway import listener
 from toymq_py.gateway.listener import BODY_PIECE_BYTES, GatewayWebSocket
@@ -193,6 +193,12 @@ async def test_a_handshake_that_nobody_completes_ends(rig: HttpRig, monkeypatch:
     writer.close()
 
 
+def frame_of(opcode: int, content: bytes) -> bytes:
+    """Masked with nothing."""
+    length = bytes([0x80 | len(content)]) if len(content) < 126 else b"\xfe" + len(content).to_bytes(2, "big")
+    return bytes([0x80 | opcode]) + length + bytes(4) + content
+
+
 async def unread_websocket(port: int) -> asyncio.StreamWriter:
     """Of a client that takes little before somebody reads, and nobody does."""
     connection = socket.socket()
@@ -253,4 +259,34 @@ async def test_pings_whose_answers_nobody_takes(rig: HttpRig, monkeypatch: pytes
         await asyncio.sleep(0)
     assert sum(pieces) == taken < 200_000 * len(ping), "nothing more is read"
     assert max(pieces[1:]) <= BODY_PIECE_BYTES
+    writer.transport.abort()
+
+
+async def test_no_more_is_delivered_than_the_socket_takes(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by a window of 10,000 that was all in memory: what was written was collected, and the transport not asked."""
+    delivered = 0
+    protocols: list[GatewayWebSocket] = []
+    usual, usual_pause = Conversation._send, GatewayWebSocket.pause_writing
+
+    async def counted(self: Conversation, frame: dict[str, Any]) -> None:
+        nonlocal delivered
+        await usual(self, frame)
+        delivered += frame["op"] == "message"
+
+    def watched(self: GatewayWebSocket) -> None:
+        protocols[:] = [self]
+        usual_pause(self)
+
+    monkeypatch.setattr(Conversation, "_send", counted)
+    monkeypatch.setattr(GatewayWebSocket, "pause_writing", watched)
+    for _ in range(10):
+        batch = lines(*[{"payload": "p" * 1000}] * 1000)
+        assert (await rig.ask("POST", "/v1/topics/t/messages:batch", content=batch, headers=JSON_LINES)).status_code == 201
+    writer = await unread_websocket(rig.port)
+    writer.write(frame_of(1, json.dumps({"op": "subscribe", "consumer": "c", "window": 10_000}).encode()))
+    await rig.until(lambda: protocols)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert 0 < delivered < 10_000, "what is not taken stays in the topic"
+    assert protocols[0].transport.get_write_buffer_size() < 1_000_000
     writer.transport.abort()

@@ -3,9 +3,13 @@
 import asyncio
 from typing import Any
 
+COLLECTED_BYTES = 64 * 1024
+"""What is collected goes out when there is so much of it: a pass may have megabytes to write, and only the transport can say
+that it is enough."""
+
 
 class Outgoing:
-    """A transport, on which what is written in one pass of the loop goes out by one system call.
+    """A transport, on which what is written in one pass of the loop goes out by one system call, or by a few if it is much.
 
     Uvicorn writes head and body of a response one after the other, and uvloop sends each at once. It also goes on reading
     whenever an application asks for a body, however much was read already: not while ``hold_reading`` says no.
@@ -15,6 +19,7 @@ class Outgoing:
         self._transport = transport
         self._loop = loop
         self._written: list[bytes] = []
+        self._collected = 0
         self._paused = False
         self._held = False
         self.is_closing = transport.is_closing
@@ -26,12 +31,16 @@ class Outgoing:
         if not self._written:
             self._loop.call_soon(self.flush)
         self._written.append(data)
+        self._collected += len(data)
+        if self._collected >= COLLECTED_BYTES:
+            self.flush()
 
     def flush(self) -> None:
         """Send what was written: there is no more of it."""
         if self._written:
             data = b"".join(self._written)
             self._written.clear()
+            self._collected = 0
             if not self._transport.is_closing():  # uvloop refuses; an answer that uvicorn began before may come after
                 self._transport.write(data)
 

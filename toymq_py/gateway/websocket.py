@@ -240,6 +240,7 @@ class Conversation:
             for row in range(delivery.start, delivery.stop):
                 message = message_json(self._name, delivery.records, row, delivery.attempt)
                 await self._send({"op": "message", **message})
+            await asyncio.sleep(0)  # a socket that takes all of it never makes anybody wait
 
 
 def parse_frame(text: str) -> dict[str, Any]:

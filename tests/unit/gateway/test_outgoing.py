@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from toymq_py.gateway.outgoing import Outgoing
+from toymq_py.gateway.outgoing import COLLECTED_BYTES, Outgoing
 
 
 class Transport:
@@ -84,6 +84,19 @@ def test_reading_goes_on_when_nobody_minds_any_more(rig: tuple[Outgoing, Transpo
     outgoing.hold_reading(held=False)
     assert transport.calls[-1] == "resume"
     assert outgoing.reads
+
+
+def test_what_is_much_does_not_wait_for_the_pass(rig: tuple[Outgoing, Transport, Loop]) -> None:
+    """Else nobody says that it is enough, and all that a pass writes is in memory."""
+    outgoing, transport, loop = rig
+    half = bytes(COLLECTED_BYTES // 2)
+    for _ in range(4):
+        outgoing.write(half)
+    assert transport.calls == [half + half, half + half]
+    outgoing.write(b"rest")
+    for end_of_pass in loop.soon:
+        end_of_pass()
+    assert transport.calls[2:] == [b"rest"]
 
 
 async def test_the_rest_is_the_transports_own() -> None:
