@@ -43,6 +43,8 @@ BODY_PIECE_BYTES = 4096
 their turn are not parsed before it."""
 KEEP_ALIVE_S = 75
 """An idle connection is kept longer than the pools of usual clients keep it: so they are the ones to close it."""
+UNANSWERED_MAX = 64
+"""Pings, whose answers wait to be written; while there are so many no more are read."""
 REFUSED_MAX = 16
 """Beyond the limit, so many at a time are shaken hands with only to be told."""
 DISCARD_BYTES_MAX = 1024 * 1024
@@ -231,13 +233,15 @@ class GatewayProtocol(HttpToolsProtocol):
 
 
 class GatewayWebSocket(WebSocketsSansIOProtocol):
-    """One WebSocket: uvicorn's, and who does not read is not read. Else a flood of pings whose answers nobody takes would fill
-    the memory, and one read of them, 40,000, hold the loop."""
+    """One WebSocket: uvicorn's, and who does not read is not asked for more to answer. Else a flood of pings whose answers nobody
+    takes would fill the memory, and one read of them, 40,000, hold the loop. Frames are bounded by who answers them. Deliveries
+    that do not go out are no reason: a slow subscriber's acks and pongs say that it is there."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._unread = b""
         self._unwritten = False
+        self._unanswered = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -290,10 +294,16 @@ class GatewayWebSocket(WebSocketsSansIOProtocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         self._unwritten = False
+        self._unanswered = 0
         self._read_or_not()
 
+    def handle_ping(self) -> None:
+        super().handle_ping()
+        self._unanswered += self._unwritten  # its answer, written behind what waits
+
     def _read_or_not(self) -> None:
-        cast("Outgoing", self.transport).hold_reading(held=self._unwritten or bool(self._unread))
+        held = self._unanswered >= UNANSWERED_MAX or bool(self._unread)
+        cast("Outgoing", self.transport).hold_reading(held=held)
 
 
 def head_too_long() -> LineTooLong:
