@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import operator
 import os
 import random
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -123,6 +125,36 @@ async def test_heads_and_bodies_that_never_end(monkeypatch: pytest.MonkeyPatch, 
         assert problem_of(await exchange(rig.port, sent)) == (408, "TOO_SLOW")
         assert await exchange(rig.port, b"") == b"", "who never asked is told nothing"
         assert not rig.broker.topics
+
+
+async def test_empty_lines_between_requests_begin_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by one behind a body: the connection that should have been kept was told 408."""
+    monkeypatch.setattr(listener, "HEAD_TIMEOUT_S", 0.02)
+    begun: list[listener.GatewayProtocol] = []
+    usual = listener.GatewayProtocol._parse_piece
+
+    def watched(self: listener.GatewayProtocol, data: bytes) -> None:
+        usual(self, data)
+        begun.append(self)
+
+    monkeypatch.setattr(listener.GatewayProtocol, "_parse_piece", watched)
+    async with listening(DIR, fs=disk()) as rig, asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+        pieces = [b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", b"\r\n", b"\r\n\r\n"]
+        for piece in pieces:
+            before = len(begun)
+            writer.write(piece)
+            await rig.until(partial(operator.ne, begun, begun[:before]))
+            if not before:
+                await reader.readuntil(b"}")
+            assert begun[0]._timer is None, "nothing is waited for"
+            assert begun[0].timeout_keep_alive_task is not None, "but not for ever"
+        head = b"\r\nGET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /healthz HTTP/1.1"
+        writer.write(head)
+        await reader.readuntil(b"}")
+        writer.write(b"\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert b" 200 " in await reader.read(), "an end of line in a head is one of it"
+        writer.close()
 
 
 async def test_a_body_that_comes_fast_enough_and_a_poll_that_waits_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

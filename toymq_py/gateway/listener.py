@@ -64,6 +64,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._in_head = True
+        self._begun = False
         self._head_bytes = 0
         self._discarded: int | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -113,6 +114,8 @@ class GatewayProtocol(HttpToolsProtocol):
         self._outgoing.hold_reading(held=bool(self._unread))
 
     def _parse_piece(self, data: bytes) -> None:
+        if not self._begun and not (data := data.lstrip(b"\r\n")):  # behind a body some clients send one, and it begins nothing
+            return
         self._head_bytes += len(data)
         self._feed(data)
         if self.transport.is_closing() or self._upgraded:
@@ -124,8 +127,8 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def _feed(self, data: bytes) -> None:
         """Uvicorn's ``data_received``, but an upgrade to anything else than a WebSocket is not made (RFC 9110, 7.8), and its
-        request served with its body. The parser has no word for that: it takes what follows for another protocol's. So a new one
-        is given the head without the wish, and what follows."""
+        request served with its body. The parser has no word for that: it takes what follows for another protocol's. So a new
+        one is given the head without the wish, and what follows."""
         self._unset_keepalive_if_required()
         while True:
             try:
@@ -151,7 +154,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._in_head = True
+        self._in_head = self._begun = True
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -177,6 +180,7 @@ class GatewayProtocol(HttpToolsProtocol):
         if self._declined:  # its body is still to come
             return
         self._in_head = True
+        self._begun = False
         self._head_bytes = self._body_bytes = 0  # what follows in the same piece is bounded by the piece
         self._discarded = None
         self._set_timer(None)
@@ -233,9 +237,9 @@ class GatewayProtocol(HttpToolsProtocol):
 
 
 class GatewayWebSocket(WebSocketsSansIOProtocol):
-    """One WebSocket: uvicorn's, and who does not read is not asked for more to answer. Else a flood of pings whose answers nobody
-    takes would fill the memory, and one read of them, 40,000, hold the loop. Frames are bounded by who answers them. Deliveries
-    that do not go out are no reason: a slow subscriber's acks and pongs say that it is there."""
+    """One WebSocket: uvicorn's, and of who does not read no more is read than can be answered. Else a flood of pings whose
+    answers nobody takes would fill the memory, and one read of them, 40,000, hold the loop. Frames are bounded by who answers
+    them. Deliveries that do not go out are no reason: a slow subscriber's acks and pongs say that it is there."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
