@@ -256,12 +256,13 @@ class Broker:
         return self._fs.read_file(path) if self._fs.exists(path) else None
 
     def store_document(self, name: str, data: bytes, done: Done) -> None:
-        """Write such a file anew; ``done`` is told when it is on stable storage. One at a time for each name."""
+        """Write such a file anew, for its owner alone; ``done`` is told when it is on stable storage. One at a time for each
+        name."""
         errors: list[OSError] = []
 
         def job() -> None:
             try:
-                replace_file(self._fs, f"{self.options.data_dir}/{name}", data)
+                replace_file(self._fs, f"{self.options.data_dir}/{name}", data, private=True)
             except OSError as error:
                 errors.append(error)
 
