@@ -20,7 +20,7 @@ logger = logging.getLogger("toymq_spark")
 T = TypeVar("T")
 FETCH_COUNT_MAX = 10_000
 FETCH_BYTES_MAX = 256 << 10
-"""Of one question: half a millisecond of the broker's loop, behind which a publish may wait. Larger ones are no faster."""
+"""Of one question: a millisecond of the broker's loop, behind which a publish may wait. Larger ones are no faster."""
 POLL_INTERVAL_S = 0.1
 """How often a directory, or several topics at once, are looked at while a stream waits for more."""
 

@@ -127,8 +127,8 @@ def _alike_layouts(shape: Shape) -> tuple[RowLayout, RowLayout]:
 
 
 def encode_alike(first_id: int, ts_ns: int, keys: Sequence[bytes], payloads: Sequence[bytes], shape: Shape) -> bytes:
-    """As ``encode_run``, joined, for records without attributes that all have one shape: half its time, because nothing of it
-    is done record by record but the checksum."""
+    """As ``encode_run``, joined, for records without attributes that all have one shape: six tenths of its time, as nothing of
+    it is done record by record but the checksum."""
     key_len, payload_len = shape
     rows = len(keys)
     frames, bodies = _alike_layouts(shape)
