@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from toymq_bench.errors import BenchError
 from toymq_bench.frames import Consuming, Producing
 
-_BUFFER = bytearray(1 << 18)
+_BUFFER = bytearray(1 << 20)
 """For reads; one thread, and each read is copied out of it at once."""
 SILENCE_S = 30.0
 """So long nothing at all arrives before a broker is taken for dead."""
