@@ -6,7 +6,8 @@ BIN := .venv/bin
 READY := .venv/.stamp
 # make fast compiles the same source into a place of its own; run and bench use it from then on (ADR 0015).
 FAST := .venv-fast
-COMPILED := $(patsubst %,toymq_py/%.py,dedupe model rows protocol/commands protocol/connection protocol/frames protocol/replies \
+COMPILED := $(patsubst %,toymq_py/%.py,dedupe model rows \
+  protocol/buffer protocol/client_connection protocol/commands protocol/frames protocol/replies protocol/server_connection \
   session/deliveries session/guard session/handler session/pulling session/replies session/sequences session/session \
   session/transport session/turns topic/delivering topic/following topic/publishing topic/schedule topic/subscription \
   topic/topic topic/traced \

@@ -1,5 +1,6 @@
 """Both ends of the wire, without I/O: bytes in, events out. Contract: protocol.md; ADR 0006."""
 
+from toymq_py.protocol.client_connection import ClientConnection
 from toymq_py.protocol.commands import (
     Ack,
     Command,
@@ -33,7 +34,6 @@ from toymq_py.protocol.commands import (
     publish_options,
     publish_sequence,
 )
-from toymq_py.protocol.connection import ClientConnection, ServerConnection
 from toymq_py.protocol.replies import (
     BatchReply,
     ClosedPush,
@@ -59,6 +59,7 @@ from toymq_py.protocol.replies import (
     encode_ok_run,
     encode_pong,
 )
+from toymq_py.protocol.server_connection import ServerConnection
 from toymq_py.protocol.transcript import command_lines, reply_line
 
 __all__ = [

@@ -3,6 +3,8 @@
 Contract: protocol.md, "Framing".
 """
 
+from typing import Final
+
 from toymq_py.errors import BadArgument
 from toymq_py.model import DURATION_MS_MAX, KEY_BYTES_MAX, MSG_ID_MAX, IdRange
 
@@ -14,6 +16,8 @@ COUNT_MAX = 2**31 - 1
 DEFAULT_FETCH_BYTES = 1024 * 1024
 
 NO_KEY = b"-"
+NEWLINE: Final = 10
+"""The byte behind a body."""
 PRINTABLE = bytes(range(0x21, 0x7F))
 """ASCII that may stand in a token."""
 

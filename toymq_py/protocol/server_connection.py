@@ -1,10 +1,9 @@
-"""The two ends of a connection as pure state: bytes in, events out; no clock, no socket.
+"""The broker's end of a connection as pure state: bytes in, commands out; no clock, no socket.
 
-Contract: protocol.md, "Framing" and "Errors". Any split of a byte stream gives the same events. Nothing is allocated for a
+Contract: protocol.md, "Framing" and "Errors". Any split of a byte stream gives the same commands. Nothing is allocated for a
 length before the length is checked, and what arrives a byte at a time costs linear time.
 """
 
-import re
 from enum import Enum
 from functools import lru_cache
 
@@ -14,10 +13,10 @@ from toymq_py.errors import (
     BadName,
     LineTooLong,
     PayloadTooLarge,
-    ProtocolViolation,
     RequestError,
 )
 from toymq_py.model import DEFAULT_MAX_PAYLOAD, KEY_BYTES_MAX
+from toymq_py.protocol.buffer import Buffer
 from toymq_py.protocol.commands import (
     Ack,
     Command,
@@ -29,20 +28,7 @@ from toymq_py.protocol.commands import (
     refused_publish,
     topic_name,
 )
-from toymq_py.protocol.frames import DRAIN_BYTES_MAX, LINE_BYTES_MAX, NO_KEY, PRINTABLE, is_key
-from toymq_py.protocol.replies import (
-    BatchReply,
-    ClosedPush,
-    DupReply,
-    ErrReply,
-    HelloReply,
-    JsonReply,
-    MessagePush,
-    OffsetsReply,
-    OkReply,
-    PongReply,
-    Reply,
-)
+from toymq_py.protocol.frames import DRAIN_BYTES_MAX, LINE_BYTES_MAX, NEWLINE, NO_KEY, PRINTABLE, is_key
 from toymq_py.rows import RowLayout, columns_are
 
 TOPICS_CACHED_MAX = 4096
@@ -57,11 +43,8 @@ IDS_DIGITS_FAST = SEQUENCE_DIGITS_FAST = 18
 MS_DIGITS_FAST = 11
 """Delays of so many digits are below ten years without looking."""
 TIMES = frozenset((b"delay", b"ttl"))
-NEWLINE = 10
 TLS_HANDSHAKE = b"\x16\x03"
 """How a client begins that speaks TLS. It waits for an answer and may never say a newline."""
-_MESSAGE = re.compile(rb"MSG ([!-~]+) (\d{1,20}) (\d{1,20}) (\d{1,20}) ([!-~]+) (\d{1,20})\n")
-_OKS = re.compile(rb"(?:OK \d{1,20}\n)+")
 
 
 class _State(Enum):
@@ -71,46 +54,6 @@ class _State(Enum):
     FAILED = "a fatal error was reported; nothing more is read"
 
 
-class _Buffer:
-    """Bytes that arrived and are not consumed yet.
-
-    ``data`` is ``bytes``, which parse fastest. While more is awaited than is there, arrivals are collected in a bytearray and
-    joined once, so that a body that trickles in costs linear time.
-    """
-
-    __slots__ = ("_more", "data", "pos", "wanted")
-
-    def __init__(self) -> None:
-        self.data = b""
-        self.pos = 0
-        self.wanted = 0
-        self._more: bytearray | None = None
-
-    def __len__(self) -> int:
-        return len(self.data) - self.pos + (len(self._more) if self._more is not None else 0)
-
-    def add(self, data: bytes) -> None:
-        if self._more is not None:
-            self._more += data
-            if len(self) >= self.wanted:
-                self.data = self.data[self.pos :] + bytes(self._more) if self.pos < len(self.data) else bytes(self._more)
-                self.pos = 0
-                self._more = None
-        elif self.pos == len(self.data):
-            self.data = data
-            self.pos = 0
-        else:
-            self.data = self.data[self.pos :] + data
-            self.pos = 0
-
-    def want(self, length: int) -> None:
-        """Nothing can be done before ``length`` bytes are there."""
-        self.wanted = length
-        if self._more is None and len(self.data) - self.pos < length:
-            self._more = bytearray(self.data[self.pos :])
-            self.data, self.pos = b"", 0
-
-
 class ServerConnection:
     """The broker's end: command bytes in, ``Command`` values out."""
 
@@ -118,7 +61,7 @@ class ServerConnection:
         """``max_payload`` in bytes, headers included; at most 64 MiB."""
         self.max_payload = max_payload
         """What is announced from now on may be as long."""
-        self._buffer = _Buffer()
+        self._buffer = Buffer()
         self._state = _State.LINE
         self._pending: Publish | None = None  # its body comes next
         self._body_len = 0
@@ -618,155 +561,10 @@ class ServerConnection:
     def _fail(self, commands: list[Command], error: RequestError) -> None:
         commands.append(Rejected(error))
         self._state = _State.FAILED
-        self._buffer = _Buffer()
-
-
-class ClientConnection:
-    """A client's end: reply bytes in, ``Reply`` values out."""
-
-    BODY_BYTES_MAX = 256 * 1024 * 1024
-    """What a broker may announce before we stop believing it."""
-
-    def __init__(self) -> None:
-        self._buffer = _Buffer()
-        self._topic = b"", ""  # of the last delivery, and as text
-        self._head: list[bytes] = []  # of the frame whose body comes next
-        self._body_len = -1
-
-    @property
-    def idle(self) -> bool:
-        """Nothing of an unfinished frame is here."""
-        return self._body_len < 0 and not len(self._buffer)
-
-    def receive_data(self, data: bytes) -> None:
-        self._buffer.add(data)
-
-    def next_replies(self) -> list[Reply]:
-        """Every complete reply and push, in order.
-
-        Raises: ProtocolViolation: the other end is no toymq broker of this version.
-        """
-        replies: list[Reply] = []
-        add = replies.append
-        buffer = self._buffer
-        while True:
-            if self._body_len < 0:
-                data = buffer.data
-                if data.startswith(b"MSG ", buffer.pos):
-                    self._messages(replies)
-                oks = _OKS.match(data, buffer.pos)
-                if oks is not None:  # as _line, for what comes in runs
-                    buffer.pos = oks.end()
-                    replies.extend([OkReply(int(value)) for value in oks[0][3:-1].split(b"\nOK ")])
-                    continue
-                at = data.find(b"\n", buffer.pos, buffer.pos + LINE_BYTES_MAX)
-                if at < 0:
-                    if len(data) - buffer.pos >= LINE_BYTES_MAX:
-                        raise ProtocolViolation("the broker sent a line that never ends")
-                    return replies
-                line = data[buffer.pos : at]
-                buffer.pos = at + 1
-                reply = self._line(line)
-                if reply is not None:
-                    add(reply)
-                continue
-            stop = buffer.pos + self._body_len
-            if stop >= len(buffer.data):
-                buffer.want(self._body_len + 1)
-                return replies
-            if buffer.data[stop] != NEWLINE:
-                raise ProtocolViolation("the broker sent a body without its newline")
-            add(self._with_body(buffer.data[buffer.pos : stop]))
-            buffer.pos = stop + 1
-            self._body_len = -1
-
-    def _messages(self, replies: list[Reply]) -> None:
-        """Deliveries without options whose bodies are here. Stops at anything else and leaves it to ``_line`` and
-        ``_with_body``.
-        """
-        buffer = self._buffer
-        data, pos = buffer.data, buffer.pos
-        end = len(data)
-        match, add = _MESSAGE.match, replies.append
-        name, topic = self._topic
-        while (head := match(data, pos)) is not None:
-            at = head.end()
-            named, msg_id, attempt, ts_ns, key, length = head.groups()
-            stop = at + int(length)
-            if stop >= end or data[stop] != NEWLINE or at - pos > LINE_BYTES_MAX:
-                break
-            if named != name:
-                name, topic = self._topic = named, named.decode("ascii")
-            add(MessagePush(topic, int(msg_id), int(attempt), int(ts_ns), b"" if key == NO_KEY else key, b"", data[at:stop]))
-            pos = stop + 1
-        buffer.pos = pos
-
-    def _line(self, line: bytes) -> Reply | None:
-        """A reply without body, or None when a body follows."""
-        tokens = line.rstrip(b"\r").split(b" ")
-        try:
-            match tokens:
-                case [b"OK", value]:
-                    return OkReply(_number(value))
-                case [b"DUP", value]:
-                    return DupReply(_number(value))
-                case [b"MSG", _, _, _, _, _, length, *_]:
-                    self._expect(tokens, length)
-                    return None
-                case [b"ERR", code, *text]:
-                    return ErrReply(code.decode("ascii"), b" ".join(text).decode("ascii", "replace"))
-                case [b"PONG"]:
-                    return PongReply()
-                case [b"JSON", length] | [b"BATCH", _, _, _, length]:
-                    self._expect(tokens, length)
-                    return None
-                case [b"CLOSED", topic, consumer, code]:
-                    return ClosedPush(topic.decode("ascii"), consumer.decode("ascii"), code.decode("ascii"))
-                case [b"OFFSETS", topic, first_id, next_id]:
-                    return OffsetsReply(topic.decode("ascii"), _number(first_id), _number(next_id))
-                case [b"HELLO", version, *options]:
-                    found = dict(option.decode("ascii").split("=", 1) for option in options)
-                    return HelloReply(_number(version), found["server"], int(found["max_payload"]))
-                case _:
-                    pass
-        except (ValueError, KeyError):
-            pass
-        raise ProtocolViolation(f"this is no toymq broker: it says {line[:60]!r}")
-
-    def _expect(self, tokens: list[bytes], length: bytes) -> None:
-        self._head = tokens
-        self._body_len = _number(length)
-        if self._body_len > self.BODY_BYTES_MAX:
-            raise ProtocolViolation(f"the broker announced a body of {self._body_len} bytes")
-
-    def _with_body(self, body: bytes) -> Reply:
-        head = self._head
-        try:
-            if head[0] == b"MSG":
-                hdr = 0
-                for option in head[7:]:
-                    name, _, value = option.partition(b"=")
-                    if name == b"hdr":
-                        hdr = _number(value)
-                key = b"" if head[5] == NO_KEY else head[5]
-                return MessagePush(
-                    head[1].decode("ascii"), _number(head[2]), _number(head[3]), _number(head[4]), key,
-                    body[:hdr], body[hdr:],
-                )  # fmt: skip
-            if head[0] == b"JSON":
-                return JsonReply(body)
-            return BatchReply(head[1].decode("ascii"), _number(head[2]), _number(head[3]), body)
-        except ValueError:
-            raise ProtocolViolation(f"this is no toymq broker: it says {b' '.join(head)[:60]!r}") from None
+        self._buffer = Buffer()
 
 
 @lru_cache(LAYOUTS_CACHED_MAX)
 def _layout(head: int, value: int, tail: int, body: int) -> RowLayout:
     """Of PUBs that look alike, by the lengths of their parts: what is taken out of each is the value and the body."""
     return RowLayout(f"{head}x{value}s{tail}x{body}sx")
-
-
-def _number(token: bytes) -> int:
-    if not token.isdigit():
-        raise ValueError(token)
-    return int(token)

@@ -1,0 +1,172 @@
+"""A client's end of a connection as pure state: bytes in, replies out; no clock, no socket.
+
+Contract: protocol.md, "Framing". Any split of a byte stream gives the same replies, and what the other end says is not believed
+unchecked.
+"""
+
+import re
+
+from toymq_py.errors import ProtocolViolation
+from toymq_py.protocol.buffer import Buffer
+from toymq_py.protocol.frames import LINE_BYTES_MAX, NEWLINE, NO_KEY
+from toymq_py.protocol.replies import (
+    BatchReply,
+    ClosedPush,
+    DupReply,
+    ErrReply,
+    HelloReply,
+    JsonReply,
+    MessagePush,
+    OffsetsReply,
+    OkReply,
+    PongReply,
+    Reply,
+)
+
+_MESSAGE = re.compile(rb"MSG ([!-~]+) (\d{1,20}) (\d{1,20}) (\d{1,20}) ([!-~]+) (\d{1,20})\n")
+_OKS = re.compile(rb"(?:OK \d{1,20}\n)+")
+
+
+class ClientConnection:
+    """A client's end: reply bytes in, ``Reply`` values out."""
+
+    BODY_BYTES_MAX = 256 * 1024 * 1024
+    """What a broker may announce before we stop believing it."""
+
+    def __init__(self) -> None:
+        self._buffer = Buffer()
+        self._topic = b"", ""  # of the last delivery, and as text
+        self._head: list[bytes] = []  # of the frame whose body comes next
+        self._body_len = -1
+
+    @property
+    def idle(self) -> bool:
+        """Nothing of an unfinished frame is here."""
+        return self._body_len < 0 and not len(self._buffer)
+
+    def receive_data(self, data: bytes) -> None:
+        self._buffer.add(data)
+
+    def next_replies(self) -> list[Reply]:
+        """Every complete reply and push, in order.
+
+        Raises: ProtocolViolation: the other end is no toymq broker of this version.
+        """
+        replies: list[Reply] = []
+        add = replies.append
+        buffer = self._buffer
+        while True:
+            if self._body_len < 0:
+                data = buffer.data
+                if data.startswith(b"MSG ", buffer.pos):
+                    self._messages(replies)
+                oks = _OKS.match(data, buffer.pos)
+                if oks is not None:  # as _line, for what comes in runs
+                    buffer.pos = oks.end()
+                    replies.extend([OkReply(int(value)) for value in oks[0][3:-1].split(b"\nOK ")])
+                    continue
+                at = data.find(b"\n", buffer.pos, buffer.pos + LINE_BYTES_MAX)
+                if at < 0:
+                    if len(data) - buffer.pos >= LINE_BYTES_MAX:
+                        raise ProtocolViolation("the broker sent a line that never ends")
+                    return replies
+                line = data[buffer.pos : at]
+                buffer.pos = at + 1
+                reply = self._line(line)
+                if reply is not None:
+                    add(reply)
+                continue
+            stop = buffer.pos + self._body_len
+            if stop >= len(buffer.data):
+                buffer.want(self._body_len + 1)
+                return replies
+            if buffer.data[stop] != NEWLINE:
+                raise ProtocolViolation("the broker sent a body without its newline")
+            add(self._with_body(buffer.data[buffer.pos : stop]))
+            buffer.pos = stop + 1
+            self._body_len = -1
+
+    def _messages(self, replies: list[Reply]) -> None:
+        """Deliveries without options whose bodies are here. Stops at anything else and leaves it to ``_line`` and
+        ``_with_body``.
+        """
+        buffer = self._buffer
+        data, pos = buffer.data, buffer.pos
+        end = len(data)
+        match, add = _MESSAGE.match, replies.append
+        name, topic = self._topic
+        while (head := match(data, pos)) is not None:
+            at = head.end()
+            named, msg_id, attempt, ts_ns, key, length = head.groups()
+            stop = at + int(length)
+            if stop >= end or data[stop] != NEWLINE or at - pos > LINE_BYTES_MAX:
+                break
+            if named != name:
+                name, topic = self._topic = named, named.decode("ascii")
+            add(MessagePush(topic, int(msg_id), int(attempt), int(ts_ns), b"" if key == NO_KEY else key, b"", data[at:stop]))
+            pos = stop + 1
+        buffer.pos = pos
+
+    def _line(self, line: bytes) -> Reply | None:
+        """A reply without body, or None when a body follows."""
+        tokens = line.rstrip(b"\r").split(b" ")
+        try:
+            match tokens:
+                case [b"OK", value]:
+                    return OkReply(_number(value))
+                case [b"DUP", value]:
+                    return DupReply(_number(value))
+                case [b"MSG", _, _, _, _, _, length, *_]:
+                    self._expect(tokens, length)
+                    return None
+                case [b"ERR", code, *text]:
+                    return ErrReply(code.decode("ascii"), b" ".join(text).decode("ascii", "replace"))
+                case [b"PONG"]:
+                    return PongReply()
+                case [b"JSON", length] | [b"BATCH", _, _, _, length]:
+                    self._expect(tokens, length)
+                    return None
+                case [b"CLOSED", topic, consumer, code]:
+                    return ClosedPush(topic.decode("ascii"), consumer.decode("ascii"), code.decode("ascii"))
+                case [b"OFFSETS", topic, first_id, next_id]:
+                    return OffsetsReply(topic.decode("ascii"), _number(first_id), _number(next_id))
+                case [b"HELLO", version, *options]:
+                    found = dict(option.decode("ascii").split("=", 1) for option in options)
+                    return HelloReply(_number(version), found["server"], int(found["max_payload"]))
+                case _:
+                    pass
+        except (ValueError, KeyError):
+            pass
+        raise ProtocolViolation(f"this is no toymq broker: it says {line[:60]!r}")
+
+    def _expect(self, tokens: list[bytes], length: bytes) -> None:
+        self._head = tokens
+        self._body_len = _number(length)
+        if self._body_len > self.BODY_BYTES_MAX:
+            raise ProtocolViolation(f"the broker announced a body of {self._body_len} bytes")
+
+    def _with_body(self, body: bytes) -> Reply:
+        head = self._head
+        try:
+            if head[0] == b"MSG":
+                hdr = 0
+                for option in head[7:]:
+                    name, _, value = option.partition(b"=")
+                    if name == b"hdr":
+                        hdr = _number(value)
+                key = b"" if head[5] == NO_KEY else head[5]
+                return MessagePush(
+                    head[1].decode("ascii"), _number(head[2]), _number(head[3]), _number(head[4]), key,
+                    body[:hdr], body[hdr:],
+                )  # fmt: skip
+            if head[0] == b"JSON":
+                return JsonReply(body)
+            return BatchReply(head[1].decode("ascii"), _number(head[2]), _number(head[3]), body)
+        except ValueError:
+            raise ProtocolViolation(f"this is no toymq broker: it says {b' '.join(head)[:60]!r}") from None
+
+
+def _number(token: bytes) -> int:
+    if not token.isdigit():
+        raise ValueError(token)
+    return int(token)
