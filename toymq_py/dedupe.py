@@ -297,6 +297,12 @@ class ProducerTable:
             self._budget.tables[self] = None
             self._budget.settle()
 
+    def forget(self, producers: Sequence[bytes]) -> None:
+        """They are producers no more. Unknown ones are passed over."""
+        for producer in producers:
+            self._pending.pop(producer, None)
+            self._budget.used -= self._committed.pop(producer, None) is not None
+
     def fail(self) -> None:
         """Every batch that was pending is refused."""
         self._pending.clear()

@@ -5,6 +5,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -246,3 +247,69 @@ def test_on_a_full_disk_nothing_is_kept_for_that() -> None:
     rig.publish("t", LARGE)
     rig.advance(10)
     assert rig.broker.topic("t").log.first_id == 4
+
+
+def with_one_letter() -> tuple[BrokerRig, bytes]:
+    """Message 0 of "t" is the letter 0 of "t.dlq". Returns: also the key that it comes back under."""
+    rig = BrokerRig(max_attempts=1)
+    rig.publish("t", b"poison", key=b"k")
+    rig.take(sub := rig.subscribe("t"))
+    rig.nack("t", 0, 0)
+    sub.close()
+    rig.flush("t")
+    run, _, _ = rig.broker.topic("t.dlq").log.read(0, 1)
+    assert run is not None
+    return rig, b"redrive:t.dlq:0:%d" % run.ts_ns[0]
+
+
+BACK = b"toymq-origin-key: k\ntoymq-redrives: 1\ntoymq-redrive-consumer: c\n"
+"""The headers of that letter, come back."""
+
+FORGERIES: dict[str, dict[str, Any]] = {
+    "another payload": {"payloads": [b"forged"]},
+    "other headers": {"payloads": [b"poison"], "headers": [b"toymq-redrives: 1\n"]},
+    "delayed": {"payloads": [b"poison"], "headers": [BACK], "delays_ms": [86_400_000]},
+    "about to expire": {"payloads": [b"poison"], "headers": [BACK], "ttls_ms": [1]},
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES.values(), ids=FORGERIES)
+@pytest.mark.parametrize("killed", [False, True], ids=["at once", "after a kill"])
+def test_a_key_that_a_client_made_up_ends_no_letter(forgery: dict[str, Any], killed: bool) -> None:
+    rig, key = with_one_letter()
+    rig.broker.topic("t").publisher.publish([key], **forgery)
+    rig.loop.drain()
+    if killed:
+        rig.reopen()
+    assert rig.broker.topic("t.dlq").describe()["redriven"] == []
+    assert rig.redrive("t.dlq") == (1, None)
+    assert rig.records("t")[2][1:3] == (key, b"poison")
+    subscription = rig.subscribe("t")
+    assert (2, 1) in rig.take(subscription), "the letter is back"
+    assert rig.redrive("t.dlq") == (0, None), "and goes back once"
+    subscription.close()
+    rig.reopen()
+    assert rig.broker.topic("t.dlq").describe()["redriven"] == [(0, 0)]
+
+
+def test_nor_does_one_that_names_a_producer_or_is_not_stored_yet() -> None:
+    rig, key = with_one_letter()
+    publisher = rig.broker.topic("t").publisher
+    publisher.publish_sequenced([key], [b"poison"], [BACK], [7])
+    rig.loop.drain()
+    assert rig.redrive("t.dlq") == (1, None)
+    assert rig.take(rig.subscribe("t")) == [(1, 1), (2, 1)]
+
+    rig, key = with_one_letter()
+    rig.broker.topic("t").publisher.publish([key], [b"forged"])
+    assert rig.redrive("t.dlq") == (1, None)
+    assert rig.take(rig.subscribe("t")) == [(1, 1), (2, 1)]
+
+
+def test_a_letter_that_a_client_brought_back_word_for_word_is_back() -> None:
+    """Nobody can tell the two apart, nor has to."""
+    rig, key = with_one_letter()
+    rig.broker.topic("t").publisher.publish([key], [b"poison"], [BACK])
+    rig.loop.drain()
+    assert rig.redrive("t.dlq") == (1, None)
+    assert rig.take(rig.subscribe("t")) == [(1, 1)]

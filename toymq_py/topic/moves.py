@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from toymq_py.model import DEAD_LETTERS
 from toymq_py.storage.recovery import KeyRun
 from toymq_py.topic.moving import LETTER_KEY, REDRIVE_KEY, Reading
+from toymq_py.topic.returning import is_there, return_of
 
 if TYPE_CHECKING:
     from toymq_py.topic.topic import Topic
@@ -95,15 +96,16 @@ def settle_letters(source: "Topic", target: "Topic") -> None:
 
 def settle_returns(source: "Topic", target: "Topic") -> None:
     """Letters of which the record is back went back, also if the broker died before it could say so."""
-    reading = Reading(source)
+    reading, arrived = Reading(source), Reading(target)
     went = set[int]()
     for record_id, numbers in target.witnesses:
-        msg_id, ts_ns = _integers(numbers, 2)
+        msg_id, _ = _integers(numbers, 2)
         if not source.log.first_id <= msg_id < source.log.committed_id or source.redriven.has(msg_id):
             continue
         with suppress(OSError):  # what cannot be read cannot go back now, either
             run, row = reading.find(msg_id)
-            if run is not None and run.ts_ns[row] == ts_ns:  # else it is a letter of a topic that was deleted since
+            # Else it is a letter of a topic that was deleted since, or no letter at all.
+            if run is not None and is_there(target, arrived, record_id, return_of(source.name, run, row)):
                 went.add(msg_id)
                 source.moves.add(target, record_id)
     if went:

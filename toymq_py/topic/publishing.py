@@ -116,6 +116,11 @@ class Publisher:
         self.dedupe.resize(dedupe_keys)
         self.producers.resize(min(self.dedupe.capacity, PRODUCERS_MAX))
 
+    def release(self, keys: Sequence[bytes]) -> None:
+        """Forget what was published under these keys."""
+        self.dedupe.forget(keys)
+        self.producers.forget(keys)
+
     def clear(self) -> None:
         """The topic is deleted: its keys are room for others."""
         self.dedupe.clear()

@@ -9,24 +9,18 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from toymq_py.consumer import Consumer
 from toymq_py.errors import NoSuchTopic, RequestError, ShuttingDown
 from toymq_py.model import IdRange
 from toymq_py.storage.batch import Appended
 from toymq_py.storage.scheduling import Scheduler
 from toymq_py.topic.moving import (
-    CONSUMER,
-    ORIGIN_KEY,
-    REDRIVE_CONSUMER,
-    REDRIVE_KEY,
-    REDRIVES,
     SLICE_ROWS_MAX,
     UNSTORED_MAX,
     Reading,
     Slice,
-    split_headers,
 )
 from toymq_py.topic.publishing import Published
+from toymq_py.topic.returning import Return, is_there, return_of
 
 if TYPE_CHECKING:
     from toymq_py.topic.topic import Topic
@@ -86,20 +80,21 @@ class Redrive:
                 letters.flush_offsets(self._offsets_stored)
                 return
             slice_ = Slice(min(SLICE_ROWS_MAX, unstored_max))
-            consumers: list[bytes] = []
+            returns: list[Return] = []
             while self._left > len(slice_.ids) and self._ranges and not slice_.full:
-                self._collect(letters.redriven.consumer(), slice_, consumers)
+                self._collect(slice_, returns)
             if not slice_.ids:
                 self._finish()
                 return
-            slice_.append_to(origin, partial(self._stored, origin, slice_.ids, consumers), self._slice_done)
+            _free_keys(origin, returns)
+            slice_.append_to(origin, partial(self._stored, origin, slice_.ids, returns), self._slice_done)
         except (RequestError, OSError) as error:
             self._done(self._count, error)
 
-    def _collect(self, redriver: Consumer, slice_: Slice, consumers: list[bytes]) -> None:
+    def _collect(self, slice_: Slice, returns: list[Return]) -> None:
         """Add letters of the first range. Raises: OSError."""
+        redriver = self._letters.redriven.consumer()
         first, last = self._ranges.pop()
-        dlq = self._letters.name.encode()
         while (span := redriver.next_unacked(first, last + 1)) is not None:
             at = span[0]
             if slice_.full or self._left <= len(slice_.ids):
@@ -109,26 +104,18 @@ class Redrive:
             if run is None:
                 first = row  # lost, or cannot be read now
                 continue
-            kept, ours = split_headers(b"" if run.headers is None else run.headers[row])
-            redrives = ours.get(REDRIVES, b"")
-            headers = kept
-            if ORIGIN_KEY in ours:
-                headers += b"%b: %b\n" % (ORIGIN_KEY, ours[ORIGIN_KEY])
-            headers += b"%b: %d\n" % (REDRIVES, int(redrives) + 1 if redrives.isdigit() else 1)
-            if CONSUMER in ours:
-                headers += b"%b: %b\n" % (REDRIVE_CONSUMER, ours[CONSUMER])
-            key = b"%b%b:%d:%d" % (REDRIVE_KEY, dlq, at, run.ts_ns[row])
-            slice_.add(at, key, run.payloads[row], headers)
-            consumers.append(ours.get(CONSUMER, b""))
+            back = return_of(self._letters.name, run, row)
+            slice_.add(at, back.key, back.payload, back.headers)
+            returns.append(back)
             first = at + 1
 
     def _stored(
-        self, origin: "Topic", ids: Sequence[int], consumers: Sequence[bytes], start: int, stop: int, outcome: Published
+        self, origin: "Topic", ids: Sequence[int], returns: Sequence[Return], start: int, stop: int, outcome: Published
     ) -> None:
         if isinstance(outcome, Appended):
             for row in range(start, stop):
-                if consumers[row]:
-                    origin.hide(outcome.first_id + row - start, consumers[row].decode())
+                if returns[row].consumer:
+                    origin.hide(outcome.first_id + row - start, returns[row].consumer.decode())
         self._letters.moves.add(origin, outcome.first_id)
         self._count += self._letters.went_back(ids[start:stop])
         self._unstored += stop - start
@@ -152,3 +139,16 @@ class Redrive:
             self._letters.flush_offsets(lambda error: self._done(self._count, error))
         else:
             self._done(self._count, None)
+
+
+def _free_keys(origin: "Topic", returns: Sequence[Return]) -> None:
+    """What somebody else published under a letter's key does not keep the letter from coming back. Raises: OSError."""
+    publisher, first_id, reading = origin.publisher, origin.log.first_id, Reading(origin)
+    taken = []
+    for back in returns:
+        msg_id = publisher.dedupe.find(back.key)
+        foreign = msg_id is not None and msg_id >= first_id and not is_there(origin, reading, msg_id, back)
+        if foreign or publisher.producers.any_of((back.key,)):
+            taken.append(back.key)
+    if taken:
+        publisher.release(taken)
