@@ -5,17 +5,14 @@ embedded API stand on the same thing. Belongs to the event loop; the scheduler, 
 """
 
 import contextlib
-import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any
 
 from toymq_py import __version__
 from toymq_py.clock import Clock
 from toymq_py.config import BrokerOptions, TopicSettings
-from toymq_py.consumer import Consumer
 from toymq_py.dedupe import KeyBudget
 from toymq_py.errors import (
     BadArgument,
@@ -32,7 +29,7 @@ from toymq_py.errors import (
 from toymq_py.metrics import Metrics
 from toymq_py.model import DEAD_LETTERS, IdRange, TopicPattern, check_name, is_pattern
 from toymq_py.storage import offsets
-from toymq_py.storage.checked_json import parse_object
+from toymq_py.storage import settings as settings_file
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.flusher import OffsetsFlusher
 from toymq_py.storage.fs import FileSystem, replace_file
@@ -47,6 +44,7 @@ from toymq_py.topic import (
     PatternSubscription,
     Poll,
     RedriveDone,
+    Ticker,
     Topic,
     TracedTopic,
     Tracer,
@@ -58,7 +56,6 @@ from toymq_py.topic import (
 logger = logging.getLogger("toymq_py.broker")
 
 DELETED_PREFIX = ".deleted-"
-SETTINGS_NAME = "topic.json"
 
 Done = Callable[[OSError | RequestError | None], None]
 """Told when an effect is on stable storage, or why it is not."""
@@ -111,9 +108,7 @@ class Broker:
         self._tail_budget = TailBudget()
         self._dead_letters = DeadLetters(scheduler, clock, self._topic_or_new_one_more)
         self._started = clock.monotonic()
-        self._due: list[tuple[float, int, Topic, Consumer | Topic]] = []
-        self._armed: dict[Consumer | Topic, tuple[float, Topic]] = {}
-        self._ticket = count()
+        self._ticker = Ticker(lambda at: self.on_deadline(at))
         self._deleted = count()
         self._followers = Followers(scheduler)
         self._lock: DirectoryLock | None = None
@@ -193,7 +188,7 @@ class Broker:
             self.unopened[name] = StorageFailed(f"{name} could not be opened when the broker started: {error}")
 
     def _open_topic(self, name: str, path: str) -> None:
-        settings = self._load_settings(name, path)
+        settings = settings_file.load(self._fs, path)
         loaded = offsets.load(self._fs, path)
         state = loaded.state
         wanted = settings.dedupe_keys if settings.dedupe_keys is not None else self.options.dedupe_keys
@@ -216,15 +211,6 @@ class Broker:
         if topic.log.lost:
             logger.error("topic %s is degraded: %d records are lost", name, topic.log.lost_count())
 
-    def _load_settings(self, name: str, path: str) -> TopicSettings:
-        file = f"{path}/{SETTINGS_NAME}"
-        if not self._fs.exists(file):
-            return TopicSettings()
-        try:
-            return TopicSettings.from_json(parse_object("settings file", self._fs.read_file(file)))
-        except (DamagedData, RequestError) as error:
-            raise DamagedData(f"{file}: {error}") from error
-
     def _make(self, name: str, settings: TopicSettings, **recovered: Any) -> Topic:
         kind = Topic if self._tracer is None else TracedTopic
         topic = kind(
@@ -240,7 +226,7 @@ class Broker:
             key_budget=self._key_budget,
             tail_budget=self._tail_budget,
             metrics=self.metrics,
-            arm=self._arm,
+            arm=self._ticker.arm,
             held=self._dead_letters.held,
             **recovered,
         )
@@ -409,20 +395,11 @@ class Broker:
             topic.settings_changes[0]()
 
     def _store_settings(self, topic: Topic, settings: TopicSettings, done: Done) -> None:
-        fs, path, root = self._fs, topic.path, self._root
-        data = json.dumps(settings.to_json(), indent=2).encode() + b"\n"
         errors: list[OSError] = []
 
         def job() -> None:
-            file = f"{path}/{SETTINGS_NAME}"
             try:
-                fs.mkdir(path)
-                fs.sync_dir(root)
-                if settings != TopicSettings():
-                    replace_file(fs, file, data)
-                elif fs.exists(file):
-                    fs.unlink(file)
-                    fs.sync_dir(path)
+                settings_file.store(self._fs, topic.path, settings)
             except OSError as error:
                 errors.append(error)
 
@@ -497,37 +474,12 @@ class Broker:
 
     # -- time
 
-    def _arm(self, topic: Topic, who: Consumer | Topic, at: float) -> None:
-        """``who``: a consumer of the topic, or the topic itself for its schedule."""
-        armed = self._armed.get(who)
-        if armed is not None and armed[0] <= at:
-            return
-        self._armed[who] = (at, topic)
-        if len(self._due) > 2 * len(self._armed) + 64:  # entries that an earlier deadline made void
-            self._due = [(when, next(self._ticket), of, each) for each, (when, of) in self._armed.items()]
-            heapify(self._due)
-            self.on_deadline(self._due[0][0])
-            return
-        earliest = not self._due or at < self._due[0][0]
-        heappush(self._due, (at, next(self._ticket), topic, who))
-        if earliest:
-            self.on_deadline(at)
-
     def tick(self, now: float) -> float | None:
         """Do all that is due at ``now`` (monotonic seconds).
 
         Returns: when there is something to do next, None for never.
         """
-        due = self._due
-        while due and due[0][0] <= now:
-            at, _, topic, who = heappop(due)
-            if self._armed.get(who) == (at, topic):
-                del self._armed[who]
-                if isinstance(who, Topic):
-                    topic.schedule_due()
-                else:
-                    topic.consumer_due(who, now)
-        return due[0][0] if due else None
+        return self._ticker.tick(now)
 
     def _disk_low(self) -> None:
         for topic in self.topics.values():

@@ -191,9 +191,11 @@ def test_one_consumer_that_makes_no_sense_is_forgotten_alone() -> None:
     assert offsets.load(disk, PATH).state.consumers == {"good": CONSUMER}
 
 
-def test_damaged_settings_become_the_defaults() -> None:
+@pytest.mark.parametrize("data", [b"{", b'{"colour": 1}'], ids=["no JSON", "no setting"])
+def test_damaged_settings_become_the_defaults(data: bytes) -> None:
+    """Whatever the broker would close the topic for."""
     disk = disk_with({0: LOG})
-    put(disk, "topic.json", b"{")
+    put(disk, "topic.json", data)
     done = check(disk, "settings")
     assert done.quarantined == ["topic.json"]
     assert not disk.exists(f"{PATH}/topic.json")

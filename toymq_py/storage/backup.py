@@ -26,7 +26,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from toymq_py.errors import DamagedData, DataDirectoryError
-from toymq_py.storage import checked_json, offsets
+from toymq_py.storage import checked_json, offsets, settings
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, replace_file, write_all
 from toymq_py.storage.offsets import LoadedOffsets, OffsetsState, Source
@@ -36,7 +36,6 @@ from toymq_py.webhook import DOCUMENT
 
 MARK_NAME = "backup.json"
 MARK_VERSION = 1
-SETTINGS_NAME = "topic.json"
 RESTORING = "topics.restoring"
 COPY_BYTES = 1 << 20
 ENDS_BYTES = 4096
@@ -321,14 +320,14 @@ class _Backup:
             current = f"{to}/{offsets.FILE_NAME}"
             if not fs.exists(current) or fs.read_file(current) != data:
                 offsets.write(fs, to, data)
-        settings = f"{to}/{SETTINGS_NAME}"
+        file = f"{to}/{settings.FILE_NAME}"
         try:
-            data = fs.read_file(f"{path}/{SETTINGS_NAME}")
+            data = fs.read_file(f"{path}/{settings.FILE_NAME}")
         except FileNotFoundError:
             with contextlib.suppress(FileNotFoundError):
-                fs.unlink(settings)
+                fs.unlink(file)
         else:
-            replace_file(fs, settings, data)
+            replace_file(fs, file, data)
 
     def _copy_document(self, data: bytes | None) -> None:
         """Secrets are in it, and the directory of the backup is as open as any: it is the owner's alone, and written anew

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from toymq_py.errors import DamagedData, DataDirectoryError
 from toymq_py.model import IdRange
-from toymq_py.storage import checked_json, offsets
+from toymq_py.storage import offsets, settings
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, write_all
 from toymq_py.storage.offsets import AckedView, OffsetsState, Source, lost_of
@@ -271,11 +271,11 @@ class _TopicRepairer:
                 fs.unlink(sidecar)
 
     def _settings(self) -> None:
-        file = f"{self._path}/topic.json"
+        file = f"{self._path}/{settings.FILE_NAME}"
         if not self._fs.exists(file):
             return
         try:
-            checked_json.parse_object("settings file", self._fs.read_file(file))
+            settings.parse(self._fs.read_file(file))
         except DamagedData as error:
             self._bury(file)
             self._fs.unlink(file)

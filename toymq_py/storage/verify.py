@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from toymq_py.errors import DamagedData
 from toymq_py.model import is_topic_name
-from toymq_py.storage import checked_json, offsets
+from toymq_py.storage import offsets, settings
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.offsets import AckedView
 from toymq_py.storage.segment import load_sidecar, parse_segment_name, scan_segment
@@ -153,10 +153,10 @@ def _check_offsets(fs: FileSystem, path: str, report: TopicReport) -> offsets.Of
 
 
 def _check_settings(fs: FileSystem, path: str, report: TopicReport) -> None:
-    file = f"{path}/topic.json"
+    file = f"{path}/{settings.FILE_NAME}"
     if not fs.exists(file):
         return
     try:
-        checked_json.parse_object("settings file", fs.read_file(file))
+        settings.parse(fs.read_file(file))
     except DamagedData as error:
         report.findings.append(Finding(file, str(error)))

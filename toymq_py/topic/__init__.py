@@ -9,6 +9,7 @@ from toymq_py.topic.numbers import unopened_topic
 from toymq_py.topic.publishing import Duplicate, Published, Refused
 from toymq_py.topic.redrive import RedriveDone
 from toymq_py.topic.subscription import Delivery, Registration, Subscription
+from toymq_py.topic.ticker import Ticker
 from toymq_py.topic.topic import Topic
 from toymq_py.topic.traced import TracedTopic
 from toymq_py.topic.tracer import Tracer
@@ -28,6 +29,7 @@ __all__ = [
     "Refused",
     "Registration",
     "Subscription",
+    "Ticker",
     "Topic",
     "TracedTopic",
     "Tracer",

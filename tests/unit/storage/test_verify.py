@@ -130,7 +130,17 @@ def test_a_segment_that_holds_the_next_ones_ids_is_damage() -> None:
     assert (True, "holds ids of the segment behind it, up to 11") in texts(disk)
 
 
-@pytest.mark.parametrize(("data", "text"), [(b"{", "is no JSON"), (b"[]", "the settings file is no object"), (b"{}", None)])
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"{", "is no JSON"),
+        (b"[]", "the settings file is no object"),
+        (b'{"colour": 1}', "colour is no topic setting"),
+        (b'{"visibility": -1}', "visibility"),
+        (b'{"visibility": 5}', None),
+        (b"{}", None),
+    ],
+)
 def test_settings_are_looked_at(data: bytes, text: str | None) -> None:
     disk = two_segments()
     put(disk, "topic.json", data)
