@@ -126,11 +126,14 @@ docs: $(READY) ## write again what the guides have from the code
 	$(BIN)/python -m tests.packaging.configuration_page
 	$(BIN)/python -m tests.packaging.metrics_page
 
-audit: $(READY) ## known vulnerabilities of what is installed (pip-audit asks PyPI, and fails where it gets no answer)
+audit: $(READY) ## known vulnerabilities of what is installed; fails where pip-audit gets no answer, and says for what
 	@test -x .venv-audit/bin/pip-audit || { $(PYTHON) -m venv .venv-audit && \
 	  .venv-audit/bin/python -m pip install --quiet --disable-pip-version-check 'pip-audit>=2.7'; }
 	$(BIN)/python -m pip freeze --exclude-editable >.venv-audit/installed.txt
-	.venv-audit/bin/pip-audit --strict --disable-pip --no-deps --requirement .venv-audit/installed.txt
+	@rm -f .venv-audit/found.json
+	@.venv-audit/bin/pip-audit --disable-pip --no-deps --progress-spinner off --requirement .venv-audit/installed.txt \
+	  --format json --output .venv-audit/found.json >.venv-audit/log 2>&1 || true
+	@$(BIN)/python -m tests.packaging.audit .venv-audit/found.json .venv-audit/log
 
 dist: $(READY) ## build wheel and sdist of the commit into dist, byte for byte the same wherever it is done
 	@test -z "$$(git status --porcelain)" || { echo "make dist: there are changes that are not committed" >&2; exit 1; }
