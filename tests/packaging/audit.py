@@ -23,7 +23,7 @@ def verdict(dependencies: list[dict[str, Any]]) -> tuple[list[str], int]:
     if silent:
         lines.append(f"no answer for {', '.join(silent)}")
     known = len(lines) - bool(silent)
-    lines.append(f"audit: {answered} of {len(dependencies)} packages answered for, {known or 'no'} known vulnerabilities of them")
+    lines.append(f"audit: {answered} of {len(dependencies)} packages answered for, {known or 'no'} vulnerabilities known")
     return lines, 1 if known else 2 if silent or not dependencies else 0
 
 

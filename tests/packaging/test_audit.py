@@ -13,7 +13,7 @@ SILENT = {"name": "unknown", "skip_reason": "Dependency not found on PyPI"}
 
 
 def test_all_is_well_only_when_every_package_was_answered_for() -> None:
-    assert verdict([GOOD]) == (["audit: 1 of 1 packages answered for, no known vulnerabilities of them"], 0)
+    assert verdict([GOOD]) == (["audit: 1 of 1 packages answered for, no vulnerabilities known"], 0)
     lines, code = verdict([GOOD, SILENT])
     assert (lines[0], code) == ("no answer for unknown", 2)
     assert verdict([])[1] == 2
@@ -22,7 +22,7 @@ def test_all_is_well_only_when_every_package_was_answered_for() -> None:
 def test_what_is_known_is_named_with_what_mends_it() -> None:
     lines, code = verdict([BAD, SILENT])
     assert lines[0] == "old 1.0: PYSEC-1, mended in 1.1"
-    assert lines[-1] == "audit: 1 of 2 packages answered for, 1 known vulnerabilities of them"
+    assert lines[-1] == "audit: 1 of 2 packages answered for, 1 vulnerabilities known"
     assert code == 1
 
 
