@@ -123,7 +123,7 @@ def _read_settings(where: str, found: Mapping[str, Any]) -> Settings:
     settings: Settings = {}
     for name, value in found.items():
         if name not in SETTINGS:
-            hint = did_you_mean(name, SETTINGS) or f"; there are {', '.join(SETTINGS)}"
+            hint = did_you_mean(name, (*SETTINGS, "consumer")) or f"; there are {', '.join(SETTINGS)}"
             raise ConfigError(f"{where}: {name} is no topic setting{hint}")
         try:
             text = parse_setting(name, _text(value))

@@ -82,6 +82,7 @@ def test_a_file_is_read_and_written() -> None:
         ('[[topic]]\nname = "../a"', "x: topic ../a: topic name must be"),
         ('[[topic]]\nname = "a"\n[[topic]]\nname = "a"', "x: topic a stands twice"),
         ('[[topic]]\nname = "a"\nvisiblity = "1s"', "x: topic a: visiblity is no topic setting; did you mean visibility?"),
+        ('[[topic]]\nname = "a"\n[[topic.consumers]]', "x: topic a: consumers is no topic setting; did you mean consumer?"),
         ('[[topic]]\nname = "a"\ncolour = 1', "x: topic a: colour is no topic setting; there are visibility, "),
         ('[[topic]]\nname = "a"\nvisibility = "soon"', "x: topic a: visibility: 'soon' is no duration"),
         ('[[topic]]\nname = "a"\nvisibility = 0', "x: topic a: visibility: visibility is a whole number from 1"),
