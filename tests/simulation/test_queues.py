@@ -260,5 +260,5 @@ def test_a_producer_that_is_forgotten_by_a_restart_is_caught(monkeypatch: pytest
 
 
 def test_settings_that_are_forgotten_by_a_restart_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Broker, "_load_settings", lambda self, name, path: TopicSettings())
+    monkeypatch.setattr("toymq_py.storage.settings.load", lambda fs, path: TopicSettings())
     assert caught("a setting is not what it was set to")
