@@ -109,6 +109,8 @@ bench-compare: $(READY) ## CPU per message of a base commit against this checkou
 	$(BIN)/toymq-bench commits --base "$(or $(BASE),HEAD~1)" $(BENCH)
 
 torture: $(TESTABLE) ## run the tests that take minutes
+	@$(BIN)/python -c "import schemathesis" 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	  --editable '.[fuzz-http]' || true
 	$(BIN)/python -m pytest -m torture
 
 check: lint types imports test ## all that has to pass before a change lands

@@ -81,6 +81,17 @@ async def test_publishes_that_are_400(rig: HttpRig, topic: str, body: bytes, que
     assert not rig.broker.topics
 
 
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("POST", "publish/{}"), ("GET", "consume/{}"), ("POST", "ack/{}/0"), ("POST", "webhook/{}"), ("GET", "stream/{}")],
+)
+async def test_a_name_with_a_line_break_is_400_and_in_words_of_the_original(rig: HttpRig, method: str, path: str) -> None:
+    """Found by schemathesis: such a path was none."""
+    answer = await rig.ask(method, "/" + path.format("a%0Ab"), content=b"x" if method == "POST" else None)
+    assert (answer.status_code, answer.headers["content-type"]) == (400, "text/plain; charset=utf-8"), answer.text
+    assert not rig.broker.topics
+
+
 async def test_two_mebibytes_and_one_byte_more(rig: HttpRig) -> None:
     assert (await publish(rig, "t", bytes(TWO_MIB)))[0] == 202
     assert (await publish(rig, "t", bytes(TWO_MIB + 1)))[0] == 413

@@ -59,7 +59,7 @@ def runner() -> Iterator[tuple[asyncio.Runner, HttpRig]]:
 def test_any_request_gets_a_documented_answer(runner: tuple[asyncio.Runner, HttpRig], data: st.DataObject) -> None:
     loop, rig = runner
     operation: Operation = data.draw(st.sampled_from([each for each in ALL if each.name not in ENDLESS]), "operation")
-    path = operation.path.replace(":path}", "}")
+    path = operation.path.replace(":slashes}", "}")
     query, headers = {}, {}
     for parameter in operation.parameters:
         value = data.draw(NAMES if parameter.where == "path" and parameter.name != "id" else WORDS, parameter.name)

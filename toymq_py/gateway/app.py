@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -58,6 +59,15 @@ OPERATIONS: tuple[Operation, ...] = (
 CLEAR = ("http", "ws")
 """Schemes without TLS."""
 DIALECTS: Mapping[str, tuple[Operation, ...]] = {"mq": mq.OPERATIONS, "tinymq": tinymq.OPERATIONS}
+
+
+class Slashes(PathConvertor):
+    """Any text. Starlette's ``path`` has none with a line break, and a name with one is to be refused as a name."""
+
+    regex = r"[\s\S]*"
+
+
+register_url_convertor("slashes", Slashes())
 
 
 class Endpoint:
@@ -175,7 +185,7 @@ def _place(path: str) -> int:
     last = path.rpartition("/")[2]
     if "{" not in last:
         return 0 if path.startswith("/v1/topics/") else 3
-    return 1 if ":" in last.replace(":path}", "}") else 2
+    return 1 if ":" in last.replace(":slashes}", "}") else 2
 
 
 async def _no_such_path(scope: Scope, receive: Receive, send: Send) -> None:

@@ -44,7 +44,7 @@ def document(operations: Iterable[Operation]) -> dict[str, Any]:
     """OpenAPI 3.1."""
     paths: dict[str, dict[str, Any]] = defaultdict(dict)
     for operation in operations:
-        paths[operation.path.replace(":path}", "}")][operation.method.lower()] = _describe(operation)
+        paths[operation.path.replace(":slashes}", "}")][operation.method.lower()] = _describe(operation)
     return {
         "openapi": "3.1.0",
         "info": {

@@ -512,13 +512,13 @@ SHOWN = {200: Answer("All of them.", LIST)}
 LEASED = {200: Answer("Leased.", ANY), 204: Answer("There is none.")}
 
 OPERATIONS = (
-    _operation("POST", "/publish/{topic:path}", "Publish", publish, "publish",
+    _operation("POST", "/publish/{topic:slashes}", "Publish", publish, "publish",
                (TOPIC, TTL, DELAY, PRIORITY, BROADCAST, IDEMPOTENCY, KEY),
                topic=TOPIC, body=PAYLOAD, answers=STORED, errors=PUBLISH_ERRORS),
-    _operation("GET", "/consume/{topic:path}", "Consume", consume, "subscribe",
+    _operation("GET", "/consume/{topic:slashes}", "Consume", consume, "subscribe",
                (GLOB, TIMEOUT, LIMIT, AUTO_ACK, GROUP, PEEK, FILTER_KEY, FILTER_VAL),
                topic=GLOB, answers=LEASED, errors=CONSUME_ERRORS),
-    _operation("POST", "/ack/{topic:path}/{id}", "Ack", ack, "subscribe", (TOPIC, MESSAGE_ID, GROUP),
+    _operation("POST", "/ack/{topic:slashes}/{id}", "Ack", ack, "subscribe", (TOPIC, MESSAGE_ID, GROUP),
                topic=TOPIC, answers={200: Answer("Acked.", OBJECT)}, errors=(BadArgument, BadName, NoSuchTopic, StorageFailed)),
     _operation("POST", "/requeue", "Requeue", requeue, "see",
                body=JSON, answers={202: Answer("It comes again.", OBJECT)}, errors=(*STATE_ERRORS, PayloadTooLarge)),
@@ -540,12 +540,12 @@ OPERATIONS = (
                answers={200: Answer("They are back.", OBJECT)}, errors=STATE_ERRORS),
     _operation("GET", "/api/queues/webhooks", "QueueWebhooks", list_webhooks, "admin", (QUEUE,),
                safe=True, answers=SHOWN, errors=(BadArgument, BadName)),
-    _operation("POST", "/webhook/{topic:path}", "Webhook", add_webhook, "admin", (TOPIC,),
+    _operation("POST", "/webhook/{topic:slashes}", "Webhook", add_webhook, "admin", (TOPIC,),
                body=JSON, answers=MADE, errors=(*STATE_ERRORS, Forbidden)),
     _operation("GET", "/api/groups", "Groups", list_groups, "see", safe=True, answers=SHOWN),
     _operation("POST", "/api/groups", "CreateGroup", create_group, "admin",
                body=JSON, answers=MADE, errors=(*STATE_ERRORS, TooManyConsumers)),
-    _operation("GET", "/stream/{topic:path}", "Stream", stream, "subscribe", (TOPIC,),
+    _operation("GET", "/stream/{topic:slashes}", "Stream", stream, "subscribe", (TOPIC,),
                safe=True, topic=TOPIC, answers={200: Answer("Until the broker shuts down.", {"type": "string"}, EVENT_STREAM)},
                errors=CONSUME_ERRORS),
 )  # fmt: skip
