@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -222,6 +223,7 @@ def test_consumers_have_their_lag_and_can_be_moved_and_forgotten(broker: BrokerP
     line = page.locator(".consumers tbody tr")
     line.get_by_role("cell", name=re.compile(r"^2$")).first.wait_for()
     assert line.locator('[data-label="Inflight"]').inner_text() == "1"
+    assert line.locator(".badge", has_text="nobody attached").count() == 0, "who polls is there"
     line.get_by_role("button", name="Move worker").click()
     page.get_by_role("dialog").get_by_label("It goes on at").select_option("latest")
     page.get_by_role("dialog").get_by_role("button", name="Move consumer").click()
@@ -317,6 +319,35 @@ def test_trouble_is_said(visit: Visit, start: Start, tmp_path: Path) -> None:
     assert page.locator(".topicname").all_inner_texts() == ["broken"]
 
 
+@require("tmpfs")
+def test_a_full_disk_is_said_without_a_mark_to_stop_at(visit: Visit, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "toymq-test", str(disk)], check=True)
+    try:
+        with BrokerProcess(disk / "d", "--http", "127.0.0.1:0") as broker:
+            publish(broker, "orders", "before")
+            page = visit(f"{broker.http}#/topics/orders", broken="507")
+            page.get_by_role("heading", name="orders", exact=True).wait_for()
+            assert page.locator(".banner").count() == 0
+            with contextlib.suppress(OSError), (disk / "filler").open("wb", buffering=0) as filler:
+                while True:
+                    filler.write(bytes(4096))
+            page.locator(".banner", has_text="The disk is full, or nearly").wait_for()
+            page.get_by_role("button", name="Publish", exact=True).click()
+            dialog = page.get_by_role("dialog")
+            dialog.get_by_label("Payload").fill("x" * 10_000)
+            dialog.get_by_role("button", name="Publish").click()
+            dialog.get_by_role("alert").filter(has_text="DISK_FULL").wait_for()
+            (disk / "filler").unlink()
+            dialog.get_by_role("button", name="Publish").click()
+            toast(page, "Message 1 is on stable storage.")
+            page.locator(".banner").wait_for(state="detached")
+            page.goto("about:blank")
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
 def test_five_hundred_topics_by_keyboard(visit: Visit, start: Start) -> None:
     broker = start()
     with httpx.Client() as client:
@@ -330,6 +361,8 @@ def test_five_hundred_topics_by_keyboard(visit: Visit, start: Start) -> None:
     page.keyboard.press("End")
     assert page.evaluate("document.activeElement.textContent") == "t-499"
     assert rows.count() < ROWS_MAX
+    bar, head = page.locator(".bar").bounding_box(), page.locator(".thead").bounding_box()
+    assert head["y"] == bar["height"], "the head of the list stays below that of the page"
     page.keyboard.press("ArrowUp")
     page.keyboard.press("Enter")
     page.get_by_role("heading", name="t-498").wait_for()

@@ -1,5 +1,6 @@
 """The OpenAPI document and its page, made of the table of operations. Contract: gateway.md."""
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from html import escape
@@ -105,7 +106,8 @@ def page(operations: Iterable[Operation]) -> str:
         '<title>toymq_py HTTP API</title><link rel="stylesheet" href="/docs/style.css"></head><body><main>'
         f'<h1>toymq_py {escape(__version__)}: HTTP API</h1><p>2xx means on stable storage. Errors are '
         '<code>application/problem+json</code> with a <code>code</code>. The same for programs: '
-        f'<a href="/openapi.json">/openapi.json</a>.</p>{sections}</main></body></html>'
+        f'<a href="/openapi.json">/openapi.json</a>. The broker itself: <a href="/">the dashboard</a>.</p>{sections}'
+        '</main></body></html>'
     )  # fmt: skip
 
 
@@ -120,14 +122,19 @@ def _section(operation: Operation) -> str:
     answers = [(status, answer["description"], "") for status, answer in described["responses"].items()]
     return (
         f'<section id="{escape(operation.name)}"><h2><b>{operation.method}</b> <code>{escape(operation.path)}</code></h2>'
-        f"<p>{escape(operation.text)}</p>{_table(rows)}{_table(answers)}</section>"
+        f"<p>{_prose(operation.text)}</p>{_table(rows)}{_table(answers)}</section>"
     )
+
+
+def _prose(text: str) -> str:
+    """Text with code between backticks, as OpenAPI has it, for a page."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def _table(rows: list[tuple[str, str, str]]) -> str:
     if not rows:
         return ""
-    lines = "".join(f"<tr><th scope=\"row\">{escape(a)}</th><td>{escape(b)}</td><td>{escape(c)}</td></tr>" for a, b, c in rows)
+    lines = "".join(f"<tr><th scope=\"row\">{escape(a)}</th><td>{_prose(b)}</td><td>{_prose(c)}</td></tr>" for a, b, c in rows)
     return f"<table>{lines}</table>"
 
 
@@ -138,4 +145,5 @@ h2 { font-size: 1rem; margin: 2rem 0 0; border-top: 1px solid GrayText; padding-
 table { border-collapse: collapse; margin: .5rem 0 }
 th, td { text-align: left; vertical-align: top; padding: .1rem 1rem .1rem 0; font-weight: normal }
 th { font-family: ui-monospace, monospace; white-space: nowrap }
+@media (max-width: 40rem) { tr, th, td { display: block } td { padding-left: 1rem } tr { margin-bottom: .4rem } }
 """

@@ -81,7 +81,9 @@ function banners() {
   const failed = all.filter((topic) => topic.described.state === "failed");
   const degraded = all.filter((topic) => topic.described.state === "degraded");
   const { disk_low: low, limits } = store.stats;
-  banner("disk", "bad", low && `The disk is low: below ${bytes(limits.min_free_bytes)} free, publishing is refused. Reading and acking go on.`);
+  const full = low ? `The disk is low: below ${bytes(limits.min_free_bytes)} free, publishing is refused. Reading and acking go on.`
+    : `The disk is full, or nearly: below ${bytes(limits.max_payload)} free. What does not fit is refused. Reading goes on.`;
+  banner("disk", "bad", store.diskFull && full);
   banner("failed", "bad", failed.length && `${plural(failed.length, "topic")} failed: ${named(failed)}. Publishing there is refused until the broker is restarted.`, show("trouble"));
   banner("degraded", "warn", degraded.length && `${plural(degraded.length, "topic")} degraded: ${named(degraded)}. Part of the log cannot be read.`, show("trouble"));
 }

@@ -59,12 +59,12 @@ export class Chart {
       const value = el("b.number");
       return { value, element: el("span.legend", {}, el(`i.swatch.${tone}`), `${label} `, value, " /s") };
     });
-    this.when = el("span.muted.when", {}, "now");
+    this.when = el("span.number");
     this.element = el(
       "figure.chartbox", {},
-      el("figcaption", {}, this.legend.map((item) => item.element), this.when),
+      el("figcaption", {}, this.legend.map((item) => item.element)),
       el("div.plot", { pointermove: (event) => this.#point(event), pointerleave: () => this.#point(null) }, this.svg, this.top, this.middle),
-      el("div.axis.muted", {}, el("span", {}, `${SAMPLES} s ago`), el("span", {}, "now")),
+      el("div.axis.muted", {}, el("span", {}, `${SAMPLES} s ago`), this.when, el("span", {}, "now")),
     );
     this.at = null;
   }
@@ -84,7 +84,7 @@ export class Chart {
 
   #label() {
     this.series.forEach((series, i) => say(this.legend[i].value, rate(this.at === null ? series.now : series.values[this.at] || 0)));
-    say(this.when, this.at === null ? "now" : `${SAMPLES - 1 - this.at} s ago`);
+    say(this.when, this.at === null ? "" : `${SAMPLES - 1 - this.at} s ago`);
   }
 
   draw(...series) {

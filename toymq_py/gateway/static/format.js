@@ -34,6 +34,7 @@ export function bytes(value) {
 /** Seconds as 0 s, 350 ms, 12 s, 3 m 20 s, 5 h 2 m, 4 d. */
 export function duration(seconds) {
   if (seconds === 0) return "0 s";
+  if (seconds < 0.0001) return "<0.1 ms";
   if (seconds < 0.01) return `${(seconds * 1000).toFixed(1)} ms`;
   if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
   if (seconds < 10) return `${seconds.toFixed(1)} s`;

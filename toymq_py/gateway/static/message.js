@@ -2,11 +2,13 @@
 
 import { toast } from "./dialogs.js";
 import { el, fill } from "./dom.js";
-import { bytes, plural } from "./format.js";
+import { bytes, plural, time } from "./format.js";
 
 const PREVIEW_CHARS = 200;
 const TEXT_CHARS = 65_536;
 const HEX_BYTES = 4096;
+/** Headers of dead letters that are unix milliseconds. */
+const MOMENTS = new Set(["toymq-first-delivered", "toymq-last-delivered"]);
 
 /** The payload's bytes. */
 function payloadBytes(message) {
@@ -50,6 +52,10 @@ function indented(message) {
   }
 }
 
+function readable(name, value) {
+  return MOMENTS.has(name) && /^\d{1,15}$/.test(value) ? `${value} (${time(Number(value))})` : value;
+}
+
 /** Everything there is to a message: payload in three forms, headers. */
 export function messagePanel(message) {
   const json = indented(message);
@@ -90,7 +96,7 @@ export function messagePanel(message) {
     content, more,
     headers.length > 0 && el(
       "dl.pairs", { "aria-label": plural(headers.length, "header") },
-      headers.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]),
+      headers.map(([name, value]) => [el("dt", {}, name), el("dd", {}, readable(name, value))]),
     ),
   );
   show([...forms.keys()][0], false);

@@ -119,6 +119,12 @@ export class Store extends EventTarget {
     this.retryMs = RETRY_MS;
   }
 
+  /** Publishing is refused, or a message of the largest size would be: a disk may be full without a mark to stop at. */
+  get diskFull() {
+    const { disk_low: low, disk_free_bytes: free, limits } = this.stats;
+    return low || free < limits.max_payload;
+  }
+
   open() {
     this.wanted = true;
     this.#connect();

@@ -93,7 +93,7 @@ export class TopicsView {
     this.filter = "all";
     this.tiles = {
       publish: new Tile("Published", "in"), deliver: new Tile("Delivered", "mid"), ack: new Tile("Acked", "out"),
-      redeliver: new Tile("Redelivered", "bad"), fsync: new Tile("Sync, p99"), disk: new Tile("Disk free"), links: new Tile("Connections"),
+      redeliver: new Tile("Redelivered", "bad"), fsync: new Tile("Sync, p99"), disk: new Tile("Disk free"), links: new Tile("Sessions"),
     };
     this.search = el("input", {
       type: "search", placeholder: "Search topics", "aria-label": "Search topics", "aria-keyshortcuts": "/", autocomplete: "off", spellcheck: "false",
@@ -104,7 +104,7 @@ export class TopicsView {
       el(`span.c-${key}`, { role: "columnheader", "aria-sort": "none" }, el("button", { type: "button", click: () => this.#sort(key) }, label)));
     const head = el("div.thead", { role: "row", "aria-rowindex": 1 }, this.heads[0], el("span.c-spark", { role: "columnheader", "aria-label": "Published, a line" }), this.heads.slice(1));
     this.body = el("div.tbody", { role: "rowgroup" });
-    this.table = el("div.table", { role: "table", "aria-label": "Topics" }, el("div", { role: "rowgroup" }, head), this.body);
+    this.table = el("div.table", { role: "table", "aria-label": "Topics" }, el("div.headgroup", { role: "rowgroup" }, head), this.body);
     this.none = el("div.empty", { hidden: true });
     this.total = el("span.muted.number", { role: "status" });
     this.create = session.admin ? button("New topic", createTopic, {}, "primary") : null;
@@ -196,7 +196,7 @@ export class TopicsView {
 
   focus(index) {
     const top = this.body.getBoundingClientRect().top + scrollY + index * this.height;
-    const margin = 2 * this.height;
+    const margin = 2 * this.height + 4; // behind it is the head of the page, and that of the list
     if (top - margin < scrollY) scrollTo(0, top - margin);
     else if (top + margin + this.height > scrollY + innerHeight) scrollTo(0, top + margin + this.height - innerHeight);
     this.#window();
@@ -242,8 +242,8 @@ export class TopicsView {
     redeliver.draw(rate(rates.redeliver_total.now), `/s, ${count(stats.redeliver_total)} in all`, rates.redeliver_total);
     fsync.draw(stats.fsync_total ? duration(stats.fsync_p99_s) : "–", stats.fsync === "always" ? "" : stats.fsync);
     disk.draw(bytes(stats.disk_free_bytes));
-    disk.element.classList.toggle("warn", stats.disk_low);
-    links.draw(count(stats.connections), `up ${duration(Math.floor(stats.uptime_s))}`);
+    disk.element.classList.toggle("warn", this.store.diskFull);
+    links.draw(count(stats.connections), `· up ${duration(Math.floor(stats.uptime_s))}`);
   }
 
   /** Make the rows that can be seen, drop the others; the one with the focus stays. */
