@@ -13,9 +13,12 @@ from python_multipart.multipart import parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
 from toymq_py.errors import BadArgument, BadFraming, PayloadTooLarge
+from toymq_py.gateway.problems import UnknownCoding
 
 JSON_BYTES_MAX = 64 * 1024
 """Of what arranges or asks for something: settings, ids. The longest list of ids that makes sense has a few thousand."""
+PLAIN_CODINGS = frozenset({"identity", "7bit", "8bit", "binary"})
+"""Those that change nothing: HTTP's, and those of a part's ``Content-Transfer-Encoding`` (RFC 2045, 6.2)."""
 PARSED_PER_TURN_BYTES = 8 * 1024
 """Of a multipart body, whose parser is slow where there are many small parts: some milliseconds."""
 
@@ -30,8 +33,9 @@ async def read_pieces(request: Request, bytes_max: int) -> list[bytes]:
     """The whole body, as it arrived: some hundred KiB in each piece; one empty piece when there is nothing.
 
     Raises: PayloadTooLarge, before the first byte where the request says its length, else with the byte that is too much;
-        BadArgument for a length that is none; ClientDisconnect.
+        BadArgument for a length that is none; UnknownCoding; ClientDisconnect.
     """
+    check_coding(request.headers.get("content-encoding", ""))
     announced = request.headers.get("content-length", "0")
     if not announced.isdigit():
         raise BadArgument("Content-Length is a whole number")
@@ -51,6 +55,12 @@ async def read_pieces(request: Request, bytes_max: int) -> list[bytes]:
             raise too_large(bytes_max)
         more = message.get("more_body", False)
     return pieces or [b""]
+
+
+def check_coding(coding: str) -> None:
+    """Hold that bytes are what they are: nothing is decoded here. Raises: UnknownCoding."""
+    if coding and coding.lower() not in PLAIN_CODINGS:
+        raise UnknownCoding(f"{coding[:100]} is not decoded here: send the bytes as they are")
 
 
 def too_large(bytes_max: int) -> PayloadTooLarge:

@@ -162,6 +162,10 @@ class GatewayProtocol(HttpToolsProtocol):
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > HEAD_BYTES_MAX:
             self._refusal = head_too_long()
             raise self._refusal  # the parser turns it into the call of send_400_response
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if hosts > 1 or (not hosts and self.parser.get_http_version() == "1.1"):
+            self._refusal = BadFraming("a request names its Host, once")  # RFC 9112, 3.2
+            raise self._refusal
         if self.parser.get_method() == b"CONNECT":  # what follows would be another protocol's, too
             self._refusal = BadFraming("this is no proxy")
             raise self._refusal

@@ -21,7 +21,7 @@ from toymq_py.errors import (
 )
 from toymq_py.gateway.access import COOKIE
 from toymq_py.gateway.operations import Operation
-from toymq_py.gateway.problems import STATUS, TooSlow
+from toymq_py.gateway.problems import STATUS, TooSlow, UnknownCoding
 
 COMMON_ERRORS: tuple[type[RequestError], ...] = (
     BadArgument, BadFraming, Forbidden, LineTooLong, TooManyConnections, TooSlow, ShuttingDown, InternalError,
@@ -89,7 +89,8 @@ def _responses(operation: Operation) -> dict[str, Any]:
             responses[str(status)]["content"] = {answer.media: {"schema": dict(answer.schema)}}
     codes: dict[int, list[str]] = defaultdict(list)
     guarded = (AuthRequired, AuthFailed) if operation.needs is not None else ()
-    for error in sorted({*operation.errors, *COMMON_ERRORS, *guarded}, key=lambda cls: cls.code):
+    coded = (UnknownCoding,) if operation.body is not None else ()
+    for error in sorted({*operation.errors, *COMMON_ERRORS, *guarded, *coded}, key=lambda cls: cls.code):
         codes[STATUS[error.code]].append(error.code)
     for status, names in sorted(codes.items()):
         content = {media: {"schema": REFUSALS.get(media, {})} for media in operation.refusals}

@@ -37,6 +37,7 @@ STATUS: dict[str, int] = {
     "TOO_MANY_CONNECTIONS": 503,
     "SHUTTING_DOWN": 503,
     "TOO_SLOW": 408,
+    "UNKNOWN_CODING": 415,
     "INTERNAL": 500,
 }
 """Status of each wire code, and of those that are the gateway's own."""
@@ -74,6 +75,12 @@ class TooSlow(RequestError):
     code = "TOO_SLOW"
 
 
+class UnknownCoding(RequestError):
+    """A body is compressed, or coded otherwise: what the sender means is not what would be stored. The wire has no codings."""
+
+    code = "UNKNOWN_CODING"
+
+
 def problem(error: RequestError, *, status: int | None = None, retry_after_s: int | None = None) -> Response:
     """The response to a request that is refused; by default with status and ``Retry-After`` of its code.
 
@@ -88,6 +95,8 @@ def problem(error: RequestError, *, status: int | None = None, retry_after_s: in
         headers["retry-after"] = str(retry_after_s)
     if isinstance(error, MethodNotAllowed):
         headers["allow"] = error.allowed
+    if isinstance(error, UnknownCoding):
+        headers["accept-encoding"] = "identity"  # RFC 9110, 15.5.16
     if status == 401:
         headers["www-authenticate"] = "Bearer"
     if isinstance(error, PayloadTooLarge) and error.fatal:

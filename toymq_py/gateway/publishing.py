@@ -23,6 +23,7 @@ from toymq_py.errors import (
     TooManyTopics,
 )
 from toymq_py.gateway.bodies import (
+    check_coding,
     check_members,
     lines_of,
     media_type,
@@ -277,6 +278,8 @@ def _of_part(part: tuple[Mapping[str, bytes], bytes]) -> Message | RequestError:
     """A message of a part: its headers are those of a single publish."""
     headers, payload = part
     try:
+        for name in ("content-encoding", "content-transfer-encoding"):
+            check_coding(headers.get(name, b"").decode("latin-1"))
         key = headers.get("idempotency-key")
         return Message(
             payload,

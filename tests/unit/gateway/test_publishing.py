@@ -3,6 +3,7 @@
 import base64
 import errno
 import random
+import zlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -92,6 +93,31 @@ async def test_delays_and_ttls_of_every_form(rig: HttpRig) -> None:
 async def test_times_that_make_no_sense(rig: HttpRig, name: str, value: str) -> None:
     refused(await rig.ask("POST", MESSAGES, content=b"x", headers={name: value}), 422, "BAD_ARGUMENT")
     assert not rig.broker.topics
+
+
+@pytest.mark.parametrize("path", [MESSAGES, BATCH, "/publish/t", "/t/messages", "/v1/webhooks/w"])
+async def test_what_is_coded_is_not_stored_as_if_it_were_not(fs: SimDisk, path: str) -> None:
+    method = "PUT" if "webhooks" in path else "POST"
+    async with gateway(DIR, fs=fs, dialects=["tinymq", "mq"]) as rig:
+        await rig.ask("PUT", "/v1/topics/t")
+        for coding in ("gzip", "identity, BR", "base64"):
+            headers = {**JSON_LINES, "Content-Encoding": coding}
+            answer = await rig.ask(method, path, content=zlib.compress(b"x"), headers=headers)
+            assert (answer.status_code, answer.headers.get("accept-encoding", "identity")) == (415, "identity")
+            assert coding in answer.text
+        assert rig.broker.topics["t"].log.committed_id == 0
+        answer = await rig.ask("POST", MESSAGES, content=b"x", headers={"Content-Encoding": "Identity"})
+        assert answer.status_code == 201
+
+
+async def test_a_part_that_is_coded_is_refused_alone(rig: HttpRig) -> None:
+    parts = [b"Content-Transfer-Encoding: base64\r\n\r\neA==", b"Content-Encoding: gzip\r\n\r\n...",
+             b"Content-Transfer-Encoding: 8bit\r\n\r\nplain"]  # fmt: skip
+    body = b"".join(b"--x\r\n%b\r\n" % part for part in parts) + b"--x--\r\n"
+    answer = await rig.ask("POST", BATCH, content=body, headers={"content-type": "multipart/mixed; boundary=x"})
+    results = refused(answer, 415, "UNKNOWN_CODING")["results"]
+    assert [result.get("code") for result in results] == ["UNKNOWN_CODING", "UNKNOWN_CODING", None]
+    assert [message["payload"] for message in await stored(rig)] == ["plain"]
 
 
 async def test_binary_payloads_come_back_as_base64(rig: HttpRig) -> None:
