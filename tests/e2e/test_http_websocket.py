@@ -293,7 +293,7 @@ async def test_no_more_is_delivered_than_the_socket_takes(rig: HttpRig, monkeypa
     await rig.until(lambda: protocols)
     for _ in range(100):
         await asyncio.sleep(0)
-    assert 0 < delivered < 10_000, "what is not taken stays in the topic"
+    assert 0 < delivered < 1000, "what is not taken stays in the topic, not in the kernel, where a ping would wait behind it"
     assert protocols[0].transport.get_write_buffer_size() < 1_000_000
 
     # What it says is heard all the same: it is slow, not gone.

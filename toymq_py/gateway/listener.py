@@ -45,6 +45,9 @@ KEEP_ALIVE_S = 75
 """An idle connection is kept longer than the pools of usual clients keep it: so they are the ones to close it."""
 UNANSWERED_MAX = 64
 """Pings, whose answers wait to be written; while there are so many no more are read."""
+UNSENT_BYTES = 64 * 1024
+"""So much of a WebSocket waits in the kernel, as in the process. It would take 4 MiB: a ping behind that is answered too late
+by who reads 200 KB a second, and who is only slow is taken for dead."""
 REFUSED_MAX = 16
 """Beyond the limit, so many at a time are shaken hands with only to be told."""
 DISCARD_BYTES_MAX = 1024 * 1024
@@ -254,6 +257,8 @@ class GatewayWebSocket(WebSocketsSansIOProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         self._timer = self.loop.call_later(HEAD_TIMEOUT_S, self._late)
 
     def connection_lost(self, exc: Exception | None) -> None:
