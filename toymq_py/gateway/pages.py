@@ -13,9 +13,11 @@ from importlib.resources.abc import Traversable
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from toymq_py.gateway.openapi import STYLE, document, page
 from toymq_py.gateway.operations import Operation
+from toymq_py.gateway.problems import MethodNotAllowed, problem
 
 INDEX = "index.html"
 CONTENT_SECURITY_POLICY = (
@@ -43,7 +45,19 @@ class File:
         return Response(self._content, headers=self._headers)
 
 
-def routes(operations: Iterable[Operation]) -> list[Route]:
+class Page(Route):
+    """A file's route. It lets other methods through to what may have them (a queue's name, in the dialect ``mq``), and refuses
+    those that nobody has as everything here is refused."""
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.methods is None or scope["method"] in self.methods:
+            await super().handle(scope, receive, send)
+        else:
+            error = MethodNotAllowed(f"{scope['method']} is not for this path; GET is", "GET, HEAD")
+            await problem(error)(scope, receive, send)
+
+
+def routes(operations: Iterable[Operation]) -> list[Page]:
     """``/`` and what belongs to it, ``/docs``, ``/openapi.json``."""
     listed = list(operations)
     found = {
@@ -54,7 +68,7 @@ def routes(operations: Iterable[Operation]) -> list[Route]:
     for name, file in _files(resources.files("toymq_py.gateway") / "static"):
         media = mimetypes.guess_type(name)[0] or "application/octet-stream"
         found["/" if name == INDEX else f"/static/{name}"] = File(media, file.read_bytes())
-    return [Route(path, endpoint=file.__call__, methods=["GET"]) for path, file in found.items()]
+    return [Page(path, endpoint=file.__call__, methods=["GET"]) for path, file in found.items()]
 
 
 def _files(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, Traversable]]:

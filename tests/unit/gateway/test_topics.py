@@ -182,6 +182,9 @@ async def test_the_document_has_every_operation_and_every_page_stands_alone(rig:
         assert "://" not in page.text, "nothing comes from elsewhere"
         again = await rig.ask("GET", path, headers={"if-none-match": page.headers["etag"]})
         assert (again.status_code, again.content) == (304, b"")
+        unwanted = await rig.ask("POST", path)
+        refused(unwanted, 405, "UNKNOWN_COMMAND")
+        assert unwanted.headers["allow"] == "GET, HEAD"
 
 
 def test_what_an_operation_may_refuse_with_has_a_status() -> None:
