@@ -12,7 +12,8 @@ COMPILED := $(patsubst %,toymq_py/%.py,dedupe model rows \
   session/transport session/turns topic/delivering topic/following topic/publishing topic/schedule topic/subscription \
   topic/topic topic/traced \
   consumer/acks consumer/idset consumer/inflight consumer/state \
-  storage/batch storage/committer storage/log storage/record storage/space)
+  storage/batch storage/committer storage/log storage/space \
+  storage/record/attributes storage/record/checksum storage/record/frame storage/record/run storage/record/scanning)
 RUN := $(if $(wildcard $(FAST)/.stamp),$(FAST),.venv)
 # Tests and types want Spark too (400 MB), and Spark a Java: neither run nor demo should wait for that.
 TESTABLE := .venv/.stamp-tests
@@ -34,7 +35,7 @@ setup: $(READY) ## make .venv, once and again when pyproject.toml changes
 
 fast: $(FAST)/.stamp ## compile the broker (needs a C compiler, two minutes): 15 to 30 % less CPU for run and bench
 
-$(FAST)/.stamp: pyproject.toml $(wildcard toymq_py/*.py toymq_py/*/*.py)
+$(FAST)/.stamp: pyproject.toml $(wildcard toymq_py/*.py toymq_py/*/*.py toymq_py/*/*/*.py)
 	@command -v "$${CC:-cc}" >/dev/null || { echo "make fast needs a C compiler (cc), for example Debian's gcc" >&2; exit 1; }
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer with venv and ensurepip on PATH" >&2; exit 1; }
 	rm -rf $(FAST) && $(PYTHON) -m venv $(FAST)

@@ -12,6 +12,9 @@ BLOCKS = (128, 64, 16)
 """Rows that are done with one call; what is left over, fewer than the last, with one more. A ``Struct`` of many rows takes as
 long to make as it saves, and as much memory as they have fields: there are few sizes of it, and they are kept."""
 
+LAYOUTS_CACHED_MAX = 64
+"""How many layouts whoever makes them by the shape of what comes keeps; about 60 KiB each."""
+
 COLUMNS_MAX = 48
 """Bytes up to which comparing them column by column costs less than row by row."""
 

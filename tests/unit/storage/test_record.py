@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from toymq_py.errors import DamagedData
 from toymq_py.model import shape_of
-from toymq_py.storage import record
 from toymq_py.storage.record import (
+    ATTRIBUTE_DELIVER_AT,
+    ATTRIBUTE_EXPIRES_AT,
+    ATTRIBUTE_SEQUENCE,
     CRC_RESIDUE,
     FRAME_OVERHEAD,
     LENGTH_MAX,
@@ -25,10 +27,13 @@ from toymq_py.storage.record import (
     encode_attributes,
     encode_frame,
     encode_run,
+    frame,
     iter_frames,
     parse_attributes,
     possible_ends,
+    run_residue,
     scan,
+    scanning,
     to_records,
 )
 
@@ -106,9 +111,9 @@ def test_alike_ones_are_the_same_frames(first_id: int, ts_ns: int, shape: tuple[
 def test_attributes_come_back(deliver_at: int | None, expires_at: int | None, headers: bytes, sequence: int | None) -> None:
     block = encode_attributes(deliver_at_ns=deliver_at, expires_at_ns=expires_at, headers=headers, sequence=sequence)
     frame = decode_frame(encode_frame(3, 4, b"k", b"p", block))
-    assert frame.number(record.ATTRIBUTE_DELIVER_AT) == deliver_at
-    assert frame.number(record.ATTRIBUTE_EXPIRES_AT) == expires_at
-    assert frame.number(record.ATTRIBUTE_SEQUENCE) == sequence
+    assert frame.number(ATTRIBUTE_DELIVER_AT) == deliver_at
+    assert frame.number(ATTRIBUTE_EXPIRES_AT) == expires_at
+    assert frame.number(ATTRIBUTE_SEQUENCE) == sequence
     assert frame.headers == headers
 
 
@@ -207,20 +212,20 @@ def test_many_at_a_time_are_what_they_are_one_by_one(
     def scanned(alike_min: int) -> tuple[object, ...]:
         columns = Columns()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(record, "ALIKE_MIN", alike_min)
+            patch.setattr(scanning, "ALIKE_MIN", alike_min)
             found = scan(
                 bytes(data), 0, 0, columns, with_payloads=with_payloads, max_count=limit, max_bytes=max_bytes
             )
         return (*found, *(getattr(columns, name) for name in Columns.__slots__))
 
-    assert scanned(record.ALIKE_MIN) == scanned(1 << 30)
+    assert scanned(scanning.ALIKE_MIN) == scanned(1 << 30)
 
 
 @given(stride=st.integers(LENGTH_MIN + 4, 90), count=st.integers(1, 40), seed=st.binary(max_size=8))
 def test_the_checksum_of_a_run_depends_on_its_shape_alone(stride: int, count: int, seed: bytes) -> None:
     size = stride - LENGTH_MIN - 4
     frames = [encode_frame(i, i * 7, b"", (seed * 90 + bytes(90))[i : i + size]) for i in range(count)]
-    assert record.crc32(b"".join(frames)) == record.run_residue(stride, count)
+    assert crc32(b"".join(frames)) == run_residue(stride, count)
     assert {len(frame) for frame in frames} == {stride}
 
 
@@ -263,7 +268,7 @@ def test_where_a_frame_ends_whose_length_was_hit() -> None:
 def test_random_sizes_do_not_fill_the_memory() -> None:
     for size in range(5000):
         encode_frame(0, 0, b"", b"x" * size)
-    assert len(record._packers) <= 4096
+    assert len(frame._packers) <= 4096
 
 
 def test_a_frame_that_is_none_has_a_position_in_its_error() -> None:
