@@ -11,8 +11,8 @@ COMPILED := $(patsubst %,toymq_py/%.py,dedupe model rows \
   session/deliveries session/guard session/handler session/pulling session/replies session/sequences session/session \
   session/transport session/turns topic/delivering topic/following topic/publishing topic/schedule topic/subscription \
   topic/topic topic/traced \
-  consumer/acks consumer/idset consumer/inflight consumer/state \
-  storage/batch storage/committer storage/log storage/space \
+  consumer/acks consumer/idset consumer/inflight consumer/lazy_heap consumer/run consumer/state \
+  storage/batch storage/committer storage/log storage/space storage/sync_job \
   storage/record/attributes storage/record/checksum storage/record/frame storage/record/run storage/record/scanning)
 RUN := $(if $(wildcard $(FAST)/.stamp),$(FAST),.venv)
 # Tests and types want Spark too (400 MB), and Spark a Java: neither run nor demo should wait for that.

@@ -16,220 +16,30 @@ a dead letter. ``take_held`` hands it to who does that, ``unhold`` takes it back
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from enum import IntEnum
-from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count, islice, repeat
 from math import inf
 from operator import add, attrgetter, eq
 from typing import Final
 
 from toymq_py.consumer.idset import IdSet
+from toymq_py.consumer.lazy_heap import LazyHeap
+from toymq_py.consumer.run import (
+    DELAYED,
+    HELD,
+    INFLIGHT,
+    MOVING,
+    OUT_OF_ATTEMPTS,
+    READY,
+    AttemptRange,
+    Delivered,
+    Held,
+    Lessee,
+    Run,
+    RunState,
+)
 from toymq_py.model import ID_ROWS_BLOCK, IdRange, IdRows
 
-AttemptRange = tuple[int, int, int]
-"""First id, last id, deliveries so far."""
-
-MERGE_SLACK_S: Final = 0.005
-"""Neighbours whose deadlines lie closer than this become one run, due with the latest of them.
-
-Half of the 10 ms that delivery.md allows between a deadline and its effect; it turns 100,000
-single deliveries a second into 200 runs a second."""
-
-_STALE_SLACK: Final = 64  # a small table is not worth compacting
 _SINGLY_FACTOR: Final = 64  # fewer than one changed run in so many: look each up, else one pass
-
-
-class RunState(IntEnum):
-    """What the ids of a run wait for. The value indexes the table's totals."""
-
-    READY = 0
-    INFLIGHT = 1
-    DELAYED = 2
-    HELD = 3
-
-
-# module globals: read on every operation, and an enum's members are slower to reach
-READY: Final = RunState.READY
-INFLIGHT: Final = RunState.INFLIGHT
-DELAYED: Final = RunState.DELAYED
-HELD: Final = RunState.HELD
-
-OUT_OF_ATTEMPTS: Final = "max-attempts"
-"""The reason of a dead letter that nobody gave another."""
-
-
-Delivered = tuple[float | None, float] | None
-"""When the first and the last delivery were, on the monotonic clock. None for what is not known, as after a restart."""
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """Ids that wait to become dead letters, alike but for their number.
-
-    ``delivered``: see ``Delivered``.
-    """
-
-    first: int
-    last: int
-    attempt: int
-    reason: str
-    delivered: Delivered
-
-
-class Lessee:
-    """Whom leases belong to: a subscription, of one topic or of a pattern's many, or one poll.
-
-    ``inflight`` counts its messages over all tables, and is for them to change; ``window`` is how
-    many it wants at most. Who finds no room sets ``wants_room``; the table that gives some back
-    clears it and says so in ``RunTable.freed``.
-    """
-
-    __slots__ = ("inflight", "wants_room", "window")
-
-    def __init__(self, window: int) -> None:
-        self.inflight = 0
-        self.wants_room = False
-        self.window = window
-
-    def roomy(self) -> None:
-        """It wanted room and there is some. Called by whoever owns the tables."""
-
-
-MOVING: Final = Lessee(0)
-"""Owner of HELD runs while they are being stored as dead letters."""
-
-
-class Run:
-    """Ids ``first`` to ``last``, all in one state. Changed only by the ``RunTable`` that holds it.
-
-    ``deadline`` is the latest and ``earliest`` the earliest of the deadlines that were merged into
-    this run; both mean nothing while READY or HELD. ``attempt`` counts deliveries so far; 0 when all
-    were given back uncounted. ``delivered`` spans them in time, those of all ids that were merged;
-    None when it is not known. ``reason`` is why it is HELD. ``ticket`` names the one heap entry that
-    stands for this run; None when there is none (yet, or any more).
-    """
-
-    __slots__ = ("attempt", "deadline", "delivered", "earliest", "first", "last", "owner", "reason", "state", "ticket")
-
-    def __init__(
-        self,
-        first: int,
-        last: int,
-        state: RunState,
-        owner: Lessee | None,
-        deadline: float,
-        attempt: int,
-    ) -> None:
-        self.first = first
-        self.last = last
-        self.state = state
-        self.owner = owner
-        self.deadline = deadline
-        self.earliest = deadline
-        self.attempt = attempt
-        self.delivered: Delivered = None
-        self.reason = OUT_OF_ATTEMPTS
-        self.ticket: int | None = None
-
-    def tail(self, first: int) -> "Run":
-        """A copy of the part from ``first`` on, without a heap entry."""
-        run = Run(first, self.last, self.state, self.owner, self.deadline, self.attempt)
-        run.earliest = self.earliest
-        run.delivered = self.delivered
-        run.reason = self.reason
-        return run
-
-    def accepts(
-        self,
-        first: int,
-        state: RunState,
-        owner: Lessee | None,
-        earliest: float,
-        deadline: float,
-        attempt: int,
-    ) -> bool:
-        """Whether ids from ``first`` on, in this condition, may become part of this run.
-
-        The whole spread of merged deadlines counts, not the distance to the last one: otherwise a
-        steady stream would push the deadline of its first message before it for ever.
-        """
-        if self.last + 1 != first or self.state is not state or self.attempt != attempt:
-            return False
-        if state is READY:
-            return True
-        if self.owner is not owner:
-            return False
-        latest = max(self.deadline, deadline)
-        earliest = min(self.earliest, earliest)
-        return latest == earliest or latest - earliest < MERGE_SLACK_S
-
-    def extend(
-        self, last: int, earliest: float, deadline: float, delivered: Delivered
-    ) -> None:
-        """Take in what ``accepts`` allowed.
-
-        The later deadline counts: late by a little, never early.
-        """
-        self.last = last
-        self.deadline = max(self.deadline, deadline)
-        self.earliest = min(self.earliest, earliest)
-        mine = self.delivered
-        if mine is None or delivered is None:
-            self.delivered = None
-        elif mine is not delivered:
-            first = None if mine[0] is None or delivered[0] is None else min(mine[0], delivered[0])
-            self.delivered = (first, max(mine[1], delivered[1]))
-
-    def retire(self) -> None:
-        """No longer in the table: its heap entry is stale, and must not keep a session alive."""
-        self.ticket = None
-        self.owner = None
-
-
-class _LazyHeap:
-    """Runs by a rank (deadline, or first id), lowest first, with entries that may be out of date.
-
-    An entry counts only while the run still carries its ticket; its rank is then at most the run's
-    rank of now, so a run whose rank rises needs no new entry. ``top`` puts right what it meets.
-    Bound: ``trim``.
-    """
-
-    __slots__ = ("_entries", "_rank", "_tickets")
-
-    def __init__(self, rank: Callable[[Run], float], tickets: Iterator[int]) -> None:
-        self._entries: list[tuple[float, int, Run]] = []
-        self._rank = rank
-        self._tickets = tickets  # shared by both heaps of a table: no two entries are alike
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def push(self, run: Run) -> None:
-        run.ticket = ticket = next(self._tickets)
-        heappush(self._entries, (self._rank(run), ticket, run))
-
-    def top(self) -> Run | None:
-        entries = self._entries
-        while entries:
-            rank, ticket, run = entries[0]
-            if run.ticket != ticket:
-                heappop(entries)
-            elif rank != self._rank(run):
-                heapreplace(entries, (self._rank(run), ticket, run))
-            else:
-                return run
-        return None
-
-    def pop(self) -> None:
-        """Drop the entry of the run that ``top`` just returned."""
-        heappop(self._entries)[2].ticket = None
-
-    def trim(self, runs: int) -> None:
-        """Compact when more than half is stale: memory follows the ``runs`` in the table."""
-        if len(self._entries) > 2 * runs + _STALE_SLACK:
-            self._entries = [entry for entry in self._entries if entry[2].ticket == entry[1]]
-            heapify(self._entries)
 
 
 class RunTable:
@@ -250,9 +60,9 @@ class RunTable:
         self.max_attempts = 0
         self._firsts: list[int] = []
         self._runs: list[Run] = []
-        self._ready = _LazyHeap(attrgetter("first"), tickets)
-        self._deadlines = _LazyHeap(attrgetter("deadline"), tickets)
-        self._held = _LazyHeap(attrgetter("first"), tickets)
+        self._ready = LazyHeap(attrgetter("first"), tickets)
+        self._deadlines = LazyHeap(attrgetter("deadline"), tickets)
+        self._held = LazyHeap(attrgetter("first"), tickets)
         self._totals = [0, 0, 0, 0]  # messages, by RunState
         self.freed: list[Lessee] = []
         """Those that wanted room and got some; whoever reads it clears it."""

@@ -14,8 +14,9 @@ from typing import Any
 
 from toymq_py.consumer.acks import AckSet
 from toymq_py.consumer.idset import IdSet
-from toymq_py.consumer.inflight import AttemptRange, Held, Lessee, RunState, RunTable
+from toymq_py.consumer.inflight import RunTable
 from toymq_py.consumer.policy import DeliveryPolicy
+from toymq_py.consumer.run import AttemptRange, Held, Lessee, RunState
 from toymq_py.errors import DamagedData
 from toymq_py.model import MSG_ID_MAX, IdRange, IdRows
 

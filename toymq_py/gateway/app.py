@@ -39,7 +39,7 @@ from toymq_py.gateway.access import check_rights, check_site
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.operations import Operation
 from toymq_py.gateway.problems import MethodNotAllowed, problem
-from toymq_py.storage.committer import storage_error
+from toymq_py.storage.disk_errors import storage_error
 
 logger = logging.getLogger("toymq_py.gateway")
 

@@ -36,7 +36,7 @@ from toymq_py.gateway.operations import TOPIC, Need
 from toymq_py.gateway.problems import problem
 from toymq_py.gateway.publishing import LINE_MEMBERS, append, message_of
 from toymq_py.model import DURATION_MS_MAX, Start, check_name
-from toymq_py.storage.committer import storage_error
+from toymq_py.storage.disk_errors import storage_error
 from toymq_py.topic import Duplicate, Published, Registration, Subscription
 
 logger = logging.getLogger("toymq_py.gateway")

@@ -61,7 +61,7 @@ from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.pulling import Pulling
 from toymq_py.session.replies import WAIT_COST_BYTES, Held, Replies
 from toymq_py.session.sequences import RefusedSequences
-from toymq_py.storage.committer import storage_error
+from toymq_py.storage.disk_errors import storage_error
 from toymq_py.topic import Appended, Duplicate, PatternSubscription, Published, Refused, Registration, Topic
 from toymq_py.trace_context import log_fields
 

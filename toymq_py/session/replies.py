@@ -13,7 +13,7 @@ from toymq_py.metrics import Metrics
 from toymq_py.protocol import encode_dup, encode_error, encode_ok_run
 from toymq_py.session.turns import Place
 from toymq_py.storage.batch import Appended, Commit, CommitState
-from toymq_py.storage.committer import storage_error
+from toymq_py.storage.disk_errors import storage_error
 from toymq_py.topic import Duplicate
 
 logger = logging.getLogger("toymq_py.session")

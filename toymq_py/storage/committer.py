@@ -7,13 +7,12 @@ Contract: storage.md, "Append and group commit"; ADR 0002. One ``Committer`` per
       ... everything of this loop pass ...
     _start(): hand over the oldest batch  ─────────►  roll?  preallocate?  pwrite, fdatasync
     append(): the next batch fills                    (never more than one job per log)
-    _finished(): advance, resolve, start the next ◄─  outcome
+    _finished(): advance, resolve, start the next ◄─  job
 
 Nothing waits and there is no timer: a batch is whatever arrived while the last sync ran. The sync thread touches the
 active segment's file behind the committed position, and nothing else; everything of this object belongs to the loop.
 """
 
-import contextlib
 import errno
 import logging
 from collections import deque
@@ -24,40 +23,19 @@ from toymq_py.clock import Clock
 from toymq_py.errors import DiskFull, DiskLow, RequestError, StorageFailed
 from toymq_py.model import Records, Shape, shape_of
 from toymq_py.storage.batch import COMMITTED, Appended, Batch, Commit
-from toymq_py.storage.fs import File, FileSystem, replace_file, write_all
+from toymq_py.storage.disk_errors import what_passes
+from toymq_py.storage.fs import replace_file
 from toymq_py.storage.log import Log
+from toymq_py.storage.next_segment import NextSegment
 from toymq_py.storage.record import FRAME_OVERHEAD, Extras
 from toymq_py.storage.scheduling import Scheduler
 from toymq_py.storage.segment import Producers, Segment, segment_name
 from toymq_py.storage.space import SpaceGuard
+from toymq_py.storage.sync_job import SyncJob
 
 logger = logging.getLogger("toymq_py.storage")
 
-PREALLOCATE_BYTES = 16 * 1024 * 1024
-PREALLOCATE_AFTER_BYTES = 1024 * 1024
-"""A topic's first MiB comes without preallocation: most topics stay small."""
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
-"""Nothing was written: there was no file to write to. It passes, like a full disk."""
-
 FsyncMode = Literal["always", "interval", "never"]
-
-
-class _Outcome:
-    """What the sync thread did; filled there, read on the loop afterwards."""
-
-    __slots__ = ("allocated", "cut_failed", "done", "error", "low", "rolled", "sealed", "sync_s")
-
-    def __init__(self) -> None:
-        self.done = False
-        """Everything was written and synced. Anything else is a failure, also one that nobody foresaw."""
-        self.error: OSError | None = None
-        self.low = False
-        self.cut_failed = False
-        self.sealed = False
-        self.rolled: File | None = None
-        self.allocated = 0
-        self.sync_s = 0.0
 
 
 class Committer:
@@ -117,10 +95,8 @@ class Committer:
         self._tail_end = 0  # where the next frame would go in the segment of the newest batch
         self._roll_next = roll_first
         self._allocated = 0  # size of the active file with preallocated space; 0 while it is not known
-        self._prepared: File | None = None
         self._side_jobs = 0  # sidecars and the next segment, written behind
-        self._preparing = False
-        self._prepared_count = 0
+        self._next = NextSegment(log.fs, log.path, space, self.run_behind)
         self._full = False  # the last write found no space
         self._unsynced = False  # --fsync interval: written and answered, not yet synced
         self._sync_timer = False
@@ -287,90 +263,34 @@ class Committer:
             return
         active = self._log.segments[-1] if self._log.segments else None
         roll = batch.roll or active is None or active.sealed
-        outcome = _Outcome()
-        job = self._job(batch, None if roll else active, active, outcome)
-        self._scheduler.offload(job, lambda: self._finished(batch, roll, outcome))
+        job = SyncJob(
+            batch, active,
+            fs=self._log.fs, path=self._log.path, space=self._space, clock=self._clock,
+            segment_bytes=self.segment_bytes,
+            allocated=self._allocated,
+            prepared=self._next.take() if roll else None,
+            roll=roll,
+            sync=self._fsync == "always",
+            keep_syncing=self._fsync != "never",
+        )  # fmt: skip
+        self._scheduler.offload(job.run, lambda: self._finished(batch, job))
 
-    def _job(self, batch: Batch, target: Segment | None, active: Segment | None, outcome: _Outcome) -> Callable[[], None]:
-        """Everything the sync thread needs, bound now: it reads nothing of this object that may change."""
-        fs, path, sync = self._log.fs, self._log.path, self._fsync == "always"
-        allocated, keep_syncing = self._allocated, self._fsync != "never"
-        prepared, self._prepared = (self._prepared, None) if target is None else (None, self._prepared)
-        first, monotonic = not self._log.segments, self._clock.monotonic
-
-        def job() -> None:
-            position = 0
-            file: File | None = None
-            try:
-                if batch.size and not self._space.check(batch.size):  # an empty one rolls for retention, which makes room
-                    outcome.low = True
-                    return
-                if target is None:
-                    if active is not None and not active.sealed:
-                        seal(fs, active, sync=keep_syncing)
-                        outcome.sealed = True
-                    file = outcome.rolled = create_segment(fs, path, batch.first_id, prepared, first=first)
-                    outcome.allocated = file.size()
-                else:
-                    file = target.open(fs, write=True)
-                    position = target.end
-                    outcome.allocated = allocated or file.size()
-                self._preallocate(file, position, batch.size, outcome)
-                write_all(file, b"".join(batch.pieces), position)
-                if sync:
-                    began = monotonic()
-                    file.sync()
-                    outcome.sync_s = monotonic() - began
-                outcome.done = True
-            except OSError as error:
-                outcome.error = error
-                if file is not None:
-                    # Full: cut and synced, so that publishing can go on. Otherwise: after a failed sync the cache may show
-                    # what the disk will never hold. Cut off, it is not read back after a restart and answered DUP.
-                    try:
-                        file.truncate(position)
-                        if error.errno in NO_SPACE:
-                            file.sync()
-                        outcome.allocated = position
-                    except OSError:
-                        outcome.cut_failed = True
-            finally:
-                if file is None and prepared is not None:
-                    prepared.close()
-                    with contextlib.suppress(OSError):
-                        fs.unlink(prepared.path)
-
-        return job
-
-    def _preallocate(self, file: File, position: int, size: int, outcome: _Outcome) -> None:
-        """On the sync thread: extend the file ahead of the writer, where that is worth it."""
-        if position + size <= outcome.allocated or position + size < PREALLOCATE_AFTER_BYTES:
-            return
-        room = min(PREALLOCATE_BYTES, self._space.free_bytes() // 64, max(self.segment_bytes - position, size))
-        if room < size:
-            return
-        try:
-            file.allocate(position, room)
-        except OSError:
-            return  # the write itself will tell whether there is space
-        outcome.allocated = position + room
-
-    def _finished(self, batch: Batch, roll: bool, outcome: _Outcome) -> None:
+    def _finished(self, batch: Batch, job: SyncJob) -> None:
         log = self._log
         self._running = None
-        if outcome.sealed and log.segments:
+        if job.sealed and log.segments:
             self._seal_behind(log.segments[-1])
-        if outcome.rolled is not None:
+        if job.rolled is not None:
             path = f"{log.path}/{segment_name(batch.first_id)}"
-            log.segments.append(Segment(path, batch.first_id, file=outcome.rolled))
-        self._allocated = outcome.allocated
-        if outcome.done:
+            log.segments.append(Segment(path, batch.first_id, file=job.rolled))
+        self._allocated = job.allocated
+        if job.done:
             if self._full:
                 self._full = False
                 logger.warning("topic %s: publishing resumes", log.topic)
             self._adopt(batch)
             if self._fsync == "always":
-                self.on_sync(outcome.sync_s)
+                self.on_sync(job.sync_s)
             elif self._fsync == "interval":
                 self._unsynced = True
                 self._arm_sync_timer()
@@ -383,8 +303,8 @@ class Committer:
             batch.commit.resolve(None)
             self._prepare_next()
         else:
-            self._fail(batch, outcome)
-        if outcome.sealed:
+            self._fail(batch, job)
+        if job.sealed:
             self.on_sealed()
         self._space.tell()
         self._tell_idle()
@@ -421,27 +341,27 @@ class Committer:
             self.on_stored(now - passes[0][1], stop - first)
             first = stop
 
-    def _fail(self, batch: Batch, outcome: _Outcome) -> None:
+    def _fail(self, batch: Batch, job: SyncJob) -> None:
         """The batch and all behind it are refused, in order."""
         error: RequestError
-        if outcome.low:
+        if job.low:
             self._space.refuse()
             error = DiskLow(f"less than {self._space.min_free_bytes} bytes are free; publish later")
-        elif outcome.error is not None and (passes := what_passes(outcome.error)) and not outcome.cut_failed:
+        elif job.error is not None and (passes := what_passes(job.error)) and not job.cut_failed:
             error = DiskFull(f"{passes}; publish later")
             if not self._full:  # once, not per batch: a flood of lines may block who writes them
                 logger.error("topic %s: %s, publishing is refused until there is", self._log.topic, passes)
             self._full = True
         else:
-            reason = outcome.error.strerror if outcome.error is not None else "unknown"
+            reason = job.error.strerror if job.error is not None else "unknown"
             self.failed = StorageFailed(
                 f"the log of {self._log.topic} failed ({reason}); publishing stays refused until a restart"
             )
             error = self.failed
             logger.critical("topic %s: writing failed (%s): the log is closed for publishing until restart",
-                            self._log.topic, outcome.error)  # fmt: skip
+                            self._log.topic, job.error)  # fmt: skip
         self._refuse_pending(batch, error)
-        if batch.roll and outcome.rolled is None:
+        if batch.roll and job.rolled is None:
             self._roll_next = True  # the reason for the roll, a hole perhaps, is still there
 
     def _refuse_pending(self, batch: Batch, error: RequestError) -> None:
@@ -495,36 +415,12 @@ class Committer:
         self._scheduler.offload(job, finished)
 
     def _prepare_next(self) -> None:
-        """Create the next segment's file ahead of need; its name comes when its first id is known."""
         active = self._log.segments[-1]
-        if self._preparing or self._prepared or active.end < self.segment_bytes * 3 // 4 or self._space.low:
+        if active.end < self.segment_bytes * 3 // 4:
             return
         if self._running is not None and (self._running.roll or active.sealed):
             return  # a roll is under way: this segment needs no successor any more
-        if self.segment_bytes < 2 * PREALLOCATE_AFTER_BYTES:
-            return
-        fs = self._log.fs
-        self._prepared_count += 1  # a name of its own: two of them may be in use at once
-        name = f"{self._log.path}/next-{self._prepared_count}.tmp"
-        made: list[File] = []
-
-        def job() -> None:
-            try:
-                file = fs.open(name, create=True, exclusive=True)
-                made.append(file)
-                room = min(PREALLOCATE_BYTES, self._space.free_bytes() // 64, self.segment_bytes)
-                file.allocate(0, room)
-                file.sync()
-            except OSError:
-                pass  # the roll will make its own
-
-        def done() -> None:
-            self._preparing = False
-            if made:
-                self._prepared = made[0]
-
-        self._preparing = True
-        self.run_behind(job, done)
+        self._next.prepare(self.segment_bytes)
 
     def _arm_sync_timer(self) -> None:
         if not self._sync_timer:
@@ -590,6 +486,7 @@ class Committer:
         """Cut the preallocated tail of the active segment, so that the file ends where the records do, and drop the
         segment that was made ahead. Blocks; for shutdown, when idle. Errors leave zeros that recovery knows."""
         active = self._log.segments[-1] if self._log.segments else None
+        ahead = self._next.abandon()
         try:
             usable = active is not None and not active.sealed and self.failed is None
             file = active.file if active is not None and usable else None
@@ -597,67 +494,11 @@ class Committer:
                 if not active.damages:
                     file.truncate(active.end)
                 file.sync()
-            if self._prepared is not None:
-                self._prepared.close()
-                self._log.fs.unlink(self._prepared.path)
+            if ahead is not None:
+                self._log.fs.unlink(ahead)
         except OSError as error:
             logger.warning("topic %s: the log was not closed neatly: %s", self._log.topic, error)
-        self._prepared = None
 
     def abandon(self) -> None:
         """The topic is deleted and its files go with it: let go of the segment that was made ahead. For when idle."""
-        if self._prepared is not None:
-            self._prepared.close()
-            self._prepared = None
-
-
-def seal(fs: FileSystem, segment: Segment, *, sync: bool) -> None:
-    """Cut the preallocated tail and sync: after this the file ends with its last record, for good. Not of a damaged one."""
-    file = segment.open(fs, write=True)
-    if not segment.damages:
-        file.truncate(segment.end)
-    if sync:
-        file.sync()
-
-
-def what_passes(error: OSError) -> str | None:
-    """What is lacking, when that ends by itself and nothing is damaged. None for other errors."""
-    if error.errno in NO_SPACE:
-        return "no space left on the disk"
-    return "no file descriptor left" if error.errno in NO_DESCRIPTORS else None
-
-
-def storage_error(error: OSError) -> RequestError:
-    """What a client hears of the disk."""
-    if passes := what_passes(error):
-        return DiskFull(passes)
-    return StorageFailed(f"the disk failed: {error.strerror or error}")
-
-
-def create_segment(fs: FileSystem, path: str, first_id: int, prepared: File | None, *, first: bool) -> File:
-    """A new active segment whose name is on stable storage before its first byte.
-
-    Args:
-        prepared: the file that was made ahead under a temporary name, if any.
-        first: the topic's first file: its directory is made, too.
-    """
-    if first:
-        parent = path.rpartition("/")[0]
-        fs.mkdir(path)
-        fs.sync_dir(parent)
-    name = f"{path}/{segment_name(first_id)}"
-    if prepared is None:
-        file = fs.open(name, create=True)
-    else:
-        file = prepared
-        fs.rename(file.path, name)
-        file.path = name
-    try:
-        if prepared is None:
-            file.truncate(0)
-        fs.sync_dir(path)
-    except OSError:
-        if prepared is None:
-            file.close()
-        raise
-    return file
+        self._next.abandon()

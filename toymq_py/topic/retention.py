@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from toymq_py.clock import Clock
 from toymq_py.errors import NoSuchTopic, RequestError
 from toymq_py.storage import retention
-from toymq_py.storage.committer import NO_SPACE
+from toymq_py.storage.disk_errors import NO_SPACE
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.offsets import AckedView, OffsetsState
 from toymq_py.storage.scheduling import Scheduler

@@ -25,7 +25,8 @@ from toymq_py.errors import (
 )
 from toymq_py.metrics import Metrics
 from toymq_py.model import DEAD_LETTERS, IdRange, Mode, Start
-from toymq_py.storage.committer import NO_SPACE, Committer
+from toymq_py.storage.committer import Committer
+from toymq_py.storage.disk_errors import NO_SPACE
 from toymq_py.storage.flusher import OffsetsFlusher
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.log import Log, TailBudget

@@ -3,7 +3,8 @@
 import gc
 import weakref
 
-from toymq_py.consumer.inflight import INFLIGHT, MERGE_SLACK_S, READY, Lessee, RunTable
+from toymq_py.consumer.inflight import RunTable
+from toymq_py.consumer.run import INFLIGHT, MERGE_SLACK_S, READY, Lessee
 
 A, B, S = Lessee(100), Lessee(100), Lessee(100)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import pytest
 
 from toymq_py.consumer import Consumer, ConsumerSnapshot, Counts, DeliveryPolicy
-from toymq_py.consumer.inflight import Lessee, RunState
+from toymq_py.consumer.run import Lessee, RunState
 from toymq_py.errors import DamagedData
 from toymq_py.model import IdRows
 

@@ -1,0 +1,56 @@
+"""Runs by a rank, lowest first: a heap whose entries may be out of date. Knows of a run its ticket, and asks for its rank."""
+
+from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heappush, heapreplace
+from typing import Final
+
+from toymq_py.consumer.run import Run
+
+_STALE_SLACK: Final = 64  # a small heap is not worth compacting
+
+
+class LazyHeap:
+    """Runs by a rank (deadline, or first id), lowest first, with entries that may be out of date.
+
+    An entry counts only while the run still carries its ticket; its rank is then at most the run's
+    rank of now, so a run whose rank rises needs no new entry. ``top`` puts right what it meets.
+    Bound: ``trim``.
+    """
+
+    __slots__ = ("_entries", "_rank", "_tickets")
+
+    def __init__(self, rank: Callable[[Run], float], tickets: Iterator[int]) -> None:
+        self._entries: list[tuple[float, int, Run]] = []
+        self._rank = rank
+        self._tickets = tickets  # shared by all heaps of a table: no two entries are alike
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def push(self, run: Run) -> None:
+        """Give the run its entry; one that it has in whichever heap is stale now."""
+        run.ticket = ticket = next(self._tickets)
+        heappush(self._entries, (self._rank(run), ticket, run))
+
+    def top(self) -> Run | None:
+        """The lowest run; None when there is none."""
+        entries = self._entries
+        while entries:
+            rank, ticket, run = entries[0]
+            if run.ticket != ticket:
+                heappop(entries)
+            elif rank != self._rank(run):
+                heapreplace(entries, (self._rank(run), ticket, run))
+            else:
+                return run
+        return None
+
+    def pop(self) -> None:
+        """Drop the entry of the run that ``top`` just returned."""
+        heappop(self._entries)[2].ticket = None
+
+    def trim(self, runs: int) -> None:
+        """Compact when more than half is stale: memory follows the ``runs`` in the table."""
+        if len(self._entries) > 2 * runs + _STALE_SLACK:
+            self._entries = [entry for entry in self._entries if entry[2].ticket == entry[1]]
+            heapify(self._entries)

@@ -1,0 +1,163 @@
+"""A run: ids that were handed out and are alike. What they wait for, since when, and whose they are.
+
+Pure state, changed only by the table that holds it. Contract: delivery.md, "Runs, not rows".
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+AttemptRange = tuple[int, int, int]
+"""First id, last id, deliveries so far."""
+
+MERGE_SLACK_S: Final = 0.005
+"""Neighbours whose deadlines lie closer than this become one run, due with the latest of them.
+
+Half of the 10 ms that delivery.md allows between a deadline and its effect; it turns 100,000
+single deliveries a second into 200 runs a second."""
+
+
+class RunState(IntEnum):
+    """What the ids of a run wait for. The value indexes the table's totals."""
+
+    READY = 0
+    INFLIGHT = 1
+    DELAYED = 2
+    HELD = 3
+
+
+# module globals: read on every operation, and an enum's members are slower to reach
+READY: Final = RunState.READY
+INFLIGHT: Final = RunState.INFLIGHT
+DELAYED: Final = RunState.DELAYED
+HELD: Final = RunState.HELD
+
+OUT_OF_ATTEMPTS: Final = "max-attempts"
+"""The reason of a dead letter that nobody gave another."""
+
+Delivered = tuple[float | None, float] | None
+"""When the first and the last delivery were, on the monotonic clock. None for what is not known, as after a restart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Ids that wait to become dead letters, alike but for their number.
+
+    ``delivered``: see ``Delivered``.
+    """
+
+    first: int
+    last: int
+    attempt: int
+    reason: str
+    delivered: Delivered
+
+
+class Lessee:
+    """Whom leases belong to: a subscription, of one topic or of a pattern's many, or one poll.
+
+    ``inflight`` counts its messages over all tables, and is for them to change; ``window`` is how
+    many it wants at most. Who finds no room sets ``wants_room``; the table that gives some back
+    clears it and says so in ``RunTable.freed``.
+    """
+
+    __slots__ = ("inflight", "wants_room", "window")
+
+    def __init__(self, window: int) -> None:
+        self.inflight = 0
+        self.wants_room = False
+        self.window = window
+
+    def roomy(self) -> None:
+        """It wanted room and there is some. Called by whoever owns the tables."""
+
+
+MOVING: Final = Lessee(0)
+"""Owner of HELD runs while they are being stored as dead letters."""
+
+
+class Run:
+    """Ids ``first`` to ``last``, all in one state. Changed only by the ``RunTable`` that holds it.
+
+    ``deadline`` is the latest and ``earliest`` the earliest of the deadlines that were merged into
+    this run; both mean nothing while READY or HELD. ``attempt`` counts deliveries so far; 0 when all
+    were given back uncounted. ``delivered`` spans them in time, those of all ids that were merged;
+    None when it is not known. ``reason`` is why it is HELD. ``ticket`` names the one heap entry that
+    stands for this run; None when there is none (yet, or any more).
+    """
+
+    __slots__ = ("attempt", "deadline", "delivered", "earliest", "first", "last", "owner", "reason", "state", "ticket")
+
+    def __init__(
+        self,
+        first: int,
+        last: int,
+        state: RunState,
+        owner: Lessee | None,
+        deadline: float,
+        attempt: int,
+    ) -> None:
+        self.first = first
+        self.last = last
+        self.state = state
+        self.owner = owner
+        self.deadline = deadline
+        self.earliest = deadline
+        self.attempt = attempt
+        self.delivered: Delivered = None
+        self.reason = OUT_OF_ATTEMPTS
+        self.ticket: int | None = None
+
+    def tail(self, first: int) -> "Run":
+        """A copy of the part from ``first`` on, without a heap entry."""
+        run = Run(first, self.last, self.state, self.owner, self.deadline, self.attempt)
+        run.earliest = self.earliest
+        run.delivered = self.delivered
+        run.reason = self.reason
+        return run
+
+    def accepts(
+        self,
+        first: int,
+        state: RunState,
+        owner: Lessee | None,
+        earliest: float,
+        deadline: float,
+        attempt: int,
+    ) -> bool:
+        """Whether ids from ``first`` on, in this condition, may become part of this run.
+
+        The whole spread of merged deadlines counts, not the distance to the last one: otherwise a
+        steady stream would push the deadline of its first message before it for ever.
+        """
+        if self.last + 1 != first or self.state is not state or self.attempt != attempt:
+            return False
+        if state is READY:
+            return True
+        if self.owner is not owner:
+            return False
+        latest = max(self.deadline, deadline)
+        earliest = min(self.earliest, earliest)
+        return latest == earliest or latest - earliest < MERGE_SLACK_S
+
+    def extend(
+        self, last: int, earliest: float, deadline: float, delivered: Delivered
+    ) -> None:
+        """Take in what ``accepts`` allowed.
+
+        The later deadline counts: late by a little, never early.
+        """
+        self.last = last
+        self.deadline = max(self.deadline, deadline)
+        self.earliest = min(self.earliest, earliest)
+        mine = self.delivered
+        if mine is None or delivered is None:
+            self.delivered = None
+        elif mine is not delivered:
+            first = None if mine[0] is None or delivered[0] is None else min(mine[0], delivered[0])
+            self.delivered = (first, max(mine[1], delivered[1]))
+
+    def retire(self) -> None:
+        """No longer in the table: its heap entry is stale, and must not keep a session alive."""
+        self.ticket = None
+        self.owner = None
