@@ -293,7 +293,7 @@ def _queue(gateway: Gateway, topic: Topic) -> dict[str, Any]:
     return {
         "Name": topic.name,
         "MessageCount": backlog,
-        "WaitingConsumers": topic.attached,
+        "WaitingConsumers": topic.attachments.sessions,
         "IsDLQ": topic.is_dead_letters,
         "HasWebhooks": hooked or any(_pushes(webhook, topic.name) for webhook in gateway.webhooks.defined.values()),
     }

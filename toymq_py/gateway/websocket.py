@@ -184,7 +184,7 @@ class Conversation:
         if start is not None and type(start) not in (str, int):
             raise BadArgument("start is earliest, latest, a message id or @<unix-ms>")
         topic = self._gateway.broker.topic_or_new(self._name)
-        subscription, registration = topic.subscribe(
+        subscription, registration = topic.attachments.subscribe(
             check_name("consumer", consumer),
             None if start is None else Start.parse(str(start)),
             mode="shared" if mode == "shared" else "exclusive",

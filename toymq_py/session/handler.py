@@ -284,7 +284,7 @@ class Handler:
             self._subscribe_pattern(command, pattern)
             return
         topic = self._broker.topic_or_new(name)
-        subscription, registration = topic.subscribe(
+        subscription, registration = topic.attachments.subscribe(
             command.consumer,
             command.start,
             mode=command.mode or "exclusive",

@@ -79,7 +79,7 @@ class Following(Lessee, ABC):
 
     def attach(self, topic: Topic, start: Start | None) -> Registration:
         """Raises: ModeConflict, TooManyConsumers, OSError."""
-        part, registration = topic.subscribe(
+        part, registration = topic.attachments.subscribe(
             self.consumer_name, start,
             mode=self.mode, window=self.window, visibility_s=self.visibility_s,
             wake=self._part_woken, ended=self._part_ended, lessee=self,

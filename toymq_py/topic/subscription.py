@@ -189,4 +189,4 @@ class Subscription(Lessee):
         """Its holder lets go: unless it is a poll's, its inflight is ready again at once. Idempotent."""
         if not self.closed:
             self.closed = True
-            self.topic.detach(self)
+            self.topic.attachments.detach(self)

@@ -11,12 +11,11 @@ from typing import Any
 
 from toymq_py.clock import Clock
 from toymq_py.config import BrokerOptions, TopicSettings
-from toymq_py.consumer import Consumer, ConsumerSnapshot, DeliveryPolicy, Lessee
+from toymq_py.consumer import Consumer, ConsumerSnapshot, DeliveryPolicy
 from toymq_py.dedupe import KeyBudget
 from toymq_py.errors import (
     BadArgument,
     DamagedData,
-    ModeConflict,
     NoSuchConsumer,
     NoSuchTopic,
     OutOfRange,
@@ -24,7 +23,7 @@ from toymq_py.errors import (
     TooManyConsumers,
 )
 from toymq_py.metrics import Metrics
-from toymq_py.model import DEAD_LETTERS, IdRange, Mode, Start
+from toymq_py.model import DEAD_LETTERS, IdRange, Start
 from toymq_py.storage.committer import Committer
 from toymq_py.storage.disk_errors import NO_SPACE
 from toymq_py.storage.flusher import OffsetsFlusher
@@ -34,6 +33,7 @@ from toymq_py.storage.offsets import LoadedOffsets, OffsetsState, Source, lost_o
 from toymq_py.storage.recovery import RecoveredLog
 from toymq_py.storage.scheduling import Scheduler
 from toymq_py.storage.space import SpaceGuard
+from toymq_py.topic.attachments import Attachments
 from toymq_py.topic.backlog import Backlog, BacklogLimit
 from toymq_py.topic.delivering import Deliverer
 from toymq_py.topic.moves import Moves, witnesses
@@ -43,7 +43,7 @@ from toymq_py.topic.publishing import Publisher
 from toymq_py.topic.redriven import REDRIVER, Redriven
 from toymq_py.topic.retention import Purged, RetentionKeeper
 from toymq_py.topic.schedule import Delays
-from toymq_py.topic.subscription import Attached, Delivery, Registration, Subscription
+from toymq_py.topic.subscription import Delivery, Subscription
 
 REJECTED = "rejected"
 """The reason of a NACK with ``dead`` that gives none."""
@@ -113,11 +113,10 @@ class Topic:
         )  # fmt: skip
         self.committer.on_scheduled = self._scheduled
         self.consumers: dict[str, Consumer] = {}
-        self.delays = Delays(clock, self.consumers, arm=lambda at: arm(self, self, at), ready=self._look_again)
+        self.delays = Delays(clock, self.consumers, arm=lambda at: arm(self, self, at), ready=self.look_again)
         self.redriven = Redriven(self.log, clock)
         self._deliverer = Deliverer(self, clock=clock, scheduler=scheduler, metrics=metrics)
-        self._attached: dict[str, Attached] = {}
-        self._takers = 0
+        self.attachments = Attachments(self)
         self._commit_waiters: dict[Callable[[], None], None] = {}
         self._flushed: OffsetsState | None = None
         self.expired_total = self.dead_lettered_total = self.dropped_total = 0
@@ -194,9 +193,7 @@ class Topic:
         if next_id > first_id:
             self._metrics.publish_total += next_id - first_id
             self._metrics.commit_messages.observe(next_id - first_id)
-        for attached in self._attached.values():
-            if attached.idle:
-                attached.wake(next_id - first_id)
+        self.attachments.wake_all(next_id - first_id)
         if self._commit_waiters:
             waiters, self._commit_waiters = self._commit_waiters, {}
             for call in waiters:
@@ -233,7 +230,8 @@ class Topic:
         """Those with a name that clients use, and who sends dead letters back."""
         return [*self.consumers.values(), *self.redriven.consumers]
 
-    def _make_consumer(self, name: str, start: int) -> Consumer:
+    def make_consumer(self, name: str, start: int) -> Consumer:
+        """One that begins at the id ``start``, and is not on the disk yet. Raises: TooManyConsumers."""
         if len(self.consumers) >= self._options.max_consumers:
             raise TooManyConsumers(f"{self.name} has {len(self.consumers)} consumers, the limit (--max-consumers)")
         consumer = Consumer(name, start=start, since_ns=self._clock.wall_ns(), scheduled=self.delays.schedule.ids)
@@ -250,100 +248,27 @@ class Topic:
             if last >= consumer.floor:
                 consumer.skip(max(first, consumer.floor), last)
 
-    def subscribe(
-        self,
-        name: str,
-        start: Start | None = None,
-        *,
-        mode: Mode | None = "exclusive",
-        window: int,
-        visibility_s: float | None,
-        wake: Callable[[Subscription], bool],
-        ended: Callable[[Subscription, str], None],
-        lessee: Lessee | None = None,
-    ) -> tuple[Subscription, Registration]:
-        """Attach a session, or a poll (``mode`` None). An exclusive one takes over from an older one at once.
-
-        Returns: the subscription, and what the caller owes the disk before it answers.
-
-        Raises: ModeConflict (sessions of the other mode are attached), TooManyConsumers, OSError.
-        """
-        attached = self._attached.get(name)
-        if mode is not None and attached is not None and attached.sessions and attached.mode != mode:
-            raise ModeConflict(f"{name} on {self.name} is consumed with mode={attached.mode}")
-        consumer = self.consumers.get(name)
-        registration = Registration.KNOWN
-        if consumer is None:
-            at = self.log.first_id
-            if start is not None and not self.offsets_lost:
-                at = min(max(self.resolve(start), self.log.first_id), self.log.committed_id)
-            registration = Registration.NEW if at == self.log.first_id else Registration.NEW_AHEAD
-            consumer = self._make_consumer(name, at)
-        if attached is None:
-            new_here = registration is not Registration.KNOWN
-            attached = self._attached[name] = Attached("shared" if mode is None and new_here else "exclusive")
-        if mode == "exclusive":
-            for old in list(attached.sessions):
-                self._end(old, "TAKEN_OVER")
-        subscription = Subscription(
-            self, consumer, attached, mode=mode, window=window, visibility_s=visibility_s, wake=wake, ended=ended, lessee=lessee
-        )
-        if mode is None:
-            attached.polls[subscription] = None
-        else:
-            attached.sessions[subscription] = None
-            attached.mode = mode
-        self._takers += 1
-        self.log.tail.enable(True)
-        return subscription, registration
-
-    def detach(self, subscription: Subscription) -> None:
-        """The subscription is closed: its leases end, attempts kept, but for those of a poll."""
-        attached, consumer = subscription.attached, subscription.consumer
-        attached.idle.pop(subscription, None)
-        self._takers -= 1
-        self.log.tail.enable(self._takers > 0)
-        if subscription.mode is None:
-            del attached.polls[subscription]
-        else:
-            del attached.sessions[subscription]
-            consumer.release(subscription.lessee)
-        self._look_again(consumer)
-
     def unsend(self, subscription: Subscription, first: int, last: int) -> None:
         """See ``Subscription.unsend``."""
         subscription.consumer.unsend(subscription.lessee, first, last)
         self.changed()
-        self._look_again(subscription.consumer)
+        self.look_again(subscription.consumer)
 
     def available(self, consumer: Consumer) -> int:
         """How many messages a consumer could be handed now, about."""
         return consumer.available(self.log.committed_id)
 
-    def _look_again(self, consumer: Consumer) -> None:
+    def look_again(self, consumer: Consumer) -> None:
         """Something of a consumer became ready again, or what was leased is not any more: whoever waits for that is woken."""
         for lessee in consumer.take_freed():
             lessee.roomy()
-        attached = self._attached.get(consumer.name)
-        if attached is not None and attached.idle:
-            attached.wake(self.available(consumer))
+        self.attachments.wake(consumer)
         self._tell_held(consumer)
-
-    def _end(self, subscription: Subscription, code: str) -> None:
-        if not subscription.closed:
-            subscription.closed = True
-            self.detach(subscription)
-            subscription.ended(subscription, code)
 
     @property
     def unused(self) -> bool:
         """Nothing was published, nobody consumes."""
         return not self.consumers and not self.committer.next_id and not self.log.segments
-
-    @property
-    def attached(self) -> int:
-        """Sessions on this topic."""
-        return sum(len(attached.sessions) for attached in self._attached.values())
 
     def take(self, subscription: Subscription, room: int, max_bytes: int) -> Delivery | None:
         """See ``Subscription.take``. With None it is woken when there is something."""
@@ -383,7 +308,7 @@ class Topic:
         if count:
             self._metrics.nack_total += count
             self.arm_for(consumer)
-            self._look_again(consumer)
+            self.look_again(consumer)
         return count
 
     def touch(self, name: str, ids: Sequence[IdRange], visibility_s: float | None) -> int:
@@ -409,25 +334,21 @@ class Topic:
             raise OutOfRange(self.log.first_id, f"is the first id of {self.name}, {self.log.committed_id} the next")
         consumer = self.consumers.get(name)
         if consumer is None:
-            self._make_consumer(name, target)
+            self.make_consumer(name, target)
             return target
-        attached = self._attached.get(name)
-        for subscription in list(attached.sessions) if attached is not None else ():
-            self._end(subscription, "SEEK")
+        self.attachments.end_sessions(name, "SEEK")
         consumer.seek(target, self._clock.wall_ns())
         self._skip_known(consumer)
         self.changed()
-        self._look_again(consumer)
+        self.look_again(consumer)
         self._backlog_grew()
         return target
 
     def forget(self, name: str) -> None:
         """Delete a consumer's state. The caller has the offsets flushed before it answers. Raises: NoSuchConsumer."""
         self.consumer(name)
-        attached = self._attached.pop(name, None)
         del self.consumers[name]
-        if attached is not None:
-            self._end_all(attached, "DELETED")
+        self.attachments.forget(name, "DELETED")
         self.changed()
         self._backlog_grew()
 
@@ -436,7 +357,7 @@ class Topic:
         name = subscription.consumer.name
         if self.consumers.get(name) is subscription.consumer and not subscription.attached.takers:
             del self.consumers[name]
-            self._attached.pop(name, None)
+            self.attachments.forget(name, "DELETED")
             self.changed()
 
     # -- dead letters
@@ -486,7 +407,7 @@ class Topic:
     def consumer_due(self, consumer: Consumer, now: float) -> None:
         """Leases and backoffs end. Called by the broker's ticker, at the time that was asked for with ``arm``."""
         if consumer.tick(now):
-            self._look_again(consumer)
+            self.look_again(consumer)
         if self.consumers.get(consumer.name) is consumer:
             self.arm_for(consumer)
 
@@ -511,7 +432,7 @@ class Topic:
             if expired := consumer.expire(first, last):
                 self.expired_total += expired
                 self.changed()
-                self._look_again(consumer)
+                self.look_again(consumer)
             over = over and consumer.has_acked_all(first, last)
         return over
 
@@ -526,7 +447,7 @@ class Topic:
         """Ids count as acked that nobody acked: there may be room in a window."""
         self.changed()
         for consumer in self.consumers.values():
-            self._look_again(consumer)
+            self.look_again(consumer)
 
     def _drop_below(self, msg_id: int) -> None:
         """``when_full=drop-oldest``. What nobody consumes has no other way to go than out of the retained range."""
@@ -639,7 +560,7 @@ class Topic:
 
     def describe_consumer(self, consumer: Consumer) -> dict[str, Any]:
         """One of ``consumers`` in it."""
-        attached = self._attached.get(consumer.name)
+        attached = self.attachments.of(consumer.name)
         sessions = attached.sessions if attached is not None else {}
         mode = attached.mode if attached is not None else "exclusive"
         return describe_consumer(self.log, consumer, mode, self._clock.wall_ns()) | {
@@ -651,12 +572,7 @@ class Topic:
 
     def stop_deliveries(self, code: str) -> None:
         """End every subscription with a CLOSED code, and every poll."""
-        for attached in self._attached.values():
-            self._end_all(attached, code)
-
-    def _end_all(self, attached: Attached, code: str) -> None:
-        for subscription in (*attached.sessions, *attached.polls):
-            self._end(subscription, code)
+        self.attachments.end_all(code)
 
     def begin_delete(self) -> None:
         """Refuse everything from now on; what is in flight still commits."""
