@@ -1,10 +1,8 @@
-"""Topics of a directory: opening, settings, deletion, retention, a failing disk. Contracts: delivery.md, storage.md."""
+"""Topics of a directory: opening, consumer state, settings, positions, a failing disk. Contracts: delivery.md, storage.md."""
 
 import errno
-import gc
 import json
 import logging
-import weakref
 
 import pytest
 
@@ -12,7 +10,6 @@ from tests.support.broker_rig import DIR, BrokerRig
 from toymq_py.errors import (
     DataDirectoryError,
     NoSuchConsumer,
-    NoSuchTopic,
     OutOfRange,
     StorageFailed,
     TooManyConsumers,
@@ -23,7 +20,6 @@ from toymq_py.storage import offsets
 from toymq_py.storage.batch import CommitState
 from toymq_py.storage.offsets import OffsetsState
 from toymq_py.storage.segment import segment_name
-from toymq_py.storage.space import LOOKED_FOR_S
 
 FIRST = segment_name(0)
 
@@ -356,129 +352,6 @@ def test_limits_of_topics_and_consumers() -> None:
     rig.publish("c", b"")
 
 
-# -- deletion
-
-
-def test_delete_counts_and_a_new_topic_begins_anew() -> None:
-    rig = BrokerRig()
-    rig.publish("t", b"a", b"b", key=b"k")
-    rig.subscribe("t")
-    rig.flush("t")
-    assert rig.delete("t") == 1
-    assert rig.ended == ["DELETED"]
-    with pytest.raises(NoSuchTopic):
-        rig.broker.topic("t")
-    outcome = rig.publish("t", b"c", key=b"k")[0]
-    assert (outcome.first_id, outcome.duplicate) == (0, False)
-    rig.reopen(power_cut=True)
-    assert rig.broker.topic("t").log.committed_id == 1
-    assert not rig.broker.topic("t").consumers
-    assert not [path for path in rig.disk.snapshot() if ".deleted" in path]
-
-
-def test_delete_of_a_topic_that_never_was_on_disk() -> None:
-    rig = BrokerRig()
-    rig.broker.topic_or_new("t")
-    assert rig.delete("t") == 0
-
-
-def test_delete_gives_back_the_segment_that_was_made_ahead() -> None:
-    """Found by the soak: the file was held open for ever, and with it its space and a descriptor."""
-    rig = BrokerRig(segment_bytes=2 << 20)
-    before = rig.disk.used_bytes
-    rig.publish("t", bytes(1_700_000))
-    rig.loop.advance(0)
-    assert any(name.startswith("next-") for name in rig.files("t")), "the next segment was to be made ahead"
-    assert rig.delete("t") == 1
-    assert rig.disk.used_bytes == before
-
-
-def test_a_deleted_topic_is_let_go_of() -> None:
-    """Nothing waits for the end of its retention time, with the topic in hand."""
-    rig = BrokerRig(retain_acked_for_ms=24 * 3_600_000)
-    rig.publish("t", b"a")
-    subscription = rig.subscribe("t", visibility_s=10)
-    assert rig.take(subscription)
-    rig.ack("t", 0, 0)
-    topic = weakref.ref(rig.broker.topic("t"))
-    del subscription
-    rig.delete("t")
-    rig.woken.clear()
-    rig.advance(20)
-    gc.collect()
-    assert topic() is None, "something keeps it"
-
-
-def test_delete_waits_for_the_commit_in_flight() -> None:
-    rig = BrokerRig()
-    outcome = rig.broker.topic_or_new("t").publisher.publish([b""], [b"a"])[0]
-    answers: list[int] = []
-    rig.broker.delete("t", lambda count, error: answers.append(count))
-    refused = rig.broker.topics["t"].publisher.publish([b""], [b"b"])[0]
-    assert isinstance(refused.error, NoSuchTopic)
-    rig.loop.advance(0)
-    assert outcome.commit.state is CommitState.DONE
-    assert answers == [1]
-
-
-def test_a_topic_that_is_being_deleted_takes_nothing() -> None:
-    rig = BrokerRig()
-    rig.publish("t", b"a")
-    rig.broker.delete("t", lambda count, error: None)
-    assert rig.change("configure", "t", visibility="1") == "NO_SUCH_TOPIC"
-
-
-def test_create_and_delete_of_a_topic_that_is_being_deleted() -> None:
-    rig = BrokerRig()
-    rig.publish("t", b"a")
-    rig.broker.delete("t", lambda count, error: None)
-    with pytest.raises(NoSuchTopic, match="being deleted"):
-        rig.broker.delete("t", lambda count, error: None)
-    assert rig.change("create", "t") == "EXISTS"
-    told: list[object] = []
-    rig.loop.advance(0)
-    assert rig.change("create", "t") == "OK", "it is gone by now"
-    topic = rig.broker.topic("t")
-    rig.broker.delete("t", lambda count, error: None)
-    topic.flush_offsets(told.append)
-    assert isinstance(told[0], NoSuchTopic)
-
-
-def test_delete_behind_a_change_of_settings() -> None:
-    rig = BrokerRig()
-    rig.publish("t", b"a")
-    told: list[object] = []
-    rig.broker.configure("t", {"visibility": "1"}, told.append)
-    rig.broker.delete("t", lambda count, error: told.append(count))
-    rig.loop.advance(0)
-    assert told == [None, 1]
-    assert not rig.files("t")
-
-
-def test_a_delete_that_fails_leaves_the_data_and_the_name() -> None:
-    rig = BrokerRig()
-    rig.publish("t", b"a", b"b")
-    rig.disk.fail("rename", 1, errno.EIO, path="topics/t")
-    assert rig.delete("t") == "Input/output error"
-    with pytest.raises(NoSuchTopic):  # nothing new is written over what is there
-        rig.publish("t", b"c")
-    rig.reopen()
-    assert rig.broker.topic("t").log.committed_id == 2
-    assert rig.delete("t") == 2
-
-
-def test_what_cannot_be_unlinked_goes_at_the_next_start() -> None:
-    rig = BrokerRig()
-    rig.publish("t", b"a")
-    rig.disk.fail("unlink", 1, errno.EIO)
-    assert rig.delete("t") == 1
-    assert [path for path in rig.disk.snapshot() if ".deleted" in path]
-    rig.publish("t", b"new")
-    rig.reopen()
-    assert not [path for path in rig.disk.snapshot() if ".deleted" in path]
-    assert rig.broker.topic("t").log.committed_id == 1
-
-
 # -- positions
 
 
@@ -520,106 +393,6 @@ def test_a_new_consumer_starts_where_it_says() -> None:
     assert first("d", "999") == [], "beyond the end is the end"
     assert first("e", f"@{at_ms}") == [2]
     assert first("f", "@0") == [0]
-
-
-# -- retention
-
-
-def test_acked_segments_go_when_the_offsets_that_say_so_are_on_disk() -> None:
-    rig = BrokerRig(retain_acked_for_ms=0)
-    for n in range(6):
-        rig.publish("t", b"%d" % n * 3000)
-    topic = rig.broker.topic("t")
-    subscription = rig.subscribe("t")
-    assert len(rig.take(subscription)) == 6
-    rig.ack("t", 0, 2, flush=False)
-    assert topic.log.first_id == 0
-    rig.flush("t")
-    rig.loop.drain()
-    assert topic.log.first_id == 3
-    assert topic.log.messages() == 3
-    assert [name for name in rig.files("t") if name.endswith(".log")] == [segment_name(n) for n in (3, 4, 5)]
-    rig.reopen(power_cut=True)
-    assert rig.broker.topic("t").log.first_id == 3
-    assert [msg_id for msg_id, _ in rig.take(rig.subscribe("t"))] == [3, 4, 5]
-    assert [msg_id for msg_id, _ in rig.take(rig.subscribe("t", "new"))] == [3, 4, 5]
-
-
-def test_a_stuck_message_pins_one_segment() -> None:
-    rig = BrokerRig(retain_acked_for_ms=0)
-    for n in range(6):
-        rig.publish("t", b"%d" % n * 3000)
-    rig.take(rig.subscribe("t"))
-    rig.ack("t", 1, 4)
-    rig.loop.drain()
-    topic = rig.broker.topic("t")
-    assert [segment.base_id for segment in topic.log.segments] == [0, 5]
-    assert topic.log.removed == [(1, 4)]
-    assert (topic.log.first_id, topic.log.messages(), topic.state) == (0, 2, "ok")
-    rig.reopen(power_cut=True)
-    topic = rig.broker.topic("t")
-    assert (topic.log.removed, topic.state) == ([(1, 4)], "ok"), "that is no hole"
-    assert [msg_id for msg_id, _ in rig.take(rig.subscribe("t"))] == [0, 5]
-    assert [msg_id for msg_id, _ in rig.take(rig.subscribe("t", "new"))] == [0, 5]
-    rig.broker.topic("t").seek("c", Start("earliest"))
-    rig.flush("t")
-    rig.reopen()
-    assert rig.broker.topic("t").state == "ok", "nor after a consumer went back"
-
-
-@pytest.mark.parametrize("nth", range(1, 12))
-def test_a_crash_while_segments_are_removed_is_no_loss(nth: int) -> None:
-    for op in ("pwrite", "sync", "rename", "sync_dir", "unlink"):
-        rig = BrokerRig(retain_acked_for_ms=0)
-        for n in range(6):
-            rig.publish("t", b"%d" % n * 3000)
-        rig.take(rig.subscribe("t"))
-        rig.broker.topic("t").ack("c", [(1, 4)])
-        rig.disk.fail(op, nth, errno.EIO, sticky=True)  # from here on the disk is dead
-        rig.broker.topic("t").flush_offsets(lambda error: None)
-        rig.loop.advance(0)
-        rig.loop.drain()
-        rig.reopen(power_cut=True)
-        topic = rig.broker.topic("t")
-        assert topic.state == "ok"
-        assert {msg_id for msg_id, _ in rig.take(rig.subscribe("t"))} >= {0, 5}
-
-
-def test_an_active_segment_is_rolled_by_age_and_goes() -> None:
-    rig = BrokerRig(retain_acked_for_ms=40_000)
-    rig.publish("t", b"old")
-    rig.take(rig.subscribe("t"))
-    rig.ack("t", 0, 0)
-    for _ in range(6):
-        rig.advance(10)
-    topic = rig.broker.topic("t")
-    assert topic.log.first_id == 1
-    assert topic.log.size_bytes == 0
-    assert rig.publish("t", b"new")[0].first_id == 1
-
-
-def test_a_low_disk_removes_what_is_acked_at_once() -> None:
-    rig = BrokerRig(min_free_bytes=100_000)
-    rig.disk.capacity_bytes = 10_000_000
-    for n in range(4):
-        rig.publish("t", b"%d" % n * 3000)
-    rig.take(rig.subscribe("t"))
-    rig.ack("t", 0, 3)
-    assert rig.broker.topic("t").log.first_id == 0, "for a day"
-    rig.disk.capacity_bytes = rig.disk.used_bytes + 90_000
-    rig.advance(LOOKED_FOR_S)
-    outcome = rig.publish("t", b"x")[0]
-    assert outcome.error is not None or outcome.commit.error is not None
-    rig.loop.drain()
-    assert rig.broker.topic("t").log.first_id >= 3
-
-
-def test_without_consumers_nothing_is_removed() -> None:
-    rig = BrokerRig(retain_acked_for_ms=0)
-    for n in range(4):
-        rig.publish("t", b"%d" % n * 3000)
-    rig.advance(1000)
-    assert rig.broker.topic("t").log.first_id == 0
 
 
 # -- numbers

@@ -6,7 +6,11 @@ import random
 import pytest
 
 from tests.support.broker_rig import DIR, BrokerRig
+from toymq_py.model import Start
 from toymq_py.storage.segment import segment_name
+from toymq_py.storage.space import LOOKED_FOR_S
+
+FIRST = segment_name(0)
 
 
 def logs(rig: BrokerRig) -> list[str]:
@@ -17,6 +21,106 @@ def limited(**settings: object) -> BrokerRig:
     rig = BrokerRig()
     assert rig.change("create", "t", **{name: str(value) for name, value in settings.items()}) == "OK"
     return rig
+
+
+# -- by acks
+
+
+def test_acked_segments_go_when_the_offsets_that_say_so_are_on_disk() -> None:
+    rig = BrokerRig(retain_acked_for_ms=0)
+    for n in range(6):
+        rig.publish("t", b"%d" % n * 3000)
+    topic = rig.broker.topic("t")
+    subscription = rig.subscribe("t")
+    assert len(rig.take(subscription)) == 6
+    rig.ack("t", 0, 2, flush=False)
+    assert topic.log.first_id == 0
+    rig.flush("t")
+    rig.loop.drain()
+    assert topic.log.first_id == 3
+    assert topic.log.messages() == 3
+    assert [name for name in rig.files("t") if name.endswith(".log")] == [segment_name(n) for n in (3, 4, 5)]
+    rig.reopen(power_cut=True)
+    assert rig.broker.topic("t").log.first_id == 3
+    assert [msg_id for msg_id, _ in rig.take(rig.subscribe("t"))] == [3, 4, 5]
+    assert [msg_id for msg_id, _ in rig.take(rig.subscribe("t", "new"))] == [3, 4, 5]
+
+
+def test_a_stuck_message_pins_one_segment() -> None:
+    rig = BrokerRig(retain_acked_for_ms=0)
+    for n in range(6):
+        rig.publish("t", b"%d" % n * 3000)
+    rig.take(rig.subscribe("t"))
+    rig.ack("t", 1, 4)
+    rig.loop.drain()
+    topic = rig.broker.topic("t")
+    assert [segment.base_id for segment in topic.log.segments] == [0, 5]
+    assert topic.log.removed == [(1, 4)]
+    assert (topic.log.first_id, topic.log.messages(), topic.state) == (0, 2, "ok")
+    rig.reopen(power_cut=True)
+    topic = rig.broker.topic("t")
+    assert (topic.log.removed, topic.state) == ([(1, 4)], "ok"), "that is no hole"
+    assert [msg_id for msg_id, _ in rig.take(rig.subscribe("t"))] == [0, 5]
+    assert [msg_id for msg_id, _ in rig.take(rig.subscribe("t", "new"))] == [0, 5]
+    rig.broker.topic("t").seek("c", Start("earliest"))
+    rig.flush("t")
+    rig.reopen()
+    assert rig.broker.topic("t").state == "ok", "nor after a consumer went back"
+
+
+@pytest.mark.parametrize("nth", range(1, 12))
+def test_a_crash_while_segments_are_removed_is_no_loss(nth: int) -> None:
+    for op in ("pwrite", "sync", "rename", "sync_dir", "unlink"):
+        rig = BrokerRig(retain_acked_for_ms=0)
+        for n in range(6):
+            rig.publish("t", b"%d" % n * 3000)
+        rig.take(rig.subscribe("t"))
+        rig.broker.topic("t").ack("c", [(1, 4)])
+        rig.disk.fail(op, nth, errno.EIO, sticky=True)  # from here on the disk is dead
+        rig.broker.topic("t").flush_offsets(lambda error: None)
+        rig.loop.advance(0)
+        rig.loop.drain()
+        rig.reopen(power_cut=True)
+        topic = rig.broker.topic("t")
+        assert topic.state == "ok"
+        assert {msg_id for msg_id, _ in rig.take(rig.subscribe("t"))} >= {0, 5}
+
+
+def test_an_active_segment_is_rolled_by_age_and_goes() -> None:
+    rig = BrokerRig(retain_acked_for_ms=40_000)
+    rig.publish("t", b"old")
+    rig.take(rig.subscribe("t"))
+    rig.ack("t", 0, 0)
+    for _ in range(6):
+        rig.advance(10)
+    topic = rig.broker.topic("t")
+    assert topic.log.first_id == 1
+    assert topic.log.size_bytes == 0
+    assert rig.publish("t", b"new")[0].first_id == 1
+
+
+def test_a_low_disk_removes_what_is_acked_at_once() -> None:
+    rig = BrokerRig(min_free_bytes=100_000)
+    rig.disk.capacity_bytes = 10_000_000
+    for n in range(4):
+        rig.publish("t", b"%d" % n * 3000)
+    rig.take(rig.subscribe("t"))
+    rig.ack("t", 0, 3)
+    assert rig.broker.topic("t").log.first_id == 0, "for a day"
+    rig.disk.capacity_bytes = rig.disk.used_bytes + 90_000
+    rig.advance(LOOKED_FOR_S)
+    outcome = rig.publish("t", b"x")[0]
+    assert outcome.error is not None or outcome.commit.error is not None
+    rig.loop.drain()
+    assert rig.broker.topic("t").log.first_id >= 3
+
+
+def test_without_consumers_nothing_is_removed() -> None:
+    rig = BrokerRig(retain_acked_for_ms=0)
+    for n in range(4):
+        rig.publish("t", b"%d" % n * 3000)
+    rig.advance(1000)
+    assert rig.broker.topic("t").log.first_id == 0
 
 
 # -- by age
