@@ -11,7 +11,7 @@ COMPILED := $(patsubst %,toymq_py/%.py,dedupe model rows \
   session/deliveries session/guard session/handler session/pulling session/replies session/sequences session/session \
   session/transport session/turns topic/attachments topic/delivering topic/following topic/publishing topic/schedule \
   topic/subscription topic/topic topic/traced \
-  consumer/acks consumer/idset consumer/inflight consumer/lazy_heap consumer/run consumer/state \
+  consumer/acks consumer/common consumer/idset consumer/inflight consumer/lazy_heap consumer/run consumer/state \
   storage/batch storage/committer storage/log storage/space storage/sync_job \
   storage/record/attributes storage/record/checksum storage/record/frame storage/record/run storage/record/scanning)
 RUN := $(if $(wildcard $(FAST)/.stamp),$(FAST),.venv)

@@ -102,21 +102,31 @@ class AckSet:
             return limit
         return min(self._firsts[block][bisect_right(self._firsts[block], msg_id)], limit)
 
+    def next_held(self, msg_id: int, limit: int) -> int:
+        """The lowest id of the set at or above ``msg_id``, ``limit`` at most."""
+        return msg_id if self.next_open(msg_id) > msg_id else self.open_until(msg_id, limit)
+
+    def next_gap(self, msg_id: int, limit: int) -> IdRange | None:
+        """The lowest ids from ``msg_id`` on and below ``limit`` that are not in the set: one range."""
+        first = self.next_open(msg_id)
+        return (first, self.open_until(first, limit) - 1) if first < limit else None
+
     def open_below(self, limit: int) -> int:
         """How many ids below ``limit`` are not in the set.
 
-        Cost grows with the ranges beyond the limit.
+        Cost grows with the ranges on that side of the limit where there are fewer.
         """
         if limit <= self.floor:
             return 0
         above = self._above
-        for block in range(len(self._tops) - 1, -1, -1):
-            if self._tops[block] < limit:
-                break
-            firsts, lasts = self._firsts[block], self._lasts[block]
-            i = bisect_left(lasts, limit)
-            above -= sum(lasts[i:]) - sum(firsts[i:]) + len(lasts) - i
-            above += max(limit - firsts[i], 0)
+        block, blocks = bisect_left(self._tops, limit), len(self._tops)
+        if block < blocks:
+            i = bisect_left(self._lasts[block], limit)
+            if 2 * block < blocks:
+                above = self._ids_of(0, 0, block, i)
+            else:
+                above -= self._ids_of(block, i, blocks - 1, len(self._lasts[-1]))
+            above += max(limit - self._firsts[block][i], 0)
         return limit - self.floor - above
 
     def ranges(self) -> IdRows:
@@ -130,6 +140,11 @@ class AckSet:
         for first, last in ranges:
             acks.add(first, min(last, limit - 1))
         return acks
+
+    def take_over(self, other: "AckSet") -> None:
+        """The contents of another set, which is of no use any more."""
+        self.floor, self._above = other.floor, other._above
+        self._firsts, self._lasts, self._heads, self._tops = other._firsts, other._lasts, other._heads, other._tops
 
     # -- inside
 

@@ -6,13 +6,14 @@ object of storage.md as plain values. Contracts: delivery.md; storage.md, "offse
 """
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import le, lt
 from typing import Any
 
 from toymq_py.consumer.acks import AckSet
+from toymq_py.consumer.common import CommonAcks, WatchedAcks
 from toymq_py.consumer.idset import IdSet
 from toymq_py.consumer.inflight import RunTable
 from toymq_py.consumer.policy import DeliveryPolicy
@@ -383,12 +384,26 @@ class Consumer:
 
     def next_unacked(self, from_id: int, limit: int) -> IdRange | None:
         """The lowest ids from ``from_id`` on and below ``limit`` that are not acked: one range."""
-        first = self._acks.next_open(from_id)
-        return (first, self._acks.open_until(first, limit) - 1) if first < limit else None
+        return self._acks.next_gap(from_id, limit)
 
     def backlog(self, limit: int) -> int:
         """How many ids below ``limit`` are not acked."""
         return self._acks.open_below(limit)
+
+    @staticmethod
+    def follow(consumers: "Sequence[Consumer]") -> CommonAcks:
+        """What all of them have acked, now and from now on; until one of them seeks, or ``unfollow``."""
+        common = CommonAcks()
+        for consumer in consumers:
+            consumer._acks = WatchedAcks(consumer._acks, common.added)
+        common.follow([consumer._acks for consumer in consumers])
+        return common
+
+    def unfollow(self) -> None:
+        """Nobody is told of acks any more."""
+        acks = AckSet(self.floor)
+        acks.take_over(self._acks)
+        self._acks = acks
 
     def has_acked_all(self, first: int, last: int) -> bool:
         """Whether every id of the range counts as acked, now."""

@@ -10,7 +10,7 @@ from itertools import accumulate
 
 from toymq_py.clock import Clock
 from toymq_py.config import TopicSettings
-from toymq_py.consumer import Consumer
+from toymq_py.consumer import CommonAcks, Consumer
 from toymq_py.errors import PayloadTooLarge, QueueFull, RequestError
 from toymq_py.model import IdRange
 from toymq_py.storage.committer import Committer
@@ -32,10 +32,26 @@ class Backlog:
         """``consumers`` is the topic's own, as it changes."""
         self._log = log
         self._consumers = consumers
+        self._common: CommonAcks | None = None  # where there is a limit, and more than one consumer
+
+    def follow(self) -> None:
+        """From now on it is asked often. To be called again when a consumer came, went or moved."""
+        self.unfollow()
+        if len(self._consumers) > 1:
+            self._common = Consumer.follow(list(self._consumers.values()))
+
+    def unfollow(self) -> None:
+        """It is not asked often any more."""
+        self._common = None
+        for consumer in self._consumers.values():
+            consumer.unfollow()
+
+    def _views(self) -> Sequence[Consumer | CommonAcks]:
+        return list(self._consumers.values()) if self._common is None else (self._common,)
 
     def ranges(self, first: int, limit: int) -> Iterator[IdRange]:
         """The ids from ``first`` on and below ``limit``, as ascending ranges that do not touch."""
-        consumers = list(self._consumers.values())
+        consumers = self._views()
         if not consumers:
             yield from self._log.retained(first, limit)
             return
@@ -56,7 +72,7 @@ class Backlog:
 
     def messages(self, first: int, limit: int) -> int:
         """How many of the ids from ``first`` on and below ``limit``."""
-        consumers = list(self._consumers.values())
+        consumers = self._views()
         if consumers and first <= (lowest := min(consumer.floor for consumer in consumers)):
             most = max(consumer.backlog(limit) for consumer in consumers)
             if len(consumers) == 1 or most == limit - lowest:  # the slowest has acked nothing out of its turn

@@ -177,11 +177,12 @@ class Topic:
 
     def _set_limit(self) -> None:
         self._limit = self.publisher.limit = None
+        self.backlog.unfollow()
         if BacklogLimit.wanted(self.settings):
             self._limit = self.publisher.limit = BacklogLimit(
                 self.name, self.log, self.committer, self.backlog, self._clock, self.settings, self._drop_below
             )
-            self._limit.look_again()
+            self._backlog_grew()
 
     # -- what is committed
 
@@ -359,6 +360,7 @@ class Topic:
             del self.consumers[name]
             self.attachments.forget(name, "DELETED")
             self.changed()
+            self._backlog_grew()
 
     # -- dead letters
 
@@ -467,6 +469,7 @@ class Topic:
     def _backlog_grew(self) -> None:
         """A consumer came, went or moved."""
         if self._limit is not None:
+            self.backlog.follow()
             self._limit.look_again()
 
     def apply_retention(self) -> None:

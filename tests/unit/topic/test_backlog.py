@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support.broker_rig import BrokerRig
+from toymq_py.consumer.acks import AckSet
 from toymq_py.errors import PayloadTooLarge, QueueFull
 from toymq_py.model import Start
 from toymq_py.storage.record import FRAME_OVERHEAD
@@ -339,6 +340,76 @@ def test_the_ids_that_some_consumer_has_not_acked(ranges_max: int, monkeypatch: 
             assert topic.backlog.messages(0, 40) == len(wanted)
             frame = FRAME_OVERHEAD + 1
             assert topic.backlog.bytes(0, 40) == frame * len(wanted)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_it_is_the_same_whatever_consumers_do(seed: int) -> None:
+    """Against what each of them has open by itself: they come, ack, seek, are forgotten, and the limit comes and goes."""
+    rng = random.Random(seed)
+    rig = limited(backlog_max_messages=10_000)
+    topic = rig.broker.topic("t")
+    publish(rig, *[b""] * 60)
+    for step in range(60):
+        name = rng.choice("abcd")
+        first = rng.randrange(60)
+        last = min(first + rng.randrange(8), 59)
+        match rng.randrange(12):
+            case 0:
+                topic.seek(name, Start("id", first))
+            case 1 if name in topic.consumers:
+                topic.forget(name)
+            case 2:
+                topic.drop(0, rng.randrange(12))
+            case 3:
+                assert rig.change("configure", "t", backlog_max_messages=rng.choice(["default", "10000"])) == "OK"
+            case 4 if name in topic.consumers:
+                topic.consumers[name].skip(first, last)
+            case _:
+                ids(rig, name)
+                topic.ack(name, [(first, last)])
+        consumers = topic.consumers.values()
+        wanted = {n for n in range(60) if not consumers or any(not each.has_acked_all(n, n) for each in consumers)}
+        assert {n for first, last in topic.backlog.ranges(0, 60) for n in range(first, last + 1)} == wanted, step
+        cut = rng.randrange(61)
+        assert topic.backlog.messages(0, cut) == len([n for n in wanted if n < cut]), step
+
+
+@pytest.mark.parametrize("when_full", ["reject", "drop-oldest"])
+def test_a_look_is_not_a_walk_over_what_two_consumers_have_acked(when_full: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = limited(backlog_max_messages=8000, when_full=when_full)
+    topic = rig.broker.topic("t")
+    publish(rig, *[b""] * 8000)
+    for name, start in (("a", 1), ("b", 3)):
+        subscription = rig.subscribe("t", name, window=10_000)
+        assert len(rig.take(subscription)) == 8000
+        topic.ack(name, [(n, n) for n in range(start, 8000, 4)])
+    asked: list[str] = []
+
+    def counting(name: str) -> None:
+        question = getattr(AckSet, name)
+
+        def counted(*args: object) -> object:
+            asked.append(name)
+            return question(*args)
+
+        monkeypatch.setattr(AckSet, name, counted)
+
+    counting("next_open")
+    counting("open_until")
+    assert publish(rig, *[b""] * 10) == (["OK"] * 10 if when_full == "drop-oldest" else ["QUEUE_FULL"] * 10)
+    assert topic.dropped_total == (10 if when_full == "drop-oldest" else 0), "together they have open all there is"
+    assert len(asked) < 500, "4,000 ranges are not walked through"
+
+
+def test_a_consumer_that_never_was_counts_no_more() -> None:
+    rig = limited(backlog_max_messages=4)
+    publish(rig, *[b""] * 4)
+    ids(rig, "c")
+    rig.ack("t", 0, 2)
+    subscription = rig.subscribe("t", "late")
+    subscription.close()
+    rig.broker.topic("t").withdraw(subscription)
+    assert publish(rig, *[b""] * 4) == ["OK"] * 3 + ["QUEUE_FULL"]
 
 
 def test_the_error_says_which_limit() -> None:

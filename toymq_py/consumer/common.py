@@ -1,0 +1,69 @@
+"""Which ids all of some consumers have acked: kept while they ack, so that nobody has to walk through what each of them did.
+
+For topics with a backlog's limit and several consumers; others pay nothing. Contract: delivery.md, "Backlog limits"; ADR 0043.
+"""
+
+from collections.abc import Callable, Sequence
+
+from toymq_py.consumer.acks import AckSet
+from toymq_py.model import MSG_ID_MAX, IdRange
+
+
+class WatchedAcks(AckSet):
+    """An ack set that tells what is added to it. Takes over the contents of another one, which is of no use any more."""
+
+    __slots__ = ("_on_added",)
+
+    def __init__(self, acks: AckSet, on_added: Callable[[int, int], None]) -> None:
+        """``on_added`` gets the first and the last id; some of them may have been in the set before."""
+        AckSet.__init__(self, acks.floor)
+        self.take_over(acks)
+        self._on_added = on_added
+
+    def add(self, first: int, last: int) -> int:
+        first = max(first, self.floor)
+        added = AckSet.add(self, first, last)
+        if added:
+            self._on_added(first, last)
+        return added
+
+
+class CommonAcks:
+    """The intersection of ack sets that only grow. Whoever changes them otherwise makes a new one."""
+
+    __slots__ = ("_acks", "_members")
+
+    def __init__(self) -> None:
+        self._acks = AckSet(0)
+        self._members: Sequence[AckSet] = ()
+
+    @property
+    def floor(self) -> int:
+        """The lowest id that somebody has not acked."""
+        return self._acks.floor
+
+    def next_unacked(self, from_id: int, limit: int) -> IdRange | None:
+        """The lowest ids from ``from_id`` on and below ``limit`` that somebody has not acked: one range."""
+        return self._acks.next_gap(from_id, limit)
+
+    def backlog(self, limit: int) -> int:
+        """How many ids below ``limit`` somebody has not acked."""
+        return self._acks.open_below(limit)
+
+    def follow(self, members: Sequence[AckSet]) -> None:
+        """These are the sets; ``added`` is called with what is added to any of them from now on. Cost grows with all of their
+        ranges."""
+        self._members = members
+        self.added(0, MSG_ID_MAX)
+
+    def added(self, first: int, last: int) -> None:
+        """One of the sets holds these ids now. Cost grows with the ranges that the sets have there."""
+        acks, members = self._acks, self._members
+        at = acks.next_open(first)
+        while at <= last:
+            begin = max([each.next_held(at, last + 1) for each in members])
+            if begin == at:
+                end = min([each.next_open(at) for each in members])
+                acks.add(at, end - 1)
+                begin = acks.next_open(end)
+            at = begin
