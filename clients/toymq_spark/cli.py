@@ -4,7 +4,7 @@ import json
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -12,12 +12,15 @@ from types import FrameType
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from toymq_client.url import DEFAULT_URL
 from toymq_py.errors import ConfigError, ToymqError
 from toymq_py.model import parse_duration_ms, parse_size
 
 TERMINATED = 143
+EXTRAS = {"pyspark": "spark", "pyarrow": "spark", "numpy": "spark", "pandas": "spark", "matplotlib": "plots"}
+"""Package to the extra that brings it."""
 Command = Callable[..., Any]
 
 
@@ -29,6 +32,11 @@ class _OneLineErrors(click.Group):
             return super().invoke(ctx)
         except ConfigError as error:
             raise click.UsageError(str(error)) from None
+        except ModuleNotFoundError as error:
+            package = str(error.name).partition(".")[0]
+            if package not in EXTRAS:
+                raise
+            raise click.UsageError(f"this needs {package}: pip install 'toymq_py[{EXTRAS[package]}]'") from None
         except (ToymqError, OSError) as error:
             click.echo(f"toymq-pipeline: {error}", err=True)
             raise SystemExit(1) from None
@@ -57,15 +65,20 @@ def main(ctx: click.Context, master: str) -> None:
 
 
 @contextmanager
-def _session(master: str | None, name: str) -> Iterator[Any]:
-    """SIGTERM ends a job as Ctrl-C does: the batch that runs is run again next time, and each record is there once."""
+def _session(master: str | None, name: str, *, bar: bool = False) -> Iterator[Any]:
+    """SIGTERM ends a job as Ctrl-C does: the batch that runs is run again next time, and each record is there once.
+
+    Args:
+        bar: Spark's own progress bar on a terminal, for a job that has nothing else to say until it is done.
+    """
     from toymq_spark.session import build_session  # --help should not wait for pyspark
 
     def terminated(number: int, frame: FrameType | None) -> None:
         raise SystemExit(TERMINATED)
 
     before = signal.signal(signal.SIGTERM, terminated)
-    spark = build_session(f"toymq-pipeline {name}", master)
+    shown = {"spark.ui.showConsoleProgress": "true"} if bar and sys.stderr.isatty() else {}
+    spark = build_session(f"toymq-pipeline {name}", master, shown)
     try:
         yield spark
     except KeyboardInterrupt:
@@ -106,7 +119,21 @@ def source_options(command: Command) -> Command:
     return place_options(command)
 
 
+def _said(name: str) -> bool:
+    """Whether somebody wrote this option; not its default, nor the environment."""
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def _refuse_beside_once(once: bool, option: str) -> None:
+    """Raises: click.UsageError."""
+    if once and _said(option.removeprefix("--").replace("-", "_")):
+        raise click.UsageError(f"--once excludes {option}")
+
+
 def _place(url: str, data_dir: str | None, **access: str | None) -> dict[str, str]:
+    """Raises: click.UsageError."""
+    if data_dir is not None and _said("url") and "to_url" not in click.get_current_context().params:
+        raise click.UsageError("--data-dir excludes --url")  # but for replay, where it says where the records go
     found = {"path": data_dir} if data_dir is not None else {"url": url}
     return {**found, **{ACCESS[name]: value for name, value in access.items() if value is not None}}
 
@@ -119,6 +146,13 @@ def _source(subscribe: str | None, pattern: str | None, more: tuple[str, ...], *
     if pattern is not None:
         found["subscribePattern"] = pattern
     return found | _named("--option", more)
+
+
+def _refuse_topics(source: Mapping[str, Any]) -> None:
+    """Beside an archive. Raises: click.UsageError."""
+    for name, option in (("subscribe", "--subscribe"), ("pattern", "--pattern"), ("more", "--option"), ("data_dir", "--data-dir")):
+        if source[name]:
+            raise click.UsageError(f"--archive excludes {option}")
 
 
 def _named(what: str, options: tuple[str, ...]) -> dict[str, str]:
@@ -150,6 +184,7 @@ def archive(
     from toymq_spark.jobs import archive as job
     from toymq_spark.metrics import Progress, progress_of
 
+    _refuse_beside_once(once, "--every")
     trigger = f"{parse_duration_ms(every)} milliseconds"
     total = 0
     told = -1
@@ -200,9 +235,11 @@ def replay(
     """
     from toymq_spark.jobs import replay as job
 
-    if from_archive is not None and (source["subscribe"] or source["pattern"] or source["data_dir"]):
-        raise click.UsageError("--archive excludes --subscribe, --pattern and --data-dir")
+    if from_archive is not None:
+        _refuse_topics(source)
     at = {"url": to_url} if to_url is not None else _place(source["url"], None, **{name: source[name] for name in ACCESS})
+    if source["data_dir"] is not None:
+        source |= dict.fromkeys(ACCESS)  # they are for the broker of --url
     sink = {**at, "topic": to, **_named("--to-option", to_more)}
     with _session(master, "replay") as spark:
         rows = 0
@@ -237,7 +274,7 @@ def compact(master: str | None, directory: Path, target: str, grace: str, as_jso
     from toymq_spark.jobs import compact as job
 
     target_bytes, grace_ms = parse_size(target), parse_duration_ms(grace)
-    with _session(master, "compact") as spark:
+    with _session(master, "compact", bar=True) as spark:
         done = job.compact(spark, directory, target_bytes=target_bytes, grace_ms=grace_ms)
     if as_json:
         click.echo(json.dumps(asdict(done)))
@@ -260,7 +297,11 @@ def report(
     from toymq_spark.jobs import archive as archive_job
     from toymq_spark.jobs import report as job
 
-    with _session(master, "report") as spark:
+    if html is not None:
+        from toymq_spark import report_page  # what it needs and is not there, is said before the work
+    if from_archive is not None:
+        _refuse_topics(source)
+    with _session(master, "report", bar=True) as spark:
         if from_archive is not None:
             records = archive_job.read(spark, from_archive)
         else:
@@ -268,8 +309,6 @@ def report(
             records = spark.read.format("toymq").options(**options).load()
         found = job.report(records, window, from_archive)
     if html is not None:
-        from toymq_spark import report_page
-
         html.write_text(report_page.page(found))
     if as_json:
         click.echo(json.dumps(asdict(found), default=str))
@@ -297,6 +336,7 @@ def watch(
     """Tell, until stopped, of ids without a record and of consumers that do not get on, each once."""
     from toymq_spark.jobs import watch as job
 
+    _refuse_beside_once(once, "--stuck-after")
     stuck_after_ms = parse_duration_ms(stuck_after)
     told = 0
 
@@ -336,7 +376,7 @@ def verify(
     from toymq_spark.jobs import verify as job
 
     place = _place(**given)
-    with _session(master, "verify") as spark:
+    with _session(master, "verify", bar=True) as spark:
         events = job.ledger(spark, ledgers)
         topics = job.topics_of(events)
         if not topics:

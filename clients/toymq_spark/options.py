@@ -146,6 +146,8 @@ def parse_source(given: Mapping[str, str], mode: Mode | None = None) -> SourceOp
         options.refuse(_BATCH_ONLY, "a stream has no end")
     if mode == "batch":
         options.refuse(_STREAM_ONLY, "a batch has no triggers")
+    if options.text("maxTriggerDelay") is not None and options.text("minOffsetsPerTrigger") is None:
+        options.fail("maxTriggerDelay", "needs minOffsetsPerTrigger: without it nothing waits")
     place = _place(options)
     return SourceOptions(
         place=place,

@@ -1,7 +1,10 @@
 """One Spark session for all tests here (it takes 5 s to start), and one broker."""
 
+import os
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -15,9 +18,37 @@ WAIT_S = 300
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def console(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What Spark's processes write to stderr: where somebody at a terminal would see it."""
+    return tmp_path_factory.mktemp("console") / "stderr"
+
+
+@contextmanager
+def stderr_to(file: Path) -> Iterator[None]:
+    """For processes that are started meanwhile, and theirs."""
+    before = os.dup(2)
+    with file.open("ab") as out:
+        os.dup2(out.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, console: Path) -> Iterator[SparkSession]:
     place = tmp_path_factory.mktemp("spark")
-    session = build_session(
+    with stderr_to(console):
+        session = start(place)
+    yield session
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # py4j leaves its sockets to the collector
+        session.stop()
+
+
+def start(place: Path) -> SparkSession:
+    return build_session(
         "tests",
         "local[2]",
         {
@@ -31,10 +62,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         },
     )
-    yield session
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # py4j leaves its sockets to the collector
-        session.stop()
 
 
 @pytest.fixture(scope="session")

@@ -143,7 +143,7 @@ def test_the_command_line(monkeypatch: pytest.MonkeyPatch, spark: SparkSession, 
         def stop(self) -> None:
             pass
 
-    monkeypatch.setattr("toymq_spark.session.build_session", lambda app, master: Borrowed())
+    monkeypatch.setattr("toymq_spark.session.build_session", lambda app, master, settings: Borrowed())
     with sync.connect(url) as client:
         publish(client, "cli", 0, 10)
     run = CliRunner().invoke
@@ -173,7 +173,11 @@ def test_the_command_line(monkeypatch: pytest.MonkeyPatch, spark: SparkSession, 
     assert done.exit_code == 1
     assert "option colour is not known here" in done.stderr
     for words, named in (
-        (("replay", "--to", "t", "--state", "s", "--archive", to, "--subscribe", "t"), "--archive excludes"),
+        (("replay", "--to", "t", "--state", "s", "--archive", to, "--subscribe", "t"), "--archive excludes --subscribe"),
+        (("report", "--archive", to, "--option", "startingOffsets=earliest"), "--archive excludes --option"),
+        (("report", "--data-dir", to, "--url", url, "--subscribe", "t"), "--data-dir excludes --url"),
+        (("archive", "--to", "b", "--once", "--every", "1s"), "--once excludes --every"),
+        (("watch", "--once", "--stuck-after", "1s"), "--once excludes --stuck-after"),
         (("archive", "--to", "b", "--every", "soon"), "'soon' is no duration"),
         (("archive", "--to", "b", "--option", "x"), "write NAME=VALUE"),
     ):

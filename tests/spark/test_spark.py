@@ -178,6 +178,38 @@ def test_for_each_batch_and_a_broker_that_restarts(
             assert sorted(int(frame.payload) for frame in records(other, topic)) == list(range(200))
 
 
+def test_retention_that_overtakes_a_stopped_query(
+    spark: SparkSession, url: str, client: sync.Client, checkpoint: Path, console: Path
+) -> None:
+    """It fails and names the ids that are gone, or goes on and names them on stderr, as ``failOnDataLoss`` says."""
+    seen: list[int] = []
+
+    def take(batch: DataFrame, number: int) -> None:
+        seen.extend(row.offset for row in batch.collect())
+
+    def run(fail_on_data_loss: str) -> None:
+        options = {"url": url, "subscribe": "short", "startingOffsets": "earliest", "failOnDataLoss": fail_on_data_loss}
+        rows = spark.readStream.format("toymq").options(**options).load().select("offset")
+        query = rows.writeStream.foreachBatch(take).option("checkpointLocation", str(checkpoint))
+        query.trigger(availableNow=True).start().awaitTermination(WAIT_S)
+
+    client.create("short", {"retain_max_bytes": 64 << 10})
+    list(client.pub_many("short", [b"x" * 1024] * 10))
+    run("true")
+    for _ in range(100):
+        list(client.pub_many("short", [b"x" * 1024] * 10))
+        first_id, next_id = client.offsets("short")
+        if first_id > 10:
+            break
+    gone = f"topic short: records 10 to {first_id - 1} are gone: retention has removed what is below {first_id}"
+    with pytest.raises(PySparkException, match=f"DataLoss: {gone} .failOnDataLoss=false would go on"):
+        run("true")
+    assert seen == list(range(10)), "nothing of a batch that cannot be whole"
+    run("false")
+    assert sorted(seen) == [*range(10), *range(first_id, next_id)]
+    assert f"{gone}; going on, as failOnDataLoss=false says" in console.read_text()
+
+
 def test_spark_finds_the_source_by_itself(url: str, numbers: str, spark: SparkSession) -> None:
     """As in a program that knows nothing of toymq_spark; Spark looks for packages named pyspark_…"""
     fresh = spark.newSession()

@@ -126,8 +126,8 @@ def _read(spark: SparkSession, source: Mapping[str, str] | Path, plan: Plan, pie
         "startingOffsets": f'{{"{piece.topic}": {{"0": {piece.start}}}}}',
         "endingOffsets": f'{{"{piece.topic}": {{"0": {piece.end}}}}}',
     }
-    chosen = {"subscribe", "subscribepattern", "assign", "startingtimestamp", "endingtimestamp"}
-    place = {name: value for name, value in source.items() if name.lower() not in chosen}
+    chosen = ("subscribe", "assign", "starting", "ending")  # the plan says it already
+    place = {name: value for name, value in source.items() if not name.lower().startswith(chosen)}
     options = {**place, "subscribe": piece.topic, **ends, "includeHeaders": "true"}
     return spark.read.format("toymq").options(**options).load()
 

@@ -1,7 +1,12 @@
 """What people see: progress, errors of jobs in one line, the report's page."""
 
+import subprocess
+import sys
 from datetime import UTC, datetime
 
+import pytest
+
+from tests.support.broker_process import TIMEOUT_S, environment
 from toymq_spark.cli import explain
 from toymq_spark.jobs.report import Report
 from toymq_spark.metrics import progress_of
@@ -55,3 +60,15 @@ def test_windows_without_records_are_drawn_as_empty() -> None:
     at = [datetime(2026, 1, 1, 0, minute, tzinfo=UTC) for minute in range(6)]
     windows = [{"start": at[n], "end": at[n + 1], "per_s": n} for n in (0, 1, 4)]
     assert points(windows, "per_s", 0.0) == ([at[0], at[1], at[2], at[4], at[5]], [0.0, 1.0, 0.0, 4.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("absent", "words", "extra"),
+    [("pyspark", ["verify", "x"], "spark"), ("matplotlib", ["report", "--subscribe", "t", "--html", "x.html"], "plots")],
+)
+def test_what_is_not_installed_is_said_in_a_line_before_the_work(absent: str, words: list[str], extra: str) -> None:
+    program = f"import sys; sys.modules['{absent}'] = None; from toymq_spark.cli import main; main()"
+    command = [sys.executable, "-c", program, *words]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-1] == f"Error: this needs {absent}: pip install 'toymq_py[{extra}]'"
