@@ -2,7 +2,8 @@
 
 1. Micro-batches: so many rows a second come in, and a query takes them as fast as it can. For each batch, how long it took, and
    how old its oldest row was when it was done.
-2. Publishes, one after the other, each waited for: alone, beside a Spark read at its full speed, and beside one at half of it.
+2. Publishes, one after the other, each waited for: alone, beside a client that fetches at half of Spark's full speed and does
+   nothing else (what is the broker's own share), beside a Spark read at its full speed, and beside one at half of it.
 """
 
 import argparse
@@ -11,20 +12,25 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 
 from tests.spark.speed import PAYLOAD, aggregate
 from tests.support.broker_process import BrokerProcess
 from toymq_client import sync
+from toymq_spark.datasource import ToymqDataSource
+from toymq_spark.logs import FETCH_BYTES_MAX, FETCH_COUNT_MAX
+from toymq_spark.options import parse_source
 from toymq_spark.session import build_session
+from toymq_spark.source import BatchReader
 
 COLUMNS = "key binary, value binary, offset bigint"
 TASKS = 2
@@ -60,7 +66,7 @@ def publish_latencies(url: str, topic: str, seconds: float) -> list[float]:
 
 def tell(what: str, values: Sequence[float], unit: str = "ms") -> None:
     cuts = statistics.quantiles(values, n=100, method="inclusive")
-    sys.stdout.write(f"{what:<44} p50 {cuts[49]:>9,.1f}  p99 {cuts[98]:>9,.1f}  max {max(values):>9,.1f} {unit}\n")
+    sys.stdout.write(f"{what:<60} p50 {cuts[49]:>9,.1f}  p99 {cuts[98]:>9,.1f}  max {max(values):>9,.1f} {unit}\n")
     sys.stdout.flush()
 
 
@@ -92,12 +98,38 @@ def micro_batches(spark: SparkSession, url: str, pool: ProcessPoolExecutor, rate
     tell("  age of its oldest row when it is done", ages_ms[WARM_UP:])
 
 
-def paced(rows_per_s: float, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    began, rows = time.perf_counter(), 0
-    for batch in batches:
-        rows += batch.num_rows
-        time.sleep(max(began + rows / rows_per_s - time.perf_counter(), 0))
-        yield batch
+def fetch_paced(url: str, topic: str, rows_per_s: float, seconds: float) -> float:
+    """Over and over from the beginning, with the source's questions. Returns: rows a second."""
+    began, rows, at = time.perf_counter(), 0, 0
+    with sync.connect(url, timeout_s=60) as client:
+        while time.perf_counter() - began < seconds:
+            batch = client.fetch(topic, at, FETCH_COUNT_MAX, max_bytes=FETCH_BYTES_MAX)
+            rows += batch.next_id - at
+            at = batch.next_id if batch.frames else 0
+            time.sleep(max(began + rows / rows_per_s - time.perf_counter(), 0))
+    return rows / (time.perf_counter() - began)
+
+
+def paced_source(rows_per_s: float) -> type[ToymqDataSource]:
+    """The source, with tasks that each read no faster. Behind it, in ``mapInArrow``, a brake would cost a process a task."""
+
+    class PacedReader(BatchReader):
+        def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+            began, rows = time.perf_counter(), 0
+            for batch in BatchReader.read(self, partition):
+                rows += batch.num_rows
+                time.sleep(max(began + rows / rows_per_s - time.perf_counter(), 0))
+                yield batch
+
+    class PacedSource(ToymqDataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "toymq-paced"
+
+        def reader(self, schema: StructType) -> DataSourceReader:
+            return PacedReader(parse_source(self.options, "batch"), schema)
+
+    return PacedSource
 
 
 def read_until(table: DataFrame, done: Future[list[float]]) -> float:
@@ -114,17 +146,25 @@ def publishes_beside_a_read(
     with sync.connect(url, timeout_s=60) as client:
         for _ in client.pub_many("t", ((f"key-{n:012d}", PAYLOAD) for n in range(count)), window=8192):
             pass
-    table = spark.read.schema(COLUMNS).format("toymq").options(url=url, subscribe="t", minPartitions=str(TASKS)).load()
-    aggregate(table)
+
+    def table(source: str) -> DataFrame:
+        return spark.read.schema(COLUMNS).format(source).options(url=url, subscribe="t", minPartitions=str(TASKS)).load()
+
+    def beside(what: str, run: Callable[[Future[list[float]]], float]) -> float:
+        done = pool.submit(publish_latencies, url, "beside", seconds)
+        rows_per_s = run(done)
+        tell(f"publish, beside {what} at {rows_per_s:,.0f} rows/s", done.result())
+        return rows_per_s
+
     tell("publish, alone", pool.submit(publish_latencies, url, "beside", seconds).result())
-    measured = pool.submit(publish_latencies, url, "beside", seconds)
-    full = read_until(table, measured)
-    tell(f"publish, beside {full:,.0f} rows/s", measured.result())
-    half = table.mapInArrow(partial(paced, full / 2 / TASKS), COLUMNS)
-    aggregate(half)  # the JVM compiles, which takes both cores
-    measured = pool.submit(publish_latencies, url, "beside", seconds)
-    rate = read_until(half, measured)
-    tell(f"publish, beside {rate:,.0f} rows/s", measured.result())
+    rows = table("toymq")
+    aggregate(rows)  # the JVM compiles, which takes both cores
+    full = beside("Spark", lambda done: read_until(rows, done))
+    spark.dataSource.register(paced_source(full / 2 / TASKS))
+    half = table("toymq-paced")
+    aggregate(half)
+    rate = beside("Spark", lambda done: read_until(half, done))
+    beside("a client that fetches", lambda _: pool.submit(fetch_paced, url, "t", rate, seconds).result())
 
 
 def main() -> None:
@@ -133,15 +173,22 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--rows", type=int, default=1_000_000, help="Of the topic that is read beside the publishes.")
     parser.add_argument("--nice", type=int, default=0, help="Of Spark alone, which competes with the broker for cores.")
+    parser.add_argument("--apart", action="store_true", help="Spark has the last core alone, the others the rest.")
     options = parser.parse_args()
+    cores = sorted(os.sched_getaffinity(0))
+    if options.apart:
+        os.sched_setaffinity(0, cores[:-1])
     with (
         tempfile.TemporaryDirectory(prefix="toymq-latency-") as place,
         BrokerProcess(Path(place) / "d") as broker,
-        ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool,
+        ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool,
     ):
         url = f"toymq://127.0.0.1:{broker.port}"
-        pool.submit(publish_latencies, url, "warm-up", 0.1).result()  # its process is there, and not nice
+        for waiting in [pool.submit(publish_latencies, url, "warm-up", 0.5) for _ in range(2)]:
+            waiting.result()  # its processes are there, and not nice
         os.nice(options.nice)
+        if options.apart:
+            os.sched_setaffinity(0, cores[-1:])
         settings = {"spark.driver.memory": "2g", "spark.sql.shuffle.partitions": "2"}
         spark = build_session("latency", f"local[{TASKS}]", settings)
         micro_batches(spark, url, pool, options.rate, options.seconds)
