@@ -150,7 +150,8 @@ def _source(subscribe: str | None, pattern: str | None, more: tuple[str, ...], *
 
 def _refuse_topics(source: Mapping[str, Any]) -> None:
     """Beside an archive. Raises: click.UsageError."""
-    for name, option in (("subscribe", "--subscribe"), ("pattern", "--pattern"), ("more", "--option"), ("data_dir", "--data-dir")):
+    options = {"subscribe": "--subscribe", "pattern": "--pattern", "more": "--option", "data_dir": "--data-dir"}
+    for name, option in options.items():
         if source[name]:
             raise click.UsageError(f"--archive excludes {option}")
 

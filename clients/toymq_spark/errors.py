@@ -17,10 +17,11 @@ class OptionError(ConfigError):
 
 
 class DataLoss(LocalError):
-    """Ids ``first_id`` to ``last_id`` of a topic are gone."""
+    """Ids ``first_id`` to ``last_id`` of a topic are gone; None when nobody knows how many there were."""
 
-    def __init__(self, topic: str, first_id: int, last_id: int, why: str) -> None:
-        super().__init__(f"topic {topic}: records {first_id} to {last_id} are gone: {why}")
+    def __init__(self, topic: str, first_id: int, last_id: int | None, why: str) -> None:
+        which = f"from {first_id} on" if last_id is None else f"{first_id} to {last_id}"
+        super().__init__(f"topic {topic}: records {which} are gone: {why}")
         self.topic = topic
         self.first_id = first_id
         self.last_id = last_id

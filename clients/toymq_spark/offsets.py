@@ -6,7 +6,7 @@ JSON and compares them as strings, so the form is fixed: ``{"topic": {"0": id}}`
 
 import itertools
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,6 +94,14 @@ def latest(options: SourceOptions, logs: Logs) -> Offsets:
     return {topic: _bounds(logs, topic, missing_is_empty=True)[1] for topic in options.topics.select(logs.topics)}
 
 
+def deleted(options: SourceOptions, logs: Logs, known: Iterable[str]) -> Offsets:
+    """Of the topics that a stream reads by a pattern, those that are no more. They end at 0, as one that was given by name."""
+    if options.topics.pattern is None:
+        return {}
+    present = set(logs.topics())
+    return {topic: 0 for topic in known if topic not in present}
+
+
 def share(start: Mapping[str, int], end: Mapping[str, int], limit: int | None) -> Offsets:
     """The ends of a batch of at most about ``limit`` records, split by backlog; no topic with a backlog gets nothing.
 
@@ -144,7 +152,7 @@ def retained(options: SourceOptions, logs: Logs, start: Offsets, end: Offsets) -
             lost(options, topic, max(begin, next_id), stop - 1, f"the topic ends at {next_id}; was it deleted and made anew?")
             found[topic] = stop
         elif begin > stop:
-            lost(options, topic, stop, begin - 1, "the topic was deleted and made anew")
+            lost(options, topic, begin, None, "the topic was deleted" + (" and made anew" if next_id else ""))
             found[topic] = min(first_id, stop)
         elif begin < first_id and topic in start:
             lost(options, topic, begin, min(first_id, stop) - 1, f"retention has removed what is below {first_id}")
@@ -162,7 +170,7 @@ def check_start(options: SourceOptions, topic: str, start: int, first_id: int, n
         raise OptionError(f"option startingOffsets: topic {topic} ends at {next_id}, before {start}")
 
 
-def lost(options: SourceOptions, topic: str, first_id: int, last_id: int, why: str) -> None:
+def lost(options: SourceOptions, topic: str, first_id: int, last_id: int | None, why: str) -> None:
     """Raises: DataLoss with ``failOnDataLoss``."""
     loss = DataLoss(topic, first_id, last_id, why)
     if options.fail_on_data_loss:

@@ -170,6 +170,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = self._look(begin)
             if not isinstance(limit, ReadAllAvailable) and self._too_few(begin, end):
                 return offsets.to_json(begin)
+        end = end | offsets.deleted(self._options, self._open(), begin)
         rows = None if isinstance(limit, ReadAllAvailable) else self._options.max_offsets_per_trigger
         reached = offsets.share(begin, end, rows)
         if reached != begin:

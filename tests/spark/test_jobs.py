@@ -96,6 +96,20 @@ def test_archive_compact_replay(spark: SparkSession, url: str, client: sync.Clie
         write(0, 0, query="another checkpoint")
 
 
+def test_a_range_of_a_topic_is_replayed_in_pieces(spark: SparkSession, url: str, client: sync.Client, tmp_path: Path) -> None:
+    publish(client, "ranged", 0, 300)
+    at_time = {
+        "startingOffsetsByTimestamp": '{"ranged": {"0": 0}}', "startingOffsetsByTimestampStrategy": "latest",
+        "endingOffsetsByTimestamp": '{"ranged": {"0": 4102444800000}}',
+    }  # fmt: skip
+    ids = {"startingOffsets": '{"ranged": {"0": 100}}', "endingOffsets": '{"ranged": {"0": 130}}'}
+    for to, chosen, pieces, expected in (("by-time", at_time, 2, range(300)), ("by-id", ids, 1, range(100, 130))):
+        source, sink = {"url": url, "subscribe": "ranged", **chosen}, {"url": url, "topic": to}
+        steps = list(replay.replay(spark, source, sink, tmp_path / to, rate=150, sleep=lambda _: None))
+        assert [(step.piece, step.pieces) for step in steps] == [(piece + 1, pieces) for piece in range(pieces)]
+        assert sorted(int(frame.payload) for frame in records(client, to)) == list(expected), to
+
+
 def digest(payload: bytes) -> str:
     return hashlib.blake2b(payload, digest_size=8).hexdigest()
 

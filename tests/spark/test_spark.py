@@ -202,7 +202,7 @@ def test_retention_that_overtakes_a_stopped_query(
         if first_id > 10:
             break
     gone = f"topic short: records 10 to {first_id - 1} are gone: retention has removed what is below {first_id}"
-    with pytest.raises(PySparkException, match=f"DataLoss: {gone} .failOnDataLoss=false would go on"):
+    with pytest.raises(PySparkException, match=rf"DataLoss: {gone} \(failOnDataLoss=false would go on"):
         run("true")
     assert seen == list(range(10)), "nothing of a batch that cannot be whole"
     run("false")

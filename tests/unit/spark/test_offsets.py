@@ -154,7 +154,8 @@ def test_ranges_of_a_size() -> None:
         ((5, 9), 3, 9, 5, "records 3 to 4 are gone: retention has removed what is below 5"),
         ((20, 30), 3, 9, 9, "records 3 to 8 are gone: retention has removed what is below 20"),
         ((0, 6), 3, 9, 9, "records 6 to 8 are gone: the topic ends at 6; was it deleted and made anew?"),
-        ((0, 4), 8, 4, 0, "records 4 to 7 are gone: the topic was deleted and made anew"),
+        ((0, 4), 8, 4, 0, "records from 8 on are gone: the topic was deleted and made anew"),
+        ((0, 0), 8, 0, 0, "records from 8 on are gone: the topic was deleted"),
         ((0, 2), 9, 9, 9, None),
     ],
 )

@@ -1,6 +1,7 @@
 """What Spark calls on a reader, called without Spark: over a real broker, and over its data directory."""
 
 import pickle
+import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -238,6 +239,30 @@ def test_retention_that_overtakes_a_query_while_it_reads(tmp_path: Path, caplog:
         rows_of(failing, partitions)
     assert [offset for _, offset, _, _ in rows_of(going_on, partitions)] == [6, 7, 8]
     assert "records 2 to 5 are gone" in caplog.text
+
+
+@pytest.mark.parametrize("chosen", [{"subscribe": "t"}, {"subscribePattern": "t.*"}], ids=str)
+@pytest.mark.parametrize("once", [False, True])
+def test_a_topic_that_was_deleted_is_a_loss_however_it_was_chosen(
+    chosen: dict[str, str], once: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = directory_with(tmp_path, 9)
+    shutil.rmtree(directory / "topics" / "t")
+    failing = stream({"path": str(directory)}, **chosen)
+    going_on = stream({"path": str(directory)}, failOnDataLoss="false", **chosen)
+    at = {"t": {"0": 5}, "other": {"0": 3}}
+    for reader in (failing, going_on):
+        if once:
+            reader.prepareForTriggerAvailableNow()
+        gone = 0 if "subscribePattern" in chosen else 3  # one that is no longer asked for stays where it is
+        assert reader.latestOffset(at, ReadAllAvailable()) == {"t": {"0": 0}, "other": {"0": gone}}
+    end = {"t": {"0": 0}}
+    with pytest.raises(DataLoss, match=r"topic t: records from 5 on are gone: the topic was deleted \(failOn"):
+        failing.partitions({"t": {"0": 5}}, end)
+    assert going_on.partitions({"t": {"0": 5}}, end) == []
+    assert "topic t: records from 5 on are gone: the topic was deleted; going on" in caplog.text
+    directory_with(tmp_path, 2)
+    assert rows_of(going_on, going_on.partitions(end, {"t": {"0": 2}}))[0][1] == 0, "one of that name begins anew"
 
 
 def test_damage_in_the_middle_is_a_loss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
