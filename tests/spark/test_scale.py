@@ -17,6 +17,7 @@ pytestmark = [require("java"), pytest.mark.spark_slow]
 
 ROWS = 2_000_000
 LONG_S = 1200
+CHAOS = [sys.executable, "-c", "from toymq_chaos.cli import main; main()"]
 COMMAND = [sys.executable, "-c", "from toymq_spark.cli import main; main()"]
 
 
@@ -60,3 +61,20 @@ def test_seven_faults_among_two_million(tmp_path: Path) -> None:
         ("unexpected", ROWS + 2), ("changed", otherwise), ("changed", swapped),
     ])  # fmt: skip
     assert said["findings"] == 7
+
+
+def test_a_run_of_chaos_is_verified(tmp_path: Path) -> None:
+    """The harness writes what ``verify`` reads; and a delivery that nobody published, put in by hand, is found."""
+    out = tmp_path / "out"
+    chaos = [*CHAOS, "run", "--duration", "10s", "--seed", "5", "--out", str(out), "--spark-verify"]
+    done = subprocess.run(chaos, env=environment(), capture_output=True, text=True, timeout=LONG_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "lost 0  unexpected 0  changed 0  duplicated 0"
+    history = out / "history.jsonl"
+    published = next(said for said in map(json.loads, history.open()) if said["op"] == "pub" and said["result"] == "ok")
+    with history.open("a") as more:
+        more.write(json.dumps({**published, "op": "deliver", "id": 10**9}) + "\n")
+    verify = [*COMMAND, "--master", "local[2]", "verify", str(history), "--data-dir", str(out / "data" / "d")]
+    done = subprocess.run(verify, env=environment(), capture_output=True, text=True, timeout=LONG_S, check=False)
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.splitlines()[-1] == "lost 0  unexpected 1  changed 0  duplicated 0"

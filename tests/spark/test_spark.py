@@ -15,6 +15,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.requirements import require
 from toymq_client import sync
 from toymq_py.storage.record import Frame, iter_frames
+from toymq_spark.metrics import BehindLatest, Progress
 from toymq_spark.rows import CLAIMS_TOPIC
 
 pytestmark = require("java")
@@ -50,11 +51,20 @@ def test_a_kafka_query_with_another_format_and_address(
     kafka = {"subscribe": numbers, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "600"}
     stream = spark.readStream.format("toymq").option("toymq.bootstrap.servers", url.removeprefix("toymq://"))
     lines = stream.options(**kafka).load().selectExpr("CAST(key AS STRING)", "CAST(value AS STRING)", "offset")
-    query = (
-        lines.writeStream.format("parquet").option("path", str(tmp_path / "out"))
-        .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
-    )  # fmt: skip
-    query.awaitTermination(WAIT_S)
+    told: list[Progress] = []
+    listener = BehindLatest(told.append)
+    spark.streams.addListener(listener)
+    try:
+        query = (
+            lines.writeStream.format("parquet").option("path", str(tmp_path / "out"))
+            .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+        )  # fmt: skip
+        query.awaitTermination(WAIT_S)
+        spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()  # type: ignore[attr-defined]
+    finally:
+        spark.streams.removeListener(listener)
+    assert [(progress.rows, progress.behind) for progress in told] == [(600, {numbers: 400}), (400, {numbers: 0})]
+    assert listener.queries == {}, "a query that has ended is behind nothing"
     assert [progress["numInputRows"] for progress in query.recentProgress] == [600, 400]
     assert json.loads(query.recentProgress[-1]["sources"][0]["latestOffset"]) == {numbers: {"0": ROWS}}
     found = spark.read.parquet(str(tmp_path / "out")).orderBy("offset").collect()
