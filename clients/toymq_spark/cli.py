@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -298,8 +299,8 @@ def report(
     from toymq_spark.jobs import archive as archive_job
     from toymq_spark.jobs import report as job
 
-    if html is not None:
-        from toymq_spark import report_page  # what it needs and is not there, is said before the work
+    # What it needs and is not there, is said before the work.
+    draw = None if html is None else import_module("toymq_spark.report_page").page
     if from_archive is not None:
         _refuse_topics(source)
     with _session(master, "report", bar=True) as spark:
@@ -309,8 +310,8 @@ def report(
             options = {**_source(**source), "includeHeaders": "true"}
             records = spark.read.format("toymq").options(**options).load()
         found = job.report(records, window, from_archive)
-    if html is not None:
-        html.write_text(report_page.page(found))
+    if html is not None and draw is not None:
+        html.write_text(draw(found))
     if as_json:
         click.echo(json.dumps(asdict(found), default=str))
         return

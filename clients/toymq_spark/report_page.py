@@ -3,12 +3,13 @@
 import io
 import math
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from html import escape
 from itertools import groupby
 from typing import Any
 
 from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 
 from toymq_spark.jobs.report import Report
@@ -16,7 +17,7 @@ from toymq_spark.jobs.report import Report
 COLUMNS = {
     "topic": "topic", "records": "records", "bytes": "payload bytes", "median": "median", "largest": "largest",
     "keys": "keys, about", "first_id": "first id", "last_id": "last id", "gaps": "gaps", "gap_ids": "ids missing",
-    "archive_delay_s": "archived after, s",
+    "oldest": "oldest, UTC", "newest": "newest, UTC", "archive_delay_s": "archived after, s",
 }  # fmt: skip
 REASONS = {"topic": "topic", "reason": "reason", "count": "messages"}
 """What a report calls a column, and what people call it."""
@@ -48,6 +49,8 @@ def _table(columns: Mapping[str, str], rows: list[dict[str, Any]]) -> str:
 def _cell(value: Any) -> str:
     if value is None:
         return ""
+    if isinstance(value, datetime):
+        return f"{value.astimezone(UTC):%Y-%m-%d&nbsp;%H:%M:%S}"
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}" if isinstance(value, float) else escape(str(value))
 
 
@@ -65,7 +68,9 @@ def _plot(rows: list[dict[str, Any]]) -> str:
     for axes in (rate, size):
         axes.set_ylim(bottom=0)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.tick_params(axis="x", rotation=30)
+        days = AutoDateLocator(tz=UTC, minticks=3, maxticks=8)  # type: ignore[no-untyped-call]
+        axes.xaxis.set_major_locator(days)
+        axes.xaxis.set_major_formatter(ConciseDateFormatter(days, tz=UTC))  # type: ignore[no-untyped-call]
     out = io.StringIO()
     figure.savefig(out, format="svg")
     text = out.getvalue()

@@ -3,6 +3,8 @@
 import hashlib
 import json
 import shutil
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from tests.support.requirements import require
 from toymq_client import sync
 from toymq_py.errors import ConfigError
 from toymq_spark import cli
-from toymq_spark.jobs import archive, compact, replay, verify, watch
+from toymq_spark.jobs import archive, compact, replay, report, verify, watch
 from toymq_spark.manifest import Archive, ArchiveMismatch
 from toymq_spark.sink import QUERY_ID
 
@@ -98,16 +100,48 @@ def test_archive_compact_replay(spark: SparkSession, url: str, client: sync.Clie
 
 def test_a_range_of_a_topic_is_replayed_in_pieces(spark: SparkSession, url: str, client: sync.Client, tmp_path: Path) -> None:
     publish(client, "ranged", 0, 300)
-    at_time = {
-        "startingOffsetsByTimestamp": '{"ranged": {"0": 0}}', "startingOffsetsByTimestampStrategy": "latest",
-        "endingOffsetsByTimestamp": '{"ranged": {"0": 4102444800000}}',
+    source = {
+        "url": url, "subscribe": "ranged", "startingOffsetsByTimestamp": '{"ranged": {"0": 0}}',
+        "startingOffsetsByTimestampStrategy": "latest", "endingOffsets": '{"ranged": {"0": 200}}',
     }  # fmt: skip
-    ids = {"startingOffsets": '{"ranged": {"0": 100}}', "endingOffsets": '{"ranged": {"0": 130}}'}
-    for to, chosen, pieces, expected in (("by-time", at_time, 2, range(300)), ("by-id", ids, 1, range(100, 130))):
-        source, sink = {"url": url, "subscribe": "ranged", **chosen}, {"url": url, "topic": to}
-        steps = list(replay.replay(spark, source, sink, tmp_path / to, rate=150, sleep=lambda _: None))
-        assert [(step.piece, step.pieces) for step in steps] == [(piece + 1, pieces) for piece in range(pieces)]
-        assert sorted(int(frame.payload) for frame in records(client, to)) == list(expected), to
+    steps = replay.replay(spark, source, {"url": url, "topic": "range"}, tmp_path, rate=100, sleep=lambda _: None)
+    assert [(step.piece, step.pieces, step.rows) for step in steps] == [(1, 2, 100), (2, 2, 200)]
+    assert sorted(int(frame.payload) for frame in records(client, "range")) == list(range(200))
+
+
+def test_a_report_in_utc_wherever_it_is_made(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
+    records = spark.sql("""
+        SELECT CAST(k AS BINARY) AS key, CAST(v AS BINARY) AS value, topic, offset, CAST(at AS TIMESTAMP) AS timestamp,
+            IF(reason IS NULL, NULL, array(named_struct('key', 'toymq-reason', 'value', CAST(reason AS BINARY)))) AS headers
+        FROM VALUES ('a', 'x', 't', 5L, '2026-01-01T00:00:10Z', NULL), ('b', 'xxxx', 't', 6L, '2026-01-01T00:00:50Z', NULL),
+            (NULL, 'xx', 't', 9L, '2026-01-01T00:07:00Z', NULL), ('a', 'x', 't.dlq', 0L, '2026-01-01T00:01:00Z', 'bad'),
+            ('b', 'x', 't.dlq', 1L, '2026-01-01T00:01:00Z', 'bad') AS (k, v, topic, offset, at, reason)
+    """)
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        found = report.report(records, "1 minute")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+    def at(minute: int, second: int = 0) -> datetime:
+        return datetime(2026, 1, 1, 0, minute, second, tzinfo=UTC)
+
+    dead, live = {"topic": "t.dlq", "records": 2, "bytes": 2, "median": 1, "largest": 1, "keys": 2}, {"topic": "t"}
+    assert found.windows == [
+        {**live, "start": at(0), "end": at(1), "per_s": 1 / 30, "records": 2, "bytes": 5, "largest": 4, "median": 1, "keys": 2},
+        {**live, "start": at(7), "end": at(8), "per_s": 1 / 60, "records": 1, "bytes": 2, "largest": 2, "median": 2, "keys": 0},
+        {**dead, "start": at(1), "end": at(2), "per_s": 2 / 60},
+    ]
+    assert found.topics == [
+        {
+            **live, "records": 3, "bytes": 7, "largest": 4, "median": 2, "keys": 2, "first_id": 5, "last_id": 9,
+            "oldest": at(0, 10), "newest": at(7), "gaps": 1, "gap_ids": 2,
+        },
+        {**dead, "first_id": 0, "last_id": 1, "oldest": at(1), "newest": at(1), "gaps": 0, "gap_ids": 0},
+    ]  # fmt: skip
+    assert found.reasons == [{"topic": "t.dlq", "reason": "bad", "count": 2}]
 
 
 def digest(payload: bytes) -> str:

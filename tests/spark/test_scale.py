@@ -71,7 +71,8 @@ def test_a_run_of_chaos_is_verified(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == "lost 0  unexpected 0  changed 0  duplicated 0"
     history = out / "history.jsonl"
-    published = next(said for said in map(json.loads, history.open()) if said["op"] == "pub" and said["result"] == "ok")
+    lines = map(json.loads, history.read_text().splitlines())
+    published = next(said for said in lines if said["op"] == "pub" and said["result"] == "ok")
     with history.open("a") as more:
         more.write(json.dumps({**published, "op": "deliver", "id": 10**9}) + "\n")
     verify = [*COMMAND, "--master", "local[2]", "verify", str(history), "--data-dir", str(out / "data" / "d")]

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
@@ -18,7 +19,7 @@ REASON_HEADER = "toymq-reason"
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """``windows``: a row for each topic and window. ``topics``: a row for each topic. Sizes in bytes, times in seconds."""
+    """``windows``: a row for each topic and window. ``topics``: a row for each topic. Sizes in bytes, durations in seconds."""
 
     windows: list[dict[str, Any]]
     topics: list[dict[str, Any]]
@@ -51,8 +52,8 @@ def report(records: DataFrame, window: str, archive: Path | None = None) -> Repo
             )
             .join(missing, "topic", "left").fillna(0, ["gap_ids", "gaps"]).orderBy("topic")
         )  # fmt: skip
-        windows = [row.asDict() for row in by_window.collect()]
-        topics = [row.asDict() for row in by_topic.collect()]
+        windows = [_in_utc(row) for row in by_window.collect()]
+        topics = [_in_utc(row) for row in by_topic.collect()]
         reasons = _reasons(sized) if "headers" in records.columns else []
     finally:
         sized.unpersist()
@@ -65,10 +66,16 @@ def report(records: DataFrame, window: str, archive: Path | None = None) -> Repo
     return Report(windows, topics, reasons)
 
 
+def _in_utc(row: Row) -> dict[str, Any]:
+    """Spark hands over local times without a zone, whatever the session's zone is."""
+    return {name: value.astimezone(UTC) if isinstance(value, datetime) else value for name, value in row.asDict().items()}
+
+
 def _measures() -> Sequence[Any]:
     return (
         F.count("*").alias("records"), F.sum("size").alias("bytes"), F.max("size").alias("largest"),
-        F.percentile_approx("size", 0.5).alias("median"), F.approx_count_distinct("key").alias("keys"),
+        F.percentile_approx("size", 0.5).alias("median"),
+        F.least(F.approx_count_distinct("key"), F.count("key")).alias("keys"),
     )  # fmt: skip
 
 

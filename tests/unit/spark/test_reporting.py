@@ -45,12 +45,13 @@ def test_the_page_escapes_what_comes_from_topics() -> None:
         "topic": "t", "start": datetime(2026, 1, 1, tzinfo=UTC), "end": datetime(2026, 1, 1, 0, 1, tzinfo=UTC), "per_s": 2.5,
         "median": 7, "largest": 9,
     }  # fmt: skip
-    topic = {"topic": "t", "records": 150_000, "bytes": 7, "archive_delay_s": 1.25, "gaps": 0}
+    topic = {"topic": "t", "records": 150_000, "bytes": 7, "archive_delay_s": 1.25, "gaps": 0, "oldest": window["start"]}
     reason = {"topic": "t.dlq", "reason": "<script>alert(1)</script>", "count": 3}
     html = page(Report([window], [topic], [reason]))
     assert "<script>" not in html
     assert "&lt;script&gt;" in html
     assert "150,000" in html
+    assert "2026-01-01&nbsp;00:00:00" in html
     assert html.count("<svg") == 1
     assert "<h2>Dead letters</h2>" not in page(Report([], [topic], []))
 
