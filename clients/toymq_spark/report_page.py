@@ -25,7 +25,7 @@ STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; color: #222 }
 table { border-collapse: collapse; margin: 1rem 0 }
 th, td { padding: .3rem .8rem; text-align: right; border-bottom: 1px solid #ddd }
-th:first-child, td:first-child { text-align: left } svg { max-width: 100%; height: auto }
+th:first-child, td:first-child { text-align: left } td { white-space: nowrap } svg { max-width: 100%; height: auto }
 """
 
 
@@ -50,7 +50,7 @@ def _cell(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, datetime):
-        return f"{value.astimezone(UTC):%Y-%m-%d&nbsp;%H:%M:%S}"
+        return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}" if isinstance(value, float) else escape(str(value))
 
 

@@ -51,7 +51,7 @@ def test_the_page_escapes_what_comes_from_topics() -> None:
     assert "<script>" not in html
     assert "&lt;script&gt;" in html
     assert "150,000" in html
-    assert "2026-01-01&nbsp;00:00:00" in html
+    assert "2026-01-01 00:00:00" in html
     assert html.count("<svg") == 1
     assert "<h2>Dead letters</h2>" not in page(Report([], [topic], []))
 
