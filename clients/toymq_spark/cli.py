@@ -80,6 +80,7 @@ def _session(master: str | None, name: str, *, bar: bool = False) -> Iterator[An
     before = signal.signal(signal.SIGTERM, terminated)
     shown = {"spark.ui.showConsoleProgress": "true"} if bar and sys.stderr.isatty() else {}
     spark = build_session(f"toymq-pipeline {name}", master, shown)
+    spark.sparkContext.setLogLevel("FATAL")  # why a job failed is said in a line, and not in its driver's pages before it
     try:
         yield spark
     except KeyboardInterrupt:

@@ -181,7 +181,9 @@ def test_verify_finds_what_was_planted(
     ], "those that were planted, and none of what an unknown outcome, a missing key or a missing topic explains"  # fmt: skip
 
 
-def test_the_command_line(monkeypatch: pytest.MonkeyPatch, spark: SparkSession, url: str, tmp_path: Path) -> None:
+def test_the_command_line(
+    monkeypatch: pytest.MonkeyPatch, spark: SparkSession, url: str, console: Path, tmp_path: Path
+) -> None:
     class Borrowed:
         """The tests' session, which a command must not end."""
 
@@ -220,6 +222,14 @@ def test_the_command_line(monkeypatch: pytest.MonkeyPatch, spark: SparkSession, 
     done = command("archive", "--url", url, "--subscribe", "cli", "--to", str(tmp_path / "b"), "--option", "colour=red")
     assert done.exit_code == 1
     assert "option colour is not known here" in done.stderr
+    pages = console.stat().st_size
+    beyond = ("--to", str(tmp_path / "c"), "--once", "--option", 'startingOffsets={"cli": {"0": 99}}')
+    done = command("archive", "--url", url, "--subscribe", "cli", *beyond)
+    assert done.exit_code == 1
+    assert done.stderr == (
+        "toymq-pipeline: toymq_spark.errors.OptionError: option startingOffsets: topic cli ends at 10, before 99\n"
+    )
+    assert b"ERROR" not in console.read_bytes()[pages:], "Spark's own pages stand beside it"
     for words, named in (
         (("replay", "--to", "t", "--state", "s", "--archive", to, "--subscribe", "t"), "--archive excludes --subscribe"),
         (("report", "--archive", to, "--option", "startingOffsets=earliest"), "--archive excludes --option"),
