@@ -21,6 +21,8 @@ KEPT_CALLS = 32
 """The same for what Cython keeps of each coroutine function: eight."""
 ROUND_S = 0.1
 PATIENCE = 3
+ROUNDS_MAX = 30
+"""Under load memory comes and goes, and each round seems to help."""
 MUCH_MORE = 1.1
 WORTH_IT_BYTES = 512 * 1024
 LARGE_BYTES = 1024 * 1024
@@ -66,11 +68,13 @@ class Keeper:
         self._loop = loop
         self._usual = rss_bytes()
         self._rounds_left = 0
+        self._rounds = 0  # since the look
 
     def look(self) -> None:
         """For the moment after connections have ended: what is in use by then is what there is to do."""
         if not self._rounds_left and rss_bytes() > self._usual * MUCH_MORE:
             gc.collect()
+            self._rounds = 0
             self._begin_round(PATIENCE)
 
     def _begin_round(self, rounds_left: int) -> None:
@@ -100,7 +104,8 @@ class Keeper:
             _GLIBC.malloc_trim(0)
         self._usual = rss_bytes()
         self._rounds_left -= 1
-        if before - self._usual > WORTH_IT_BYTES:
+        self._rounds += 1
+        if before - self._usual > WORTH_IT_BYTES and self._rounds < ROUNDS_MAX:
             self._rounds_left = PATIENCE
         if self._rounds_left:
             self._begin_round(self._rounds_left)

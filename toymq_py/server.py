@@ -21,6 +21,8 @@ logger = logging.getLogger("toymq_py.server")
 
 LEFT_S = 0.5
 """How long others that leave, too, are waited for."""
+CROWD = 256
+"""Fewer that have left leave behind 3 MiB at most, at 12.7 KiB each (ADR 0011): not worth a look."""
 REFUSED_LINGER_MAX = 16
 KEEPALIVE_S = 15
 KEEPALIVE_PROBES = 3
@@ -42,7 +44,8 @@ class Server:
     ) -> None:
         """
         Args:
-            some_left: called some time after connections have ended: the moment to look at what they leave behind.
+            some_left: called some time after ``CROWD`` connections more have ended than have come: the moment to look at what
+                they leave behind.
             authority: who decides what a client may do; None lets all of them do everything.
             certificates: for the listeners on which TLS is spoken.
         """
@@ -60,6 +63,7 @@ class Server:
         if authority is not None:
             authority.on_change.append(self._rights_changed)
         self._left_timer: asyncio.TimerHandle | None = None
+        self._most = 0  # sessions at a time since the last look at what some left
         self._stopping = asyncio.Event()
         self._none_left = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
@@ -167,6 +171,7 @@ class Server:
             self._authority,
         )  # fmt: skip
         self._sessions[session] = None
+        self._most = max(self._most, len(self._sessions))
         broker.metrics.connections += 1
         broker.metrics.connections_opened_total += 1
         return session
@@ -190,13 +195,14 @@ class Server:
     def _session_ended(self, session: Session) -> None:
         del self._sessions[session]
         self._broker.metrics.connections -= 1
-        if self._left_timer is None:
+        if self._left_timer is None and self._most - len(self._sessions) >= CROWD:
             self._left_timer = self._loop.call_later(LEFT_S, self._when_some_left)
         if not self._sessions:
             self._none_left.set()
 
     def _when_some_left(self) -> None:
         self._left_timer = None
+        self._most = len(self._sessions)
         self._sessions = dict(self._sessions)  # a dict does not shrink
         self._some_left()
 

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import ssl
+from collections.abc import Callable
 from types import TracebackType
 
 from tests.simulation.world import MortalDisk, VirtualClock, VirtualThreads
@@ -18,14 +19,20 @@ class SimServed:
     """A context manager. Time passes in ``advance`` only."""
 
     def __init__(
-        self, *, authority: Authority | None = None, certificates: Certificates | None = None, seed: int = 1, **options: int
+        self,
+        *,
+        authority: Authority | None = None,
+        certificates: Certificates | None = None,
+        some_left: Callable[[], None] = lambda: None,
+        seed: int = 1,
+        **options: int,
     ) -> None:
         rng = random.Random(seed)
         self.loop = SimEventLoop(random.Random(rng.random()))
         self.loop.steps_left = 2_000_000
         self._clock = VirtualClock(self.loop)
         self._options = BrokerOptions(data_dir="/data/d", min_free_bytes=0, shutdown_timeout_ms=100, **options)
-        self._authority, self._certificates = authority, certificates
+        self._authority, self._certificates, self._some_left = authority, certificates, some_left
         self._start(MortalDisk(random.Random(rng.random()), tracing=False))
 
     def _start(self, disk: MortalDisk) -> None:
@@ -34,8 +41,9 @@ class SimServed:
         self.broker = Broker(self._options, fs=disk, scheduler=self._threads, clock=self._clock)
         self.broker.open(1)
         self.server = Server(
-            self.broker, self._clock, self.loop, authority=self._authority, certificates=self._certificates
-        )
+            self.broker, self._clock, self.loop,
+            some_left=self._some_left, authority=self._authority, certificates=self._certificates,
+        )  # fmt: skip
         self.listener, self.tls_listener = SimListener(self.loop), SimListener(self.loop)
         self._running = self.loop.create_task(
             self.server.run([self.listener], [self.tls_listener])  # type: ignore[list-item]
