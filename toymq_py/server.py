@@ -21,8 +21,6 @@ logger = logging.getLogger("toymq_py.server")
 
 LEFT_S = 0.5
 """How long others that leave, too, are waited for."""
-CROWD = 256
-"""Fewer that have left leave behind 3 MiB at most, at 12.7 KiB each (ADR 0011): not worth a look."""
 REFUSED_LINGER_MAX = 16
 KEEPALIVE_S = 15
 KEEPALIVE_PROBES = 3
@@ -38,14 +36,14 @@ class Server:
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         *,
-        some_left: Callable[[], None] = lambda: None,
+        some_left: Callable[[int], None] = lambda gone: None,
         authority: Authority | None = None,
         certificates: Certificates | None = None,
     ) -> None:
         """
         Args:
-            some_left: called some time after ``CROWD`` connections more have ended than have come: the moment to look at what
-                they leave behind.
+            some_left: called some time after connections have ended, with how many fewer there are than at the most since the
+                last time: the moment to look at what they leave behind.
             authority: who decides what a client may do; None lets all of them do everything.
             certificates: for the listeners on which TLS is spoken.
         """
@@ -63,7 +61,7 @@ class Server:
         if authority is not None:
             authority.on_change.append(self._rights_changed)
         self._left_timer: asyncio.TimerHandle | None = None
-        self._most = 0  # sessions at a time since the last look at what some left
+        self._most = 0  # sessions at a time since ``some_left`` was called
         self._stopping = asyncio.Event()
         self._none_left = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
@@ -195,16 +193,16 @@ class Server:
     def _session_ended(self, session: Session) -> None:
         del self._sessions[session]
         self._broker.metrics.connections -= 1
-        if self._left_timer is None and self._most - len(self._sessions) >= CROWD:
+        if self._left_timer is None:
             self._left_timer = self._loop.call_later(LEFT_S, self._when_some_left)
         if not self._sessions:
             self._none_left.set()
 
     def _when_some_left(self) -> None:
         self._left_timer = None
-        self._most = len(self._sessions)
+        gone, self._most = self._most - len(self._sessions), len(self._sessions)
         self._sessions = dict(self._sessions)  # a dict does not shrink
-        self._some_left()
+        self._some_left(gone)
 
     # -- time
 

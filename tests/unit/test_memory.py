@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -47,17 +48,61 @@ def test_threads_share_one_arena() -> None:
     assert arenas("shared") == 1
 
 
+MUCH, LITTLE = 200 * 2**20, 100 * 2**20
+
+
+class Kept:
+    """A keeper of a broker that takes ``busy`` of a core, whose memory is as ``sizes`` say; ``rounds`` are when they were."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, busy: float, sizes: Iterator[int]) -> None:
+        self.busy = busy
+        self.rounds: list[float] = []
+        self.loop = SimEventLoop(random.Random(1))
+        monkeypatch.setattr(memory, "rss_bytes", lambda: LITTLE)
+        self.keeper = memory.Keeper(self.loop)
+        monkeypatch.setattr(memory, "rss_bytes", lambda: next(sizes))
+        monkeypatch.setattr(memory, "_forget_names", lambda: self.rounds.append(self.loop.time()))
+        self._cpu_s, self._then = 0.0, self.loop.time()
+        monkeypatch.setattr(memory.time, "process_time", self._process_time)
+
+    def _process_time(self) -> float:
+        now = self.loop.time()
+        self._cpu_s += (now - self._then) * self.busy
+        self._then = now
+        return self._cpu_s
+
+    def advance(self, seconds: float) -> None:
+        self.loop.run_until_complete(asyncio.sleep(seconds))
+        self._process_time()
+
+
+def test_a_busy_broker_looks_at_its_memory_when_it_has_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by a broker under load: each health check that ended began rounds of collecting, 6 % of its time."""
+    kept = Kept(monkeypatch, 0.9, itertools.repeat(MUCH))
+    kept.keeper.look(1)
+    kept.advance(60)
+    assert not kept.rounds
+    kept.busy = 0.1
+    kept.advance(10)
+    assert len(kept.rounds) == memory.PATIENCE
+    kept.loop.close()
+
+
+def test_what_a_crowd_leaves_is_not_left_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Kept(monkeypatch, 0.9, (MUCH * 2**more for more in itertools.count()))
+    kept.keeper.look(memory.CROWD)
+    kept.advance(10)
+    assert len(kept.rounds) == memory.PATIENCE
+    kept.keeper.look(1)
+    kept.advance(60)
+    assert len(kept.rounds) == memory.PATIENCE, "the crowd was seen to"
+    kept.loop.close()
+
+
 def test_rounds_that_seem_to_help_for_ever_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Found by a broker under load, whose memory came and went: rounds followed each other as long as the load did."""
-    loop = SimEventLoop(random.Random(1))
-    sizes = itertools.cycle((200 * 2**20, 100 * 2**20))
-    monkeypatch.setattr(memory, "rss_bytes", lambda: 100 * 2**20)
-    keeper = memory.Keeper(loop)
-    rounds: list[float] = []
-    monkeypatch.setattr(memory, "rss_bytes", lambda: next(sizes))
-    monkeypatch.setattr(memory, "_forget_names", lambda: rounds.append(loop.time()))
-    keeper.look()
-    next(sizes)  # each round finds much and leaves little
-    loop.run_until_complete(asyncio.sleep(100 * memory.ROUND_S))
-    assert memory.PATIENCE < len(rounds) <= memory.ROUNDS_MAX + memory.PATIENCE
-    loop.close()
+    kept = Kept(monkeypatch, 0.0, itertools.chain((MUCH,), itertools.cycle((MUCH, LITTLE))))
+    kept.keeper.look(1)
+    kept.advance(100 * memory.ROUND_S)
+    assert memory.PATIENCE < len(kept.rounds) <= memory.ROUNDS_MAX + memory.PATIENCE
+    kept.loop.close()

@@ -1,27 +1,20 @@
 """What the server does beside its sessions."""
 
 from tests.support.sim_served import SimServed
-from toymq_py.server import CROWD, LEFT_S
+from toymq_py.server import LEFT_S
 
 
-def test_only_a_crowd_that_left_is_worth_a_look_at_the_memory() -> None:
-    """Found by a broker under load: each health check that ended began rounds of collecting, 6 % of its time."""
-    looks: list[int] = []
-    with SimServed(some_left=lambda: looks.append(len(clients))) as served:
-        clients = [served.client(b"PING\n") for _ in range(CROWD)]
+def test_how_many_left_is_told_when_those_who_leave_with_them_are_gone() -> None:
+    told: list[int] = []
+    with SimServed(some_left=told.append) as served:
+        clients = [served.client(b"PING\n") for _ in range(20)]
         served.advance(0.1)
-        for _ in range(3 * CROWD):  # one comes, one goes
-            served.client(b"PING\nQUIT\n")
-            served.advance(0.01)
-        served.advance(LEFT_S)
-        assert not looks
-        served.client(b"PING\n")
-        served.advance(0.01)
-        while clients:
+        while len(clients) > 5:
             clients.pop().transport.close()
-        served.advance(LEFT_S / 2)
-        assert not looks, "others that leave are waited for"
+            served.advance(0.01)
+        assert not told, "others that leave are waited for"
         served.advance(LEFT_S)
-        assert looks == [0]
+        assert told == [15]
+        served.client(b"PING\n").transport.close()  # one comes and goes
         served.advance(10 * LEFT_S)
-        assert looks == [0]
+        assert told == [15, 1]
