@@ -76,17 +76,23 @@ class Keeper:
         self._rounds_left = 0
         self._rounds = 0  # since it was decided that there is something to do
         self._watching = False
-        self._gone = 0  # since then
+        self._most = self._now = 0  # connections, since then
 
-    def look(self, gone: int) -> None:
+    def look(self, most: int, now: int) -> None:
         """For the moment after connections have ended: what is in use by then is what there is to do.
 
         Args:
-            gone: how many fewer there are. For less than ``CROWD`` it waits until the broker has little to do.
+            most: how many there were since the last look.
+            now: how many there are. If that is not ``CROWD`` fewer, it waits until the broker has little to do.
         """
-        self._gone = max(self._gone, gone)
+        self._most, self._now = max(self._most, most), now
         if not self._watching and not self._rounds_left:
             self._watch()
+
+    @property
+    def _crowd(self) -> bool:
+        """Whether that many have gone since there were rounds, at once or little by little."""
+        return self._most - self._now >= CROWD
 
     def _watch(self) -> None:
         self._watching = True
@@ -94,14 +100,15 @@ class Keeper:
 
     def _decide(self, cpu_s: float, began: float) -> None:
         self._watching = False
-        if rss_bytes() > self._usual * MUCH_MORE:
-            if self._gone < CROWD and time.process_time() - cpu_s > BUSY * (self._loop.time() - began):
+        # What is usual counts those who have stayed: a crowd's memory may be less than much more.
+        if self._crowd or rss_bytes() > self._usual * MUCH_MORE:
+            if not self._crowd and time.process_time() - cpu_s > BUSY * (self._loop.time() - began):
                 self._watch()
                 return
             gc.collect()
             self._rounds = 0
+            self._most = self._now
             self._begin_round(PATIENCE)
-        self._gone = 0
 
     def _begin_round(self, rounds_left: int) -> None:
         """The lists of spare objects are emptied by taking more from them than they hold and giving those back first that
@@ -135,6 +142,8 @@ class Keeper:
             self._rounds_left = PATIENCE
         if self._rounds_left:
             self._begin_round(self._rounds_left)
+        elif self._crowd:  # they left meanwhile
+            self._watch()
 
 
 def _forget_names() -> None:

@@ -36,14 +36,14 @@ class Server:
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         *,
-        some_left: Callable[[int], None] = lambda gone: None,
+        some_left: Callable[[int, int], None] = lambda most, now: None,
         authority: Authority | None = None,
         certificates: Certificates | None = None,
     ) -> None:
         """
         Args:
-            some_left: called some time after connections have ended, with how many fewer there are than at the most since the
-                last time: the moment to look at what they leave behind.
+            some_left: called some time after connections have ended, with how many there were at the most since the last time
+                and how many there are: the moment to look at what they leave behind.
             authority: who decides what a client may do; None lets all of them do everything.
             certificates: for the listeners on which TLS is spoken.
         """
@@ -200,9 +200,9 @@ class Server:
 
     def _when_some_left(self) -> None:
         self._left_timer = None
-        gone, self._most = self._most - len(self._sessions), len(self._sessions)
+        most, self._most = self._most, len(self._sessions)
         self._sessions = dict(self._sessions)  # a dict does not shrink
-        self._some_left(gone)
+        self._some_left(most, self._most)
 
     # -- time
 

@@ -306,6 +306,34 @@ def test_nor_does_one_that_names_a_producer_or_is_not_stored_yet() -> None:
     assert rig.take(rig.subscribe("t")) == [(1, 1), (2, 1)]
 
 
+@pytest.mark.parametrize("killed", [False, True], ids=["at once", "after a kill"])
+def test_a_count_of_redrives_that_no_number_holds_is_none(killed: bool) -> None:
+    """Found in review: int() of 5,000 digits raises, REDRIVE never ended, and after a restart nor did the start."""
+    rig = BrokerRig(max_attempts=1)
+    rig.publish("t", b"poison", key=b"redrive:x", headers=b"toymq-redrives: " + b"9" * 5000 + b"\n")
+    rig.take(sub := rig.subscribe("t"))
+    rig.nack("t", 0, 0)
+    sub.close()
+    rig.flush("t")
+    if killed:
+        run, _, _ = rig.broker.topic("t.dlq").log.read(0, 1)
+        assert run is not None
+        rig.publish("t", b"x", key=b"redrive:t.dlq:0:%d" % run.ts_ns[0])
+        rig.reopen()
+    assert rig.redrive("t.dlq") == (1, None)
+    _, _, payload, headers = rig.records("t")[-1]
+    assert (payload, headers["toymq-redrives"]) == (b"poison", "1")
+
+
+def test_a_redrive_that_meets_a_bug_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others that ask, and the end of the broker, would wait for it."""
+    rig, _ = with_one_letter()
+    monkeypatch.setattr("toymq_py.topic.redrive.return_of", lambda *_: 1 / 0)
+    assert rig.redrive("t.dlq") == (0, "INTERNAL")
+    monkeypatch.undo()
+    assert rig.redrive("t.dlq") == (1, None)
+
+
 def test_a_letter_that_a_client_brought_back_word_for_word_is_back() -> None:
     """Nobody can tell the two apart, nor has to."""
     rig, key = with_one_letter()

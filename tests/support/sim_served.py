@@ -23,7 +23,7 @@ class SimServed:
         *,
         authority: Authority | None = None,
         certificates: Certificates | None = None,
-        some_left: Callable[[int], None] = lambda gone: None,
+        some_left: Callable[[int, int], None] = lambda most, now: None,
         seed: int = 1,
         **options: int,
     ) -> None:

@@ -79,7 +79,7 @@ class Kept:
 def test_a_busy_broker_looks_at_its_memory_when_it_has_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Found by a broker under load: each health check that ended began rounds of collecting, 6 % of its time."""
     kept = Kept(monkeypatch, 0.9, itertools.repeat(MUCH))
-    kept.keeper.look(1)
+    kept.keeper.look(1, 0)
     kept.advance(60)
     assert not kept.rounds
     kept.busy = 0.1
@@ -90,10 +90,10 @@ def test_a_busy_broker_looks_at_its_memory_when_it_has_time(monkeypatch: pytest.
 
 def test_what_a_crowd_leaves_is_not_left_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = Kept(monkeypatch, 0.9, (MUCH * 2**more for more in itertools.count()))
-    kept.keeper.look(memory.CROWD)
+    kept.keeper.look(memory.CROWD, 0)
     kept.advance(10)
     assert len(kept.rounds) == memory.PATIENCE
-    kept.keeper.look(1)
+    kept.keeper.look(1, 0)
     kept.advance(60)
     assert len(kept.rounds) == memory.PATIENCE, "the crowd was seen to"
     kept.loop.close()
@@ -102,7 +102,24 @@ def test_what_a_crowd_leaves_is_not_left_for_long(monkeypatch: pytest.MonkeyPatc
 def test_rounds_that_seem_to_help_for_ever_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Found by a broker under load, whose memory came and went: rounds followed each other as long as the load did."""
     kept = Kept(monkeypatch, 0.0, itertools.chain((MUCH,), itertools.cycle((MUCH, LITTLE))))
-    kept.keeper.look(1)
+    kept.keeper.look(1, 0)
     kept.advance(100 * memory.ROUND_S)
     assert memory.PATIENCE < len(kept.rounds) <= memory.ROUNDS_MAX + memory.PATIENCE
+    kept.loop.close()
+
+
+def test_a_crowd_that_leaves_by_and_by_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found in review: hundreds at a time were no crowd, nor were those who left while memory of the first went back."""
+    kept = Kept(monkeypatch, 0.9, itertools.repeat(LITTLE))  # what is usual counts those who stay
+    there = 4 * memory.CROWD
+    for _ in range(8):
+        kept.keeper.look(there, there - memory.CROWD // 2)
+        there -= memory.CROWD // 2
+        kept.advance(5)
+    assert len(kept.rounds) == 4 * memory.PATIENCE
+    kept.keeper.look(10 * memory.CROWD, 8 * memory.CROWD)
+    kept.advance(memory.WATCH_S + 0.01)
+    kept.keeper.look(8 * memory.CROWD, 0)  # in the middle of a round
+    kept.advance(10)
+    assert len(kept.rounds) == 6 * memory.PATIENCE
     kept.loop.close()

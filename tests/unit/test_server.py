@@ -5,8 +5,8 @@ from toymq_py.server import LEFT_S
 
 
 def test_how_many_left_is_told_when_those_who_leave_with_them_are_gone() -> None:
-    told: list[int] = []
-    with SimServed(some_left=told.append) as served:
+    told: list[tuple[int, int]] = []
+    with SimServed(some_left=lambda most, now: told.append((most, now))) as served:
         clients = [served.client(b"PING\n") for _ in range(20)]
         served.advance(0.1)
         while len(clients) > 5:
@@ -14,7 +14,7 @@ def test_how_many_left_is_told_when_those_who_leave_with_them_are_gone() -> None
             served.advance(0.01)
         assert not told, "others that leave are waited for"
         served.advance(LEFT_S)
-        assert told == [15]
+        assert told == [(20, 5)]
         served.client(b"PING\n").transport.close()  # one comes and goes
         served.advance(10 * LEFT_S)
-        assert told == [15, 1]
+        assert told == [(20, 5), (6, 5)]

@@ -35,7 +35,7 @@ class CommonAcks:
 
     def __init__(self) -> None:
         self._acks = AckSet(0)
-        self._members: Sequence[AckSet] = ()
+        self._members: list[AckSet] = []  # who was asked last with success stands first
 
     @property
     def floor(self) -> int:
@@ -53,17 +53,21 @@ class CommonAcks:
     def follow(self, members: Sequence[AckSet]) -> None:
         """These are the sets; ``added`` is called with what is added to any of them from now on. Cost grows with all of their
         ranges."""
-        self._members = members
+        self._members = list(members)
         self.added(0, MSG_ID_MAX)
 
     def added(self, first: int, last: int) -> None:
-        """One of the sets holds these ids now. Cost grows with the ranges that the sets have there."""
+        """One of the sets holds these ids now. Cost: the ranges there of those who keep an id open, one after the other."""
         acks, members = self._acks, self._members
         at = acks.next_open(first)
         while at <= last:
-            begin = max([each.next_held(at, last + 1) for each in members])
-            if begin == at:
-                end = min([each.next_open(at) for each in members])
-                acks.add(at, end - 1)
-                begin = acks.next_open(end)
-            at = begin
+            for place, each in enumerate(members):
+                begin = each.next_held(at, last + 1)
+                if begin > at:
+                    if place:  # whose ids are open here has the next ones open, too: a hundred others need not be asked
+                        members.insert(0, members.pop(place))
+                    break
+            else:
+                begin = min([each.next_open(at) for each in members])
+                acks.add(at, begin - 1)
+            at = acks.next_open(begin)

@@ -5,11 +5,12 @@ Contract: delivery.md, "Attempts" (REDRIVE); ADR 0023. A letter that was stored 
 makes no second copy. Belongs to the event loop.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from toymq_py.errors import NoSuchTopic, RequestError, ShuttingDown
+from toymq_py.errors import InternalError, NoSuchTopic, RequestError, ShuttingDown
 from toymq_py.model import IdRange
 from toymq_py.storage.batch import Appended
 from toymq_py.storage.scheduling import Scheduler
@@ -24,6 +25,8 @@ from toymq_py.topic.returning import Return, is_there, return_of
 
 if TYPE_CHECKING:
     from toymq_py.topic.topic import Topic
+
+logger = logging.getLogger("toymq_py.topic")
 
 RedriveDone = Callable[[int, OSError | RequestError | None], None]
 """How many went back, for good; and why not all that were asked for."""
@@ -90,6 +93,10 @@ class Redrive:
             slice_.append_to(origin, partial(self._stored, origin, slice_.ids, returns), self._slice_done)
         except (RequestError, OSError) as error:
             self._done(self._count, error)
+        except Exception:
+            logger.exception("bug in REDRIVE of %s", letters.name)
+            # Nobody else would end it: others that ask, and the end of the broker, wait for this one.
+            self._done(self._count, InternalError("a bug in the broker; its log has the details"))
 
     def _collect(self, slice_: Slice, returns: list[Return]) -> None:
         """Add letters of the first range. Raises: OSError."""

@@ -20,6 +20,9 @@ from toymq_py.topic.moving import (
 if TYPE_CHECKING:
     from toymq_py.topic.topic import Topic
 
+REDRIVES_DIGITS_MAX = 18
+"""A client that publishes under one of our keys may have written this header; ``int`` raises from 4301 digits on."""
+
 
 class Return(NamedTuple):
     """All of a letter's new record but its id and its time: made of the letter alone, and so the same at every try."""
@@ -38,7 +41,8 @@ def return_of(dlq: str, run: Records, row: int) -> Return:
     headers = kept
     if ORIGIN_KEY in ours:
         headers += b"%b: %b\n" % (ORIGIN_KEY, ours[ORIGIN_KEY])
-    headers += b"%b: %d\n" % (REDRIVES, int(redrives) + 1 if redrives.isdigit() else 1)
+    counted = redrives.isdigit() and len(redrives) <= REDRIVES_DIGITS_MAX
+    headers += b"%b: %d\n" % (REDRIVES, int(redrives) + 1 if counted else 1)
     if CONSUMER in ours:
         headers += b"%b: %b\n" % (REDRIVE_CONSUMER, ours[CONSUMER])
     key = b"%b%b:%d:%d" % (REDRIVE_KEY, dlq.encode(), run.ids[row], run.ts_ns[row])
