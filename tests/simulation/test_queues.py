@@ -18,6 +18,7 @@ from toymq_py.model import Records
 from toymq_py.storage import recovery
 from toymq_py.storage.recovery import RecoveredLog
 from toymq_py.topic import Delivery, Subscription, Topic
+from toymq_py.topic.attachments import Attachments
 from toymq_py.topic.dead_letters import DeadLetterMover
 from toymq_py.topic.delivering import Deliverer
 from toymq_py.topic.moving import Slice
@@ -226,14 +227,14 @@ def test_a_message_of_two_workers_at_a_time_is_caught(monkeypatch: pytest.Monkey
 
 
 def test_a_lease_that_ends_with_the_poll_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    detach = Topic.detach
+    detach = Attachments.detach
 
-    def released(self: Topic, subscription: Subscription) -> None:
+    def released(self: Attachments, subscription: Subscription) -> None:
         detach(self, subscription)
         subscription.consumer.release(subscription.lessee)
-        self._look_again(subscription.consumer)
+        self._topic.look_again(subscription.consumer)
 
-    monkeypatch.setattr(Topic, "detach", released)
+    monkeypatch.setattr(Attachments, "detach", released)
     assert caught("a message came again before its visibility timeout, without a nack")
 
 

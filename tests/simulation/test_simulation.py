@@ -19,6 +19,7 @@ from toymq_py.storage.batch import Commit, CommitState
 from toymq_py.storage.recovery import RecoveredLog
 from toymq_py.storage.segment import ScanResult
 from toymq_py.topic import Delivery, Registration, Subscription, Topic
+from toymq_py.topic.attachments import Attachments
 
 pytestmark = pytest.mark.usefixtures("without_log")
 
@@ -123,12 +124,12 @@ def test_a_world_ends_when_everything_was_seen() -> None:
 
 def test_a_broker_that_answers_sub_before_the_consumer_is_on_the_disk_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Found here first: a kill forgot the consumer, and retention took what it had not seen (ADR 0009)."""
-    subscribe = Topic.subscribe
+    subscribe = Attachments.subscribe
 
     def known(*arguments: Any, **options: Any) -> tuple[Subscription, Registration]:
         return subscribe(*arguments, **options)[0], Registration.KNOWN
 
-    monkeypatch.setattr(Topic, "subscribe", known)
+    monkeypatch.setattr(Attachments, "subscribe", known)
     assert caught(1000) != "nothing"
 
 
