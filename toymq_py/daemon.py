@@ -24,7 +24,7 @@ from toymq_py.definitions import Definitions, parse
 from toymq_py.errors import ConfigError, DataDirectoryError
 from toymq_py.schema import is_public, parse_address
 from toymq_py.server import Server
-from toymq_py.service import apply_definitions, opened_broker
+from toymq_py.service import apply_definitions, openable, opened_broker
 from toymq_py.topic import Tracer
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ async def _serve(
         https_listeners = _bind("--https", options.https, options, bound) if options.https is not None else []
         metrics_listeners = _bind("--metrics", options.metrics, options, bound) if options.metrics is not None else []
         with _tracer(options, clock) as tracer, opened_broker(options, clock, loop, tracer) as broker:
-            for change in await apply_definitions(wanted, broker):
+            for change in await apply_definitions(openable(wanted, broker), broker):
                 logger.info("%s: %s", options.definitions, change)
             gc.collect()
             gc.freeze()  # what recovery made stays; the collector need not look at it again and again

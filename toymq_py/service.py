@@ -1,11 +1,12 @@
 """A broker on an event loop: its threads, clock and disk. What the daemon and the embedded form wire alike."""
 
 import asyncio
+import logging
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 
 from toymq_py import memory
@@ -28,6 +29,8 @@ from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.scheduling import SyncThreads
 from toymq_py.topic import Tracer
 from toymq_py.webhook import DOCUMENT, WEBHOOKS_MAX, Webhook, check_webhook_name
+
+logger = logging.getLogger("toymq_py.service")
 
 LAG_PERIOD_S = 0.25
 LAG_PERIODS = 40
@@ -117,8 +120,10 @@ async def apply_definitions(wanted: Definitions, broker: Broker) -> list[Change]
 
     Raises: ConfigError, which names the topic; what was changed before stays.
     """
-    webhooks = read_webhooks(broker)
-    changes = plan(wanted, described(broker.describe(None), webhooks))
+    webhooks = read_webhooks(broker) if wanted.webhooks else {}
+    # A topic that could not be opened is no obstacle for others (reliability.md, promise 4).
+    rows = [row for row in broker.describe(None) if row["topic"] in wanted.topics] if wanted.topics else []
+    changes = plan(wanted, described(rows, webhooks))
     puts = [change for change in changes if isinstance(change, PutWebhook)]
     for change in changes:
         if not isinstance(change, PutWebhook) and (error := await _made(partial(_begin, change, broker))) is not None:
@@ -141,6 +146,14 @@ def read_webhooks(broker: Broker) -> dict[str, Webhook]:
         return {check_webhook_name(name): Webhook.from_json(raw) for name, raw in found.items()}
     except (OSError, DamagedData, RequestError, AttributeError) as error:
         raise ConfigError(f"{DOCUMENT} cannot be read: {error}") from error
+
+
+def openable(wanted: Definitions, broker: Broker) -> Definitions:
+    """What is wanted, without the topics that could not be opened: the broker starts, and serves the others."""
+    problems = {row["topic"]: row["problem"] for row in broker.describe(None) if "problem" in row} if wanted.topics else {}
+    for name in sorted(problems.keys() & wanted.topics.keys()):
+        logger.error("topic %s: its definition is left out: %s", name, problems[name])
+    return replace(wanted, topics={name: topic for name, topic in wanted.topics.items() if name not in problems})
 
 
 async def _made(begin: Callable[[Done], None]) -> OSError | RequestError | None:

@@ -141,6 +141,30 @@ def test_at_every_start(tmp_path: Path, file: str) -> None:
         assert f"{file}: ~ topic orders.eu visibility=1ms -> 2m" in errors
 
 
+@pytest.mark.parametrize("damage", ["settings", "segments"])
+@pytest.mark.parametrize("described", [False, True], ids=["no definitions", "definitions"])
+def test_a_topic_that_cannot_be_opened_harms_itself_only(tmp_path: Path, file: str, damage: str, described: bool) -> None:
+    """Found in review: whatever definitions there were, the broker did not start. Contract: reliability.md, promise 4."""
+    with BrokerProcess(tmp_path / "d", *(("--definitions", file) if described else ())) as broker, broker.connect() as wire:
+        for topic in (b"orders.eu", b"other"):
+            assert wire.ask(b"PUB %b - 1\nx\n" % topic) == b"OK 0"
+        broker.kill()
+        topic_dir = tmp_path / "d/topics/orders.eu"
+        if damage == "settings":
+            (topic_dir / "topic.json").write_text('{"visib')
+        else:
+            (segment,) = topic_dir.glob("*.log")
+            segment.unlink()
+            segment.mkdir()
+        broker.start()
+        with broker.connect() as again:
+            assert again.ask(b"PUB other - 1\ny\n") == b"OK 1"
+            assert again.ask(b"PUB orders.eu - 1\ny\n").startswith(b"ERR STORAGE_FAILED ")
+        code, errors = broker.stop()
+        assert code == 0
+        assert ("topic orders.eu: its definition is left out: " in errors) is described
+
+
 @pytest.mark.parametrize(
     ("text", "options", "says"),
     [
