@@ -519,7 +519,7 @@ class Broker:
             "tasks": self._tasks(),
             "loop_lag_s": round(self._loop_lag_s(), 6),
             "disk_free_bytes": free,
-            "disk_low": self._space.low,
+            "disk_low": self._space.is_low(),
             "time_ms": self._clock.wall_ns() // 1_000_000,
             "limits": {
                 "max_payload": self.options.max_payload_bytes,

@@ -30,7 +30,7 @@ class SpaceGuard:
         self.min_free_bytes = min_free_bytes
         self._clock = clock
         self.low = False
-        self._looked_at = 0.0
+        self._looked_at = -LOW_LOOK_S
         self._near = False
         self._credit = 0  # bytes that may be written before the next look
         self._look_at = 0.0
@@ -78,19 +78,24 @@ class SpaceGuard:
             self._told_at = self._looked_at
             self.on_low()
 
+    def is_low(self) -> bool:
+        """Whether a publish would be refused now, also when there is none that asks. At most one look in ``LOW_LOOK_S``."""
+        now = self._clock.monotonic()
+        if self.min_free_bytes > 0 and now - self._looked_at >= LOW_LOOK_S:
+            self._looked_at = now
+            free = self.free_bytes()
+            if free < self.min_free_bytes:
+                self.refuse()
+            elif self.low and free >= 2 * self.min_free_bytes:
+                self.low = False
+                logger.warning("space is back: publishing resumes")
+        return self.low
+
     def getting_low(self) -> bool:
         """Below twice the mark: what may be removed is removed at once."""
         return self.low or (self.min_free_bytes > 0 and self.free_bytes() < 2 * self.min_free_bytes)
 
     def admit(self) -> None:
         """Before an append. Raises: DiskLow while refusing."""
-        if not self.low:
-            return
-        now = self._clock.monotonic()
-        if now - self._looked_at >= LOW_LOOK_S:
-            self._looked_at = now
-            if self.free_bytes() >= 2 * self.min_free_bytes:
-                self.low = False
-                logger.warning("space is back: publishing resumes")
-                return
-        raise DiskLow(f"less than {self.min_free_bytes} bytes are free; publish later")
+        if self.low and self.is_low():
+            raise DiskLow(f"less than {self.min_free_bytes} bytes are free; publish later")

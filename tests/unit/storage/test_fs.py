@@ -176,6 +176,27 @@ def test_the_reserve_is_refused_and_given_back_at_twice_the_mark(caplog: pytest.
     assert not guard.low
 
 
+def test_who_asks_is_told_without_a_publish(caplog: pytest.LogCaptureFixture) -> None:
+    """Found in review: after a start on a full disk /readyz said ready until the first publish was refused."""
+    disk, clock = Free(99), FakeClock()
+    guard = SpaceGuard(disk, "/data", 100, clock)  # type: ignore[arg-type]
+    told: list[bool] = []
+    guard.on_low = lambda: told.append(True)
+    assert guard.is_low()
+    assert told == [True]
+    with pytest.raises(DiskLow, match="100 bytes"):
+        guard.admit()
+    disk.free = 199
+    clock.advance(0.2)
+    assert guard.is_low()
+    disk.free = 200
+    assert guard.is_low(), "a look holds for a moment"
+    clock.advance(0.2)
+    assert not guard.is_low()
+    assert "publishing resumes" in caplog.text
+    guard.admit()
+
+
 def test_far_from_the_mark_a_look_holds_for_a_moment_and_a_part_of_the_room() -> None:
     disk, clock = Free(1700), FakeClock()
     guard = SpaceGuard(disk, "/data", 100, clock)  # type: ignore[arg-type]
@@ -196,6 +217,7 @@ def test_without_a_mark_nothing_is_refused() -> None:
     guard = SpaceGuard(Free(0), "/data", 0, FakeClock())  # type: ignore[arg-type]
     assert guard.check(1)
     assert not guard.getting_low()
+    assert not guard.is_low()
 
 
 def test_sync_threads_run_jobs_side_by_side_and_survive_a_bug(caplog: pytest.LogCaptureFixture) -> None:
