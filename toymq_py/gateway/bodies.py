@@ -17,8 +17,8 @@ from toymq_py.gateway.problems import UnknownCoding
 
 JSON_BYTES_MAX = 64 * 1024
 """Of what arranges or asks for something: settings, ids. The longest list of ids that makes sense has a few thousand."""
-PLAIN_CODINGS = frozenset({"identity", "7bit", "8bit", "binary"})
-"""Those that change nothing: HTTP's, and those of a part's ``Content-Transfer-Encoding`` (RFC 2045, 6.2)."""
+PLAIN_CODINGS = frozenset({"", "identity", "7bit", "8bit", "binary"})
+"""Those that change nothing: none, HTTP's, and those of a part's ``Content-Transfer-Encoding`` (RFC 2045, 6.2)."""
 PARSED_PER_TURN_BYTES = 8 * 1024
 """Of a multipart body, whose parser is slow where there are many small parts: some milliseconds."""
 
@@ -35,7 +35,7 @@ async def read_pieces(request: Request, bytes_max: int) -> list[bytes]:
     Raises: PayloadTooLarge, before the first byte where the request says its length, else with the byte that is too much;
         BadArgument for a length that is none; UnknownCoding; ClientDisconnect.
     """
-    check_coding(request.headers.get("content-encoding", ""))
+    check_coding(", ".join(request.headers.getlist("content-encoding")))
     announced = request.headers.get("content-length", "0")
     if not announced.isdigit():
         raise BadArgument("Content-Length is a whole number")
@@ -57,10 +57,16 @@ async def read_pieces(request: Request, bytes_max: int) -> list[bytes]:
     return pieces or [b""]
 
 
-def check_coding(coding: str) -> None:
-    """Hold that bytes are what they are: nothing is decoded here. Raises: UnknownCoding."""
-    if coding and coding.lower() not in PLAIN_CODINGS:
-        raise UnknownCoding(f"{coding[:100]} is not decoded here: send the bytes as they are")
+def check_coding(codings: str) -> None:
+    """Hold that bytes are what they are: nothing is decoded here.
+
+    Args:
+        codings: of all fields, between commas.
+
+    Raises: UnknownCoding.
+    """
+    if codings and not PLAIN_CODINGS.issuperset(coding.strip().lower() for coding in codings.split(",")):
+        raise UnknownCoding(f"{codings[:100]} is not decoded here: send the bytes as they are")
 
 
 def too_large(bytes_max: int) -> PayloadTooLarge:
@@ -116,7 +122,7 @@ def lines_of(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 Part = tuple[Mapping[str, bytes], bytes]
-"""Headers with their names in small letters, and the content."""
+"""Headers with their names in small letters, several of one name as a list with commas (RFC 9110, 5.3), and the content."""
 
 
 async def parse_multipart(
@@ -157,7 +163,7 @@ class _Parts:
     def __init__(self) -> None:
         self.parts: list[Part] = []
         self.finished = False
-        self._headers: dict[str, bytes] = {}
+        self._headers: dict[str, list[bytes]] = {}
         self._name = self._value = b""
         self._content: list[bytes] = []
 
@@ -171,14 +177,15 @@ class _Parts:
         self._value += data[start:end]
 
     def end_header(self) -> None:
-        self._headers[self._name.decode("latin-1").lower()] = self._value
+        self._headers.setdefault(self._name.decode("latin-1").lower(), []).append(self._value)
         self._name = self._value = b""
 
     def data(self, data: bytes, start: int, end: int) -> None:
         self._content.append(data[start:end])
 
     def end(self) -> None:
-        self.parts.append((self._headers, b"".join(self._content)))
+        headers = {name: b", ".join(values) for name, values in self._headers.items()}
+        self.parts.append((headers, b"".join(self._content)))
 
     def finish(self) -> None:
         self.finished = True

@@ -106,18 +106,28 @@ async def test_what_is_coded_is_not_stored_as_if_it_were_not(fs: SimDisk, path: 
             assert (answer.status_code, answer.headers.get("accept-encoding", "identity")) == (415, "identity")
             assert coding in answer.text
         assert rig.broker.topics["t"].log.committed_id == 0
-        answer = await rig.ask("POST", MESSAGES, content=b"x", headers={"Content-Encoding": "Identity"})
-        assert answer.status_code == 201
+        for first in ("identity", ""):
+            fields = [*JSON_LINES.items(), ("Content-Encoding", first), ("Content-Encoding", "gzip")]
+            answer = await rig.ask(method, path, content=zlib.compress(b"x"), headers=fields)
+            assert answer.status_code == 415, "every field counts"
+        assert rig.broker.topics["t"].log.committed_id == 0
+
+
+@pytest.mark.parametrize("codings", [["Identity"], ["Identity "], [""], ["identity, identity"], ["identity", "", "identity"]])
+async def test_a_coding_that_changes_nothing_is_taken(rig: HttpRig, codings: list[str]) -> None:
+    answer = await rig.ask("POST", MESSAGES, content=b"x", headers=[("Content-Encoding", coding) for coding in codings])
+    assert answer.status_code == 201
 
 
 async def test_a_part_that_is_coded_is_refused_alone(rig: HttpRig) -> None:
     parts = [b"Content-Transfer-Encoding: base64\r\n\r\neA==", b"Content-Encoding: gzip\r\n\r\n...",
-             b"Content-Transfer-Encoding: 8bit\r\n\r\nplain"]  # fmt: skip
+             b"Content-Transfer-Encoding: base64\r\nContent-Transfer-Encoding: 7bit\r\n\r\neA==",
+             b"Content-Transfer-Encoding: 8bit\r\n\r\nplain", b"Content-Transfer-Encoding: 7bit \r\n\r\nblank"]  # fmt: skip
     body = b"".join(b"--x\r\n%b\r\n" % part for part in parts) + b"--x--\r\n"
     answer = await rig.ask("POST", BATCH, content=body, headers={"content-type": "multipart/mixed; boundary=x"})
     results = refused(answer, 415, "UNKNOWN_CODING")["results"]
-    assert [result.get("code") for result in results] == ["UNKNOWN_CODING", "UNKNOWN_CODING", None]
-    assert [message["payload"] for message in await stored(rig)] == ["plain"]
+    assert [result.get("code") for result in results] == [*["UNKNOWN_CODING"] * 3, None, None]
+    assert [message["payload"] for message in await stored(rig)] == ["plain", "blank"]
 
 
 async def test_binary_payloads_come_back_as_base64(rig: HttpRig) -> None:
