@@ -17,6 +17,7 @@ from tests.support.sim_disk import SimDisk
 from toymq_py.gateway import listener
 
 DIR = "/data/d"
+CODED = b"POST /v1/topics/t/messages HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: %b\r\n\r\n1\r\nx\r\n0\r\n\r\n"
 
 
 def disk() -> SimDisk:
@@ -60,6 +61,16 @@ def problem_of(response: bytes) -> tuple[int, str]:
 async def test_heads_that_are_refused(request_: bytes, status: int, code: str) -> None:
     async with listening(DIR, fs=disk()) as rig:
         assert problem_of(await exchange(rig.port, request_)) == (status, code)
+
+
+async def test_a_transfer_coding_that_is_not_undone_is_refused() -> None:
+    """Found by a gzip whose bytes were stored as the payload."""
+    async with listening(DIR, fs=disk()) as rig:
+        for coding in (b"gzip, chunked", b"gzip\r\nTransfer-Encoding: chunked", b"chunked, gzip"):
+            assert problem_of(await exchange(rig.port, CODED % coding)) == (400, "BAD_FRAMING")
+        assert not rig.broker.topics
+        for coding in (b"chunked", b"Chunked", b" chunked "):
+            assert b" 201 " in await exchange(rig.port, CODED % coding, until_closed=False)
 
 
 async def test_bodies_are_not_taken_for_heads() -> None:

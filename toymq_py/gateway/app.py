@@ -160,6 +160,9 @@ class Application:
             error = Forbidden("this broker listens to its own machine: call it localhost, or by its address")
             await problem(error)(scope, receive, send)
             return
+        if scope["path"].endswith("\n"):  # the ``$`` of the routes matches before it: they would take it for another path
+            await _no_such_path(scope, receive, send)
+            return
         await self._router(scope, receive, send)
 
 
@@ -167,8 +170,11 @@ class Application:
 def is_this_machine(host: str) -> bool:
     """Whether a ``Host`` header is an address or a name of the loopback, and no name that somebody's DNS leads here."""
     name = host.rpartition(":")[0] if ":" in host and not host.endswith("]") else host
-    name = name.strip("[]")
-    if not name or name == "localhost" or name.endswith(".localhost"):
+    name = name.strip("[]").lower()
+    if not name:
+        return True
+    name = name.removesuffix(".")  # the root's, which a name may end in
+    if name == "localhost" or name.endswith(".localhost"):
         return True
     try:
         ipaddress.ip_address(name)

@@ -169,6 +169,10 @@ class GatewayProtocol(HttpToolsProtocol):
         if hosts > 1 or (not hosts and self.parser.get_http_version() == "1.1"):
             self._refusal = BadFraming("a request names its Host, once")  # RFC 9112, 3.2
             raise self._refusal
+        codings = [value for name, value in self.headers if name == b"transfer-encoding"]
+        if codings and b",".join(codings).strip().lower() != b"chunked":  # of others the parser knows only the end
+            self._refusal = BadFraming("a body is chunked, or has its length: no other Transfer-Encoding is known here")
+            raise self._refusal
         if self.parser.get_method() == b"CONNECT":  # what follows would be another protocol's, too
             self._refusal = BadFraming("this is no proxy")
             raise self._refusal

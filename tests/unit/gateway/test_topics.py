@@ -137,10 +137,25 @@ async def test_pages_of_other_sites_change_nothing(rig: HttpRig, headers: dict[s
 @pytest.mark.parametrize(
     ("host", "local"),
     [("localhost", True), ("localhost:7800", True), ("127.0.0.1:7800", True), ("[::1]:7800", True), ("[::1]", True), ("", True),
-     ("queue.localhost:1", True), ("evil.example", False), ("localhost.evil.example:7800", False)],
+     ("queue.localhost:1", True), ("LocalHost:7800", True), ("localhost.", True), ("Queue.Localhost.:7800", True),
+     (".", False), ("localhost..", False), ("evil.example", False), ("evil.example.", False),
+     ("localhost.evil.example:7800", False)],
 )  # fmt: skip
 def test_names_of_this_machine(host: str, local: bool) -> None:
     assert is_this_machine(host) is local
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("POST", "/v1/topics/t:purge"), ("PUT", "/v1/topics/t"), ("DELETE", "/v1/topics/t"), ("POST", "/v1/topics/t/messages"),
+     ("GET", "/healthz"), ("POST", "/publish/t"), ("POST", "/t/messages"), ("DELETE", "/t")],
+)  # fmt: skip
+async def test_a_line_break_at_the_end_makes_another_path(method: str, path: str) -> None:
+    """Found by a purge that nobody had asked for."""
+    async with gateway(DIR, fs=SimDisk(random.Random(1)), dialects=["tinymq", "mq"]) as rig:
+        await rig.publish("t", "x")
+        refused(await rig.ask(method, f"{path}%0A", content=b"y"), 404, "UNKNOWN_COMMAND")
+        assert [message["payload"] for message in await rig.lease("t", max=2)] == ["x"]
 
 
 # -- what describes it
