@@ -160,7 +160,8 @@ def test_publishing_moves_the_rate_and_shows_the_message(broker: BrokerProcess, 
     page.get_by_role("link", name="Messages").click()
     page.locator(".entry", has_text="order-7").click()
     assert page.locator(".payload").inner_text() == '{\n  "tea": 2\n}'
-    assert page.locator(".panel .pairs").inner_text().split("\n") == ["kind", "grün ☂"]
+    assert page.locator(".panel .pairs").inner_text().split("\n") == ["Idempotency key", "order-7", "kind", "grün ☂"]
+    assert page.locator(".entry .key[title]").get_attribute("title") == "order-7"
     page.get_by_role("button", name="Publish", exact=True).click()
     dialog.get_by_label("Key").fill("order-7")
     dialog.get_by_role("button", name="Publish").click()
@@ -185,7 +186,8 @@ def test_strangers_text_stays_text(broker: BrokerProcess, visit: Visit) -> None:
         assert line.locator(".preview").text_content() == text
         line.locator(".entry").click()
         assert line.locator(".payload").text_content() == text
-        assert line.locator(".pairs dd").text_content() == re.sub(r"[^!-~]", "", text)
+        ascii_ = re.sub(r"[^!-~]", "", text)
+        assert line.locator(".pairs dd").all_text_contents() == [f"{i}{ascii_}", ascii_]
     binary = page.locator(f'li[data-id="{len(HOSTILE)}"]')
     binary.locator(".entry").click()
     assert binary.locator(".payload").inner_text().startswith("00000000  00 01 02 03")
@@ -193,6 +195,33 @@ def test_strangers_text_stays_text(broker: BrokerProcess, visit: Visit) -> None:
     assert page.locator("main img, main script, main iframe, main svg[onload]").count() == 0
     page.goto(f"{broker.http}#/topics/%3Cimg%20src%3Dx%20onerror%3D1%3E")
     page.get_by_text("There is no topic of this name.").wait_for()
+
+
+def test_json_is_shown_as_it_is_stored(broker: BrokerProcess, visit: Visit) -> None:
+    """Found by an order number that the page had rounded."""
+    publish(broker, "exact", r'{"id":12345678901234567890, "id" : 1.10,"text":"a , \"b\": [\u00e9]","none":[ ],"deep":[{"a":-0}]}')
+    page = visit(f"{broker.http}#/topics/exact/messages")
+    page.locator(".entry").click()
+    assert page.get_by_role("button", name="JSON").get_attribute("aria-pressed") == "true"
+    assert page.locator(".payload").text_content().split("\n") == [
+        "{", '  "id": 12345678901234567890,', '  "id": 1.10,', r'  "text": "a , \"b\": [\u00e9]",', '  "none": [],', '  "deep": [',
+        "    {", '      "a": -0', "    }", "  ]", "}",
+    ]  # fmt: skip
+
+
+def test_messages_that_could_not_be_loaded_come_when_they_can_be(broker: BrokerProcess, visit: Visit) -> None:
+    publish(broker, "slow", "there all the time")
+    page = visit(f"{broker.http}#/topics/slow", broken="ERR_|Failed to load")
+    page.get_by_text("Nobody consumes this topic yet.").wait_for()
+    page.route("**/log?*", lambda route: route.abort())
+    page.get_by_role("link", name="Messages").click()
+    problem = page.get_by_role("alert").filter(has_text="The messages could not be loaded. UNREACHABLE")
+    problem.wait_for()
+    assert "may have happened" not in problem.inner_text(), "a read changes nothing"
+    page.unroute("**/log?*")
+    publish(broker, "another", "the broker speaks, and not of this topic")
+    page.locator(".preview", has_text="there all the time").wait_for()
+    assert not problem.is_visible()
 
 
 def test_dead_letters_go_back_some_and_all(broker: BrokerProcess, visit: Visit) -> None:

@@ -21,7 +21,8 @@ async function call(method, path, { query = {}, body, headers = {}, timeoutMs = 
   try {
     response = await fetch(asked ? `${path}?${asked}` : path, { method, body, headers, cache: "no-store", signal: AbortSignal.timeout(timeoutMs) });
   } catch {
-    throw new ApiError(0, "UNREACHABLE", "The broker does not answer. What was asked for may have happened or not.");
+    const unsure = method === "GET" ? "" : " What was asked for may have happened or not.";
+    throw new ApiError(0, "UNREACHABLE", `The broker does not answer.${unsure}`);
   }
   if (response.status === 204) return null;
   const json = /[/+]json\b/.test(response.headers.get("content-type") ?? "");

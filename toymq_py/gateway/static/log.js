@@ -8,6 +8,8 @@ import { messagePanel, payloadSize, preview } from "./message.js";
 
 const PAGE = 50;
 const NEWEST = null;
+/** Seen was nothing: the page is asked for again as soon as the broker speaks of its topic. */
+const FAILED = null;
 
 /** What no other message has, though its topic was deleted and made again. */
 function made(message) {
@@ -61,7 +63,7 @@ export class LogView {
     this.first = topic.described.first_id;
     this.next = topic.described.next_id;
     const moved = `${this.first} ${this.next} ${JSON.stringify(topic.described.redriven ?? [])}`;
-    if (moved !== this.seen && (this.from === NEWEST || this.letters)) {
+    if (moved !== this.seen && (this.seen === FAILED || this.from === NEWEST || this.letters)) {
       this.seen = moved;
       this.load();
     }
@@ -95,7 +97,9 @@ export class LogView {
       this.problem.hidden = true;
       this.#draw();
     } catch (error) {
-      say(this.problem, words(error));
+      if (turn !== this.turn) return;
+      this.seen = FAILED;
+      say(this.problem, `The messages could not be loaded. ${words(error)}`);
       this.problem.hidden = false;
     }
   }
@@ -123,7 +127,7 @@ export class LogView {
     const toggle = el(
       "button.entry", { type: "button", "aria-expanded": "false" },
       number, el("time.muted.number", {}, time(message.time_ms)),
-      this.letters ? facts : el("span.key", { title: "key" }, message.key ?? ""),
+      this.letters ? facts : el("span.key", { title: message.key }, message.key ?? ""),
       el("bdi.preview", {}, preview(message)),
       el("span.muted.number.size", {}, bytes(payloadSize(message))),
     );

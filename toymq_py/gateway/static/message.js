@@ -7,6 +7,8 @@ import { bytes, plural, time } from "./format.js";
 const PREVIEW_CHARS = 200;
 const TEXT_CHARS = 65_536;
 const HEX_BYTES = 4096;
+/** Levels; what nests deeper would be mostly blanks. */
+const INDENT_MAX = 32;
 /** Headers of dead letters that are unix milliseconds. */
 const MOMENTS = new Set(["toymq-first-delivered", "toymq-last-delivered"]);
 
@@ -43,13 +45,31 @@ function hexDump(data) {
   return lines.join("\n");
 }
 
-function indented(message) {
-  if (message.payload === undefined || !/^\s*[[{"\d-]/.test(message.payload)) return null;
+/** JSON with a line for each member. Its own text, not what a parser makes of it: that rounds numbers, and drops a name's first value. */
+export function indented({ payload }) {
+  if (payload === undefined || !/^\s*[[{"\d-]/.test(payload)) return null;
   try {
-    return JSON.stringify(JSON.parse(message.payload), null, 2);
+    JSON.parse(payload);
   } catch {
     return null;
   }
+  let depth = 0;
+  const line = () => `\n${"  ".repeat(Math.min(depth, INDENT_MAX))}`;
+  return payload.replace(/"(?:[^"\\]+|\\.)*"|\[\s*\]|\{\s*\}|[[\]{},:]|\s+/g, (token) => {
+    if (token[0] === '"') return token;
+    const text = token.replace(/\s+/g, "");
+    if (text === ",") return `,${line()}`;
+    if (text === ":") return ": ";
+    if (text === "[" || text === "{") {
+      depth += 1;
+      return text + line();
+    }
+    if (text === "]" || text === "}") {
+      depth -= 1;
+      return line() + text;
+    }
+    return text;
+  });
 }
 
 function readable(name, value) {
@@ -90,13 +110,14 @@ export function messagePanel(message) {
     },
   }, "Copy");
   const headers = Object.entries(message.headers ?? {});
+  const key = message.key === undefined ? [] : [el("dt", {}, "Idempotency key"), el("dd", {}, message.key)];
   const element = el(
     "div.panel", {},
     el("div.row", {}, el("div.segmented", { role: "group", "aria-label": "Show the payload as" }, tabs), el("span.muted.number", {}, bytes(size)), el("span.grow"), copy),
     content, more,
-    headers.length > 0 && el(
-      "dl.pairs", { "aria-label": plural(headers.length, "header") },
-      headers.map(([name, value]) => [el("dt", {}, name), el("dd", {}, readable(name, value))]),
+    (key.length > 0 || headers.length > 0) && el(
+      "dl.pairs", { "aria-label": key.length > 0 ? "Key and headers" : plural(headers.length, "header") },
+      key, headers.map(([name, value]) => [el("dt", {}, name), el("dd", {}, readable(name, value))]),
     ),
   );
   show([...forms.keys()][0], false);
