@@ -18,6 +18,7 @@ from click.core import ParameterSource
 from toymq_client.url import DEFAULT_URL
 from toymq_py.errors import ConfigError, ToymqError
 from toymq_py.model import parse_duration_ms, parse_size
+from toymq_spark.errors import OptionError
 
 TERMINATED = 143
 EXTRAS = {"pyspark": "spark", "pyarrow": "spark", "numpy": "spark", "pandas": "spark", "matplotlib": "plots"}
@@ -44,16 +45,25 @@ class _OneLineErrors(click.Group):
         except Exception as error:
             if not type(error).__module__.startswith("pyspark"):
                 raise
-            click.echo(f"toymq-pipeline: {explain(str(error))}", err=True)
+            kind, text = explain(str(error))
+            if kind in USAGE:
+                raise click.UsageError(text) from None
+            click.echo(f"toymq-pipeline: {text}", err=True)
             raise SystemExit(1) from None
 
 
-def explain(said: str) -> str:
-    """Of what Spark says of a failed job, our own error if there is one; else its first line."""
+USAGE = {f"{kind.__module__}.{kind.__name__}" for kind in (ConfigError, OptionError)}
+"""Spark says by name only what was raised in a process of its own."""
+
+
+def explain(said: str) -> tuple[str | None, str]:
+    """Of what Spark says of a failed job, our own error if there is one, by class and text; else None and its first line."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith(("toymq_spark.", "toymq_py.", "toymq_client."))]
-    lines = ours[-1:] or lines[:1]
-    return lines[0] if lines else "Spark failed and does not say why"
+    if ours:
+        kind, _, text = ours[-1].partition(": ")
+        return kind, text or kind
+    return None, lines[0] if lines else "Spark failed and does not say why"
 
 
 @click.group(cls=_OneLineErrors, context_settings={"help_option_names": ["-h", "--help"]})
@@ -158,6 +168,22 @@ def _refuse_topics(source: Mapping[str, Any]) -> None:
             raise click.UsageError(f"--archive excludes {option}")
 
 
+def _refuse_broker() -> None:
+    """Beside an archive, where nothing asks one; TOYMQ_URL may be there for others. Raises: click.UsageError."""
+    for name in ("url", *ACCESS):
+        if _said(name):
+            raise click.UsageError(f"--archive excludes --{name.replace('_', '-')}")
+
+
+def _archive(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
+    """Said before Spark starts. Raises: NoArchive."""
+    if path is not None:
+        from toymq_spark.manifest import Archive  # --help should not wait for pyarrow
+
+        Archive(path).require()
+    return path
+
+
 def _named(what: str, options: tuple[str, ...]) -> dict[str, str]:
     """Raises: click.UsageError."""
     found = {}
@@ -219,7 +245,7 @@ def archive(
 
 @main.command()
 @source_options
-@click.option("--archive", "from_archive", type=click.Path(exists=True, file_okay=False, path_type=Path),
+@click.option("--archive", "from_archive", type=click.Path(exists=True, file_okay=False, path_type=Path), callback=_archive,
               help="An archive instead of a topic.")  # fmt: skip
 @click.option("--to", required=True, metavar="TOPIC", help="Where the records go.")
 @click.option("--to-url", help="Another broker than --url; nothing that is said of that one holds for it.")
@@ -267,7 +293,7 @@ def demo(master: str | None) -> None:
 
 
 @main.command()
-@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path), callback=_archive)
 @click.option("--target", default="128MiB", show_default=True, help="Files below it are merged, up to about this size.")
 @click.option("--grace", default="1h", show_default=True, help="For how long a file stays after others stand for it.")
 @as_json
@@ -287,7 +313,7 @@ def compact(master: str | None, directory: Path, target: str, grace: str, as_jso
 
 @main.command()
 @source_options
-@click.option("--archive", "from_archive", type=click.Path(exists=True, file_okay=False, path_type=Path),
+@click.option("--archive", "from_archive", type=click.Path(exists=True, file_okay=False, path_type=Path), callback=_archive,
               help="An archive instead of topics.")  # fmt: skip
 @click.option("--window", default="1 minute", show_default=True, help="The width of a window, as Spark says it.")
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="A page with plots (extra plots).")
@@ -304,6 +330,7 @@ def report(
     draw = None if html is None else import_module("toymq_spark.report_page").page
     if from_archive is not None:
         _refuse_topics(source)
+        _refuse_broker()
     with _session(master, "report", bar=True) as spark:
         if from_archive is not None:
             records = archive_job.read(spark, from_archive)

@@ -20,13 +20,17 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from toymq_py.errors import DamagedData, LocalError
+from toymq_py.errors import ConfigError, DamagedData, LocalError
 
 VERSION = 1
 
 
 class ArchiveMismatch(LocalError):
     """An archive and a checkpoint that do not belong together."""
+
+
+class NoArchive(ConfigError):
+    """A directory without a manifest: another one was meant, or nothing has been archived yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +73,27 @@ class Archive:
             return []
         return [self._load(file) for file in sorted(self._manifests.glob("*.json"))]
 
+    def require(self) -> None:
+        """Raises: NoArchive, OSError."""
+        if next(self._manifests.glob("*.json"), None) is None:
+            raise NoArchive(f"{self.path} is no archive: it has no manifest")
+
     def files(self) -> list[ArchiveFile]:
-        """What a reader reads, by topic and id. Raises: DamagedData, OSError."""
+        """What a reader reads, by topic and id; none where only empty batches were archived.
+
+        Raises: NoArchive, DamagedData, OSError.
+        """
+        self.require()
         manifests = self.manifests()
         replaced = {path for manifest in manifests for path in manifest.replaces}
         found = [file for manifest in manifests for file in manifest.files if file.path not in replaced]
         return sorted(found, key=lambda file: (file.topic, file.first_id, file.path))
 
     def paths(self) -> list[str]:
-        """The same as whole paths, for ``pyarrow.dataset.dataset(...)``, ``read_parquet([...])`` and Spark."""
+        """The same as whole paths, for ``pyarrow.dataset.dataset(...)``, ``read_parquet([...])`` and Spark.
+
+        Raises: NoArchive, DamagedData, OSError.
+        """
         return [str(self.path / file.path) for file in self.files()]
 
     def find(self, name: str) -> Manifest | None:

@@ -117,8 +117,9 @@ def test_source_to_parquet(broker: BrokerProcess, spark: SparkSession, tmp_path:
 
     def written() -> int:
         """Rows under a manifest, and one more when the files of the next batch are being written."""
-        committed = sum(file.rows for file in Archive(to).files())
-        begun = len(list((to / "data").glob("batch=*"))) > len(Archive(to).manifests())
+        manifests = Archive(to).manifests()
+        committed = sum(file.rows for manifest in manifests for file in manifest.files)
+        begun = len(list((to / "data").glob("batch=*"))) > len(manifests)
         return committed + BATCH // 2 * begun
 
     killed_and_resumed(start, written)

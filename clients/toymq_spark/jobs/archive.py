@@ -79,7 +79,7 @@ def read(spark: SparkSession, archive: Path, paths: Sequence[str] | None = None)
     Args:
         paths: of files, relative to the archive; None for what the manifests name now.
 
-    Raises: DamagedData, OSError.
+    Raises: NoArchive, DamagedData, OSError.
     """
     columns = source_schema(include_headers=True)
     columns = StructType([*columns.fields, StructField("date", DateType())])

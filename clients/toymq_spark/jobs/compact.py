@@ -39,11 +39,12 @@ def compact(
         grace_ms: for how long a file stays after others stand for it.
         now_ms: for tests.
 
-    Raises: DamagedData, OSError.
+    Raises: NoArchive, DamagedData, OSError.
     """
     if now_ms is None:
         now_ms = time.time_ns() // 1_000_000  # noqa: TID251 (a job has no Clock)
     store = Archive(archive)
+    store.require()  # before anything is removed
     for orphan in store.orphans("compact-"):
         shutil.rmtree(orphan)  # of a compaction that died; there is one at a time
     removed = _remove_replaced(store, now_ms - grace_ms)

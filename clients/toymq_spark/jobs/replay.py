@@ -66,7 +66,7 @@ def replay(
         state: a directory for the plan and for how far it is.
         rate: rows a second at most.
 
-    Raises: ConfigError when the state belongs to another replay. DamagedData.
+    Raises: ConfigError when the state belongs to another replay. NoArchive, DamagedData.
     """
     what = {"source": str(source) if isinstance(source, Path) else _shown(source), "sink": _shown(sink), "rate": rate}
     plan = _planned(state, what, lambda: _plan(source, what, PIECE_ROWS if rate is None else min(rate, PIECE_ROWS)))
@@ -135,9 +135,10 @@ def _read(spark: SparkSession, source: Mapping[str, str] | Path, plan: Plan, pie
 def _planned(state: Path, what: dict[str, Any], make: Callable[[], Plan]) -> Plan:
     file = state / "plan.json"
     if not file.exists():
-        state.mkdir(parents=True, exist_ok=True)
         plan = make()
-        write_atomically(file, asdict(plan))
+        if plan.pieces:  # a plan of nothing would keep out for ever what comes after it
+            state.mkdir(parents=True, exist_ok=True)
+            write_atomically(file, asdict(plan))
         return plan
     found = archive_job.load_json(file)
     try:

@@ -1,11 +1,12 @@
 """An archive is what its manifests name, whatever else lies there."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from toymq_py.errors import DamagedData
-from toymq_spark.manifest import Archive, ArchiveFile, Manifest
+from toymq_spark.manifest import Archive, ArchiveFile, Manifest, NoArchive
 
 
 def file(path: str, first_id: int = 0) -> ArchiveFile:
@@ -24,9 +25,11 @@ def place(archive: Archive, name: str, *names: str) -> Manifest:
 
 def test_files_without_a_manifest_are_not_there(tmp_path: Path) -> None:
     archive = Archive(tmp_path)
-    assert (archive.manifests(), archive.files(), archive.paths()) == ([], [], [])
+    assert archive.manifests() == []
     manifest = place(archive, "0000000001", "a", "b")
-    assert archive.files() == []
+    for read in (archive.files, archive.paths):
+        with pytest.raises(NoArchive, match=f"^{re.escape(str(tmp_path))} is no archive: it has no manifest$"):
+            read()
     archive.commit(manifest)
     assert archive.find("0000000001") == manifest
     assert [Path(path).read_text() for path in archive.paths()] == ["a", "b"]

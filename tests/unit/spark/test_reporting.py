@@ -21,9 +21,10 @@ toymq_spark.errors.DataLoss: topic t: records 3 to 4 are gone: retention has rem
 
 
 def test_of_what_spark_says_our_own_error_is_told() -> None:
-    assert explain(SPARK_SAYS).startswith("toymq_spark.errors.DataLoss: topic t: records 3 to 4 are gone")
-    assert explain("\nPATH_NOT_FOUND\nmore") == "PATH_NOT_FOUND"
-    assert explain("") == "Spark failed and does not say why"
+    text = "topic t: records 3 to 4 are gone: retention has removed what is below 5"
+    assert explain(SPARK_SAYS) == ("toymq_spark.errors.DataLoss", text)
+    assert explain("\nPATH_NOT_FOUND\nmore") == (None, "PATH_NOT_FOUND")
+    assert explain("") == (None, "Spark failed and does not say why")
 
 
 def test_progress_says_how_far_behind_a_query_is() -> None:

@@ -1,0 +1,84 @@
+"""``toymq-pipeline`` refuses before Spark starts what a job could not do, and says in a line what Spark refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from pyspark.errors import StreamingQueryException
+
+from toymq_spark import cli
+from toymq_spark.jobs import compact, replay
+from toymq_spark.manifest import Archive, Manifest, NoArchive
+
+NO_SPARK: Any = None
+
+
+@pytest.fixture(autouse=True)
+def _spark_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    def started(app: str, master: str | None, settings: dict[str, str]) -> None:
+        raise AssertionError(f"{app} has started Spark")
+
+    monkeypatch.setattr("toymq_spark.session.build_session", started)
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Path:
+    """An archive of which every batch was empty."""
+    Archive(tmp_path / "empty").commit(Manifest("0000000000", "q", ()))
+    return tmp_path / "empty"
+
+
+def command(*words: str) -> Result:
+    return CliRunner(env={"TOYMQ_URL": "toymq://elsewhere"}).invoke(cli.main, [*words])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("replay", "--to", "t", "--state", "{}/state", "--archive", "{}"), ("report", "--archive", "{}"), ("compact", "{}")],
+)
+def test_a_directory_without_a_manifest_is_no_archive(words: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "manifest").mkdir()
+    done = command(*(word.format(tmp_path) for word in words))
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-1] == f"Error: {tmp_path} is no archive: it has no manifest"
+    assert [one.name for one in tmp_path.iterdir()] == ["manifest"], "nothing is left there either"
+
+
+def test_jobs_that_a_program_calls_refuse_it_too_and_remove_nothing(tmp_path: Path) -> None:
+    theirs = tmp_path / "data" / "batch=compact-1"
+    theirs.mkdir(parents=True)
+    with pytest.raises(NoArchive):
+        compact.compact(NO_SPARK, tmp_path)
+    assert theirs.exists()
+    with pytest.raises(NoArchive):
+        list(replay.replay(NO_SPARK, tmp_path, {"topic": "t"}, tmp_path / "state"))
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_replay_of_nothing_leaves_no_plan(empty: Path, tmp_path: Path) -> None:
+    """The same command published nothing for ever, whatever was archived later."""
+    state = tmp_path / "state"
+    assert list(replay.replay(NO_SPARK, empty, {"topic": "t"}, state)) == []
+    assert not (state / "plan.json").exists()
+
+
+@pytest.mark.parametrize("option", ["--url", "--token-file", "--tls-ca", "--tls-cert", "--tls-key"])
+def test_a_report_of_an_archive_asks_no_broker(option: str, empty: Path) -> None:
+    done = command("report", "--archive", str(empty), option, "toymq://127.0.0.1")
+    assert (done.exit_code, done.stderr.splitlines()[-1]) == (2, f"Error: --archive excludes {option}")
+    assert "has started Spark" in str(command("report", "--archive", str(empty)).exception), "TOYMQ_URL is no option"
+
+
+@pytest.mark.parametrize(
+    ("kind", "exit_code", "said"),
+    [("toymq_spark.errors.OptionError", 2, "Error: "), ("toymq_py.errors.ConfigError", 2, "Error: "),
+     ("toymq_spark.errors.DataLoss", 1, "toymq-pipeline: ")],
+)  # fmt: skip
+def test_what_was_raised_within_spark(kind: str, exit_code: int, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failed(app: str, master: str | None, settings: dict[str, str]) -> None:
+        raise StreamingQueryException(f"[STREAM_FAILED] Job aborted\nTraceback\n{kind}: option x: no: more\n SQLSTATE: XXKST")
+
+    monkeypatch.setattr("toymq_spark.session.build_session", failed)
+    done = command("report", "--subscribe", "t")
+    assert (done.exit_code, done.stderr) == (exit_code, f"{said}option x: no: more\n")
