@@ -30,7 +30,7 @@ from toymq_py.storage.scheduling import SyncThreads
 from toymq_py.topic import Tracer
 from toymq_py.webhook import DOCUMENT, WEBHOOKS_MAX, Webhook, check_webhook_name
 
-logger = logging.getLogger("toymq_py.service")
+logger = logging.getLogger("toymq_py.broker")
 
 LAG_PERIOD_S = 0.25
 LAG_PERIODS = 40

@@ -81,7 +81,7 @@ class SpaceGuard:
     def is_low(self) -> bool:
         """Whether a publish would be refused now, also when there is none that asks. At most one look in ``LOW_LOOK_S``."""
         now = self._clock.monotonic()
-        if self.min_free_bytes > 0 and now - self._looked_at >= LOW_LOOK_S:
+        if (self.low or self.min_free_bytes > 0) and now - self._looked_at >= LOW_LOOK_S:
             self._looked_at = now
             free = self.free_bytes()
             if free < self.min_free_bytes:
