@@ -33,10 +33,10 @@ from toymq_py.storage import settings as settings_file
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.flusher import OffsetsFlusher
 from toymq_py.storage.fs import FileSystem, replace_file
-from toymq_py.storage.log import TailBudget
 from toymq_py.storage.recovery import recover_log
 from toymq_py.storage.scheduling import Scheduler
 from toymq_py.storage.space import SpaceGuard
+from toymq_py.storage.tail import TailBudget
 from toymq_py.topic import (
     LETTER_KEYS,
     DeadLetters,

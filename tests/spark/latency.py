@@ -171,7 +171,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rate", type=int, default=8000, help="Rows a second into the stream.")
     parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--rows", type=int, default=1_000_000, help="Of the topic that is read beside the publishes.")
+    parser.add_argument("--rows", type=int, default=5_000_000, help="Of the topic that is read beside the publishes.")
     parser.add_argument("--nice", type=int, default=0, help="Of Spark alone, which competes with the broker for cores.")
     parser.add_argument("--apart", action="store_true", help="Spark has the last core alone, the others the rest.")
     options = parser.parse_args()

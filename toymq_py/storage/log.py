@@ -17,6 +17,7 @@ from toymq_py.storage.offsets import lost_of
 from toymq_py.storage.record import FRAME_OVERHEAD, Columns, Row, Stop, decode_row, scan, to_records
 from toymq_py.storage.salvage import find_chains, trusted_end
 from toymq_py.storage.segment import Damage, Segment
+from toymq_py.storage.tail import AHEAD_ROWS, Tail, TailBudget
 
 logger = logging.getLogger("toymq_py.storage")
 
@@ -24,108 +25,12 @@ READ_BYTES = 256 * 1024
 """What one read takes from disk, unless a single record is larger."""
 PAGE_BYTES = 4096
 HINTS_MAX = 64
-AHEAD_ROWS = 64
-"""What is read for somebody who goes on where the last read ended, however few are asked for: one by one each would be read,
-checked and parsed by itself, at a sixth more CPU than from the tail."""
-AHEAD_RUNS = 8
-AHEAD_BYTES_MIN = 16 * 1024
 HINTS_BACK = 16
 """How many records a reader may have skipped and still go on where it was."""
 LOOKS_MAX = 8
 """Parts of segments that reads of single records scan in one go; two milliseconds."""
 OPEN_SEALED_MAX = 8
-"""Sealed segments of one log that stay open for readers."""
-
-
-class TailBudget:
-    """Memory for all tails together: each topic with subscribers may use an equal share."""
-
-    TOPIC_BYTES_MAX = 8 * 1024 * 1024
-    TOTAL_BYTES_MAX = 128 * 1024 * 1024
-
-    __slots__ = ("topics",)
-
-    def __init__(self) -> None:
-        self.topics = 0
-
-    def share(self) -> int:
-        return min(self.TOPIC_BYTES_MAX, self.TOTAL_BYTES_MAX // max(self.topics, 1))
-
-
-class Tail:
-    """The newest committed records in memory, for subscribers that keep up; and what was read ahead for those that do not.
-
-    Bounded by its share of the budget, the oldest run goes first; one run is kept in any case. Read ahead is half as much at
-    most, beside it. Empty while nobody is subscribed.
-    """
-
-    __slots__ = ("_ahead", "_budget", "_first_ids", "_runs", "bytes", "enabled")
-
-    ROW_OVERHEAD = 200  # bytes objects, list slots and the encoded frame that a session may keep beside a row
-
-    def __init__(self, budget: TailBudget) -> None:
-        self._budget = budget
-        self._runs: list[Records] = []
-        self._first_ids: list[int] = []
-        self._ahead: list[Records] = []
-        self.bytes = 0
-        self.enabled = False
-
-    def enable(self, enabled: bool) -> None:
-        """Switch on with the first subscriber, off with the last."""
-        if enabled != self.enabled:
-            self.enabled = enabled
-            self._budget.topics += 1 if enabled else -1
-            if not enabled:
-                self.clear()
-
-    def push(self, run: Records) -> None:
-        """Add a run; its ids follow the newest one's, or the tail starts anew."""
-        if self._runs and self._runs[-1].ids[-1] + 1 != run.ids[0]:
-            self.clear()
-        self._runs.append(run)
-        self._first_ids.append(run.ids[0])
-        self.bytes += self._cost(run)
-        if self.bytes > (share := self._budget.share()):
-            self._trim(share)
-
-    def ahead_bytes(self) -> int:
-        """How much may be read ahead at a time; 0 where that would be next to nothing: thousands of topics share the memory."""
-        share = self._budget.share() // (2 * AHEAD_RUNS)
-        return share if self.enabled and share >= AHEAD_BYTES_MIN else 0
-
-    def keep(self, run: Records) -> None:
-        """What was read ahead."""
-        self._ahead = [*self._ahead[1 - AHEAD_RUNS :], run]
-
-    def find(self, msg_id: int) -> tuple[Records, int] | None:
-        """The run that holds an id, and the row in it."""
-        if self._runs and msg_id >= self._first_ids[0]:
-            run = self._runs[bisect_right(self._first_ids, msg_id) - 1]
-            row = msg_id - run.ids[0]
-            return (run, row) if row < len(run.ids) else None
-        for run in self._ahead:
-            if run.ids[0] <= msg_id <= run.ids[-1]:
-                return run, msg_id - run.ids[0]
-        return None
-
-    def clear(self) -> None:
-        self._ahead.clear()
-        self._runs.clear()
-        self._first_ids.clear()
-        self.bytes = 0
-
-    def _cost(self, run: Records) -> int:
-        return 2 * run.payload_bytes + self.ROW_OVERHEAD * len(run)
-
-    def _trim(self, limit_bytes: int) -> None:
-        drop = 0
-        while self.bytes > limit_bytes and drop < len(self._runs) - 1:
-            self.bytes -= self._cost(self._runs[drop])
-            drop += 1
-        if drop:
-            del self._runs[:drop]
-            del self._first_ids[:drop]
+"""Sealed segments of one log that stay open for readers: those that were read last."""
 
 
 class Places:
@@ -234,6 +139,7 @@ class Log:
         """Called when a read finds records lost, with the id range."""
         self.damaged_reads = 0
         self._places = Places()
+        self._opened: dict[int, Segment] = {}  # sealed ones by first id, that which was not read for longest first
         self._hints: dict[int, tuple[Segment, int]] = {}  # id -> where a sequential reader goes on
 
     # -- numbers
@@ -303,8 +209,9 @@ class Log:
         if room:
             count, max_bytes = AHEAD_ROWS, room
         count = min(count, self._next_gap(from_id) - from_id)
-        columns, _, _, next_id = self._read_frames(from_id, count, max_bytes, with_payloads=True)
-        if columns is None:
+        columns = Columns()
+        _, start, end, next_id = self._read_frames(from_id, count, max_bytes, columns)
+        if start == end:
             return None, 0, next_id
         run = to_records(from_id, columns)
         if room:
@@ -354,20 +261,19 @@ class Log:
             raise OutOfRange(self.first_id, f"is the first id of {self.topic}, {self.committed_id} the next")
         parts: list[bytes] = []
         count = size = 0
-        while from_id < self.committed_id and count < max_count and (not parts or size < max_bytes):
+        while from_id < self.committed_id and count < max_count and (not parts or size + FRAME_OVERHEAD <= max_bytes):
             gap = self._gap_at(from_id)
             if gap is not None:
                 from_id = min(gap + 1, self.committed_id)
                 continue
             limit = min(max_count - count, self._next_gap(from_id) - from_id)
-            columns, data, end, next_id = self._read_frames(from_id, limit, max_bytes - size)
-            if columns is not None:
-                start = columns.positions[0]
-                if parts and size + end - start > max_bytes:
-                    break
+            data, start, end, next_id = self._read_frames(from_id, limit, max_bytes - size, whole=not parts)
+            if next_id == from_id:
+                break
+            if start < end:
                 parts.append(data[start:end])
                 size += end - start
-                count += len(columns.positions)
+                count += next_id - from_id
             from_id = next_id
         return b"".join(parts), count, from_id
 
@@ -406,6 +312,7 @@ class Log:
         self.segments[:] = [segment for segment in self.segments if id(segment) not in gone]
         for segment in going:
             segment.close()
+            self._opened.pop(segment.base_id, None)
             self._enter(self.removed, segment.base_id, segment.next_id - 1)
         self.lost = [part for gap in self.lost for part in lost_of(gap, self.removed)]
         if self.segments:
@@ -445,19 +352,26 @@ class Log:
 
     def open(self, segment: Segment) -> None:
         """Its file is there afterwards; of others, only some stay open. Raises: OSError."""
-        if segment.file is None and segment.sealed:
-            opened = [other for other in self.segments if other.sealed and other.file is not None]
+        if segment.sealed:
+            opened = self._opened
+            opened.pop(segment.base_id, None)
             if len(opened) >= OPEN_SEALED_MAX:
-                opened[0].close()
+                opened.pop(next(iter(opened))).close()
+            opened[segment.base_id] = segment  # the newest now
         segment.open(self.fs)
 
     def _read_frames(
-        self, from_id: int, max_count: int, max_bytes: int, *, with_payloads: bool = False
-    ) -> tuple[Columns | None, bytes, int, int]:
-        """Valid frames of one segment from ``from_id`` on.
+        self, from_id: int, max_count: int, max_bytes: int, columns: Columns | None = None, *, whole: bool = True
+    ) -> tuple[bytes, int, int, int]:
+        """Valid frames of one segment from ``from_id`` on, one for each id up to the next.
 
-        Returns: (columns, data, end in data, next id); the columns' positions are offsets in the data. None for the
-        columns when the first record proved damaged: it has been entered as lost, and the next id passes it.
+        Args:
+            columns: empty; filled with what is in the frames, payloads too. Without, they are only checked.
+            whole: the first record comes even if it is longer than ``max_bytes``.
+
+        Returns: (data, where in it the first frame begins, where the last ends, next id). No frame, and both places are
+        the same, when the first record proved damaged: it has been entered as lost, and the next id passes it; or, and the
+        next id is ``from_id``, when it is too long and not ``whole``.
         """
         segment = self.segment_of(from_id)
         self.open(segment)
@@ -478,7 +392,7 @@ class Log:
                     continue
                 after = from_id + 1 if one_record else self._next_known(segment, from_id, pos + want)
                 self._pass_over(segment, from_id, after, pos)
-                return None, b"", 0, after
+                return b"", 0, 0, after
             used = 0
             if at_id < from_id:
                 used, at_id, stop = scan(data, 0, at_id, max_count=from_id - at_id)
@@ -491,20 +405,20 @@ class Log:
                         continue
                     at_id, pos = self._pass_damage(segment, at_id, pos + used)
                     if at_id > from_id:
-                        return None, b"", 0, at_id
+                        return b"", 0, 0, at_id
                     continue
-            columns = Columns()
             end, next_id, stop = scan(
-                data, used, from_id, columns, with_payloads=with_payloads, max_count=max_count, max_bytes=max_bytes
+                data, used, from_id, columns, with_payloads=True, max_count=max_count, max_bytes=max_bytes
             )
-            if columns.positions:
+            if next_id > from_id:
                 if next_id < segment.next_id:
-                    if len(self._hints) >= HINTS_MAX:
-                        self._hints.clear()
-                    self._hints[next_id] = (segment, pos + end)
-                return columns, data, end, next_id
+                    self._hint(next_id, segment, pos + end)
+                return data, used, end, next_id
             if stop is Stop.PARTIAL and len(data) == want < segment.end - pos:
                 pos += used
+                if not whole:
+                    self._hint(from_id, segment, pos)
+                    return b"", 0, 0, from_id
                 one_record = near_eio and len(data) - used >= 4
                 want = 4 + int.from_bytes(data[used : used + 4], "little") if one_record else max(want * 4, READ_BYTES)
                 continue
@@ -512,7 +426,13 @@ class Log:
                 pos += used
                 continue
             next_id, _ = self._pass_damage(segment, from_id, pos + used)
-            return None, b"", 0, next_id
+            return b"", 0, 0, next_id
+
+    def _hint(self, next_id: int, segment: Segment, pos: int) -> None:
+        """A reader stopped here, and may go on."""
+        if len(self._hints) >= HINTS_MAX:
+            self._hints.clear()
+        self._hints[next_id] = (segment, pos)
 
     def _place_of(self, segment: Segment, from_id: int) -> tuple[int, int]:
         """(id, position) of a frame at or shortly before ``from_id``: where a reader stopped, or what the index knows."""

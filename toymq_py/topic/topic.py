@@ -28,11 +28,12 @@ from toymq_py.storage.committer import Committer
 from toymq_py.storage.disk_errors import NO_SPACE
 from toymq_py.storage.flusher import OffsetsFlusher
 from toymq_py.storage.fs import FileSystem
-from toymq_py.storage.log import Log, TailBudget
+from toymq_py.storage.log import Log
 from toymq_py.storage.offsets import LoadedOffsets, OffsetsState, Source, lost_of
 from toymq_py.storage.recovery import RecoveredLog
 from toymq_py.storage.scheduling import Scheduler
 from toymq_py.storage.space import SpaceGuard
+from toymq_py.storage.tail import TailBudget
 from toymq_py.topic.attachments import Attachments
 from toymq_py.topic.backlog import Backlog, BacklogLimit
 from toymq_py.topic.delivering import Deliverer

@@ -2,6 +2,7 @@
 
 import errno
 import logging
+from random import Random
 
 import pytest
 
@@ -10,9 +11,10 @@ from tests.support.logs import PATH
 from tests.support.sim_disk import SimFile
 from toymq_py.errors import OutOfRange
 from toymq_py.model import Records
-from toymq_py.storage.log import AHEAD_ROWS, AHEAD_RUNS, LOOKS_MAX, Places, Tail, TailBudget
+from toymq_py.storage.log import LOOKS_MAX, Places
 from toymq_py.storage.record import Extras, iter_frames
 from toymq_py.storage.segment import segment_name
+from toymq_py.storage.tail import AHEAD_ROWS, AHEAD_RUNS, Tail, TailBudget
 
 
 def filled(count: int = 30, size: int = 90, **options: object) -> LogRig:
@@ -242,6 +244,60 @@ def test_readers_in_turn_each_go_on_where_they_were() -> None:
                 assert numbers(run.payloads)[row : row + at[n] - from_id] == list(range(from_id, at[n]))
 
 
+def counted_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Bytes of each read of a file, from now on."""
+    reads: list[int] = []
+    pread = SimFile.pread
+
+    def counted(self: SimFile, length: int, offset: int) -> bytes:
+        reads.append(length)
+        return pread(self, length, offset)
+
+    monkeypatch.setattr(SimFile, "pread", counted)
+    return reads
+
+
+def test_who_fetches_one_batch_after_the_other_reads_each_byte_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody fills a batch to its last byte; what did not fit is where the next one begins, for each of two readers."""
+    rig = LogRig(segment_bytes=1 << 20)
+    random = Random(7)
+    for n in range(3000):
+        rig.publish(b"%04d" % n + b"." * random.randrange(400))
+    size = rig.log.size_bytes
+    reads = counted_reads(monkeypatch)
+    found: list[list[int]] = [[], []]
+    at = [0, 1500]
+    while min(at) < 3000:
+        for reader in (0, 1):
+            frames, count, next_id = rig.log.read_frames(at[reader], 10_000, 20_000)
+            ids = [frame.msg_id for frame in iter_frames(frames)]
+            assert (len(ids), len(frames) <= 20_000) == (count, True)
+            found[reader] += ids
+            at[reader] = next_id
+    assert found == [list(range(3000)), list(range(1500, 3000))]
+    assert size * 1.5 < sum(reads) < size * 1.5 * 1.05
+
+
+def test_who_fetches_a_batch_that_holds_less_than_a_record_gets_it_alone() -> None:
+    rig = filled()
+    for max_bytes in (1, 29, 30, 119, 120, 121, 200):
+        frames, count, next_id = rig.log.read_frames(7, 10, max_bytes)
+        assert (count, next_id, len(list(iter_frames(frames)))) == (1, 8, 1)
+    assert rig.log.read_frames(7, 10, 240)[1:] == (2, 9)
+
+
+def test_segments_that_are_read_in_turn_stay_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many were read before them."""
+    rig = filled(200)
+    rig.payloads()
+    opened: list[str] = []
+    monkeypatch.setattr(rig.disk, "open", lambda path, open=rig.disk.open, **how: opened.append(path) or open(path, **how))
+    for _ in range(20):
+        for msg_id in (3, 100):
+            assert rig.log.read_frames(msg_id, 1, 1000)[1] == 1
+    assert len(opened) == 2
+
+
 def run_of(first_id: int, count: int, size: int = 10) -> Records:
     return Records(range(first_id, first_id + count), [0] * count, [b""] * count, [b"x" * size] * count, None)
 
@@ -252,20 +308,12 @@ def test_who_reads_one_after_the_other_is_read_ahead_for(monkeypatch: pytest.Mon
     for n in range(300):
         rig.publish(b"%d" % n)
     rig.log.tail.enable(True)  # somebody is subscribed
-    reads = 0
-    pread = SimFile.pread
-
-    def counted(self: SimFile, length: int, offset: int) -> bytes:
-        nonlocal reads
-        reads += 1
-        return pread(self, length, offset)
-
-    monkeypatch.setattr(SimFile, "pread", counted)
+    reads = counted_reads(monkeypatch)
     for msg_id in range(300):
         run, row, next_id = rig.log.read(msg_id, 1)
         assert run is not None
         assert (run.ids[row], run.payloads[row], next_id) == (msg_id, b"%d" % msg_id, msg_id + 1)
-    assert reads <= 300 // AHEAD_ROWS + 3
+    assert len(reads) <= 300 // AHEAD_ROWS + 3
     for first in (250, 3, 120, 7):  # and nobody else gets other than he asked for
         run, row, next_id = rig.log.read(first, 5)
         assert run is not None
