@@ -497,7 +497,7 @@ class Broker:
         """
         metrics = self.metrics
         try:
-            free = self._space.free_bytes()
+            free = self._fs.free_bytes(self.options.data_dir)
         except OSError:
             free = 0
         return {

@@ -24,6 +24,7 @@ from toymq_py.schema import (
     parse_endpoint,
     path,
     several,
+    shown_key,
     size,
     text,
 )
@@ -244,15 +245,10 @@ SETTINGS: dict[str, tuple[int, int] | tuple[str, ...]] = {
 """Smallest and largest of a number, or the words that a setting takes."""
 
 
-def _shown(name: str) -> str:
-    """A name that anybody may have written, in one line that any terminal takes."""
-    return name if name.isascii() and name.isprintable() and len(name) <= 64 else ascii(name[:64])
-
-
 def _parse_setting(name: str, text: str) -> int | str | None:
     limits = SETTINGS.get(name)
     if limits is None:
-        raise BadArgument(f"{_shown(name)} is no topic setting; there are {', '.join(SETTINGS)}")
+        raise BadArgument(f"{shown_key(name)} is no topic setting; there are {', '.join(SETTINGS)}")
     if text == "default":
         return None
     low, high = limits[0], limits[-1]

@@ -3,7 +3,7 @@
 Ten thousand connections take a hundred MiB, freed to the last byte when they end; and nearly all of it would stay ours. The
 interpreter's allocator returns only whole arenas of a MiB, and some hundred small things that the interpreter and the loop keep
 to use again lie scattered over all of them, wherever the last connections happened to leave them. Owns what is said to the
-allocators; knows nothing of connections.
+allocators; of connections it knows how many there are.
 """
 
 import asyncio
@@ -68,7 +68,8 @@ def set_up() -> None:
 
 
 class Keeper:
-    """Gives memory back when there is much more of it than there was. Belongs to the loop."""
+    """Gives memory back: of what is much more than it was when the broker has time, at once when a crowd has gone. Belongs to the
+    loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -19,6 +19,7 @@ from toymq_py.errors import ConfigError
 from toymq_py.model import DURATION_MS_MAX, format_duration, format_size, parse_duration_ms, parse_size
 
 SIZE_MAX = 1 << 62
+KEY_SHOWN_MAX = 64
 
 
 class Kind(ABC):
@@ -324,8 +325,8 @@ def did_you_mean(found: str, known: Iterable[str]) -> str:
 
 
 def shown_key(key: str) -> str:
-    """A file's key in an error of one line."""
-    return key if key.isascii() and key.isprintable() else ascii(key)
+    """A key that anybody may have written, in an error of one line that any terminal takes."""
+    return key if key.isascii() and key.isprintable() and len(key) <= KEY_SHOWN_MAX else ascii(key[:KEY_SHOWN_MAX])
 
 
 def _parse_count(text: str) -> int:

@@ -35,7 +35,7 @@ class CommonAcks:
 
     def __init__(self) -> None:
         self._acks = AckSet(0)
-        self._members: list[AckSet] = []  # who was asked last with success stands first
+        self._members: list[AckSet] = []  # who last kept an id open stands first
 
     @property
     def floor(self) -> int:

@@ -393,6 +393,14 @@ def test_what_expired_in_hands_that_never_ack_goes_when_the_lease_ends() -> None
     assert (rig.broker.topic("t").expired_total, rig.broker.topic("t").log.first_id) == (1, 1)
 
 
+def damage(rig: BrokerRig, where: bytes) -> None:
+    """Behind the broker's back, in the first segment of t."""
+    path = f"topics/t/{segment_name(0)}"
+    data = bytearray(rig.disk.snapshot()[f"{DIR}/{path}"])
+    data[data.index(where)] ^= 1
+    rig.put(path, bytes(data))
+
+
 @pytest.mark.parametrize("found", ["by a read", "by a read, then by a sidecar", "by a read, then by a scan", "by a scan"])
 def test_damage_where_a_message_would_expire_takes_none_along_that_never_does(found: str) -> None:
     """What is left of the segment is as many as were counted to expire: that they are the same is not said by it."""
@@ -403,10 +411,7 @@ def test_damage_where_a_message_would_expire_takes_none_along_that_never_does(fo
     rig.publish("t", b"x" * 3000)
     rig.flush("t")
     rig.advance(1)
-    path = f"topics/t/{segment_name(0)}"
-    data = bytearray(rig.disk.snapshot()[f"{DIR}/{path}"])
-    data[data.index(b"B" * 100)] ^= 1
-    rig.put(path, bytes(data))
+    damage(rig, b"B" * 100)
     if found.startswith("by a read"):
         assert rig.take(rig.subscribe("t", "other", start="earliest", window=1)) == [(1, 1)]
         assert rig.broker.topic("t").log.lost == [(0, 0)]
@@ -430,10 +435,7 @@ def test_where_all_expired_but_the_damage_it_goes_once_it_was_counted_anew(scann
     rig.publish("t", b"x" * 3000)
     rig.flush("t")
     rig.advance(1)
-    path = f"topics/t/{segment_name(0)}"
-    data = bytearray(rig.disk.snapshot()[f"{DIR}/{path}"])
-    data[data.index(b"B" * 100)] ^= 1
-    rig.put(path, bytes(data))
+    damage(rig, b"B" * 100)
     assert rig.broker.topic("t").log.read(0, 1)[0] is None
     if scanned:
         rig.disk.unlink(f"{DIR}/topics/t/{segment_name(0)[:-4]}.idx")
