@@ -68,8 +68,7 @@ def set_up() -> None:
 
 
 class Keeper:
-    """Gives memory back: of what is much more than it was when the broker has time, at once when a crowd has gone. Belongs to the
-    loop."""
+    """Gives memory back, when there is much and the broker has time, or when a crowd has gone. Belongs to the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
