@@ -168,11 +168,11 @@ def _refuse_topics(source: Mapping[str, Any]) -> None:
             raise click.UsageError(f"--archive excludes {option}")
 
 
-def _refuse_broker() -> None:
-    """Beside an archive, where nothing asks one; TOYMQ_URL may be there for others. Raises: click.UsageError."""
+def _refuse_broker(beside: str = "--archive") -> None:
+    """Where nothing asks that of --url; TOYMQ_URL may be there for others. Raises: click.UsageError."""
     for name in ("url", *ACCESS):
         if _said(name):
-            raise click.UsageError(f"--archive excludes --{name.replace('_', '-')}")
+            raise click.UsageError(f"{beside} excludes --{name.replace('_', '-')}")
 
 
 def _archive(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
@@ -266,6 +266,8 @@ def replay(
 
     if from_archive is not None:
         _refuse_topics(source)
+    if to_url is not None and (from_archive is not None or source["data_dir"] is not None):
+        _refuse_broker(f"{'--archive' if from_archive is not None else '--data-dir'} with --to-url")
     at = {"url": to_url} if to_url is not None else _place(source["url"], None, **{name: source[name] for name in ACCESS})
     if source["data_dir"] is not None:
         source |= dict.fromkeys(ACCESS)  # they are for the broker of --url

@@ -70,6 +70,15 @@ def test_a_report_of_an_archive_asks_no_broker(option: str, empty: Path) -> None
     assert "has started Spark" in str(command("report", "--archive", str(empty)).exception), "TOYMQ_URL is no option"
 
 
+@pytest.mark.parametrize("option", ["--url", "--token-file", "--tls-ca", "--tls-cert", "--tls-key"])
+@pytest.mark.parametrize("place", ["--archive", "--data-dir"])
+def test_a_replay_to_another_broker_asks_none_but_that(place: str, option: str, empty: Path, tmp_path: Path) -> None:
+    words = ("replay", place, str(empty), "--to", "t", "--state", str(tmp_path / "s"), "--to-url", "toymq://127.0.0.1:1")
+    done = command(*words, option, "toymq://127.0.0.1")
+    assert (done.exit_code, done.stderr.splitlines()[-1]) == (2, f"Error: {place} with --to-url excludes {option}")
+    assert "has started Spark" in str(command(*words).exception)
+
+
 @pytest.mark.parametrize(
     ("kind", "exit_code", "said"),
     [("toymq_spark.errors.OptionError", 2, "Error: "), ("toymq_py.errors.ConfigError", 2, "Error: "),
