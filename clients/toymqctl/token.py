@@ -70,6 +70,8 @@ def append(path: str, name: str, table: str) -> None:
         number = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         raise ConfigError(f"{new} is there: somebody else changes {path}, or was killed doing so; then remove it") from None
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from None  # the file that was asked for
     try:
         with os.fdopen(number, "w", encoding="utf-8") as file:
             before = _read(target, name)

@@ -6,6 +6,7 @@ Contract: gateway.md; ADR 0024. The only home of uvicorn. Parses nothing itself.
 import asyncio
 import contextlib
 import logging
+import re
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, cast
@@ -53,6 +54,8 @@ REFUSED_MAX = 16
 DISCARD_BYTES_MAX = 1024 * 1024
 DISCARD_S = 1.0
 """A body that was answered before its end is discarded so far, that no reset eats the answer; then the connection is closed."""
+HOST = re.compile(rb"(\[[\w:.%]+\]|[\w.~!$&'()*+,;=%-]*)(:\d{0,5})?", re.ASCII)
+"""RFC 3986, 3.2.2, as far as its characters."""
 BODY_HEADERS = (b"content-length", b"transfer-encoding")
 HEADERS = [("x-content-type-options", "nosniff")]
 """On every response."""
@@ -165,9 +168,10 @@ class GatewayProtocol(HttpToolsProtocol):
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > HEAD_BYTES_MAX:
             self._refusal = head_too_long()
             raise self._refusal  # the parser turns it into the call of send_400_response
-        hosts = sum(name == b"host" for name, _ in self.headers)
-        if hosts > 1 or (not hosts and self.parser.get_http_version() == "1.1"):
-            self._refusal = BadFraming("a request names its Host, once")  # RFC 9112, 3.2
+        hosts = [value for name, value in self.headers if name == b"host"]
+        missing = not hosts and self.parser.get_http_version() == "1.1"
+        if missing or len(hosts) > 1 or (hosts and not HOST.fullmatch(hosts[0])):  # RFC 9112, 3.2
+            self._refusal = BadFraming("a request names its Host, once: a name or an address, and perhaps a port")
             raise self._refusal
         codings = [value for name, value in self.headers if name == b"transfer-encoding"]
         if codings and b",".join(codings).strip().lower() != b"chunked":  # of others the parser knows only the end

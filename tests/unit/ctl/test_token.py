@@ -96,6 +96,16 @@ def test_a_file_that_is_none_is_left_alone(tmp_path: Path, text: str, says: str)
     assert os.listdir(tmp_path) == ["auth.toml"]  # noqa: PTH208 (names)
 
 
+def test_a_directory_that_is_not_there_is_told_with_the_file_that_was_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "none" / "auth.toml"
+    result = create("billing", "--admin", "--file", str(path))
+    assert result.exit_code == 1
+    assert result.stderr.count("\n") == 1
+    assert "No such file" in result.stderr
+    assert str(path) in result.stderr
+    assert ".new" not in result.stderr
+
+
 def test_two_at_a_time_do_not_lose_one(tmp_path: Path) -> None:
     path = tmp_path / "auth.toml"
     (tmp_path / "auth.toml.new").touch()
