@@ -29,6 +29,8 @@ HINTS_BACK = 16
 """How many records a reader may have skipped and still go on where it was."""
 LOOKS_MAX = 8
 """Parts of segments that reads of single records scan in one go; two milliseconds."""
+WRONG_READS_MAX = 3
+"""How often in one read a record may fail its check that passes it when it is read once more."""
 OPEN_SEALED_MAX = 8
 """Sealed segments of one log that stay open for readers: those that were read last."""
 
@@ -313,7 +315,8 @@ class Log:
         for segment in going:
             segment.close()
             self._opened.pop(segment.base_id, None)
-            self._enter(self.removed, segment.base_id, segment.next_id - 1)
+            if segment.next_id > segment.base_id:
+                self._enter(self.removed, segment.base_id, segment.next_id - 1)
         self.lost = [part for gap in self.lost for part in lost_of(gap, self.removed)]
         if self.segments:
             self.forget_below(self.segments[0].base_id)
@@ -380,6 +383,7 @@ class Log:
         max_count = min(max_count, segment.next_id - from_id)
         want = max(min(max_bytes, READ_BYTES, max(max_count, 4) * PAGE_BYTES), FRAME_OVERHEAD)
         near_eio = one_record = False  # the disk refused a larger read; what is asked for now is exactly one record
+        wrong_reads = 0
         while True:
             want = min(want, segment.end - pos)
             try:
@@ -390,43 +394,42 @@ class Log:
                 if want > PAGE_BYTES and not one_record:
                     want, near_eio = max(want // 4, PAGE_BYTES), True
                     continue
-                after = from_id + 1 if one_record else self._next_known(segment, from_id, pos + want)
+                alone = one_record and at_id == from_id
+                after = from_id + 1 if alone else self._next_known(segment, from_id, pos + want)
                 self._pass_over(segment, from_id, after, pos)
                 return b"", 0, 0, after
-            used = 0
+            used, stop = 0, Stop.COUNT
             if at_id < from_id:
                 used, at_id, stop = scan(data, 0, at_id, max_count=from_id - at_id)
-                if at_id < from_id:
-                    if used and stop in (Stop.END, Stop.PARTIAL):
-                        pos += used
-                        continue
-                    if stop is Stop.PARTIAL and len(data) == want < segment.end - pos:
-                        want *= 4
-                        continue
-                    at_id, pos = self._pass_damage(segment, at_id, pos + used)
-                    if at_id > from_id:
-                        return b"", 0, 0, at_id
-                    continue
-            end, next_id, stop = scan(
-                data, used, from_id, columns, with_payloads=True, max_count=max_count, max_bytes=max_bytes
-            )
-            if next_id > from_id:
-                if next_id < segment.next_id:
-                    self._hint(next_id, segment, pos + end)
-                return data, used, end, next_id
-            if stop is Stop.PARTIAL and len(data) == want < segment.end - pos:
-                pos += used
-                if not whole:
-                    self._hint(from_id, segment, pos)
+            if at_id == from_id:
+                end, next_id, stop = scan(
+                    data, used, from_id, columns, with_payloads=True, max_count=max_count, max_bytes=max_bytes
+                )
+                if next_id > from_id and (whole or end - used <= max_bytes):
+                    if next_id < segment.next_id:
+                        self._hint(next_id, segment, pos + end)
+                    return data, used, end, next_id
+                if next_id > from_id or (not whole and stop is Stop.PARTIAL and len(data) - used >= max_bytes):
+                    self._hint(from_id, segment, pos + used)
                     return b"", 0, 0, from_id
-                one_record = near_eio and len(data) - used >= 4
-                want = 4 + int.from_bytes(data[used : used + 4], "little") if one_record else max(want * 4, READ_BYTES)
-                continue
-            if stop is Stop.END and used and want < segment.end - pos:
-                pos += used
-                continue
-            next_id, _ = self._pass_damage(segment, from_id, pos + used)
-            return b"", 0, 0, next_id
+            cut = stop is Stop.PARTIAL and len(data) == want < segment.end - pos
+            if used and (cut or stop is Stop.END) and pos + used < segment.end:
+                pos, one_record = pos + used, False
+            elif cut and near_eio and want >= 4:
+                one_record = True
+                want = max(4 + int.from_bytes(data[:4], "little"), FRAME_OVERHEAD)
+            elif cut:
+                want = max(want * 4, READ_BYTES)
+            else:
+                wrong_id, one_record = at_id, False
+                at_id, pos = self._pass_damage(segment, at_id, pos + used)
+                if at_id > from_id:
+                    return b"", 0, 0, at_id
+                wrong_reads += at_id == wrong_id
+                if wrong_reads > WRONG_READS_MAX:
+                    after = self._next_known(segment, from_id, pos + 1)
+                    self._pass_over(segment, from_id, after, pos)
+                    return b"", 0, 0, after
 
     def _hint(self, next_id: int, segment: Segment, pos: int) -> None:
         """A reader stopped here, and may go on."""
@@ -436,13 +439,14 @@ class Log:
 
     def _place_of(self, segment: Segment, from_id: int) -> tuple[int, int]:
         """(id, position) of a frame at or shortly before ``from_id``: where a reader stopped, or what the index knows."""
+        known = segment.seek_id(from_id)
         whole = not segment.damages and not self.unreadable
         for back in range(HINTS_BACK + 1 if whole else 1):
             hint = self._hints.get(from_id - back)
             if hint is not None and hint[0] is segment:
                 del self._hints[from_id - back]
-                return from_id - back, hint[1]
-        return segment.seek_id(from_id)
+                return (from_id - back, hint[1]) if hint[1] > known[1] else known
+        return known
 
     def _pass_damage(self, segment: Segment, msg_id: int, pos: int) -> tuple[int, int]:
         """A committed record does not check. Read once more, then enter it as lost.

@@ -151,7 +151,8 @@ def test_neighbours_that_are_damaged_are_one_range() -> None:
     assert (run, after) == (None, 5)
 
 
-def test_a_read_that_was_wrong_once_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fetched", [False, True])
+def test_a_read_that_was_wrong_once_loses_nothing(fetched: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = filled(8)
     rig.log.read(0, 1)
     file = rig.log.segments[0].file
@@ -166,8 +167,22 @@ def test_a_read_that_was_wrong_once_loses_nothing(monkeypatch: pytest.MonkeyPatc
         return data if reads > 1 else bytes([data[0] ^ 1]) + data[1:]
 
     monkeypatch.setattr(type(file), "pread", pread)
-    assert numbers(rig.payloads()) == list(range(8))
+    if fetched:
+        assert rig.log.read_frames(0, 100, 1 << 20)[1:] == (8, 8)
+    else:
+        assert numbers(rig.payloads()) == list(range(8))
     assert not rig.log.lost
+
+
+@pytest.mark.parametrize("fetched", [False, True])
+def test_a_read_that_is_always_wrong_where_a_second_look_is_right_ends(
+    fetched: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = filled(8)
+    monkeypatch.setattr(rig.log, "_pass_damage", lambda segment, msg_id, pos: (msg_id, pos))
+    flip(rig, 0, 40)
+    assert (fetch_all(rig, 1 << 20) if fetched else numbers(rig.payloads())) == []
+    assert (rig.log.lost, rig.log.unreadable) == ([], [(0, 7)])
 
 
 def test_eio_is_passed_over_until_restart_and_is_no_loss(caplog: pytest.LogCaptureFixture) -> None:
@@ -190,23 +205,7 @@ def test_a_bad_sector_passes_over_as_little_as_can_be_told() -> None:
     """Reads that touch one page fail: only the records on that page are passed over."""
     rig = LogRig(segment_bytes=1 << 20)
     rig.publish(*[b"%03d" % n + b"." * 997 for n in range(100)])
-    rig.log.read(0, 1)
-    file = rig.log.segments[0].file
-    assert file is not None
-
-    class BadSector:
-        path = file.path
-
-        def pread(self, length: int, offset: int) -> bytes:
-            if offset < 50_000 + 512 and offset + length > 50_000:
-                raise OSError(errno.EIO, "bad sector", self.path)
-            assert file is not None
-            return file.pread(length, offset)
-
-        def close(self) -> None:
-            pass
-
-    rig.log.segments[0].file = BadSector()  # type: ignore[assignment]
+    spoil(rig, (50_000, 50_512))
     found = numbers(rig.payloads())
     missing = sorted(set(range(100)) - set(found))
     assert missing
@@ -214,6 +213,100 @@ def test_a_bad_sector_passes_over_as_little_as_can_be_told() -> None:
     assert {50_000 // 1030} <= set(missing)
     assert found[0] == 0
     assert found[-1] == 99
+
+
+class BadSectors:
+    """A file in which a read that touches any of these ranges of bytes fails."""
+
+    def __init__(self, file: SimFile, *ranges: tuple[int, int]) -> None:
+        self.path = file.path
+        self.ranges = list(ranges)
+        self.reads = 0
+        self._file = file
+
+    def pread(self, length: int, offset: int) -> bytes:
+        self.reads += 1
+        assert self.reads < 1000, f"for ever: {length} bytes at {offset}"
+        if any(offset < end and offset + length > start for start, end in self.ranges):
+            raise OSError(errno.EIO, "bad sector", self.path)
+        return self._file.pread(length, offset)
+
+    def close(self) -> None:
+        pass
+
+
+def spoil(rig: LogRig, *ranges: tuple[int, int]) -> BadSectors:
+    """Of the first segment, from now on."""
+    rig.log.read(0, 1)
+    rig.log._hints.clear()
+    file = rig.log.segments[0].file
+    assert isinstance(file, SimFile)
+    bad = BadSectors(file, *ranges)
+    rig.log.segments[0].file = bad
+    return bad
+
+
+def fetch_all(rig: LogRig, max_bytes: int) -> list[int]:
+    """Ids of what there is, a batch after the other."""
+    found: list[int] = []
+    at = 0
+    while at < rig.log.committed_id:
+        frames, count, next_id = rig.log.read_frames(at, 1000, max_bytes)
+        ids = [frame.msg_id for frame in iter_frames(frames)]
+        assert len(ids) == count
+        assert count <= 1 or len(frames) <= max_bytes
+        assert next_id > at, "an empty batch would be the end"
+        found += ids
+        at = next_id
+    return found
+
+
+@pytest.mark.parametrize("fetched", [False, True])
+def test_a_bad_sector_in_a_record_of_many_pages_holds_up_nobody(fetched: bool) -> None:
+    """The loop stood still: what lies behind the record is looked for from the index, through that record."""
+    rig = LogRig(segment_bytes=1 << 20)
+    for n in range(30):
+        rig.publish(b"%03d" % n + b"." * 10_000)
+    spoil(rig, (10_033 * 3 + 9_000, 10_033 * 3 + 9_512))
+    found = fetch_all(rig, 1 << 20) if fetched else numbers(rig.payloads())
+    assert sorted(set(range(30)) - set(found)) in ([3], [3, 4, 5, 6]), "up to the next entry of the sparse index at most"
+
+
+def test_a_length_that_is_too_small_near_a_bad_sector_holds_up_nobody() -> None:
+    """Its header goes over the end of what is read, so that the rest of it is asked for by that length."""
+    rig = LogRig(segment_bytes=1 << 20)
+    rig.publish(b"x" * (4096 - 10 - 30), *[b""] * 300)
+    flip(rig, 0, 4086)
+    spoil(rig, (8192, 8704))
+    assert fetch_all(rig, 1 << 20)[0] == 0
+
+
+def test_a_batch_behind_what_could_not_be_read_keeps_its_limit() -> None:
+    """There is no place to go on from, so more is read than asked for."""
+    rig = LogRig(segment_bytes=1 << 20)
+    rig.publish(b"a" * 100, b"b" * 10_000, *[b"%d" % n * 3000 for n in range(6)])
+    rig.log.unreadable = [(1, 1)]
+    for max_bytes in (200, 2000, 3100, 4000, 7000):
+        rig.log._hints.clear()
+        assert fetch_all(rig, max_bytes) == [0, *range(2, 8)]
+
+
+@pytest.mark.parametrize(("size", "count", "batch"), [(60_000, 16, 16), (270_000, 1000, 7), (600_000, 1000, 3)])
+def test_a_batch_takes_what_fits_however_long_the_records_are(size: int, count: int, batch: int) -> None:
+    rig = LogRig(segment_bytes=1 << 24)
+    for _ in range(20):
+        rig.publish(b"x" * size)
+    assert rig.log.read_frames(0, count, 2 << 20)[1] == batch
+
+
+def test_what_the_index_knows_goes_before_where_somebody_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = LogRig(segment_bytes=1 << 24)
+    for _ in range(20):
+        rig.publish(b"x" * 500_000)
+    rig.log.read_frames(0, 1, 1)
+    reads = counted_reads(monkeypatch)
+    assert rig.log.read_frames(15, 1, 1)[1] == 1
+    assert sum(reads) < 1_500_000
 
 
 def test_another_error_of_the_disk_is_the_callers() -> None:
