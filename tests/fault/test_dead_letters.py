@@ -11,6 +11,7 @@ import pytest
 
 from tests.simulation.world import Killed, MortalDisk
 from tests.support.broker_rig import BrokerRig
+from toymq_py.errors import BadArgument
 
 pytestmark = pytest.mark.usefixtures("without_log")
 
@@ -304,6 +305,18 @@ def test_nor_does_one_that_names_a_producer_or_is_not_stored_yet() -> None:
     rig.broker.topic("t").publisher.publish([key], [b"forged"])
     assert rig.redrive("t.dlq") == (1, None)
     assert rig.take(rig.subscribe("t")) == [(1, 1), (2, 1)]
+
+
+def test_a_restart_may_give_the_name_of_a_producer_back_and_leaves_the_letter_where_it_is() -> None:
+    rig, key = with_one_letter()
+    rig.broker.topic("t").publisher.publish_sequenced([key], [b"other"], None, [7])
+    rig.loop.drain()
+    assert rig.redrive("t.dlq") == (1, None)
+    rig.reopen()
+    (plain,) = rig.broker.topic("t").publisher.publish([key], [b"plain"])
+    assert isinstance(plain.error, BadArgument)
+    assert rig.redrive("t.dlq") == (0, None)
+    assert (2, 1) in rig.take(rig.subscribe("t"))
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["at once", "after a kill"])

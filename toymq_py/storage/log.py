@@ -415,7 +415,7 @@ class Log:
             cut = stop is Stop.PARTIAL and len(data) == want < segment.end - pos
             if used and (cut or stop is Stop.END) and pos + used < segment.end:
                 pos, one_record = pos + used, False
-            elif cut and near_eio and want >= 4:
+            elif cut and near_eio:
                 one_record = True
                 want = max(4 + int.from_bytes(data[:4], "little"), FRAME_OVERHEAD)
             elif cut:
