@@ -19,7 +19,7 @@ WILD = re.compile(r"\\{(\w+)\\}")
 
 def pattern_of(expected: str) -> re.Pattern[bytes]:
     pattern = WILD.sub(lambda match: r"\d{19}" if match[1] == "ts" else r".*", re.escape(expected))
-    return re.compile(pattern.encode() + rb"\Z")
+    return re.compile(pattern.encode() + rb"\Z", re.DOTALL)
 
 
 @pytest.mark.parametrize("name", BLOCKS)
@@ -27,6 +27,7 @@ async def test_transcript(tmp_path: Path, name: str) -> None:
     lines = BLOCKS[name].splitlines()
     async with serving(tmp_path / "d") as served:
         wire = await served.connect()
+        got = b""
         for at, line in enumerate(lines):
             if line.startswith(">"):
                 wire.send(line[2:].encode() + b"\n")
@@ -34,7 +35,8 @@ async def test_transcript(tmp_path: Path, name: str) -> None:
             if line == "< end":
                 assert await wire.rest() == b"", "the connection is closed, and nothing follows"
                 return
-            got = await wire.line()
+            # frames have newlines of their own, in a time stamp or a CRC, too: their length says where they end
+            got = await (wire.body(got) if got.startswith((b"BATCH ", b"JSON ")) else wire.line())
             assert pattern_of(line[2:]).match(got), f"line {at + 1}: {line!r} was expected, {got!r} came"
         if not lines[-1].startswith(">"):
             await wire.nothing_before_pong()
