@@ -28,11 +28,13 @@ def verdict(dependencies: list[dict[str, Any]]) -> tuple[list[str], int]:
 
 
 def main(found: Path, log: Path) -> int:
-    if not found.exists():
+    try:
+        dependencies = json.loads(found.read_text(encoding="utf-8"))["dependencies"]
+    except (FileNotFoundError, ValueError, KeyError, TypeError):  # it breaks off in the middle of writing, too
         said = [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
         sys.stderr.write(f"audit: pip-audit ended without a result: {said[-1] if said else 'it said nothing'}\n")
         return 2
-    lines, code = verdict(json.loads(found.read_text(encoding="utf-8"))["dependencies"])
+    lines, code = verdict(dependencies)
     (sys.stderr if code else sys.stdout).write("\n".join(lines) + "\n")
     return code
 

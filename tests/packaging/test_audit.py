@@ -31,5 +31,9 @@ def test_an_audit_that_broke_off_is_none(tmp_path: Path, capsys: pytest.CaptureF
     log.write_text("trying\nConnectionError: no route\n")
     assert main(found, log) == 2
     assert capsys.readouterr().err == "audit: pip-audit ended without a result: ConnectionError: no route\n"
+    for broken in ("", '{"dependencies": [{"na', "[]", "{}"):
+        found.write_text(broken)
+        assert main(found, log) == 2
+        assert "ended without a result" in capsys.readouterr().err
     found.write_text(json.dumps({"dependencies": [GOOD]}))
     assert main(found, log) == 0
