@@ -5,8 +5,10 @@ starts in about a quarter of a second, on a free port and in a directory that go
 """
 
 import os
+import socket
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +21,18 @@ STOP_S = 10.0
 SERVE = (sys.executable, "-c", "from toymq_py.cli import main; main()", "serve")
 
 
+def reserved_port(owner: object) -> int:
+    """A port of this machine that nobody else is given as long as ``owner`` lives: a broker that starts again has it again.
+
+    Bound and never listening: who asks for this very port with SO_REUSEADDR, as the broker does, may listen on it.
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    weakref.finalize(owner, held.close)
+    return int(held.getsockname()[1])
+
+
 class BrokerUnderTest:
     """``toymq serve``. It listens on the same port again after ``start``, and data stays until the test is over."""
 
@@ -29,7 +43,7 @@ class BrokerUnderTest:
             options: of ``toymq serve``, for example ``"--max-payload", "1MiB"``.
         """
         self.data_dir = data_dir
-        self.port = 0
+        self.port = reserved_port(self)
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -50,7 +64,7 @@ class BrokerUnderTest:
         if " ready" not in line:
             self.kill()
             raise RuntimeError(f"the broker did not start: {line}{log.read_text(errors='replace')}")
-        self.port = int(line.split()[1].rpartition(":")[2])
+        self.port = int(line.split()[1].rpartition(":")[2])  # of another --listen in the options
 
     def kill(self) -> None:
         """SIGKILL: what was not on the disk is gone. Nothing happens when it does not run."""

@@ -117,7 +117,7 @@ def test_connections_dropped_in_the_middle_leave_nothing(tmp_path: Path) -> None
         for _ in range(1000):  # each answer is a turn of the broker's loop
             size = int(wire.ask(b"STATS\n").split()[1])
             header = wire.read(size + 1)
-            if b'"connections": 1,' in header:
+            if b'"connections": 1,' in header and broker.descriptors() <= before + 1:  # the last may be accepted only now
                 break
         assert b'"connections": 1,' in header, "the sessions are gone"
         assert broker.descriptors() <= before + 1

@@ -78,6 +78,17 @@ async def test_a_transfer_coding_that_is_not_undone_is_refused() -> None:
             assert b" 201 " in await exchange(rig.port, CODED % coding, until_closed=False)
 
 
+async def test_a_stream_has_an_end_when_only_its_head_is_asked_for() -> None:
+    """Found by a review: the whole log was read into nothing, and what came behind was never answered."""
+    async with listening(DIR, fs=disk()) as rig:
+        await rig.publish("t", "x")
+        for path in (b"/v1/topics/t/stream?from=0", b"/v1/events"):
+            head = b"HEAD %b HTTP/1.1\r\nHost: localhost\r\n\r\n" % path
+            answer = await exchange(rig.port, head + b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            assert answer.count(b"HTTP/1.1 200 ") == 2
+            assert b"text/event-stream" in answer
+
+
 async def test_bodies_are_not_taken_for_heads() -> None:
     """Found by the first load: the end of a large body counted towards the head of the next request."""
     async with listening(DIR, fs=disk()) as rig:

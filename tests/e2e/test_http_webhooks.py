@@ -27,6 +27,7 @@ class Receiver:
 
     def __init__(self) -> None:
         self.port = 0
+        self.cookie = ""
         self.answer: Callable[[int], int] = lambda number: 200
         self.pushes: asyncio.Queue[tuple[dict[str, str], bytes]] = asyncio.Queue()
         self._number = 0
@@ -40,7 +41,7 @@ class Receiver:
                 status = self.answer(self._number)
                 self._number += 1
                 location = "Location: http://169.254.169.254/\r\n" if status == 302 else ""
-                writer.write(f"HTTP/1.1 {status} X\r\n{location}Content-Length: 0\r\n\r\n".encode())
+                writer.write(f"HTTP/1.1 {status} X\r\n{location}{self.cookie}Content-Length: 0\r\n\r\n".encode())
                 self.pushes.put_nowait((headers, body))
         except (asyncio.IncompleteReadError, OSError):
             pass
@@ -99,6 +100,44 @@ async def test_a_message_is_pushed_signed_and_acked(rig: HttpRig) -> None:
         assert not rig.broker.topics["t"].consumers
         refused(await rig.ask("DELETE", "/v1/webhooks/mine"), 404, "NO_SUCH_WEBHOOK")
         refused(await rig.ask("GET", "/v1/webhooks/mine"), 404, "NO_SUCH_WEBHOOK")
+
+
+async def test_targets_behind_one_address_share_no_cookies(rig: HttpRig) -> None:
+    async with receiving() as one, receiving() as other:
+        one.cookie = "Set-Cookie: session=secret\r\n"
+        for receiver, name in ((one, "one"), (other, "other")):
+            await rig.ask("PUT", f"/v1/webhooks/{name}", json=definition(receiver, topic=name))
+        for receiver, name in ((one, "one"), (one, "one"), (other, "other")):
+            await rig.publish(name, "a")
+            headers, _ = await receiver.next()
+            assert "cookie" not in headers
+
+
+async def test_a_push_is_not_logged_with_its_url(rig: HttpRig, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    async with receiving() as receiver:
+        await rig.ask("PUT", "/v1/webhooks/hook", json=definition(receiver))
+        await rig.publish("t", "a")
+        await receiver.next()
+        await rig.until(lambda: rig.broker.topic("t").consumers["webhook.hook"].floor == 1)
+    assert "a=b" not in caplog.text
+
+
+@pytest.mark.parametrize("host", ["a..b", f"{70 * 'a'}.com"])
+async def test_a_host_that_can_have_no_address_is_refused(rig: HttpRig, host: str) -> None:
+    answer = await rig.ask("PUT", "/v1/webhooks/hook", json={"topic": "t", "url": f"http://{host}/"})
+    refused(answer, 422, "BAD_ARGUMENT")
+
+
+async def test_a_webhook_that_moves_to_another_topic_leaves_nothing_behind(rig: HttpRig) -> None:
+    async with receiving() as receiver:
+        for topic in ("a.b", "a.c"):
+            await rig.publish(topic, "x")
+        consumers = {topic: rig.broker.topic(topic).consumers for topic in ("a.b", "a.c")}
+        for topic, has in (("a.b", ["a.b"]), ("a.*", ["a.b", "a.c"]), ("a.c", ["a.c"])):
+            await rig.ask("PUT", "/v1/webhooks/hook", json=definition(receiver, topic=topic))
+            await rig.until(lambda has=has: all("webhook.hook" in consumers[each] for each in has))
+            assert [each for each, found in consumers.items() if "webhook.hook" in found] == has
 
 
 async def test_a_trace_goes_on_where_it_is_pushed_to(rig: HttpRig, caplog: pytest.LogCaptureFixture) -> None:

@@ -6,7 +6,6 @@ What stands for the machine: paths below the test's directory, and a ``systemctl
 import os
 import re
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -18,6 +17,7 @@ import pytest
 
 from tests.support.broker_process import ROOT, environment
 from toymq_client import sync
+from toymq_client.pytest_plugin import reserved_port
 from toymq_py.storage.segment import segment_name
 
 PAGE = (ROOT / "docs" / "operations.md").read_text()
@@ -68,9 +68,7 @@ class Machine:
         self._script("bin/toymq", "from toymq_py.cli import main; main()")
         self._script("bin/toymqctl", "from toymqctl.cli import main; main()")
         self._script("opt/toymq/bin/pip", "import sys; print('pip', *sys.argv[1:])")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = reserved_port(self)
         self.environment = environment() | {
             "PATH": f"{root}/bin:{os.environ['PATH']}",
             "RUNBOOK_PID": str(root / "pid"),

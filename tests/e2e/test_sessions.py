@@ -73,7 +73,7 @@ async def test_an_expired_lease_comes_again_lowest_id_first(tmp_path: Path) -> N
     async with serving(tmp_path / "d") as served:
         wire = await served.connect()
         await publish(wire, 3)
-        await wire.ask(b"SUB t c visibility=30\n")
+        await wire.ask(b"SUB t c visibility=300\n")
         for attempt in (1, 2, 3):
             assert [(await wire.message())[:2] for _ in range(3)] == [(n, attempt) for n in range(3)]
         assert await wire.ask(b"TOUCH t c 0-2 visibility=600000\n") == b"OK 3"

@@ -17,7 +17,7 @@ from toymq_client import ClientClosed, ConfigError, ConnectFailed, sync
 from toymq_client.sync import Client
 from toymq_py.errors import TooManyConnections
 
-LEASE_S = 0.15
+LEASE_S = 0.4
 NOT_CLOSED = """
 import sys
 from toymq_client import sync
@@ -31,7 +31,7 @@ import os, sys
 from toymq_client import ClientClosed, sync
 mq = sync.connect(sys.argv[1])
 mq.pub("forked", b"x")
-messages = mq.sub("forked", "c", visibility=0.15, auto_extend=True)
+messages = mq.sub("forked", "c", visibility=0.4, auto_extend=True)
 message = messages.next(5)
 child = os.fork()
 if not child:
@@ -47,7 +47,7 @@ if not child:
     sys.exit(said)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 with sync.connect(sys.argv[1]) as other:
-    print(other.pull("forked", "c", wait=0.5))
+    print(other.pull("forked", "c", wait=1.2))
 message.ack(sync=True)
 print(mq.describe("forked")["consumers"][0]["backlog"])
 """

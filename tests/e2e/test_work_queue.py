@@ -40,6 +40,7 @@ class Shop:
     done: set[int] = field(default_factory=set)
     died_ns: dict[int, int] = field(default_factory=dict)
     living: dict[int, Process] = field(default_factory=dict)
+    ready: set[int] = field(default_factory=set)
     closing: bool = False
     _more: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -64,6 +65,8 @@ class Shop:
     def _note(self, worker: int, words: list[bytes]) -> None:
         if words[0] == b"got":
             self.handed[int(words[1])].append(Handed(int(words[3]), worker, int(words[2])))
+        elif words[0] == b"ready":
+            self.ready.add(worker)
         elif words[0] == b"done":
             self.done.add(int(words[1]))
             self._more.set()
@@ -75,7 +78,7 @@ class Shop:
                 await self._more.wait()
 
     def kill_a_worker(self, random: Random) -> None:
-        number = random.choice(sorted(self.living))
+        number = random.choice(sorted(self.ready & self.living.keys() or self.living))  # who still begins has nothing to lose
         self.died_ns[number] = time.perf_counter_ns()
         self.living[number].kill()
 

@@ -173,11 +173,11 @@ async def test_pause_holds_only_its_own_session(tmp_path: Path) -> None:
 async def test_touch_uses_the_sessions_own_visibility(tmp_path: Path) -> None:
     async with serving(tmp_path / "d", visibility_ms=3_600_000) as served:
         brief, patient, publisher = await connect(served, 3)
-        assert await brief.ask(b"SUB jobs.* c mode=shared visibility=40\n") == b"OK 0"
+        assert await brief.ask(b"SUB jobs.* c mode=shared visibility=400\n") == b"OK 0"
         assert await publisher.ask(b"PUB jobs.a - 1\nx\n") == b"OK 0"
         assert await brief.message() == (0, 1, b"x")
         assert await brief.ask(b"TOUCH jobs.a c 0\n") == b"OK 1"
-        assert await brief.message() == (0, 2, b"x"), "after its own 40 ms"
+        assert await brief.message() == (0, 2, b"x"), "after its own 400 ms"
         assert await patient.ask(b"TOUCH jobs.a c 0\n") == b"OK 1"
         await brief.nothing_before_pong()
         (lease,) = served.broker.topic("jobs.a").consumers["c"]._runs

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from toymq_client.pytest_plugin import reserved_port
+
 COMMAND = [sys.executable, "-c", "from toymq_py.cli import main; main()"]
 TIMEOUT_S = 20
 ROOT = Path(__file__).parents[2]
@@ -32,10 +34,11 @@ class BrokerProcess:
     def __init__(self, data_dir: Path | str, *options: str, descriptors: int | None = None) -> None:
         """``descriptors``: how many the process may have. Started again, it listens on the port it had."""
         self.data_dir = str(data_dir)
-        self._options = ["--min-free-bytes", "0", *options]
+        # fewer connections than by default, so that 4,096 descriptors are enough for them: else the broker warns
+        self._options = ["--min-free-bytes", "0", "--max-connections", "1000", *options]
         self._descriptors = descriptors
         self._process: subprocess.Popen[str] | None = None
-        self.port = 0
+        self.port = reserved_port(self)
         self.tls_port = 0
         self.ready_line = ""
 

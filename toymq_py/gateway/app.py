@@ -6,14 +6,14 @@ Contract: gateway.md; ADR 0024 (which browsers may call what).
 import ipaddress
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route, Router, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
@@ -86,6 +86,8 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         response = await self._respond(Request(scope, receive, send))
+        if scope["method"] == "HEAD" and isinstance(response, StreamingResponse):
+            response.body_iterator = _nothing()  # it would be read into nothing, and never end
         if response is not None:
             await response(scope, receive, send)
 
@@ -192,6 +194,12 @@ def _place(path: str) -> int:
     if "{" not in last:
         return 0 if path.startswith("/v1/topics/") else 3
     return 1 if ":" in last.replace(":slashes}", "}") else 2
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    """The body of an answer to HEAD."""
+    return
+    yield b""
 
 
 async def _no_such_path(scope: Scope, receive: Receive, send: Send) -> None:

@@ -90,8 +90,10 @@ async def ack_many(gateway: Gateway, request: Request) -> Response:
     body = parse_object(await read_body(request, JSON_BYTES_MAX))
     check_members(body, frozenset({"ids"}))
     acked = topic.ack(consumer, parse_ids(body.get("ids")))
+    if not acked:
+        raise NotLeased(f"none of them is leased to {consumer}: they never were, or are acked, or went back")
     await gateway.stored(topic.flush_offsets)
-    return json_response({"acked": acked})
+    return Response(status_code=204, headers={"x-acked": str(acked)})
 
 
 def parse_ids(found: object) -> list[IdRange]:
@@ -127,6 +129,7 @@ async def nack(gateway: Gateway, request: Request) -> Response:
     dead, reason = DEAD.of(request) or False, REASON.of(request)
     if not topic.nack(consumer, [(msg_id, msg_id)], DELAY_S.of(request), dead=dead, reason=reason):
         raise not_leased(consumer, msg_id)
+    await gateway.stored(topic.flush_offsets)  # the attempt counts, also after a crash
     return Response(status_code=204)
 
 
@@ -213,7 +216,8 @@ OPERATIONS = (
     Operation(
         "POST", "/v1/topics/{topic}/messages/{id}:nack", "nack", "Give a message back.",
         nack, "subscribe", (TOPIC, MESSAGE_ID, CONSUMER, DELAY_S, DEAD, REASON),
-        answers={204: Answer("It comes again, or is a dead letter.")}, errors=GONE,
+        answers={204: Answer("It comes again, or becomes a dead letter; the attempt is on stable storage.")},
+        errors=(*GONE, StorageFailed),
     ),
     Operation(
         "POST", "/v1/topics/{topic}:redrive", "redrive",
@@ -234,14 +238,15 @@ OPERATIONS = (
         extend, "subscribe", (TOPIC, MESSAGE_ID, CONSUMER, VISIBILITY_S), answers={204: Answer("It runs anew.")}, errors=GONE,
     ),
     Operation(
-        "POST", "/v1/topics/{topic}/messages:ack", "ackMany", "Ack many messages; those that are not leased are no error.",
+        "POST", "/v1/topics/{topic}/messages:ack", "ackMany",
+        "Ack many messages; those that are not leased are no error as long as one is.",
         ack_many, "subscribe", (TOPIC, CONSUMER),
         Body('`{"ids": [7, "9-12"]}`', {"application/json": {
             "type": "object", "required": ["ids"],
             "properties": {"ids": {"type": "array", "items": {"type": ["integer", "string"]}}},
         }}),
-        {200: Answer("So many acks are on stable storage.", {"type": "object", "properties": {"acked": {"type": "integer"}}})},
-        (BadArgument, BadFraming, BadName, NoSuchTopic, NoSuchConsumer, PayloadTooLarge, StorageFailed),
+        {204: Answer("The acks are on stable storage; `X-Acked` says how many.")},
+        (*GONE, BadFraming, PayloadTooLarge, StorageFailed),
     ),
     Operation(
         "GET", "/v1/topics/{topic}/consumers/{consumer}", "describeConsumer", "How far a consumer is.",

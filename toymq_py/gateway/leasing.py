@@ -79,15 +79,22 @@ async def _poll(gateway: Gateway, request: Request) -> list[Delivery]:
 
 
 async def poll_for(request: Request, polling: Polling, max_count: int, max_bytes: int, wait_s: float) -> list[Delivery]:
-    """``polling.poll`` as long as the client is there."""
+    """``polling.poll`` as long as the client is there. Raises: RequestError, OSError."""
     if not wait_s:
         return await polling.poll(max_count, max_bytes, 0)
+    deliveries: list[Delivery] = []
+    refusal: RequestError | OSError | None = None
     async with asyncio.TaskGroup() as tasks:
         watcher = tasks.create_task(_watch(request, polling))
         try:
-            return await polling.poll(max_count, max_bytes, wait_s)
+            deliveries = await polling.poll(max_count, max_bytes, wait_s)
+        except (RequestError, OSError) as error:  # out of the group it would come as a group of one
+            refusal = error
         finally:
             watcher.cancel()
+    if refusal is not None:
+        raise refusal
+    return deliveries
 
 
 async def _watch(request: Request, polling: Polling) -> None:

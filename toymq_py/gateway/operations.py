@@ -54,7 +54,10 @@ class Parameter(Generic[T]):
         elif self.where == "query":
             found = request.query_params.get(self.name)
         else:
-            found = request.headers.get(self.name)
+            values = request.headers.getlist(self.name)
+            if len(values) > 1:
+                raise BadArgument(f"{self.name} stands more than once")
+            found = values[0] if values else None
         if found is None:
             if self.required:
                 raise BadArgument(f"{self.name} is missing")

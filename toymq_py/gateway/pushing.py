@@ -14,6 +14,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 
 import httpx
 
@@ -24,7 +25,7 @@ from toymq_py.gateway.headers import PRODUCER_PREFIX, parse_block
 from toymq_py.gateway.polling import Polling
 from toymq_py.gateway.targets import resolve
 from toymq_py.gateway.waiting import Waiting, stored
-from toymq_py.model import check_name
+from toymq_py.model import TopicPattern, check_name
 from toymq_py.storage import checked_json
 from toymq_py.topic import Delivery
 from toymq_py.trace_context import log_fields, trace_context
@@ -88,7 +89,11 @@ class Webhooks:
 
     async def run(self) -> None:
         """Push, until it is cancelled."""
-        async with httpx.AsyncClient(trust_env=False, follow_redirects=False) as client, asyncio.TaskGroup() as tasks:
+        logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every push with its URL, and what is secret in that
+        # Targets behind one address would share a jar of cookies: nobody gets any.
+        cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
+        client = httpx.AsyncClient(trust_env=False, follow_redirects=False, cookies=cookies)
+        async with client, asyncio.TaskGroup() as tasks:
             self._client = client
             self._tasks = tasks
             try:
@@ -120,15 +125,17 @@ class Webhooks:
         except OSError as error:
             raise BadArgument(f"{target.host} cannot be found: {error.strerror or error}") from None
         async with self._changing:
-            known = name in self.defined
-            if not known and len(self.defined) >= WEBHOOKS_MAX:
+            known = self.defined.get(name)
+            if known is None and len(self.defined) >= WEBHOOKS_MAX:
                 raise BadArgument(f"{WEBHOOKS_MAX} webhooks are the limit")
             await self._store({**self.defined, name: webhook})
             self.defined[name] = webhook
             self.failures.pop(name, None)
             self._stop(name)
             self._start(name)
-            return not known
+            if known is not None and known.topic != webhook.topic:
+                await self._forget(name, spared=TopicPattern(webhook.topic))
+            return known is None
 
     async def delete(self, name: str) -> bool:
         """Remove one with its consumer. Returns: whether it was there. Raises: StorageFailed, DiskFull."""
@@ -139,13 +146,19 @@ class Webhooks:
             del self.defined[name]
             self.failures.pop(name, None)
             self._stop(name)
-            for topic in list(self._broker.topics.values()):
-                try:
-                    topic.forget(CONSUMER_PREFIX + name)
-                except NoSuchConsumer:
-                    continue
-                await stored(topic.flush_offsets)
+            await self._forget(name)
             return True
+
+    async def _forget(self, name: str, spared: TopicPattern | None = None) -> None:
+        """Its consumers go, but not those that still push. Raises: StorageFailed, DiskFull."""
+        for topic in list(self._broker.topics.values()):
+            if spared is not None and spared.matches(topic.name):
+                continue
+            try:
+                topic.forget(CONSUMER_PREFIX + name)
+            except NoSuchConsumer:
+                continue
+            await stored(topic.flush_offsets)
 
     async def _store(self, defined: Mapping[str, Webhook]) -> None:
         if self._problem is not None:

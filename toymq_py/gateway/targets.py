@@ -8,7 +8,7 @@ import asyncio
 import ipaddress
 import socket
 
-from toymq_py.errors import Forbidden
+from toymq_py.errors import BadArgument, Forbidden
 from toymq_py.webhook import Target
 
 NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
@@ -32,10 +32,14 @@ def is_public(address: str) -> bool:
 async def resolve(target: Target, *, private: bool) -> str:
     """An address of the target. ``private``: it may be of this machine or its network.
 
-    Raises: Forbidden when any of its addresses may not be pushed to; OSError when the name has none.
+    Raises: Forbidden when any of its addresses may not be pushed to; OSError when the name has none; BadArgument when it can
+    have none.
     """
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+    try:
+        found = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+    except UnicodeError:
+        raise BadArgument(f"{target.host} is no name of a host") from None
     addresses = [str(entry[4][0]) for entry in found]
     if not private:
         for address in addresses:

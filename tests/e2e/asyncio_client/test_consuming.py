@@ -50,10 +50,10 @@ async def test_batches_are_full_or_what_came_in_time(mq: Client) -> None:
 
 async def test_leases_are_renewed_while_a_handler_runs(broker: InProcess, mq: Client) -> None:
     await mq.pub("t", b"x")
-    async with mq.sub("t", "c", visibility=0.15, auto_extend=True) as messages:
+    async with mq.sub("t", "c", visibility=0.5, auto_extend=True) as messages:
         message = await messages.next(5)
         with pytest.raises(toymq.RequestTimeout):
-            await messages.next(0.5)
+            await messages.next(1.2)
         await message.ack(sync=True)
     assert (await mq.describe("t"))["consumers"][0]["backlog"] == 0
 
@@ -61,9 +61,9 @@ async def test_leases_are_renewed_while_a_handler_runs(broker: InProcess, mq: Cl
 async def test_leases_of_what_waits_for_the_next_iteration_are_renewed(mq: Client) -> None:
     """Else a slow handler gets all that is behind it again and again, until it is dead letters that nobody handled."""
     await mq.pub_many("t", [b"x", b"y"])
-    async with mq.sub("t", "c", mode="shared", visibility=0.15, auto_extend=True) as messages:
+    async with mq.sub("t", "c", mode="shared", visibility=0.5, auto_extend=True) as messages:
         await (await messages.next(5)).ack()
-        assert await mq.pull("t", "c", wait=0.5) == []
+        assert await mq.pull("t", "c", wait=1.2) == []
         assert (await messages.next(5)).attempt == 1
 
 

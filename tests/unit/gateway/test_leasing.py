@@ -50,7 +50,7 @@ async def test_an_ack_that_was_answered_survives_a_power_cut(fs: SimDisk) -> Non
         await rig.lease("t", max=4)
         assert (await rig.ask("DELETE", "/v1/topics/t/messages/0?consumer=c")).status_code == 204
         acked = await rig.ask("POST", "/v1/topics/t/messages:ack?consumer=c", json={"ids": ["2-3"]})
-        assert acked.json() == {"acked": 2}
+        assert (acked.status_code, acked.content, acked.headers["x-acked"]) == (204, b"", "2")
         after = fs.crash()
     async with gateway(DIR, fs=after) as rig:
         assert ids(await rig.lease("t", max=10)) in ([(1, 1)], [(1, 2)])
@@ -113,6 +113,33 @@ async def test_a_poll_of_nothing_ends_in_time_and_loses_nothing(rig: HttpRig) ->
     assert ids(await rig.lease("t")) == [(0, 1)], "the next message goes to whoever is there"
 
 
+async def test_a_refusal_is_the_same_whether_one_waits_or_not(fs: SimDisk) -> None:
+    async with gateway(DIR, fs=fs, max_consumers=1, max_topics=1) as rig:
+        assert await rig.lease("t", wait_s=0.001) == []
+        for wait_s in (0, 1):
+            refused(await rig.ask("GET", f"/v1/topics/t/messages?consumer=d&wait_s={wait_s}"), 409, "TOO_MANY_CONSUMERS")
+            refused(await rig.ask("GET", f"/v1/topics/u/messages?consumer=c&wait_s={wait_s}"), 409, "TOO_MANY_TOPICS")
+
+
+@pytest.mark.parametrize("path", ["/v1/topics/t", "/v1/topics/t/consumers/c"])
+async def test_what_is_deleted_under_a_poll_is_a_refusal(rig: HttpRig, path: str) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(rig.ask("GET", "/v1/topics/t/messages?consumer=c&wait_s=10"))
+        await rig.until_polled("t")
+        assert (await rig.ask("DELETE", path)).status_code == 204
+    refused(waiting.result(), 404, "NO_SUCH_CONSUMER" if "consumers" in path else "NO_SUCH_TOPIC")
+
+
+async def test_the_attempt_that_was_given_back_counts_after_a_power_cut(fs: SimDisk) -> None:
+    async with gateway(DIR, fs=fs) as rig:
+        await rig.publish("t", "a")
+        await rig.lease("t")
+        assert (await rig.ask("POST", "/v1/topics/t/messages/0:nack?consumer=c")).status_code == 204
+        after = fs.crash()
+    async with gateway(DIR, fs=after) as rig:
+        assert ids(await rig.lease("t")) == [(0, 2)]
+
+
 async def test_a_pattern_takes_from_every_topic(rig: HttpRig) -> None:
     await rig.publish("events.a", "1")
     await rig.publish("events.b", "2")
@@ -161,6 +188,15 @@ async def test_ids_that_are_none(rig: HttpRig, body: str) -> None:
     await rig.publish("t", "a")
     await rig.lease("t")
     refused(await rig.ask("POST", "/v1/topics/t/messages:ack?consumer=c", content=body), 422, "BAD_ARGUMENT")
+
+
+async def test_of_many_acks_one_has_to_be_of_a_lease(rig: HttpRig) -> None:
+    await rig.publish("t", "a", "b")
+    await rig.lease("t")
+    path = "/v1/topics/t/messages:ack?consumer=c"
+    refused(await rig.ask("POST", path, json={"ids": ["1-9"]}), 404, "NOT_LEASED")
+    assert (await rig.ask("POST", path, json={"ids": ["0-9"]})).headers["x-acked"] == "1"
+    refused(await rig.ask("POST", path, json={"ids": ["0-9"]}), 404, "NOT_LEASED")
 
 
 async def test_a_consumer_is_described_moved_and_forgotten(rig: HttpRig) -> None:

@@ -142,6 +142,12 @@ async def test_what_is_no_key_is_refused(rig: HttpRig, key: str) -> None:
     assert "t" not in rig.broker.topics
 
 
+async def test_a_header_that_stands_twice_is_refused(rig: HttpRig) -> None:
+    twice = [("Idempotency-Key", "a"), ("Idempotency-Key", "b")]
+    refused(await rig.ask("POST", MESSAGES, content=b"x", headers=twice), 422, "BAD_ARGUMENT")
+    assert "t" not in rig.broker.topics
+
+
 @pytest.mark.parametrize("name", ["%2e", "%2e%2e", ".hidden", "-x", "a%00b", "a%20b", "%C3%A9", "x" * 197, "a:b", "%23redrive"])
 async def test_names_that_are_none_are_refused(rig: HttpRig, name: str) -> None:
     refused(await rig.ask("POST", f"/v1/topics/{name}/messages", content=b"x"), 422, "BAD_NAME")
