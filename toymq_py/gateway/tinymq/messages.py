@@ -1,0 +1,235 @@
+"""Messages of the dialect ``tinymq``: published, consumed, acked, streamed. A consumed message is leased, and a dead letter
+after three attempts."""
+
+import hashlib
+import json
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from toymq_py.errors import BadArgument, QueueFull
+from toymq_py.gateway.access import check_topic
+from toymq_py.gateway.bodies import parse_object, read_body
+from toymq_py.gateway.dialects import ensure, rfc3339
+from toymq_py.gateway.events import stream_response
+from toymq_py.gateway.gateway import Gateway
+from toymq_py.gateway.headers import header_block, parse_block
+from toymq_py.gateway.leasing import LEASE_BYTES_MAX, WAIT_S_MAX, GivenBack, poll_for
+from toymq_py.gateway.messages import HEARTBEAT_S, PAGE_MAX, READ_BYTES, still_may
+from toymq_py.gateway.operations import whole
+from toymq_py.gateway.polling import Polling
+from toymq_py.gateway.problems import NotLeased
+from toymq_py.gateway.publishing import Message, append
+from toymq_py.gateway.tinymq.words import (
+    AUTO_ACK,
+    BACKLOG_MAX,
+    BODY_BYTES_MAX,
+    BROADCAST,
+    CONSUMER,
+    DELAY,
+    FILTER_KEY,
+    FILTER_LOOKED_AT_MAX,
+    FILTER_VAL,
+    GLOB,
+    GROUP,
+    HEADER_PREFIX,
+    IDEMPOTENCY,
+    KEY,
+    LEASE_S,
+    LIMIT,
+    MESSAGE_ID,
+    PEEK,
+    PRIORITY,
+    SETTINGS,
+    TIMEOUT,
+    TOPIC,
+    TTL,
+    refuse,
+    topic_name,
+)
+from toymq_py.gateway.topics import json_response
+from toymq_py.model import DEAD_LETTERS, MSG_ID_MAX, Records, TopicPattern, is_pattern
+from toymq_py.topic import Topic
+
+# -- publishing
+
+
+async def store(gateway: Gateway, shown: str, name: str, message: Message) -> Response:
+    gateway.refuse_late()
+    if not name.endswith(DEAD_LETTERS):  # those are refused, not made
+        await ensure(gateway.broker, name, SETTINGS)
+    topic = gateway.broker.topic_to_publish(name)
+    (outcome,) = append(topic, [message])
+    error = outcome.error or await gateway.settled(outcome.commit)
+    if isinstance(error, QueueFull):
+        raise QueueFull(f"queue capacity reached (max {topic.settings.backlog_max_messages or BACKLOG_MAX} messages)")
+    if error is not None:
+        gateway.broker.metrics.refused(error.code)
+        return refuse(error)
+    if outcome.duplicate:
+        gateway.broker.metrics.duplicate_total += 1
+        return json_response({"status": "ignored", "reason": "idempotency_key_exists", "topic": shown})
+    return json_response({"status": "accepted", "topic": shown, "id": str(outcome.first_id)}, 202)
+
+
+async def publish(gateway: Gateway, request: Request) -> Response:
+    """``POST /publish/{topic}``."""
+    name, key = TOPIC.need(request), KEY.of(request) or b""
+    if BROADCAST.of(request):
+        raise BadArgument("broadcast is not done here: every consumer group sees every message")
+    if PRIORITY.or_("normal", request) != "normal":
+        raise BadArgument("priority is normal: messages are in order here")
+    automatic = IDEMPOTENCY.of(request)
+    if automatic not in (None, "auto"):
+        raise BadArgument("idempotency is auto, or not there")
+    payload = await read_body(request, min(BODY_BYTES_MAX, gateway.broker.options.max_payload_bytes))
+    if not payload:
+        raise BadArgument("the body is empty")
+    if automatic and not key:
+        key = b"auto:" + hashlib.sha256(payload).hexdigest().encode()
+    pairs = [(header, value) for header, value in request.headers.items() if header.startswith(HEADER_PREFIX)]
+    message = Message(payload, key, header_block(pairs) if pairs else b"", DELAY.of(request) or None, TTL.of(request) or None)
+    return await store(gateway, request.path_params["topic"], name, message)
+
+
+# -- consuming
+
+
+def describe(topic: str, records: Records, row: int, attempt: int) -> dict[str, Any]:
+    """A message as the original shows one."""
+    payload = records.payloads[row]
+    shown: dict[str, Any] = {
+        "id": str(records.ids[row]),
+        "topic": topic,
+        "payload": b64encode(payload).decode(),
+        "timestamp": rfc3339(records.ts_ns[row]),
+        "retry_count": attempt - 1,
+        "payload_encoding": "base64",
+    }
+    if records.expires_at_ns is not None and records.expires_at_ns[row]:
+        shown["expires_at"] = rfc3339(records.expires_at_ns[row])
+    if records.headers is not None and records.headers[row]:
+        shown["headers"] = parse_block(records.headers[row])
+    with suppress(UnicodeDecodeError):
+        shown["payload_text"] = payload.decode()
+    return shown
+
+
+def _one_or_all(messages: list[dict[str, Any]], limit: int) -> str:
+    return json.dumps(messages[0] if limit == 1 else messages)
+
+
+async def consume(gateway: Gateway, request: Request) -> Response:
+    """``GET /consume/{topic}``."""
+    name, limit = GLOB.need(request), LIMIT.or_(1, request)
+    wait_s = min(TIMEOUT.or_(0, request) / 1000, WAIT_S_MAX)
+    consumer, acked = GROUP.or_(CONSUMER, request), AUTO_ACK.of(request)
+    key, value = FILTER_KEY.of(request), FILTER_VAL.of(request)
+    gateway.refuse_late()
+    if (key is None) != (value is None):
+        raise BadArgument("filter_key and filter_val belong together")
+    if PEEK.of(request) or key is not None:
+        found = await look(gateway, name, consumer, limit, key, value)
+        return Response(_one_or_all(found, limit), 200, None, "application/json") if found else Response(status_code=204)
+    if not is_pattern(name) and ">" not in name:
+        await ensure(gateway.broker, name, {} if name.endswith(DEAD_LETTERS) else SETTINGS)
+    polling = Polling(gateway.broker, gateway.waiting, name, consumer, visibility_s=LEASE_S)
+    deliveries = await poll_for(request, polling, limit, LEASE_BYTES_MAX, wait_s)
+    if not deliveries:
+        return Response(status_code=204)
+    messages = [
+        describe(delivery.topic, delivery.records, row, delivery.attempt)
+        for delivery in deliveries
+        for row in range(delivery.start, delivery.stop)
+    ]
+    content = _one_or_all(messages, limit)
+    if acked:
+        for delivery in deliveries:
+            topic = delivery.subscription.topic
+            topic.ack(consumer, [(delivery.first_id, delivery.last_id)])
+            await gateway.stored(topic.flush_offsets)
+        return Response(content, 200, None, "application/json")
+    return GivenBack(content, deliveries, {"cache-control": "no-store"}, "application/json")
+
+
+async def look(
+    gateway: Gateway, name: str, consumer: str, limit: int, key: str | None, value: str | None
+) -> list[dict[str, Any]]:
+    """What the consumer has not acked, from the oldest on; nothing is leased."""
+    topics = gateway.broker.topics
+    matches = TopicPattern(name).matches if is_pattern(name) or ">" in name else name.__eq__
+    found: list[dict[str, Any]] = []
+    looked_at = 0
+    for topic in [topics[each] for each in sorted(topics) if matches(each)]:
+        state = topic.consumers.get(consumer)
+        at = max(topic.log.first_id, state.floor if state is not None else 0)
+        while at < topic.log.committed_id and len(found) < limit and looked_at < FILTER_LOOKED_AT_MAX and not topic.deleted:
+            run, row, next_id = topic.log.read(at, min(PAGE_MAX, topic.log.committed_id - at), READ_BYTES)
+            at = next_id
+            for each in range(row, len(run) if run is not None else 0):
+                assert run is not None
+                looked_at += 1
+                if run.ids[each] >= next_id or len(found) >= limit:
+                    break
+                shown = describe(topic.name, run, each, 1)
+                if key is None or shown.get("headers", {}).get(key.lower()) == value:
+                    found.append(shown)
+            await gateway.waiting.pause()
+    return found
+
+
+async def ack(gateway: Gateway, request: Request) -> Response:
+    """``POST /ack/{topic}/{id}``."""
+    topic, msg_id = gateway.broker.topic(TOPIC.need(request)), MESSAGE_ID.need(request)
+    if not _with_lease(topic, msg_id, GROUP.of(request), lambda consumer: topic.ack(consumer, [(msg_id, msg_id)])):
+        raise NotLeased("Message not found")
+    await gateway.stored(topic.flush_offsets)
+    return json_response({"status": "success", "message": "Message acknowledged"})
+
+
+def _with_lease(topic: Topic, msg_id: int, group: str | None, act: Any) -> bool:
+    """Do it for the group that is named; else for the first one that has the message."""
+    names = [group] if group is not None else [CONSUMER, *(name for name in topic.consumers if name != CONSUMER)]
+    return any(name in topic.consumers and act(name) for name in names)
+
+
+async def requeue(gateway: Gateway, request: Request) -> Response:
+    """``POST /requeue``: the message, as it was consumed."""
+    found = parse_object(await read_body(request, 2 * BODY_BYTES_MAX))
+    if type(found.get("topic")) is not str or type(found.get("id")) not in (str, int):
+        raise BadArgument("a message has topic and id")
+    name = topic_name(found["topic"])
+    check_topic(request, "subscribe", name)
+    topic = gateway.broker.topic(name)
+    msg_id = whole("id", 0, MSG_ID_MAX)(str(found["id"]))
+    if not _with_lease(topic, msg_id, None, lambda consumer: topic.nack(consumer, [(msg_id, msg_id)], 0.0)):
+        raise NotLeased("Message not found")
+    return json_response({"status": "requeued"}, 202)
+
+
+async def stream(gateway: Gateway, request: Request) -> Response:
+    """``GET /stream/{topic}``."""
+    name = TOPIC.need(request)
+    gateway.refuse_late()
+    await ensure(gateway.broker, name, SETTINGS)
+    topic = gateway.broker.topic(name)
+    return stream_response(_follow(gateway, request, topic, topic.log.committed_id))
+
+
+async def _follow(gateway: Gateway, request: Request, topic: Topic, at: int) -> AsyncIterator[bytes]:
+    waiting, log = gateway.waiting, topic.log
+    yield b":\n\n"
+    while not (waiting.stopped or topic.deleted) and still_may(gateway, request, topic):
+        at = max(at, log.first_id)
+        if at < log.committed_id:
+            run, row, at = log.read(at, min(PAGE_MAX, log.committed_id - at), READ_BYTES)
+            rows = range(row, len(run)) if run is not None else ()
+            shown = [json.dumps(describe(topic.name, run, each, 1)) for each in rows if run is not None and run.ids[each] < at]
+            yield "".join(f"data: {text}\n\n" for text in shown).encode()
+            await waiting.pause()
+        elif not await waiting.wait_for(topic.when_committed, HEARTBEAT_S) and not waiting.stopped:
+            yield b":\n\n"

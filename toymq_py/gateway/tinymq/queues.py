@@ -1,0 +1,203 @@
+"""Queues of the dialect ``tinymq``, their webhooks and groups."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from toymq_py.errors import BadArgument, TopicExists
+from toymq_py.gateway.access import check_topic, grant_of
+from toymq_py.gateway.bodies import check_members, parse_object, read_body
+from toymq_py.gateway.consuming import redrive
+from toymq_py.gateway.dialects import ensure, go_duration_ms
+from toymq_py.gateway.gateway import Gateway
+from toymq_py.gateway.leasing import LEASE_BYTES_MAX, GivenBack
+from toymq_py.gateway.polling import Polling
+from toymq_py.gateway.publishing import Message
+from toymq_py.gateway.pushing import CONSUMER_PREFIX
+from toymq_py.gateway.tinymq.messages import describe, look, store
+from toymq_py.gateway.tinymq.words import BODY_BYTES_MAX, CONSUMER, LEASE_S, LIMIT, QUEUE, SETTINGS, TOPIC, topic_name
+from toymq_py.gateway.topics import json_response, purge
+from toymq_py.model import DEAD_LETTERS, EARLIEST, TopicPattern, check_name, is_pattern
+from toymq_py.topic import Topic
+from toymq_py.webhook import Webhook
+
+
+def _queue(gateway: Gateway, topic: Topic) -> dict[str, Any]:
+    hooked = any(name.startswith(CONSUMER_PREFIX) for name in topic.consumers)
+    state = topic.consumers.get(CONSUMER)
+    backlog = state.counts(topic.log.committed_id).backlog if state is not None else topic.log.messages()
+    return {
+        "Name": topic.name,
+        "MessageCount": backlog,
+        "WaitingConsumers": topic.attachments.sessions,
+        "IsDLQ": topic.is_dead_letters,
+        "HasWebhooks": hooked or any(_pushes(webhook, topic.name) for webhook in gateway.webhooks.defined.values()),
+    }
+
+
+def _pushes(webhook: Webhook, topic: str) -> bool:
+    return TopicPattern(webhook.topic).matches(topic) if is_pattern(webhook.topic) else webhook.topic == topic
+
+
+async def _queues(gateway: Gateway, request: Request) -> list[dict[str, Any]]:
+    grant = grant_of(request)
+    names: Iterable[str] = iter(sorted(gateway.broker.topics))
+    found = []
+    while part := list(islice(names, 64)):
+        for name in part:
+            topic = gateway.broker.topics.get(name)
+            if topic is not None and not topic.deleted and (grant is None or grant.sees(name)):
+                found.append(_queue(gateway, topic))
+        await gateway.waiting.pause()
+    return found
+
+
+async def list_queues(gateway: Gateway, request: Request) -> Response:
+    """``GET /api/queues``."""
+    return json_response(await _queues(gateway, request))
+
+
+async def stats(gateway: Gateway, request: Request) -> Response:
+    """``GET /api/stats``."""
+    return json_response({"stats": await _queues(gateway, request), "total_webhooks": len(gateway.webhooks.defined)})
+
+
+async def _object(request: Request, *known: str) -> dict[str, Any]:
+    found = parse_object(await read_body(request, 4 * BODY_BYTES_MAX))
+    check_members(found, frozenset(known))
+    return found
+
+
+def _text(found: dict[str, Any], name: str) -> str:
+    value = found.get(name)
+    if type(value) is not str:
+        raise BadArgument(f"{name} is a text")
+    return value
+
+
+async def create_queue(gateway: Gateway, request: Request) -> Response:
+    """``POST /api/queues`` and ``POST /api/topics``."""
+    found = await _object(request, "name", "policy", "retain")
+    name = topic_name(_text(found, "name"))
+    settings = dict(SETTINGS)
+    if (policy := found.get("policy")) is not None:
+        if policy not in ("reject", "drop-oldest"):
+            raise BadArgument("policy is reject or drop-oldest")
+        settings["when_full"] = policy
+    if found.get("retain") is not None:
+        settings["retain_max_age"] = str(go_duration_ms("retain", _text(found, "retain")))
+    gateway.refuse_late()
+    if name in gateway.broker.topics:
+        raise TopicExists(f"{name} exists")
+    await gateway.stored(partial(gateway.broker.create, name, settings))
+    return json_response({"status": "topic_created"}, 201)
+
+
+async def queue_publish(gateway: Gateway, request: Request) -> Response:
+    """``POST /api/queues/publish``."""
+    found = await _object(request, "queue", "payload", "ttl", "delay", "broadcast")
+    shown = _text(found, "queue")
+    if found.get("broadcast"):
+        raise BadArgument("broadcast is not done here: every consumer group sees every message")
+    payload = _text(found, "payload").encode(errors="replace")
+    if not payload:
+        raise BadArgument("the payload is empty")
+    name = topic_name(shown)
+    check_topic(request, "publish", name)
+    times = {each: go_duration_ms(each, _text(found, each)) for each in ("ttl", "delay") if found.get(each)}
+    message = Message(payload, delay_ms=times.get("delay") or None, ttl_ms=times.get("ttl") or None)
+    return await store(gateway, shown, name, message)
+
+
+async def queue_consume(gateway: Gateway, request: Request) -> Response:
+    """``POST /api/queues/consume``."""
+    found = await _object(request, "queue")
+    name = topic_name(_text(found, "queue"))
+    check_topic(request, "subscribe", name)
+    gateway.refuse_late()
+    await ensure(gateway.broker, name, SETTINGS)
+    polling = Polling(gateway.broker, gateway.waiting, name, CONSUMER, visibility_s=LEASE_S)
+    deliveries = await polling.poll(1, LEASE_BYTES_MAX, 0)
+    if not deliveries:
+        return Response(status_code=204)
+    delivery = deliveries[0]
+    content = json.dumps(describe(name, delivery.records, delivery.start, delivery.attempt))
+    return GivenBack(content, deliveries, {"cache-control": "no-store"}, "application/json")
+
+
+async def queue_peek(gateway: Gateway, request: Request) -> Response:
+    """``GET /api/queues/peek``."""
+    name = QUEUE.need(request)
+    gateway.broker.topic(name)
+    return json_response(await look(gateway, name, CONSUMER, LIMIT.or_(10, request), None, None))
+
+
+async def queue_delete(gateway: Gateway, request: Request) -> Response:
+    """``POST /api/queues/delete``."""
+    name = QUEUE.need(request)
+    await gateway.stored(lambda done: gateway.broker.delete(name, lambda count, error: done(error)))
+    return json_response({"status": "deleted"})
+
+
+async def queue_purge(gateway: Gateway, request: Request) -> Response:
+    """``POST /api/queues/purge``."""
+    return json_response({"status": "purged", "purged_messages": await purge(gateway, QUEUE.need(request))})
+
+
+async def queue_redrive(gateway: Gateway, request: Request) -> Response:
+    """``POST /api/queues/redrive``: of a queue or of its dead letters."""
+    name = QUEUE.need(request).removesuffix(DEAD_LETTERS) + DEAD_LETTERS
+    return json_response({"status": "success", "redriven_messages": await redrive(gateway, name, None, None)})
+
+
+# -- webhooks and groups
+
+
+async def add_webhook(gateway: Gateway, request: Request) -> Response:
+    """``POST /webhook/{topic}``."""
+    topic = TOPIC.need(request)
+    found = await _object(request, "url", "secret")
+    webhook = Webhook.from_json({"topic": topic, **found})
+    gateway.refuse_late()
+    name = "tinymq." + hashlib.sha256(f"{topic} {webhook.url}".encode()).hexdigest()[:16]
+    await gateway.webhooks.put(name, webhook)
+    return json_response({"status": "webhook_registered"}, 201)
+
+
+async def list_webhooks(gateway: Gateway, request: Request) -> Response:
+    """``GET /api/queues/webhooks``."""
+    queue = QUEUE.need(request)
+    found = filter(lambda webhook: _pushes(webhook, queue), gateway.webhooks.defined.values())
+    return json_response([{"topic": webhook.topic, "url": webhook.url} for webhook in found])
+
+
+async def list_groups(gateway: Gateway, request: Request) -> Response:
+    """``GET /api/groups``."""
+    grant = grant_of(request)
+    found = [
+        {"topic": topic.name, "group": name}
+        for topic in gateway.broker.topics.values()
+        if not topic.deleted and (grant is None or grant.sees(topic.name))
+        for name in topic.consumers
+    ]
+    return json_response(found)
+
+
+async def create_group(gateway: Gateway, request: Request) -> Response:
+    """``POST /api/groups``: it begins at the first message, and loses none."""
+    found = await _object(request, "topic", "group")
+    name, group = topic_name(_text(found, "topic")), check_name("consumer", _text(found, "group"))
+    gateway.refuse_late()
+    await ensure(gateway.broker, name, SETTINGS)
+    topic = gateway.broker.topic(name)
+    if group in topic.consumers:
+        raise TopicExists(f"{name} has a group {group}")
+    topic.seek(group, EARLIEST)
+    await gateway.stored(topic.flush_offsets)
+    return json_response({"status": "group_created"}, 201)
