@@ -95,6 +95,38 @@ async def test_a_name_with_a_line_break_is_400_and_in_words_of_the_original(rig:
 async def test_two_mebibytes_and_one_byte_more(rig: HttpRig) -> None:
     assert (await publish(rig, "t", bytes(TWO_MIB)))[0] == 202
     assert (await publish(rig, "t", bytes(TWO_MIB + 1)))[0] == 413
+    assert (await publish(rig, "t", bytes(TWO_MIB), headers={"X-MQ-A": ""}))[0] == 413, "headers are counted"
+    assert await rig_post(rig, "publish", {"queue": "t", "payload": "x" * TWO_MIB}) == 202
+    assert await rig_post(rig, "publish", {"queue": "t", "payload": "x" * (TWO_MIB + 1)}) == 413
+    assert await rig_post(rig, "publish", {"queue": "t", "payload": "\1" * TWO_MIB}) == 202, "six bytes each, as JSON"
+    assert rig.broker.topics["t"].log.committed_id == 3
+
+
+async def test_two_mebibytes_come_back(rig: HttpRig) -> None:
+    await publish(rig, "t", b"\1" * TWO_MIB)
+    found = await consume(rig, "t")
+    assert (await rig.ask("POST", "/requeue", json=found)).status_code == 202
+
+
+async def test_less_than_two_mebibytes_where_the_broker_takes_less(fs: SimDisk) -> None:
+    async with gateway(DIR, fs=fs, dialects=["tinymq"], max_payload_bytes=1000) as rig:
+        for size, status in ((1000, 202), (1001, 413)):
+            assert (await publish(rig, "t", bytes(size)))[0] == status
+            assert await rig_post(rig, "publish", {"queue": "t", "payload": "x" * size}) == status
+        assert (await publish(rig, "t", bytes(989), headers={"X-MQ-A": "1"}))[0] == 202
+        assert (await publish(rig, "t", bytes(990), headers={"X-MQ-A": "12"}))[0] == 413
+
+
+async def test_headers_are_utf_8(rig: HttpRig) -> None:
+    assert (await publish(rig, "t", b"x", headers=[("X-MQ-Name", "é".encode())]))[0] == 202
+    assert (await consume(rig, "t"))["headers"] == {"x-mq-name": "é"}
+    assert await publish(rig, "t", b"x", headers=[("X-MQ-Name", b"\xe9")]) == (400, "headers are UTF-8\n")
+
+
+async def test_half_of_a_surrogate_pair_is_no_payload(rig: HttpRig) -> None:
+    body = b'{"queue": "t", "payload": "a\\ud800b"}'
+    assert (await rig.ask("POST", "/api/queues/publish", content=body)).status_code == 400
+    assert not rig.broker.topics
 
 
 # -- consume

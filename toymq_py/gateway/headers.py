@@ -36,13 +36,14 @@ def headers_of(raw: Iterable[tuple[bytes, bytes]]) -> bytes:
     pairs = []
     for name, value in raw:
         if name.startswith(b"x-header-"):
-            pairs.append((name[9:].decode("latin-1"), _utf8(value)))
+            pairs.append((name[9:].decode("latin-1"), header_text(value)))
         elif name == b"traceparent":
-            pairs.append(("traceparent", _utf8(value)))
+            pairs.append(("traceparent", header_text(value)))
     return header_block(pairs) if pairs else b""
 
 
-def _utf8(value: bytes) -> str:
+def header_text(value: bytes) -> str:
+    """The value of a field that becomes a message's header. Raises: BadArgument."""
     try:
         return value.decode()
     except UnicodeDecodeError:

@@ -227,7 +227,7 @@ def parse_line(line: bytes) -> Message:
 def message_of(found: Mapping[str, Any], known: frozenset[str]) -> Message:
     """A message as JSON describes it. Raises: BadArgument."""
     if len(found) == 1 and type(payload := found.get("payload")) is str:  # the usual one
-        return Message(_encode(payload))
+        return Message(payload_bytes(payload))
     check_members(found, known)
     key, headers = found.get("key"), found.get("headers")
     if key is not None and type(key) is not str:
@@ -252,7 +252,7 @@ def payload_of(found: Mapping[str, Any]) -> bytes:
     """``payload`` or ``payload_base64``. Raises: BadArgument."""
     text, encoded = found.get("payload"), found.get("payload_base64")
     if type(text) is str and encoded is None:
-        return _encode(text)
+        return payload_bytes(text)
     if type(encoded) is str and text is None:
         try:
             return b64decode(encoded, validate=True)
@@ -261,7 +261,8 @@ def payload_of(found: Mapping[str, Any]) -> bytes:
     raise BadArgument("a message has a payload (text) or a payload_base64, a string")
 
 
-def _encode(text: str) -> bytes:
+def payload_bytes(text: str) -> bytes:
+    """A payload that came as text. Raises: BadArgument."""
     try:
         return text.encode()
     except UnicodeEncodeError:

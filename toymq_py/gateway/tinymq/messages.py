@@ -13,17 +13,17 @@ from starlette.responses import Response
 
 from toymq_py.errors import BadArgument, QueueFull
 from toymq_py.gateway.access import check_topic
-from toymq_py.gateway.bodies import parse_object, read_body
+from toymq_py.gateway.bodies import parse_object, read_body, too_large
 from toymq_py.gateway.dialects import ensure, rfc3339
 from toymq_py.gateway.events import stream_response
 from toymq_py.gateway.gateway import Gateway
-from toymq_py.gateway.headers import header_block, parse_block
+from toymq_py.gateway.headers import header_block, header_text, parse_block
 from toymq_py.gateway.leasing import LEASE_BYTES_MAX, WAIT_S_MAX, GivenBack, poll_for
 from toymq_py.gateway.messages import HEARTBEAT_S, PAGE_MAX, READ_BYTES, still_may
 from toymq_py.gateway.operations import whole
 from toymq_py.gateway.polling import Polling
 from toymq_py.gateway.problems import NotLeased
-from toymq_py.gateway.publishing import Message, append
+from toymq_py.gateway.publishing import BATCH_BYTES_MAX, Message, append
 from toymq_py.gateway.tinymq.words import (
     AUTO_ACK,
     BACKLOG_MAX,
@@ -59,6 +59,12 @@ from toymq_py.topic import Topic
 
 
 async def store(gateway: Gateway, shown: str, name: str, message: Message) -> Response:
+    """Append a message and answer."""
+    bytes_max = gateway.broker.options.max_payload_bytes
+    if len(message.payload) > BODY_BYTES_MAX:
+        raise too_large(BODY_BYTES_MAX)
+    if len(message.payload) + len(message.headers) > bytes_max:
+        raise too_large(bytes_max)
     gateway.refuse_late()
     if not name.endswith(DEAD_LETTERS):  # those are refused, not made
         await ensure(gateway.broker, name, SETTINGS)
@@ -91,9 +97,15 @@ async def publish(gateway: Gateway, request: Request) -> Response:
         raise BadArgument("the body is empty")
     if automatic and not key:
         key = b"auto:" + hashlib.sha256(payload).hexdigest().encode()
-    pairs = [(header, value) for header, value in request.headers.items() if header.startswith(HEADER_PREFIX)]
+    pairs = [(header.decode("latin-1"), header_text(value)) for header, value in request.headers.raw
+             if header.startswith(HEADER_PREFIX)]
     message = Message(payload, key, header_block(pairs) if pairs else b"", DELAY.of(request) or None, TTL.of(request) or None)
     return await store(gateway, request.path_params["topic"], name, message)
+
+
+def json_bytes_max(gateway: Gateway) -> int:
+    """Of a message as JSON: as base64 and beside it as text, in which a byte may be an escape of six."""
+    return max(BATCH_BYTES_MAX, 3 * gateway.broker.options.max_payload_bytes)
 
 
 # -- consuming
@@ -199,7 +211,7 @@ def _with_lease(topic: Topic, msg_id: int, group: str | None, act: Any) -> bool:
 
 async def requeue(gateway: Gateway, request: Request) -> Response:
     """``POST /requeue``: the message, as it was consumed."""
-    found = parse_object(await read_body(request, 2 * BODY_BYTES_MAX))
+    found = parse_object(await read_body(request, json_bytes_max(gateway)))
     if type(found.get("topic")) is not str or type(found.get("id")) not in (str, int):
         raise BadArgument("a message has topic and id")
     name = topic_name(found["topic"])

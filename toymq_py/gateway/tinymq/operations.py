@@ -43,7 +43,7 @@ from toymq_py.gateway.tinymq.words import (
 
 PUBLISH_ERRORS = (BadArgument, BadName, PayloadTooLarge, QueueFull, TooManyTopics, DiskLow, DiskFull, StorageFailed)
 CONSUME_ERRORS = (BadArgument, BadName, NoSuchTopic, TooManyTopics, TooManyConsumers, StorageFailed)
-STATE_ERRORS = (BadArgument, BadFraming, BadName, NoSuchTopic, TopicExists, TooManyTopics, StorageFailed)
+STATE_ERRORS = (BadArgument, BadFraming, BadName, NoSuchTopic, PayloadTooLarge, TopicExists, TooManyTopics, StorageFailed)
 OBJECT = {"type": "object"}
 ANY = {"oneOf": [OBJECT, {"type": "array", "items": OBJECT}]}
 LIST = {"type": "array", "items": OBJECT}
@@ -77,7 +77,7 @@ OPERATIONS = (
     _operation("POST", "/ack/{topic:slashes}/{id}", "Ack", messages.ack, "subscribe", (TOPIC, MESSAGE_ID, GROUP),
                topic=TOPIC, answers={200: Answer("Acked.", OBJECT)}, errors=(BadArgument, BadName, NoSuchTopic, StorageFailed)),
     _operation("POST", "/requeue", "Requeue", messages.requeue, "see",
-               body=JSON, answers={202: Answer("It comes again.", OBJECT)}, errors=(*STATE_ERRORS, PayloadTooLarge)),
+               body=JSON, answers={202: Answer("It comes again.", OBJECT)}, errors=STATE_ERRORS),
     _operation("GET", "/api/queues", "Queues", queues.list_queues, "see", safe=True, answers=SHOWN),
     _operation("POST", "/api/queues", "CreateQueue", queues.create_queue, "admin",
                body=JSON, answers=MADE, errors=STATE_ERRORS),
@@ -87,7 +87,7 @@ OPERATIONS = (
     _operation("POST", "/api/queues/publish", "QueuePublish", queues.queue_publish, "see",
                body=JSON, answers=STORED, errors=(*PUBLISH_ERRORS, BadFraming)),
     _operation("POST", "/api/queues/consume", "QueueConsume", queues.queue_consume, "see",
-               body=JSON, answers=LEASED, errors=(*CONSUME_ERRORS, BadFraming)),
+               body=JSON, answers=LEASED, errors=(*CONSUME_ERRORS, BadFraming, PayloadTooLarge)),
     _operation("GET", "/api/queues/peek", "QueuePeek", queues.queue_peek, "subscribe", (QUEUE, LIMIT),
                safe=True, topic=QUEUE, answers=SHOWN, errors=CONSUME_ERRORS),
     _operation("POST", "/api/queues/delete", "QueueDelete", queues.queue_delete, "admin", (QUEUE,),

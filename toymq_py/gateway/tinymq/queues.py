@@ -12,16 +12,16 @@ from starlette.responses import Response
 
 from toymq_py.errors import BadArgument, TopicExists
 from toymq_py.gateway.access import check_topic, grant_of
-from toymq_py.gateway.bodies import check_members, parse_object, read_body
+from toymq_py.gateway.bodies import JSON_BYTES_MAX, check_members, parse_object, read_body
 from toymq_py.gateway.consuming import redrive
 from toymq_py.gateway.dialects import ensure, go_duration_ms
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.leasing import LEASE_BYTES_MAX, GivenBack
 from toymq_py.gateway.polling import Polling
-from toymq_py.gateway.publishing import Message
+from toymq_py.gateway.publishing import Message, payload_bytes
 from toymq_py.gateway.pushing import CONSUMER_PREFIX
-from toymq_py.gateway.tinymq.messages import describe, look, store
-from toymq_py.gateway.tinymq.words import BODY_BYTES_MAX, CONSUMER, LEASE_S, LIMIT, QUEUE, SETTINGS, TOPIC, topic_name
+from toymq_py.gateway.tinymq.messages import describe, json_bytes_max, look, store
+from toymq_py.gateway.tinymq.words import CONSUMER, LEASE_S, LIMIT, QUEUE, SETTINGS, TOPIC, topic_name
 from toymq_py.gateway.topics import json_response, purge
 from toymq_py.model import DEAD_LETTERS, EARLIEST, TopicPattern, check_name, is_pattern
 from toymq_py.topic import Topic
@@ -68,8 +68,8 @@ async def stats(gateway: Gateway, request: Request) -> Response:
     return json_response({"stats": await _queues(gateway, request), "total_webhooks": len(gateway.webhooks.defined)})
 
 
-async def _object(request: Request, *known: str) -> dict[str, Any]:
-    found = parse_object(await read_body(request, 4 * BODY_BYTES_MAX))
+async def _object(request: Request, *known: str, bytes_max: int = JSON_BYTES_MAX) -> dict[str, Any]:
+    found = parse_object(await read_body(request, bytes_max))
     check_members(found, frozenset(known))
     return found
 
@@ -101,11 +101,11 @@ async def create_queue(gateway: Gateway, request: Request) -> Response:
 
 async def queue_publish(gateway: Gateway, request: Request) -> Response:
     """``POST /api/queues/publish``."""
-    found = await _object(request, "queue", "payload", "ttl", "delay", "broadcast")
+    found = await _object(request, "queue", "payload", "ttl", "delay", "broadcast", bytes_max=json_bytes_max(gateway))
     shown = _text(found, "queue")
     if found.get("broadcast"):
         raise BadArgument("broadcast is not done here: every consumer group sees every message")
-    payload = _text(found, "payload").encode(errors="replace")
+    payload = payload_bytes(_text(found, "payload"))
     if not payload:
         raise BadArgument("the payload is empty")
     name = topic_name(shown)

@@ -22,7 +22,7 @@ SETTINGS = {"backlog_max_messages": str(BACKLOG_MAX), "max_attempts": "3"}
 """Of the topics that are made here."""
 FILTER_LOOKED_AT_MAX = 10_000
 """Messages that a filter looks at, so that a rare value does not hold everybody up."""
-HEADER_PREFIX = "x-mq-"
+HEADER_PREFIX = b"x-mq-"
 
 
 # -- names and parameters
