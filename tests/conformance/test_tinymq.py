@@ -213,11 +213,13 @@ async def test_ack_and_requeue(rig: HttpRig) -> None:
     answer = await rig.ask("POST", "/ack/a/b/0")
     assert (answer.status_code, answer.json()) == (200, {"status": "success", "message": "Message acknowledged"})
     missing = (404, {"status": "error", "message": "Message not found"})
-    for path in ("/ack/a/b/0", "/ack/a/b/9"):
+    for path in ("/ack/a/b/0", "/ack/a/b/9", "/ack/a/b/0?group=g", "/ack/a/b/4a5e", "/ack/a/b/-1", "/ack/none/0"):
         answer = await rig.ask("POST", path)
         assert (answer.status_code, answer.json()) == missing
-    answer = await rig.ask("POST", "/requeue", json=found)
-    assert (answer.status_code, answer.json()) == missing
+    for gone in ({}, {"topic": "none"}, {"id": "4a5e"}, {"group": "g"}):
+        answer = await rig.ask("POST", "/requeue", json=found | gone)
+        assert (answer.status_code, answer.json()) == missing
+    assert "none" not in rig.broker.topics
     found = await consume(rig, "a/b")
     answer = await rig.ask("POST", "/requeue", json=found)
     assert (answer.status_code, answer.json()) == (202, {"status": "requeued"})
@@ -246,6 +248,56 @@ async def test_what_a_group_leased_is_acked_without_its_name(rig: HttpRig) -> No
     await consume(rig, "t", "group=g")
     assert (await rig.ask("POST", "/ack/t/0")).status_code == 200
     assert rig.broker.topics["t"].consumers["g"].floor == 1
+
+
+def leased(rig: HttpRig, topic: str, msg_id: int = 0) -> list[str]:
+    return [name for name, consumer in rig.broker.topics[topic].consumers.items() if consumer.is_inflight(msg_id)]
+
+
+async def test_requeue_gives_back_the_lease_of_its_own_group(rig: HttpRig) -> None:
+    await publish(rig, "t", b"a")
+    found = {group: await consume(rig, "t", f"group={group}") for group in ("g1", "g2", "g3", "g4")}
+    assert found["g2"]["group"] == "g2", "so a consumer need not remember it"
+    assert (await rig.ask("POST", "/requeue", json=found["g2"])).status_code == 202
+    assert leased(rig, "t") == ["g1", "g3", "g4"]
+    del found["g1"]["group"]
+    assert (await rig.ask("POST", "/requeue?group=g3", json=found["g1"])).status_code == 202
+    assert leased(rig, "t") == ["g1", "g4"]
+    answer = await rig.ask("POST", "/requeue", json=found["g1"])
+    assert (answer.status_code, leased(rig, "t")) == (400, ["g1", "g4"]), "nobody else's, when it is not clear whose it is"
+    assert "group" in answer.text
+    for bad in (7, "", "a b"):
+        assert (await rig.ask("POST", "/requeue", json=found["g4"] | {"group": bad})).status_code == 400, bad
+    assert "group" not in await consume(rig, "t")
+    assert (await rig.ask("POST", "/requeue", json=found["g1"])).status_code == 202
+    assert leased(rig, "t") == ["g1", "g4"], "of those without a group, when they have one"
+    assert (await rig.ask("POST", "/requeue", json=found["g4"])).status_code == 202
+    assert (await rig.ask("POST", "/requeue", json=found["g1"])).status_code == 202
+    assert leased(rig, "t") == [], "or of the only group that has it"
+
+
+async def test_ack_takes_from_its_own_group(rig: HttpRig) -> None:
+    await publish(rig, "t", b"a")
+    for group in ("g1", "g2"):
+        await consume(rig, "t", f"group={group}")
+    answer = await rig.ask("POST", "/ack/t/0")
+    assert (answer.status_code, leased(rig, "t")) == (400, ["g1", "g2"])
+    assert (await rig.ask("POST", "/ack/t/0?group=g2")).status_code == 200
+    await consume(rig, "t")
+    assert (await rig.ask("POST", "/ack/t/0")).status_code == 200
+    assert leased(rig, "t") == ["g1"]
+    assert (await rig.ask("POST", "/ack/t/0")).status_code == 200
+    assert leased(rig, "t") == []
+
+
+async def test_auto_ack_takes_nothing_of_what_lies_between(rig: HttpRig) -> None:
+    for delay in ("1h", "0s", "1h"):
+        await publish(rig, "t", b"x", params={"delay": delay})
+    assert (await consume(rig, "t"))["id"] == "1"
+    topic = rig.broker.topics["t"]
+    topic.consumers["tinymq"].fall_due(topic.delays.schedule.take_due(2**63, 2))
+    assert [message["id"] for message in await consume(rig, "t", "limit=10&auto_ack=true")] == ["0", "2"]
+    assert leased(rig, "t", 1) == ["tinymq"]
 
 
 async def test_what_is_consumed_and_not_acked_is_not_gone(fs: SimDisk) -> None:

@@ -83,6 +83,11 @@ class RunTable:
             return []
         return [(r.first, r.last) for r in self._runs if r.state is INFLIGHT and r.owner is owner]
 
+    def holding(self, msg_id: int) -> Run | None:
+        """The run that holds this id."""
+        i = self._index(msg_id)
+        return self._runs[i] if i < len(self._runs) and self._runs[i].first <= msg_id else None
+
     def busy(self, first: int, last: int) -> list[IdRange]:
         """What of the range is inflight, or on its way to the dead letters."""
         i, j = self._index(first), bisect_right(self._firsts, last)

@@ -409,6 +409,16 @@ class Consumer:
         """Whether every id of the range counts as acked, now."""
         return self._acks.next_open(first) > last
 
+    def is_inflight(self, msg_id: int) -> bool:
+        """Whether it is leased, to whomever."""
+        run = self._runs.holding(msg_id)
+        return run is not None and run.state is RunState.INFLIGHT
+
+    def can_ack(self, msg_id: int) -> bool:
+        """Whether ``ack`` would take it."""
+        run = self._runs.holding(msg_id)
+        return run is not None and run.attempt > 0 and run.state is not RunState.HELD
+
     @property
     def inflight(self) -> int:
         """Messages inflight to all owners."""

@@ -104,6 +104,18 @@ def test_ack_takes_what_was_delivered_whatever_became_of_its_lease() -> None:
     assert it.next_deadline() is None
 
 
+def test_what_may_be_acked_and_what_is_leased() -> None:
+    it = consumer(delivered=5)
+    it.limit_attempts(2)
+    it.ack([(0, 0)])
+    it.nack([(2, 2)], 1.0, 0.0, POLICY)
+    it.unsend(S, 3, 3)
+    it.give_up([(4, 4)], "x")
+    assert [it.is_inflight(msg_id) for msg_id in range(7)] == [False, True, False, False, False, False, False]
+    assert [it.can_ack(msg_id) for msg_id in range(7)] == [False, True, True, False, False, False, False]
+    assert [it.ack([(msg_id, msg_id)]) for msg_id in range(7)] == [0, 1, 1, 0, 0, 0, 0]
+
+
 def test_ack_above_a_gap_at_id_0() -> None:
     it = consumer(delivered=2)
     assert it.ack([(1, 1)]) == 1

@@ -4,14 +4,15 @@ after three attempts."""
 import hashlib
 import json
 from base64 import b64encode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from toymq_py.errors import BadArgument, QueueFull
+from toymq_py.consumer import Consumer
+from toymq_py.errors import BadArgument, NoSuchTopic, QueueFull
 from toymq_py.gateway.access import check_topic
 from toymq_py.gateway.bodies import parse_object, read_body, too_large
 from toymq_py.gateway.dialects import ensure, rfc3339
@@ -20,10 +21,10 @@ from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.headers import header_block, header_text, parse_block
 from toymq_py.gateway.leasing import LEASE_BYTES_MAX, WAIT_S_MAX, GivenBack, poll_for
 from toymq_py.gateway.messages import HEARTBEAT_S, PAGE_MAX, READ_BYTES, still_may
-from toymq_py.gateway.operations import whole
 from toymq_py.gateway.polling import Polling
 from toymq_py.gateway.problems import NotLeased
 from toymq_py.gateway.publishing import BATCH_BYTES_MAX, Message, append
+from toymq_py.gateway.pushing import CONSUMER_PREFIX
 from toymq_py.gateway.tinymq.words import (
     AUTO_ACK,
     BACKLOG_MAX,
@@ -42,17 +43,19 @@ from toymq_py.gateway.tinymq.words import (
     LEASE_S,
     LIMIT,
     MESSAGE_ID,
+    NOT_FOUND,
     PEEK,
     PRIORITY,
     SETTINGS,
     TIMEOUT,
     TOPIC,
     TTL,
+    message_id,
     refuse,
     topic_name,
 )
 from toymq_py.gateway.topics import json_response
-from toymq_py.model import DEAD_LETTERS, MSG_ID_MAX, Records, TopicPattern, is_pattern
+from toymq_py.model import DEAD_LETTERS, Records, TopicPattern, check_name, is_pattern
 from toymq_py.topic import Topic
 
 # -- publishing
@@ -139,7 +142,8 @@ async def consume(gateway: Gateway, request: Request) -> Response:
     """``GET /consume/{topic}``."""
     name, limit = GLOB.need(request), LIMIT.or_(1, request)
     wait_s = min(TIMEOUT.or_(0, request) / 1000, WAIT_S_MAX)
-    consumer, acked = GROUP.or_(CONSUMER, request), AUTO_ACK.of(request)
+    group, acked = GROUP.of(request), AUTO_ACK.of(request)
+    consumer = group or CONSUMER
     key, value = FILTER_KEY.of(request), FILTER_VAL.of(request)
     gateway.refuse_late()
     if (key is None) != (value is None):
@@ -158,11 +162,13 @@ async def consume(gateway: Gateway, request: Request) -> Response:
         for delivery in deliveries
         for row in range(delivery.start, delivery.stop)
     ]
+    if group is not None:  # whoever gives it back says whose it is
+        messages = [message | {"group": group} for message in messages]
     content = _one_or_all(messages, limit)
     if acked:
         for delivery in deliveries:
             topic = delivery.subscription.topic
-            topic.ack(consumer, [(delivery.first_id, delivery.last_id)])
+            topic.ack(consumer, delivery.ranges())
             await gateway.stored(topic.flush_offsets)
         return Response(content, 200, None, "application/json")
     return GivenBack(content, deliveries, {"cache-control": "no-store"}, "application/json")
@@ -196,30 +202,54 @@ async def look(
 
 async def ack(gateway: Gateway, request: Request) -> Response:
     """``POST /ack/{topic}/{id}``."""
-    topic, msg_id = gateway.broker.topic(TOPIC.need(request)), MESSAGE_ID.need(request)
-    if not _with_lease(topic, msg_id, GROUP.of(request), lambda consumer: topic.ack(consumer, [(msg_id, msg_id)])):
-        raise NotLeased("Message not found")
+    name, msg_id, group = TOPIC.need(request), MESSAGE_ID.need(request), GROUP.of(request)
+    topic = _topic_with(gateway, name)
+    topic.ack(_holder(topic, msg_id, group, Consumer.can_ack), [(msg_id, msg_id)])
     await gateway.stored(topic.flush_offsets)
     return json_response({"status": "success", "message": "Message acknowledged"})
 
 
-def _with_lease(topic: Topic, msg_id: int, group: str | None, act: Any) -> bool:
-    """Do it for the group that is named; else for the first one that has the message."""
-    names = [group] if group is not None else [CONSUMER, *(name for name in topic.consumers if name != CONSUMER)]
-    return any(name in topic.consumers and act(name) for name in names)
+def _topic_with(gateway: Gateway, name: str) -> Topic:
+    """The topic of a message. Raises: NotLeased when there is none, as for any message that is not there."""
+    try:
+        return gateway.broker.topic(name)
+    except NoSuchTopic:
+        raise NotLeased(NOT_FOUND) from None
+
+
+def _holder(topic: Topic, msg_id: int, group: str | None, has: Callable[[Consumer, int], bool]) -> str:
+    """Who has a message: the group that is named; else the consumer of those without one; else the only group that does.
+
+    Raises: NotLeased; BadArgument when several groups do: one must not end what another one has.
+    """
+    if group is None:
+        named = (name for name in topic.consumers if not name.startswith(CONSUMER_PREFIX))  # no webhooks
+        groups = [name for name in named if has(topic.consumers[name], msg_id)]
+        if len(groups) > 1 and CONSUMER not in groups:
+            raise BadArgument(f"several groups have {msg_id} of {topic.name}: name one with group")
+        group = CONSUMER if CONSUMER in groups else groups[0] if groups else None
+    elif group not in topic.consumers or not has(topic.consumers[group], msg_id):
+        group = None
+    if group is None:
+        raise NotLeased(NOT_FOUND)
+    return group
 
 
 async def requeue(gateway: Gateway, request: Request) -> Response:
     """``POST /requeue``: the message, as it was consumed."""
+    group = GROUP.of(request)
     found = parse_object(await read_body(request, json_bytes_max(gateway)))
     if type(found.get("topic")) is not str or type(found.get("id")) not in (str, int):
         raise BadArgument("a message has topic and id")
+    if group is None and found.get("group") is not None:
+        if type(found["group"]) is not str:
+            raise BadArgument("group is a text")
+        group = check_name("consumer", found["group"])
     name = topic_name(found["topic"])
     check_topic(request, "subscribe", name)
-    topic = gateway.broker.topic(name)
-    msg_id = whole("id", 0, MSG_ID_MAX)(str(found["id"]))
-    if not _with_lease(topic, msg_id, None, lambda consumer: topic.nack(consumer, [(msg_id, msg_id)], 0.0)):
-        raise NotLeased("Message not found")
+    msg_id = message_id(str(found["id"]))
+    topic = _topic_with(gateway, name)
+    topic.nack(_holder(topic, msg_id, group, Consumer.is_inflight), [(msg_id, msg_id)], 0.0)
     return json_response({"status": "requeued"}, 202)
 
 

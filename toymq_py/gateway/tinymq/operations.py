@@ -76,7 +76,7 @@ OPERATIONS = (
                topic=GLOB, answers=LEASED, errors=CONSUME_ERRORS),
     _operation("POST", "/ack/{topic:slashes}/{id}", "Ack", messages.ack, "subscribe", (TOPIC, MESSAGE_ID, GROUP),
                topic=TOPIC, answers={200: Answer("Acked.", OBJECT)}, errors=(BadArgument, BadName, NoSuchTopic, StorageFailed)),
-    _operation("POST", "/requeue", "Requeue", messages.requeue, "see",
+    _operation("POST", "/requeue", "Requeue", messages.requeue, "see", (GROUP,),
                body=JSON, answers={202: Answer("It comes again.", OBJECT)}, errors=STATE_ERRORS),
     _operation("GET", "/api/queues", "Queues", queues.list_queues, "see", safe=True, answers=SHOWN),
     _operation("POST", "/api/queues", "CreateQueue", queues.create_queue, "admin",

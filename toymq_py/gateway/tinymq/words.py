@@ -22,6 +22,7 @@ SETTINGS = {"backlog_max_messages": str(BACKLOG_MAX), "max_attempts": "3"}
 """Of the topics that are made here."""
 FILTER_LOOKED_AT_MAX = 10_000
 """Messages that a filter looks at, so that a rare value does not hold everybody up."""
+NOT_FOUND = "Message not found"
 HEADER_PREFIX = b"x-mq-"
 
 
@@ -45,6 +46,14 @@ def topic_or_glob(text: str) -> str:
     return pattern
 
 
+def message_id(text: str) -> int:
+    """Raises: NotLeased for any other text, too: the original's ids are no numbers."""
+    try:
+        return whole("id", 0, MSG_ID_MAX)(text)
+    except BadArgument:
+        raise NotLeased(NOT_FOUND) from None
+
+
 def _yes(name: str) -> Parameter[bool]:
     def parse(text: str) -> bool:
         if text not in ("true", "false", "1", "0"):
@@ -64,7 +73,7 @@ def _plain(name: str, text: str = "") -> Parameter[str]:
 
 TOPIC = Parameter("topic", "path", "Slashes are dots here.", {"type": "string"}, topic_name, required=True)
 GLOB = Parameter("topic", "path", "Also with * at its end.", {"type": "string"}, topic_or_glob, required=True)
-MESSAGE_ID = Parameter("id", "path", "", {"type": "string"}, whole("id", 0, MSG_ID_MAX), required=True)
+MESSAGE_ID = Parameter("id", "path", "", {"type": "string"}, message_id, required=True)
 QUEUE = Parameter("queue", "query", "Name of the queue.", {"type": "string"}, topic_name, required=True)
 LIMIT = Parameter("limit", "query", "", {"type": "integer", "minimum": 1, "maximum": LEASE_MAX}, whole("limit", 1, LEASE_MAX))
 TIMEOUT = _duration("timeout", "How long to wait for a message: 10s.")
@@ -80,7 +89,7 @@ KEY = Parameter("Idempotency-Key", "header", "", {"type": "string"}, check_key)
 def refuse(error: RequestError) -> Response:
     """The original's statuses and its plain text."""
     if isinstance(error, NotLeased | NoSuchConsumer):
-        return json_response({"status": "error", "message": "Message not found"}, 404)
+        return json_response({"status": "error", "message": NOT_FOUND}, 404)
     bad = isinstance(error, BadArgument | BadName | BadFraming)
     headers = {"cache-control": "no-store"}
     if error.retryable:
