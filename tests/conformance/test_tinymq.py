@@ -11,11 +11,14 @@ import pytest
 
 from tests.support.http_rig import HttpRig, gateway
 from tests.support.sim_disk import SimDisk
+from toymq_py.auth import Authority
 from toymq_py.errors import BadArgument
 from toymq_py.gateway.dialects import go_duration_ms, rfc3339
+from toymq_py.gateway.problems import RETRY_AFTER_S
 
 DIR = "/data/d"
 TWO_MIB = 2_097_152
+MADE_HERE = {"max_attempts": 3, "backlog_max_messages": 100_000}
 
 
 @pytest.fixture
@@ -46,7 +49,7 @@ async def consume(rig: HttpRig, topic: str, query: str = "") -> Any:
 async def test_publish(rig: HttpRig) -> None:
     assert await publish(rig, "a/b", b"x") == (202, {"status": "accepted", "topic": "a/b", "id": "0"})
     assert "a.b" in rig.broker.topics
-    assert rig.broker.topics["a.b"].settings.to_json() == {"max_attempts": 3, "backlog_max_messages": 100_000}
+    assert rig.broker.topics["a.b"].settings.to_json() == MADE_HERE
 
 
 async def test_idempotency(rig: HttpRig) -> None:
@@ -201,9 +204,18 @@ async def test_ttl_and_delay(rig: HttpRig) -> None:
     assert (await publish(rig, "t", b"soon", params={"ttl": "2m"}))[0] == 202
     assert await rig_post(rig, "publish", {"queue": "t", "payload": "late", "delay": "1h"}) == 202
     assert await rig_post(rig, "publish", {"queue": "t", "payload": "x", "delay": "later"}) == 400
-    found = await consume(rig, "t", "limit=10")
+    found = await consume(rig, "t", "limit=10&timeout=0")
     assert [message["payload_text"] for message in found] == ["soon"]
     assert found[0]["expires_at"] > found[0]["timestamp"]
+
+
+async def test_zero_needs_no_unit_and_is_none(rig: HttpRig) -> None:
+    """The original takes it, too; a ttl of 0 made its messages expire before anybody could have them."""
+    assert (await publish(rig, "t", b"a", params={"delay": "0", "ttl": "0"}))[0] == 202
+    assert await rig_post(rig, "publish", {"queue": "t", "payload": "b", "delay": "0", "ttl": "0"}) == 202
+    assert ["expires_at" in message for message in await consume(rig, "t", "limit=10")] == [False, False]
+    assert (await rig.ask("POST", "/api/queues", json={"name": "q", "retain": "0"})).status_code == 201
+    assert rig.broker.topics["q"].settings.retain_max_age is None
 
 
 async def test_ack_and_requeue(rig: HttpRig) -> None:
@@ -384,6 +396,68 @@ async def test_webhooks(rig: HttpRig) -> None:
     assert (await rig.ask("GET", "/api/queues")).json()[0]["HasWebhooks"] is True
 
 
+async def test_a_topic_of_a_webhook_is_as_all_that_are_made_here(rig: HttpRig) -> None:
+    assert rig.gateway is not None
+    for url, status in (("http://127.0.0.1/", 403), ("http://nowhere.invalid/", 400)):
+        assert (await rig.ask("POST", "/webhook/t", json={"url": url})).status_code == status
+    assert not rig.broker.topics, "nothing is left of what was refused"
+    rig.gateway.webhooks.private = True
+    async with asyncio.TaskGroup() as tasks:
+        pushing = tasks.create_task(rig.gateway.webhooks.run())
+        for topic in ("t", "t.dlq"):
+            made = await rig.ask("POST", f"/webhook/{topic}", json={"url": "http://127.0.0.1:9/"})
+            assert made.status_code == 201
+            await rig.until_polled(topic)
+        listed = (await rig.ask("GET", "/api/queues")).json()
+        pushing.cancel()
+    assert [(row["HasWebhooks"], row["WaitingConsumers"]) for row in listed] == [(True, 0)] * 2, "a push is no consumer"
+    assert rig.broker.topics["t"].settings.to_json() == MADE_HERE
+    assert rig.broker.topics["t.dlq"].settings.to_json() == {}
+
+
+async def test_polls_that_wait_are_counted(rig: HttpRig) -> None:
+    await publish(rig, "a/b", b"x")
+    for query in ("auto_ack=true", "auto_ack=true&group=g"):
+        await consume(rig, "a/b", query)
+
+    async def waiting() -> list[int]:
+        return [row["WaitingConsumers"] for row in (await rig.ask("GET", "/api/queues")).json()]
+
+    async with asyncio.TaskGroup() as tasks:
+        for n, (topic, query) in enumerate((("a/b", "timeout=10s"), ("a/*", "timeout=10s&group=g")), 1):
+            tasks.create_task(consume(rig, topic, query))
+            await rig.until(lambda n=n: rig.gateway is not None and len(rig.gateway.waiting) == n)
+            assert await waiting() == [n]
+        await publish(rig, "a/b", b"y")
+    assert await waiting() == [0]
+
+
+async def test_what_asks_for_dead_letters_before_there_are_any_finds_none(rig: HttpRig) -> None:
+    assert await rig_post(rig, "consume", {"queue": "a.dlq"}) == 204
+    assert await consume(rig, "b.dlq") is None
+    assert (await rig.ask("POST", "/api/groups", json={"topic": "c.dlq", "group": "g"})).status_code == 201
+    assert (await rig.ask("POST", "/api/queues", json={"name": "d.dlq"})).status_code == 201
+    async with asyncio.TaskGroup() as tasks:
+        stream = tasks.create_task(rig.ask("GET", "/stream/e.dlq"))
+        await rig.until(lambda: rig.gateway is not None and len(rig.gateway.waiting) == 1)
+        stream.cancel()
+    assert {name: topic.settings.to_json() for name, topic in rig.broker.topics.items()} == {f"{a}.dlq": {} for a in "abcde"}
+
+
+async def test_refusals_say_when_to_try_again_and_how_to_ask(fs: SimDisk) -> None:
+    """As those of /v1 do."""
+    async with gateway(DIR, fs=fs, dialects=["tinymq"], authority=Authority([])) as rig:
+        answer = await rig.ask("GET", "/consume/t")
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+        answer = await rig.ask("POST", "/publish/t", headers={"authorization": "Bearer guess"})
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+    async with gateway(DIR, fs=fs, dialects=["tinymq"]) as rig:
+        await publish(rig, "t", b"a")
+        fs.fail("pwrite", 1, errno.ENOSPC, path=".log")
+        answer = await rig.ask("POST", "/publish/t", content=b"b")
+        assert (answer.status_code, answer.headers["retry-after"]) == (507, str(RETRY_AFTER_S["DISK_FULL"]))
+
+
 async def test_health(rig: HttpRig) -> None:
     assert {"status", "version", "uptime_seconds"} <= set((await rig.ask("GET", "/healthz")).json())
     assert (await rig.ask("GET", "/metrics")).status_code == 200
@@ -394,13 +468,14 @@ async def test_health(rig: HttpRig) -> None:
 
 @pytest.mark.parametrize(
     ("text", "ms"),
-    [("1500ms", 1500), ("2m", 120_000), ("1h30m", 5_400_000), ("1.5s", 1500), (".5s", 500), ("1us", 1), ("0s", 0), ("9µs", 1)],
-)
+    [("1500ms", 1500), ("2m", 120_000), ("1h30m", 5_400_000), ("1.5s", 1500), (".5s", 500), ("1us", 1), ("0s", 0), ("9µs", 1),
+     ("0", 0)],
+)  # fmt: skip
 def test_durations_of_go(text: str, ms: int) -> None:
     assert go_duration_ms("ttl", text) == ms
 
 
-@pytest.mark.parametrize("text", ["", "5", "s", "1d", "-1s", "1s ", "1 s", "1s2", "99999999h", "\u0661s"])
+@pytest.mark.parametrize("text", ["", "5", "00", "-0", "s", "1d", "-1s", "1s ", "1 s", "1s2", "99999999h", "\u0661s"])
 def test_what_is_no_duration_of_go(text: str) -> None:
     with pytest.raises(BadArgument, match="ttl"):
         go_duration_ms("ttl", text)

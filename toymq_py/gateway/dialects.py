@@ -14,7 +14,12 @@ _GO_UNITS_MS = {"ns": 1e-6, "us": 1e-3, "µs": 1e-3, "μs": 1e-3, "ms": 1.0, "s"
 
 
 def go_duration_ms(name: str, text: str) -> int:
-    """A Go duration (``1500ms``, ``2m``, ``1h30m``) as whole milliseconds, rounded up. Raises: BadArgument."""
+    """A Go duration (``1500ms``, ``2m``, ``1h30m``; ``0`` needs no unit) as whole milliseconds, rounded up.
+
+    Raises: BadArgument.
+    """
+    if text == "0":
+        return 0
     total_ms, end = 0.0, 0
     while found := _GO_DURATION.match(text, end):
         unit = found[0].lstrip("0123456789.")

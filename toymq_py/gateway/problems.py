@@ -81,16 +81,19 @@ class UnknownCoding(RequestError):
     code = "UNKNOWN_CODING"
 
 
-def problem(error: RequestError, *, status: int | None = None, retry_after_s: int | None = None) -> Response:
-    """The response to a request that is refused; by default with status and ``Retry-After`` of its code.
+def status_of(error: RequestError) -> int:
+    """That of its code."""
+    return 405 if isinstance(error, MethodNotAllowed) else STATUS[error.code]
+
+
+def headers_of_refusal(error: RequestError, status: int, retry_after_s: int | None = None) -> dict[str, str]:
+    """What a refusal carries beside its text, whatever that looks like; by default with ``Retry-After`` of its code.
 
     A body that is too large is not read: what still arrives of it is discarded for a moment, then the connection is closed
     (``listener.py``).
     """
-    code = error.code
-    status = status or (405 if isinstance(error, MethodNotAllowed) else STATUS[code])
     headers = {"cache-control": "no-store"}
-    retry_after_s = retry_after_s or RETRY_AFTER_S.get(code)
+    retry_after_s = retry_after_s or RETRY_AFTER_S.get(error.code)
     if retry_after_s is not None:
         headers["retry-after"] = str(retry_after_s)
     if isinstance(error, MethodNotAllowed):
@@ -101,6 +104,13 @@ def problem(error: RequestError, *, status: int | None = None, retry_after_s: in
         headers["www-authenticate"] = "Bearer"
     if isinstance(error, PayloadTooLarge) and error.fatal:
         headers["connection"] = "close"
+    return headers
+
+
+def problem(error: RequestError, *, status: int | None = None, retry_after_s: int | None = None) -> Response:
+    """The response to a request that is refused; by default with status and ``Retry-After`` of its code."""
+    code, status = error.code, status or status_of(error)
+    headers = headers_of_refusal(error, status, retry_after_s)
     content = {"type": f"urn:toymq:error:{code}", "title": code.replace("_", " ").capitalize(), "status": status,
                "code": code, "detail": str(error)}  # fmt: skip
     return Response(json.dumps(content), status, headers, "application/problem+json")

@@ -130,6 +130,20 @@ async def test_a_wait_under_a_token_that_is_taken_away_gets_nothing(rig: HttpRig
     assert [(m["id"], m["attempt"]) for m in answer.json()["messages"]] == [(0, 1)], "it went back uncounted"
 
 
+async def test_no_wait_of_a_dialect_outlives_its_token(authority: Authority) -> None:
+    fs = SimDisk(random.Random(1))
+    async with gateway("/data/d", fs=fs, authority=authority, dialects=["tinymq"]) as rig:
+        async with asyncio.TaskGroup() as tasks:
+            path = "/consume/orders/1?timeout=30s&auto_ack=true"
+            waiting = tasks.create_task(rig.ask("GET", path, headers=bearer("billing")))
+            await rig.until_polled("orders.1")
+            authority.replace(grants("operator"))
+            rig.broker.topic("orders.1").publisher.publish([b""], [b"x"])
+        assert (waiting.result().status_code, waiting.result().text) == (401, "this token is not known here any more\n")
+        counts = rig.broker.topics["orders.1"].consumers["tinymq"].counts(1)
+        assert (counts.ready, counts.inflight) == (1, 0), "it went back"
+
+
 async def test_streams_end_with_their_token(rig: HttpRig, authority: Authority) -> None:
     assert (await rig.ask("POST", "/v1/topics/orders.1/messages", content=b"x", headers=bearer("billing"))).status_code == 201
     async with asyncio.TaskGroup() as tasks:

@@ -12,14 +12,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from toymq_py.consumer import Consumer
-from toymq_py.errors import BadArgument, NoSuchTopic, QueueFull
-from toymq_py.gateway.access import check_topic
+from toymq_py.errors import BadArgument, NoSuchTopic, QueueFull, RequestError
+from toymq_py.gateway.access import check_again, check_topic
 from toymq_py.gateway.bodies import parse_object, read_body, too_large
 from toymq_py.gateway.dialects import ensure, rfc3339
 from toymq_py.gateway.events import stream_response
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.headers import header_block, header_text, parse_block
-from toymq_py.gateway.leasing import LEASE_BYTES_MAX, WAIT_S_MAX, GivenBack, poll_for
+from toymq_py.gateway.leasing import LEASE_BYTES_MAX, WAIT_S_MAX, GivenBack, give_back, poll_for
 from toymq_py.gateway.messages import HEARTBEAT_S, PAGE_MAX, READ_BYTES, still_may
 from toymq_py.gateway.polling import Polling
 from toymq_py.gateway.problems import NotLeased
@@ -46,12 +46,12 @@ from toymq_py.gateway.tinymq.words import (
     NOT_FOUND,
     PEEK,
     PRIORITY,
-    SETTINGS,
     TIMEOUT,
     TOPIC,
     TTL,
     message_id,
     refuse,
+    settings_of,
     topic_name,
 )
 from toymq_py.gateway.topics import json_response
@@ -70,7 +70,7 @@ async def store(gateway: Gateway, shown: str, name: str, message: Message) -> Re
         raise too_large(bytes_max)
     gateway.refuse_late()
     if not name.endswith(DEAD_LETTERS):  # those are refused, not made
-        await ensure(gateway.broker, name, SETTINGS)
+        await ensure(gateway.broker, name, settings_of(name))
     topic = gateway.broker.topic_to_publish(name)
     (outcome,) = append(topic, [message])
     error = outcome.error or await gateway.settled(outcome.commit)
@@ -152,9 +152,14 @@ async def consume(gateway: Gateway, request: Request) -> Response:
         found = await look(gateway, name, consumer, limit, key, value)
         return Response(_one_or_all(found, limit), 200, None, "application/json") if found else Response(status_code=204)
     if not is_pattern(name) and ">" not in name:
-        await ensure(gateway.broker, name, {} if name.endswith(DEAD_LETTERS) else SETTINGS)
+        await ensure(gateway.broker, name, settings_of(name))
     polling = Polling(gateway.broker, gateway.waiting, name, consumer, visibility_s=LEASE_S)
     deliveries = await poll_for(request, polling, limit, LEASE_BYTES_MAX, wait_s)
+    try:
+        check_again(gateway.authority, request, "subscribe", name)
+    except RequestError:
+        give_back(deliveries)
+        raise
     if not deliveries:
         return Response(status_code=204)
     messages = [
@@ -257,7 +262,7 @@ async def stream(gateway: Gateway, request: Request) -> Response:
     """``GET /stream/{topic}``."""
     name = TOPIC.need(request)
     gateway.refuse_late()
-    await ensure(gateway.broker, name, SETTINGS)
+    await ensure(gateway.broker, name, settings_of(name))
     topic = gateway.broker.topic(name)
     return stream_response(_follow(gateway, request, topic, topic.log.committed_id))
 

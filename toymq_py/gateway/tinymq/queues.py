@@ -20,12 +20,13 @@ from toymq_py.gateway.leasing import LEASE_BYTES_MAX, GivenBack
 from toymq_py.gateway.polling import Polling
 from toymq_py.gateway.publishing import Message, payload_bytes
 from toymq_py.gateway.pushing import CONSUMER_PREFIX
+from toymq_py.gateway.targets import resolve
 from toymq_py.gateway.tinymq.messages import describe, json_bytes_max, look, store
-from toymq_py.gateway.tinymq.words import CONSUMER, LEASE_S, LIMIT, QUEUE, SETTINGS, TOPIC, topic_name
+from toymq_py.gateway.tinymq.words import CONSUMER, LEASE_S, LIMIT, QUEUE, TOPIC, settings_of, topic_name
 from toymq_py.gateway.topics import json_response, purge
 from toymq_py.model import DEAD_LETTERS, EARLIEST, TopicPattern, check_name, is_pattern
 from toymq_py.topic import Topic
-from toymq_py.webhook import Webhook
+from toymq_py.webhook import Target, Webhook
 
 
 def _queue(gateway: Gateway, topic: Topic) -> dict[str, Any]:
@@ -35,10 +36,16 @@ def _queue(gateway: Gateway, topic: Topic) -> dict[str, Any]:
     return {
         "Name": topic.name,
         "MessageCount": backlog,
-        "WaitingConsumers": topic.attachments.sessions,
+        "WaitingConsumers": _waiting(topic),
         "IsDLQ": topic.is_dead_letters,
         "HasWebhooks": hooked or any(_pushes(webhook, topic.name) for webhook in gateway.webhooks.defined.values()),
     }
+
+
+def _waiting(topic: Topic) -> int:
+    """Sessions, and polls that wait; not those of webhooks, which always do."""
+    attached = (topic.attachments.of(name) for name in topic.consumers if not name.startswith(CONSUMER_PREFIX))
+    return sum(each.takers for each in attached if each is not None)
 
 
 def _pushes(webhook: Webhook, topic: str) -> bool:
@@ -85,13 +92,13 @@ async def create_queue(gateway: Gateway, request: Request) -> Response:
     """``POST /api/queues`` and ``POST /api/topics``."""
     found = await _object(request, "name", "policy", "retain")
     name = topic_name(_text(found, "name"))
-    settings = dict(SETTINGS)
+    settings = settings_of(name)
     if (policy := found.get("policy")) is not None:
         if policy not in ("reject", "drop-oldest"):
             raise BadArgument("policy is reject or drop-oldest")
         settings["when_full"] = policy
-    if found.get("retain") is not None:
-        settings["retain_max_age"] = str(go_duration_ms("retain", _text(found, "retain")))
+    if found.get("retain") is not None and (retain_ms := go_duration_ms("retain", _text(found, "retain"))):
+        settings["retain_max_age"] = str(retain_ms)
     gateway.refuse_late()
     if name in gateway.broker.topics:
         raise TopicExists(f"{name} exists")
@@ -121,7 +128,7 @@ async def queue_consume(gateway: Gateway, request: Request) -> Response:
     name = topic_name(_text(found, "queue"))
     check_topic(request, "subscribe", name)
     gateway.refuse_late()
-    await ensure(gateway.broker, name, SETTINGS)
+    await ensure(gateway.broker, name, settings_of(name))
     polling = Polling(gateway.broker, gateway.waiting, name, CONSUMER, visibility_s=LEASE_S)
     deliveries = await polling.poll(1, LEASE_BYTES_MAX, 0)
     if not deliveries:
@@ -165,6 +172,13 @@ async def add_webhook(gateway: Gateway, request: Request) -> Response:
     found = await _object(request, "url", "secret")
     webhook = Webhook.from_json({"topic": topic, **found})
     gateway.refuse_late()
+    # the topic before the webhook, whose poll would make one without settings; but none for a target that is refused
+    target = Target.parse(webhook.url)
+    try:
+        await resolve(target, private=gateway.webhooks.private)
+    except OSError:
+        raise BadArgument(f"{target.host} cannot be found") from None
+    await ensure(gateway.broker, topic, settings_of(topic))
     name = "tinymq." + hashlib.sha256(f"{topic} {webhook.url}".encode()).hexdigest()[:16]
     await gateway.webhooks.put(name, webhook)
     return json_response({"status": "webhook_registered"}, 201)
@@ -194,7 +208,7 @@ async def create_group(gateway: Gateway, request: Request) -> Response:
     found = await _object(request, "topic", "group")
     name, group = topic_name(_text(found, "topic")), check_name("consumer", _text(found, "group"))
     gateway.refuse_late()
-    await ensure(gateway.broker, name, SETTINGS)
+    await ensure(gateway.broker, name, settings_of(name))
     topic = gateway.broker.topic(name)
     if group in topic.consumers:
         raise TopicExists(f"{name} has a group {group}")

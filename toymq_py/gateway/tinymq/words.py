@@ -9,9 +9,9 @@ from toymq_py.errors import BadArgument, BadFraming, BadName, NoSuchConsumer, Re
 from toymq_py.gateway.dialects import go_duration_ms
 from toymq_py.gateway.leasing import LEASE_MAX
 from toymq_py.gateway.operations import Parameter, check_key, whole
-from toymq_py.gateway.problems import STATUS, NotLeased
+from toymq_py.gateway.problems import NotLeased, headers_of_refusal, status_of
 from toymq_py.gateway.topics import json_response
-from toymq_py.model import MSG_ID_MAX, TopicPattern, check_name, is_pattern
+from toymq_py.model import DEAD_LETTERS, MSG_ID_MAX, TopicPattern, check_name, is_pattern
 
 CONSUMER = "tinymq"
 LEASE_S = 30.0
@@ -19,7 +19,7 @@ BODY_BYTES_MAX = 2_097_152
 """Exactly so many are accepted, unless ``--max-payload`` is less."""
 BACKLOG_MAX = 100_000
 SETTINGS = {"backlog_max_messages": str(BACKLOG_MAX), "max_attempts": "3"}
-"""Of the topics that are made here."""
+"""See ``settings_of``."""
 FILTER_LOOKED_AT_MAX = 10_000
 """Messages that a filter looks at, so that a rare value does not hold everybody up."""
 NOT_FOUND = "Message not found"
@@ -27,6 +27,11 @@ HEADER_PREFIX = b"x-mq-"
 
 
 # -- names and parameters
+
+
+def settings_of(name: str) -> dict[str, str]:
+    """Of a topic that is made here. Dead letters have none: they are the last stop."""
+    return {} if name.endswith(DEAD_LETTERS) else dict(SETTINGS)
 
 
 def topic_name(text: str) -> str:
@@ -90,8 +95,5 @@ def refuse(error: RequestError) -> Response:
     """The original's statuses and its plain text."""
     if isinstance(error, NotLeased | NoSuchConsumer):
         return json_response({"status": "error", "message": NOT_FOUND}, 404)
-    bad = isinstance(error, BadArgument | BadName | BadFraming)
-    headers = {"cache-control": "no-store"}
-    if error.retryable:
-        headers["retry-after"] = "1"
-    return Response(f"{error}\n", 400 if bad else STATUS[error.code], headers, "text/plain")
+    status = 400 if isinstance(error, BadArgument | BadName | BadFraming) else status_of(error)
+    return Response(f"{error}\n", status, headers_of_refusal(error, status), "text/plain")
