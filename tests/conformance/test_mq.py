@@ -61,7 +61,8 @@ async def test_messages(rig: HttpRig) -> None:
     assert await status(rig, "DELETE", "/queue001/messages/1") == 202
     assert await status(rig, "DELETE", "/queue001/messages/1") == 202
     assert await status(rig, "DELETE", "/queue002/messages/1") == 404
-    assert await status(rig, "DELETE", "/queue001/messages/x") == 422
+    for none in ("abc", "-1", "1.5", "9" * 30):
+        assert await status(rig, "DELETE", f"/queue001/messages/{none}") == 404, none
 
 
 async def test_what_is_not_deleted_comes_again(rig: HttpRig) -> None:
@@ -75,10 +76,31 @@ async def test_what_is_not_deleted_comes_again(rig: HttpRig) -> None:
     assert await get(rig, "q") == (200, b"a", "0")
 
 
+async def test_a_message_comes_again_for_ever(rig: HttpRig) -> None:
+    """The original has no dead letters, and no name here leads to any."""
+    await rig.ask("PUT", "/q")
+    await rig.ask("POST", "/q/messages", content=b"a")
+    for _ in range(25):
+        assert await get(rig, "q") == (200, b"a", "0")
+        rig.broker.topics["q"].nack("mq", [(0, 0)], 0.0)
+    assert set(rig.broker.topics) == {"q"}
+
+
+async def test_a_topic_that_is_there_keeps_its_settings(rig: HttpRig) -> None:
+    assert (await rig.ask("PUT", "/v1/topics/q", json={"max_attempts": 3})).status_code == 201
+    assert await status(rig, "PUT", "/q") == 201
+    assert rig.broker.topics["q"].settings.max_attempts == 3
+
+
+@pytest.mark.parametrize("dialects", [["mq"], ["mq", "tinymq"], ["tinymq", "mq"]], ids="+".join)
 @pytest.mark.parametrize("name", sorted(RESERVED))
-async def test_names_that_mean_something_else(rig: HttpRig, name: str) -> None:
-    assert await status(rig, "PUT", f"/{name}") == 409
-    assert name not in rig.broker.topics
+async def test_names_that_mean_something_else(fs: SimDisk, name: str, dialects: list[str]) -> None:
+    async with gateway(DIR, fs=fs, dialects=dialects) as rig:
+        for method in ("PUT", "DELETE"):
+            assert await status(rig, method, f"/{name}") == 409, method
+        taken = name in ("metrics", "healthz", "readyz", "docs")
+        assert await status(rig, "GET", f"/{name}") == (200 if taken else 409)
+        assert name not in rig.broker.topics
 
 
 @pytest.mark.parametrize("name", ["Queue", "a.b", "a-b", "%2e%2e", "a%00", "x" * 197])

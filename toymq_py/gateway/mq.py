@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from toymq_py.broker import Done
 from toymq_py.errors import (
+    BadArgument,
     BadFraming,
     BadName,
     DiskFull,
@@ -29,18 +30,21 @@ from toymq_py.errors import (
 from toymq_py.gateway.bodies import read_body
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.leasing import LEASE_BYTES_MAX, GivenBack
-from toymq_py.gateway.operations import MESSAGE_ID, Answer, Body, Operation, Parameter
+from toymq_py.gateway.operations import Answer, Body, Operation, Parameter, whole
 from toymq_py.gateway.polling import Polling
-from toymq_py.gateway.problems import problem
+from toymq_py.gateway.problems import NotLeased, problem
 from toymq_py.gateway.publishing import Message, append
+from toymq_py.model import MSG_ID_MAX
 
 CONSUMER = "mq"
 RETRY_AFTER_S = 10
 RESERVED = frozenset(
     {"v1", "metrics", "healthz", "readyz", "docs", "api", "publish", "consume", "ack", "requeue", "webhook", "stream"}
 )
-TAKEN = ("metrics", "healthz", "readyz")
-"""Those of them that have a route of their own."""
+TAKEN = dict.fromkeys(("metrics", "healthz", "readyz"), ("PUT", "DELETE")) | {"requeue": ("GET", "PUT", "DELETE")}
+"""Those of them that have a route of their own, in one dialect or another, and what it leaves to be refused here."""
+SETTINGS = {"max_attempts": "0"}
+"""Of the queues that are made here: a message comes again until it is deleted, as no name here leads to dead letters."""
 _NAME = re.compile(r"[a-z0-9]{1,196}\Z")
 
 
@@ -52,7 +56,15 @@ def _check(name: str) -> str:
     return name
 
 
+def _message_id(text: str) -> int:
+    try:
+        return whole("id", 0, MSG_ID_MAX)(text)
+    except BadArgument:
+        raise NotLeased(f"{text[:100]} is the id of no message") from None
+
+
 QUEUE = Parameter("q", "path", "Name of the queue.", {"type": "string", "pattern": "^[a-z0-9]+$"}, _check, required=True)
+MESSAGE_ID = Parameter("id", "path", "`X-Message-Id` of the message.", {"type": "string"}, _message_id, required=True)
 
 
 def refuse(error: RequestError) -> Response:
@@ -74,7 +86,8 @@ async def put_queue(gateway: Gateway, request: Request) -> Response:
     """``PUT /{q}``."""
     name = QUEUE.need(request)
     gateway.refuse_late()
-    await gateway.stored(partial(gateway.broker.create, name, {}))
+    settings = {} if name in gateway.broker.topics else SETTINGS  # what is there stays as it is
+    await gateway.stored(partial(gateway.broker.create, name, settings))
     return Response(status_code=201)
 
 
@@ -131,7 +144,7 @@ async def delete_message(gateway: Gateway, request: Request) -> Response:
 
 
 async def reserved(gateway: Gateway, request: Request) -> Response:
-    """``PUT`` of a name that has another meaning here."""
+    """A name that has another meaning here."""
     raise TopicExists(f"{request.url.path.strip('/')} is no queue's name: something else is there")
 
 
@@ -154,6 +167,7 @@ OPERATIONS = (
     Operation("DELETE", "/{q}/messages/{id}", "mqDeleteMessage", "Delete a message that was got.", delete_message, "subscribe",
               (QUEUE, MESSAGE_ID), answers={202: Answer("It does not come again, also after a crash.")},
               errors=(*GONE, StorageFailed), refuse=refuse, topic=QUEUE),
-    *(Operation("PUT", f"/{name}", f"mqReserved{name.capitalize()}", "No queue's name.", reserved, None,
-                answers={409: Answer("Something else is there.")}, errors=(TopicExists,), refuse=refuse) for name in TAKEN),
+    *(Operation(method, f"/{name}", f"mq{method.capitalize()}Reserved{name.capitalize()}", "No queue's name.", reserved, None,
+                answers={409: Answer("Something else is there.")}, errors=(TopicExists,), refuse=refuse)
+      for name, methods in TAKEN.items() for method in methods),
 )  # fmt: skip
