@@ -5,6 +5,7 @@ import base64
 import errno
 import random
 from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from toymq_py.auth import Authority
 from toymq_py.errors import BadArgument
 from toymq_py.gateway.dialects import go_duration_ms, rfc3339
 from toymq_py.gateway.problems import RETRY_AFTER_S
+from toymq_py.gateway.tinymq import showing
 
 DIR = "/data/d"
 TWO_MIB = 2_097_152
@@ -185,6 +187,57 @@ async def test_auto_ack_peek_and_filter(rig: HttpRig) -> None:
     assert [m["id"] for m in await consume(rig, "t", "auto_ack=true&limit=2")] == ["0", "1"]
     assert rig.broker.topics["t"].consumers["tinymq"].floor == 2
     assert (await consume(rig, "t", "peek=true"))["id"] == "2"
+
+
+async def test_a_peek_shows_what_is_not_acked_with_its_times_and_retries(rig: HttpRig) -> None:
+    for n in range(6):
+        query = {"delay": "1h"} if n in (1, 4) else {"ttl": "1us"} if n == 2 else {"ttl": "1h"} if n == 3 else {}
+        assert (await publish(rig, "t", str(n).encode(), params=query))[0] == 202
+    await rig.until(lambda: rig.gateway is not None and rig.gateway.clock.wall_ns() > published(rig, 2) + 2_000_000)
+    unseen = await peek(rig, "limit=10")
+    assert [(m["id"], m["retry_count"]) for m in unseen] == [("0", 0), ("1", 0), ("3", 0), ("4", 0), ("5", 0)]
+    hour = timedelta(hours=1)
+    for message in unseen:
+        late = message["id"] in ("1", "4")
+        assert ("deliver_at" in message) is late
+        if late or "expires_at" in message:
+            at = message["deliver_at" if late else "expires_at"]
+            assert abs(datetime.fromisoformat(at) - datetime.fromisoformat(message["timestamp"]) - hour) < hour / 100
+    assert [m["id"] for m in await consume(rig, "t", "limit=2")] == ["0", "3"]
+    assert [(m["id"], m["retry_count"]) for m in await peek(rig, "limit=10")][:3] == [("0", 0), ("1", 0), ("3", 0)]
+    assert (await rig.ask("POST", "/ack/t/3")).status_code == 200
+    assert (await rig.ask("POST", "/requeue", json={"topic": "t", "id": "0"})).status_code == 202
+    assert [(m["id"], m["retry_count"]) for m in await peek(rig, "limit=10")] == [("0", 1), ("1", 0), ("4", 0), ("5", 0)]
+    assert [m["id"] for m in await peek(rig, "limit=10&group=g")] == ["0", "1", "3", "4", "5"], "of another group"
+    assert (await consume(rig, "t"))["retry_count"] == 1, "as it was shown"
+    listed = (await rig.ask("GET", "/api/queues/peek?queue=t")).json()
+    assert [m["id"] for m in listed] == ["0", "1", "4", "5"]
+
+
+def published(rig: HttpRig, msg_id: int) -> int:
+    run, row, _ = rig.broker.topics["t"].log.read(msg_id, 1)
+    assert run is not None
+    return run.ts_ns[row]
+
+
+async def peek(rig: HttpRig, query: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = await consume(rig, "t", f"peek=true&{query}")
+    return found
+
+
+async def test_a_peek_is_bounded(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(4):
+        await publish(rig, "t", bytes(TWO_MIB))
+    assert len(await peek(rig, "limit=1000")) == 2, "in bytes, as consume"
+    for n in range(8):
+        await publish(rig, "u", b"x", headers={"X-MQ-N": str(n)})
+    monkeypatch.setattr(showing, "LOOKED_AT_MAX", 6)
+    assert len(await consume(rig, "u", "peek=true&limit=1000")) == 6
+    assert await consume(rig, "u", "filter_key=X-MQ-N&filter_val=6") is None
+    topic = rig.broker.topics["u"]
+    await consume(rig, "u", "limit=5&auto_ack=true")
+    assert (await consume(rig, "u", "filter_key=X-MQ-N&filter_val=6"))["id"] == "6", "what is acked at the front costs nothing"
+    assert topic.consumers["tinymq"].inflight == 0
 
 
 async def test_polling_an_empty_queue_loses_nothing(rig: HttpRig) -> None:

@@ -419,6 +419,11 @@ class Consumer:
         run = self._runs.holding(msg_id)
         return run is not None and run.attempt > 0 and run.state is not RunState.HELD
 
+    def failed(self, msg_id: int) -> int:
+        """How many deliveries of it came to nothing so far; 0 when it is acked."""
+        run = self._runs.holding(msg_id)
+        return 0 if run is None else max(run.attempt - (run.state is RunState.INFLIGHT), 0)
+
     @property
     def inflight(self) -> int:
         """Messages inflight to all owners."""

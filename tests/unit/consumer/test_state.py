@@ -113,6 +113,7 @@ def test_what_may_be_acked_and_what_is_leased() -> None:
     it.give_up([(4, 4)], "x")
     assert [it.is_inflight(msg_id) for msg_id in range(7)] == [False, True, False, False, False, False, False]
     assert [it.can_ack(msg_id) for msg_id in range(7)] == [False, True, True, False, False, False, False]
+    assert [it.failed(msg_id) for msg_id in range(7)] == [0, 0, 1, 0, 1, 0, 0]
     assert [it.ack([(msg_id, msg_id)]) for msg_id in range(7)] == [0, 1, 1, 0, 0, 0, 0]
 
 

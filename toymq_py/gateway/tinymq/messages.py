@@ -3,9 +3,7 @@ after three attempts."""
 
 import hashlib
 import json
-from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 from typing import Any
 
 from starlette.requests import Request
@@ -15,16 +13,17 @@ from toymq_py.consumer import Consumer
 from toymq_py.errors import BadArgument, NoSuchTopic, QueueFull, RequestError
 from toymq_py.gateway.access import check_again, check_topic
 from toymq_py.gateway.bodies import parse_object, read_body, too_large
-from toymq_py.gateway.dialects import ensure, rfc3339
+from toymq_py.gateway.dialects import ensure
 from toymq_py.gateway.events import stream_response
 from toymq_py.gateway.gateway import Gateway
-from toymq_py.gateway.headers import header_block, header_text, parse_block
+from toymq_py.gateway.headers import header_block, header_text
 from toymq_py.gateway.leasing import LEASE_BYTES_MAX, WAIT_S_MAX, GivenBack, give_back, poll_for
 from toymq_py.gateway.messages import HEARTBEAT_S, PAGE_MAX, READ_BYTES, still_may
 from toymq_py.gateway.polling import Polling
 from toymq_py.gateway.problems import NotLeased
 from toymq_py.gateway.publishing import BATCH_BYTES_MAX, Message, append
 from toymq_py.gateway.pushing import CONSUMER_PREFIX
+from toymq_py.gateway.tinymq.showing import describe, peek
 from toymq_py.gateway.tinymq.words import (
     AUTO_ACK,
     BACKLOG_MAX,
@@ -33,7 +32,6 @@ from toymq_py.gateway.tinymq.words import (
     CONSUMER,
     DELAY,
     FILTER_KEY,
-    FILTER_LOOKED_AT_MAX,
     FILTER_VAL,
     GLOB,
     GROUP,
@@ -55,7 +53,7 @@ from toymq_py.gateway.tinymq.words import (
     topic_name,
 )
 from toymq_py.gateway.topics import json_response
-from toymq_py.model import DEAD_LETTERS, Records, TopicPattern, check_name, is_pattern
+from toymq_py.model import DEAD_LETTERS, check_name, is_pattern
 from toymq_py.topic import Topic
 
 # -- publishing
@@ -114,26 +112,6 @@ def json_bytes_max(gateway: Gateway) -> int:
 # -- consuming
 
 
-def describe(topic: str, records: Records, row: int, attempt: int) -> dict[str, Any]:
-    """A message as the original shows one."""
-    payload = records.payloads[row]
-    shown: dict[str, Any] = {
-        "id": str(records.ids[row]),
-        "topic": topic,
-        "payload": b64encode(payload).decode(),
-        "timestamp": rfc3339(records.ts_ns[row]),
-        "retry_count": attempt - 1,
-        "payload_encoding": "base64",
-    }
-    if records.expires_at_ns is not None and records.expires_at_ns[row]:
-        shown["expires_at"] = rfc3339(records.expires_at_ns[row])
-    if records.headers is not None and records.headers[row]:
-        shown["headers"] = parse_block(records.headers[row])
-    with suppress(UnicodeDecodeError):
-        shown["payload_text"] = payload.decode()
-    return shown
-
-
 def _one_or_all(messages: list[dict[str, Any]], limit: int) -> str:
     return json.dumps(messages[0] if limit == 1 else messages)
 
@@ -149,9 +127,9 @@ async def consume(gateway: Gateway, request: Request) -> Response:
     if (key is None) != (value is None):
         raise BadArgument("filter_key and filter_val belong together")
     if PEEK.of(request) or key is not None:
-        found = await look(gateway, name, consumer, limit, key, value)
+        found = await peek(gateway, name, consumer, limit, None if key is None or value is None else (key, value))
         return Response(_one_or_all(found, limit), 200, None, "application/json") if found else Response(status_code=204)
-    if not is_pattern(name) and ">" not in name:
+    if not is_pattern(name):
         await ensure(gateway.broker, name, settings_of(name))
     polling = Polling(gateway.broker, gateway.waiting, name, consumer, visibility_s=LEASE_S)
     deliveries = await poll_for(request, polling, limit, LEASE_BYTES_MAX, wait_s)
@@ -163,7 +141,7 @@ async def consume(gateway: Gateway, request: Request) -> Response:
     if not deliveries:
         return Response(status_code=204)
     messages = [
-        describe(delivery.topic, delivery.records, row, delivery.attempt)
+        describe(delivery.topic, delivery.records, row, delivery.attempt - 1)
         for delivery in deliveries
         for row in range(delivery.start, delivery.stop)
     ]
@@ -177,32 +155,6 @@ async def consume(gateway: Gateway, request: Request) -> Response:
             await gateway.stored(topic.flush_offsets)
         return Response(content, 200, None, "application/json")
     return GivenBack(content, deliveries, {"cache-control": "no-store"}, "application/json")
-
-
-async def look(
-    gateway: Gateway, name: str, consumer: str, limit: int, key: str | None, value: str | None
-) -> list[dict[str, Any]]:
-    """What the consumer has not acked, from the oldest on; nothing is leased."""
-    topics = gateway.broker.topics
-    matches = TopicPattern(name).matches if is_pattern(name) or ">" in name else name.__eq__
-    found: list[dict[str, Any]] = []
-    looked_at = 0
-    for topic in [topics[each] for each in sorted(topics) if matches(each)]:
-        state = topic.consumers.get(consumer)
-        at = max(topic.log.first_id, state.floor if state is not None else 0)
-        while at < topic.log.committed_id and len(found) < limit and looked_at < FILTER_LOOKED_AT_MAX and not topic.deleted:
-            run, row, next_id = topic.log.read(at, min(PAGE_MAX, topic.log.committed_id - at), READ_BYTES)
-            at = next_id
-            for each in range(row, len(run) if run is not None else 0):
-                assert run is not None
-                looked_at += 1
-                if run.ids[each] >= next_id or len(found) >= limit:
-                    break
-                shown = describe(topic.name, run, each, 1)
-                if key is None or shown.get("headers", {}).get(key.lower()) == value:
-                    found.append(shown)
-            await gateway.waiting.pause()
-    return found
 
 
 async def ack(gateway: Gateway, request: Request) -> Response:
@@ -275,7 +227,7 @@ async def _follow(gateway: Gateway, request: Request, topic: Topic, at: int) -> 
         if at < log.committed_id:
             run, row, at = log.read(at, min(PAGE_MAX, log.committed_id - at), READ_BYTES)
             rows = range(row, len(run)) if run is not None else ()
-            shown = [json.dumps(describe(topic.name, run, each, 1)) for each in rows if run is not None and run.ids[each] < at]
+            shown = [json.dumps(describe(topic.name, run, each, 0)) for each in rows if run is not None and run.ids[each] < at]
             yield "".join(f"data: {text}\n\n" for text in shown).encode()
             await waiting.pause()
         elif not await waiting.wait_for(topic.when_committed, HEARTBEAT_S) and not waiting.stopped:

@@ -21,7 +21,8 @@ from toymq_py.gateway.polling import Polling
 from toymq_py.gateway.publishing import Message, payload_bytes
 from toymq_py.gateway.pushing import CONSUMER_PREFIX
 from toymq_py.gateway.targets import resolve
-from toymq_py.gateway.tinymq.messages import describe, json_bytes_max, look, store
+from toymq_py.gateway.tinymq.messages import json_bytes_max, store
+from toymq_py.gateway.tinymq.showing import describe, peek
 from toymq_py.gateway.tinymq.words import CONSUMER, LEASE_S, LIMIT, QUEUE, TOPIC, settings_of, topic_name
 from toymq_py.gateway.topics import json_response, purge
 from toymq_py.model import DEAD_LETTERS, EARLIEST, TopicPattern, check_name, is_pattern
@@ -134,7 +135,7 @@ async def queue_consume(gateway: Gateway, request: Request) -> Response:
     if not deliveries:
         return Response(status_code=204)
     delivery = deliveries[0]
-    content = json.dumps(describe(name, delivery.records, delivery.start, delivery.attempt))
+    content = json.dumps(describe(name, delivery.records, delivery.start, delivery.attempt - 1))
     return GivenBack(content, deliveries, {"cache-control": "no-store"}, "application/json")
 
 
@@ -142,7 +143,7 @@ async def queue_peek(gateway: Gateway, request: Request) -> Response:
     """``GET /api/queues/peek``."""
     name = QUEUE.need(request)
     gateway.broker.topic(name)
-    return json_response(await look(gateway, name, CONSUMER, LIMIT.or_(10, request), None, None))
+    return json_response(await peek(gateway, name, CONSUMER, LIMIT.or_(10, request)))
 
 
 async def queue_delete(gateway: Gateway, request: Request) -> Response:

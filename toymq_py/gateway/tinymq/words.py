@@ -20,8 +20,6 @@ BODY_BYTES_MAX = 2_097_152
 BACKLOG_MAX = 100_000
 SETTINGS = {"backlog_max_messages": str(BACKLOG_MAX), "max_attempts": "3"}
 """See ``settings_of``."""
-FILTER_LOOKED_AT_MAX = 10_000
-"""Messages that a filter looks at, so that a rare value does not hold everybody up."""
 NOT_FOUND = "Message not found"
 HEADER_PREFIX = b"x-mq-"
 
