@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 
 from tests.support.http_rig import HttpRig, gateway
 from tests.support.sim_disk import SimDisk
@@ -16,7 +17,7 @@ from toymq_py.auth import Authority
 from toymq_py.errors import BadArgument
 from toymq_py.gateway.dialects import go_duration_ms, rfc3339
 from toymq_py.gateway.problems import RETRY_AFTER_S
-from toymq_py.gateway.tinymq import showing
+from toymq_py.gateway.tinymq import messages, showing
 
 DIR = "/data/d"
 TWO_MIB = 2_097_152
@@ -187,6 +188,18 @@ async def test_auto_ack_peek_and_filter(rig: HttpRig) -> None:
     assert [m["id"] for m in await consume(rig, "t", "auto_ack=true&limit=2")] == ["0", "1"]
     assert rig.broker.topics["t"].consumers["tinymq"].floor == 2
     assert (await consume(rig, "t", "peek=true"))["id"] == "2"
+
+
+async def test_auto_ack_acks_nothing_for_who_has_gone(rig: HttpRig) -> None:
+    async def gone() -> dict[str, str]:
+        return {"type": "http.disconnect"}
+
+    assert rig.gateway is not None
+    await publish(rig, "t", b"a")
+    scope = {"type": "http", "path_params": {"topic": "t"}, "query_string": b"auto_ack=true", "headers": []}
+    assert (await messages.consume(rig.gateway, Request(scope, gone))).status_code == 204
+    found = await consume(rig, "t", "auto_ack=true")
+    assert (found["id"], found["retry_count"]) == ("0", 0)
 
 
 async def test_a_peek_shows_what_is_not_acked_with_its_times_and_retries(rig: HttpRig) -> None:

@@ -148,6 +148,9 @@ async def consume(gateway: Gateway, request: Request) -> Response:
     if group is not None:  # whoever gives it back says whose it is
         messages = [message | {"group": group} for message in messages]
     content = _one_or_all(messages, limit)
+    if acked and await request.is_disconnected():  # acked, they would be lost
+        give_back(deliveries)
+        return Response(status_code=204)
     if acked:
         for delivery in deliveries:
             topic = delivery.subscription.topic
