@@ -123,6 +123,57 @@ async def test_a_second_subscription_and_a_takeover(rig: HttpRig) -> None:
         assert await ws.hear() == {"op": "closed", "code": "TAKEN_OVER"}
 
 
+def pumps() -> int:
+    """Tasks that deliver."""
+    return sum("_deliver" in repr(task.get_coro()) for task in asyncio.all_tasks())
+
+
+def sessions(rig: HttpRig, topic: str = "t", consumer: str = "c") -> int:
+    """How many are attached."""
+    attached = rig.broker.topics[topic].attachments.of(consumer)
+    return 0 if attached is None else len(attached.sessions)
+
+
+async def test_subscribe_unsubscribe_subscribe_in_one_go(rig: HttpRig) -> None:
+    """Found by pipelining them: two took for the second subscription, messages came out of order, and one stayed for ever. The
+    rig stops the listener, and fails with what is left."""
+    await rig.publish("t", *map(str, range(50)))
+    async with frames(rig) as ws:
+        for frame in ({"op": "subscribe", "consumer": "a"}, {"op": "unsubscribe"}, {"op": "subscribe", "consumer": "b"}):
+            await ws.say(**frame)
+        await ws.say(op="publish", payload="last")
+        heard = [await ws.hear() for _ in range(4 + 51)]
+        assert sorted(frame["op"] for frame in heard if frame["op"] != "message") == (
+            ["published", "subscribed", "subscribed", "unsubscribed"]
+        )  # fmt: skip
+        assert [frame["id"] for frame in heard if frame["op"] == "message"] == list(range(51))
+        assert pumps() == 1
+    await rig.until(lambda: not pumps())
+
+
+async def test_what_was_said_before_the_end_is_carried_out(rig: HttpRig) -> None:
+    """And what it began ends with it: a subscription that was made then was held for ever."""
+    await rig.publish("t", "a")
+    async with frames(rig) as ws:
+        assert (await ws.ask(op="subscribe", consumer="c"))["op"] == "subscribed"
+        assert (await ws.hear())["id"] == 0
+        ws.socket.transport.pause_reading()  # so that all of it comes in one read
+        ack = frame_of(1, json.dumps({"op": "ack", "ids": [0]}).encode())
+        ws.socket.transport.write(ack + frame_of(8, (1000).to_bytes(2, "big")))
+        consumer = rig.broker.topics["t"].consumers["c"]
+        await rig.until(lambda: not sessions(rig))
+        assert consumer.floor == 1
+        ws.socket.transport.abort()
+    reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+    writer.write(HANDSHAKE + b"\r\n")
+    await reader.readuntil(b"\r\n\r\n")
+    subscribe = frame_of(1, json.dumps({"op": "subscribe", "consumer": "c"}).encode())
+    writer.write(subscribe + frame_of(8, (1000).to_bytes(2, "big")))
+    await reader.read()
+    assert not sessions(rig)
+    writer.close()
+
+
 @pytest.mark.parametrize(
     ("topic", "origin", "status"), [("..", None, 422), ("t", "http://evil.example", 403), ("t", "null", 403)]
 )

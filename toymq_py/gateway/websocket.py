@@ -83,16 +83,22 @@ class Conversation:
             # Starlette has a KeyError for a frame of bytes, and a RuntimeError when an answer was first to find nobody there.
             if isinstance(end, RuntimeError) and self._socket.application_state is not WebSocketState.DISCONNECTED:
                 raise
+            await asyncio.sleep(0)  # what was said before is begun: an ack before a close counts, a subscribe is undone below
         finally:
             self._unsubscribe()
 
     async def _answer(self, text: str) -> None:
         """Carry out one frame. What waits for the disk is waited for here, while the next frames are read."""
         ref: object = None
+        begun: Subscription | None = None
         try:
             frame = parse_frame(text)
             ref = frame.pop("ref", None)
-            answer = await self._carry_out(frame.pop("op"), frame)
+            if (op := frame.pop("op")) == "subscribe":
+                begun = await self._subscribe(frame)
+                answer: dict[str, Any] = {"op": "subscribed"}
+            else:
+                answer = await self._carry_out(op, frame)
         except RequestError as error:
             answer = self._refusal(error)
         except OSError as error:
@@ -106,8 +112,8 @@ class Conversation:
             await self._send(answer)
         finally:
             self._room.release()  # not before the answer has its place: who does not read would have thousands of them here
-        if answer["op"] == "subscribed" and self._subscription is not None:  # no message comes before
-            self._pump = self._tasks.create_task(self._deliver(self._subscription))
+        if begun is not None and begun is self._subscription:  # no message comes before; by now it may be another one's place
+            self._pump = self._tasks.create_task(self._deliver(begun))
 
     def _refusal(self, error: RequestError) -> dict[str, Any]:
         self._gateway.broker.metrics.refused(error.code)
@@ -118,13 +124,10 @@ class Conversation:
             await self._socket.send_text(json.dumps(frame))
 
     async def _carry_out(self, op: str, frame: dict[str, Any]) -> dict[str, Any]:
-        self._gateway.refuse_late()
-        self._check("publish" if op == "publish" else "subscribe")
+        self._may("publish" if op == "publish" else "subscribe")
         match op:
             case "publish":
                 return await self._publish(frame)
-            case "subscribe":
-                return await self._subscribe(frame)
             case "unsubscribe":
                 self._held()
                 self._unsubscribe()
@@ -149,6 +152,11 @@ class Conversation:
                 count = held.topic.touch(held.consumer_name, parse_ids(frame.get("ids")), _seconds(frame, "visibility_s", 1))
                 return {"op": "extended", "count": count}
 
+    def _may(self, needs: Need) -> None:
+        """Hold that something may be begun now. Raises: ShuttingDown, AuthFailed, Forbidden."""
+        self._gateway.refuse_late()
+        self._check(needs)
+
     def _check(self, needs: Need) -> None:
         """What the token may do now. Raises: AuthFailed, Forbidden."""
         check_again(self._gateway.authority, self._socket, needs, self._name)
@@ -171,7 +179,9 @@ class Conversation:
 
     # -- consuming
 
-    async def _subscribe(self, frame: dict[str, Any]) -> dict[str, Any]:
+    async def _subscribe(self, frame: dict[str, Any]) -> Subscription:
+        """One that does not deliver yet."""
+        self._may("subscribe")
         if self._subscription is not None and not self._subscription.closed:
             raise AlreadySubscribed("this connection is subscribed already")
         consumer, window, mode, start = (frame.get(name) for name in ("consumer", "window", "mode", "start"))
@@ -202,7 +212,7 @@ class Conversation:
                     subscription.close()
                     topic.withdraw(subscription)
                     raise
-        return {"op": "subscribed"}
+        return subscription
 
     def _wake(self, subscription: Subscription) -> bool:
         self._woken.set()
