@@ -114,6 +114,24 @@ async def test_frames_that_are_refused_harm_nothing(rig: HttpRig, frame: str, co
         assert (await ws.ask(op="publish", payload="a"))["op"] == "published"
 
 
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        ({"payload": "x" * 1000}, None),
+        ({"payload": "x" * 1001}, "PAYLOAD_TOO_LARGE"),
+        ({"payload_base64": "AAAA" * 334}, "PAYLOAD_TOO_LARGE"),
+        ({"payload": "x" * 995, "headers": {"a": "b"}}, None),
+        ({"payload": "x" * 996, "headers": {"a": "b"}}, "PAYLOAD_TOO_LARGE"),
+    ],
+    ids=["limit", "text", "base64", "headers-limit", "headers"],
+)
+async def test_a_payload_over_the_limit(rig: HttpRig, more: dict[str, Any], code: str | None) -> None:
+    async with frames(rig) as ws:
+        answer = await ws.ask(op="publish", **more)
+        assert answer.get("code") == code
+        assert (await ws.ask(op="publish", payload="a"))["id"] == (code is None), "it left nothing, and the connection goes on"
+
+
 async def test_a_second_subscription_and_a_takeover(rig: HttpRig) -> None:
     async with frames(rig) as ws, frames(rig) as other:
         assert (await ws.ask(op="subscribe", consumer="c"))["op"] == "subscribed"

@@ -24,6 +24,7 @@ from toymq_py.certificates import Certificates
 from toymq_py.clock import Clock
 from toymq_py.errors import BadFraming, LineTooLong, RequestError, TooManyConnections
 from toymq_py.gateway.app import Application
+from toymq_py.gateway.bodies import JSON_BYTES_MAX
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.outgoing import Outgoing
 from toymq_py.gateway.problems import TooSlow, problem
@@ -433,7 +434,7 @@ class HttpServer:
             Application(self._gateway, local=local, dialects=dialects),
             http=limited,
             ws=GatewayWebSocket,
-            ws_max_size=2 * options.max_payload_bytes,  # a payload as base64, and what describes it
+            ws_max_size=2 * options.max_payload_bytes + JSON_BYTES_MAX,  # a payload as base64, and what describes it
             ws_per_message_deflate=False,
             lifespan="off",
             log_config=None,

@@ -88,8 +88,7 @@ async def publish(gateway: Gateway, request: Request) -> Response:
     headers = headers_of(request.headers.raw)
     bytes_max = gateway.broker.options.max_payload_bytes
     payload = await read_body(request, bytes_max)
-    if len(payload) + len(headers) > bytes_max:
-        raise too_large(bytes_max)
+    check_size(payload, headers, bytes_max)
     gateway.refuse_late()
     topic = gateway.broker.topic_to_publish(name)
     (outcome,) = topic.publisher.publish(
@@ -106,6 +105,12 @@ async def publish(gateway: Gateway, request: Request) -> Response:
         b'{"id":%d,"duplicate":%b}' % (outcome.first_id, b"true" if outcome.duplicate else b"false"),
         201, {"x-message-id": str(outcome.first_id)}, "application/json",
     )  # fmt: skip
+
+
+def check_size(payload: bytes, headers: bytes, bytes_max: int) -> None:
+    """Hold ``--max-payload``, headers included. Raises: PayloadTooLarge."""
+    if len(payload) + len(headers) > bytes_max:
+        raise too_large(bytes_max)
 
 
 async def publish_batch(gateway: Gateway, request: Request) -> Response:

@@ -34,7 +34,7 @@ from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.messages import message_json
 from toymq_py.gateway.operations import TOPIC, Need
 from toymq_py.gateway.problems import problem
-from toymq_py.gateway.publishing import LINE_MEMBERS, append, message_of
+from toymq_py.gateway.publishing import LINE_MEMBERS, append, check_size, message_of
 from toymq_py.model import DURATION_MS_MAX, Start, check_name
 from toymq_py.storage.disk_errors import storage_error
 from toymq_py.topic import Duplicate, Published, Registration, Subscription
@@ -168,8 +168,10 @@ class Conversation:
 
     async def _publish(self, frame: dict[str, Any]) -> dict[str, Any]:
         gateway = self._gateway
+        message = message_of(frame, LINE_MEMBERS)
+        check_size(message.payload, message.headers, gateway.broker.options.max_payload_bytes)
         outcome: Published
-        (outcome,) = append(gateway.broker.topic_to_publish(self._name), [message_of(frame, LINE_MEMBERS)])
+        (outcome,) = append(gateway.broker.topic_to_publish(self._name), [message])
         error = outcome.error or await gateway.settled(outcome.commit)
         if error is not None:
             return self._refusal(error)
