@@ -102,7 +102,10 @@ async def test_the_window_bounds_what_is_unacked(rig: HttpRig) -> None:
         ('{"op": "subscribe", "consumer": ".c"}', "BAD_NAME"),
         ('{"op": "subscribe", "consumer": "c", "window": 0}', "BAD_ARGUMENT"),
         ('{"op": "subscribe", "consumer": "c", "visibility_s": 0}', "BAD_ARGUMENT"),
-        ('{"op": "subscribe", "consumer": "c", "visibility_s": NaN}', "BAD_ARGUMENT"),
+        ('{"op": "subscribe", "consumer": "c", "visibility_s": NaN}', "BAD_FRAMING"),
+        ('{"op": "unsubscribe", "ref": NaN}', "BAD_FRAMING"),
+        ('{"op": "unsubscribe", "ref": [-Infinity]}', "BAD_FRAMING"),
+        ('{"op": "unsubscribe", "ref": 1e999}', "BAD_FRAMING"),
         ('{"op": "subscribe", "consumer": "c", "mode": "both"}', "BAD_ARGUMENT"),
         ('{"op": "subscribe", "consumer": "c", "start": "soon"}', "BAD_ARGUMENT"),
     ],
@@ -130,6 +133,17 @@ async def test_a_payload_over_the_limit(rig: HttpRig, more: dict[str, Any], code
         answer = await ws.ask(op="publish", **more)
         assert answer.get("code") == code
         assert (await ws.ask(op="publish", payload="a"))["id"] == (code is None), "it left nothing, and the connection goes on"
+
+
+async def test_a_frame_of_bytes_ends_it_with_a_reason(rig: HttpRig) -> None:
+    async with frames(rig) as ws:
+        assert (await ws.ask(op="subscribe", consumer="c"))["op"] == "subscribed"
+        await ws.socket.send(b"{}")
+        with pytest.raises(ConnectionClosed) as closed:
+            await ws.hear()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1003
+        assert not sessions(rig)
 
 
 async def test_a_second_subscription_and_a_takeover(rig: HttpRig) -> None:

@@ -5,6 +5,7 @@ Contract: gateway.md (413 "refused while it arrives"). Knows no broker.
 
 import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from math import isfinite
 from typing import Any
 
 from python_multipart import MultipartParser
@@ -88,12 +89,32 @@ async def read_object(request: Request, known: frozenset[str]) -> dict[str, Any]
 def parse_object(text: bytes) -> dict[str, Any]:
     """Raises: BadFraming."""
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
+        found = parse_json(text)
+    except ValueError:
         raise BadFraming("the body is no JSON") from None
     if type(found) is not dict:
         raise BadFraming("a JSON object is expected")
     return found
+
+
+def parse_json(text: str | bytes) -> Any:
+    """What JSON says, and nothing that Python takes beside: no NaN, no number that becomes Infinity. Raises: ValueError."""
+    if type(text) is bytes:
+        text = text.decode(json.detect_encoding(text), "surrogatepass")
+    try:
+        return _JSON.decode(text)
+    except RecursionError:
+        raise ValueError("it is too deep") from None
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not isfinite(number):
+        raise ValueError(f"{text[:20]} is no number here")
+    return number
+
+
+_JSON = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
 
 
 def check_members(found: Mapping[str, Any], known: frozenset[str]) -> None:

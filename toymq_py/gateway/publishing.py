@@ -27,6 +27,7 @@ from toymq_py.gateway.bodies import (
     check_members,
     lines_of,
     media_type,
+    parse_json,
     parse_multipart,
     read_body,
     read_pieces,
@@ -221,8 +222,8 @@ def _of_line(line: bytes) -> Message | RequestError:
 def parse_line(line: bytes) -> Message:
     """A message of a JSON line. Raises: BadArgument."""
     try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
+        found = parse_json(line)
+    except ValueError:
         raise BadArgument("the line is no JSON") from None
     if type(found) is not dict:
         raise BadArgument("a line is a JSON object")

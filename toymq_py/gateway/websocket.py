@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from starlette.routing import WebSocketRoute
-from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from toymq_py.errors import (
     AlreadySubscribed,
@@ -28,7 +28,7 @@ from toymq_py.errors import (
     RequestError,
 )
 from toymq_py.gateway.access import check_again, check_rights, check_site
-from toymq_py.gateway.bodies import check_members
+from toymq_py.gateway.bodies import check_members, parse_json
 from toymq_py.gateway.consuming import check_word, parse_ids
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.messages import message_json
@@ -47,6 +47,7 @@ TAKE_BYTES = 256 * 1024
 WINDOW = 100
 WINDOW_MAX = 10_000
 GOING_AWAY = 1001
+UNSUPPORTED = 1003
 POLICY = 1008
 
 MEMBERS: Mapping[str, frozenset[str]] = {
@@ -77,15 +78,17 @@ class Conversation:
         try:
             while True:
                 await self._room.acquire()
-                text = await self._socket.receive_text()
+                message = await self._socket.receive()
+                text: str | None = message.get("text")
+                if text is None:  # the end, or a frame of bytes
+                    break
                 self._tasks.create_task(self._answer(text))
-        except (WebSocketDisconnect, KeyError, RuntimeError) as end:
-            # Starlette has a KeyError for a frame of bytes, and a RuntimeError when an answer was first to find nobody there.
-            if isinstance(end, RuntimeError) and self._socket.application_state is not WebSocketState.DISCONNECTED:
-                raise
             await asyncio.sleep(0)  # what was said before is begun: an ack before a close counts, a subscribe is undone below
         finally:
             self._unsubscribe()
+        if message["type"] == "websocket.receive":
+            with suppress(WebSocketDisconnect, RuntimeError):  # it ended meanwhile
+                await self._socket.close(UNSUPPORTED, "a frame is text")
 
     async def _answer(self, text: str) -> None:
         """Carry out one frame. What waits for the disk is waited for here, while the next frames are read."""
@@ -258,8 +261,8 @@ class Conversation:
 def parse_frame(text: str) -> dict[str, Any]:
     """A frame with a known ``op`` and no members that are not its own. Raises: BadFraming, BadArgument."""
     try:
-        frame = json.loads(text)
-    except (ValueError, RecursionError):
+        frame = parse_json(text)
+    except ValueError:
         raise BadFraming("a frame is a JSON object") from None
     if type(frame) is not dict or type(frame.get("op")) is not str:
         raise BadFraming("a frame is a JSON object with an op")
