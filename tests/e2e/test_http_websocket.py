@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import random
 import socket
 from collections.abc import AsyncIterator
@@ -13,7 +14,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from tests.support.http_rig import JSON_LINES, HttpRig, lines, listening
+from tests.support.http_rig import JSON_LINES, HttpRig, lines, listening, refused
 from tests.support.sim_disk import SimDisk
 from toymq_py.gateway import listener
 from toymq_py.gateway.listener import BODY_PIECE_BYTES, GatewayWebSocket
@@ -146,6 +147,16 @@ async def test_a_frame_of_bytes_ends_it_with_a_reason(rig: HttpRig) -> None:
         assert not sessions(rig)
 
 
+async def test_text_that_is_no_utf8(rig: HttpRig, caplog: pytest.LogCaptureFixture) -> None:
+    async with frames(rig) as ws:
+        ws.socket.transport.write(frame_of(1, b"\xff"))
+        with pytest.raises(ConnectionClosed) as closed:
+            await ws.hear()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1007
+        assert no_errors(caplog)
+
+
 async def test_a_second_subscription_and_a_takeover(rig: HttpRig) -> None:
     async with frames(rig) as ws, frames(rig) as other:
         assert (await ws.ask(op="subscribe", consumer="c"))["op"] == "subscribed"
@@ -253,6 +264,65 @@ async def test_a_handshake_that_is_none_is_refused_and_a_shutdown_is_not_disturb
     writer.close()
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["code"] == "BAD_FRAMING"
+
+
+def no_errors(caplog: pytest.LogCaptureFixture) -> bool:
+    return not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+async def told(port: int, request: bytes) -> tuple[bytes, dict[str, str], dict[str, Any]]:
+    """(status, headers, problem) of a response behind which the connection is closed."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request)
+    async with asyncio.timeout(10):
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    status, *fields = head.decode().split("\r\n")
+    headers: dict[str, str] = {}
+    for name, _, value in (field.partition(": ") for field in fields):
+        headers[name.lower()] = f"{headers[name.lower()]}, {value}" if name.lower() in headers else value
+    assert headers["content-type"] == "application/problem+json"
+    return status.split()[1].encode(), headers, json.loads(body)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "status", "code"),
+    [
+        (b"/v1/topics/t/ws", b"/healthz", b"404", "UNKNOWN_COMMAND"),
+        (b"/v1/topics/t/ws", b"/v1/nothing", b"404", "UNKNOWN_COMMAND"),
+        (b"/v1/topics/t/ws", b"/v1/topics/t/ws%0A", b"404", "UNKNOWN_COMMAND"),
+        (b"/v1/topics/t/ws", b"/v1/topics/%2e%2e/ws", b"422", "BAD_NAME"),
+        (b"localhost", b"evil.example", b"403", "FORBIDDEN"),
+        (b"Sec-WebSocket-Key", b"X-Key", b"400", "BAD_FRAMING"),
+        (b"dGhlIHNhbXBsZSBub25jZQ==", b"none", b"400", "BAD_FRAMING"),
+        (b"Version: 13", b"Version: 8", b"426", "BAD_VERSION"),
+        (b"Sec-WebSocket-Version", b"X-Version", b"426", "BAD_VERSION"),
+    ],
+)
+async def test_every_refusal_is_a_problem_and_none_is_logged(
+    rig: HttpRig, caplog: pytest.LogCaptureFixture, old: bytes, new: bytes, status: bytes, code: str
+) -> None:
+    found, headers, problem = await told(rig.port, HANDSHAKE.replace(old, new) + b"\r\n")
+    assert (found, problem["code"]) == (status, code)
+    assert "close" in headers["connection"]
+    if status == b"426":
+        assert headers["sec-websocket-version"] == "13"
+        assert headers["upgrade"] == "websocket"
+        assert "Upgrade" in headers["connection"]
+    rig.stop()
+    assert no_errors(caplog)
+
+
+async def test_a_request_that_asks_for_no_upgrade(rig: HttpRig) -> None:
+    path = "/v1/topics/t/ws"
+    for headers in ({}, {"connection": "upgrade", "upgrade": "h2c"}):
+        answer = await rig.ask("GET", path, headers=headers)
+        refused(answer, 426, "BAD_VERSION")
+        assert (answer.headers["upgrade"], answer.headers["connection"]) == ("websocket", "Upgrade")
+    answer = await rig.ask("POST", path)
+    refused(answer, 405, "UNKNOWN_COMMAND")
+    assert answer.headers["allow"] == "GET, HEAD"
+    refused(await rig.ask("GET", "/v1/topics/.t/ws"), 422, "BAD_NAME")
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["shutdown", "timeout"])

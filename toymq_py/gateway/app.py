@@ -16,7 +16,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route, Router, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
-from starlette.websockets import WebSocketClose
 
 from toymq_py.errors import BadArgument, Forbidden, InternalError, RequestError, UnknownCommand
 from toymq_py.gateway import (
@@ -50,6 +49,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *consuming.OPERATIONS,
     *messages.OPERATIONS,
     *events.OPERATIONS,
+    *websocket.OPERATIONS,
     *webhooks.OPERATIONS,
     *login.OPERATIONS,
     *health.OPERATIONS,
@@ -203,7 +203,4 @@ async def _nothing() -> AsyncIterator[bytes]:
 
 
 async def _no_such_path(scope: Scope, receive: Receive, send: Send) -> None:
-    if scope["type"] == "websocket":
-        await WebSocketClose()(scope, receive, send)
-        return
     await problem(UnknownCommand("there is nothing at this path; /docs lists what there is"))(scope, receive, send)

@@ -99,7 +99,7 @@ def parse_object(text: bytes) -> dict[str, Any]:
 
 def parse_json(text: str | bytes) -> Any:
     """What JSON says, and nothing that Python takes beside: no NaN, no number that becomes Infinity. Raises: ValueError."""
-    if type(text) is bytes:
+    if isinstance(text, bytes):
         text = text.decode(json.detect_encoding(text), "surrogatepass")
     try:
         return _JSON.decode(text)

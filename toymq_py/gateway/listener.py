@@ -13,9 +13,12 @@ from typing import Any, ClassVar, cast
 
 import httptools
 import uvicorn
+import websockets.http11
 from starlette.responses import Response
+from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.exceptions import InvalidHandshake, InvalidHeader
 
 from toymq_py.acceptor import BACKLOG
 from toymq_py.auth import Authority
@@ -27,7 +30,7 @@ from toymq_py.gateway.app import Application
 from toymq_py.gateway.bodies import JSON_BYTES_MAX
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.outgoing import Outgoing
-from toymq_py.gateway.problems import TooSlow, problem
+from toymq_py.gateway.problems import WEBSOCKET_VERSION, TooSlow, UpgradeRequired, problem
 from toymq_py.gateway.pushing import Webhooks
 from toymq_py.gateway.tls import TlsListener
 
@@ -55,6 +58,8 @@ REFUSED_MAX = 16
 DISCARD_BYTES_MAX = 1024 * 1024
 DISCARD_S = 1.0
 """A body that was answered before its end is discarded so far, that no reset eats the answer; then the connection is closed."""
+NO_UTF8 = 1007
+"""How a WebSocket is closed that sends such text (RFC 6455, 8.1)."""
 HOST = re.compile(rb"(\[[\w:.%]+\]|[\w.~!$&'()*+,;=%-]*)(:\d{0,5})?", re.ASCII)
 """RFC 3986, 3.2.2, as far as its characters."""
 BODY_HEADERS = (b"content-length", b"transfer-encoding")
@@ -284,9 +289,31 @@ class GatewayWebSocket(WebSocketsSansIOProtocol):
         only says to itself."""
         super().data_received(head)
         if not self.handshake_initiated:
-            self.handshake_complete = self.close_sent = True  # a shutdown finds it answered
-            self.transport.write(encode_response(problem(BadFraming("this is no handshake of a WebSocket"))))
-            self.transport.close()
+            self._refuse(BadFraming("this is no handshake of a WebSocket"))
+
+    def _refuse(self, error: RequestError) -> None:
+        """Answer before any application is asked, and close."""
+        self.handshake_initiated = self.handshake_complete = self.close_sent = True  # a shutdown finds it answered
+        self.transport.write(encode_response(problem(error)))
+        self.transport.close()
+
+    def handle_connect(self, event: websockets.http11.Request) -> None:
+        """Uvicorn's, but a handshake that is wrong is a problem as any other refusal."""
+        try:
+            self.conn.process_request(event)
+        except InvalidHandshake as error:
+            wrong_version = isinstance(error, InvalidHeader) and error.name == "Sec-WebSocket-Version"
+            refusal = UpgradeRequired if wrong_version else BadFraming
+            self._refuse(refusal(f"this is no handshake of a WebSocket of version {WEBSOCKET_VERSION}: {error}"))
+        else:
+            super().handle_connect(event)
+
+    async def send(self, message: ASGISendEvent) -> None:
+        """Uvicorn's, but an application that has refused has completed the handshake: else that would be logged as an error,
+        and anybody could fill the log."""
+        await super().send(message)
+        if self.initial_response is not None and self.close_sent:
+            self.handshake_complete = True
 
     def data_received(self, data: bytes) -> None:
         if not self.handshake_initiated:
@@ -307,6 +334,17 @@ class GatewayWebSocket(WebSocketsSansIOProtocol):
         if self._unread:
             self.loop.call_soon(self._take)
         self._read_or_not()
+
+    def send_receive_event_to_app(self) -> None:
+        """Uvicorn's, but text that is no UTF-8 is no error of ours to be logged."""
+        try:
+            if self.curr_msg_data_type == "text":
+                b"".join(self.frames).decode()
+        except UnicodeDecodeError:
+            self.conn.send_close(NO_UTF8)
+            self.handle_parser_exception()
+        else:
+            super().send_receive_event_to_app()
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -15,7 +15,7 @@ STATUS: dict[str, int] = {
     "PAYLOAD_TOO_LARGE": 413,
     "AUTH_REQUIRED": 401,
     "AUTH_FAILED": 401,
-    "BAD_VERSION": 505,
+    "BAD_VERSION": 426,
     "FORBIDDEN": 403,
     "NO_SUCH_TOPIC": 404,
     "NO_SUCH_CONSUMER": 404,
@@ -42,6 +42,8 @@ STATUS: dict[str, int] = {
 }
 """Status of each wire code, and of those that are the gateway's own."""
 
+WEBSOCKET_VERSION = "13"
+
 RETRY_AFTER_S = {"QUEUE_FULL": 1, "DISK_LOW": 10, "DISK_FULL": 10, "STORAGE_FAILED": 10, "TOO_MANY_CONNECTIONS": 1,
                  "SHUTTING_DOWN": 1}  # fmt: skip
 """When to try again: what consumers can mend soon, what a person must mend later."""
@@ -55,6 +57,13 @@ class MethodNotAllowed(RequestError):
     def __init__(self, text: str, allowed: str) -> None:
         super().__init__(text)
         self.allowed = allowed
+
+
+class UpgradeRequired(RequestError):
+    """A path of WebSockets, asked for otherwise or in another version of them: the wire's code of a version that is not spoken,
+    and what is (RFC 9110, 15.5.22; RFC 6455, 4.4)."""
+
+    code = "BAD_VERSION"
 
 
 class NotLeased(RequestError):
@@ -98,6 +107,8 @@ def headers_of_refusal(error: RequestError, status: int, retry_after_s: int | No
         headers["retry-after"] = str(retry_after_s)
     if isinstance(error, MethodNotAllowed):
         headers["allow"] = error.allowed
+    if isinstance(error, UpgradeRequired):
+        headers |= {"upgrade": "websocket", "connection": "Upgrade", "sec-websocket-version": WEBSOCKET_VERSION}
     if isinstance(error, UnknownCoding):
         headers["accept-encoding"] = "identity"  # RFC 9110, 15.5.16
     if status == 401:

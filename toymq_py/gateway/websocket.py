@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
@@ -23,6 +25,7 @@ from toymq_py.errors import (
     AlreadySubscribed,
     BadArgument,
     BadFraming,
+    BadName,
     InternalError,
     NotSubscribed,
     RequestError,
@@ -32,8 +35,8 @@ from toymq_py.gateway.bodies import check_members, parse_json
 from toymq_py.gateway.consuming import check_word, parse_ids
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.messages import message_json
-from toymq_py.gateway.operations import TOPIC, Need
-from toymq_py.gateway.problems import problem
+from toymq_py.gateway.operations import TOPIC, Answer, Need, Operation
+from toymq_py.gateway.problems import UpgradeRequired, problem
 from toymq_py.gateway.publishing import LINE_MEMBERS, append, check_size, message_of
 from toymq_py.model import DURATION_MS_MAX, Start, check_name
 from toymq_py.storage.disk_errors import storage_error
@@ -303,6 +306,22 @@ def route(gateway: Gateway) -> WebSocketRoute:
                 leaving.cancel()
 
     return WebSocketRoute("/v1/topics/{topic}/ws", endpoint=converse)
+
+
+async def upgrade(gateway: Gateway, request: Request) -> Response:
+    """``GET …/ws`` of who does not speak it."""
+    TOPIC.need(request)
+    raise UpgradeRequired("a WebSocket is spoken here: the request has to ask for the upgrade")
+
+
+OPERATIONS = (
+    Operation(
+        "GET", "/v1/topics/{topic}/ws", "websocket",
+        "A WebSocket: frames of JSON that publish, subscribe and ack.", upgrade, "see", (TOPIC,),
+        answers={101: Answer("The handshake of a WebSocket of version 13 (RFC 6455).")},
+        errors=(BadName, UpgradeRequired), safe=True,
+    ),
+)  # fmt: skip
 
 
 async def _leave(gateway: Gateway, socket: WebSocket) -> None:
