@@ -5,8 +5,8 @@ import json
 import logging
 import random
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -420,12 +420,12 @@ async def test_no_more_is_delivered_than_the_socket_takes(rig: HttpRig, monkeypa
     delivered = 0
     protocols: list[GatewayWebSocket] = []
     carried_out: list[str] = []
-    usual, usual_pause, usual_carry_out = Conversation._send, GatewayWebSocket.pause_writing, Conversation._carry_out
+    usual, usual_pause, usual_carry_out = GatewayWebSocket.write_texts, GatewayWebSocket.pause_writing, Conversation._carry_out
 
-    async def counted(self: Conversation, frame: dict[str, Any]) -> None:
+    def counted(self: GatewayWebSocket, texts: Sequence[bytes]) -> bool:
         nonlocal delivered
-        await usual(self, frame)
-        delivered += frame["op"] == "message"
+        delivered += len(texts)
+        return usual(self, texts)
 
     async def carry_out(self: Conversation, op: str, frame: dict[str, Any]) -> dict[str, Any]:
         carried_out.append(op)
@@ -435,7 +435,7 @@ async def test_no_more_is_delivered_than_the_socket_takes(rig: HttpRig, monkeypa
         protocols[:] = [self]
         usual_pause(self)
 
-    monkeypatch.setattr(Conversation, "_send", counted)
+    monkeypatch.setattr(GatewayWebSocket, "write_texts", counted)
     monkeypatch.setattr(GatewayWebSocket, "pause_writing", watched)
     monkeypatch.setattr(Conversation, "_carry_out", carry_out)
     for _ in range(10):
@@ -458,3 +458,95 @@ async def test_no_more_is_delivered_than_the_socket_takes(rig: HttpRig, monkeypa
     await rig.until(lambda: protocols[0].pending_ping_payload is None)
     assert protocols[0]._unwritten, "nothing was read meanwhile"
     writer.transport.abort()
+
+
+async def silent_websocket(port: int) -> socket.socket:
+    """Of a client that takes nothing but what the kernel does, until it is read."""
+    loop = asyncio.get_running_loop()
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.setblocking(False)
+    await loop.sock_connect(connection, ("127.0.0.1", port))
+    await loop.sock_sendall(connection, HANDSHAKE + b"\r\n")
+    head = b""
+    while not head.endswith(b"\r\n\r\n"):
+        head += await loop.sock_recv(connection, 1)
+    return connection
+
+
+async def rest_of(connection: socket.socket) -> list[dict[str, Any]]:
+    """All frames that came whole."""
+    data, found = b"", []
+    async with asyncio.timeout(10):
+        while piece := await asyncio.get_running_loop().sock_recv(connection, 1 << 20):
+            data += piece
+    while len(data) > 4:
+        begin, length = (2, data[1]) if data[1] < 126 else (4, int.from_bytes(data[2:4], "big"))
+        if data[0] == 0x81 and len(data) >= begin + length:
+            found.append(json.loads(data[begin : begin + length]))
+        data = data[begin + length :]
+    return found
+
+
+@pytest.mark.parametrize("end", ["lost", "closed"])
+async def test_what_never_left_the_process_is_not_counted(rig: HttpRig, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    """Found with max_attempts=1 and a client that read nothing: 253 dead letters, and 70 messages had left."""
+    protocols: list[GatewayWebSocket] = []
+    usual = GatewayWebSocket.pause_writing
+
+    def watched(self: GatewayWebSocket) -> None:
+        protocols[:] = [self]
+        usual(self)
+
+    monkeypatch.setattr(GatewayWebSocket, "pause_writing", watched)
+    batch = lines(*[{"payload": "p" * 900}] * 1000)
+    assert (await rig.ask("POST", "/v1/topics/t/messages:batch", content=batch, headers=JSON_LINES)).status_code == 201
+    connection, loop = await silent_websocket(rig.port), asyncio.get_running_loop()
+    with connection:
+        await loop.sock_sendall(connection, frame_of(1, b'{"op": "subscribe", "consumer": "c", "window": 1000}'))
+        await rig.until(lambda: protocols)
+        if end == "lost":
+            protocols[0].transport.abort()  # what the kernel has it sends all the same
+        else:
+            await loop.sock_sendall(connection, frame_of(8, (1000).to_bytes(2, "big")))
+        await rig.until(lambda: not sessions(rig))
+        received = [frame["id"] for frame in await rest_of(connection) if frame["op"] == "message"]
+    attempts = [message["attempt"] for message in await rig.lease("t", max=1000)]
+    counted = attempts.count(2)
+    assert attempts == [2] * counted + [1] * (1000 - counted)
+    assert 0 < counted <= len(received) < 1000, "what is counted was received"
+    assert received == list(range(len(received)))
+
+
+async def test_who_is_stalled_is_passed_over(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One message, and two who wait for it: the first does not read its answers."""
+    protocols: list[GatewayWebSocket] = []
+    usual = GatewayWebSocket.pause_writing
+
+    def watched(self: GatewayWebSocket) -> None:
+        protocols.append(self)
+        usual(self)
+
+    monkeypatch.setattr(GatewayWebSocket, "pause_writing", watched)
+    subscribe = {"op": "subscribe", "consumer": "c", "mode": "shared"}
+    connection, flood = await silent_websocket(rig.port), frame_of(1, b"{}") * 50_000
+
+    def idle() -> int:
+        attached = rig.broker.topic_or_new("t").attachments.of("c")
+        return 0 if attached is None else len(attached.idle)
+
+    def stalled() -> bool:
+        nonlocal flood
+        with suppress(BlockingIOError):
+            flood = flood[connection.send(flood) :]
+        return bool(protocols) and protocols[0].stalled
+
+    with connection:
+        connection.send(frame_of(1, json.dumps(subscribe).encode()))
+        await rig.until(idle)
+        await rig.until(stalled)
+        async with frames(rig) as ws:
+            assert (await ws.ask(**subscribe))["op"] == "subscribed"
+            await rig.until(lambda: idle() == 2)
+            await rig.publish("t", "a")
+            assert (await ws.hear())["payload"] == "a"

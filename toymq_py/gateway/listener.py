@@ -19,6 +19,7 @@ from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import InvalidHandshake, InvalidHeader
+from websockets.protocol import State
 
 from toymq_py.acceptor import BACKLOG
 from toymq_py.auth import Authority
@@ -33,6 +34,7 @@ from toymq_py.gateway.outgoing import Outgoing
 from toymq_py.gateway.problems import WEBSOCKET_VERSION, TooSlow, UpgradeRequired, problem
 from toymq_py.gateway.pushing import Webhooks
 from toymq_py.gateway.tls import TlsListener
+from toymq_py.gateway.websocket import OUTLET
 
 HEAD_BYTES_MAX = 64 * 1024
 """Request line and headers: room for a message's own headers."""
@@ -50,6 +52,8 @@ KEEP_ALIVE_S = 75
 """An idle connection is kept longer than the pools of usual clients keep it: so they are the ones to close it."""
 UNANSWERED_MAX = 64
 """Pings, whose answers wait to be written; while there are so many no more are read."""
+UNTAKEN_BYTES_MAX = 1
+"""Of a WebSocket may wait in the transport before it says so; 0 is taken for always by that of TLS."""
 UNSENT_BYTES = 64 * 1024
 """So much of a WebSocket waits in the kernel, as in the process. It would take 4 MiB: a ping behind that is answered too late
 by who reads 200 KB a second, and who is only slow is taken for dead."""
@@ -266,11 +270,13 @@ class GatewayWebSocket(WebSocketsSansIOProtocol):
         super().__init__(*args, **kwargs)
         self._unread = b""
         self._unwritten = False
+        self._left_bytes = 0
         self._unanswered = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        self.transport.set_write_buffer_limits(UNTAKEN_BYTES_MAX)
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         self._timer = self.loop.call_later(HEAD_TIMEOUT_S, self._late)
@@ -307,6 +313,7 @@ class GatewayWebSocket(WebSocketsSansIOProtocol):
             self._refuse(refusal(f"this is no handshake of a WebSocket of version {WEBSOCKET_VERSION}: {error}"))
         else:
             super().handle_connect(event)
+            self.scope["state"][OUTLET] = self
 
     async def send(self, message: ASGISendEvent) -> None:
         """Uvicorn's, but an application that has refused has completed the handshake: else that would be logged as an error,
@@ -346,9 +353,38 @@ class GatewayWebSocket(WebSocketsSansIOProtocol):
         else:
             super().send_receive_event_to_app()
 
+    # -- an Outlet
+
+    @property
+    def stalled(self) -> bool:
+        return self._unwritten
+
+    async def wait_taken(self) -> bool:
+        cast("Outgoing", self.transport).flush()
+        while self._unwritten and not self.disconnected:
+            await self.writable.wait()
+        return not self.disconnected
+
+    def write_texts(self, texts: Sequence[bytes]) -> bool:
+        if self.conn.state is not State.OPEN or self.transport.is_closing():
+            return False
+        for text in texts:
+            self.conn.send_text(text)
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        cast("Outgoing", self.transport).flush()  # only now it may say that it is stalled, or lost
+        return not self.transport.is_closing()
+
+    @property
+    def left_bytes(self) -> int:
+        if not self._unwritten:
+            return 0
+        # Others may have written behind it, and a transport that was lost does not know it any more.
+        return min(self.transport.get_write_buffer_size() or self._left_bytes, self._left_bytes)
+
     def pause_writing(self) -> None:
         super().pause_writing()
         self._unwritten = True
+        self._left_bytes = self.transport.get_write_buffer_size()
         self._read_or_not()
 
     def resume_writing(self) -> None:

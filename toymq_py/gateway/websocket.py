@@ -12,9 +12,9 @@ here is a session's: its window bounds what is unacked, and what is inflight is 
 import asyncio
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -40,13 +40,15 @@ from toymq_py.gateway.problems import UpgradeRequired, problem
 from toymq_py.gateway.publishing import LINE_MEMBERS, append, check_size, message_of
 from toymq_py.model import DURATION_MS_MAX, Start, check_name
 from toymq_py.storage.disk_errors import storage_error
-from toymq_py.topic import Duplicate, Published, Registration, Subscription
+from toymq_py.topic import Delivery, Duplicate, Published, Registration, Subscription
 
 logger = logging.getLogger("toymq_py.gateway")
 
 OUTSTANDING_MAX = 256
 """Frames that wait for the disk; while there are so many no more are read."""
-TAKE_BYTES = 256 * 1024
+TAKE_BYTES = 64 * 1024
+TAKE_MESSAGES = 128
+"""Taken and written in one piece, once the socket has taken the one before: only of the last one can something be left."""
 WINDOW = 100
 WINDOW_MAX = 10_000
 GOING_AWAY = 1001
@@ -63,6 +65,28 @@ MEMBERS: Mapping[str, frozenset[str]] = {
 }
 
 
+OUTLET = "toymq.outlet"
+"""Of the ASGI scope's ``state``, an ``Outlet``: deliveries have to know what left this process, and ASGI has no word for it."""
+
+
+class Outlet(Protocol):
+    """The way out of one WebSocket."""
+
+    @property
+    def stalled(self) -> bool:
+        """The socket takes no more now."""
+
+    async def wait_taken(self) -> bool:
+        """Until the socket has taken all that was written. Returns: False when the connection ended before."""
+
+    def write_texts(self, texts: Sequence[bytes]) -> bool:
+        """Write frames at once. Returns: False when the connection is ending, and nothing of them was written."""
+
+    @property
+    def left_bytes(self) -> int:
+        """Of the last write the socket has not taken so many, about; also when the connection is lost."""
+
+
 class Conversation:
     """One connection, from its acceptance to its end."""
 
@@ -70,11 +94,14 @@ class Conversation:
         self._gateway = gateway
         self._socket = socket
         self._name = name
+        self._outlet: Outlet = socket.scope["state"][OUTLET]
         self._tasks = tasks
         self._room = asyncio.Semaphore(OUTSTANDING_MAX)
         self._subscription: Subscription | None = None
         self._woken = asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
+        self._last_write: tuple[Delivery, list[int]] | None = None
+        """What the socket may not have taken all of, and the sizes of its messages."""
 
     async def run(self) -> None:
         """Until either side leaves."""
@@ -88,6 +115,7 @@ class Conversation:
                 self._tasks.create_task(self._answer(text))
             await asyncio.sleep(0)  # what was said before is begun: an ack before a close counts, a subscribe is undone below
         finally:
+            self._give_back()
             self._unsubscribe()
         if message["type"] == "websocket.receive":
             with suppress(WebSocketDisconnect, RuntimeError):  # it ended meanwhile
@@ -224,7 +252,7 @@ class Conversation:
 
     def _wake(self, subscription: Subscription) -> bool:
         self._woken.set()
-        return True
+        return not self._outlet.stalled
 
     def _ended(self, subscription: Subscription, code: str) -> None:
         self._woken.set()
@@ -235,18 +263,31 @@ class Conversation:
             self._subscription.close()
         if self._pump is not None:
             self._pump.cancel()
-        self._subscription = self._pump = None
+        self._subscription = self._pump = self._last_write = None
+
+    def _give_back(self) -> None:
+        """The connection ends: what the socket did not take whole goes back uncounted, as a session's does."""
+        if self._last_write is None:
+            return
+        delivery, sizes = self._last_write
+        left, whole = self._outlet.left_bytes, len(sizes)
+        while left > 0 and whole:
+            whole -= 1
+            left -= sizes[whole]
+        unsend(delivery, whole)
 
     async def _deliver(self, subscription: Subscription) -> None:
         """Take as long as there is room in the window and the socket takes it."""
-        while not subscription.closed:
+        while await self._outlet.wait_taken() and not subscription.closed:
+            self._last_write = None
             self._woken.clear()
             try:
                 self._check("subscribe")
-                delivery = subscription.take(TAKE_BYTES)
+                delivery = subscription.take(TAKE_BYTES, TAKE_MESSAGES)
             except OSError as error:
                 await self._send(self._refusal(storage_error(error)))
                 await self._gateway.waiting.sleep(1)
+                await asyncio.sleep(0)  # the other one is over at once when the broker shuts down
                 continue
             except RequestError as error:
                 subscription.close()
@@ -255,10 +296,22 @@ class Conversation:
             if delivery is None:
                 await self._woken.wait()
                 continue
-            for row in range(delivery.start, delivery.stop):
-                message = message_json(self._name, delivery.records, row, delivery.attempt)
-                await self._send({"op": "message", **message})
+            messages = [
+                json.dumps({"op": "message", **message_json(self._name, delivery.records, row, delivery.attempt)}).encode()
+                for row in range(delivery.start, delivery.stop)
+            ]
+            if not self._outlet.write_texts(messages):
+                unsend(delivery, 0)
+                return
+            self._last_write = delivery, list(map(len, messages))
             await asyncio.sleep(0)  # a socket that takes all of it never makes anybody wait
+
+
+def unsend(delivery: Delivery, whole: int) -> None:
+    """All but the first so many messages did not get out: they go back uncounted, unless they went back already."""
+    if not delivery.subscription.closed:
+        for first, last in delivery.ranges(whole):
+            delivery.subscription.unsend(first, last)
 
 
 def parse_frame(text: str) -> dict[str, Any]:

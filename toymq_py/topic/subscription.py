@@ -155,7 +155,7 @@ class Subscription(Lessee):
     def roomy(self) -> None:
         self.wake(self)
 
-    def take(self, max_bytes: int) -> Delivery | None:
+    def take(self, max_bytes: int, max_count: int | None = None) -> Delivery | None:
         """Lease what comes next, redeliveries first; None when there is nothing or the window is full. Where others take from
         the same consumer, no more than its share of what is ready, and one at least.
 
@@ -166,7 +166,7 @@ class Subscription(Lessee):
         if room <= 0 and not self.closed:
             lessee.wants_room = True
             return None
-        return self.take_some(room, max_bytes)
+        return self.take_some(room if max_count is None else min(room, max_count), max_bytes)
 
     def take_some(self, max_count: int, max_bytes: int) -> Delivery | None:
         """The same with another limit than the window."""
