@@ -488,25 +488,36 @@ async def rest_of(connection: socket.socket) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("end", ["lost", "closed"])
-async def test_what_never_left_the_process_is_not_counted(rig: HttpRig, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
-    """Found with max_attempts=1 and a client that read nothing: 253 dead letters, and 70 messages had left."""
-    protocols: list[GatewayWebSocket] = []
+@pytest.fixture
+def stalled(monkeypatch: pytest.MonkeyPatch) -> list[GatewayWebSocket]:
+    """Those whose socket took no more, as they come."""
+    found: list[GatewayWebSocket] = []
     usual = GatewayWebSocket.pause_writing
 
     def watched(self: GatewayWebSocket) -> None:
-        protocols[:] = [self]
+        found.append(self)
         usual(self)
 
     monkeypatch.setattr(GatewayWebSocket, "pause_writing", watched)
+    return found
+
+
+async def publish_megabyte(rig: HttpRig) -> None:
+    """A thousand messages."""
     batch = lines(*[{"payload": "p" * 900}] * 1000)
     assert (await rig.ask("POST", "/v1/topics/t/messages:batch", content=batch, headers=JSON_LINES)).status_code == 201
+
+
+@pytest.mark.parametrize("end", ["lost", "closed"])
+async def test_what_never_left_the_process_is_not_counted(rig: HttpRig, stalled: list[GatewayWebSocket], end: str) -> None:
+    """Found with max_attempts=1 and a client that read nothing: 253 dead letters, and 70 messages had left."""
+    await publish_megabyte(rig)
     connection, loop = await silent_websocket(rig.port), asyncio.get_running_loop()
     with connection:
         await loop.sock_sendall(connection, frame_of(1, b'{"op": "subscribe", "consumer": "c", "window": 1000}'))
-        await rig.until(lambda: protocols)
+        await rig.until(lambda: stalled)
         if end == "lost":
-            protocols[0].transport.abort()  # what the kernel has it sends all the same
+            stalled[0].transport.abort()  # what the kernel has it sends all the same
         else:
             await loop.sock_sendall(connection, frame_of(8, (1000).to_bytes(2, "big")))
         await rig.until(lambda: not sessions(rig))
@@ -518,16 +529,8 @@ async def test_what_never_left_the_process_is_not_counted(rig: HttpRig, monkeypa
     assert received == list(range(len(received)))
 
 
-async def test_who_is_stalled_is_passed_over(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_is_stalled_is_passed_over(rig: HttpRig, stalled: list[GatewayWebSocket]) -> None:
     """One message, and two who wait for it: the first does not read its answers."""
-    protocols: list[GatewayWebSocket] = []
-    usual = GatewayWebSocket.pause_writing
-
-    def watched(self: GatewayWebSocket) -> None:
-        protocols.append(self)
-        usual(self)
-
-    monkeypatch.setattr(GatewayWebSocket, "pause_writing", watched)
     subscribe = {"op": "subscribe", "consumer": "c", "mode": "shared"}
     connection, flood = await silent_websocket(rig.port), frame_of(1, b"{}") * 50_000
 
@@ -535,18 +538,36 @@ async def test_who_is_stalled_is_passed_over(rig: HttpRig, monkeypatch: pytest.M
         attached = rig.broker.topic_or_new("t").attachments.of("c")
         return 0 if attached is None else len(attached.idle)
 
-    def stalled() -> bool:
+    def flooded() -> bool:
         nonlocal flood
         with suppress(BlockingIOError):
             flood = flood[connection.send(flood) :]
-        return bool(protocols) and protocols[0].stalled
+        return bool(stalled) and stalled[0].stalled
 
     with connection:
         connection.send(frame_of(1, json.dumps(subscribe).encode()))
         await rig.until(idle)
-        await rig.until(stalled)
+        await rig.until(flooded)
         async with frames(rig) as ws:
             assert (await ws.ask(**subscribe))["op"] == "subscribed"
             await rig.until(lambda: idle() == 2)
             await rig.publish("t", "a")
             assert (await ws.hear())["payload"] == "a"
+
+
+@pytest.mark.parametrize("end", ["no pong", "half closed"])
+async def test_who_is_stalled_and_leaves_is_not_waited_for(rig: HttpRig, stalled: list[GatewayWebSocket], end: str) -> None:
+    """The connection closes behind what is written, and nobody takes that: the subscription was held as long as the peer's
+    kernel lived."""
+    await publish_megabyte(rig)
+    connection, loop = await silent_websocket(rig.port), asyncio.get_running_loop()
+    with connection:
+        await loop.sock_sendall(connection, frame_of(1, b'{"op": "subscribe", "consumer": "c", "window": 1000}'))
+        await rig.until(lambda: stalled)
+        stalled[0].close_timeout = 0.01
+        if end == "no pong":
+            stalled[0].keepalive_timeout()
+        else:
+            connection.shutdown(socket.SHUT_WR)
+        await rig.until(lambda: not sessions(rig))
+        await rig.until(lambda: stalled[0].disconnected)

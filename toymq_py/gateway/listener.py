@@ -62,8 +62,9 @@ REFUSED_MAX = 16
 DISCARD_BYTES_MAX = 1024 * 1024
 DISCARD_S = 1.0
 """A body that was answered before its end is discarded so far, that no reset eats the answer; then the connection is closed."""
+ABNORMAL = 1006
 NO_UTF8 = 1007
-"""How a WebSocket is closed that sends such text (RFC 6455, 8.1)."""
+"""Ends of a WebSocket (RFC 6455, 7.4.1): without a word, and for text that is none."""
 HOST = re.compile(rb"(\[[\w:.%]+\]|[\w.~!$&'()*+,;=%-]*)(:\d{0,5})?", re.ASCII)
 """RFC 3986, 3.2.2, as far as its characters."""
 BODY_HEADERS = (b"content-length", b"transfer-encoding")
@@ -279,16 +280,34 @@ class GatewayWebSocket(WebSocketsSansIOProtocol):
         self.transport.set_write_buffer_limits(UNTAKEN_BYTES_MAX)
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
-        self._timer = self.loop.call_later(HEAD_TIMEOUT_S, self._late)
+        self._set_timer(self.loop.call_later(HEAD_TIMEOUT_S, self._late))
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._set_timer(None)
+        super().connection_lost(exc)
+
+    def _set_timer(self, timer: asyncio.TimerHandle | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        super().connection_lost(exc)
+        self._timer = timer
 
     def _late(self) -> None:
         if not self.handshake_complete:
             self.transport.close()
+
+    def eof_received(self) -> None:
+        self._leave()  # the transport closes by itself
+
+    def keepalive_timeout(self) -> None:
+        super().keepalive_timeout()
+        self._leave()
+
+    def _leave(self) -> None:
+        """The connection closes behind what is written: its subscription ends now, and who does not take that is not waited
+        for."""
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": ABNORMAL})
+        if self._unwritten:
+            self._set_timer(self.loop.call_later(self.close_timeout, self.transport.abort))
 
     def _shake_hands(self, head: bytes) -> None:
         """The whole head is there. What the library does not take for one, for its number of headers or the length of one, it
