@@ -15,7 +15,6 @@ import httptools
 import uvicorn
 import websockets.http11
 from starlette.responses import Response
-from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import InvalidHandshake, InvalidHeader
@@ -334,7 +333,7 @@ class GatewayWebSocket(WebSocketsSansIOProtocol):
             super().handle_connect(event)
             self.scope["state"][OUTLET] = self
 
-    async def send(self, message: ASGISendEvent) -> None:
+    async def send(self, message: Any) -> None:
         """Uvicorn's, but an application that has refused has completed the handshake: else that would be logged as an error,
         and anybody could fill the log."""
         await super().send(message)

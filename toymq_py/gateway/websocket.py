@@ -84,7 +84,8 @@ class Outlet(Protocol):
 
     @property
     def left_bytes(self) -> int:
-        """Of the last write the socket has not taken so many, about; also when the connection is lost."""
+        """Of the last write the socket has not taken so many, about; also when the connection is lost. What the loop's TLS holds
+        encrypted counts as taken (ADR 0035)."""
 
 
 class Conversation:
