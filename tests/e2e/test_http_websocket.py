@@ -295,6 +295,7 @@ async def told(port: int, request: bytes) -> tuple[bytes, dict[str, str], dict[s
         (b"localhost", b"evil.example", b"403", "FORBIDDEN"),
         (b"Sec-WebSocket-Key", b"X-Key", b"400", "BAD_FRAMING"),
         (b"dGhlIHNhbXBsZSBub25jZQ==", b"none", b"400", "BAD_FRAMING"),
+        (b"dGhlIHNhbXBsZSBub25jZQ==", b"\xe9" * 5000, b"400", "BAD_FRAMING"),
         (b"Version: 13", b"Version: 8", b"426", "BAD_VERSION"),
         (b"Sec-WebSocket-Version", b"X-Version", b"426", "BAD_VERSION"),
     ],

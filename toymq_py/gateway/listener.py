@@ -325,10 +325,10 @@ class GatewayWebSocket(WebSocketsSansIOProtocol):
         """Uvicorn's, but a handshake that is wrong is a problem as any other refusal."""
         try:
             self.conn.process_request(event)
-        except InvalidHandshake as error:
+        except (InvalidHandshake, ValueError) as error:  # the latter for headers that are no text, in some versions of it
             wrong_version = isinstance(error, InvalidHeader) and error.name == "Sec-WebSocket-Version"
             refusal = UpgradeRequired if wrong_version else BadFraming
-            self._refuse(refusal(f"this is no handshake of a WebSocket of version {WEBSOCKET_VERSION}: {error}"))
+            self._refuse(refusal(f"this is no handshake of a WebSocket of version {WEBSOCKET_VERSION}: {error}"[:300]))
         else:
             super().handle_connect(event)
             self.scope["state"][OUTLET] = self

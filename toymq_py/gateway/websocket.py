@@ -66,7 +66,7 @@ MEMBERS: Mapping[str, frozenset[str]] = {
 
 
 OUTLET = "toymq.outlet"
-"""Of the ASGI scope's ``state``, an ``Outlet``: deliveries have to know what left this process, and ASGI has no word for it."""
+"""In the ASGI scope's ``state``: an ``Outlet``: deliveries have to know what left this process, and ASGI has no word for it."""
 
 
 class Outlet(Protocol):
@@ -84,8 +84,8 @@ class Outlet(Protocol):
 
     @property
     def left_bytes(self) -> int:
-        """Of the last write the socket has not taken so many, about; also when the connection is lost. What the loop's TLS holds
-        encrypted counts as taken (ADR 0035)."""
+        """Of the last write the socket has not taken so many, about; also when the connection is lost. What the loop's TLS
+        holds encrypted counts as taken (ADR 0035)."""
 
 
 class Conversation:
