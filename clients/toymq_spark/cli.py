@@ -43,7 +43,7 @@ class _OneLineErrors(click.Group):
             click.echo(f"toymq-pipeline: {error}", err=True)
             raise SystemExit(1) from None
         except Exception as error:
-            if not type(error).__module__.startswith("pyspark"):
+            if type(error).__module__.partition(".")[0] not in SPARKS:
                 raise
             kind, text = explain(str(error))
             if kind in USAGE:
@@ -52,13 +52,21 @@ class _OneLineErrors(click.Group):
             raise SystemExit(1) from None
 
 
+SPARKS = ("pyspark", "py4j")
+"""Packages whose errors are Spark's; what pyspark does not know comes as py4j's, with Java's own trace."""
 USAGE = {f"{kind.__module__}.{kind.__name__}" for kind in (ConfigError, OptionError)}
 """Spark says by name only what was raised in a process of its own."""
+
+
+PY4J_BEGINS = "An error occurred while calling"
+"""Then a line with Java's name of the call; what went wrong stands below."""
 
 
 def explain(said: str) -> tuple[str | None, str]:
     """Of what Spark says of a failed job, our own error if there is one, by class and text; else None and its first line."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
+    if lines and lines[0].startswith(PY4J_BEGINS):
+        lines = [line.removeprefix(": ") for line in lines[1:]] or lines
     ours = [line for line in lines if line.startswith(("toymq_spark.", "toymq_py.", "toymq_client."))]
     if ours:
         kind, _, text = ours[-1].partition(": ")
@@ -409,19 +417,22 @@ def verify(
 
     place = _place(**given)
     with _session(master, "verify", bar=True) as spark:
-        events = job.ledger(spark, ledgers)
+        events = job.ledger(spark, ledgers).cache()
+        torn = job.refuse_malformed(events)
+        for line in torn:
+            click.echo(f"{line}: broken off, and passed over: its writer was killed within it", err=True)
         topics = job.topics_of(events)
         if not topics:
             raise ConfigError(f"{', '.join(ledgers)}: nobody published anything there")
         records, first_ids = job.log(spark, place, topics)
-        tables = [events.cache(), records.cache(), job.findings(events, records, first_ids).cache()]
+        tables = [events, records.cache(), job.findings(events, records, first_ids).cache()]
         found = tables[-1]
         counts = dict.fromkeys(job.KINDS, 0) | {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
         rows = [row.asDict() for row in found.orderBy("kind", "topic", "id").limit(show).collect()]
         for table in tables:
             table.unpersist()
     if as_json:
-        click.echo(json.dumps({"findings": sum(counts.values()), **counts, "rows": rows}))
+        click.echo(json.dumps({"findings": sum(counts.values()), **counts, "torn": torn, "rows": rows}))
     else:
         for row in rows:
             click.echo(f"{row['kind']:<11} {row['topic']} {row['id']} key {row['key']}: {row['detail']}")

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 import time
 from datetime import UTC, datetime
@@ -18,8 +19,9 @@ from tests.spark.conftest import WAIT_S
 from tests.spark.test_spark import records
 from tests.support.broker_process import BrokerProcess
 from tests.support.requirements import require
+from tests.unit.spark.test_ledgers import MALFORMED, WELL_FORMED, line
 from toymq_client import sync
-from toymq_py.errors import ConfigError
+from toymq_py.errors import ConfigError, DamagedData
 from toymq_spark import cli
 from toymq_spark.jobs import archive, compact, replay, report, verify, watch
 from toymq_spark.manifest import Archive, ArchiveMismatch
@@ -181,6 +183,25 @@ def test_verify_finds_what_was_planted(
     ], "those that were planted, and none of what an unknown outcome, a missing key or a missing topic explains"  # fmt: skip
 
 
+def test_verify_refuses_what_it_could_not_check(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark alone passes such lines over, or makes something of them."""
+    bad = {tmp_path / f"bad {n}.jsonl": said for n, (said, _) in enumerate(MALFORMED)}
+    good = {tmp_path / f"good-{n}.jsonl": said for n, said in enumerate(WELL_FORMED)}
+    for ledger, said in {**bad, **good}.items():
+        ledger.write_bytes(b"%b\n%b\n" % (line(id=0), said))
+    events = verify.ledger(spark, [str(tmp_path / "bad*")])
+    suspects = {row.file for row in events.where("suspect").select("file").distinct().collect()}
+    assert suspects == {ledger.as_uri().replace("file://", "file:") for ledger in bad}
+    with pytest.raises(DamagedData, match=re.escape(f"{tmp_path / 'bad 0.jsonl'}:2: Expecting value")):
+        verify.refuse_malformed(events)
+    torn = tmp_path / "good-torn.jsonl"
+    torn.write_bytes(b"%b\n%b" % (line(id=0), line(id=1)[:-1]))
+    events = verify.ledger(spark, [str(tmp_path / "good*")])
+    assert verify.refuse_malformed(events) == [f"{torn}:2"]
+    assert events.where("op IS NULL").count() == 1, "a line that broke off is no event"
+    assert events.where("op = 'pub' AND result = 'ok' AND id = 4").count() == 5
+
+
 def test_the_command_line(
     monkeypatch: pytest.MonkeyPatch, spark: SparkSession, url: str, console: Path, tmp_path: Path
 ) -> None:
@@ -219,6 +240,14 @@ def test_the_command_line(
         found = json.loads(done.stdout)
         assert [row["id"] for row in found["rows"]] == unexpected, "records that are in no ledger"
         assert found["findings"] == found["unexpected"] == len(unexpected)
+        assert found["torn"] == []
+    ledger.write_text("".join(json.dumps(line) + "\n" for line in lines) + "not json\n")
+    done = command("verify", "--url", url, str(ledger))
+    assert (done.exit_code, done.output) == (1, f"toymq-pipeline: {ledger}:11: Expecting value at column 1\n")
+    ledger.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"op": "pub", "res')
+    done = command("verify", "--url", url, str(ledger))
+    assert (done.exit_code, done.stdout) == (0, "lost 0  unexpected 0  changed 0  duplicated 0\n")
+    assert done.stderr == f"{ledger}:11: broken off, and passed over: its writer was killed within it\n"
     done = command("archive", "--url", url, "--subscribe", "cli", "--to", str(tmp_path / "b"), "--option", "colour=red")
     assert done.exit_code == 2
     assert "option colour is not known here" in done.stderr

@@ -1,7 +1,8 @@
 """``verify``: what producers and consumers wrote down, held against the log itself, at any size.
 
 Contract: reliability.md, the form of ``history.jsonl`` and the checker's words. A ledger is such a file; of its lines those
-with ``op`` "pub" and "deliver" count. The log is a broker or a data directory. What is wrong comes out as rows:
+with ``op`` "pub" and "deliver" count. One that is not well formed ends the job: a publish that nobody looked up would pass as
+found. The log is a broker or a data directory. What is wrong comes out as rows:
 
     lost         a publish that was answered OK or DUP, and no record stands at its id
     unexpected   a record that nobody published, or whose every attempt was refused; a delivery of what is not in the log
@@ -14,25 +15,79 @@ Only topics that the ledgers publish to are looked at. What retention has remove
 import contextlib
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from toymq_py.errors import NoSuchTopic
+from toymq_py.errors import DamagedData, NoSuchTopic
+from toymq_spark import ledgers
+from toymq_spark.ledgers import CONFIRMED
 from toymq_spark.logs import open_logs
 from toymq_spark.options import parse_source
 
 LEDGER = "op string, result string, topic string, key string, digest string, id bigint, consumer string"
 RECORD = "topic string, id bigint, key string, digest string"
 DIGEST_BYTES = 8
-CONFIRMED = ("ok", "dup")
 KINDS = ("lost", "unexpected", "changed", "duplicated")
 
 
 def ledger(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
-    """Lines of ledgers; a line that is no JSON fails the job."""
-    return spark.read.schema(LEDGER).option("mode", "FAILFAST").json(list(paths))
+    """Lines of ledgers, to be cached and handed to ``refuse_malformed`` before anything else is asked of them."""
+    lines = spark.read.option("lineSep", "\n").text(list(paths)).select("value", F.col("_metadata.file_path").alias("file"))
+    parsed = F.from_json(
+        "value", f"{LEDGER}, broken string",
+        {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "broken", "allowSingleQuotes": "false"},
+    )  # fmt: skip
+    said = lines.where(F.col("value").rlike(r"\S")).withColumn("said", parsed)
+    return said.select(
+        F.expr("IF(said.broken IS NULL, said.op, NULL)").alias("op"),
+        F.expr("coalesce(said.result, 'ok')").alias("result"),
+        *(f"said.{name}" for name in ("topic", "key", "digest", "id", "consumer", "broken")),
+        (~F.coalesce(_well_formed(), F.lit(False))).alias("suspect"),
+        "file",
+    )
+
+
+def _well_formed() -> Column:
+    """Of nearly all lines Spark itself can tell that nothing is wrong. ``ledgers.torn`` has the last word on the others.
+
+    Spark makes a text of any value where it wants one, and passes over what stands behind an object.
+    """
+    alone = F.col("value").rlike(r"^\s*\{[^{}]*+\}\s*\z")
+    texts = ~F.col("value").rlike(r'"(op|result|topic|key|digest|consumer)"\s*:\s*[^"n\s]')
+    confirmed = F.col("said.result").isin(*CONFIRMED)
+    located = F.col("said.id").isNotNull() | (F.expr("said.op = 'pub'") & ~confirmed)
+    told = F.col("said.topic").rlike(r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,195}\z") & F.expr("said.digest IS NOT NULL") & located
+    return (
+        F.expr("said.broken IS NULL AND is_valid_utf8(value) AND (said.id IS NULL OR said.id >= 0)")
+        & alone & texts & F.col("said.op").isin(*ledgers.OPS) & F.col("said.result").isin(*ledgers.RESULTS)
+        & (~F.col("said.op").isin("pub", "deliver") | told)
+    )  # fmt: skip
+
+
+def refuse_malformed(events: DataFrame) -> list[str]:
+    """
+    Args:
+        events: of ``ledger``, cached.
+
+    Returns: file and number of each last line that its writer did not end; they are passed over.
+    Raises: DamagedData with file and line for any other that is not well formed; OSError.
+    """
+    suspects = events.where("suspect").groupBy("file").agg(F.count_distinct("broken").alias("broken")).orderBy("file")
+    passed_over = []
+    for row in suspects.collect():
+        place = urlsplit(row.file)
+        if place.scheme != "file":
+            raise DamagedData(f"{row.file}: a line is not well formed; which one, is told of files that have a path")
+        path = unquote(place.path)
+        number = ledgers.torn(path)
+        if number is not None:
+            passed_over.append(f"{path}:{number}")
+        if row.broken > (number is not None):
+            raise DamagedData(f"{path}: Spark cannot read each of its lines")
+    return passed_over
 
 
 def log(spark: SparkSession, place: Mapping[str, str], topics: Sequence[str]) -> tuple[DataFrame, dict[str, int]]:

@@ -91,3 +91,15 @@ def test_what_was_raised_within_spark(kind: str, exit_code: int, said: str, monk
     monkeypatch.setattr("toymq_spark.session.build_session", failed)
     done = command("report", "--subscribe", "t")
     assert (done.exit_code, done.stderr) == (exit_code, f"{said}option x: no: more\n")
+
+
+def test_what_java_says_is_a_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not all that fails in Java comes as an error of pyspark."""
+    from_java = type("Py4JJavaError", (Exception,), {"__module__": "py4j.protocol"})
+
+    def failed(app: str, master: str | None, settings: dict[str, str]) -> None:
+        raise from_java("An error occurred while calling o1.collect.\n: java.lang.Exception: no more\n\tat x.Y(Z.scala)")
+
+    monkeypatch.setattr("toymq_spark.session.build_session", failed)
+    done = command("report", "--subscribe", "t")
+    assert (done.exit_code, done.stderr) == (1, "toymq-pipeline: java.lang.Exception: no more\n")

@@ -1,0 +1,100 @@
+"""Lines of ledgers: which are well formed, and where one stands that is not. Contract: reliability.md, ``history.jsonl``.
+
+The rules are those of ``toymq-chaos check``, as far as ``verify`` reads a line: fields of other names, and operations that it
+does not look at, are passed over. Knows no Spark.
+"""
+
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from toymq_py.errors import BadName, DamagedData
+from toymq_py.model import check_name
+
+OPS = (
+    "connect", "disconnect", "pub", "sub", "pull", "deliver", "ack", "nack",
+    "declare", "config", "settings", "redrive", "purge", "delete", "dropped",
+    "start", "kill", "stop", "pause", "resume", "full", "free", "cut", "clock", "drained",
+)  # fmt: skip
+"""All that a ledger may tell. An operation of another name is a slip of the pen, and perhaps a publish that nobody checks."""
+RESULTS = ("ok", "dup", "err", "unknown")
+CONFIRMED = ("ok", "dup")
+TEXTS = ("topic", "key", "digest", "consumer")
+ID_MAX = 2**63 - 1
+"""What a column of Spark holds."""
+SHOWN = 100
+
+
+def complaint(line: bytes) -> str | None:
+    """What is wrong with a line, None when nothing is."""
+    try:
+        found: Any = json.loads(line.decode())
+    except RecursionError:
+        return "nested too deeply"
+    except json.JSONDecodeError as error:
+        return f"{error.msg} at column {error.colno}"
+    except ValueError as error:
+        return str(error)
+    if not isinstance(found, dict):
+        return "no JSON object"
+    if "op" not in found:
+        return "no op"
+    for name, known in (("op", OPS), ("result", RESULTS)):
+        if name in found and found[name] not in known:
+            return _senseless(name, found[name])
+    for name in TEXTS:
+        if not isinstance(found.get(name), str | None):
+            return _senseless(name, found[name])
+    msg_id = found.get("id")
+    if msg_id is not None and (type(msg_id) is not int or not 0 <= msg_id <= ID_MAX):  # True is no number
+        return _senseless("id", msg_id)
+    return _what_is_missing(found) if found["op"] in ("pub", "deliver") else None
+
+
+def _what_is_missing(found: dict[str, Any]) -> str | None:
+    """Of a publish or a delivery, which cannot be looked up without it."""
+    told_by_id = found["op"] == "deliver" or found.get("result", "ok") in CONFIRMED
+    for name in ("topic", "digest", *(["id"] if told_by_id else [])):
+        if found.get(name) is None:
+            return f"no {name}"
+    try:
+        check_name("topic", found["topic"])
+    except BadName as error:
+        return f"{_senseless('topic', found['topic'])}: {error}"
+    return None
+
+
+def _senseless(name: str, value: object) -> str:
+    return f"{name} cannot be {json.dumps(value)[:SHOWN]}"
+
+
+def torn(path: str) -> int | None:
+    """Look at each line of a ledger, which may be compressed.
+
+    Returns: the number of the last line, if its writer was killed within it: it has no end, and is no JSON. Else None.
+    Raises: DamagedData with file and line for any other that is not well formed; OSError.
+    """
+    for number, line in enumerate(_lines(path), 1):
+        wrong = complaint(line) if line.strip() else None
+        if wrong is None:
+            continue
+        if not line.endswith(b"\n") and not _is_json(line):
+            return number
+        raise DamagedData(f"{path}:{number}: {wrong}")
+    return None
+
+
+def _lines(path: str) -> Iterator[bytes]:
+    with pa.input_stream(path) as stream, io.BufferedReader(stream) as lines:
+        yield from lines
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
