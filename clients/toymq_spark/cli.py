@@ -168,6 +168,15 @@ def _source(subscribe: str | None, pattern: str | None, more: tuple[str, ...], *
     return found | _named("--option", more)
 
 
+def _refuse_set(more: tuple[str, ...], *names: str) -> None:
+    """Options that a job sets itself, whatever is said. Raises: OptionError."""
+    given = {name.lower() for name in _named("--option", more)}
+    command = click.get_current_context().info_name
+    for name in names:
+        if name.lower() in given:
+            raise OptionError(f"option {name}: {command} sets it itself")
+
+
 def _refuse_topics(source: Mapping[str, Any]) -> None:
     """Beside an archive. Raises: click.UsageError."""
     options = {"subscribe": "--subscribe", "pattern": "--pattern", "more": "--option", "data_dir": "--data-dir"}
@@ -333,19 +342,22 @@ def report(
     master: str | None, /, from_archive: Path | None, window: str, html: Path | None, as_json: bool, **source: Any
 ) -> None:
     """What topics or an archive hold, by topic and window: rates, sizes, keys, gaps, delay, dead letters."""
+    from toymq_spark import report_table
     from toymq_spark.jobs import archive as archive_job
     from toymq_spark.jobs import report as job
 
+    job.check_window(window)
     # What it needs and is not there, is said before the work.
     draw = None if html is None else import_module("toymq_spark.report_page").page
     if from_archive is not None:
         _refuse_topics(source)
         _refuse_broker()
+    _refuse_set(source["more"], *job.SET)
     with _session(master, "report", bar=True) as spark:
         if from_archive is not None:
             records = archive_job.read(spark, from_archive)
         else:
-            options = {**_source(**source), "includeHeaders": "true"}
+            options = {**_source(**source), **job.SET}
             records = spark.read.format("toymq").options(**options).load()
         found = job.report(records, window, from_archive)
     if html is not None and draw is not None:
@@ -353,14 +365,8 @@ def report(
     if as_json:
         click.echo(json.dumps(asdict(found), default=str))
         return
-    for row in found.topics:
-        click.echo(
-            f"{row['topic']:<24} {row['records']:>12,} records {row['bytes']:>15,} B  "
-            f"ids {row['first_id']} to {row['last_id']}, {row['gap_ids']} missing in {row['gaps']} gaps  "
-            f"about {row['keys']:,} keys"
-        )
-    for row in found.reasons:
-        click.echo(f"{row['topic']:<24} {row['count']:>12,} dead letters: {row['reason']}")
+    for line in report_table.lines(found):
+        click.echo(line)
 
 
 @main.command()
@@ -377,6 +383,9 @@ def watch(
     from toymq_spark.jobs import watch as job
 
     _refuse_beside_once(once, "--stuck-after")
+    if source["data_dir"] is not None and _said("stuck_after"):
+        raise click.UsageError("--data-dir excludes --stuck-after: a directory has no consumers")
+    _refuse_set(source["more"], *job.SET)
     stuck_after_ms = parse_duration_ms(stuck_after)
     told = 0
 

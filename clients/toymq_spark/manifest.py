@@ -13,6 +13,7 @@ once, if they are given ``files``. Knows neither Spark nor brokers. The archive 
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -51,13 +52,14 @@ class Manifest:
     """
     ``query``: id of the streaming query that wrote the batch, or of the compaction.
     ``replaces``: paths of files that this one's files stand for.
+    ``written_ms``: stays when files are removed and it is written again; 0 where nobody wrote it down.
     """
 
     name: str
     query: str
     files: tuple[ArchiveFile, ...]
     replaces: tuple[str, ...] = ()
-    written_ms: int = field(default=0, compare=False)
+    written_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000, compare=False)
 
 
 class Archive:

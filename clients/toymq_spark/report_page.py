@@ -13,14 +13,8 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 
 from toymq_spark.jobs.report import Report
+from toymq_spark.report_table import REASONS, TOPICS, WINDOWS, cell, present
 
-COLUMNS = {
-    "topic": "topic", "records": "records", "bytes": "payload bytes", "median": "median", "largest": "largest",
-    "keys": "keys, about", "first_id": "first id", "last_id": "last id", "gaps": "gaps", "gap_ids": "ids missing",
-    "oldest": "oldest, UTC", "newest": "newest, UTC", "archive_delay_s": "archived after, s",
-}  # fmt: skip
-REASONS = {"topic": "topic", "reason": "reason", "count": "messages"}
-"""What a report calls a column, and what people call it."""
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; color: #222 }
 table { border-collapse: collapse; margin: 1rem 0 }
@@ -31,27 +25,21 @@ th:first-child, td:first-child { text-align: left } td { white-space: nowrap } s
 
 def page(report: Report) -> str:
     parts = ["<!doctype html><meta charset=utf-8><title>toymq report</title>", f"<style>{STYLE}</style><h1>Topics</h1>"]
-    columns = {name: label for name, label in COLUMNS.items() if any(name in row for row in report.topics)}
-    parts.append(_table(columns, report.topics))
+    parts.append(_table(present(TOPICS, report.topics), report.topics) if report.topics else "<p>Nothing to report.</p>")
     if report.reasons:
         parts += ["<h2>Dead letters</h2>", _table(REASONS, report.reasons)]
-    for topic, rows in groupby(report.windows, lambda row: row["topic"]):
-        parts += [f"<h2>{escape(topic)}</h2>", _plot(list(rows))]
+    columns = {name: label for name, label in WINDOWS.items() if name != "topic"}
+    for topic, found in groupby(report.windows, lambda row: row["topic"]):
+        rows = list(found)
+        numbers = f"<details><summary>{len(rows):,} windows</summary>{_table(columns, rows)}</details>"
+        parts += [f"<h2>{escape(topic)}</h2>", _plot(rows), numbers]
     return "\n".join(parts)
 
 
 def _table(columns: Mapping[str, str], rows: list[dict[str, Any]]) -> str:
     head = "".join(f"<th>{escape(label)}</th>" for label in columns.values())
-    body = "".join("<tr>" + "".join(f"<td>{_cell(row.get(name))}</td>" for name in columns) + "</tr>" for row in rows)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell(row.get(name)))}</td>" for name in columns) + "</tr>" for row in rows)
     return f"<table><tr>{head}</tr>{body}</table>"
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, datetime):
-        return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}" if isinstance(value, float) else escape(str(value))
 
 
 def _plot(rows: list[dict[str, Any]]) -> str:

@@ -114,10 +114,15 @@ def test_a_range_of_a_topic_is_replayed_in_pieces(spark: SparkSession, url: str,
 def test_a_report_in_utc_wherever_it_is_made(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
     records = spark.sql("""
         SELECT CAST(k AS BINARY) AS key, CAST(v AS BINARY) AS value, topic, offset, CAST(at AS TIMESTAMP) AS timestamp,
-            IF(reason IS NULL, NULL, array(named_struct('key', 'toymq-reason', 'value', CAST(reason AS BINARY)))) AS headers
-        FROM VALUES ('a', 'x', 't', 5L, '2026-01-01T00:00:10Z', NULL), ('b', 'xxxx', 't', 6L, '2026-01-01T00:00:50Z', NULL),
-            (NULL, 'xx', 't', 9L, '2026-01-01T00:07:00Z', NULL), ('a', 'x', 't.dlq', 0L, '2026-01-01T00:01:00Z', 'bad'),
-            ('b', 'x', 't.dlq', 1L, '2026-01-01T00:01:00Z', 'bad') AS (k, v, topic, offset, at, reason)
+            IF(reason IS NULL, NULL, transform(
+                array(struct('toymq-reason' AS key, reason AS value), struct('toymq-attempts' AS key, tries AS value)),
+                one -> named_struct('key', one.key, 'value', CAST(one.value AS BINARY)))) AS headers
+        FROM VALUES ('a', 'x', 't', 5L, '2026-01-01T00:00:10Z', NULL, NULL),
+            ('b', 'xxxx', 't', 6L, '2026-01-01T00:00:50Z', NULL, NULL),
+            (NULL, 'xx', 't', 9L, '2026-01-01T00:07:00Z', NULL, NULL),
+            ('a', 'x', 't.dlq', 0L, '2026-01-01T00:01:00Z', 'bad', '2'),
+            ('b', 'x', 't.dlq', 1L, '2026-01-01T00:01:00Z', 'bad', '5'),
+            ('b', 'x', CAST(NULL AS STRING), 3L, '2026-01-01T00:01:00Z', NULL, NULL) AS (k, v, topic, offset, at, reason, tries)
     """)
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
@@ -131,19 +136,24 @@ def test_a_report_in_utc_wherever_it_is_made(monkeypatch: pytest.MonkeyPatch, sp
         return datetime(2026, 1, 1, 0, minute, second, tzinfo=UTC)
 
     dead, live = {"topic": "t.dlq", "records": 2, "bytes": 2, "median": 1, "largest": 1, "keys": 2}, {"topic": "t"}
+    named = {"topic": "__HIVE_DEFAULT_PARTITION__", "records": 1, "bytes": 1, "median": 1, "largest": 1, "keys": 1}
+    whole, gap = {"gaps": 0, "gap_ids": 0}, {"gaps": 1, "gap_ids": 2}
+    first, last = {"records": 2, "bytes": 5, "largest": 4, "median": 1, "keys": 2}, {"bytes": 2, "largest": 2, "median": 2}
     assert found.windows == [
-        {**live, "start": at(0), "end": at(1), "per_s": 1 / 30, "records": 2, "bytes": 5, "largest": 4, "median": 1, "keys": 2},
-        {**live, "start": at(7), "end": at(8), "per_s": 1 / 60, "records": 1, "bytes": 2, "largest": 2, "median": 2, "keys": 0},
-        {**dead, "start": at(1), "end": at(2), "per_s": 2 / 60},
+        {**named, **whole, "start": at(1), "end": at(2), "per_s": 1 / 60},
+        {**live, **whole, **first, "start": at(0), "end": at(1), "per_s": 1 / 30},
+        {**live, **gap, **last, "start": at(7), "end": at(8), "per_s": 1 / 60, "records": 1, "keys": 0},
+        {**dead, **whole, "start": at(1), "end": at(2), "per_s": 2 / 60},
     ]
     assert found.topics == [
+        {**named, **whole, "first_id": 3, "last_id": 3, "oldest": at(1), "newest": at(1)},
         {
-            **live, "records": 3, "bytes": 7, "largest": 4, "median": 2, "keys": 2, "first_id": 5, "last_id": 9,
-            "oldest": at(0, 10), "newest": at(7), "gaps": 1, "gap_ids": 2,
+            **live, **gap, "records": 3, "bytes": 7, "largest": 4, "median": 2, "keys": 2, "first_id": 5, "last_id": 9,
+            "oldest": at(0, 10), "newest": at(7),
         },
-        {**dead, "first_id": 0, "last_id": 1, "oldest": at(1), "newest": at(1), "gaps": 0, "gap_ids": 0},
+        {**dead, **whole, "first_id": 0, "last_id": 1, "oldest": at(1), "newest": at(1)},
     ]  # fmt: skip
-    assert found.reasons == [{"topic": "t.dlq", "reason": "bad", "count": 2}]
+    assert found.reasons == [{"topic": "t.dlq", "reason": "bad", "count": 2, "attempts_mean": 3.5, "attempts_max": 5}]
 
 
 def digest(payload: bytes) -> str:
@@ -230,6 +240,11 @@ def test_the_command_line(
     assert (done.exit_code, done.stdout) == (0, "replayed 10 rows to cli-copy\n")
     done = command("compact", to)
     assert (done.exit_code, done.stdout) == (0, "merged 0 files into 0 (0 rows), removed 0 old ones\n")
+    done = command("report", "--archive", to, "--window", "1 day")
+    assert (done.exit_code, [line.split()[:1] for line in done.stdout.splitlines()]) == (
+        0, [["topic"], ["cli"], [], ["topic"], ["cli"]],
+    )  # fmt: skip
+    assert done.stdout.splitlines()[3].endswith("archived after, s")
     ledger = tmp_path / "ledger.jsonl"
     said = {"op": "pub", "result": "ok", "topic": "cli"}
     lines = [{**said, "key": f"k{n}" if n % 2 else None, "digest": digest(b"%d" % n), "id": n} for n in range(10)]
@@ -292,6 +307,9 @@ def test_watch_tells_of_gaps_and_of_a_consumer_that_is_stuck(
 
     start(True, path=str(tmp_path / "d")).awaitTermination(WAIT_S)
     assert found == [("gap", None, 51, 51)]
+    damaged = spark.read.format("toymq").options(path=str(tmp_path / "d"), subscribe="watched", **report.SET).load()
+    (row,) = report.report(damaged, "1 day").topics
+    assert (row["records"], row["gaps"], row["gap_ids"]) == (99, 1, 1), "and a report does not stop at it"
     with client.sub("watched", "slow") as messages:
         messages.next(WAIT_S)
         query = start(False, url=url)

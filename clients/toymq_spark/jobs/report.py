@@ -1,29 +1,53 @@
 """``report``: what a topic or an archive holds, by topic and window of time: rates, sizes, keys, gaps, delay, dead letters."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
-from toymq_spark.manifest import Archive
+from toymq_py.errors import ConfigError
+from toymq_py.model import DURATION_MS_MAX
+from toymq_spark.manifest import Archive, Manifest
 
+SET = {"includeHeaders": "true", "failOnDataLoss": "false"}
+"""Options of the source that are this job's own: it looks for reasons in headers, and for gaps."""
 DEAD_LETTERS = ".dlq"
-REASON_HEADER = "toymq-reason"
+REASON_HEADER, ATTEMPTS_HEADER = "toymq-reason", "toymq-attempts"
 """Of a dead letter (delivery.md)."""
+NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+"""What Spark calls the directory of rows without a value; it reads a topic of this name as none."""
+NO_GAPS = {"gap_ids": 0, "gaps": 0}
+_UNITS_MS = {
+    "microsecond": 0.001, "millisecond": 1, "second": 1000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000,
+    "week": 604_800_000,
+}  # fmt: skip
+_PART = re.compile(rf"\s*(\d{{1,15}})\s+({'|'.join(_UNITS_MS)})s?\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """``windows``: a row for each topic and window. ``topics``: a row for each topic. Sizes in bytes, durations in seconds."""
+    """``windows``: a row for each topic and window. ``topics``: a row for each topic. Sizes in bytes, durations in seconds.
+
+    A gap is in the window of the record behind it. ``reasons``: why messages became dead letters, and after how many attempts.
+    """
 
     windows: list[dict[str, Any]]
     topics: list[dict[str, Any]]
     reasons: list[dict[str, Any]]
+
+
+def check_window(window: str) -> None:
+    """Whether Spark cuts time into windows of this width: months and years have none. Raises: ConfigError."""
+    parts = _PART.findall(window)
+    width_ms = sum(int(count) * _UNITS_MS[unit.lower()] for count, unit in parts)
+    if _PART.sub("", window).strip() or not 0 < width_ms <= DURATION_MS_MAX:
+        raise ConfigError(f"{window!r} is no width of a window: write 30 seconds, 1 minute, 1 hour or 7 days")
 
 
 def report(records: DataFrame, window: str, archive: Path | None = None) -> Report:
@@ -32,8 +56,14 @@ def report(records: DataFrame, window: str, archive: Path | None = None) -> Repo
         records: the source's columns; ``headers`` where there are some.
         window: as Spark says it: "1 minute", "1 hour".
         archive: where the records are from, if from there: its manifests say when they were archived.
+
+    Raises: ConfigError for the window, DamagedData, OSError.
     """
-    sized = records.withColumn("size", F.length("value")).cache()
+    check_window(window)
+    columns: list[Column | str] = ["topic", "offset", "timestamp", "key", F.length("value").alias("size")]
+    if "headers" in records.columns:
+        columns.append(F.when(F.col("topic").endswith(DEAD_LETTERS), F.col("headers")).alias("headers"))
+    sized = records.fillna(NO_PARTITION, ["topic"]).select(*columns).cache()
     try:
         by_window = (
             sized.groupBy("topic", F.window("timestamp", window).alias("w")).agg(*_measures())
@@ -42,7 +72,8 @@ def report(records: DataFrame, window: str, archive: Path | None = None) -> Repo
         )  # fmt: skip
         ordered = Window.partitionBy("topic").orderBy("offset")
         missing = (
-            sized.withColumn("before", F.lag("offset").over(ordered)).where("offset > before + 1").groupBy("topic")
+            sized.withColumn("before", F.lag("offset").over(ordered)).where("offset > before + 1")
+            .groupBy("topic", F.window("timestamp", window).start.alias("start"))
             .agg(F.sum(F.expr("offset - before - 1")).alias("gap_ids"), F.count("*").alias("gaps"))
         )  # fmt: skip
         by_topic = (
@@ -50,19 +81,28 @@ def report(records: DataFrame, window: str, archive: Path | None = None) -> Repo
                 *_measures(), F.min("offset").alias("first_id"), F.max("offset").alias("last_id"),
                 F.min("timestamp").alias("oldest"), F.max("timestamp").alias("newest"),
             )
-            .join(missing, "topic", "left").fillna(0, ["gap_ids", "gaps"]).orderBy("topic")
+            .orderBy("topic")
         )  # fmt: skip
         windows = [_in_utc(row) for row in by_window.collect()]
         topics = [_in_utc(row) for row in by_topic.collect()]
+        gaps = [_in_utc(row) for row in missing.collect()]
         reasons = _reasons(sized) if "headers" in records.columns else []
     finally:
         sized.unpersist()
     seconds = {row["start"]: (row["end"] - row["start"]).total_seconds() for row in windows}
+    gaps_at = {(row["topic"], row["start"]): row for row in gaps}
+    by_name = {row["topic"]: row | NO_GAPS for row in topics}
     for row in windows:
         row["per_s"] = row["records"] / seconds[row["start"]]
+        for name in NO_GAPS:
+            row[name] = gaps_at.get((row["topic"], row["start"]), NO_GAPS)[name]
+            by_name[row["topic"]][name] += row[name]
+    topics = list(by_name.values())
     if archive is not None:
+        archived = archived_s(Archive(archive))
         for row in topics:
-            row["archive_delay_s"] = _delay_s(archive, row["topic"], row["newest"].timestamp())
+            at_s = archived.get(row["topic"])
+            row["archive_delay_s"] = None if at_s is None else max(at_s - row["newest"].timestamp(), 0.0)
     return Report(windows, topics, reasons)
 
 
@@ -84,19 +124,41 @@ def _names() -> Sequence[str]:
 
 
 def _reasons(records: DataFrame) -> list[dict[str, Any]]:
-    """Why messages became dead letters, by topic."""
-    dead = records.where(F.col("topic").endswith(DEAD_LETTERS))
-    headers = dead.select("topic", F.explode_outer("headers").alias("header"))
-    named = headers.where(F.col("header.key") == REASON_HEADER)
-    by_reason = named.groupBy("topic", F.col("header.value").cast("string").alias("reason")).count()
-    return [row.asDict() for row in by_reason.orderBy("topic", F.desc("count")).collect()]
+    """Why messages became dead letters and after how many attempts, by topic."""
+    dead = records.where("headers IS NOT NULL").select(
+        "topic", _header(REASON_HEADER).alias("reason"), _header(ATTEMPTS_HEADER).try_cast("bigint").alias("attempts")
+    )
+    by_reason = dead.where("reason IS NOT NULL").groupBy("topic", "reason").agg(
+        F.count("*").alias("count"), F.avg("attempts").alias("attempts_mean"), F.max("attempts").alias("attempts_max")
+    )  # fmt: skip
+    return [row.asDict() for row in by_reason.orderBy("topic", F.desc("count"), "reason").collect()]
 
 
-def _delay_s(archive: Path, topic: str, newest_s: float) -> float | None:
-    """From a topic's newest record to the manifest that has it."""
-    store = Archive(archive)
-    found = [manifest for manifest in store.manifests() if any(file.topic == topic for file in manifest.files)]
-    if not found:
-        return None
-    written_s = (archive / "manifest" / f"{found[-1].name}.json").stat().st_mtime
-    return max(written_s - newest_s, 0.0)
+def _header(name: str) -> Column:
+    """The value of a header as text; of several the first."""
+    return F.get(F.filter("headers", lambda header: header.key == name), F.lit(0)).value.cast("string")
+
+
+def archived_s(archive: Archive) -> dict[str, float]:
+    """When the newest records of each topic were archived: their batch's manifest says so, also when a compaction stands for
+    its files. A topic of which nobody knows it is left out.
+
+    Raises: DamagedData, OSError.
+    """
+    manifests = {manifest.name: manifest for manifest in archive.manifests()}
+    newest: dict[str, str] = {}
+    for manifest in manifests.values():
+        for path in (*(file.path for file in manifest.files), *manifest.replaces):
+            place = dict(part.partition("=")[::2] for part in Path(path).parts)
+            batch, topic = place["batch"].partition(".")[0], place["topic"]
+            if batch.isdecimal():  # one of the archive job, whose batches are in the order of ids
+                newest[topic] = max(newest.get(topic, ""), batch)
+    found = {topic: _written_s(archive, manifests[batch]) for topic, batch in newest.items() if batch in manifests}
+    return {topic: at_s for topic, at_s in found.items() if at_s is not None}
+
+
+def _written_s(archive: Archive, manifest: Manifest) -> float | None:
+    if manifest.written_ms:
+        return manifest.written_ms / 1000
+    # Of an older version; one without files may have been written again when they were removed.
+    return (archive.path / "manifest" / f"{manifest.name}.json").stat().st_mtime if manifest.files else None

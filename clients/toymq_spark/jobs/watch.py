@@ -26,6 +26,8 @@ from toymq_spark.options import BrokerAddress, Topics, parse_source
 from toymq_spark.session import apart
 
 STUCK_AFTER_MS = 60_000
+SET = {"failOnDataLoss": "false"}
+"""Options of the source that are this job's own: what is missing is for it to find, not a reason to stop."""
 SETTINGS = {
     # transformWithState asks for this store.
     "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
@@ -60,8 +62,7 @@ def findings(
     """
     parsed = parse_source(source, "stream")
     own = apart(spark, SETTINGS)
-    # What is missing is for this job to find, not a reason to stop.
-    options = {**source, "failOnDataLoss": "false"}
+    options = {**source, **SET}
     records = own.readStream.format("toymq").schema("topic string, offset bigint").options(**options).load()
     sights = records.mapInArrow(runs, SIGHT)
     if isinstance(parsed.place, BrokerAddress) and not once:

@@ -103,3 +103,18 @@ def test_what_java_says_is_a_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toymq_spark.session.build_session", failed)
     done = command("report", "--subscribe", "t")
     assert (done.exit_code, done.stderr) == (1, "toymq-pipeline: java.lang.Exception: no more\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("report --subscribe t --option includeHeaders=false", "option includeHeaders: report sets it itself"),
+        ("report --subscribe t --option FAILONDATALOSS=true", "option failOnDataLoss: report sets it itself"),
+        ("watch --subscribe t --option failOnDataLoss=true", "option failOnDataLoss: watch sets it itself"),
+        ("watch --data-dir {} --pattern t --stuck-after 5s", "--data-dir excludes --stuck-after: a directory has no consumers"),
+        ("report --subscribe t --window abc", "'abc' is no width of a window: write 30 seconds, 1 minute, 1 hour or 7 days"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(words: str, said: str, tmp_path: Path) -> None:
+    done = command(*words.format(tmp_path).split())
+    assert (done.exit_code, done.stderr.splitlines()[-1]) == (2, f"Error: {said}")
