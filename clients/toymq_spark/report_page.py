@@ -16,9 +16,9 @@ from toymq_spark.jobs.report import Report
 from toymq_spark.report_table import REASONS, TOPICS, WINDOWS, cell, present
 
 STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; color: #222 }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 82rem; color: #222 }
 table { border-collapse: collapse; margin: 1rem 0 }
-th, td { padding: .3rem .8rem; text-align: right; border-bottom: 1px solid #ddd }
+th, td { padding: .3rem .55rem; text-align: right; border-bottom: 1px solid #ddd }
 th:first-child, td:first-child { text-align: left } td { white-space: nowrap } svg { max-width: 100%; height: auto }
 """
 
@@ -27,7 +27,7 @@ def page(report: Report) -> str:
     parts = ["<!doctype html><meta charset=utf-8><title>toymq report</title>", f"<style>{STYLE}</style><h1>Topics</h1>"]
     parts.append(_table(present(TOPICS, report.topics), report.topics) if report.topics else "<p>Nothing to report.</p>")
     if report.reasons:
-        parts += ["<h2>Dead letters</h2>", _table(REASONS, report.reasons)]
+        parts += ["<h2>Dead letters</h2>", _table({**REASONS, "topic": "topic"}, report.reasons)]
     columns = {name: label for name, label in WINDOWS.items() if name != "topic"}
     for topic, found in groupby(report.windows, lambda row: row["topic"]):
         rows = list(found)
