@@ -13,10 +13,10 @@ once, if they are given ``files``. Knows neither Spark nor brokers. The archive 
 import json
 import os
 import shutil
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from time import time_ns
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -59,7 +59,7 @@ class Manifest:
     query: str
     files: tuple[ArchiveFile, ...]
     replaces: tuple[str, ...] = ()
-    written_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000, compare=False)
+    written_ms: int = field(default_factory=lambda: time_ns() // 1_000_000, compare=False)
 
 
 class Archive:
