@@ -41,12 +41,12 @@ def ledger(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
         {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "broken", "allowSingleQuotes": "false"},
     )  # fmt: skip
     said = lines.where(F.col("value").rlike(r"\S")).withColumn("said", parsed)
+    suspect = ~F.coalesce(_well_formed(), F.lit(False))
     return said.select(
         F.expr("IF(said.broken IS NULL, said.op, NULL)").alias("op"),
         F.expr("coalesce(said.result, 'ok')").alias("result"),
         *(f"said.{name}" for name in ("topic", "key", "digest", "id", "consumer", "broken")),
-        (~F.coalesce(_well_formed(), F.lit(False))).alias("suspect"),
-        "file",
+        F.when(suspect, F.col("file")).alias("suspect"),  # a path for each of millions of lines would fill the cache
     )
 
 
@@ -75,9 +75,9 @@ def refuse_malformed(events: DataFrame) -> list[str]:
     Returns: file and number of each last line that its writer did not end; they are passed over.
     Raises: DamagedData with file and line for any other that is not well formed; OSError.
     """
-    suspects = events.where("suspect").groupBy("file").agg(F.count_distinct("broken").alias("broken")).orderBy("file")
+    suspects = events.where("suspect IS NOT NULL").groupBy(F.col("suspect").alias("file"))
     passed_over = []
-    for row in suspects.collect():
+    for row in suspects.agg(F.count_distinct("broken").alias("broken")).orderBy("file").collect():
         place = urlsplit(row.file)
         if place.scheme != "file":
             raise DamagedData(f"{row.file}: a line is not well formed; which one, is told of files that have a path")
