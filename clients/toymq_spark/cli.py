@@ -43,7 +43,7 @@ class _OneLineErrors(click.Group):
             click.echo(f"toymq-pipeline: {error}", err=True)
             raise SystemExit(1) from None
         except Exception as error:
-            if type(error).__module__.partition(".")[0] not in SPARKS:
+            if not type(error).__module__.startswith(("pyspark", "py4j")):
                 raise
             kind, text = explain(str(error))
             if kind in USAGE:
@@ -52,25 +52,19 @@ class _OneLineErrors(click.Group):
             raise SystemExit(1) from None
 
 
-SPARKS = ("pyspark", "py4j")
-"""Packages whose errors are Spark's; what pyspark does not know comes as py4j's, with Java's own trace."""
 USAGE = {f"{kind.__module__}.{kind.__name__}" for kind in (ConfigError, OptionError)}
 """Spark says by name only what was raised in a process of its own."""
-
-
-PY4J_BEGINS = "An error occurred while calling"
-"""Then a line with Java's name of the call; what went wrong stands below."""
 
 
 def explain(said: str) -> tuple[str | None, str]:
     """Of what Spark says of a failed job, our own error if there is one, by class and text; else None and its first line."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    if lines and lines[0].startswith(PY4J_BEGINS):
-        lines = [line.removeprefix(": ") for line in lines[1:]] or lines
     ours = [line for line in lines if line.startswith(("toymq_spark.", "toymq_py.", "toymq_client."))]
     if ours:
         kind, _, text = ours[-1].partition(": ")
         return kind, text or kind
+    if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
+        return None, lines[1].removeprefix(": ")  # of Java; pages of where it was raised follow
     return None, lines[0] if lines else "Spark failed and does not say why"
 
 
