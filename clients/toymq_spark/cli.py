@@ -164,7 +164,7 @@ def _source(subscribe: str | None, pattern: str | None, more: tuple[str, ...], *
 
 def _refuse_set(more: tuple[str, ...], *names: str) -> None:
     """Options that a job sets itself, whatever is said. Raises: OptionError."""
-    given = {name.lower() for name in _named("--option", more)}
+    given = {option.partition("=")[0].lower() for option in more}
     command = click.get_current_context().info_name
     for name in names:
         if name.lower() in given:
