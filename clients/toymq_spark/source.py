@@ -135,13 +135,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A query that goes on. Lives in a process of its own beside the driver."""
 
     def __init__(
-        self, options: SourceOptions, schema: StructType, *, monotonic: Callable[[], float] = time.monotonic  # noqa: TID251
+        self,
+        options: SourceOptions,
+        schema: StructType,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,  # noqa: TID251
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Raises: OptionError."""
         check_projection(schema, options.include_headers)
         self._options = options
         self._schema = schema
         self._monotonic = monotonic
+        self._sleep = sleep
         self._logs: Logs | None = None
         self._target: Offsets | None = None
         self._last_trigger_s = monotonic()
@@ -212,7 +218,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             topic = next(iter(end), None)
             alone = len(end) == 1 and self._options.topics.pattern is None
             wait_s = left if alone else min(left, POLL_INTERVAL_S)
-            logs.wait(topic if topic is not None else "-", end.get(topic or "", 0), wait_s)
+            if topic is None:  # no topic matches the pattern yet
+                self._sleep(wait_s)
+            else:
+                logs.wait(topic, end[topic], wait_s)
 
     def _too_few(self, begin: Offsets, end: Offsets) -> bool:
         """minOffsetsPerTrigger is not reached, and maxTriggerDelay has not passed."""

@@ -323,3 +323,21 @@ def test_news_ends_the_wait(broker: BrokerProcess) -> None:
     logs.wait = wait  # type: ignore[method-assign]
     assert reader.latestOffset({"fresh": {"0": 0}}, ReadAllAvailable()) == {"fresh": {"0": 1}}
     assert asked == ["fresh"]
+
+
+def test_a_pattern_without_a_topic_waits_for_one(place: dict[str, str], broker: BrokerProcess) -> None:
+    pauses: list[float] = []
+    wanted = f"later-{'url' in place}"
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            with sync.connect(url_of(broker)) as client:
+                client.pub(wanted, b"x")
+
+    options = parse_source(lower({**place, "subscribePattern": wanted}), "stream")
+    reader = StreamReader(options, source_schema(False), sleep=sleep)
+    STREAMS.append(reader)
+    assert reader.initialOffset() == {}
+    assert reader.latestOffset({}, ReadAllAvailable()) == {wanted: {"0": 1}}
+    assert len(pauses) == 3
