@@ -13,9 +13,10 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from toymq_spark.claims import Task
 from toymq_spark.errors import OptionError
 from toymq_spark.options import SinkOptions
-from toymq_spark.publishing import BrokerPublisher, Task, write_task
+from toymq_spark.publishing import BrokerPublisher, write_task
 from toymq_spark.rows import check_columns, rows_of
 
 QUERY_ID = "sql.streaming.queryId"
@@ -30,50 +31,54 @@ class Written(WriterCommitMessage):
     duplicates: int
 
 
-def current_task(options: SinkOptions, fallback_id: str | None) -> Task:
+def current_task(options: SinkOptions, run: str, *, known: bool) -> Task:
     """Who the running task is. The one place that asks Spark.
 
     Within a stream, its ``foreachBatch`` included, a task is known by the query and the batch, which a restart from the
     checkpoint does not change. A plain batch is known by its producerId.
 
     Args:
-        fallback_id: for a plain batch without producerId; None refuses it.
+        run: of the writer that all tasks of this attempt have a copy of.
+        known: refuse a plain batch without producerId; otherwise it is another one each time it is run.
 
     Raises: OptionError when Spark does not say what is needed.
     """
     context = TaskContext.get()
     if context is None:
         raise OptionError("this is not running in a Spark task")
-    return task_of(
-        options, fallback_id, context.partitionId(), context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
-    )
+    query_id, batch_id = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
+    return task_of(options, run, context.partitionId(), query_id, batch_id, known=known)
 
 
-def task_of(options: SinkOptions, fallback_id: str | None, partition: int, query_id: str | None, batch_id: str | None) -> Task:
+def task_of(
+    options: SinkOptions, run: str, partition: int, query_id: str | None, batch_id: str | None, *, known: bool
+) -> Task:
     """Raises: OptionError."""
     sink = options.producer_id or options.topic or "topic-column"
     if query_id is not None and batch_id is not None:
-        return Task(f"spark.{query_id}.{sink}.{partition}", int(batch_id))
+        return Task(f"spark.{query_id}.{sink}", partition, int(batch_id), run)
     if options.producer_id is not None:
-        return Task(f"spark.{sink}.{partition}", 0)
-    if fallback_id is None:
+        return Task(f"spark.{sink}", partition, 0, run)
+    if known:
         raise OptionError(f"Spark does not say which query and batch this is (no {QUERY_ID}, {BATCH_ID}): set producerId")
-    return Task(f"spark.{fallback_id}.{sink}.{partition}", 0)
+    return Task(f"spark.{run}.{sink}", partition, 0, run)
 
 
 class _Writer:
-    """What both kinds of writers do."""
+    """What both kinds of writers do. Made once for a batch or a query, and copied to its tasks."""
 
-    def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool, fallback_id: str | None) -> None:
+    _known: bool
+
+    def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         """Raises: OptionError."""
         if overwrite:
             raise OptionError("a topic is appended to: batches take mode(\"append\"), streams outputMode append or update")
         check_columns({field.name: field.dataType.simpleString() for field in schema}, options.topic)
         self._options = options
-        self._fallback_id = fallback_id
+        self._run = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        task = current_task(self._options, self._fallback_id)
+        task = current_task(self._options, self._run, known=self._known)
         publisher = BrokerPublisher(self._options.address)
         try:
             outcome = write_task(publisher, task, rows_of(iterator, self._options.topic))
@@ -86,12 +91,10 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     """``df.write``, also within ``foreachBatch``. Without producerId a task that is tried again publishes once, and a job that
     is run again publishes again."""
 
-    def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
-        super().__init__(options, schema, overwrite, fallback_id=uuid.uuid4().hex)
+    _known = False
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """``df.writeStream``."""
 
-    def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
-        super().__init__(options, schema, overwrite, fallback_id=None)
+    _known = True

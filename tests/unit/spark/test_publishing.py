@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -16,13 +17,17 @@ from toymq_client.message import Sequenced
 from toymq_py.errors import BadArgument, DiskFull, StorageFailed
 from toymq_py.storage.record import ATTRIBUTE_SEQUENCE, Frame, encode_attributes, iter_frames
 from toymq_spark.batches import HEADERS_TYPE, key_and_headers
+from toymq_spark.claims import Task
 from toymq_spark.errors import OptionError, ReplayMismatch
 from toymq_spark.options import BrokerAddress, SinkOptions
-from toymq_spark.publishing import BrokerPublisher, Outcome, Task, write_task
+from toymq_spark.publishing import BrokerPublisher, Outcome, write_task
 from toymq_spark.rows import CLAIMS_TOPIC, Row, check_columns, rows_of
 from toymq_spark.sink import task_of
 
-TASK = Task("spark.q.t.0", 3)
+TASK = Task("spark.q.t", 0, 3, "r0")
+NEXT = Task("spark.q.t", 0, 4, "r0")
+CLAIM, CHECK, RUN = r"spark.*\.[0-9]+", r"spark.*\.run-.*", r"spark.*\.runs"
+"""Producers of what is in the claims topic."""
 
 
 class Killed(Exception):
@@ -59,8 +64,12 @@ class FakeBroker:
             msg_id, 0, producer.encode(), message.body, {ATTRIBUTE_SEQUENCE: message.seq.to_bytes(8, "little")}, 0
         )
 
-    def bodies(self, topic: str = "t") -> list[bytes]:
-        return [message.body for _, message in self.topics.get(topic, [])]
+    def read(self, topic: str, from_id: int, wait_s: float) -> tuple[list[Frame], int]:
+        end = len(self.topics[topic])
+        return [self.record(topic, msg_id) for msg_id in range(from_id, end)], end
+
+    def bodies(self, topic: str = "t", producer: str = ".*") -> list[bytes]:
+        return [message.body for name, message in self.topics.get(topic, []) if re.fullmatch(producer, name)]
 
 
 def table(values: Sequence[bytes], **columns: pa.Array) -> pa.RecordBatch:
@@ -85,13 +94,13 @@ def test_rows_in_any_order_and_kills_at_any_place(values: list[bytes], kills: li
     assert outcome.published + outcome.duplicates == len(values)
     assert sorted(broker.bodies()) == sorted(values), "each row once, equal rows as often as there are of them"
     assert write_task(broker, TASK, rows(values)) == Outcome(0, len(values))
-    write_task(broker, Task(TASK.producer, 4), rows(values))
+    write_task(broker, NEXT, rows(values))
     assert sorted(broker.bodies()) == sorted(values * 2), "the next batch is another"
 
 
 @pytest.mark.parametrize("others", [[b"a", b"b"], [b"a", b"b", b"c", b"d"], [b"a", b"b", b"x"], []])
 def test_other_rows_fail_and_publish_nothing(others: list[bytes]) -> None:
-    broker = FakeBroker(lives=2)
+    broker = FakeBroker(lives=4)  # run, claim, whether the run is the last still, the first row
     with pytest.raises(Killed):
         write_task(broker, TASK, rows([b"a", b"b", b"c"]))
     broker.lives = None
@@ -109,7 +118,7 @@ def test_a_task_without_rows_claims_that_it_had_none() -> None:
 
 def test_an_attempt_that_comes_too_late() -> None:
     broker = FakeBroker()
-    write_task(broker, Task(TASK.producer, 4), rows([b"x"]))
+    write_task(broker, NEXT, rows([b"x"]))
     with pytest.raises(ReplayMismatch, match="has gone on to batch 4: this attempt at batch 3 comes too late"):
         write_task(broker, TASK, rows([b"x"]))
 
@@ -123,7 +132,7 @@ def test_rows_are_numbered_by_where_they_came_from() -> None:
     write_task(broker, TASK, rows_with_source)
     assert broker.bodies() == [b"3", b"2", b"1"]
     assert [message.seq for _, message in broker.topics["t"]] == [3 << 32, (3 << 32) + 1, (3 << 32) + 2]
-    assert broker.bodies(CLAIMS_TOPIC)[0].startswith(b'{"rows": 3, "crc32": "')
+    assert broker.bodies(CLAIMS_TOPIC, CLAIM)[0].startswith(b'{"rows": 3, "crc32": "')
 
 
 def test_rows_to_several_topics() -> None:
@@ -163,7 +172,7 @@ def test_rows_that_cannot_be_published_are_named() -> None:
     for name in ("a:b", "a\nb", "", "toymq-key"):
         assert "cannot be said" in refused(table(one, headers=pa.array([[(name, b"")]], HEADERS_TYPE)))
     with pytest.raises(OptionError, match="more than can be numbered"):
-        write_task(FakeBroker(), Task("p", 1 << 31), [])
+        write_task(FakeBroker(), Task("p", 0, 1 << 31, "r"), [])
 
 
 def test_columns_of_the_sink() -> None:
@@ -182,12 +191,12 @@ def test_columns_of_the_sink() -> None:
 def test_who_a_task_is() -> None:
     plain = SinkOptions(BrokerAddress("toymq://h"), "t", None)
     named = SinkOptions(BrokerAddress("toymq://h"), None, "nightly")
-    assert task_of(plain, None, 2, "q", "7") == Task("spark.q.t.2", 7)
-    assert task_of(named, "f", 2, "q", "7") == Task("spark.q.nightly.2", 7)
-    assert task_of(named, "f", 2, None, None) == Task("spark.nightly.2", 0)
-    assert task_of(plain, "f", 2, None, None) == Task("spark.f.t.2", 0)
+    assert task_of(plain, "r", 2, "q", "7", known=True) == Task("spark.q.t", 2, 7, "r")
+    assert task_of(named, "r", 2, "q", "7", known=False) == Task("spark.q.nightly", 2, 7, "r")
+    assert task_of(named, "r", 2, None, None, known=False) == Task("spark.nightly", 2, 0, "r")
+    assert task_of(plain, "r", 2, None, None, known=False) == Task("spark.r.t", 2, 0, "r")
     with pytest.raises(OptionError, match="Spark does not say which query and batch this is"):
-        task_of(plain, None, 2, None, None)
+        task_of(plain, "r", 2, None, None, known=True)
 
 
 @pytest.fixture
@@ -218,20 +227,20 @@ def test_against_a_real_broker_with_kills_between_and_within(broker: BrokerProce
         nonlocal attempts
         attempts += 1
         client = ask()
-        if attempts == 2:  # the claim is stored; the rows go into a socket whose broker is gone
+        if attempts == 5:  # the claim is stored; the rows go into a socket whose broker is gone
             broker.restart()
         return client
 
     publisher._connected = killing  # type: ignore[method-assign]
     write_task(publisher, TASK, written)
-    assert attempts == 2
+    assert attempts == 5
     again = write_task(publisher, TASK, written)
     assert again == Outcome(0, 5000)
     publisher.close()
     found = stored(broker, "t")
     assert sorted(frame.payload for frame in found) == sorted(values)
-    claim = stored(broker, CLAIMS_TOPIC)
-    assert [(frame.key, frame.number(ATTRIBUTE_SEQUENCE)) for frame in claim] == [(b"spark.q.t.0", 3)]
+    claims = [(frame.key, frame.number(ATTRIBUTE_SEQUENCE)) for frame in stored(broker, CLAIMS_TOPIC)]
+    assert claims == [(b"spark.q.t.runs", 3 << 20), (b"spark.q.t.0", 3)]
 
 
 def test_what_does_not_pass_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

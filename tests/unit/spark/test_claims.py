@@ -1,0 +1,193 @@
+"""A batch that is run again, cut into the same tasks or into others: nothing of it is published twice."""
+
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.spark.test_publishing import FakeBroker, Killed, rows
+from toymq_client.message import Sequenced
+from toymq_py.errors import Forbidden
+from toymq_py.storage.record import Frame
+from toymq_spark import claims
+from toymq_spark.claims import Task
+from toymq_spark.errors import OptionError, ReplayMismatch
+from toymq_spark.publishing import write_task
+from toymq_spark.rows import CLAIMS_TOPIC
+
+Cut = list[list[bytes]]
+"""Rows of a batch, by task."""
+
+
+class Waiting(Exception):
+    """The task asks for news, and there are none."""
+
+
+class ImpatientBroker(FakeBroker):
+    """Tells instead of waiting, so that a test can run another task first."""
+
+    def read(self, topic: str, from_id: int, wait_s: float) -> tuple[list[Frame], int]:
+        frames, next_id = super().read(topic, from_id, wait_s)
+        if wait_s and not frames:
+            raise Waiting
+        return frames, next_id
+
+
+def task(number: int, run: str, epoch: int = 3) -> Task:
+    return Task("spark.q.t", number, epoch, run)
+
+
+def run_batch(broker: FakeBroker, run: str, cut: Cut, order: list[int]) -> list[int]:
+    """As Spark does: all tasks, until one fails for good.
+
+    Returns: tasks that wait for others, which wait, too.
+    """
+    left = order
+    while left:
+        waiting = []
+        for number in left:
+            try:
+                write_task(broker, task(number, run), rows(cut[number]))
+            except Waiting:
+                waiting.append(number)
+        if waiting == left:
+            return waiting
+        left = waiting
+    return []
+
+
+def dealt(count: int, tasks: int, seed: int) -> Cut:
+    """``count`` rows, each of its own, over some tasks."""
+    cut: Cut = [[] for _ in range(tasks)]
+    for row in range(count):
+        cut[(row * seed + row // 3) % tasks].append(b"%d" % row)
+    return cut
+
+
+cuts = st.builds(dealt, st.just(12), st.integers(1, 5), st.integers(0, 4))
+attempts = st.lists(st.tuples(cuts, st.integers(0, 40), st.randoms(use_true_random=False)), max_size=3)
+
+
+@given(attempts, cuts)
+def test_however_often_and_however_a_batch_is_cut(tried: list[tuple[Cut, int, object]], last: Cut) -> None:
+    broker = ImpatientBroker()
+
+    def attempt(run: str, cut: Cut, order: list[int]) -> bool:
+        try:
+            return not run_batch(broker, run, cut, order)
+        except (Killed, ReplayMismatch):
+            return False
+
+    for at, (cut, lives, chance) in enumerate(tried):
+        broker.lives = lives
+        order = list(range(len(cut)))
+        chance.shuffle(order)  # type: ignore[attr-defined]
+        attempt(f"r{at}", cut, order)
+        found = broker.bodies()
+        assert len(set(found)) == len(found), "a row is there once"
+    broker.lives = None
+    done = attempt("last", last, list(range(len(last))))
+    found = broker.bodies()
+    assert len(set(found)) == len(found), "a row is there once"
+    assert not done or len(found) == 12
+    if all(cut == last for cut, _, _ in tried):
+        assert done, "a batch that is cut as before ends, wherever it was broken off"
+
+
+@pytest.mark.parametrize(("before", "now"), [(1, 4), (4, 1), (3, 4)])
+def test_another_number_of_tasks_publishes_nothing(before: int, now: int) -> None:
+    broker = ImpatientBroker()
+    run_batch(broker, "r0", dealt(12, before, 1), list(range(before)))
+    for number in reversed(range(now)):  # those that claimed nothing before come first
+        with pytest.raises((Waiting, ReplayMismatch)):
+            write_task(broker, task(number, "r1"), rows(dealt(12, now, 1)[number]))
+    assert len(broker.bodies()) == 12
+    with pytest.raises(ReplayMismatch, match="was the query changed, or its number of partitions"):
+        write_task(broker, task(now - 1, "r1"), rows(dealt(12, now, 1)[now - 1]))
+    run_batch(broker, "r2", dealt(12, before, 1), list(range(before)))
+    assert len(broker.bodies()) == 12, "what was refused stands in nobody's way"
+
+
+def test_a_run_that_was_broken_off_and_is_cut_otherwise() -> None:
+    """The one task of the new cut claimed nothing before: what task 3 had of its rows must not come again."""
+    broker = ImpatientBroker()
+    write_task(broker, task(3, "r0"), rows([b"9", b"10"]))
+    with pytest.raises(Waiting):
+        write_task(broker, task(0, "r1"), rows(dealt(12, 1, 1)[0]))
+    assert sorted(broker.bodies()) == [b"10", b"9"]
+
+
+def test_waiting_has_an_end() -> None:
+    broker, times = FakeBroker(), iter(range(0, 10_000, 100))
+    write_task(broker, task(3, "r0"), rows([b"9"]))
+    with pytest.raises(ReplayMismatch, match=r"spark\.q\.t\.3 has compared .* within 300 s\. Give Spark as many cores"):
+        claims.claim(broker, task(0, "r1"), rows([b"1"]), lambda: float(next(times)))
+
+
+def test_who_had_no_rows_is_not_waited_for() -> None:
+    broker = ImpatientBroker()
+    write_task(broker, task(0, "r0"), [])
+    write_task(broker, task(1, "r1"), rows([b"1"]))
+    assert broker.bodies() == [b"1"]
+
+
+def test_a_task_that_lives_on_when_another_run_has_begun() -> None:
+    """An executor that was given up claims behind the new run's back: it publishes nothing, and is not waited for."""
+    broker = ImpatientBroker()
+    write_task(broker, task(0, "r0"), rows([b"0"]))
+    publish = broker.publish
+
+    def meanwhile(topic: str, messages: list[Sequenced]) -> list[object]:
+        if messages[0].producer == "spark.q.t.1":
+            broker.publish = publish  # type: ignore[method-assign]
+            write_task(broker, task(0, "r1"), rows([b"0"]))
+        return publish(topic, messages)  # type: ignore[return-value]
+
+    broker.publish = meanwhile  # type: ignore[assignment, method-assign]
+    with pytest.raises(ReplayMismatch, match="another run of batch 3 has begun"):
+        write_task(broker, task(1, "r0"), rows([b"1"]))
+    assert broker.bodies() == [b"0"]
+    with pytest.raises(ReplayMismatch, match="another run of batch 3 has begun"):
+        write_task(broker, task(2, "r0"), rows([b"2"]))
+    write_task(broker, task(1, "r1"), rows([b"1"]))
+    write_task(broker, task(2, "r1"), rows([b"2"]))
+    assert broker.bodies() == [b"0", b"1", b"2"]
+
+
+def test_a_claim_of_before_there_were_runs() -> None:
+    for others in (False, True):
+        broker = FakeBroker()
+        write_task(broker, task(0, "r0"), rows([b"0"]))
+        said = json.loads(broker.bodies(CLAIMS_TOPIC, r"spark\.q\.t\.0")[0])
+        del said["run"]
+        broker.topics[CLAIMS_TOPIC] = [("spark.q.t.0", Sequenced("spark.q.t.0", 3, json.dumps(said).encode()))]
+        if others:
+            with pytest.raises(ReplayMismatch):
+                write_task(broker, task(0, "r1"), rows([b"x"]))
+        else:
+            write_task(broker, task(0, "r1"), rows([b"0"]))
+        assert broker.bodies() == [b"0"]
+
+
+def test_a_token_that_may_not_read_the_claims_is_refused_at_once() -> None:
+    class WriteOnly(FakeBroker):
+        def record(self, topic: str, msg_id: int) -> Frame:
+            raise Forbidden("token t may not subscribe to toymq-spark.claims")
+
+    broker = WriteOnly()
+    with pytest.raises(OptionError, match=r"needs both publish and subscribe for toymq-spark\.claims"):
+        write_task(broker, task(0, "r0"), rows([b"0"]))
+    assert broker.bodies() == []
+
+
+def names(broker: FakeBroker) -> Iterator[str]:
+    return (re.sub(r"[0-9]+", "n", name) for name, _ in broker.topics[CLAIMS_TOPIC])
+
+
+def test_a_first_run_says_no_more_than_it_has_to() -> None:
+    broker = FakeBroker()
+    run_batch(broker, "r", dealt(12, 2, 1), [0, 1])
+    assert list(names(broker)) == ["spark.q.t.runs", "spark.q.t.n", "spark.q.t.n"]
