@@ -11,8 +11,9 @@ Contract: spark.md, "Source". Knows the columns and their types, and what a reco
     timestampType  int            1: append time
     headers        array<struct<key: string, value: binary>>, null for none; only with includeHeaders
 
-A record that was published with ``seq`` carries the name of its producer where others have a key (protocol.md). Such a record's
-key, if it has one, travels in the header ``KEY_HEADER``; the sink puts it there and this file takes it out again (ADR 0016).
+A record that was published with ``seq`` carries the name of its producer where others have a key (protocol.md), and one that
+came back from a dead-letter topic, or is a dead letter, a key that the broker gave it. The key of a row that Spark wrote travels
+in the header ``KEY_HEADER`` (ADR 0016), through all of that: where it is, it is the key, and no header is shown for it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -31,7 +32,7 @@ TIMESTAMP_TYPE = pa.timestamp("us", "UTC")
 
 HEADERS_TYPE = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 
-Headers = list[tuple[str, bytes]]
+Headers = list[tuple[str, bytes | None]]
 
 
 def columns_batch(first_id: int, columns: Columns, topic: str, schema: pa.Schema) -> pa.RecordBatch:
@@ -100,17 +101,17 @@ def key_and_headers(key: bytes, attributes: bytes) -> tuple[bytes | None, Header
     """What a record with attributes shows as its key and its headers; None for none."""
     found = parse_attributes(attributes) or {}
     headers = parse_header_block(found.get(ATTRIBUTE_HEADERS, b""))
-    if ATTRIBUTE_SEQUENCE not in found:
-        return key or None, headers or None
-    own_key = next((value for name, value in headers if name == KEY_HEADER), None)
-    return own_key, [header for header in headers if header[0] != KEY_HEADER] or None
+    own_key = next((value or b"" for name, value in headers if name == KEY_HEADER), None)
+    if own_key is not None:
+        return own_key, [header for header in headers if header[0] != KEY_HEADER] or None
+    return None if ATTRIBUTE_SEQUENCE in found else key or None, headers or None
 
 
 def parse_header_block(block: bytes) -> Headers:
-    """``Name: value`` lines (protocol.md); a line of another form is left out."""
-    headers = []
+    """``Name: value`` lines (protocol.md). A line without a colon is a name without a value, so that a sink can say it again."""
+    headers: Headers = []
     for line in block.split(b"\n"):
-        name, colon, value = line.partition(b":")
-        if colon:
-            headers.append((name.decode("utf-8", "replace"), value.removeprefix(b" ")))
+        if line:
+            name, colon, value = line.partition(b":")
+            headers.append((name.decode("utf-8", "replace"), value.removeprefix(b" ") if colon else None))
     return headers

@@ -120,25 +120,23 @@ def _rows(batch: pa.RecordBatch, option: str | None) -> Iterator[Row]:
 
 
 def _header_block(key: bytes | str | None, headers: list[dict[str, Any]] | None, source: tuple[str, int]) -> bytes:
+    """All that a source may have read can be said again, odd as a line may be; see ``batches.parse_header_block``."""
     lines = []
     for header in headers or ():
         name, value = (header or {}).get("key"), (header or {}).get("value")
-        if name is None or value is None or name in ("", KEY_HEADER) or ":" in name or "\n" in name:
-            _fail("headers", f"has a header named {name!r} that cannot be said", *source)
-        lines.append(_line(name.encode(), value, "headers", source))
-    if key:
-        lines.append(_line(KEY_HEADER.encode(), key.encode() if isinstance(key, str) else key, "key", source))
+        if name == KEY_HEADER:
+            _fail("headers", f"has a header named {name!r}: that is where the column key goes; say it there", *source)
+        if name is None or ":" in name or "\n" in name or (name == "" and value is None):
+            _fail("headers", f"has a header named {name!r}, which a line cannot carry: leave it out of the array", *source)
+        if value is not None and b"\n" in value:
+            _fail("headers", f"has a line break in {name!r}, which a line cannot carry: {value[:40]!r}", *source)
+        lines.append(name.encode() + (b"\n" if value is None else b": %b\n" % value))
+    if key is not None:
+        value = key.encode() if isinstance(key, str) else key
+        if b"\n" in value:
+            _fail("key", f"has a line break, which a header line cannot carry: {value[:40]!r}", *source)
+        lines.append(b"%b: %b\n" % (KEY_HEADER.encode(), value))
     return b"".join(lines)
-
-
-def _line(name: bytes, value: bytes, column: str, source: tuple[str, int]) -> bytes:
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        _fail(column, f"has bytes that are no UTF-8, which a header line cannot carry: {value[:40]!r}", *source)
-    if b"\n" in value or b"\r" in value:
-        _fail(column, f"has a line break, which a header line cannot carry: {value[:40]!r}", *source)
-    return b"%b: %b\n" % (name, value)
 
 
 def _fail(column: str, why: str, topic: str | None, offset: int | None) -> NoReturn:

@@ -37,7 +37,9 @@ def test_the_columns_of_a_record() -> None:
     assert at.isoformat() == "2026-06-18T07:30:00.123456+00:00"  # type: ignore[attr-defined]
     assert row == {
         "key": b"k", "value": b"v\0", "topic": "t", "partition": 0, "offset": 7, "timestampType": 1,
-        "headers": [{"key": "Trace", "value": b"0-1: 2"}, {"key": "Name", "value": "wörld".encode()}],
+        "headers": [
+            {"key": "Trace", "value": b"0-1: 2"}, {"key": "Name", "value": "wörld".encode()}, {"key": "no colon", "value": None},
+        ],
     }  # fmt: skip
     assert (bare["key"], bare["value"], bare["headers"]) == (None, b"", None)
 
@@ -45,13 +47,23 @@ def test_the_columns_of_a_record() -> None:
 def test_a_producers_name_is_no_key() -> None:
     sequence = encode_attributes(sequence=5)
     keyed = encode_attributes(headers=b"toymq-key: order-7\nA: b\n", sequence=6)
-    stranger = encode_attributes(headers=b"toymq-key: x\n")
+    empty = encode_attributes(headers=b"toymq-key: \n", sequence=7)
     first, second, third = rows_of(
-        runs(*(encode_frame(n, TS_NS, b"producer", b"", block) for n, block in enumerate((sequence, keyed, stranger))))
+        runs(*(encode_frame(n, TS_NS, b"producer", b"", block) for n, block in enumerate((sequence, keyed, empty))))
     )
     assert (first["key"], first["headers"]) == (None, None)
     assert (second["key"], second["headers"]) == (b"order-7", [{"key": "A", "value": b"b"}])
-    assert (third["key"], third["headers"]) == (b"producer", [{"key": "toymq-key", "value": b"x"}])
+    assert (third["key"], third["headers"]) == (b"", None)
+
+
+def test_the_key_of_a_row_that_was_written_stays_its_key() -> None:
+    """Also as a dead letter and when it came back: there the record has a key of the broker's."""
+    for key, ours in ((b"dlq:c:0", b"toymq-origin-key: spark.q.t.0\n"), (b"redrive:t.dlq:0:1", b"toymq-redrives: 1\n")):
+        (row,) = rows_of(runs(encode_frame(0, TS_NS, key, b"", encode_attributes(headers=b"toymq-key: k1\n" + ours))))
+        name, value = ours.rstrip().split(b": ")
+        assert (row["key"], row["headers"]) == (b"k1", [{"key": name.decode(), "value": value}])
+    (plain,) = rows_of(runs(encode_frame(0, TS_NS, b"redrive:t.dlq:0:1", b"", encode_attributes(headers=b"toymq-origin-key: k\n"))))
+    assert plain["key"] == b"redrive:t.dlq:0:1", "as other clients see it"
 
 
 def test_columns_left_out_and_turned_round() -> None:
