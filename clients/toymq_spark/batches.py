@@ -12,8 +12,8 @@ Contract: spark.md, "Source". Knows the columns and their types, and what a reco
     headers        array<struct<key: string, value: binary>>, null for none; only with includeHeaders
 
 A record that was published with ``seq`` carries the name of its producer where others have a key (protocol.md), and one that
-came back from a dead-letter topic, or is a dead letter, a key that the broker gave it. The key of a row that Spark wrote travels
-in the header ``KEY_HEADER`` (ADR 0016), through all of that: where it is, it is the key, and no header is shown for it.
+came back from a dead-letter topic, or is a dead letter, a key that the broker gave it. The key of a row that Spark wrote
+travels in the header ``KEY_HEADER`` (ADR 0016) through all of that: where it is, it is the key, and not shown as a header.
 """
 
 from collections.abc import Iterable, Iterator
@@ -108,7 +108,7 @@ def key_and_headers(key: bytes, attributes: bytes) -> tuple[bytes | None, Header
 
 
 def parse_header_block(block: bytes) -> Headers:
-    """``Name: value`` lines (protocol.md). A line without a colon is a name without a value, so that a sink can say it again."""
+    """``Name: value`` lines (protocol.md). A line without a colon is a name without a value, which a sink can say again."""
     headers: Headers = []
     for line in block.split(b"\n"):
         if line:

@@ -3,9 +3,10 @@
 Contract: ADR 0016. Knows nothing of Spark.
 
 A *run* is one attempt of Spark at a whole batch, with its own cut into tasks. A batch that is run again is cut as before, or
-not: a task cannot know, since PySpark tells it neither how many there are nor how many there were. But every row that an earlier
-run may have published belongs to a task that claimed rows. When all of those tasks have the same rows in this run, then no
-other task has any of them. So a task that claimed nothing before waits until they have said so, and stops when one says no.
+not: a task cannot know, since PySpark tells it neither how many there are nor how many there were. But every row that an
+earlier run may have published belongs to a task that claimed rows. When all of those tasks have the same rows in this run,
+then no other task has any of them. So a task that claimed nothing before waits until they have said so, and stops when one
+says no.
 
 Records of ``CLAIMS_TOPIC``, all with a sequence, so that each is there once:
 
@@ -163,8 +164,8 @@ def _agree(publisher: Publisher, task: Task, run: _Run, mine: dict[str, Any], mo
         if left and monotonic() > deadline:
             raise ReplayMismatch(
                 f"{task.producer}, batch {task.epoch}: an earlier run was broken off, and this task has to wait until "
-                f"{min(left.values())} has compared its rows with what it had then, which did not come within {IDLE_S:g} s. Give "
-                "Spark as many cores as it had, or as there are tasks, and run it again"
+                f"{min(left.values())} has compared its rows with what it had then, which did not come within {IDLE_S:g} s. "
+                "Give Spark as many cores as it had, or as there are tasks, and run it again"
             )
 
 

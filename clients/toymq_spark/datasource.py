@@ -32,7 +32,7 @@ class ToymqDataSource(DataSource):
         return StreamReader(parse_source(self.options, "stream"), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        return BatchWriter(parse_sink(self.options), schema, overwrite)
+        return BatchWriter(parse_sink(self.options, "batch"), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        return StreamWriter(parse_sink(self.options), schema, overwrite)
+        return StreamWriter(parse_sink(self.options, "stream"), schema, overwrite)

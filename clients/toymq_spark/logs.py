@@ -23,6 +23,8 @@ FETCH_BYTES_MAX = 256 << 10
 """Of one question: a millisecond of the broker's loop, behind which a publish may wait. Larger ones are no faster."""
 POLL_INTERVAL_S = 0.1
 """How often a directory, or several topics at once, are looked at while a stream waits for more."""
+AT_MS_MAX = 2**63 // 1_000_000
+"""In the year 2262: no record is later, and a broker takes no later time for a question."""
 
 
 class Logs(Protocol):
@@ -69,7 +71,7 @@ class BrokerLogs:
         return self._retried(lambda client: client.offsets(topic))
 
     def id_at_time(self, topic: str, at_ms: int) -> int:
-        return self._retried(lambda client: client.offsets(topic, at_ms=at_ms))[0]
+        return self._retried(lambda client: client.offsets(topic, at_ms=min(at_ms, AT_MS_MAX)))[0]
 
     def read(self, topic: str, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[Run[T]]:
         while from_id < to_id:
@@ -140,7 +142,7 @@ class DirectoryLogs:
         return found.first_id, found.next_id
 
     def id_at_time(self, topic: str, at_ms: int) -> int:
-        return self._topic(topic).id_at_time(at_ms * 1_000_000)
+        return self._topic(topic).id_at_time(min(at_ms, AT_MS_MAX) * 1_000_000)
 
     def read(self, topic: str, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[Run[T]]:
         return self._topic(topic).read(from_id, to_id, walk)

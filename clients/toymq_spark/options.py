@@ -141,7 +141,7 @@ def parse_source(given: Mapping[str, str], mode: Mode | None = None) -> SourceOp
     Raises: OptionError.
     """
     options = _Options(given)
-    options.refuse_unknown((*_SOURCE, *_BATCH_ONLY, *_STREAM_ONLY, *(_SPARKS_OWN if mode != "batch" else ())))
+    options.refuse_unknown((*_SOURCE, *_BATCH_ONLY, *_STREAM_ONLY))
     if mode == "stream":
         options.refuse(_BATCH_ONLY, "a stream has no end")
     if mode == "batch":
@@ -165,11 +165,13 @@ def parse_source(given: Mapping[str, str], mode: Mode | None = None) -> SourceOp
     )
 
 
-def parse_sink(given: Mapping[str, str]) -> SinkOptions:
+def parse_sink(given: Mapping[str, str], mode: Mode) -> SinkOptions:
     """Raises: OptionError."""
     options = _Options(given)
     if "path" in options.given:
         options.fail("path", "a sink publishes through a broker: give url")
+    if mode == "batch":
+        options.refuse(_SPARKS_OWN, "a batch is no streaming query")
     options.refuse_unknown((*_SINK, *_SPARKS_OWN))
     topic = options.text("topic")
     if topic is not None:

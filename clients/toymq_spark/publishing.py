@@ -22,13 +22,13 @@ from itertools import groupby
 
 from toymq_client import Receipt, sync
 from toymq_client.message import Sequenced
-from toymq_py.errors import DamagedData, ToymqError
+from toymq_py.errors import DamagedData, PayloadTooLarge, ToymqError
 from toymq_py.storage.record import Frame, iter_frames
 from toymq_spark.broker import TRANSIENT, connect
 from toymq_spark.claims import Publisher, Task, claim
 from toymq_spark.errors import OptionError
 from toymq_spark.options import BrokerAddress
-from toymq_spark.rows import Row
+from toymq_spark.rows import Row, place_of
 
 logger = logging.getLogger("toymq_spark")
 
@@ -63,7 +63,11 @@ def write_task(publisher: Publisher, task: Task, rows: Sequence[Row]) -> Outcome
     receipts = []
     for topic, numbered in groupby(enumerate(rows, first), lambda pair: pair[1].topic):
         messages = [Sequenced(task.producer, seq, row.body, row.hdr, row.delay_ms, row.ttl_ms) for seq, row in numbered]
-        receipts += publisher.publish(topic, messages)
+        try:
+            receipts += publisher.publish(topic, messages)
+        except PayloadTooLarge as error:  # the largest is one of those
+            row = max((row for row in rows if row.topic == topic), key=lambda row: len(row.body))
+            raise OptionError(f"column value is too large: {error}{place_of(row)}") from None
     duplicates = sum(receipt.duplicate for receipt in receipts)
     return Outcome(len(receipts) - duplicates, duplicates)
 

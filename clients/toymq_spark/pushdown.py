@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, IsNotNull, LessThan, LessThanOrEqual
 
+from toymq_spark.logs import AT_MS_MAX
 from toymq_spark.offsets import Offsets
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
@@ -79,5 +80,8 @@ class Bounds:
 
 
 def _ms(at: datetime) -> int:
-    """Whole milliseconds since the epoch, rounded down. Spark's datetimes without a zone are local."""
-    return max((at.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1), 0)
+    """Whole milliseconds since the epoch, rounded down; 0 before it. Spark's datetimes without a zone are local."""
+    try:
+        return max((at.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1), 0)
+    except (OverflowError, ValueError):  # within a day of the first or the last that Python knows
+        return 0 if at.year == 1 else AT_MS_MAX

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 import pyarrow as pa
 
 from toymq_py.errors import BadName
-from toymq_py.model import check_name
+from toymq_py.model import DURATION_MS_MAX, check_name
 from toymq_spark.batches import KEY_HEADER
 from toymq_spark.errors import OptionError
 
@@ -87,6 +87,12 @@ def checksum(rows: Sequence[Row]) -> int:
     return crc
 
 
+def place_of(row: Row) -> str:
+    """Where the row came from, for a message; "" where it does not say."""
+    topic, offset = row.source
+    return _place(topic or None, offset)
+
+
 def _rows(batch: pa.RecordBatch, option: str | None) -> Iterator[Row]:
     count = batch.num_rows
     columns: dict[str, list[Any]] = {name: batch.column(name).to_pylist() for name in batch.schema.names if name in TYPES}
@@ -113,9 +119,9 @@ def _rows(batch: pa.RecordBatch, option: str | None) -> Iterator[Row]:
                 _fail("topic", str(error), topics[at], offsets[at])
         block = b"" if keys[at] is None and headers[at] is None else _header_block(keys[at], headers[at], source)
         body = value.encode() if isinstance(value, str) else value
-        for name, number in (("delayMs", delays[at]), ("ttlMs", ttls[at])):
-            if number is not None and number < 0:
-                _fail(name, f"is {number}", *source)
+        for name, number, least in (("delayMs", delays[at], 0), ("ttlMs", ttls[at], 1)):
+            if number is not None and not least <= number <= DURATION_MS_MAX:
+                _fail(name, f"is {number}; it has to be {least} to {DURATION_MS_MAX} (ten years)", *source)
         yield Row(target, source, block + body if block else body, len(block), delays[at], ttls[at])
 
 
@@ -140,5 +146,8 @@ def _header_block(key: bytes | str | None, headers: list[dict[str, Any]] | None,
 
 
 def _fail(column: str, why: str, topic: str | None, offset: int | None) -> NoReturn:
-    where = f" (in the row of topic {topic}, offset {offset})" if topic and offset is not None else ""
-    raise OptionError(f"column {column} {why}{where}")
+    raise OptionError(f"column {column} {why}{_place(topic, offset)}")
+
+
+def _place(topic: str | None, offset: int | None) -> str:
+    return f" (in the row of topic {topic}, offset {offset})" if topic and offset is not None else ""

@@ -36,7 +36,9 @@ def source_schema(include_headers: bool) -> StructType:
 
 
 def check_projection(wanted: StructType, include_headers: bool) -> None:
-    """Raises: OptionError when a schema has a column that the source has not, or has with another type."""
+    """Raises: OptionError when a schema has a column that the source has not, or has with another type, or has none."""
+    if not wanted.fields:
+        raise OptionError("the schema has no columns: rows would not be counted; offset alone is read fast")
     columns = {field.name: field for field in source_schema(include_headers)}
     for field in wanted:
         known = columns.get(field.name)

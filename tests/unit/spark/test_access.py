@@ -44,7 +44,7 @@ def token_file(place: Path) -> str:
 
 
 def published(given: dict[str, str]) -> int:
-    publisher = BrokerPublisher(parse_sink({**given, "topic": "t"}).address, lambda _: None)
+    publisher = BrokerPublisher(parse_sink({**given, "topic": "t"}, "batch").address, lambda _: None)
     try:
         (receipt,) = publisher.publish("t", [Sequenced("p", 1, b"x")])
         return receipt.msg_id

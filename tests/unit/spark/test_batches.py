@@ -38,7 +38,8 @@ def test_the_columns_of_a_record() -> None:
     assert row == {
         "key": b"k", "value": b"v\0", "topic": "t", "partition": 0, "offset": 7, "timestampType": 1,
         "headers": [
-            {"key": "Trace", "value": b"0-1: 2"}, {"key": "Name", "value": "wörld".encode()}, {"key": "no colon", "value": None},
+            {"key": "Trace", "value": b"0-1: 2"}, {"key": "Name", "value": "wörld".encode()},
+            {"key": "no colon", "value": None},
         ],
     }  # fmt: skip
     assert (bare["key"], bare["value"], bare["headers"]) == (None, b"", None)
@@ -62,7 +63,8 @@ def test_the_key_of_a_row_that_was_written_stays_its_key() -> None:
         (row,) = rows_of(runs(encode_frame(0, TS_NS, key, b"", encode_attributes(headers=b"toymq-key: k1\n" + ours))))
         name, value = ours.rstrip().split(b": ")
         assert (row["key"], row["headers"]) == (b"k1", [{"key": name.decode(), "value": value}])
-    (plain,) = rows_of(runs(encode_frame(0, TS_NS, b"redrive:t.dlq:0:1", b"", encode_attributes(headers=b"toymq-origin-key: k\n"))))
+    origin = encode_attributes(headers=b"toymq-origin-key: k\n")
+    (plain,) = rows_of(runs(encode_frame(0, TS_NS, b"redrive:t.dlq:0:1", b"", origin)))
     assert plain["key"] == b"redrive:t.dlq:0:1", "as other clients see it"
 
 

@@ -1,6 +1,7 @@
 """A batch that is run again, cut into the same tasks or into others: nothing of it is published twice."""
 
 import json
+import random
 import re
 from collections.abc import Iterator
 
@@ -72,7 +73,7 @@ attempts = st.lists(st.tuples(cuts, st.integers(0, 40), st.randoms(use_true_rand
 
 
 @given(attempts, cuts)
-def test_however_often_and_however_a_batch_is_cut(tried: list[tuple[Cut, int, object]], last: Cut) -> None:
+def test_however_often_and_however_a_batch_is_cut(tried: list[tuple[Cut, int, random.Random]], last: Cut) -> None:
     broker = ImpatientBroker()
 
     def attempt(run: str, cut: Cut, order: list[int]) -> bool:
@@ -84,7 +85,7 @@ def test_however_often_and_however_a_batch_is_cut(tried: list[tuple[Cut, int, ob
     for at, (cut, lives, chance) in enumerate(tried):
         broker.lives = lives
         order = list(range(len(cut)))
-        chance.shuffle(order)  # type: ignore[attr-defined]
+        chance.shuffle(order)
         attempt(f"r{at}", cut, order)
         found = broker.bodies()
         assert len(set(found)) == len(found), "a row is there once"
@@ -93,8 +94,21 @@ def test_however_often_and_however_a_batch_is_cut(tried: list[tuple[Cut, int, ob
     found = broker.bodies()
     assert len(set(found)) == len(found), "a row is there once"
     assert not done or len(found) == 12
-    if all(cut == last for cut, _, _ in tried):
-        assert done, "a batch that is cut as before ends, wherever it was broken off"
+
+
+@given(cuts, st.lists(st.tuples(st.integers(0, 40), st.randoms(use_true_random=False)), max_size=3))
+def test_a_batch_that_is_cut_as_before_ends(cut: Cut, kills: list[tuple[int, random.Random]]) -> None:
+    """Wherever it was broken off, and in whatever order its tasks come."""
+    broker = ImpatientBroker()
+    for at, (lives, chance) in enumerate([*kills, (None, random.Random(1))]):
+        broker.lives = lives
+        order = list(range(len(cut)))
+        chance.shuffle(order)
+        try:
+            assert run_batch(broker, f"r{at}", cut, order) == [], "none waits for ever"
+        except Killed:
+            assert lives is not None
+    assert sorted(broker.bodies()) == sorted(b"%d" % row for row in range(12))
 
 
 @pytest.mark.parametrize(("before", "now"), [(1, 4), (4, 1), (3, 4)])

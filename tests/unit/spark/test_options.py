@@ -144,7 +144,7 @@ def test_a_secret_is_in_no_message() -> None:
 
 
 def test_the_sink() -> None:
-    sink = parse_sink({"url": "toymq://h:1", "topic": "t", "producerid": "nightly-1", "checkpointlocation": "/c"})
+    sink = parse_sink({"url": "toymq://h:1", "topic": "t", "producerid": "nightly-1", "checkpointlocation": "/c"}, "stream")
     assert (sink.address, sink.topic, sink.producer_id) == (BrokerAddress("toymq://h:1"), "t", "nightly-1")
     for options, named in (
         ({"path": "/d"}, "option path: a sink publishes through a broker"),
@@ -152,6 +152,8 @@ def test_the_sink() -> None:
         ({"url": "toymq://h", "producerid": "a b"}, "option producerId: 1 to 128"),
         ({"url": "toymq://h", "subscribe": "t"}, "option subscribe is not known"),
         ({"topic": "t"}, "exactly one of the options url, toymq.bootstrap.servers"),
+        ({"url": "toymq://h", "checkpointlocation": "/c"}, "option checkpointLocation: has no meaning here: a batch is no"),
+        ({"url": "toymq://h", "queryname": "q"}, "option queryName: has no meaning here: a batch is no streaming query"),
     ):
         with pytest.raises(OptionError, match=named):
-            parse_sink(options)
+            parse_sink(options, "batch")

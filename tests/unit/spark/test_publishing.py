@@ -188,7 +188,12 @@ def test_rows_that_cannot_be_published_are_named() -> None:
     assert "column topic topic name must be" in refused(table(one, topic=pa.array(["a b"])), None)
     assert "where the sink keeps its claims" in refused(table(one), CLAIMS_TOPIC)
     assert "column key has a line break" in refused(table(one, key=pa.array([b"a\nb"])))
-    assert "column delayMs is -1" in refused(table(one, delayMs=pa.array([-1])))
+    for name, numbers in (("delayMs", (-1, 10**15)), ("ttlMs", (-1, 0, 10**15))):
+        for number in numbers:
+            text = refused(table(one, **{name: pa.array([number])}, **from_source))
+            least = int(name == "ttlMs")
+            assert text.startswith(f"column {name} is {number}; it has to be {least} to 316224000000 (ten years)")
+            assert text.endswith("(in the row of topic s, offset 7)")
     for header, named in (
         (("a:b", b""), "a header named 'a:b', which a line cannot carry"),
         (("a\nb", b""), "which a line cannot carry: leave it out"),
@@ -269,6 +274,16 @@ def test_against_a_real_broker_with_kills_between_and_within(broker: BrokerProce
     assert sorted(frame.payload for frame in found) == sorted(values)
     claims = [(frame.key, frame.number(ATTRIBUTE_SEQUENCE)) for frame in stored(broker, CLAIMS_TOPIC)]
     assert claims == [(b"spark.q.t.runs", 3 << 20), (b"spark.q.t.0", 3)]
+
+
+def test_a_row_that_is_too_large_is_named(broker: BrokerProcess) -> None:
+    publisher = BrokerPublisher(BrokerAddress(url_of(broker), 0, 0))
+    topics, ids, zeros = pa.array(["s"] * 3), pa.array([7, 8, 9], pa.int64()), pa.array([0] * 3, pa.int32())
+    values = [b"a", b"x" * (3 << 20), b"c"]
+    written = rows_of([table(values, topic=topics, offset=ids, partition=zeros)], "t")
+    with pytest.raises(OptionError, match=r"column value is too large: 3145728 bytes .*\(in the row of topic s, offset 8\)$"):
+        write_task(publisher, TASK, written)
+    publisher.close()
 
 
 def test_what_does_not_pass_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import pickle
 import shutil
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -146,6 +147,36 @@ def test_filters_become_id_ranges(place: dict[str, str]) -> None:
     assert pushed(place, only, *by_key) == (list(range(COUNT)), by_key), "a log has no index of keys"
 
 
+@pytest.fixture
+def new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("new_york")  # where the last second of 9999 is in the year 10000 of UTC
+def test_times_that_no_record_has(place: dict[str, str]) -> None:
+    """The filters are right, and so are the options: everything is before the year 9999, and nothing behind it."""
+    last, first = datetime(9999, 12, 31, 23, 59, 59), datetime(1, 1, 1)  # noqa: DTZ001
+    for one, count in (
+        (LessThan(("timestamp",), last), COUNT + 10),
+        (LessThan(("timestamp",), last.replace(tzinfo=UTC)), COUNT + 10),
+        (GreaterThan(("timestamp",), last), 0),
+        (GreaterThan(("timestamp",), first.replace(tzinfo=UTC)), COUNT + 10),
+        (LessThan(("timestamp",), first), 0),
+    ):
+        assert len(pushed(place, one)[0]) == count
+    reader = batch(place, subscribe="few", endingTimestamp=253402300799999)
+    assert len(rows_of(reader, reader.partitions())) == 10
+    by_topic = f'{{"few": {{"0": {2**64 - 1}}}}}'
+    reader = batch(place, subscribe="few", startingOffsetsByTimestamp=by_topic, startingOffsetsByTimestampStrategy="latest")
+    assert rows_of(reader, reader.partitions()) == []
+    with pytest.raises(OptionError, match="topic few has no record at or after 253402300799999 ms; starting"):
+        batch(place, subscribe="few", startingTimestamp=253402300799999).partitions()
+
+
 def test_only_the_worker_that_pushes_filters_has_a_reader_that_takes_them(broker: BrokerProcess) -> None:
     source = ToymqDataSource(lower({"url": url_of(broker), "subscribe": "few"}))
     assert not isinstance(source.reader(source.schema()), PushdownReader)
@@ -165,6 +196,8 @@ def test_a_schema_is_a_projection(place: dict[str, str]) -> None:
     ):
         with pytest.raises(OptionError, match=named):
             BatchReader(options, StructType([field]))
+    with pytest.raises(OptionError, match="the schema has no columns"):
+        BatchReader(options, StructType([]))
 
 
 def test_a_stream_goes_on_where_it_was(place: dict[str, str]) -> None:
