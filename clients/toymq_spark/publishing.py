@@ -90,33 +90,48 @@ class BrokerPublisher:
                 for receipt in self._connected().pub_many(topic, messages[confirmed:], window=WINDOW):
                     receipts.append(receipt)
             except (*TRANSIENT, ToymqError) as error:
-                self.close()
-                if not (isinstance(error, TRANSIENT) or getattr(error, "retryable", False)):
-                    raise
                 failures = 1 if len(receipts) > confirmed else failures + 1
-                if failures > self._address.num_retries:
+                if not self._pause(error, failures, f"publishing to {topic}"):
                     raise
-                pause_s = self._address.retry_interval_ms / 1000 * 2 ** (failures - 1)
-                logger.warning("publishing to %s is not possible now (%s); trying again in %g s", topic, error, pause_s)
-                self._sleep(pause_s)
         return receipts
 
     def record(self, topic: str, msg_id: int) -> Frame:
         """Raises: ToymqError, OSError."""
-        for frame in iter_frames(self._connected().fetch(topic, msg_id, 1).frames):
+        for frame in self._fetch(topic, msg_id, 1, 0)[0]:
             if frame.msg_id == msg_id:
                 return frame
         raise DamagedData(f"record {msg_id} of {topic} is gone")
 
     def read(self, topic: str, from_id: int, wait_s: float) -> tuple[list[Frame], int]:
         """Raises: ToymqError, OSError."""
-        batch = self._connected().fetch(topic, from_id, READ_COUNT, wait=wait_s)
-        return list(iter_frames(batch.frames)), batch.next_id
+        return self._fetch(topic, from_id, READ_COUNT, wait_s)
 
     def close(self) -> None:
         if self._client is not None:
             self._client.close()
             self._client = None
+
+    def _fetch(self, topic: str, from_id: int, count: int, wait_s: float) -> tuple[list[Frame], int]:
+        failures = 0
+        while True:
+            try:
+                batch = self._connected().fetch(topic, from_id, count, wait=wait_s)
+                return list(iter_frames(batch.frames)), batch.next_id
+            except (*TRANSIENT, ToymqError) as error:
+                failures += 1
+                if not self._pause(error, failures, f"reading {topic}"):
+                    raise
+
+    def _pause(self, error: Exception, failures: int, doing: str) -> bool:
+        """Wait until it is tried again, over another connection; False when it is not."""
+        self.close()
+        passes = isinstance(error, TRANSIENT) or getattr(error, "retryable", False)
+        if not passes or failures > self._address.num_retries:
+            return False
+        pause_s = self._address.retry_interval_ms / 1000 * 2 ** (failures - 1)
+        logger.warning("%s is not possible now (%s); trying again in %g s", doing, error, pause_s)
+        self._sleep(pause_s)
+        return True
 
     def _connected(self) -> sync.Client:
         if self._client is None:
