@@ -1,19 +1,27 @@
 """What belongs to an archive: manifests, one a batch, that name its files. Readers read what manifests name, and nothing else.
 
     <archive>/
-      manifest/0000000007.json        a batch of the archive job: it is there whole, or not at all
-      manifest/compact-<id>.json      what compaction wrote, and which files it stands for
-      data/batch=0000000007/date=2026-11-21/topic=orders/part-….parquet
+      manifest/0000000007.json              a batch of the archive job: it is there whole, or not at all
+      manifest/compact-0000000002.json      the second compaction: what it wrote, and which files that stands for
+      data/batch=0000000007.<attempt>/date=2026-11-21/topic=orders/part-….parquet
 
-A batch is written to its directory, synced, and then its manifest is put in place (temp, fsync, rename). A directory without a
-manifest is what a killed job left: it is overwritten when the batch is run again. So pyarrow, DuckDB and Spark see each record
-once, if they are given ``files``. Knows neither Spark nor brokers. The archive is a path that all nodes share.
+An attempt at a batch writes to a directory of its own, syncs it, and then puts the batch's manifest in place, which only one
+attempt can do: the name is linked, and a link never takes the place of another. So two jobs at once never stand for the same
+rows, and none of them holds a lock that it could leave behind. A directory that no manifest names is what a killed job left,
+or another that runs: it is removed when the manifest of its batch is there, since no attempt at it can succeed any more.
+
+So pyarrow, DuckDB and Spark see each record once, if they are given ``files``. Knows neither Spark nor brokers. The archive is
+a path that all nodes share, on a file system with hard links.
 """
 
+import errno
 import json
 import os
+import re
 import shutil
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import time_ns
@@ -24,10 +32,18 @@ import pyarrow.parquet as pq
 from toymq_py.errors import ConfigError, DamagedData, LocalError
 
 VERSION = 1
+NAME_DIGITS = 10
+COMPACTION = "compact-"
+NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
+"""What a file system without hard links says."""
 
 
-class ArchiveMismatch(LocalError):
+class ArchiveMismatch(ConfigError):
     """An archive and a checkpoint that do not belong together."""
+
+
+class AlreadyCommitted(LocalError):
+    """Another attempt has put the manifest in place. It stays."""
 
 
 class NoArchive(ConfigError):
@@ -103,25 +119,34 @@ class Archive:
         file = self._manifests / f"{name}.json"
         return self._load(file) if file.exists() else None
 
-    def directory(self, name: str) -> Path:
-        """Where the batch of this name is written. Emptied: what is there belongs to an attempt that died."""
-        place = self.path / "data" / f"batch={name}"
-        if place.exists():
-            shutil.rmtree(place)
-        return place
+    def attempt(self, name: str) -> Path:
+        """Where an attempt at the batch of this name writes: nobody else does."""
+        return self.path / "data" / f"batch={name}.{uuid.uuid4().hex[:8]}"
 
-    def orphans(self, prefix: str) -> list[Path]:
-        """Directories of this name's beginning that no manifest stands for."""
-        found = (self.path / "data").glob(f"batch={prefix}*")
-        return [place for place in found if self.find(place.name.removeprefix("batch=")) is None]
+    def next_compaction(self) -> str:
+        """A name for what is compacted from here on. Whoever begins meanwhile has the same, and one of them can commit it."""
+        names = (file.stem for file in self._manifests.glob(f"{COMPACTION}*.json"))
+        done = [int(found[1]) for name in names if (found := re.fullmatch(COMPACTION + r"([0-9]+)", name))]
+        return f"{COMPACTION}{max(done, default=0) + 1:0{NAME_DIGITS}d}"
 
     def commit(self, manifest: Manifest) -> None:
-        """Put a manifest in place, after its files are on stable storage. Raises: OSError."""
+        """Put a manifest in place, after its files are on stable storage. Once for each name.
+
+        Raises: AlreadyCommitted, LocalError on a file system without hard links, OSError.
+        """
         for directory in sync_order(self.path / file.path for file in manifest.files):
             sync(directory)
         self._manifests.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._manifests / f"{manifest.name}.json", {"version": VERSION, **asdict(manifest)})
+        create_atomically(self._manifests / f"{manifest.name}.json", _json(manifest))
         sync(self.path)
+
+    def discard_attempts(self, prefix: str) -> None:
+        """Of batches with this beginning that have their manifest, what other attempts have written. One of a batch without a
+        manifest may be about to be committed. Raises: DamagedData, OSError."""
+        for place in (self.path / "data").glob(f"batch={prefix}*"):
+            manifest = self.find(place.name.removeprefix("batch=").partition(".")[0])
+            if manifest is not None and place.name not in _places(manifest.files):
+                shutil.rmtree(place, ignore_errors=True)
 
     def remove(self, manifest: Manifest, paths: Sequence[str]) -> None:
         """Files that others stand for. The manifest stays, if with nothing in it: it says that its batch has been archived, and
@@ -129,9 +154,9 @@ class Archive:
         for path in paths:
             (self.path / path).unlink(missing_ok=True)
         left = tuple(file for file in manifest.files if file.path not in set(paths))
-        if not left:
-            shutil.rmtree(self.path / "data" / f"batch={manifest.name}", ignore_errors=True)
-        self.commit(replace(manifest, files=left))
+        for place in _places(manifest.files) - _places(left):
+            shutil.rmtree(self.path / "data" / place, ignore_errors=True)
+        write_atomically(self._manifests / f"{manifest.name}.json", _json(replace(manifest, files=left)))
 
     def _load(self, file: Path) -> Manifest:
         try:
@@ -166,13 +191,47 @@ def describe(archive: Path, directory: Path) -> Iterator[ArchiveFile]:
 
 def write_atomically(path: Path, content: dict[str, Any]) -> None:
     """The old content or the new, whatever is killed. Raises: OSError."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("w") as file:
-        json.dump(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    with _temporary(path, content) as temporary:
+        temporary.replace(path)
     sync(path.parent)
+
+
+def create_atomically(path: Path, content: dict[str, Any]) -> None:
+    """The content or no file, whatever is killed. Raises: AlreadyCommitted when there is such a file, LocalError, OSError."""
+    with _temporary(path, content) as temporary:
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            if temporary.stat().st_nlink == 1:  # two of NFS: it was done, and the answer was lost
+                raise AlreadyCommitted(f"{path} is there already") from None
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            raise LocalError(f"{path.parent}: an archive needs a file system with hard links") from None
+    sync(path.parent)
+
+
+@contextmanager
+def _temporary(path: Path, content: dict[str, Any]) -> Iterator[Path]:
+    """A file beside ``path`` with this content, on stable storage; nobody else writes there."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        with temporary.open("w") as file:
+            json.dump(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _places(files: Iterable[ArchiveFile]) -> set[str]:
+    """The names of the directories of attempts."""
+    return {Path(file.path).parts[1] for file in files}
+
+
+def _json(manifest: Manifest) -> dict[str, Any]:
+    return {"version": VERSION, **asdict(manifest)}
 
 
 def sync_order(files: Iterable[Path]) -> Iterator[Path]:

@@ -72,10 +72,10 @@ def test_archive_compact_replay(spark: SparkSession, url: str, client: sync.Clie
     assert (done.merged, done.made, done.rows, done.removed) == (2, 1, 501, 0)
     assert seen_by_pyarrow(to) == expected
     assert [file.rows for file in Archive(to).files()] == [501]
-    (to / "data" / "batch=compact-died").mkdir()
+    (to / "data" / "batch=compact-0000000001.died").mkdir()
     assert compact.compact(spark, to, now_ms=1049, grace_ms=50).removed == 0
     assert compact.compact(spark, to, now_ms=1050, grace_ms=50) == compact.Compacted(0, 0, 2, 0)
-    assert not (to / "data" / "batch=compact-died").exists()
+    assert not (to / "data" / "batch=compact-0000000001.died").exists()
     assert len(list((to / "data").rglob("*.parquet"))) == 1
     assert seen_by_pyarrow(to) == expected
 

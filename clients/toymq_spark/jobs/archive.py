@@ -5,6 +5,7 @@ A batch that Spark runs again after a crash is either there with its manifest, a
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import DateType, StringType, StructField, StructType
 
 from toymq_py.errors import DamagedData
-from toymq_spark.manifest import Archive, ArchiveMismatch, Manifest, describe
+from toymq_spark.manifest import COMPACTION, NAME_DIGITS, AlreadyCommitted, Archive, ArchiveMismatch, Manifest, describe
 from toymq_spark.schema import source_schema
 from toymq_spark.sink import QUERY_ID
-
-NAME_DIGITS = 10
 
 
 def start(
@@ -38,13 +37,17 @@ def start(
         once: end when everything that is there now is archived.
         trigger: how often a batch begins, as Spark says it.
         checkpoint: ``<to>/checkpoint`` unless given. It and the archive belong together.
+
+    Raises: ArchiveMismatch, DamagedData, OSError.
     """
+    checkpoint = checkpoint or to / "checkpoint"
+    check_checkpoint(Archive(to), checkpoint)
     options = {"startingOffsets": "earliest", **source, "includeHeaders": "true"}
     records = spark.readStream.format("toymq").options(**options).load()
     writer = (
         dated(records)
         .writeStream.queryName("toymq-archive")
-        .option("checkpointLocation", str(checkpoint or to / "checkpoint"))
+        .option("checkpointLocation", str(checkpoint))
         .foreachBatch(partial(write_batch, Archive(to)))
     )
     return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime=trigger)).start()
@@ -57,20 +60,45 @@ def dated(records: DataFrame) -> DataFrame:
 
 def write_batch(archive: Archive, batch: DataFrame, number: int) -> None:
     """Raises: ArchiveMismatch."""
-    query = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+    query = str(batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID))
     name = f"{number:0{NAME_DIGITS}d}"
-    there = archive.find(name)
-    if there is not None:
-        if there.query != query:
+    if archive.find(name) is None:
+        place = archive.attempt(name)
+        ordered = batch.sortWithinPartitions("date", "topic", "offset")
+        ordered.write.partitionBy("date", "topic").parquet(str(place))
+        # Another attempt may have been faster: the same batch, if it is of the same query.
+        with suppress(AlreadyCommitted):
+            archive.commit(Manifest(name, query, tuple(describe(archive.path, place))))
+    archive.discard_attempts(name)
+    _check_query(archive, archive.find(name), query)
+
+
+def check_checkpoint(archive: Archive, checkpoint: Path) -> None:
+    """A checkpoint says what has been archived, so it is good for one archive: for another, its batches would be left out.
+
+    Raises: ArchiveMismatch, DamagedData, OSError.
+    """
+    metadata = checkpoint / "metadata"
+    query = str(load_json(metadata).get("id")) if metadata.exists() else "none yet"
+    batches = {manifest.name: manifest for manifest in archive.manifests() if not manifest.name.startswith(COMPACTION)}
+    for manifest in batches.values():
+        _check_query(archive, manifest, query)
+    done = max((int(file.name) for file in (checkpoint / "commits").glob("*") if file.name.isdecimal()), default=-1)
+    for number in range(done + 1):
+        if f"{number:0{NAME_DIGITS}d}" not in batches:
             raise ArchiveMismatch(
-                f"{archive.path} has a batch {number} of another query: the checkpoint is not the one that this archive was "
-                "made with. Give the right checkpoint, or archive to another place"
+                f"{archive.path} has no batch {number}, and the checkpoint {checkpoint} says that all up to {done} are "
+                "archived: it is of another archive. Give this one a checkpoint of its own"
             )
-        return
-    place = archive.directory(name)
-    ordered = batch.sortWithinPartitions("date", "topic", "offset")
-    ordered.write.partitionBy("date", "topic").mode("overwrite").parquet(str(place))
-    archive.commit(Manifest(name, str(query), tuple(describe(archive.path, place))))
+
+
+def _check_query(archive: Archive, manifest: Manifest | None, query: str) -> None:
+    """Raises: ArchiveMismatch."""
+    if manifest is not None and manifest.query != query:
+        raise ArchiveMismatch(
+            f"{archive.path} has a batch {int(manifest.name)} of another query: the checkpoint is not the one that this "
+            "archive was made with. Give the right checkpoint, or archive to another place"
+        )
 
 
 def read(spark: SparkSession, archive: Path, paths: Sequence[str] | None = None) -> DataFrame:

@@ -1,20 +1,20 @@
 """``compact``: few large files in an archive where there were many small ones, behind a new manifest.
 
 Readers see the old files until the new manifest is in place, and those who opened the old ones have a grace time to finish.
+Of two compactions at once one is done, and the other says so and leaves nothing.
 """
 
 import shutil
 import time
-import uuid
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from toymq_spark.jobs import archive as archive_job
-from toymq_spark.manifest import Archive, ArchiveFile, Manifest, describe
+from toymq_spark.manifest import COMPACTION, AlreadyCommitted, Archive, ArchiveFile, Manifest, describe
 
 TARGET_BYTES = 128 << 20
 GRACE_MS = 3_600_000
@@ -39,31 +39,46 @@ def compact(
         grace_ms: for how long a file stays after others stand for it.
         now_ms: for tests.
 
-    Raises: NoArchive, DamagedData, OSError.
+    Raises: AlreadyCommitted when another compaction was done meanwhile. NoArchive, DamagedData, OSError.
     """
     if now_ms is None:
         now_ms = time.time_ns() // 1_000_000  # noqa: TID251 (a job has no Clock)
     store = Archive(archive)
     store.require()  # before anything is removed
-    for orphan in store.orphans("compact-"):
-        shutil.rmtree(orphan)  # of a compaction that died; there is one at a time
+    store.discard_attempts(COMPACTION)
     removed = _remove_replaced(store, now_ms - grace_ms)
+    name = store.next_compaction()  # before the files: whatever stands for one of them has an earlier name, or this one
     groups = list(_groups(store.files(), target_bytes))
     if not groups:
         return Compacted(0, 0, removed, 0)
-    name = f"compact-{now_ms:013d}-{uuid.uuid4().hex[:8]}"
-    place = store.directory(name)
+    place = store.attempt(name)
+    try:
+        done = _merge(spark, store, groups, name, place, now_ms)
+    except Exception as error:
+        shutil.rmtree(place, ignore_errors=True)
+        if store.find(name) is None:
+            raise
+        # It may have failed for a file that the other one has removed already.
+        why = f"{archive}: another compaction was done meanwhile; this one has replaced nothing"
+        raise AlreadyCommitted(why) from error
+    store.discard_attempts(name)
+    return replace(done, removed=removed)
+
+
+def _merge(
+    spark: SparkSession, store: Archive, groups: list[list[ArchiveFile]], name: str, place: Path, now_ms: int
+) -> Compacted:
     for group in groups:
-        rows = archive_job.read(spark, archive, [file.path for file in group]).coalesce(1)
+        rows = archive_job.read(spark, store.path, [file.path for file in group]).coalesce(1)
         ordered = rows.sortWithinPartitions("date", "topic", "offset")
         ordered.write.partitionBy("date", "topic").mode("append").parquet(str(place))
-    made = tuple(describe(archive, place))
+    made = tuple(describe(store.path, place))
     replaced = tuple(file.path for group in groups for file in group)
     before, after = sum(file.rows for group in groups for file in group), sum(file.rows for file in made)
     if before != after:
         raise AssertionError(f"{before} rows went in and {after} came out; nothing was replaced")
     store.commit(Manifest(name, name, made, replaced, now_ms))
-    return Compacted(len(replaced), len(made), removed, after)
+    return Compacted(len(replaced), len(made), 0, after)
 
 
 def _groups(files: list[ArchiveFile], target_bytes: int) -> Iterator[list[ArchiveFile]]:

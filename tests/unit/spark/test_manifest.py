@@ -1,12 +1,14 @@
 """An archive is what its manifests name, whatever else lies there."""
 
+import errno
+import os
 import re
 from pathlib import Path
 
 import pytest
 
-from toymq_py.errors import DamagedData
-from toymq_spark.manifest import Archive, ArchiveFile, Manifest, NoArchive
+from toymq_py.errors import DamagedData, LocalError
+from toymq_spark.manifest import COMPACTION, AlreadyCommitted, Archive, ArchiveFile, Manifest, NoArchive
 
 
 def file(path: str, first_id: int = 0) -> ArchiveFile:
@@ -15,7 +17,7 @@ def file(path: str, first_id: int = 0) -> ArchiveFile:
 
 def place(archive: Archive, name: str, *names: str) -> Manifest:
     """Files of a batch, written; the manifest is the caller's to commit."""
-    directory = archive.directory(name) / "date=2026-11-21" / "topic=t"
+    directory = archive.attempt(name) / "date=2026-11-21" / "topic=t"
     directory.mkdir(parents=True)
     for one in names:
         (directory / one).write_text(one)
@@ -33,23 +35,64 @@ def test_files_without_a_manifest_are_not_there(tmp_path: Path) -> None:
     archive.commit(manifest)
     assert archive.find("0000000001") == manifest
     assert [Path(path).read_text() for path in archive.paths()] == ["a", "b"]
-    again = Archive(tmp_path).directory("0000000001")
-    assert not again.exists(), "what an attempt left is taken away before the next"
+
+
+def test_of_two_attempts_at_a_batch_one_is_committed(tmp_path: Path) -> None:
+    """Each writes to a place of its own, and what the other one left is removed when it has no chance any more."""
+    archive = Archive(tmp_path)
+    first, second = place(archive, "0000000001", "a"), place(archive, "0000000001", "a")
+    later = place(archive, "0000000002", "b")
+    archive.discard_attempts("0000000001")
+    assert len(list((tmp_path / "data").iterdir())) == 3, "any of them may be committed yet"
+    archive.commit(first)
+    with pytest.raises(AlreadyCommitted):
+        archive.commit(second)
+    assert archive.find("0000000001") == first
+    archive.discard_attempts("0000000001")
+    kept = {archive.path / Path(one.files[0].path).parents[2] for one in (first, later)}
+    assert set((tmp_path / "data").iterdir()) == kept
+    archive.commit(later)
+    assert [one.name for one in (tmp_path / "manifest").iterdir() if one.suffix != ".json"] == [], "nothing temporary is left"
+
+
+def test_a_file_system_without_hard_links_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def link(source: Path, target: Path) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr("os.link", link)
+    with pytest.raises(LocalError, match="an archive needs a file system with hard links"):
+        Archive(tmp_path).commit(Manifest("0000000000", "q", ()))
+    assert list((tmp_path / "manifest").iterdir()) == []
+
+
+def test_a_link_whose_answer_was_lost_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NFS says again what was not answered, and is told that the name is there."""
+    link = os.link
+
+    def twice(source: Path, target: Path) -> None:
+        link(source, target)
+        link(source, target)
+
+    monkeypatch.setattr("os.link", twice)
+    Archive(tmp_path).commit(Manifest("0000000000", "q", ()))
+    assert Archive(tmp_path).find("0000000000") is not None
 
 
 def test_what_a_compaction_stands_for(tmp_path: Path) -> None:
     archive = Archive(tmp_path)
     first, second = place(archive, "0000000001", "a"), place(archive, "0000000002", "b")
-    merged = place(archive, "compact-1", "ab")
     for manifest in (first, second):
         archive.commit(manifest)
-    assert archive.orphans("compact-") == [tmp_path / "data" / "batch=compact-1"]
+    assert archive.next_compaction() == "compact-0000000001"
+    merged, dead = place(archive, "compact-0000000001", "ab"), place(archive, "compact-0000000001", "a")
     replaces = tuple(one.path for manifest in (first, second) for one in manifest.files)
     archive.commit(Manifest(merged.name, merged.query, merged.files, replaces, 5))
-    assert archive.orphans("compact-") == []
+    assert archive.next_compaction() == "compact-0000000002"
+    archive.discard_attempts(COMPACTION)
+    assert not (tmp_path / dead.files[0].path).exists()
     assert [Path(path).name for path in archive.paths()] == ["ab"]
     archive.remove(first, [one.path for one in first.files])
-    assert not (tmp_path / "data" / "batch=0000000001").exists()
+    assert list((tmp_path / "data").glob("batch=0000000001*")) == []
     assert archive.find("0000000001") == Manifest("0000000001", "q", ()), "it still says that the batch was archived"
     assert [Path(path).name for path in archive.paths()] == ["ab"]
 
