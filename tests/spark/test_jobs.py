@@ -68,6 +68,11 @@ def test_archive_compact_replay(spark: SparkSession, url: str, client: sync.Clie
     assert seen_by_pyarrow(to) == expected
     assert [row.value for row in archive.read(spark, to).orderBy("offset").collect()] == [value for _, value in expected]
 
+    # A replay that dies in its second piece, and goes on; its files are compacted and removed meanwhile.
+    sink, state, pauses = {"url": url, "topic": "from-files"}, tmp_path / "state", list[float]()
+    steps = replay.replay(spark, to, sink, state, rate=300, monotonic=lambda: 0.0, sleep=pauses.append)
+    assert next(steps) == replay.Progress(1, 2, 300, 501)
+
     done = compact.compact(spark, to, now_ms=1000, grace_ms=50)
     assert (done.merged, done.made, done.rows, done.removed) == (2, 1, 501, 0)
     assert seen_by_pyarrow(to) == expected
@@ -79,10 +84,6 @@ def test_archive_compact_replay(spark: SparkSession, url: str, client: sync.Clie
     assert len(list((to / "data").rglob("*.parquet"))) == 1
     assert seen_by_pyarrow(to) == expected
 
-    # A replay that dies in its second piece, and goes on.
-    sink, state, pauses = {"url": url, "topic": "from-files"}, tmp_path / "state", list[float]()
-    steps = replay.replay(spark, to, sink, state, rate=300, monotonic=lambda: 0.0, sleep=pauses.append)
-    assert next(steps) == replay.Progress(1, 2, 300, 501)
     next(steps)
     (state / "done.json").write_text('{"pieces": 1}')  # it had not been written yet
     assert [step.piece for step in replay.replay(spark, to, sink, state, rate=300)] == [2]

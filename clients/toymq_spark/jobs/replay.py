@@ -2,6 +2,7 @@
 
 What is to be read is planned once, in pieces, and the plan is a file: a job that is run again goes on with the piece that it
 died in. That piece has the same rows, dealt out in the same way, so the sink knows which of them are there (``publishing``).
+An archive may be compacted meanwhile: the files are looked up for each piece, and its rows are counted.
 """
 
 import time
@@ -11,16 +12,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from toymq_client.url import parse_url
-from toymq_py.errors import ConfigError, DamagedData
+from toymq_py.errors import ConfigError, DamagedData, LocalError
 from toymq_spark import offsets
 from toymq_spark.jobs import archive as archive_job
+from toymq_spark.jobs.pieces import Piece, overlapping, pieces_of_archive, pieces_of_topics
 from toymq_spark.logs import open_logs
 from toymq_spark.manifest import Archive, write_atomically
-from toymq_spark.offsets import IdSpan
 from toymq_spark.options import parse_source
 
 PIECE_ROWS = 200_000
@@ -29,19 +30,22 @@ TASKS = 4
 COLUMNS = ("key", "value", "headers", "topic", "partition", "offset")
 
 
+class ArchiveChanged(LocalError):
+    """It has other rows than when the replay was planned, which compaction never does."""
+
+
 @dataclass(frozen=True)
 class Plan:
-    """``what`` is everything that the pieces follow from; ``files`` are an archive's at the time, without them a topic's."""
+    """``what`` is everything that the pieces follow from."""
 
     name: str
     what: dict[str, Any]
-    pieces: list[IdSpan]
-    files: list[str] | None
+    pieces: list[Piece]
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """After a piece. Counts are of rows, of this run."""
+    """After a piece. Counts are of rows, of this run; ``total`` counts missing ids of a topic until they were looked for."""
 
     piece: int
     pieces: int
@@ -66,24 +70,37 @@ def replay(
         state: a directory for the plan and for how far it is.
         rate: rows a second at most.
 
-    Raises: ConfigError when the state belongs to another replay. NoArchive, DamagedData.
+    Raises: ConfigError when the state belongs to another replay. NoArchive, DamagedData, and ArchiveChanged.
     """
     what = {"source": str(source) if isinstance(source, Path) else _shown(source), "sink": _shown(sink), "rate": rate}
     plan = _planned(state, what, lambda: _plan(source, what, PIECE_ROWS if rate is None else min(rate, PIECE_ROWS)))
     done = _done(state)
     began, rows = monotonic(), 0
-    total = sum(piece.end - piece.start for piece in plan.pieces[done:])
+    total = sum(piece.rows_max for piece in plan.pieces[done:])
     for number in range(done, len(plan.pieces)):
         piece = plan.pieces[number]
-        table = _read(spark, source, plan, piece).select(*COLUMNS).repartition(TASKS, "offset")
-        table.write.format("toymq").mode("append").options(**sink, producerId=f"{plan.name}.{number}").save()
+        count = _publish(_read(spark, source, piece), {**sink, "producerId": f"{plan.name}.{number}"})
+        if piece.rows not in (None, count):
+            raise ArchiveChanged(
+                f"{source}: topic {piece.topic} had {piece.rows} rows from {piece.start} to {piece.end - 1} when this "
+                f"replay was planned, and now it has {count}"
+            )
         write_atomically(state / "done.json", {"pieces": number + 1})
-        rows += piece.end - piece.start
+        rows += count
+        total += count - piece.rows_max
         yield Progress(number + 1, len(plan.pieces), rows, total)
         if rate is not None:
             ahead_s = rows / rate - (monotonic() - began)
             if ahead_s > 0 and number + 1 < len(plan.pieces):
                 sleep(ahead_s)
+
+
+def _publish(table: DataFrame, sink: Mapping[str, str]) -> int:
+    """How many rows there were."""
+    seen = Observation()
+    rows = table.select(*COLUMNS).observe(seen, F.count(F.lit(1)).alias("rows")).repartition(TASKS, "offset")
+    rows.write.format("toymq").mode("append").options(**sink).save()
+    return int(seen.get["rows"])
 
 
 def _shown(options: Mapping[str, str]) -> dict[str, str]:
@@ -97,30 +114,21 @@ def _shown(options: Mapping[str, str]) -> dict[str, str]:
 def _plan(source: Mapping[str, str] | Path, what: dict[str, Any], piece_rows: int) -> Plan:
     name = f"replay-{uuid.uuid4().hex}"
     if isinstance(source, Path):
-        files = Archive(source).files()
-        bounds: dict[str, tuple[int, int]] = {}
-        for file in files:
-            first, last = bounds.get(file.topic, (file.first_id, file.last_id))
-            bounds[file.topic] = min(first, file.first_id), max(last, file.last_id)
-        pieces = [
-            IdSpan(topic, at, min(at + piece_rows, last + 1))
-            for topic, (first, last) in sorted(bounds.items())
-            for at in range(first, last + 1, piece_rows)
-        ]
-        return Plan(name, what, pieces, [file.path for file in files])
-    options = parse_source({**source, "maxRecordsPerPartition": str(piece_rows)}, "batch")
+        return Plan(name, what, pieces_of_archive(Archive(source), piece_rows))
+    options = parse_source(source, "batch")
     logs = open_logs(options.place)
     try:
         start = offsets.starting(options, logs, missing_is_empty=False)
         end = offsets.ending(options, logs, start)
+        return Plan(name, what, pieces_of_topics(options, logs, start, end, piece_rows))
     finally:
         logs.close()
-    return Plan(name, what, offsets.cut(options, start, end), None)
 
 
-def _read(spark: SparkSession, source: Mapping[str, str] | Path, plan: Plan, piece: IdSpan) -> DataFrame:
+def _read(spark: SparkSession, source: Mapping[str, str] | Path, piece: Piece) -> DataFrame:
     if isinstance(source, Path):
-        archived = archive_job.read(spark, source, plan.files)
+        files = [file.path for file in overlapping(Archive(source).files(), piece)]
+        archived = archive_job.read(spark, source, files)
         return archived.where((F.col("topic") == piece.topic) & F.col("offset").between(piece.start, piece.end - 1))
     ends = {
         "startingOffsets": f'{{"{piece.topic}": {{"0": {piece.start}}}}}',
@@ -142,7 +150,7 @@ def _planned(state: Path, what: dict[str, Any], make: Callable[[], Plan]) -> Pla
         return plan
     found = archive_job.load_json(file)
     try:
-        plan = Plan(found["name"], found["what"], [IdSpan(**piece) for piece in found["pieces"]], found["files"])
+        plan = Plan(found["name"], found["what"], [Piece(**piece) for piece in found["pieces"]])
     except (KeyError, TypeError):
         raise DamagedData(f"{file} is no plan of a replay") from None
     if plan.what != what:
