@@ -27,13 +27,26 @@ from pathlib import Path
 from time import time_ns
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow.dataset import Dataset, HivePartitioning, dataset
 
 from toymq_py.errors import ConfigError, DamagedData, LocalError
 
 VERSION = 1
 NAME_DIGITS = 10
 COMPACTION = "compact-"
+PARTITIONS = pa.schema([("topic", pa.string()), ("date", pa.date32())])
+COLUMNS = pa.schema(
+    [
+        ("key", pa.binary()), ("value", pa.binary()), ("partition", pa.int32()), ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")), ("timestampType", pa.int32()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)  # fmt: skip
+"""Of the files; topic and date are in their paths."""
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+"""A directory's name for no value, and also of the topic that is called so; a record always has a topic."""
 NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 """What a file system without hard links says."""
 
@@ -108,11 +121,25 @@ class Archive:
         return sorted(found, key=lambda file: (file.topic, file.first_id, file.path))
 
     def paths(self) -> list[str]:
-        """The same as whole paths, for ``pyarrow.dataset.dataset(...)``, ``read_parquet([...])`` and Spark.
+        """The same as whole paths, for ``read_parquet([...], hive_partitioning=true)`` of DuckDB and others. Topic and day of
+        the records stand in the paths only.
 
         Raises: NoArchive, DamagedData, OSError.
         """
         return [str(self.path / file.path) for file in self.files()]
+
+    def dataset(self) -> Dataset:
+        """The same for pyarrow, with the columns ``topic`` and ``date``: all records that are archived now.
+
+        Raises: NoArchive, DamagedData, OSError.
+        """
+        # No name of a directory stands for null, also where a topic is called like that.
+        partitioning = HivePartitioning(PARTITIONS, null_fallback="")
+        paths = self.paths()
+        if not paths:
+            return dataset(pa.Table.from_pylist([], pa.schema([*COLUMNS, *PARTITIONS])))
+        data = str(self.path / "data")
+        return dataset(paths, pa.schema([*COLUMNS, *PARTITIONS]), "parquet", partitioning=partitioning, partition_base_dir=data)
 
     def find(self, name: str) -> Manifest | None:
         """Raises: DamagedData, OSError."""

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pyarrow.dataset
 import pytest
 from click.testing import CliRunner
 from pyspark.sql import DataFrame, SparkSession
@@ -25,9 +24,13 @@ from toymq_py.errors import ConfigError, DamagedData
 from toymq_spark import cli
 from toymq_spark.jobs import archive, compact, replay, report, verify, watch
 from toymq_spark.manifest import Archive, ArchiveMismatch
+from toymq_spark.schema import source_schema
 from toymq_spark.sink import QUERY_ID
 
 pytestmark = require("java")
+
+TOPIC = "__HIVE_DEFAULT_PARTITION__"
+"""As a directory it would stand for no topic at all."""
 
 
 def publish(client: sync.Client, topic: str, start: int, end: int) -> None:
@@ -35,15 +38,19 @@ def publish(client: sync.Client, topic: str, start: int, end: int) -> None:
 
 
 def seen_by_pyarrow(to: Path) -> list[tuple[int, bytes]]:
-    table = pyarrow.dataset.dataset(Archive(to).paths()).to_table(columns=["offset", "value"])
+    table = Archive(to).dataset().to_table()
+    columns = set(source_schema(include_headers=True).fieldNames())
+    assert set(table.column_names) == columns | {"date"}
+    assert set(table.column("topic").to_pylist()) == {TOPIC}
+    assert table.column("date").to_pylist() == [at.date() for at in table.column("timestamp").to_pylist()]
     return sorted(zip(*(table.column(name).to_pylist() for name in ("offset", "value")), strict=True))
 
 
 def test_archive_compact_replay(spark: SparkSession, url: str, client: sync.Client, tmp_path: Path) -> None:
-    publish(client, "to-files", 0, 500)
-    client.pub("to-files", b"500", headers={"Trace": "1-2"})
-    to = tmp_path / "archive"
-    topic = spark.read.format("toymq").options(url=url, subscribe="to-files", includeHeaders="true").load()
+    publish(client, TOPIC, 0, 500)
+    client.pub(TOPIC, b"500", headers={"Trace": "1-2"})
+    to = tmp_path / "an {archive,}[of] a*"
+    topic = spark.read.format("toymq").options(url=url, subscribe=TOPIC, includeHeaders="true").load()
 
     def write(number: int, start: int, query: str = "q") -> None:
         """What a stream does with a batch."""

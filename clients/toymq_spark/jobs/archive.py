@@ -4,6 +4,7 @@ A batch that Spark runs again after a crash is either there with its manifest, a
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -16,9 +17,21 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import DateType, StringType, StructField, StructType
 
 from toymq_py.errors import DamagedData
-from toymq_spark.manifest import COMPACTION, NAME_DIGITS, AlreadyCommitted, Archive, ArchiveMismatch, Manifest, describe
+from toymq_spark.manifest import (
+    COMPACTION,
+    NAME_DIGITS,
+    NULL_PARTITION,
+    AlreadyCommitted,
+    Archive,
+    ArchiveMismatch,
+    Manifest,
+    describe,
+)
 from toymq_spark.schema import source_schema
 from toymq_spark.sink import QUERY_ID
+
+GLOB = re.compile(r"[{}\[\]*?\\]")
+"""What Spark takes for a pattern in a path that it reads."""
 
 
 def start(
@@ -40,7 +53,8 @@ def start(
 
     Raises: ArchiveMismatch, DamagedData, OSError.
     """
-    checkpoint = checkpoint or to / "checkpoint"
+    to = to.absolute()  # what is before a colon in a relative path is a scheme
+    checkpoint = (checkpoint or to / "checkpoint").absolute()
     check_checkpoint(Archive(to), checkpoint)
     options = {"startingOffsets": "earliest", **source, "includeHeaders": "true"}
     records = spark.readStream.format("toymq").options(**options).load()
@@ -111,12 +125,14 @@ def read(spark: SparkSession, archive: Path, paths: Sequence[str] | None = None)
     """
     columns = source_schema(include_headers=True)
     columns = StructType([*columns.fields, StructField("date", DateType())])
+    archive = archive.absolute()  # what is before a colon in a relative path is a scheme
     found = Archive(archive).paths() if paths is None else [str(archive / path) for path in paths]
     if not found:
         return spark.createDataFrame([], columns)
     with_batch = StructType([*columns.fields, StructField("batch", StringType())])
-    files = spark.read.schema(with_batch).option("basePath", str(archive / "data")).parquet(*found)
-    return files.select(*columns.fieldNames())
+    literal = [GLOB.sub(r"\\\g<0>", path) for path in found]
+    files = spark.read.schema(with_batch).option("basePath", str(archive / "data")).parquet(*literal)
+    return files.withColumn("topic", F.coalesce("topic", F.lit(NULL_PARTITION))).select(*columns.fieldNames())
 
 
 def load_json(file: Path) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def compact(
     """
     if now_ms is None:
         now_ms = time.time_ns() // 1_000_000  # noqa: TID251 (a job has no Clock)
-    store = Archive(archive)
+    store = Archive(archive.absolute())
     store.require()  # before anything is removed
     store.discard_attempts(COMPACTION)
     removed = _remove_replaced(store, now_ms - grace_ms)

@@ -3,12 +3,15 @@
 import errno
 import os
 import re
+from datetime import date
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
+from pyarrow.dataset import field
 
 from toymq_py.errors import DamagedData, LocalError
-from toymq_spark.manifest import COMPACTION, AlreadyCommitted, Archive, ArchiveFile, Manifest, NoArchive
+from toymq_spark.manifest import COLUMNS, COMPACTION, AlreadyCommitted, Archive, ArchiveFile, Manifest, NoArchive, describe
 
 
 def file(path: str, first_id: int = 0) -> ArchiveFile:
@@ -112,3 +115,21 @@ def test_a_manifest_of_another_version(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"version": 1', '"version": 2'))
     with pytest.raises(DamagedData, match="is of version 2"):
         archive.files()
+
+
+def test_pyarrow_sees_topic_and_date(tmp_path: Path) -> None:
+    """Rows of different topics could not be told apart."""
+    archive = Archive(tmp_path / "topic=mine" / "archive")
+    archive.commit(Manifest("0000000000", "q", ()))
+    assert archive.dataset().to_table().column_names == [*COLUMNS.names, "topic", "date"], "and no row"
+    attempt = archive.attempt("0000000001")
+    for number, topic in enumerate(("a", "2026", "__HIVE_DEFAULT_PARTITION__")):
+        file = attempt / "date=2026-11-21" / f"topic={topic}" / "part-0.parquet"
+        file.parent.mkdir(parents=True)
+        pq.write_table(COLUMNS.empty_table().from_pylist([{"offset": number}], COLUMNS), file)
+    archive.commit(Manifest("0000000001", "q", tuple(describe(archive.path, attempt))))
+    day = date(2026, 11, 21)
+    rows = archive.dataset().to_table(columns=["offset", "topic", "date"]).to_pylist()
+    expected = [(0, "a", day), (1, "2026", day), (2, "__HIVE_DEFAULT_PARTITION__", day)]
+    assert sorted(tuple(row.values()) for row in rows) == expected
+    assert archive.dataset().count_rows(filter=field("topic") == "2026") == 1
