@@ -1,7 +1,7 @@
 """``toymq-pipeline``: the jobs from a command line. Exit code 0: done; 1: it failed, or something is wrong; 2: usage."""
 
 import json
-import signal
+import logging
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
@@ -18,9 +17,10 @@ from click.core import ParameterSource
 from toymq_client.url import DEFAULT_URL
 from toymq_py.errors import ConfigError, ToymqError
 from toymq_py.model import parse_duration_ms, parse_size
-from toymq_spark.errors import OptionError
+from toymq_spark.console import Console, Ending
+from toymq_spark.errors import NoSpark, OptionError
 
-TERMINATED = 143
+INTERRUPTED = 130
 EXTRAS = {"pyspark": "spark", "pyarrow": "spark", "numpy": "spark", "pandas": "spark", "matplotlib": "plots"}
 """Package to the extra that brings it."""
 Command = Callable[..., Any]
@@ -79,27 +79,41 @@ def main(ctx: click.Context, master: str) -> None:
 
 @contextmanager
 def _session(master: str | None, name: str, *, bar: bool = False) -> Iterator[Any]:
-    """SIGTERM ends a job as Ctrl-C does: the batch that runs is run again next time, and each record is there once.
-
+    """
     Args:
         bar: Spark's own progress bar on a terminal, for a job that has nothing else to say until it is done.
+
+    Raises: NoSpark.
     """
-    from toymq_spark.session import build_session  # --help should not wait for pyspark
+    from toymq_spark.session import build_session, jvm_of  # --help should not wait for pyspark
 
-    def terminated(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(TERMINATED)
-
-    before = signal.signal(signal.SIGTERM, terminated)
     shown = {"spark.ui.showConsoleProgress": "true"} if bar and sys.stderr.isatty() else {}
-    spark = build_session(f"toymq-pipeline {name}", master, shown)
-    spark.sparkContext.setLogLevel("FATAL")  # why a job failed is said in a line, and not in its driver's pages before it
+    logging.getLogger("SQLQueryContextLogger").disabled = True  # PySpark's own pages beside the error that we say in a line
+    console = Console()
+    ending = Ending(console)
+    ending.watch(None)
     try:
-        yield spark
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
+        with console.starting():
+            spark = build_session(f"toymq-pipeline {name}", master, shown)
+        ending.watch(jvm_of(spark))  # Spark has a handler of its own for Ctrl-C, which asks the JVM
+        spark.sparkContext.setLogLevel("FATAL")  # why a job failed is said in a line, and not in its driver's pages before it
+        try:
+            yield spark
+        finally:
+            if ending.code is None:
+                spark.stop()
+                console.drain()
+    except KeyboardInterrupt:  # while Spark was starting, it had a handler of its own for that
+        console.mute()
+        raise SystemExit(INTERRUPTED) from None
+    except Exception as error:
+        if ending.code is not None:
+            raise SystemExit(ending.code) from None
+        if "JAVA_GATEWAY_EXITED" in str(error):
+            raise NoSpark(f"Spark does not start: {console.last_words() or error}") from None
+        raise
     finally:
-        spark.stop()
-        signal.signal(signal.SIGTERM, before)
+        ending.restore()
 
 
 ACCESS = {

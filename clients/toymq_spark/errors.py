@@ -3,6 +3,7 @@
     LocalError
     ├─ ConfigError
     │  └─ OptionError        an option or a schema that is not known, has no meaning here, or makes no sense
+    ├─ NoSpark               it does not start
     ├─ DataLoss              records that a query should have read are gone (``failOnDataLoss``)
     └─ ReplayMismatch        a task that is run again has other rows than before: publishing them would lose or double some
 
@@ -14,6 +15,10 @@ from toymq_py.errors import ConfigError, LocalError
 
 class OptionError(ConfigError):
     """The text begins with the name of the option or column."""
+
+
+class NoSpark(LocalError):
+    """The text says why, if that is known."""
 
 
 class DataLoss(LocalError):

@@ -1,6 +1,7 @@
 """The one place where a Spark session is made, with the settings that this data source wants."""
 
 import os
+import subprocess
 import sys
 from collections.abc import Mapping
 
@@ -42,6 +43,12 @@ def build_session(app: str, master: str | None = None, settings: Mapping[str, st
     spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(ToymqDataSource)
     return spark
+
+
+def jvm_of(spark: SparkSession) -> "subprocess.Popen[bytes] | None":
+    """The process that ``build_session`` started; None where somebody else did (``spark-submit``)."""
+    found: subprocess.Popen[bytes] | None = getattr(getattr(spark.sparkContext, "_gateway", None), "proc", None)
+    return found
 
 
 def apart(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:

@@ -1,0 +1,89 @@
+"""What is shown of what Spark's processes say, and how a job ends when it is told to; the JVM here is a shell."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker_process import TIMEOUT_S, environment
+from toymq_spark.console import _ENDED, _STARTED, Console
+
+BROKEN = b"""Traceback (most recent call last):
+  File "pyspark.zip/pyspark/daemon.py", line 264, in manager
+  File "pyspark.zip/pyspark/daemon.py", line 95, in worker
+BrokenPipeError: [Errno 32] Broken pipe
+"""
+OTHER = BROKEN.replace(b"BrokenPipeError: [Errno 32] Broken pipe", b"ValueError: no")
+
+
+@pytest.fixture
+def console() -> Console:
+    made = Console()
+    made.take(_STARTED)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        (b"records 3 to 4 are gone\n", b"records 3 to 4 are gone\n"),
+        (BROKEN + b"more\n", b"more\n"),
+        (OTHER + b"more\n", OTHER + b"more\n"),
+        (OTHER + _ENDED, OTHER),
+        (OTHER[:60] + b"\n" + BROKEN, OTHER[:60] + b"\n"),
+        (BROKEN.replace(b"daemon", b"mine"), BROKEN.replace(b"daemon", b"mine")),
+    ],
+    ids=["a warning", "a worker that is not needed any more", "another traceback", "at the end", "two of them", "a user's"],
+)
+def test_what_is_left_of_what_workers_say(console: Console, said: bytes, shown: bytes) -> None:
+    assert console.take(said) == shown
+    assert b"".join(console.take(line) for line in said.splitlines(keepends=True)) == shown, "line by line, too"
+
+
+def test_how_a_jvm_starts_is_told_only_if_it_does_not() -> None:
+    console = Console()
+    with console.starting():
+        command = "echo WARNING: incubator modules >&2; echo 'Error: Master must be yarn' >&2; printf rest >&2"
+        subprocess.run(["sh", "-c", command], check=True)
+    assert console.last_words() is None, "it has started"
+    console = Console()
+    console.take(b"WARN NativeCodeLoader\n" + b'Exception in thread "main" org.apache.spark.SparkException: no such master\n')
+    assert console.last_words() == "no such master"
+
+
+PROGRAM = """
+import logging, subprocess, sys, time
+from toymq_spark.console import Console, Ending
+
+console = Console()
+ending = Ending(console)
+with console.starting():
+    script = 'trap "echo late words >&2; echo removed > $0; exit" TERM; echo first >&2; echo up; while :; do sleep 0.05; done'
+    jvm = subprocess.Popen(["sh", "-c", script, sys.argv[1]], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    jvm.stdout.readline()
+ending.watch(jvm)
+print("ready", flush=True)
+try:
+    time.sleep(60)
+finally:
+    logging.exception("what follows from it")
+    print("more of it", file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_job_that_is_told_to_end_says_nothing(number: int, code: int, tmp_path: Path) -> None:
+    """It ended with code 1 and up to 1,215 lines, and the JVM was asked things in the middle of an answer."""
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "jvm")], env=environment(), text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as job:  # fmt: skip
+        assert job.stdout is not None
+        assert job.stdout.readline() == "ready\n"
+        os.kill(job.pid, number)
+        _, said = job.communicate(timeout=TIMEOUT_S)
+    assert (job.returncode, said) == (code, "")
+    assert (tmp_path / "jvm").read_text() == "removed\n", "the JVM was told, and waited for"
