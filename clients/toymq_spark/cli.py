@@ -24,6 +24,11 @@ INTERRUPTED = 130
 EXTRAS = {"pyspark": "spark", "pyarrow": "spark", "numpy": "spark", "pandas": "spark", "matplotlib": "plots"}
 """Package to the extra that brings it."""
 Command = Callable[..., Any]
+NOTHING: Mapping[str, str] = {}
+KEPT = {"includeHeaders": "headers are always kept"}
+ARCHIVED = {**KEPT, "checkpointLocation": "write --checkpoint", "queryName": "the query has its name"}
+REPLAYED = {"topic": "write --to", "producerId": "a replay names its producers itself"}
+"""Options that a job sets itself, and what to do instead."""
 
 
 class _OneLineErrors(click.Group):
@@ -166,14 +171,16 @@ def _place(url: str, data_dir: str | None, **access: str | None) -> dict[str, st
     return {**found, **{ACCESS[name]: value for name, value in access.items() if value is not None}}
 
 
-def _source(subscribe: str | None, pattern: str | None, more: tuple[str, ...], **place: Any) -> dict[str, str]:
+def _source(
+    subscribe: str | None, pattern: str | None, more: tuple[str, ...], taken: Mapping[str, str] = NOTHING, **place: Any
+) -> dict[str, str]:
     """Raises: click.UsageError."""
     found = _place(**place)
     if subscribe is not None:
         found["subscribe"] = subscribe
     if pattern is not None:
         found["subscribePattern"] = pattern
-    return found | _named("--option", more)
+    return _with("--option", more, found, taken)
 
 
 def _refuse_set(more: tuple[str, ...], *names: str) -> None:
@@ -209,13 +216,23 @@ def _archive(context: click.Context, parameter: click.Parameter, path: Path | No
     return path
 
 
-def _named(what: str, options: tuple[str, ...]) -> dict[str, str]:
-    """Raises: click.UsageError."""
-    found = {}
+def _with(what: str, options: tuple[str, ...], said: Mapping[str, str], taken: Mapping[str, str] = NOTHING) -> dict[str, str]:
+    """What is said already and further options, of which none is said twice.
+
+    Args:
+        taken: names of options that a job sets itself, and why.
+
+    Raises: click.UsageError.
+    """
+    found = dict(said)
+    why = {name.lower(): text for name, text in {**dict.fromkeys(said, "is said already"), **taken}.items()}
     for option in options:
         name, equals, value = option.partition("=")
         if not equals:
             raise click.UsageError(f"{what} {option}: write NAME=VALUE")
+        if name.lower() in why:
+            raise click.UsageError(f"{what} {name}: {why[name.lower()]}")
+        why[name.lower()] = "is said already"
         found[name] = value
     return found
 
@@ -240,6 +257,7 @@ def archive(
 
     _refuse_beside_once(once, "--every")
     trigger = f"{parse_duration_ms(every)} milliseconds"
+    options = _source(**source, taken=ARCHIVED)
     total = 0
     told = -1
 
@@ -255,7 +273,7 @@ def archive(
             click.echo(f"{total:,} rows archived, {progress.rows_per_s:,.0f}/s, {progress.behind_total:,} behind", err=True)
 
     with _session(master, "archive") as spark:
-        query = job.start(spark, _source(**source), to, once=once, trigger=trigger, checkpoint=checkpoint)
+        query = job.start(spark, options, to, once=once, trigger=trigger, checkpoint=checkpoint)
         try:
             ended = False
             while not ended:
@@ -296,17 +314,20 @@ def replay(
     at = {"url": to_url} if to_url is not None else _place(source["url"], None, **{name: source[name] for name in ACCESS})
     if source["data_dir"] is not None:
         source |= dict.fromkeys(ACCESS)  # they are for the broker of --url
-    sink = {**at, "topic": to, **_named("--to-option", to_more)}
+    sink = {**_with("--to-option", to_more, at, REPLAYED), "topic": to}
+    place = from_archive or _source(**source, taken=KEPT)
+    progress = job.Progress(0, 0, 0, 0)
     with _session(master, "replay") as spark:
-        rows = 0
-        for progress in job.replay(spark, from_archive or _source(**source), sink, state, rate=rate):
-            rows = progress.rows
+        for progress in job.replay(spark, place, sink, state, rate=rate):
             if as_json:
                 click.echo(json.dumps(asdict(progress)))
             else:
-                click.echo(f"{rows:,} of {progress.total:,} rows, piece {progress.piece} of {progress.pieces}", err=True)
+                done = f"{progress.rows:,} of {progress.total:,} rows, piece {progress.piece} of {progress.pieces}"
+                click.echo(done, err=True)
     if not as_json:
-        click.echo(f"replayed {rows:,} rows to {to}")
+        click.echo(f"replayed {progress.rows:,} rows to {to}")
+    elif not progress.piece:
+        click.echo(json.dumps(asdict(progress)))
 
 
 @main.command()

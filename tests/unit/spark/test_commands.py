@@ -1,5 +1,7 @@
 """``toymq-pipeline`` refuses before Spark starts what a job could not do, and says in a line what Spark refused."""
 
+import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +120,31 @@ def test_what_java_says_is_a_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_options_that_would_do_nothing_are_refused(words: str, said: str, tmp_path: Path) -> None:
     done = command(*words.format(tmp_path).split())
     assert (done.exit_code, done.stderr.splitlines()[-1]) == (2, f"Error: {said}")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("archive", "--to", "{}", "--option", "includeHeaders=false"), "--option includeHeaders: headers are always kept"),
+        (("archive", "--to", "{}", "--option", "queryname=x"), "--option queryname: the query has its name"),
+        (("archive", "--to", "{}", "--option", "checkpointLocation=x"), "--option checkpointLocation: write --checkpoint"),
+        (("replay", "--option", "INCLUDEHEADERS=true"), "--option INCLUDEHEADERS: headers are always kept"),
+        (("replay", "--option", "subscribe=b"), "--option subscribe: is said already"),
+        (("replay", "--option", "minPartitions=1", "--option", "minpartitions=2"), "--option minpartitions: is said already"),
+        (("replay", "--to-option", "topic=b"), "--to-option topic: write --to"),
+        (("replay", "--to-option", "producerId=x"), "--to-option producerId: a replay names its producers itself"),
+        (("replay", "--to-option", "url=toymq://b"), "--to-option url: is said already"),
+        (("replay", "--to-option", "x"), "--to-option x: write NAME=VALUE"),
+    ],
+)
+def test_an_option_that_a_job_sets_itself_is_refused_by_name(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    """Some were passed over in silence, one was a traceback, and one wrote to another topic than the job said."""
+    more = ("--to", "t", "--state", str(tmp_path)) if words[0] == "replay" else ()
+    done = command(*(word.format(tmp_path) for word in words), "--subscribe", "a", *more)
+    assert (done.exit_code, done.stderr.splitlines()[-1]) == (2, f"Error: {said}")
+
+
+def test_a_replay_of_nothing_is_json_too(empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "_session", lambda master, name: nullcontext())
+    done = command("replay", "--archive", str(empty), "--to", "t", "--state", str(tmp_path / "s"), "--json")
+    assert (done.exit_code, json.loads(done.stdout)) == (0, {"piece": 0, "pieces": 0, "rows": 0, "total": 0})
