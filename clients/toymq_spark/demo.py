@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pyarrow.dataset
-
 from toymq_client import sync
 from toymq_py.errors import LocalError
 from toymq_spark.manifest import Archive
@@ -66,7 +64,7 @@ def _run(place: Path, master: str, say: Callable[[str], object]) -> bool:
         say(f"killed      broker, driver and JVM with SIGKILL, with {before:,} lines archived")
     with _broker(place / "data", port):
         _to_the_end(_pipeline(master, words))
-        table = pyarrow.dataset.dataset(Archive(archive).paths()).to_table(columns=["offset", "value"]).sort_by("offset")
+        table = Archive(archive).dataset().to_table(columns=["offset", "value"]).sort_by("offset")
         archived = hashlib.sha256(b"\n".join(table.column("value").to_pylist())).hexdigest()[:16]
         say(f"resumed     {table.num_rows:,} lines archived in {len(Archive(archive).files())} files, seen by pyarrow")
         replay = ["replay", "--url", url, "--archive", str(archive), "--to", COPY, "--state", str(place / "replay")]

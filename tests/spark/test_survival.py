@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pyarrow.dataset
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
@@ -123,7 +122,7 @@ def test_source_to_parquet(broker: BrokerProcess, spark: SparkSession, tmp_path:
         return committed + BATCH // 2 * begun
 
     killed_and_resumed(start, written)
-    table = pyarrow.dataset.dataset(Archive(to).paths()).to_table(columns=["offset", "value"])
+    table = Archive(to).dataset().to_table(columns=["offset", "value"])
     assert sorted(table.column("offset").to_pylist()) == list(range(ROWS)), "seen by pyarrow"
     seen = archive.read(spark, to)
     assert seen.count() == seen.select("value").distinct().count() == ROWS, "seen by Spark"

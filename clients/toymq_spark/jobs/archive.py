@@ -6,7 +6,6 @@ A batch that Spark runs again after a crash is either there with its manifest, a
 import json
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from toymq_spark.manifest import (
     COMPACTION,
     NAME_DIGITS,
     NULL_PARTITION,
-    AlreadyCommitted,
     Archive,
     ArchiveMismatch,
     Manifest,
@@ -79,10 +77,13 @@ def write_batch(archive: Archive, batch: DataFrame, number: int) -> None:
     if archive.find(name) is None:
         place = archive.attempt(name)
         ordered = batch.sortWithinPartitions("date", "topic", "offset")
-        ordered.write.partitionBy("date", "topic").parquet(str(place))
-        # Another attempt may have been faster: the same batch, if it is of the same query.
-        with suppress(AlreadyCommitted):
+        try:
+            ordered.write.partitionBy("date", "topic").parquet(str(place))
             archive.commit(Manifest(name, query, tuple(describe(archive.path, place))))
+        except Exception:
+            # Another attempt at the same batch may have been faster, and may have removed what this one wrote.
+            if archive.find(name) is None:
+                raise
     archive.discard_attempts(name)
     _check_query(archive, archive.find(name), query)
 

@@ -29,6 +29,8 @@ def test_of_what_spark_says_our_own_error_is_told() -> None:
     text = "topic t: records 3 to 4 are gone: retention has removed what is below 5"
     assert explain(SPARK_SAYS) == ("toymq_spark.errors.DataLoss", text)
     assert explain("\nPATH_NOT_FOUND\nmore") == (None, "PATH_NOT_FOUND")
+    java = "An error occurred while calling o69.start.\n: java.io.IOException: file is there\n\tat a.B.c(B.java:1)\n"
+    assert explain(java) == (None, "java.io.IOException: file is there")
     assert explain("") == (None, "Spark failed and does not say why")
 
 

@@ -117,14 +117,26 @@ class Batch(Rows):
 
 
 def test_two_archives_at_once_write_a_batch_once(store: Archive) -> None:
-    rows = list(range(30, 40))
-    archive.write_batch(store, Batch(rows, "q", lambda: archive.write_batch(store, Batch(rows, "q"), 3)), 3)  # type: ignore[arg-type]
+    def write(number: int, query: str = "q", meanwhile: Callable[[], object] = lambda: None) -> None:
+        batch: Any = Batch(list(range(10 * number, 10 * number + 10)), query, meanwhile)
+        archive.write_batch(store, batch, number)
+
+    def fails() -> None:
+        raise FileNotFoundError
+
+    def other_is_faster_and_ours_fails() -> None:
+        write(4)
+        fails()
+
+    write(3, meanwhile=lambda: write(3))
     assert ids(store) == list(range(40))
     assert len(list((store.path / "data").iterdir())) == 4
-    slower = Batch([50], "p", lambda: archive.write_batch(store, Batch([40], "q"), 4))  # type: ignore[arg-type]
-    with pytest.raises(ArchiveMismatch, match="has a batch 4 of another query"):
-        archive.write_batch(store, slower, 4)  # type: ignore[arg-type]
-    assert ids(store) == list(range(41))
+    with pytest.raises(FileNotFoundError):
+        write(4, meanwhile=fails)
+    write(4, meanwhile=other_is_faster_and_ours_fails)
+    with pytest.raises(ArchiveMismatch, match="has a batch 5 of another query"):
+        write(5, "p", meanwhile=lambda: write(5))
+    assert ids(store) == list(range(60))
 
 
 def checkpoint(place: Path, query: str, *done: int) -> Path:
