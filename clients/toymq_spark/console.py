@@ -63,7 +63,7 @@ class Console:
         os.close(nowhere)
 
     def drain(self) -> None:
-        """Wait until all that was said has been handed on."""
+        """Wait until all that was said has been handed on. What is said later is not."""
         os.write(self._pipe, _ENDED)
         self._drained.wait(DRAIN_S)
 
@@ -74,8 +74,9 @@ class Console:
             if line.endswith(_STARTED):
                 self._before = None
             elif line.endswith(_ENDED):
-                shown += self._unblock()
-                self._drained.set()
+                self._muted = True  # half a traceback is a worker's whose job has ended
+            elif self._muted:
+                continue
             elif self._before is not None:
                 self._before.append(line)
             elif line.startswith(_TRACEBACK):
@@ -87,7 +88,7 @@ class Console:
                 self._block = []
             else:
                 shown += self._unblock() + line
-        return b"" if self._muted else shown
+        return shown
 
     def _unblock(self) -> bytes:
         block, self._block = self._block, []
@@ -103,6 +104,8 @@ class Console:
                 shown, rest = shown + rest, b""
             if shown:
                 os.write(self._out, shown)
+            if self._muted:
+                self._drained.set()
         os.close(read)
 
 

@@ -19,11 +19,9 @@ BrokenPipeError: [Errno 32] Broken pipe
 OTHER = BROKEN.replace(b"BrokenPipeError: [Errno 32] Broken pipe", b"ValueError: no")
 
 
-@pytest.fixture
-def console() -> Console:
-    made = Console()
-    made.take(_STARTED)
-    return made
+def shown_of(*said: bytes) -> bytes:
+    console = Console()
+    return b"".join(console.take(part) for part in (_STARTED, *said))
 
 
 @pytest.mark.parametrize(
@@ -32,15 +30,21 @@ def console() -> Console:
         (b"records 3 to 4 are gone\n", b"records 3 to 4 are gone\n"),
         (BROKEN + b"more\n", b"more\n"),
         (OTHER + b"more\n", OTHER + b"more\n"),
-        (OTHER + _ENDED, OTHER),
+        (OTHER + BROKEN[:40] + b"\n" + _ENDED + BROKEN[40:], OTHER),
         (OTHER[:60] + b"\n" + BROKEN, OTHER[:60] + b"\n"),
         (BROKEN.replace(b"daemon", b"mine"), BROKEN.replace(b"daemon", b"mine")),
     ],
     ids=["a warning", "a worker that is not needed any more", "another traceback", "at the end", "two of them", "a user's"],
 )
-def test_what_is_left_of_what_workers_say(console: Console, said: bytes, shown: bytes) -> None:
-    assert console.take(said) == shown
-    assert b"".join(console.take(line) for line in said.splitlines(keepends=True)) == shown, "line by line, too"
+def test_what_is_left_of_what_workers_say(said: bytes, shown: bytes) -> None:
+    assert shown_of(said) == shown_of(*said.splitlines(keepends=True)) == shown
+
+
+def test_what_was_said_before_the_end_is_handed_on_before_it() -> None:
+    program = "from toymq_spark.console import Console; import os; c = Console()\nwith c.starting(): pass\n"
+    program += "for n in range(2000): os.write(c._pipe, b'x' * 50 + b'\\n')\nc.drain(); os._exit(0)"
+    done = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, check=True)
+    assert done.stderr == (b"x" * 50 + b"\n") * 2000
 
 
 def test_how_a_jvm_starts_is_told_only_if_it_does_not() -> None:
