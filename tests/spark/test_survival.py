@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -126,6 +127,29 @@ def test_source_to_parquet(broker: BrokerProcess, spark: SparkSession, tmp_path:
     assert sorted(table.column("offset").to_pylist()) == list(range(ROWS)), "seen by pyarrow"
     seen = archive.read(spark, to)
     assert seen.count() == seen.select("value").distinct().count() == ROWS, "seen by Spark"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_archive_that_is_told_to_end(number: int, broker: BrokerProcess, tmp_path: Path) -> None:
+    """Ctrl-C reaches the JVM and its workers, too. Nothing is said of it, and the next run goes on."""
+    to = tmp_path / "archive"
+    words = [
+        sys.executable, "-c", "from toymq_spark.cli import main; main()", "--master", "local[2]", "archive", "--url",
+        url_of(broker), "--subscribe", "source", "--to", str(to), "--option", f"maxOffsetsPerTrigger={BATCH}",
+    ]  # fmt: skip
+    with subprocess.Popen(
+        [*words, "--every", "1s"], env=environment(), start_new_session=True, stderr=subprocess.PIPE, text=True
+    ) as job:
+        for _ in range(LONG_S * 20):
+            if Archive(to).manifests() or job.poll() is not None:
+                break
+            time.sleep(0.05)
+        os.killpg(job.pid, number)
+        _, said = job.communicate(timeout=LONG_S)
+    assert job.returncode == 128 + number
+    assert [line for line in said.splitlines() if " rows archived, " not in line] == []
+    subprocess.run([*words, "--once"], env=environment(), check=True, capture_output=True, timeout=LONG_S)
+    assert sorted(Archive(to).dataset().to_table(columns=["offset"])["offset"].to_pylist()) == list(range(ROWS))
 
 
 def test_topic_to_topic(broker: BrokerProcess, tmp_path: Path) -> None:
