@@ -202,6 +202,23 @@ async def test_auto_ack_acks_nothing_for_who_has_gone(rig: HttpRig) -> None:
     assert (found["id"], found["retry_count"]) == ("0", 0)
 
 
+async def test_auto_ack_answers_although_the_ack_is_not_stored(rig: HttpRig, fs: SimDisk) -> None:
+    """Found by a review: it was acked, the answer was 503, and nobody ever had it."""
+    await publish(rig, "t", b"a")
+    assert await consume(rig, "t", "auto_ack=true&group=before")
+    fs.fail("pwrite", 1, errno.EIO, sticky=True, path="offsets.json")
+    assert (await consume(rig, "t", "auto_ack=true"))["payload_text"] == "a"
+    fs.heal()
+
+
+async def test_a_group_has_no_name_of_a_webhook(rig: HttpRig) -> None:
+    await publish(rig, "t", b"a")
+    group = {"topic": "t", "group": "webhook.w"}
+    assert (await rig.ask("POST", "/api/groups", json=group)).status_code == 400
+    assert (await rig.ask("GET", "/consume/t?group=webhook.w")).status_code == 400
+    assert (await rig.ask("POST", "/requeue", json={**group, "id": "0"})).status_code == 400
+
+
 async def test_a_peek_shows_what_is_not_acked_with_its_times_and_retries(rig: HttpRig) -> None:
     for n in range(6):
         query = {"delay": "1h"} if n in (1, 4) else {"ttl": "1us"} if n == 2 else {"ttl": "1h"} if n == 3 else {}

@@ -4,48 +4,21 @@ import asyncio
 import json
 import logging
 import random
-import socket
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from tests.support.http_rig import JSON_LINES, HttpRig, lines, listening, refused
+from tests.support.http_rig import HttpRig, listening, refused
 from tests.support.sim_disk import SimDisk
+from tests.support.websockets import HANDSHAKE, frame_of, frames, sessions
 from toymq_py.gateway import listener
-from toymq_py.gateway.listener import BODY_PIECE_BYTES, GatewayWebSocket
-from toymq_py.gateway.websocket import OUTSTANDING_MAX, Conversation
+from toymq_py.gateway.listener import GatewayWebSocket
+from toymq_py.gateway.websocket import REF_CHARS_MAX
 
 DIR = "/data/d"
-
-
-class Frames:
-    """One connection; what comes back is waited for by its op or its ref."""
-
-    def __init__(self, socket: ClientConnection) -> None:
-        self.socket = socket
-
-    async def say(self, **frame: Any) -> None:
-        await self.socket.send(json.dumps(frame))
-
-    async def hear(self) -> dict[str, Any]:
-        async with asyncio.timeout(10):
-            frame: dict[str, Any] = json.loads(await self.socket.recv())
-        return frame
-
-    async def ask(self, **frame: Any) -> dict[str, Any]:
-        await self.say(**frame)
-        return await self.hear()
-
-
-@asynccontextmanager
-async def frames(rig: HttpRig, topic: str = "t", **more: Any) -> AsyncIterator[Frames]:
-    async with connect(f"ws://127.0.0.1:{rig.port}/v1/topics/{topic}/ws", **more) as socket:
-        yield Frames(socket)
 
 
 @pytest.fixture
@@ -119,6 +92,24 @@ async def test_frames_that_are_refused_harm_nothing(rig: HttpRig, frame: str, co
 
 
 @pytest.mark.parametrize(
+    "frame", ['"op": "dance"', '"op": "publish", "colour": "red"', '"payload": "a"', '"op": "ack", "ids": [1]']
+)
+async def test_a_refusal_has_the_ref_of_its_frame(rig: HttpRig, frame: str) -> None:
+    async with frames(rig) as ws:
+        await ws.socket.send(f'{{{frame}, "ref": [7]}}')
+        answer = await ws.hear()
+        assert (answer["op"], answer["ref"]) == ("error", [7])
+
+
+async def test_a_ref_has_a_limit(rig: HttpRig) -> None:
+    """Found by 215 frames with 4 MB each, whose answers nobody read: 2.5 GB."""
+    async with frames(rig) as ws:
+        assert (await ws.ask(op="unsubscribe", ref="x" * (REF_CHARS_MAX - 2)))["ref"] == "x" * (REF_CHARS_MAX - 2)
+        answer = await ws.ask(op="unsubscribe", ref="x" * REF_CHARS_MAX)
+        assert (answer["code"], "ref" in answer) == ("BAD_ARGUMENT", False)
+
+
+@pytest.mark.parametrize(
     ("more", "code"),
     [
         ({"payload": "x" * 1000}, None),
@@ -169,12 +160,6 @@ async def test_a_second_subscription_and_a_takeover(rig: HttpRig) -> None:
 def pumps() -> int:
     """Tasks that deliver."""
     return sum("_deliver" in repr(task.get_coro()) for task in asyncio.all_tasks())
-
-
-def sessions(rig: HttpRig, topic: str = "t", consumer: str = "c") -> int:
-    """How many are attached."""
-    attached = rig.broker.topics[topic].attachments.of(consumer)
-    return 0 if attached is None else len(attached.sessions)
 
 
 async def test_subscribe_unsubscribe_subscribe_in_one_go(rig: HttpRig) -> None:
@@ -235,12 +220,6 @@ async def test_a_shutdown_closes_it(rig: HttpRig) -> None:
             await ws.hear()
     assert closed.value.rcvd is not None
     assert closed.value.rcvd.code in (1001, 1012)
-
-
-HANDSHAKE = (
-    b"GET /v1/topics/t/ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
-)
 
 
 @pytest.mark.parametrize(
@@ -345,230 +324,3 @@ async def test_a_handshake_that_nobody_completes_ends(rig: HttpRig, monkeypatch:
     async with asyncio.timeout(10):
         assert (await reader.read())[:13] == (b"" if late else b"HTTP/1.1 500 ")
     writer.close()
-
-
-def frame_of(opcode: int, content: bytes) -> bytes:
-    """Masked with nothing."""
-    length = bytes([0x80 | len(content)]) if len(content) < 126 else b"\xfe" + len(content).to_bytes(2, "big")
-    return bytes([0x80 | opcode]) + length + bytes(4) + content
-
-
-async def unread_websocket(port: int) -> asyncio.StreamWriter:
-    """Of a client that takes little before somebody reads, and nobody does."""
-    connection = socket.socket()
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    connection.setblocking(False)
-    await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", port))
-    reader, writer = await asyncio.open_connection(sock=connection)
-    writer.write(HANDSHAKE + b"\r\n")
-    async with asyncio.timeout(10):
-        assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
-    return writer
-
-
-async def test_who_does_not_read_answers_is_not_read(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found by a flood of frames whose answers nobody took: 400 MB in four seconds."""
-    sending: list[int] = [0]
-    most = 0
-    usual = Conversation._send
-
-    async def counted(self: Conversation, frame: dict[str, Any]) -> None:
-        nonlocal most
-        sending[0] += 1
-        most = max(most, sending[0])
-        try:
-            await usual(self, frame)
-        finally:
-            sending[0] -= 1
-
-    monkeypatch.setattr(Conversation, "_send", counted)
-    writer = await unread_websocket(rig.port)
-    writer.write(b"\x81\x82\x00\x00\x00\x00{}" * 50_000)
-    await rig.until(lambda: sending[0] >= OUTSTANDING_MAX)
-    for _ in range(1000):
-        await asyncio.sleep(0)
-    assert most == OUTSTANDING_MAX, "no more answers wait than may be outstanding"
-    writer.transport.abort()
-
-
-async def test_pings_whose_answers_nobody_takes(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are taken in pieces, and no longer than their answers go out."""
-    pieces: list[int] = []
-    protocols: list[GatewayWebSocket] = []
-    usual = WebSocketsSansIOProtocol.data_received
-
-    def watched(self: WebSocketsSansIOProtocol, data: bytes) -> None:
-        pieces.append(len(data))
-        assert isinstance(self, GatewayWebSocket)
-        protocols[:] = [self]
-        usual(self, data)
-
-    monkeypatch.setattr(WebSocketsSansIOProtocol, "data_received", watched)
-    writer = await unread_websocket(rig.port)
-    ping = b"\x89\xfd\x00\x00\x00\x00" + bytes(125)
-    writer.write(ping * 200_000)
-    await rig.until(lambda: protocols[0]._unanswered >= listener.UNANSWERED_MAX and not protocols[0]._unread)
-    taken = sum(pieces)
-    for _ in range(100):
-        await asyncio.sleep(0)
-    assert sum(pieces) == taken < 200_000 * len(ping), "nothing more is read"
-    assert max(pieces[1:]) <= BODY_PIECE_BYTES
-    writer.transport.abort()
-
-
-async def test_no_more_is_delivered_than_the_socket_takes(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found by a window of 10,000 that was all in memory: what was written was collected, and the transport not asked."""
-    delivered = 0
-    protocols: list[GatewayWebSocket] = []
-    carried_out: list[str] = []
-    usual, usual_pause, usual_carry_out = GatewayWebSocket.write_texts, GatewayWebSocket.pause_writing, Conversation._carry_out
-
-    def counted(self: GatewayWebSocket, texts: Sequence[bytes]) -> bool:
-        nonlocal delivered
-        delivered += len(texts)
-        return usual(self, texts)
-
-    async def carry_out(self: Conversation, op: str, frame: dict[str, Any]) -> dict[str, Any]:
-        carried_out.append(op)
-        return await usual_carry_out(self, op, frame)
-
-    def watched(self: GatewayWebSocket) -> None:
-        protocols[:] = [self]
-        usual_pause(self)
-
-    monkeypatch.setattr(GatewayWebSocket, "write_texts", counted)
-    monkeypatch.setattr(GatewayWebSocket, "pause_writing", watched)
-    monkeypatch.setattr(Conversation, "_carry_out", carry_out)
-    for _ in range(10):
-        batch = lines(*[{"payload": "p" * 1000}] * 1000)
-        assert (await rig.ask("POST", "/v1/topics/t/messages:batch", content=batch, headers=JSON_LINES)).status_code == 201
-    writer = await unread_websocket(rig.port)
-    writer.write(frame_of(1, json.dumps({"op": "subscribe", "consumer": "c", "window": 10_000}).encode()))
-    await rig.until(lambda: protocols)
-    for _ in range(100):
-        await asyncio.sleep(0)
-    assert 0 < delivered < 1000, "what is not taken stays in the topic, not in the kernel, where a ping would wait behind it"
-    assert protocols[0].transport.get_write_buffer_size() < 1_000_000
-
-    # What it says is heard all the same: it is slow, not gone.
-    assert protocols[0]._unwritten
-    writer.write(frame_of(1, json.dumps({"op": "ack", "ids": [0]}).encode()))
-    await rig.until(lambda: "ack" in carried_out)
-    pong = protocols[0].pending_ping_payload = b"here"
-    writer.write(frame_of(10, pong))
-    await rig.until(lambda: protocols[0].pending_ping_payload is None)
-    assert protocols[0]._unwritten, "nothing was read meanwhile"
-    writer.transport.abort()
-
-
-async def silent_websocket(port: int) -> socket.socket:
-    """Of a client that takes nothing but what the kernel does, until it is read."""
-    loop = asyncio.get_running_loop()
-    connection = socket.socket()
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    connection.setblocking(False)
-    await loop.sock_connect(connection, ("127.0.0.1", port))
-    await loop.sock_sendall(connection, HANDSHAKE + b"\r\n")
-    head = b""
-    while not head.endswith(b"\r\n\r\n"):
-        head += await loop.sock_recv(connection, 1)
-    return connection
-
-
-async def rest_of(connection: socket.socket) -> list[dict[str, Any]]:
-    """All frames that came whole."""
-    data, found = b"", []
-    async with asyncio.timeout(10):
-        while piece := await asyncio.get_running_loop().sock_recv(connection, 1 << 20):
-            data += piece
-    while len(data) > 4:
-        begin, length = (2, data[1]) if data[1] < 126 else (4, int.from_bytes(data[2:4], "big"))
-        if data[0] == 0x81 and len(data) >= begin + length:
-            found.append(json.loads(data[begin : begin + length]))
-        data = data[begin + length :]
-    return found
-
-
-@pytest.fixture
-def stalled(monkeypatch: pytest.MonkeyPatch) -> list[GatewayWebSocket]:
-    """Those whose socket took no more, as they come."""
-    found: list[GatewayWebSocket] = []
-    usual = GatewayWebSocket.pause_writing
-
-    def watched(self: GatewayWebSocket) -> None:
-        found.append(self)
-        usual(self)
-
-    monkeypatch.setattr(GatewayWebSocket, "pause_writing", watched)
-    return found
-
-
-async def publish_megabyte(rig: HttpRig) -> None:
-    """A thousand messages."""
-    batch = lines(*[{"payload": "p" * 900}] * 1000)
-    assert (await rig.ask("POST", "/v1/topics/t/messages:batch", content=batch, headers=JSON_LINES)).status_code == 201
-
-
-@pytest.mark.parametrize("end", ["lost", "closed"])
-async def test_what_never_left_the_process_is_not_counted(rig: HttpRig, stalled: list[GatewayWebSocket], end: str) -> None:
-    """Found with max_attempts=1 and a client that read nothing: 253 dead letters, and 70 messages had left."""
-    await publish_megabyte(rig)
-    connection, loop = await silent_websocket(rig.port), asyncio.get_running_loop()
-    with connection:
-        await loop.sock_sendall(connection, frame_of(1, b'{"op": "subscribe", "consumer": "c", "window": 1000}'))
-        await rig.until(lambda: stalled)
-        if end == "lost":
-            stalled[0].transport.abort()  # what the kernel has it sends all the same
-        else:
-            await loop.sock_sendall(connection, frame_of(8, (1000).to_bytes(2, "big")))
-        await rig.until(lambda: not sessions(rig))
-        received = [frame["id"] for frame in await rest_of(connection) if frame["op"] == "message"]
-    attempts = [message["attempt"] for message in await rig.lease("t", max=1000)]
-    counted = attempts.count(2)
-    assert attempts == [2] * counted + [1] * (1000 - counted)
-    assert 0 < counted <= len(received) < 1000, "what is counted was received"
-    assert received == list(range(len(received)))
-
-
-async def test_who_is_stalled_is_passed_over(rig: HttpRig, stalled: list[GatewayWebSocket]) -> None:
-    """One message, and two who wait for it: the first does not read its answers."""
-    subscribe = {"op": "subscribe", "consumer": "c", "mode": "shared"}
-    connection, flood = await silent_websocket(rig.port), frame_of(1, b"{}") * 50_000
-
-    def idle() -> int:
-        attached = rig.broker.topic_or_new("t").attachments.of("c")
-        return 0 if attached is None else len(attached.idle)
-
-    def flooded() -> bool:
-        nonlocal flood
-        with suppress(BlockingIOError):
-            flood = flood[connection.send(flood) :]
-        return bool(stalled) and stalled[0].stalled
-
-    with connection:
-        connection.send(frame_of(1, json.dumps(subscribe).encode()))
-        await rig.until(idle)
-        await rig.until(flooded)
-        async with frames(rig) as ws:
-            assert (await ws.ask(**subscribe))["op"] == "subscribed"
-            await rig.until(lambda: idle() == 2)
-            await rig.publish("t", "a")
-            assert (await ws.hear())["payload"] == "a"
-
-
-@pytest.mark.parametrize("end", ["no pong", "half closed"])
-async def test_who_is_stalled_and_leaves_is_not_waited_for(rig: HttpRig, stalled: list[GatewayWebSocket], end: str) -> None:
-    """The connection closes behind what is written, and nobody takes that: the subscription was held as long as the peer's
-    kernel lived."""
-    await publish_megabyte(rig)
-    connection, loop = await silent_websocket(rig.port), asyncio.get_running_loop()
-    with connection:
-        await loop.sock_sendall(connection, frame_of(1, b'{"op": "subscribe", "consumer": "c", "window": 1000}'))
-        await rig.until(lambda: stalled)
-        stalled[0].close_timeout = 0.01
-        if end == "no pong":
-            stalled[0].keepalive_timeout()
-        else:
-            connection.shutdown(socket.SHUT_WR)
-        await rig.until(lambda: not sessions(rig))
-        await rig.until(lambda: stalled[0].disconnected)

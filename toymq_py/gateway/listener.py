@@ -61,6 +61,8 @@ REFUSED_MAX = 16
 DISCARD_BYTES_MAX = 1024 * 1024
 DISCARD_S = 1.0
 """A body that was answered before its end is discarded so far, that no reset eats the answer; then the connection is closed."""
+FAREWELL_S = 1.0
+"""A WebSocket takes what is written for it so long after a shutdown began."""
 ABNORMAL = 1006
 NO_UTF8 = 1007
 """Ends of a WebSocket (RFC 6455, 7.4.1): without a word, and for text that is none."""
@@ -300,6 +302,11 @@ class GatewayWebSocket(WebSocketsSansIOProtocol):
     def keepalive_timeout(self) -> None:
         super().keepalive_timeout()
         self._leave()
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        if self._unwritten:
+            self._set_timer(self.loop.call_later(FAREWELL_S, self.transport.abort))
 
     def _leave(self) -> None:
         """The connection closes behind what is written: its subscription ends now, and who does not take that is not waited

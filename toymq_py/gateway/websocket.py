@@ -45,7 +45,8 @@ from toymq_py.topic import Delivery, Duplicate, Published, Registration, Subscri
 logger = logging.getLogger("toymq_py.gateway")
 
 OUTSTANDING_MAX = 256
-"""Frames that wait for the disk; while there are so many no more are read."""
+"""Frames that wait for the disk; while there are so many, or they have ``max_inflight_bytes``, no more are read."""
+REF_CHARS_MAX = 1024
 TAKE_BYTES = 64 * 1024
 TAKE_MESSAGES = 128
 """Taken and written in one piece, once the socket has taken the one before: only of the last one can something be left."""
@@ -98,6 +99,8 @@ class Conversation:
         self._outlet: Outlet = socket.scope["state"][OUTLET]
         self._tasks = tasks
         self._room = asyncio.Semaphore(OUTSTANDING_MAX)
+        self._chars = 0  # characters of those frames
+        self._released = asyncio.Event()
         self._subscription: Subscription | None = None
         self._woken = asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
@@ -113,11 +116,14 @@ class Conversation:
                 text: str | None = message.get("text")
                 if text is None:  # the end, or a frame of bytes
                     break
+                self._chars += len(text)
                 self._tasks.create_task(self._answer(text))
+                while self._chars > self._gateway.broker.options.max_inflight_bytes:
+                    self._released.clear()
+                    await self._released.wait()
             await asyncio.sleep(0)  # what was said before is begun: an ack before a close counts, a subscribe is undone below
         finally:
-            self._give_back()
-            self._unsubscribe()
+            self.end()
         if message["type"] == "websocket.receive":
             with suppress(WebSocketDisconnect, RuntimeError):  # it ended meanwhile
                 await self._socket.close(UNSUPPORTED, "a frame is text")
@@ -128,8 +134,8 @@ class Conversation:
         begun: Subscription | None = None
         try:
             frame = parse_frame(text)
-            ref = frame.pop("ref", None)
-            if (op := frame.pop("op")) == "subscribe":
+            ref = take_ref(frame)
+            if (op := take_op(frame)) == "subscribe":
                 begun = await self._subscribe(frame)
                 answer: dict[str, Any] = {"op": "subscribed"}
             else:
@@ -146,6 +152,8 @@ class Conversation:
         try:
             await self._send(answer)
         finally:
+            self._chars -= len(text)
+            self._released.set()
             self._room.release()  # not before the answer has its place: who does not read would have thousands of them here
         if begun is not None and begun is self._subscription:  # no message comes before; by now it may be another one's place
             self._pump = self._tasks.create_task(self._deliver(begun))
@@ -266,6 +274,11 @@ class Conversation:
             self._pump.cancel()
         self._subscription = self._pump = self._last_write = None
 
+    def end(self) -> None:
+        """Nothing is delivered any more, and what did not get out goes back uncounted. Idempotent."""
+        self._give_back()
+        self._unsubscribe()
+
     def _give_back(self) -> None:
         """The connection ends: what the socket did not take whole goes back uncounted, as a session's does."""
         if self._last_write is None:
@@ -279,7 +292,11 @@ class Conversation:
 
     async def _deliver(self, subscription: Subscription) -> None:
         """Take as long as there is room in the window and the socket takes it."""
-        while await self._outlet.wait_taken() and not subscription.closed:
+        while True:
+            if self._outlet.stalled and not subscription.closed:
+                subscription.pass_on()  # it may have been woken before it was stalled
+            if not await self._outlet.wait_taken() or subscription.closed:
+                return
             self._last_write = None
             self._woken.clear()
             try:
@@ -297,10 +314,15 @@ class Conversation:
             if delivery is None:
                 await self._woken.wait()
                 continue
-            messages = [
-                json.dumps({"op": "message", **message_json(self._name, delivery.records, row, delivery.attempt)}).encode()
-                for row in range(delivery.start, delivery.stop)
-            ]
+            messages: list[bytes] = []
+            size = 0
+            for row in range(delivery.start, delivery.stop):
+                described = message_json(self._name, delivery.records, row, delivery.attempt)
+                messages.append(json.dumps({"op": "message", **described}).encode())
+                size += len(messages[-1])
+                if size >= TAKE_BYTES:  # JSON may be six times as long as what it says
+                    break
+            unsend(delivery, len(messages))
             if not self._outlet.write_texts(messages):
                 unsend(delivery, 0)
                 return
@@ -316,18 +338,34 @@ def unsend(delivery: Delivery, whole: int) -> None:
 
 
 def parse_frame(text: str) -> dict[str, Any]:
-    """A frame with a known ``op`` and no members that are not its own. Raises: BadFraming, BadArgument."""
+    """Raises: BadFraming."""
     try:
         frame = parse_json(text)
     except ValueError:
         raise BadFraming("a frame is a JSON object") from None
-    if type(frame) is not dict or type(frame.get("op")) is not str:
-        raise BadFraming("a frame is a JSON object with an op")
-    known = MEMBERS.get(frame["op"])
-    if known is None:
-        raise BadArgument(f"{frame['op'][:100]} is no op; there are {', '.join(MEMBERS)}")
-    check_members(frame, known | {"op", "ref"})
+    if type(frame) is not dict:
+        raise BadFraming("a frame is a JSON object")
     return frame
+
+
+def take_ref(frame: dict[str, Any]) -> object:
+    """What its answer is known by. Raises: BadArgument: an answer that nobody takes is kept with it."""
+    ref: object = frame.pop("ref", None)
+    if len(json.dumps(ref)) > REF_CHARS_MAX:
+        raise BadArgument(f"a ref has at most {REF_CHARS_MAX} characters")
+    return ref
+
+
+def take_op(frame: dict[str, Any]) -> str:
+    """What a frame is for. It has no members that are not of that. Raises: BadFraming, BadArgument."""
+    op = frame.pop("op", None)
+    if type(op) is not str:
+        raise BadFraming("a frame is a JSON object with an op")
+    known = MEMBERS.get(op)
+    if known is None:
+        raise BadArgument(f"{op[:100]} is no op; there are {', '.join(MEMBERS)}")
+    check_members(frame, known)
+    return op
 
 
 def _seconds(frame: Mapping[str, Any], name: str, least_ms: int) -> float | None:
@@ -355,8 +393,9 @@ def route(gateway: Gateway) -> WebSocketRoute:
         await socket.accept()
         with suppress(asyncio.CancelledError):
             async with asyncio.TaskGroup() as tasks:
-                leaving = tasks.create_task(_leave(gateway, socket))
-                await Conversation(gateway, socket, name, tasks).run()
+                conversation = Conversation(gateway, socket, name, tasks)
+                leaving = tasks.create_task(_leave(gateway, socket, conversation))
+                await conversation.run()
                 leaving.cancel()
 
     return WebSocketRoute("/v1/topics/{topic}/ws", endpoint=converse)
@@ -378,7 +417,7 @@ OPERATIONS = (
 )  # fmt: skip
 
 
-async def _leave(gateway: Gateway, socket: WebSocket) -> None:
+async def _leave(gateway: Gateway, socket: WebSocket, conversation: Conversation) -> None:
     """Close it when the broker shuts down, or the token has gone."""
     code = GOING_AWAY
     while not gateway.waiting.stopped:
@@ -388,5 +427,6 @@ async def _leave(gateway: Gateway, socket: WebSocket) -> None:
         except RequestError:
             code = POLICY
             break
+    conversation.end()  # the close waits behind what the socket does not take
     with suppress(WebSocketDisconnect, RuntimeError):
         await socket.close(code)

@@ -4,6 +4,7 @@ after three attempts."""
 import hashlib
 import json
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Any
 
 from starlette.requests import Request
@@ -47,13 +48,14 @@ from toymq_py.gateway.tinymq.words import (
     TIMEOUT,
     TOPIC,
     TTL,
+    group_name,
     message_id,
     refuse,
     settings_of,
     topic_name,
 )
 from toymq_py.gateway.topics import json_response
-from toymq_py.model import DEAD_LETTERS, check_name, is_pattern
+from toymq_py.model import DEAD_LETTERS, is_pattern
 from toymq_py.topic import Topic
 
 # -- publishing
@@ -153,9 +155,10 @@ async def consume(gateway: Gateway, request: Request) -> Response:
         return Response(status_code=204)
     if acked:
         for delivery in deliveries:
-            topic = delivery.subscription.topic
-            topic.ack(consumer, delivery.ranges())
-            await gateway.stored(topic.flush_offsets)
+            delivery.subscription.topic.ack(consumer, delivery.ranges())
+        for delivery in deliveries:
+            with suppress(RequestError):  # they are acked: without an answer they would be lost; at worst they come again
+                await gateway.stored(delivery.subscription.topic.flush_offsets)
         return Response(content, 200, None, "application/json")
     return GivenBack(content, deliveries, {"cache-control": "no-store"}, "application/json")
 
@@ -204,7 +207,7 @@ async def requeue(gateway: Gateway, request: Request) -> Response:
     if group is None and found.get("group") is not None:
         if type(found["group"]) is not str:
             raise BadArgument("group is a text")
-        group = check_name("consumer", found["group"])
+        group = group_name(found["group"])
     name = topic_name(found["topic"])
     check_topic(request, "subscribe", name)
     msg_id = message_id(str(found["id"]))

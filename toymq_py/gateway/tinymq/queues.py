@@ -23,9 +23,9 @@ from toymq_py.gateway.pushing import CONSUMER_PREFIX
 from toymq_py.gateway.targets import resolve
 from toymq_py.gateway.tinymq.messages import json_bytes_max, store
 from toymq_py.gateway.tinymq.showing import describe, peek
-from toymq_py.gateway.tinymq.words import CONSUMER, LEASE_S, LIMIT, QUEUE, TOPIC, settings_of, topic_name
+from toymq_py.gateway.tinymq.words import CONSUMER, LEASE_S, LIMIT, QUEUE, TOPIC, group_name, settings_of, topic_name
 from toymq_py.gateway.topics import json_response, purge
-from toymq_py.model import DEAD_LETTERS, EARLIEST, TopicPattern, check_name, is_pattern
+from toymq_py.model import DEAD_LETTERS, EARLIEST, TopicPattern, is_pattern
 from toymq_py.topic import Topic
 from toymq_py.webhook import Target, Webhook
 
@@ -207,7 +207,7 @@ async def list_groups(gateway: Gateway, request: Request) -> Response:
 async def create_group(gateway: Gateway, request: Request) -> Response:
     """``POST /api/groups``: it begins at the first message, and loses none."""
     found = await _object(request, "topic", "group")
-    name, group = topic_name(_text(found, "topic")), check_name("consumer", _text(found, "group"))
+    name, group = topic_name(_text(found, "topic")), group_name(_text(found, "group"))
     gateway.refuse_late()
     await ensure(gateway.broker, name, settings_of(name))
     topic = gateway.broker.topic(name)

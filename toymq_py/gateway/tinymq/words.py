@@ -10,6 +10,7 @@ from toymq_py.gateway.dialects import go_duration_ms
 from toymq_py.gateway.leasing import LEASE_MAX
 from toymq_py.gateway.operations import Parameter, check_key, whole
 from toymq_py.gateway.problems import NotLeased, headers_of_refusal, status_of
+from toymq_py.gateway.pushing import CONSUMER_PREFIX
 from toymq_py.gateway.topics import json_response
 from toymq_py.model import DEAD_LETTERS, MSG_ID_MAX, TopicPattern, check_name, is_pattern
 
@@ -49,6 +50,13 @@ def topic_or_glob(text: str) -> str:
     return pattern
 
 
+def group_name(text: str) -> str:
+    """A group as our consumer; a webhook's is none. Raises: BadName."""
+    if text.startswith(CONSUMER_PREFIX):
+        raise BadName(f"names that begin with {CONSUMER_PREFIX} are of webhooks")
+    return check_name("consumer", text)
+
+
 def message_id(text: str) -> int:
     """Raises: NotLeased for any other text, too: the original's ids are no numbers."""
     try:
@@ -80,7 +88,7 @@ MESSAGE_ID = Parameter("id", "path", "", {"type": "string"}, message_id, require
 QUEUE = Parameter("queue", "query", "Name of the queue.", {"type": "string"}, topic_name, required=True)
 LIMIT = Parameter("limit", "query", "", {"type": "integer", "minimum": 1, "maximum": LEASE_MAX}, whole("limit", 1, LEASE_MAX))
 TIMEOUT = _duration("timeout", "How long to wait for a message: 10s.")
-GROUP = Parameter("group", "query", "A consumer group.", {"type": "string"}, lambda name: check_name("consumer", name))
+GROUP = Parameter("group", "query", "A consumer group.", {"type": "string"}, group_name)
 TTL, DELAY = _duration("ttl", "Dropped after."), _duration("delay", "Delivered after.")
 PRIORITY, BROADCAST = _plain("priority"), _yes("broadcast")
 IDEMPOTENCY = _plain("idempotency", "auto: the body is its own key.")
