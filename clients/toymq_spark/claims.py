@@ -123,7 +123,7 @@ def _begin(publisher: Publisher, task: Task) -> _Run:
         first = latest.get("first", receipt.msg_id)
         if latest["run"] == task.run:
             return _Run(first, receipt.msg_id, seq)
-        for frame in _between(publisher, first, receipt.msg_id):
+        for frame in _between(publisher, task.sink, first, receipt.msg_id):
             if frame.key == producer.encode() and json.loads(frame.payload)["run"] == task.run:
                 _superseded(task)
         number = seq + 1
@@ -132,7 +132,7 @@ def _begin(publisher: Publisher, task: Task) -> _Run:
 def _agree(publisher: Publisher, task: Task, run: _Run, mine: dict[str, Any], monotonic: Callable[[], float]) -> None:
     """Compare the rows with what earlier runs claimed; a task that claimed nothing waits until the others have."""
     before: dict[str, dict[str, Any]] = {}
-    for frame in _between(publisher, run.first, run.msg_id):
+    for frame in _between(publisher, task.sink, run.first, run.msg_id):
         sink, _, number = frame.key.decode("utf-8", "replace").rpartition(".")
         if sink == task.sink and number.isdigit() and frame.number(ATTRIBUTE_SEQUENCE) == task.epoch:
             before[f"{sink}.{number}"] = json.loads(frame.payload)
@@ -143,8 +143,7 @@ def _agree(publisher: Publisher, task: Task, run: _Run, mine: dict[str, Any], mo
         return
     # Who claimed that it had no rows has published none.
     left = {f"{name}.run-{task.run}".encode(): name for name, said in before.items() if said["rows"]}
-    if left:
-        logger.warning("%s, batch %d: waiting for %d tasks that had rows before", task.producer, task.epoch, len(left))
+    told = False
     at, deadline = run.msg_id + 1, monotonic() + IDLE_S
     while left:
         frames, at = publisher.read(CLAIMS_TOPIC, at, _ASK_S)
@@ -161,11 +160,14 @@ def _agree(publisher: Publisher, task: Task, run: _Run, mine: dict[str, Any], mo
                 )
             del left[frame.key]
             deadline = monotonic() + IDLE_S
+        if left and not told:
+            logger.warning("%s, batch %d: waiting for %d tasks that had rows before", task.producer, task.epoch, len(left))
+            told = True
         if left and monotonic() > deadline:
             raise ReplayMismatch(
                 f"{task.producer}, batch {task.epoch}: an earlier run was broken off, and this task has to wait until "
                 f"{min(left.values())} has compared its rows with what it had then, which did not come within {IDLE_S:g} s. "
-                "Give Spark as many cores as it had, or as there are tasks, and run it again"
+                "Run it again; if that task was not computing its rows meanwhile, with as many cores as Spark had, or as tasks"
             )
 
 
@@ -199,11 +201,13 @@ def _same(before: dict[str, Any], mine: dict[str, Any]) -> bool:
     return (before.get("rows"), before.get("crc32")) == (mine["rows"], mine["crc32"])
 
 
-def _between(publisher: Publisher, from_id: int, to_id: int) -> list[Frame]:
+def _between(publisher: Publisher, sink: str, from_id: int, to_id: int) -> list[Frame]:
+    """What a sink has said. Other sinks may have said millions of things meanwhile."""
+    begin = f"{sink}.".encode()
     found: list[Frame] = []
     while from_id < to_id:
         frames, next_id = publisher.read(CLAIMS_TOPIC, from_id, 0)
-        found += [frame for frame in frames if frame.msg_id < to_id]
+        found += [frame for frame in frames if frame.msg_id < to_id and frame.key.startswith(begin)]
         if next_id <= from_id:
             break
         from_id = next_id

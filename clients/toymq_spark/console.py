@@ -103,7 +103,10 @@ class Console:
             if rest.startswith(b"\r") and self._before is None and not self._muted:
                 shown, rest = shown + rest, b""
             if shown:
-                os.write(self._out, shown)
+                try:
+                    os.write(self._out, shown)
+                except OSError:  # nobody reads any more: they must not wait for that
+                    self._muted = True
             if self._muted:
                 self._drained.set()
         os.close(read)

@@ -50,14 +50,17 @@ def test_archive_compact_replay(spark: SparkSession, url: str, client: sync.Clie
     publish(client, TOPIC, 0, 500)
     client.pub(TOPIC, b"500", headers={"Trace": "1-2"})
     to = tmp_path / "an {archive,}[of] a*"
+    planned = tmp_path / "checkpoint"
+    (planned / "offsets").mkdir(parents=True)
     topic = spark.read.format("toymq").options(url=url, subscribe=TOPIC, includeHeaders="true").load()
 
     def write(number: int, start: int, query: str = "q") -> None:
         """What a stream does with a batch."""
         rows = topic.where(f"offset >= {start} AND offset < {start + 300}")
+        (planned / "offsets" / str(number)).touch()
         spark.sparkContext.setLocalProperty(QUERY_ID, query)
         try:
-            archive.write_batch(Archive(to), archive.dated(rows), number)
+            archive.write_batch(Archive(to), planned, archive.dated(rows), number)
         finally:
             spark.sparkContext.setLocalProperty(QUERY_ID, None)  # type: ignore[arg-type]
 

@@ -24,6 +24,7 @@ from toymq_spark.manifest import (
     ArchiveMismatch,
     Manifest,
     describe,
+    sync,
 )
 from toymq_spark.schema import source_schema
 from toymq_spark.sink import QUERY_ID
@@ -60,7 +61,7 @@ def start(
         dated(records)
         .writeStream.queryName("toymq-archive")
         .option("checkpointLocation", str(checkpoint))
-        .foreachBatch(partial(write_batch, Archive(to)))
+        .foreachBatch(partial(write_batch, Archive(to), checkpoint))
     )
     return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime=trigger)).start()
 
@@ -70,7 +71,7 @@ def dated(records: DataFrame) -> DataFrame:
     return records.withColumn("date", F.to_date("timestamp"))
 
 
-def write_batch(archive: Archive, batch: DataFrame, number: int) -> None:
+def write_batch(archive: Archive, checkpoint: Path, batch: DataFrame, number: int) -> None:
     """Raises: ArchiveMismatch."""
     query = str(batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID))
     name = f"{number:0{NAME_DIGITS}d}"
@@ -79,6 +80,9 @@ def write_batch(archive: Archive, batch: DataFrame, number: int) -> None:
         ordered = batch.sortWithinPartitions("date", "topic", "offset")
         try:
             ordered.write.partitionBy("date", "topic").parquet(str(place))
+            # Spark does not: after a power cut it would take other records for the batch that is archived.
+            for file in (checkpoint / "offsets" / str(number), checkpoint / "offsets"):
+                sync(file)
             archive.commit(Manifest(name, query, tuple(describe(archive.path, place))))
         except Exception:
             # Another attempt at the same batch may have been faster, and may have removed what this one wrote.
@@ -98,13 +102,25 @@ def check_checkpoint(archive: Archive, checkpoint: Path) -> None:
     batches = {manifest.name: manifest for manifest in archive.manifests() if not manifest.name.startswith(COMPACTION)}
     for manifest in batches.values():
         _check_query(archive, manifest, query)
-    done = max((int(file.name) for file in (checkpoint / "commits").glob("*") if file.name.isdecimal()), default=-1)
+    planned, done = _last_batch(checkpoint / "offsets"), _last_batch(checkpoint / "commits")
+    archived = max(map(int, batches), default=-1)
+    if archived > planned:
+        raise ArchiveMismatch(
+            f"{archive.path} has a batch {archived}, and the checkpoint {checkpoint} none after {planned}: it is older than "
+            "the archive, and what it would take for that batch would be left out. Give the checkpoint that this archive was "
+            "written with last, or archive to another place"
+        )
     for number in range(done + 1):
         if f"{number:0{NAME_DIGITS}d}" not in batches:
             raise ArchiveMismatch(
                 f"{archive.path} has no batch {number}, and the checkpoint {checkpoint} says that all up to {done} are "
                 "archived: it is of another archive. Give this one a checkpoint of its own"
             )
+
+
+def _last_batch(log: Path) -> int:
+    """Of one of the two logs of a checkpoint; -1 for none."""
+    return max((int(file.name) for file in log.glob("*") if file.name.isdecimal()), default=-1)
 
 
 def _check_query(archive: Archive, manifest: Manifest | None, query: str) -> None:

@@ -137,8 +137,53 @@ def test_a_run_that_was_broken_off_and_is_cut_otherwise() -> None:
 def test_waiting_has_an_end() -> None:
     broker, times = FakeBroker(), iter(range(0, 10_000, 100))
     write_task(broker, task(3, "r0"), rows([b"9"]))
-    with pytest.raises(ReplayMismatch, match=r"spark\.q\.t\.3 has compared .* within 300 s\. Give Spark as many cores"):
+    with pytest.raises(ReplayMismatch, match=r"spark\.q\.t\.3 has compared .* within 300 s\. Run it again; .* as many cores"):
         claims.claim(broker, task(0, "r1"), rows([b"1"]), lambda: float(next(times)))
+
+
+class NewsBroker(FakeBroker):
+    """While a task waits, the others of its run go on, one at each question."""
+
+    others: list[Task]
+
+    def read(self, topic: str, from_id: int, wait_s: float) -> tuple[list[Frame], int]:
+        if wait_s and self.others:
+            other = self.others.pop(0)
+            write_task(self, other, rows([b"%d" % other.number]))
+        return super().read(topic, from_id, wait_s)
+
+
+def test_news_prolong_the_waiting(caplog: pytest.LogCaptureFixture) -> None:
+    broker, times = NewsBroker(), iter(range(0, 10_000, 200))
+    for number in range(5):
+        write_task(broker, task(number, "r0"), rows([b"%d" % number]))
+    broker.others = [task(number, "r1") for number in range(5)]
+    claims.claim(broker, task(9, "r1"), rows([b"9"]), lambda: float(next(times)))
+    assert next(times) > 600
+    assert caplog.text.count("waiting for 4 tasks") == 1
+    write_task(broker, task(10, "r1"), rows([b"10"]))
+    assert caplog.text.count("waiting for") == 1, "nobody is waited for who has said it already"
+
+
+def test_who_waits_ends_with_its_run() -> None:
+    broker = NewsBroker()
+    broker.others = []
+    write_task(broker, task(3, "r0"), rows([b"3"]))
+    broker.others = [task(3, "r2")]
+    times = iter([0.0])  # it does not come to look at the time
+    with pytest.raises(ReplayMismatch, match="another run of batch 3 has begun"):
+        claims.claim(broker, task(9, "r1"), rows([b"9"]), lambda: next(times))
+
+
+def test_what_other_sinks_say_is_not_kept() -> None:
+    """A batch that is run again on Monday: other sinks may have said millions of things since Friday."""
+    broker = ImpatientBroker()
+    write_task(broker, task(0, "r0"), rows([b"0"]))
+    others = [("spark.other.1", Sequenced("spark.other.1", n, b"no JSON of ours")) for n in range(9)]
+    broker.topics[CLAIMS_TOPIC] += others
+    write_task(broker, task(0, "r1"), rows([b"0"]))
+    found = claims._between(broker, "spark.q.t", 0, len(broker.topics[CLAIMS_TOPIC]))
+    assert {frame.key.split(b".")[1] for frame in found} == {b"q"}
 
 
 def test_who_had_no_rows_is_not_waited_for() -> None:

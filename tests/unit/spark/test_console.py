@@ -47,6 +47,20 @@ def test_what_was_said_before_the_end_is_handed_on_before_it() -> None:
     assert done.stderr == (b"x" * 50 + b"\n") * 2000
 
 
+def test_when_nobody_reads_any_more_nobody_waits() -> None:
+    """The pump died, and a worker stood still in its write."""
+    program = "from toymq_spark.console import Console; import os; c = Console()\nwith c.starting(): pass\n"
+    program += "for n in range(2000): os.write(c._pipe, b'x' * 500 + b'\\n')\nprint('done')"
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, env=environment(), stdout=subprocess.PIPE, stderr=write, timeout=TIMEOUT_S, check=False)
+    finally:
+        os.close(write)
+    assert done.stdout == b"done\n"
+
+
 def test_how_a_jvm_starts_is_told_only_if_it_does_not() -> None:
     console = Console()
     with console.starting():

@@ -116,10 +116,19 @@ class Batch(Rows):
         return (lambda key: self._query) if name == "getLocalProperty" else super().__getattr__(name)
 
 
+def plan(place: Path, *numbers: int) -> Path:
+    """What Spark writes before it hands a batch over."""
+    (place / "offsets").mkdir(parents=True, exist_ok=True)
+    for number in numbers:
+        (place / "offsets" / str(number)).write_text("v1\n{}\n{}")
+        (place / "offsets" / f".{number}.crc").touch()
+    return place
+
+
 def test_two_archives_at_once_write_a_batch_once(store: Archive) -> None:
     def write(number: int, query: str = "q", meanwhile: Callable[[], object] = lambda: None) -> None:
         batch: Any = Batch(list(range(10 * number, 10 * number + 10)), query, meanwhile)
-        archive.write_batch(store, batch, number)
+        archive.write_batch(store, plan(store.path / "checkpoint", number), batch, number)
 
     def fails() -> None:
         raise FileNotFoundError
@@ -141,7 +150,8 @@ def test_two_archives_at_once_write_a_batch_once(store: Archive) -> None:
 
 def checkpoint(place: Path, query: str, *done: int) -> Path:
     """As Spark writes it."""
-    (place / "commits").mkdir(parents=True)
+    plan(place, *done)
+    (place / "commits").mkdir()
     (place / "metadata").write_text(json.dumps({"id": query}))
     for number in done:
         (place / "commits" / str(number)).write_text('v1\n{"nextBatchWatermarkMs":0}')
@@ -159,6 +169,8 @@ def test_a_checkpoint_is_good_for_one_archive(store: Archive, tmp_path: Path) ->
         archive.check_checkpoint(Archive(tmp_path / "new"), theirs)
     with pytest.raises(ArchiveMismatch, match="has a batch 0 of another query"):
         archive.check_checkpoint(store, tmp_path / "none")
+    with pytest.raises(ArchiveMismatch, match=r"a batch 2, and the checkpoint .*old none after 1: it is older"):
+        archive.check_checkpoint(store, checkpoint(tmp_path / "old", "q", 0, 1))
     (store.path / "manifest" / "0000000001.json").unlink()
     with pytest.raises(ArchiveMismatch, match="has no batch 1"):
         archive.check_checkpoint(store, theirs)
