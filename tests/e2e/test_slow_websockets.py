@@ -263,6 +263,29 @@ async def test_frames_that_wait_are_bounded_in_bytes(monkeypatch: pytest.MonkeyP
         assert [(await ws.hear())["op"] for _ in range(9)] == ["published"] * 9
 
 
+async def test_who_is_stalled_holds_nothing_when_it_has_to_leave(
+    rig: HttpRig, stalled: list[GatewayWebSocket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its close waits behind what it does not take, and its subscription did, too."""
+    found: list[Conversation] = []
+    usual = Conversation.run
+
+    async def run(self: Conversation) -> None:
+        found.append(self)
+        await usual(self)
+
+    monkeypatch.setattr(Conversation, "run", run)
+    await publish_megabyte(rig)
+    connection, loop = await silent_websocket(rig.port), asyncio.get_running_loop()
+    with connection:
+        await loop.sock_sendall(connection, frame_of(1, b'{"op": "subscribe", "consumer": "c", "window": 1000}'))
+        await rig.until(lambda: stalled)
+        assert sessions(rig) == 1
+        found[0]._gateway.waiting.stop()
+        await rig.until(lambda: not sessions(rig))
+        assert not stalled[0].disconnected, "and nobody has read anything"
+
+
 async def test_a_shutdown_waits_a_moment_for_who_is_stalled(
     rig: HttpRig, stalled: list[GatewayWebSocket], monkeypatch: pytest.MonkeyPatch
 ) -> None:

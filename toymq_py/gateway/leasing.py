@@ -68,31 +68,26 @@ async def _poll(gateway: Gateway, request: Request) -> list[Delivery]:
     max_count, visibility_s = MAX.or_(1, request), VISIBILITY_S.of(request)
     gateway.refuse_late()
     polling = Polling(gateway.broker, gateway.waiting, name, consumer, visibility_s=visibility_s)
-    deliveries = await poll_for(request, polling, max_count, LEASE_BYTES_MAX, wait_s)
-    if wait_s:
-        try:
-            check_again(gateway.authority, request, "subscribe", name)
-        except RequestError:
-            give_back(deliveries)
-            raise
-    return deliveries
+    return await lease_for(gateway, request, polling, max_count, wait_s)
 
 
-async def poll_for(request: Request, polling: Polling, max_count: int, max_bytes: int, wait_s: float) -> list[Delivery]:
-    """``polling.poll`` as long as the client is there. Raises: RequestError, OSError."""
+async def lease_for(gateway: Gateway, request: Request, polling: Polling, max_count: int, wait_s: float) -> list[Delivery]:
+    """``polling.poll`` as long as the client is there and its token may. Raises: RequestError, OSError."""
     if not wait_s:
-        return await polling.poll(max_count, max_bytes, 0)
+        return await polling.poll(max_count, LEASE_BYTES_MAX, 0)
     deliveries: list[Delivery] = []
     refusal: RequestError | OSError | None = None
     async with asyncio.TaskGroup() as tasks:
         watcher = tasks.create_task(_watch(request, polling))
         try:
-            deliveries = await polling.poll(max_count, max_bytes, wait_s)
+            deliveries = await polling.poll(max_count, LEASE_BYTES_MAX, wait_s)
+            check_again(gateway.authority, request, "subscribe", polling.name)
         except (RequestError, OSError) as error:  # out of the group it would come as a group of one
             refusal = error
         finally:
             watcher.cancel()
     if refusal is not None:
+        give_back(deliveries)
         raise refusal
     return deliveries
 

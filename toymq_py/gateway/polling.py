@@ -15,7 +15,7 @@ class Polling:
         """Assumes checked names."""
         self._broker = broker
         self._waiting = waiting
-        self._name = name
+        self.name = name
         self._consumer = consumer
         self._visibility_s = visibility_s
         self._look: Callable[[], None] | None = None
@@ -44,7 +44,7 @@ class Polling:
 
         Raises: RequestError, OSError. Cancelled, it has leased nothing.
         """
-        poll = self._broker.poll(self._name, self._consumer, visibility_s=self._visibility_s, wake=self._wake)
+        poll = self._broker.poll(self.name, self._consumer, visibility_s=self._visibility_s, wake=self._wake)
         time = asyncio.get_running_loop().time
         until = time() + wait_s
         try:

@@ -119,11 +119,7 @@ class Webhooks:
 
         Raises: Forbidden (where it would push to), BadArgument (there are too many), StorageFailed, DiskFull.
         """
-        target = Target.parse(webhook.url)
-        try:
-            await resolve(target, private=self.private)
-        except OSError as error:
-            raise BadArgument(f"{target.host} cannot be found: {error.strerror or error}") from None
+        await self.check_target(webhook)
         async with self._changing:
             known = self.defined.get(name)
             if known is None and len(self.defined) >= WEBHOOKS_MAX:
@@ -136,6 +132,14 @@ class Webhooks:
             if known is not None and known.topic != webhook.topic:
                 await self._forget(name, spared=TopicPattern(webhook.topic))
             return known is None
+
+    async def check_target(self, webhook: Webhook) -> None:
+        """Whether it can be pushed to where it says. Raises: Forbidden, BadArgument."""
+        target = Target.parse(webhook.url)
+        try:
+            await resolve(target, private=self.private)
+        except OSError as error:
+            raise BadArgument(f"{target.host} cannot be found: {error.strerror or error}") from None
 
     async def delete(self, name: str) -> bool:
         """Remove one with its consumer. Returns: whether it was there. Raises: StorageFailed, DiskFull."""

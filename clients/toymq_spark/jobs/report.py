@@ -20,8 +20,6 @@ SET = {"includeHeaders": "true", "failOnDataLoss": "false"}
 DEAD_LETTERS = ".dlq"
 REASON_HEADER, ATTEMPTS_HEADER = "toymq-reason", "toymq-attempts"
 """Of a dead letter (delivery.md)."""
-NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
-"""What Spark calls the directory of rows without a value; it reads a topic of this name as none."""
 NO_GAPS = {"gap_ids": 0, "gaps": 0}
 _UNITS_MS = {
     "microsecond": 0.001, "millisecond": 1, "second": 1000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000,
@@ -63,7 +61,7 @@ def report(records: DataFrame, window: str, archive: Path | None = None) -> Repo
     columns: list[Column | str] = ["topic", "offset", "timestamp", "key", F.length("value").alias("size")]
     if "headers" in records.columns:
         columns.append(F.when(F.col("topic").endswith(DEAD_LETTERS), F.col("headers")).alias("headers"))
-    sized = records.fillna(NO_PARTITION, ["topic"]).select(*columns).cache()
+    sized = records.select(*columns).cache()
     try:
         by_window = (
             sized.groupBy("topic", F.window("timestamp", window).alias("w")).agg(*_measures())

@@ -73,7 +73,7 @@ def test_how_a_jvm_starts_is_told_only_if_it_does_not() -> None:
 
 
 PROGRAM = """
-import logging, subprocess, sys, time
+import logging, signal, subprocess, sys
 from toymq_spark.console import Console, Ending
 
 console = Console()
@@ -85,7 +85,7 @@ with console.starting():
 ending.watch(jvm)
 print("ready", flush=True)
 try:
-    time.sleep(60)
+    signal.pause()
 finally:
     logging.exception("what follows from it")
     print("more of it", file=sys.stderr)

@@ -148,6 +148,15 @@ def test_two_archives_at_once_write_a_batch_once(store: Archive) -> None:
     assert ids(store) == list(range(60))
 
 
+def test_the_plan_of_a_batch_is_on_the_disk_before_its_manifest(store: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a power cut could take it, and Spark would take other records for the batch that is archived."""
+    synced: list[tuple[str, bool]] = []
+    monkeypatch.setattr(archive, "sync", lambda path: synced.append((path.name, store.find("0000000003") is None)))
+    batch: Any = Batch([30], "q")
+    archive.write_batch(store, plan(store.path / "checkpoint", 3), batch, 3)
+    assert synced == [("3", True), ("offsets", True)]
+
+
 def checkpoint(place: Path, query: str, *done: int) -> Path:
     """As Spark writes it."""
     plan(place, *done)

@@ -12,17 +12,17 @@ from starlette.responses import Response
 
 from toymq_py.consumer import Consumer
 from toymq_py.errors import BadArgument, NoSuchTopic, QueueFull, RequestError
-from toymq_py.gateway.access import check_again, check_topic
-from toymq_py.gateway.bodies import parse_object, read_body, too_large
+from toymq_py.gateway.access import check_topic
+from toymq_py.gateway.bodies import parse_object, read_body
 from toymq_py.gateway.dialects import ensure
 from toymq_py.gateway.events import stream_response
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.headers import header_block, header_text
-from toymq_py.gateway.leasing import LEASE_BYTES_MAX, WAIT_S_MAX, GivenBack, give_back, poll_for
+from toymq_py.gateway.leasing import WAIT_S_MAX, GivenBack, give_back, lease_for
 from toymq_py.gateway.messages import HEARTBEAT_S, PAGE_MAX, READ_BYTES, still_may
 from toymq_py.gateway.polling import Polling
 from toymq_py.gateway.problems import NotLeased
-from toymq_py.gateway.publishing import BATCH_BYTES_MAX, Message, append
+from toymq_py.gateway.publishing import BATCH_BYTES_MAX, Message, append, check_size
 from toymq_py.gateway.pushing import CONSUMER_PREFIX
 from toymq_py.gateway.tinymq.showing import describe, peek
 from toymq_py.gateway.tinymq.words import (
@@ -63,11 +63,8 @@ from toymq_py.topic import Topic
 
 async def store(gateway: Gateway, shown: str, name: str, message: Message) -> Response:
     """Append a message and answer."""
-    bytes_max = gateway.broker.options.max_payload_bytes
-    if len(message.payload) > BODY_BYTES_MAX:
-        raise too_large(BODY_BYTES_MAX)
-    if len(message.payload) + len(message.headers) > bytes_max:
-        raise too_large(bytes_max)
+    check_size(message.payload, b"", BODY_BYTES_MAX)
+    check_size(message.payload, message.headers, gateway.broker.options.max_payload_bytes)
     gateway.refuse_late()
     if not name.endswith(DEAD_LETTERS):  # those are refused, not made
         await ensure(gateway.broker, name, settings_of(name))
@@ -134,12 +131,7 @@ async def consume(gateway: Gateway, request: Request) -> Response:
     if not is_pattern(name):
         await ensure(gateway.broker, name, settings_of(name))
     polling = Polling(gateway.broker, gateway.waiting, name, consumer, visibility_s=LEASE_S)
-    deliveries = await poll_for(request, polling, limit, LEASE_BYTES_MAX, wait_s)
-    try:
-        check_again(gateway.authority, request, "subscribe", name)
-    except RequestError:
-        give_back(deliveries)
-        raise
+    deliveries = await lease_for(gateway, request, polling, limit, wait_s)
     if not deliveries:
         return Response(status_code=204)
     messages = [

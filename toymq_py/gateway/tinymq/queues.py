@@ -20,14 +20,13 @@ from toymq_py.gateway.leasing import LEASE_BYTES_MAX, GivenBack
 from toymq_py.gateway.polling import Polling
 from toymq_py.gateway.publishing import Message, payload_bytes
 from toymq_py.gateway.pushing import CONSUMER_PREFIX
-from toymq_py.gateway.targets import resolve
 from toymq_py.gateway.tinymq.messages import json_bytes_max, store
 from toymq_py.gateway.tinymq.showing import describe, peek
 from toymq_py.gateway.tinymq.words import CONSUMER, LEASE_S, LIMIT, QUEUE, TOPIC, group_name, settings_of, topic_name
 from toymq_py.gateway.topics import json_response, purge
 from toymq_py.model import DEAD_LETTERS, EARLIEST, TopicPattern, is_pattern
 from toymq_py.topic import Topic
-from toymq_py.webhook import Target, Webhook
+from toymq_py.webhook import Webhook
 
 
 def _queue(gateway: Gateway, topic: Topic) -> dict[str, Any]:
@@ -174,11 +173,7 @@ async def add_webhook(gateway: Gateway, request: Request) -> Response:
     webhook = Webhook.from_json({"topic": topic, **found})
     gateway.refuse_late()
     # the topic before the webhook, whose poll would make one without settings; but none for a target that is refused
-    target = Target.parse(webhook.url)
-    try:
-        await resolve(target, private=gateway.webhooks.private)
-    except OSError:
-        raise BadArgument(f"{target.host} cannot be found") from None
+    await gateway.webhooks.check_target(webhook)
     await ensure(gateway.broker, topic, settings_of(topic))
     name = "tinymq." + hashlib.sha256(f"{topic} {webhook.url}".encode()).hexdigest()[:16]
     await gateway.webhooks.put(name, webhook)
