@@ -13,7 +13,7 @@ from pyspark.sql.window import Window
 
 from toymq_py.errors import ConfigError
 from toymq_py.model import DURATION_MS_MAX
-from toymq_spark.manifest import Archive, Manifest
+from toymq_spark.manifest import NULL_PARTITION, Archive, Manifest
 
 SET = {"includeHeaders": "true", "failOnDataLoss": "false"}
 """Options of the source that are this job's own: it looks for reasons in headers, and for gaps."""
@@ -61,7 +61,7 @@ def report(records: DataFrame, window: str, archive: Path | None = None) -> Repo
     columns: list[Column | str] = ["topic", "offset", "timestamp", "key", F.length("value").alias("size")]
     if "headers" in records.columns:
         columns.append(F.when(F.col("topic").endswith(DEAD_LETTERS), F.col("headers")).alias("headers"))
-    sized = records.select(*columns).cache()
+    sized = records.fillna(NULL_PARTITION, ["topic"]).select(*columns).cache()
     try:
         by_window = (
             sized.groupBy("topic", F.window("timestamp", window).alias("w")).agg(*_measures())
