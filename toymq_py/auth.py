@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from toymq_py.errors import BadName, ConfigError
-from toymq_py.model import TopicPattern, check_name, is_pattern
+from toymq_py.model import TopicPattern, check_name, check_topic_or_pattern
 
 ANSWERS_MAX = 4096
 """Names that a grant remembers its answers for; those of one more client's random names must not pile up."""
@@ -25,7 +25,7 @@ _KEYS = ("name", "sha256", "publish", "subscribe", "admin")
 
 
 class _Patterns:
-    """Topic patterns of which one has to cover what is asked for. Remembers its answers."""
+    """Topic patterns of which one has to cover what is asked for. Remembers its answers about legal names: those are short."""
 
     __slots__ = ("_answers", "_patterns", "texts")
 
@@ -36,8 +36,13 @@ class _Patterns:
         self._answers: dict[str, bool] = {}
 
     def cover(self, topic_or_pattern: str) -> bool:
+        """False also for what is neither a topic's name nor a pattern."""
         answer = self._answers.get(topic_or_pattern)
         if answer is None:
+            try:
+                check_topic_or_pattern(topic_or_pattern)
+            except BadName:
+                return False
             if len(self._answers) >= ANSWERS_MAX:
                 self._answers.clear()
             answer = any(pattern.covers(topic_or_pattern) for pattern in self._patterns)
@@ -175,7 +180,7 @@ def _patterns(table: dict[str, Any], key: str) -> _Patterns:
         raise _BadField(key, f"{key} is a list of topics and patterns, [\"orders\", \"events.>\"] say")
     for number, text in enumerate(texts, 1):
         try:
-            TopicPattern(text) if is_pattern(text) else check_name("topic", text)
+            check_topic_or_pattern(text)
         except BadName as error:
             raise _BadField(key, f"{key}, number {number}: {error}") from None
     return _Patterns(texts)

@@ -72,6 +72,13 @@ def is_pattern(name: str) -> bool:
     return "*" in name or ">" in name
 
 
+def check_topic_or_pattern(name: str) -> str:
+    """Return ``name`` when it is a legal topic name or pattern. Raises: BadName."""
+    if is_pattern(name):
+        return TopicPattern(name).text
+    return check_name("topic", name)
+
+
 class TopicPattern:
     """A topic name in which whole words may be ``*`` (one word) and the last ``>`` (one or more).
 
@@ -82,6 +89,7 @@ class TopicPattern:
 
     def __init__(self, text: str) -> None:
         """Raises: BadName when a wildcard is not a whole word, or ``>`` is not the last."""
+        check_name("topic", text.replace("*", "x").replace(">", "x"))
         self.text = text
         words = text.split(".")
         parts = []
@@ -95,7 +103,6 @@ class TopicPattern:
                 raise BadName("a wildcard is a whole word: * for one word, > for the rest at the end")
             else:
                 parts.append(re.escape(word))
-        check_name("topic", text.replace("*", "x").replace(">", "x"))
         self._regex = re.compile(r"\.".join(parts) + r"\Z")
         self._words = words
 

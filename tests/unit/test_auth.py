@@ -1,5 +1,6 @@
 """Tokens and their rights. Contract: clients.md, "Command lines" (the auth file)."""
 
+import tracemalloc
 from hashlib import sha256
 from pathlib import Path
 
@@ -79,6 +80,25 @@ def test_answers_that_are_remembered_are_bounded() -> None:
         assert grant.may_publish(f"t.{n}")
         assert not grant.may_publish(f"u.{n}")
     assert len(grant.publish._answers) <= ANSWERS_MAX
+
+
+def test_a_name_that_no_topic_can_have_is_refused_and_not_remembered() -> None:
+    """4,096 names of 64 KiB for each list of each token: a token without rights took 2 GiB."""
+    grant = authority(table("a", "aaa", 'publish = ["t.>"]')).find("aaa")
+    assert grant is not None
+    tail = "x" * 64 * 1024
+    tracemalloc.start()
+    try:
+        for n in range(500):
+            assert not grant.may_publish(f"t.{n}.{tail}")
+            assert not grant.sees(f"{n}*{tail}")
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 1 << 20, f"{held} bytes are held for names that no topic can have"
+    assert [grant.may_publish(name) for name in ("", "t.", "t.é", "t./", "t.\n", "t.x", "t.>")] == [False] * 2 + [
+        False, False, False, True, True,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from starlette.requests import HTTPConnection
 from toymq_py.auth import Authority, Grant
 from toymq_py.errors import AuthFailed, AuthRequired, Forbidden
 from toymq_py.gateway.operations import Need
+from toymq_py.model import check_topic_or_pattern
 
 COOKIE = "toymq_token"
 _GRANT = "toymq.grant"
@@ -52,10 +53,10 @@ def check_rights(
 
 
 def check_grant(grant: Grant, needs: Need, name: str) -> None:
-    """Raises: Forbidden."""
+    """Raises: Forbidden; BadName for what no topic can be called."""
     may = {"publish": grant.may_publish, "subscribe": grant.may_subscribe, "describe": grant.sees}
     if needs in may and not may[needs](name):
-        raise Forbidden(f"{grant.name} may not {needs} {name[:200]}")
+        raise Forbidden(f"{grant.name} may not {needs} {check_topic_or_pattern(name)}")
     if needs == "admin" and not grant.admin:
         raise Forbidden(f"{grant.name} is no administrator")
 

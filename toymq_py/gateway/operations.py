@@ -18,9 +18,8 @@ from toymq_py.model import (
     KEY_BYTES_MAX,
     MSG_ID_MAX,
     NAME_BYTES_MAX,
-    TopicPattern,
     check_name,
-    is_pattern,
+    check_topic_or_pattern,
 )
 
 T = TypeVar("T")
@@ -178,24 +177,16 @@ def check_key(key: str) -> bytes:
     return key.encode()
 
 
-def _topic_or_pattern(name: str) -> str:
-    if is_pattern(name):
-        TopicPattern(name)
-    else:
-        check_name("topic", name)
-    return name
-
-
 def _name_schema(more: str = "") -> Schema:
     return {"type": "string", "pattern": f"^[A-Za-z0-9_{more}][A-Za-z0-9._{more}-]*$", "maxLength": NAME_BYTES_MAX}
 
 
 TOPIC = Parameter("topic", "path", "Name of the topic.", _name_schema(), lambda name: check_name("topic", name), required=True)
 PATTERN_OR_TOPIC = Parameter(
-    "topic", "path", "Name of a topic, or a pattern: `events.*`, `events.>`.", _name_schema("*>"), _topic_or_pattern,
+    "topic", "path", "Name of a topic, or a pattern: `events.*`, `events.>`.", _name_schema("*>"), check_topic_or_pattern,
     required=True,
 )  # fmt: skip
-PATTERN = Parameter("pattern", "query", "Name or pattern: `events.*`, `events.>`.", _name_schema("*>"), _topic_or_pattern)
+PATTERN = Parameter("pattern", "query", "Name or pattern: `events.*`, `events.>`.", _name_schema("*>"), check_topic_or_pattern)
 CONSUMER_OF_PATH = Parameter(
     "consumer", "path", "Name of the consumer.", _name_schema(), lambda name: check_name("consumer", name), required=True
 )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from toymq_py.errors import BadArgument, RequestError, UnknownCommand
-from toymq_py.model import IdRange, Mode, Shape, Start, TopicPattern, check_name, is_pattern
+from toymq_py.model import IdRange, Mode, Shape, Start, check_name, check_topic_or_pattern
 from toymq_py.protocol.frames import (
     COUNT_MAX,
     DEFAULT_FETCH_BYTES,
@@ -217,14 +217,6 @@ def topic_name(text: str) -> str:
     return check_name("topic", text)
 
 
-def topic_or_pattern(text: str) -> str:
-    """Raises: BadName."""
-    if is_pattern(text):
-        TopicPattern(text)
-        return text
-    return check_name("topic", text)
-
-
 def consumer_name(text: str) -> str:
     """Raises: BadName."""
     return check_name("consumer", text)
@@ -279,14 +271,14 @@ def _subscribe(a: list[str], o: Options) -> Command:
         raise BadArgument("mode is exclusive or shared")
     start = Start.parse(o["start"]) if "start" in o else None
     return Subscribe(
-        topic_or_pattern(a[0]), consumer_name(a[1]), _number(o, "window", 1, COUNT_MAX), _ms(o, "visibility", 1),
+        check_topic_or_pattern(a[0]), consumer_name(a[1]), _number(o, "window", 1, COUNT_MAX), _ms(o, "visibility", 1),
         start, mode,  # type: ignore[arg-type]
     )  # fmt: skip
 
 
 def _pull(a: list[str], o: Options) -> Command:
     count = parse_number("max", a[2], 1, COUNT_MAX)
-    return Pull(topic_or_pattern(a[0]), consumer_name(a[1]), count, _ms(o, "wait") or 0, _ms(o, "visibility", 1))
+    return Pull(check_topic_or_pattern(a[0]), consumer_name(a[1]), count, _ms(o, "wait") or 0, _ms(o, "visibility", 1))
 
 
 def _ack(a: list[str], o: Options) -> Command:
@@ -339,7 +331,7 @@ def _verb(args: int, options: str, build: Callable[[list[str], Options], Command
 VERBS: dict[str, _Verb] = {
     "HELLO": _verb(1, "auth name", _hello),
     "SUB": _verb(2, "window visibility start mode", _subscribe),
-    "UNSUB": _verb(2, "", lambda a, o: Unsubscribe(topic_or_pattern(a[0]), consumer_name(a[1]))),
+    "UNSUB": _verb(2, "", lambda a, o: Unsubscribe(check_topic_or_pattern(a[0]), consumer_name(a[1]))),
     "PULL": _verb(3, "wait visibility", _pull),
     "ACK": _verb(3, "sync", _ack),
     "NACK": _verb(3, "delay dead reason", _nack),
@@ -355,7 +347,7 @@ VERBS: dict[str, _Verb] = {
     "SEEK": _verb(3, "", lambda a, o: Seek(topic_name(a[0]), consumer_name(a[1]), Start.parse(a[2]))),
     "FORGET": _verb(2, "", lambda a, o: Forget(topic_name(a[0]), consumer_name(a[1]))),
     "REDRIVE": _verb(1, "ids max", _redrive),
-    "TOPICS": _verb(0, "", lambda a, o: Topics(topic_or_pattern(a[0]) if a else None), optional=1),
+    "TOPICS": _verb(0, "", lambda a, o: Topics(check_topic_or_pattern(a[0]) if a else None), optional=1),
     "DESCRIBE": _verb(1, "", lambda a, o: Describe(topic_name(a[0]))),
     "STATS": _verb(0, "", lambda a, o: Stats()),
     "PING": _verb(0, "", lambda a, o: Ping()),

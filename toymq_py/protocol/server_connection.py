@@ -31,7 +31,8 @@ from toymq_py.protocol.commands import (
 from toymq_py.protocol.frames import DRAIN_BYTES_MAX, LINE_BYTES_MAX, NEWLINE, NO_KEY, PRINTABLE, is_key
 from toymq_py.rows import RowLayout, columns_are
 
-TOPICS_CACHED_MAX = 4096
+TOPICS_CACHED_MAX = 256
+"""Names that a connection remembers as legal: some 100 KiB. With 4,096 each of many connections could hold 3 MiB."""
 LAYOUTS_CACHED_MAX = 64
 LINE_COST = 4
 """A line that is parsed by itself takes as long as so many PUBs or ACKs of a run, and counts as many."""
