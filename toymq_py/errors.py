@@ -7,6 +7,7 @@ Owns the names and the wire codes (contract: protocol.md, "Errors"). Knows nothi
     │  ├─ UnknownCommand  BadArgument  BadName             the line was framed well, the request is wrong
     │  ├─ LineTooLong*  BadFraming*                        no way to find the next frame
     │  ├─ PayloadTooLarge                                  fatal when the body is beyond 64 MiB
+    │  ├─ NotTcp*                                          HTTP on the port of the wire
     │  ├─ AuthRequired*  AuthFailed*  BadVersion*  Forbidden
     │  ├─ NoSuchTopic  NoSuchConsumer  TopicExists
     │  ├─ AlreadySubscribed  NotSubscribed  ModeConflict
@@ -69,6 +70,13 @@ class LineTooLong(RequestError):
 
 class BadFraming(RequestError):
     code = "BAD_FRAMING"
+    fatal = True
+
+
+class NotTcp(RequestError):
+    """HTTP arrives on the port of the wire: a browser, maybe a page that uses one to send commands in a request's body."""
+
+    code = "NOT_TCP"
     fatal = True
 
 

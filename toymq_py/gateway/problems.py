@@ -12,6 +12,7 @@ STATUS: dict[str, int] = {
     "BAD_NAME": 422,
     "LINE_TOO_LONG": 431,
     "BAD_FRAMING": 400,
+    "NOT_TCP": 400,
     "PAYLOAD_TOO_LARGE": 413,
     "AUTH_REQUIRED": 401,
     "AUTH_FAILED": 401,

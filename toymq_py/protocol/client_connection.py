@@ -137,6 +137,8 @@ class ClientConnection:
                     pass
         except (ValueError, KeyError):
             pass
+        if line.startswith(b"HTTP/"):
+            raise ProtocolViolation("this port speaks HTTP: connect to the port of --listen or --tls-listen")
         raise ProtocolViolation(f"this is no toymq broker: it says {line[:60]!r}")
 
     def _expect(self, tokens: list[bytes], length: bytes) -> None:

@@ -378,6 +378,11 @@ def parse_line(line: bytes) -> Command:
     return known.build(args, split_options(rest, known.options))
 
 
+def is_http(line: bytes) -> bool:
+    """Whether a header line is an HTTP request line or ``Host:``. No command has such a last word."""
+    return line.startswith(b"HTTP/", line.rfind(b" ") + 1) or line[:5].lower() == b"host:"
+
+
 PUB_OPTIONS = frozenset(("hdr", "delay", "ttl", "seq"))
 SEQUENCE_MAX = 2**64 - 1
 

@@ -12,6 +12,7 @@ from toymq_py.errors import (
     BadFraming,
     BadName,
     LineTooLong,
+    NotTcp,
     PayloadTooLarge,
     RequestError,
 )
@@ -24,6 +25,7 @@ from toymq_py.protocol.commands import (
     Rejected,
     build_publish,
     consumer_name,
+    is_http,
     parse_line,
     refused_publish,
     topic_name,
@@ -481,6 +483,9 @@ class ServerConnection:
         buffer.pos = at + 1
         if line.endswith(b"\r"):
             line = line[:-1]
+        if is_http(line):
+            self._fail(commands, NotTcp("this port speaks the toymq protocol, not HTTP: use the port of --http"))
+            return False
         if line == b"PUB" or line.startswith(b"PUB "):
             return self._begin_publish(line, commands)
         try:

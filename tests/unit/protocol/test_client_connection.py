@@ -92,6 +92,13 @@ def test_what_the_broker_says_is_what_a_client_hears(step: int) -> None:
     assert replies_of(STREAM, step) == REPLIES
 
 
+def test_a_port_that_speaks_http_is_named() -> None:
+    connection = ClientConnection()
+    connection.receive_data(b"HTTP/1.1 400 Bad Request\r\n")
+    with pytest.raises(ProtocolViolation, match="this port speaks HTTP: connect to the port of --listen"):
+        connection.next_replies()
+
+
 def test_inside_a_frame_the_connection_is_not_idle() -> None:
     connection = ClientConnection()
     connection.receive_data(b"JSON 5\nab")

@@ -79,6 +79,12 @@ def test_a_payload_above_the_limit_is_drained_and_the_next_command_runs() -> Non
         (b"PUB t - 100000000000\n", "PAYLOAD_TOO_LARGE"),
         (b"PUB t - %b\n" % (b"9" * 4000), "PAYLOAD_TOO_LARGE"),
         (b"PUB t - 67108865\n", "PAYLOAD_TOO_LARGE"),
+        (b"GET / HTTP/1.1\r\n", "NOT_TCP"),
+        (b"DELETE /orders HTTP/1.1\n", "NOT_TCP"),
+        (b"PUB /orders - 5 HTTP/1.0\r\n", "NOT_TCP"),
+        (b"PRI * HTTP/2.0\r\n", "NOT_TCP"),
+        (b"HTTP/1.1\n", "NOT_TCP"),
+        (b"hOsT:x\r\n", "NOT_TCP"),
         (b"P" * 4096, "LINE_TOO_LONG"),
         (b"PING" + b" " * 4092 + b"\n", "LINE_TOO_LONG"),
     ],
@@ -90,6 +96,11 @@ def test_where_the_next_frame_cannot_be_found_the_stream_ends(data: bytes, code:
     assert found[1][2], "it is fatal"
     assert len(found) == 2, "nothing after it is read"
     assert failed
+
+
+def test_a_key_or_a_body_may_look_like_http() -> None:
+    assert codes(b"PUB t HTTP/1.1 6\nHost:x\nPUB t Host: 1 hdr=0\nx\nPING\n")[-1] == Ping()
+    assert "NOT_TCP" not in codes(b"PUB t HTTP/ 55\n" + b"x" * 55 + b"\nACK t HTTP 5\nhost\nPING\n")
 
 
 def test_a_line_of_4096_bytes_with_its_newline_is_the_longest() -> None:
