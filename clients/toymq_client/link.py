@@ -266,10 +266,12 @@ class Link:
         return at
 
     def _expire(self) -> None:
+        self._timer = None  # it has fired: whatever comes of this, a later deadline gets one of its own
         trouble = "" if self.conversation.online else self._trouble
         # The clock of the loop may be a bit early; what is due within its resolution is due.
         earliest = self.conversation.expire(self._loop.time() + 0.001, self._options.timeout_s, trouble)
-        self._timer = self._loop.call_at(earliest, self._expire) if earliest is not None else None
+        if earliest is not None:
+            self._timer = self._loop.call_at(earliest, self._expire)
         self._wake()
 
     async def ask(self, slot: CallSlot, *, extra_s: float = 0.0) -> None:

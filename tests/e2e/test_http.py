@@ -14,6 +14,7 @@ import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.http_rig import listening
 from tests.support.sim_disk import SimDisk
+from tests.support.tokens import EVERYTHING, authority, token
 from toymq_py.gateway import listener
 
 DIR = "/data/d"
@@ -57,6 +58,11 @@ def problem_of(response: bytes) -> tuple[int, str]:
         (b"GET /healthz HTTP/1.1\r\nHost: localhost evil\r\n\r\n", 400, "BAD_FRAMING"),
         (b"GET /healthz HTTP/1.1\r\nHost: me@localhost\r\n\r\n", 400, "BAD_FRAMING"),
         (b"GET /healthz HTTP/1.1\r\nHost: localhost/\r\n\r\n", 400, "BAD_FRAMING"),
+        (b"GET /healthz\r\n\r\n", 505, "BAD_VERSION"),
+        (b"GET /healthz HTTP/0.9\r\nHost: localhost\r\n\r\n", 505, "BAD_VERSION"),
+        (b"GET /healthz HTTP/2.0\r\nHost: localhost\r\n\r\n", 505, "BAD_VERSION"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400, "BAD_FRAMING"),
+        (CODED.replace(b"HTTP/1.1", b"HTTP/1.0") % b"chunked", 400, "BAD_FRAMING"),
         (b"GET / HTTP/1.1\r\nX: " + b"a" * listener.HEAD_BYTES_MAX, 431, "LINE_TOO_LONG"),
         (b"GET / HTTP/1.1\r\nWhole: " + b"a" * listener.HEAD_BYTES_MAX + b"\r\n\r\n", 431, "LINE_TOO_LONG"),
         (b"GET /" + b"a" * listener.HEAD_BYTES_MAX + b" HTTP/1.1\r\n\r\n", 431, "LINE_TOO_LONG"),
@@ -76,6 +82,52 @@ async def test_a_transfer_coding_that_is_not_undone_is_refused() -> None:
         assert not rig.broker.topics
         for coding in (b"chunked", b"Chunked", b" chunked "):
             assert b" 201 " in await exchange(rig.port, CODED % coding, until_closed=False)
+
+
+async def test_a_trailer_is_no_header() -> None:
+    """Found by a trial: ``Authorization`` behind the body was obeyed, and ``X-Header-*`` stored."""
+    async with listening(DIR, fs=disk(), authority=authority(EVERYTHING)) as rig:
+        trailer = b"Authorization: Bearer %b\r\nX-Header-Color: red\r\n" % token("all").encode()
+        sent = CODED.replace(b"0\r\n\r\n", b"0\r\n" + trailer + b"\r\n") % b"chunked"
+        assert b" 401 " in await exchange(rig.port, sent, until_closed=False)
+        sent = sent.replace(b"\r\nTransfer", b"\r\nAuthorization: Bearer %b\r\nTransfer" % token("all").encode())
+        assert b" 201 " in await exchange(rig.port, sent, until_closed=False)
+        (run, row, _) = rig.broker.topic("t").log.read(0, 1, 1000)
+        assert run is not None
+        assert run.headers is None or run.headers[row] == b""
+
+
+@pytest.mark.parametrize(
+    "endless", [b"0\r\n" + b"x: y\r\n" * 200_000, b"0\r\nx: " + b"y" * 1_000_000, b"1;e=" + b"y" * 1_000_000]
+)
+async def test_trailers_and_chunk_extensions_are_bounded(endless: bytes) -> None:
+    """Found by a trial: 16 MiB of them, without a token, took 400 MiB."""
+    async with listening(DIR, fs=disk()) as rig:
+        reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+        async with asyncio.timeout(10):
+            writer.write(CODED[: CODED.index(b"1\r\nx")] % b"chunked" + endless)
+            answer = await reader.readuntil(b"}")
+        writer.close()
+        assert problem_of(answer) == (431, "LINE_TOO_LONG")
+        assert not rig.broker.topics
+        assert b" 201 " in await exchange(rig.port, CODED.replace(b"1\r\nx", b"1;e=1\r\nx") % b"chunked", until_closed=False)
+
+
+async def test_many_small_chunks_are_a_body() -> None:
+    """What the bound of trailers counts begins again with every chunk."""
+    async with listening(DIR, fs=disk()) as rig:
+        chunks = b"1;ext=12345\r\nx\r\n" * 20_000
+        assert b" 201 " in await exchange(rig.port, CODED.replace(b"1\r\nx\r\n", chunks) % b"chunked", until_closed=False)
+        (run, row, _) = rig.broker.topic("t").log.read(0, 1, 1_000_000)
+        assert run is not None
+        assert run.payloads[row] == b"x" * 20_000
+
+
+async def test_a_websocket_begins_with_http_1_1() -> None:
+    head = b"GET /v1/topics/t/ws HTTP/1.0\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    head += b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+    async with listening(DIR, fs=disk()) as rig:
+        assert problem_of(await exchange(rig.port, head)) == (426, "BAD_VERSION")
 
 
 async def test_a_stream_has_an_end_when_only_its_head_is_asked_for() -> None:
