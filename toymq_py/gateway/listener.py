@@ -30,7 +30,7 @@ from toymq_py.gateway.app import Application
 from toymq_py.gateway.bodies import JSON_BYTES_MAX
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.outgoing import Outgoing
-from toymq_py.gateway.problems import WEBSOCKET_VERSION, TooSlow, UpgradeRequired, problem
+from toymq_py.gateway.problems import WEBSOCKET_VERSION, TooSlow, UnsupportedVersion, UpgradeRequired, problem
 from toymq_py.gateway.pushing import Webhooks
 from toymq_py.gateway.tls import TlsListener
 from toymq_py.gateway.websocket import OUTLET
@@ -66,6 +66,10 @@ FAREWELL_S = 1.0
 ABNORMAL = 1006
 NO_UTF8 = 1007
 """Ends of a WebSocket (RFC 6455, 7.4.1): without a word, and for text that is none."""
+HTTP_VERSIONS = ("1.0", "1.1")
+"""The parser takes 0.9 and 2.0 on a request line, too."""
+TRAILER_BYTES_MAX = 8 * 1024
+"""Behind the last chunk of a body, or beside the size of a chunk. Fields there are parsed and dropped."""
 HOST = re.compile(rb"(\[[\w:.%]+\]|[\w.~!$&'()*+,;=%-]*)(:\d{0,5})?", re.ASCII)
 """RFC 3986, 3.2.2, as far as its characters."""
 BODY_HEADERS = (b"content-length", b"transfer-encoding")
@@ -91,6 +95,8 @@ class GatewayProtocol(HttpToolsProtocol):
         self._declined = False
         self._unread = b""
         self._body_bytes = 0
+        self._chunk_steps = 0
+        self._trailer_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._outgoing = Outgoing(transport, self.loop)  # type: ignore[arg-type]  # uvloop's is a Transport without saying so
@@ -135,8 +141,13 @@ class GatewayProtocol(HttpToolsProtocol):
         if not self._begun and not (data := data.lstrip(b"\r\n")):  # behind a body some clients send one, and it begins nothing
             return
         self._head_bytes += len(data)
+        steps = self._chunk_steps
         self._feed(data)
         if self.transport.is_closing() or self._upgraded:
+            return
+        self._trailer_bytes = 0 if self._in_head or steps != self._chunk_steps else self._trailer_bytes + len(data)
+        if self._trailer_bytes > TRAILER_BYTES_MAX:
+            self._refuse_body(LineTooLong(f"trailers and chunk extensions have at most {TRAILER_BYTES_MAX} bytes"))
             return
         if self._in_head and self._head_bytes > HEAD_BYTES_MAX:
             self._refuse(head_too_long())
@@ -168,26 +179,38 @@ class GatewayProtocol(HttpToolsProtocol):
         return line + b"".join(b"%b: %b\r\n" % pair for pair in self.headers if pair[0] != b"upgrade") + b"\r\n"
 
     def _should_upgrade(self) -> bool:
-        return self.parser.get_method() == b"GET" and super()._should_upgrade()
+        upgradable = self.parser.get_method() == b"GET" and self.parser.get_http_version() == "1.1"
+        return upgradable and super()._should_upgrade()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_head = self._begun = True
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # a trailer is no header (RFC 9110, 6.5.1), least of all ``Authorization``
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._set_timer(None)
+        version = self.parser.get_http_version()
+        if version not in HTTP_VERSIONS:
+            self._refusal = UnsupportedVersion(f"HTTP/{version} is not served here: use HTTP/1.1")
+            raise self._refusal
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > HEAD_BYTES_MAX:
             self._refusal = head_too_long()
             raise self._refusal  # the parser turns it into the call of send_400_response
         hosts = [value for name, value in self.headers if name == b"host"]
-        missing = not hosts and self.parser.get_http_version() == "1.1"
+        missing = not hosts and version == "1.1"
         if missing or len(hosts) > 1 or (hosts and not HOST.fullmatch(hosts[0])):  # RFC 9112, 3.2
             self._refusal = BadFraming("a request names its Host, once: a name or an address, and perhaps a port")
             raise self._refusal
         codings = [value for name, value in self.headers if name == b"transfer-encoding"]
         if codings and b",".join(codings).strip().lower() != b"chunked":  # of others the parser knows only the end
             self._refusal = BadFraming("a body is chunked, or has its length: no other Transfer-Encoding is known here")
+            raise self._refusal
+        if codings and version == "1.0":  # RFC 9112, 6.1: what stands before this broker may have framed it otherwise
+            self._refusal = BadFraming("HTTP/1.0 has no Transfer-Encoding: send Content-Length, or use HTTP/1.1")
             raise self._refusal
         if self.parser.get_method() == b"CONNECT":  # what follows would be another protocol's, too
             self._refusal = BadFraming("this is no proxy")
@@ -201,7 +224,11 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
+        self._chunk_steps += 1
         super().on_body(body)
+
+    def on_chunk_header(self) -> None:
+        self._chunk_steps += 1
 
     def on_message_complete(self) -> None:
         if self._declined:  # its body is still to come
@@ -246,11 +273,18 @@ class GatewayProtocol(HttpToolsProtocol):
         if ours or self._body_bytes >= BODY_PERIOD_BYTES:
             self._body_bytes = 0
             self._await_more()  # it is we who take our time, or it comes fast enough
-        elif (self._in_head and not self._head_bytes) or (answering and self.cycle.response_started):
-            self.transport.close()  # nobody has asked for anything, or it is answered
+        elif self._in_head and not self._head_bytes:
+            self.transport.close()  # nothing was asked for
         else:
             what = "a request line and headers" if self._in_head else "a body"
-            self._refuse(TooSlow(f"{what} have to come faster"))
+            self._refuse_body(TooSlow(f"{what} have to come faster"))
+
+    def _refuse_body(self, error: RequestError) -> None:
+        """Refuse what arrives; when it is a body that is answered already, only close."""
+        if not self._in_head and self.cycle.response_started:
+            self.transport.close()
+        else:
+            self._refuse(error)
 
     def _set_timer(self, timer: asyncio.TimerHandle | None) -> None:
         if self._timer is not None:

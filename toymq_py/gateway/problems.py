@@ -67,6 +67,12 @@ class UpgradeRequired(RequestError):
     code = "BAD_VERSION"
 
 
+class UnsupportedVersion(RequestError):
+    """A request line with a version of HTTP that is not served: the wire's code of a version (RFC 9110, 15.6.6)."""
+
+    code = "BAD_VERSION"
+
+
 class NotLeased(RequestError):
     """A message is not leased to a consumer. The wire says ``OK 0`` there; HTTP has to refuse (gateway.md)."""
 
@@ -93,6 +99,8 @@ class UnknownCoding(RequestError):
 
 def status_of(error: RequestError) -> int:
     """That of its code."""
+    if isinstance(error, UnsupportedVersion):
+        return 505
     return 405 if isinstance(error, MethodNotAllowed) else STATUS[error.code]
 
 
