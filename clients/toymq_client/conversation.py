@@ -107,7 +107,8 @@ class Conversation:
         """
         Args:
             producer: publishes without a key are numbered under this name and a number; None numbers none.
-            on_output: called once when there is something to take.
+            on_output: called when there is something to take and there was nothing before. Whoever is told takes it, or loses
+                the connection.
         """
         self.outstanding = Outstanding()
         self.feeds: list[Feed] = []
@@ -126,7 +127,6 @@ class Conversation:
         self._routes: dict[str, Feed] = {}
         self._patterns: list[Feed] = []
         self._streams: dict[str, Stream] = {}
-        self._told = False
         self._end: ToymqError = ClientClosed("this client is closed")
 
     @property
@@ -157,21 +157,20 @@ class Conversation:
         self._debug = Wire.made()
         self._note("=", "greeting")
         self.farewell = None
-        self._put(HelloSlot(hello, answer))
+        self._put((HelloSlot(hello, answer),))
 
     def _online(self, hello: HelloReply) -> None:
+        self._say_acks()  # kept until now, and not announced
         self._state = _State.ONLINE
         self._note("=", "online")
         self.server = hello
-        self._say_acks()
-        for feed in self.feeds:
-            self._put(_SubscribeSlot(self, feed))
+        self._put([_SubscribeSlot(self, feed) for feed in self.feeds])
         waiting, self._waiting = self._waiting, deque()
         for slot in waiting:
             if slot.done:
                 slot.dropped()
             else:
-                self._put(slot)
+                self._put((slot,))
 
     def lost(self, error: ToymqError) -> None:
         """The connection is gone. What cannot be said again fails with ``error``."""
@@ -290,7 +289,7 @@ class Conversation:
         if push.code == "SEEK":
             if feed in self.feeds:
                 feed.arrived.clear()
-                self._put(_SubscribeSlot(self, feed))
+                self._put((_SubscribeSlot(self, feed),))
             return
         self.end(feed, ended(push.topic, push.consumer, push.code))
 
@@ -299,11 +298,16 @@ class Conversation:
 
     # -- what there is to send
 
+    @property
+    def _due(self) -> bool:
+        """There is something to take, which was announced when it began to be so. Looked at, and not kept in a flag: that would
+        outlive what a lost connection takes along."""
+        return bool(self._out or (self._acks and self._state is _State.ONLINE))
+
     def take_output(self) -> bytes:
         """All that is to be sent now."""
         if self.online:
             self._say_acks()
-        self._told = False
         out, self._out = self._out, []
         data = b"".join(out)
         if self._debug is not None:
@@ -315,54 +319,42 @@ class Conversation:
             self._debug.say(mark, text)
 
     def _say_acks(self) -> None:
-        lists, self._acks = self._acks, []
-        for acks in lists:
+        self._put([slot for acks in self._acks for slot in acks.take()])
+        for acks in self._acks:
             acks.listed = False
-            for slot in acks.take():
-                self._put(slot)
+        self._acks = []
 
-    def _put(self, slot: Slot) -> None:
-        self._out.append(slot.frame())
-        self._said.append(slot)
-        if not self._told:
-            self._told = True
+    def _put(self, slots: Sequence[Slot]) -> None:
+        """Behind what is said already. Assumes a connection."""
+        due = self._due
+        self._out += [slot.frame() for slot in slots]
+        self._said += slots
+        if slots and not due:
             self._on_output()
 
     def say(self, slot: Slot) -> None:
         """Now, or once there is a connection."""
-        if self._state is _State.ONLINE:
-            self._out.append(slot.frame())
-            self._said.append(slot)
-            if not self._told:
-                self._told = True
-                self._on_output()
-        elif self._state is _State.CLOSED:
-            slot.failed(self._end)
-        else:
-            self._waiting.append(slot)
+        self._say((slot,))
 
-    def _say_publishes(self, slots: list[PublishSlot]) -> None:
-        """As ``say``, for many."""
-        if self._state is not _State.ONLINE:
+    def _say(self, slots: Sequence[Slot]) -> None:
+        if self._state is _State.ONLINE:
+            self._put(slots)
+        elif self._state is _State.CLOSED:
             for slot in slots:
-                self.say(slot)
-        elif slots:
-            self._out += [slot.frame() for slot in slots]
-            self._said += slots
-            if not self._told:
-                self._told = True
-                self._on_output()
+                slot.failed(self._end)
+        else:
+            self._waiting += slots
 
     def say_goodbye(self, slot: Slot) -> None:
         """The last command, behind the acks."""
         if self.online:
             self._say_acks()
-            self._put(slot)
+            self._put((slot,))
 
     def say_now(self, slot: Slot) -> bool:
         """On this connection or not at all. Returns: whether it was said."""
         if self.online:
-            self._put(slot)
+            self._put((slot,))
         return self.online
 
     # -- publishing
@@ -382,7 +374,7 @@ class Conversation:
                 idle = next((one for one in self._streams.values() if one.idle), None)
                 if idle is not None:
                     del self._streams[idle.topic]
-            stream = self._streams[topic] = Stream(topic, self._producers, self.outstanding, self._say_publishes)
+            stream = self._streams[topic] = Stream(topic, self._producers, self.outstanding, self._say)
         return stream
 
     # -- subscriptions
@@ -390,7 +382,7 @@ class Conversation:
     def subscribe(self, feed: Feed) -> None:
         self.feeds.append(feed)
         if self.online:
-            self._put(_SubscribeSlot(self, feed))
+            self._put((_SubscribeSlot(self, feed),))
         elif self._state is _State.CLOSED:
             self.end(feed, self._end)
 
@@ -402,7 +394,7 @@ class Conversation:
         feed.close()
         if known and self.online:
             self._say_acks()  # before it gives them back
-            self._put(_UnsubscribeSlot(self, feed, on_done))
+            self._put((_UnsubscribeSlot(self, feed, on_done),))
         else:
             on_done()
 
@@ -431,11 +423,12 @@ class Conversation:
         self.ack(feed, topic, msg_id)
 
     def _list(self, acks: AckList) -> None:
-        if not acks.listed:
-            acks.listed = True
-            self._acks.append(acks)
-        if not self._told and self.online:
-            self._told = True
+        if acks.listed:
+            return
+        due = self._due
+        acks.listed = True
+        self._acks.append(acks)
+        if self.online and not due:
             self._on_output()
 
     def route(self, feed: Feed) -> None:

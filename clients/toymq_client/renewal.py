@@ -40,6 +40,7 @@ class Renewal:
         self._timer = None
         if self._feed.state is FeedState.ENDED:
             return
+        self.start()  # first: what goes wrong now does not end it
         by_topic: dict[str, list[int]] = {}
         for topic, msg_id in self._feed.leased():
             by_topic.setdefault(topic, []).append(msg_id)
@@ -47,4 +48,3 @@ class Renewal:
             for line in lines_of(to_ranges(ids)):
                 consumer = self._feed.command.consumer
                 self._conversation.say_now(requests.touch(topic, consumer, line, self._visibility_s).slot)
-        self.start()

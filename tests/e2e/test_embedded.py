@@ -16,6 +16,7 @@ import pytest
 import toymq_client as toymq
 import toymq_client.sync
 import toymq_py
+from tests.support import moving
 from tests.support.broker_process import TIMEOUT_S, BrokerProcess, environment, run
 from tests.support.embedded_worker import CONSUMER
 from toymq_client.errors import ClientClosed
@@ -202,6 +203,47 @@ def test_a_wait_outlives_the_process_that_serves(tmp_path: Path) -> None:
         (message,) = second.pull("t", "c", wait=TIMEOUT_S)
         assert (message.payload, message.attempt) == (b"x", 1)
         thread.join(TIMEOUT_S)
+
+
+@pytest.mark.parametrize("what", moving.OUTPUTS)
+async def test_a_client_that_speaks_as_its_connection_ends_comes_back(tmp_path: Path, what: str) -> None:
+    async with toymq_py.open(tmp_path / "q", options=ROOMY, timeout_s=moving.MOVE_S) as mq:
+        await moving.speaks_as_its_connection_ends(mq, moving.OUTPUTS[what])
+
+
+async def test_every_subscription_moves_after_each_takeover(tmp_path: Path) -> None:
+    """Three processes hold the directory beside ours. Whoever serves it is killed, until we do."""
+    command = (sys.executable, "-c", HOLDING, str(tmp_path / "q"))
+    holders: list[Process] = []
+    try:
+        for _ in range(3):
+            holder = await asyncio.create_subprocess_exec(*command, env=environment(), stdin=PIPE, stdout=PIPE)
+            holders.append(holder)
+            assert holder.stdout is not None
+            assert await holder.stdout.readline() == b"held\n"
+        async with (
+            toymq_py.open(tmp_path / "q", options=ROOMY, timeout_s=120) as mq, moving.UnderLoad(mq).running() as load,
+        ):  # fmt: skip
+            await load.all_move()
+            while (server := int((tmp_path / "q" / "LOCK").read_text())) != os.getpid():
+                os.kill(server, signal.SIGKILL)
+                await load.all_move()
+    finally:
+        for holder in holders:
+            if holder.returncode is None:
+                holder.kill()
+            await holder.wait()
+
+
+HOLDING = """
+import sys
+from dataclasses import replace
+from toymq_py import sync
+from toymq_py.candidate import EMBEDDED
+with sync.open(sys.argv[1], options=replace(EMBEDDED, min_free_bytes=0)):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
 
 
 def test_a_blocking_client_takes_over_from_another(tmp_path: Path) -> None:

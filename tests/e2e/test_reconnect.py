@@ -12,6 +12,7 @@ import pytest
 
 import toymq_client as toymq
 from tests.support.broker_process import BrokerProcess
+from tests.support.moving import UnderLoad
 from toymq_client import sync
 
 
@@ -98,6 +99,28 @@ async def test_a_broker_that_is_killed_again_and_again(
 async def test_a_broker_that_is_asked_to_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It says so (CLOSED, ERR SHUTTING_DOWN) on its way: no subscription ends, no publish fails."""
     await run_through_outages(tmp_path, caplog, 5_000, 2, keyed=False, end=BrokerProcess.stop)
+
+
+async def run_through_kills_under_load(tmp_path: Path, kills: int) -> None:
+    with BrokerProcess(tmp_path / "d") as broker:
+        url = f"127.0.0.1:{broker.port}"
+        async with (
+            toymq.connect(url, timeout_s=120, backoff_min_s=0.01, backoff_max_s=0.1, random=Random(7)) as mq,
+            UnderLoad(mq).running() as load,
+        ):
+            await load.all_move()
+            for _ in range(kills):
+                await asyncio.to_thread(broker.restart)
+                await load.all_move()
+
+
+async def test_every_subscription_moves_after_each_of_four_kills_under_load(tmp_path: Path) -> None:
+    await run_through_kills_under_load(tmp_path, 4)
+
+
+@pytest.mark.torture
+async def test_every_subscription_moves_after_each_of_twelve_kills_under_load(tmp_path: Path) -> None:
+    await run_through_kills_under_load(tmp_path, 12)
 
 
 def test_the_blocking_client_survives_as_well(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

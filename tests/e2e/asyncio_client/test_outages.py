@@ -6,9 +6,12 @@ import logging
 import pytest
 
 import toymq_client as toymq
+from tests.support import moving
 from tests.support.fake_broker import Peer, following
+from tests.support.in_process import InProcess
 from tests.support.quick_client import code_of, connect
 from toymq_client import Receipt
+from toymq_client.publishing import Batch
 from toymq_py.errors import (
     AuthFailed,
     QueueFull,
@@ -151,12 +154,15 @@ async def test_a_token_that_is_not_accepted_ends_it() -> None:
             await mq.ping()
 
 
-async def test_something_else_listens_there() -> None:
-    async def web(peer: Peer) -> None:
-        await peer.greet(b"HTTP/1.1 400 Bad Request\r\n")
+@pytest.mark.parametrize(
+    ("greeting", "said"), [(b"HTTP/1.1 400 Bad Request\r\n", "this port speaks HTTP"), (b"220 mail\r\n", "no toymq broker")]
+)
+async def test_something_else_listens_there(greeting: bytes, said: str) -> None:
+    async def other(peer: Peer) -> None:
+        await peer.greet(greeting)
 
-    async with following(web) as url:
-        with pytest.raises(toymq.ProtocolViolation, match="no toymq broker"):
+    async with following(other) as url:
+        with pytest.raises(toymq.ProtocolViolation, match=said):
             await connect(url)
 
 
@@ -241,3 +247,30 @@ async def test_who_waits_for_room_goes_on_when_the_connection_is_lost(monkeypatc
         await asyncio.sleep(0)
         receipt = tasks.create_task(mq.pub("t", b"x"))
     assert receipt.result().msg_id == 0
+
+
+@pytest.mark.parametrize("what", moving.OUTPUTS)
+async def test_a_client_that_speaks_as_its_connection_ends_comes_back(broker: InProcess, what: str) -> None:
+    """The flush that was announced finds no connection; the next connection says what there is all the same."""
+    async with connect(f"127.0.0.1:{broker.port}", timeout_s=moving.MOVE_S) as mq:
+        await moving.speaks_as_its_connection_ends(mq, moving.OUTPUTS[what])
+
+
+async def test_a_time_out_that_goes_wrong_costs_no_later_request_its_own() -> None:
+    async def silent(peer: Peer) -> None:
+        await peer.greet()
+        await peer.gone()
+
+    def goes_wrong() -> None:
+        raise ZeroDivisionError
+
+    heard: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: heard.set_result(context["exception"]))
+    async with following(silent) as url:
+        mq = await connect(url, timeout_s=0.05)
+        link = mq._link
+        link.conversation.publish("t", ((b"", b"x", b""),), Batch(1, link.deadline(), goes_wrong))
+        async with asyncio.timeout(moving.MOVE_S):
+            assert isinstance(await heard, ZeroDivisionError)
+            assert await code_of(mq.ping()) == "TIMEOUT"
+        await mq.close()

@@ -1,13 +1,15 @@
 """Replies find their commands, subscriptions and acks outlive connections."""
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.support.conversing import GREETING, Conversing, ids_of, message
 from toymq_client.errors import ConsumerDeleted, TakenOver
-from toymq_client.feed import FeedState
+from toymq_client.feed import Feed, FeedState
 from toymq_client.slots import CallSlot
 from toymq_py.errors import AuthFailed, ProtocolViolation, ToymqError
-from toymq_py.protocol import Delete, Hello, JsonReply, OkReply, Ping, PongReply, Stats
+from toymq_py.protocol import Delete, Hello, JsonReply, Nack, OkReply, Ping, PongReply, Quit, Stats
 
 
 def test_nothing_is_said_before_the_broker_greeted() -> None:
@@ -256,3 +258,94 @@ def test_acks_of_every_other_message_fit_into_lines() -> None:
     said = peer.said()
     assert len(said) == 13
     assert max(map(len, said)) < 4096
+
+
+def _publishes(peer: Conversing, feed: Feed) -> None:
+    peer.publish("a")
+
+
+def _publishes_with_a_key(peer: Conversing, feed: Feed) -> None:
+    peer.publish("a", key="k")
+
+
+def _acks(peer: Conversing, feed: Feed) -> None:
+    peer.conversation.ack(feed, "t", 0)
+
+
+def _acks_and_waits(peer: Conversing, feed: Feed) -> None:
+    peer.conversation.ack_synced(feed, "t", 0, lambda error: None)
+
+
+def _asks(peer: Conversing, feed: Feed) -> None:
+    peer.conversation.say(CallSlot(Ping(), PongReply, again=True))
+
+
+def _gives_back(peer: Conversing, feed: Feed) -> None:
+    peer.conversation.say_now(CallSlot(Nack("t", "c", ((0, 0),)), OkReply))
+
+
+def _subscribes(peer: Conversing, feed: Feed) -> None:
+    peer.subscribe("other")
+
+
+def _unsubscribes(peer: Conversing, feed: Feed) -> None:
+    peer.conversation.unsubscribe(feed, lambda: None)
+
+
+def _is_moved(peer: Conversing, feed: Feed) -> None:
+    peer.hear(b"CLOSED t c SEEK\n")
+
+
+def _leaves(peer: Conversing, feed: Feed) -> None:
+    peer.conversation.say_goodbye(CallSlot(Quit(), OkReply))
+
+
+OUTPUTS = (
+    _publishes, _publishes_with_a_key, _acks, _acks_and_waits, _asks, _gives_back, _subscribes, _unsubscribes, _is_moved,
+    _leaves,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("speak", OUTPUTS, ids=lambda speak: speak.__name__)
+def test_a_loss_between_the_announcement_of_an_output_and_its_taking_silences_nothing(
+    speak: Callable[[Conversing, Feed], None],
+) -> None:
+    peer = Conversing()
+    feed = peer.subscribe()
+    peer.said()
+    peer.hear(b"OK 1\n" + message(0))
+    ids_of(feed)
+    told = peer.told
+    speak(peer, feed)
+    assert peer.told == told + 1
+    peer.lose()  # whoever was told finds no connection
+    peer.conversation.connected(Hello(1), peer.greetings.append)
+    assert peer.told == told + 2
+    assert peer.said() == ["HELLO 1"]
+    peer.hear(GREETING)
+    said = peer.said()
+    assert peer.told == told + 2 + bool(said)
+
+
+def test_a_greeting_that_was_not_taken_before_the_loss_is_announced_the_next_time() -> None:
+    peer = Conversing(online=False)
+    for connection in range(1, 4):
+        peer.conversation.connected(Hello(1), peer.greetings.append)
+        assert peer.told == connection
+        peer.lose()
+
+
+def test_output_is_announced_once_until_it_is_taken() -> None:
+    peer = Conversing()
+    feed = peer.subscribe()
+    peer.said()
+    peer.hear(b"OK 1\n" + message(0) + message(1))
+    ids_of(feed)
+    told = peer.told
+    peer.conversation.ack(feed, "t", 0)
+    peer.publish("a")
+    peer.conversation.ack(feed, "t", 1)
+    peer.publish("b", key="k")
+    assert peer.told == told + 1
+    assert peer.said() == ["PUB t p-0 1 seq=0", "a", "PUB t k 1", "b", "ACK t c 0-1"]
+    assert peer.told == told + 1, "taking it is no news"
