@@ -301,6 +301,13 @@ class Broker:
         """
         self._dead_letters.redrive(self.topic(name), ids, max_count, done)
 
+    def when_letters_are_stored(self, topic: Topic, call: Callable[[], None]) -> Callable[[], object]:
+        """Have ``call`` called once, when the next messages of a topic are dead letters on stable storage.
+
+        Returns: what withdraws it.
+        """
+        return self._dead_letters.when_stored(topic, call)
+
     def _new_topic(self, name: str, settings: TopicSettings) -> Topic:
         if len(self.topics) >= self.options.max_topics:
             raise TooManyTopics(f"there are {len(self.topics)} topics, the limit (--max-topics)")

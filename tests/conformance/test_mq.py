@@ -61,8 +61,23 @@ async def test_messages(rig: HttpRig) -> None:
     assert await status(rig, "DELETE", "/queue001/messages/1") == 202
     assert await status(rig, "DELETE", "/queue001/messages/1") == 202
     assert await status(rig, "DELETE", "/queue002/messages/1") == 404
-    for none in ("abc", "-1", "1.5", "9" * 30):
+    for none in ("abc", "-1", "1.5", "9" * 30, "3"):
         assert await status(rig, "DELETE", f"/queue001/messages/{none}") == 404, none
+
+
+async def test_a_message_that_was_never_got_is_deleted(fs: SimDisk) -> None:
+    """It was 202, and the message came all the same."""
+    async with gateway(DIR, fs=fs, dialects=["mq"]) as rig:
+        await rig.ask("PUT", "/q")
+        for n in range(4):
+            await rig.ask("POST", "/q/messages", content=b"%d" % n)
+        assert await status(rig, "DELETE", "/q/messages/2") == 202, "before anything was got"
+        assert await get(rig, "q") == (200, b"0", "0")
+        assert await status(rig, "DELETE", "/q/messages/1") == 202
+        assert await status(rig, "DELETE", "/q/messages/1") == 202
+        after = fs.crash()
+    async with gateway(DIR, fs=after, dialects=["mq"]) as rig:
+        assert [(await get(rig, "q"))[2] for _ in range(3)] == ["0", "3", None], "also after a power cut"
 
 
 async def test_what_is_not_deleted_comes_again(rig: HttpRig) -> None:

@@ -1,9 +1,11 @@
 """``toymq_client.compat.vsqs``: what programs written to vsqs 0.3 rely on, with the faults it has left out (dialects.md)."""
 
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from subprocess import PIPE, Popen
 
@@ -24,6 +26,19 @@ while (found := queue.receive(visibility_timeout=3600, timeout=float(sys.argv[2]
     print(found[0], found[1].decode(), flush=True)
     queue.delete(found[0])
 """
+SINK = """
+import sys
+from toymq_client.compat.vsqs import QueueManager
+queue = QueueManager(sys.argv[1]).get_queue("jobs")
+while True:
+    m_id, data = queue.receive(timeout=1)
+    if m_id is not None:
+        queue.delete(m_id)
+        print(data.decode(), flush=True)
+        if data == b"end":
+            break
+"""
+"""As ``vsqssink`` of the original, but for its end."""
 FORK = """
 import os, sys
 from toymq_client.compat.vsqs import QueueException, QueueManager
@@ -173,6 +188,54 @@ def test_the_process_that_serves_is_killed(tmp_path: Path) -> None:
     assert received == [(second, b"2")], "a lease ends with the process that served"
     assert queue.publish(b"3") == "2"
     manager.close()
+
+
+def test_a_delete_outlives_the_process_that_serves(tmp_path: Path) -> None:
+    """It was on its way when that ended, and raised ConnectionLost."""
+    command = [sys.executable, "-c", CONSUME, str(tmp_path / "d"), "1"]
+    with Popen(command, env=environment(), stdin=PIPE, stdout=PIPE, text=True) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == "ready\n"
+        manager = QueueManager(tmp_path / "d")
+        queue = manager.get_queue("jobs")
+        m_id = queue.publish(b"1")
+        assert queue.receive(visibility_timeout=LONG_S)[0] == m_id
+        server.send_signal(signal.SIGSTOP)
+        with ThreadPoolExecutor() as threads:
+            deleting = threads.submit(queue.delete, m_id)
+            link = manager._engine._mq._link
+            while link.conversation.idle:  # until the ack is said; nothing answers it
+                assert not deleting.done()
+            server.kill()
+            deleting.result(TIMEOUT_S)
+    assert queue.size() == 0
+    assert queue.receive(timeout=0) == (None, None)
+    manager.close()
+
+
+def test_a_sink_outlives_the_processes_that_serve(tmp_path: Path) -> None:
+    """``vsqssink`` crashed with ConnectionLost. Whichever moment the kill hits, all that was published is deleted."""
+    for n in range(3):
+        path = str(tmp_path / str(n))
+        with Popen([sys.executable, "-c", CONSUME, path, "1"], env=environment(), stdin=PIPE, stdout=PIPE, text=True) as server:
+            assert server.stdout is not None
+            assert server.stdout.readline() == "ready\n"
+            manager = QueueManager(path)
+            queue = manager.get_queue("jobs")
+            with Popen([sys.executable, "-c", SINK, path], env=environment(), stdout=PIPE, stderr=PIPE, text=True) as sink:
+                assert sink.stdout is not None
+                for job in range(200):
+                    queue.publish(b"%d" % job)
+                seen = [sink.stdout.readline() for _ in range(20 * n + 1)]
+                server.kill()
+                queue.publish(b"end")
+                seen += sink.stdout.readlines()
+                assert sink.stderr is not None
+                trouble = sink.stderr.read()
+            assert (sink.returncode, "Traceback" in trouble) == (0, False), trouble
+            assert set(map(str.strip, seen)) == {*map(str, range(200)), "end"}
+        assert queue.size() == 0
+        manager.close()
 
 
 def test_a_fork_says_what_to_do(tmp_path: Path) -> None:

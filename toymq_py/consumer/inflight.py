@@ -90,10 +90,13 @@ class RunTable:
 
     def busy(self, first: int, last: int) -> list[IdRange]:
         """What of the range is inflight, or on its way to the dead letters."""
-        i, j = self._index(first), bisect_right(self._firsts, last)
         return [
-            (max(run.first, first), min(run.last, last)) for run in self._runs[i:j] if run.state in (INFLIGHT, HELD)
+            (max(run.first, first), min(run.last, last)) for run in self._within(first, last) if run.state in (INFLIGHT, HELD)
         ]
+
+    def held(self, first: int, last: int) -> list[IdRange]:
+        """What of the range waits for the dead letters, or is on its way there."""
+        return [(max(run.first, first), min(run.last, last)) for run in self._within(first, last) if run.state is HELD]
 
     def attempts(self) -> IdRows:
         """What was delivered, in id order, neighbours with equal attempts joined. Rows of an ``AttemptRange``."""
@@ -454,6 +457,10 @@ class RunTable:
         """Index of the first run that ends at or above ``msg_id``."""
         i = bisect_right(self._firsts, msg_id)
         return i - 1 if i and self._runs[i - 1].last >= msg_id else i
+
+    def _within(self, first: int, last: int) -> list[Run]:
+        """The runs that hold some of these ids."""
+        return self._runs[self._index(first) : bisect_right(self._firsts, last)]
 
     def _carve(self, first: int, last: int) -> tuple[int, int]:
         """Split at the edges, so that runs i to j - 1 are exactly what lies in the range.

@@ -315,6 +315,20 @@ class Consumer:
             self.changes += 1
         return taken
 
+    def ack_unseen(self, ranges: Iterable[IdRange], limit: int) -> int:
+        """Take every id below ``limit`` that is not acked, delivered or not, but for what is on its way to the dead letters:
+        who names it has seen it elsewhere, in the log. Returns: how many were taken."""
+        taken = 0
+        for first, last in ranges:
+            last = min(last, limit - 1)
+            for held_first, held_last in [*self._runs.held(first, last), (last + 1, last + 1)]:
+                if first < held_first:
+                    taken += self.skip(first, held_first - 1)
+                first = held_last + 1
+        if taken:
+            self.has_acked = True
+        return taken
+
     def nack(
         self,
         ranges: Iterable[IdRange],
@@ -418,6 +432,10 @@ class Consumer:
         """Whether ``ack`` would take it."""
         run = self._runs.holding(msg_id)
         return run is not None and run.attempt > 0 and run.state is not RunState.HELD
+
+    def is_held(self, msg_id: int) -> bool:
+        """Whether it waits to become a dead letter, or is on its way."""
+        return bool(self._runs.held(msg_id, msg_id))
 
     def failed(self, msg_id: int) -> int:
         """How many deliveries of it came to nothing so far; 0 when it is acked."""

@@ -17,13 +17,13 @@ from toymq_py.errors import (
     BadName,
     DiskFull,
     DiskLow,
-    NoSuchConsumer,
     NoSuchTopic,
     PayloadTooLarge,
     QueueFull,
     RequestError,
     ShuttingDown,
     StorageFailed,
+    TooManyConsumers,
     TooManyTopics,
     TopicExists,
 )
@@ -131,15 +131,13 @@ async def post_message(gateway: Gateway, request: Request) -> Response:
 
 
 async def delete_message(gateway: Gateway, request: Request) -> Response:
-    """``DELETE /{q}/messages/{id}``. Twice is fine, as deleting always was."""
+    """``DELETE /{q}/messages/{id}``, whether it was ever got or not. Twice is fine, as deleting always was."""
     topic = gateway.broker.topic(QUEUE.need(request))
     msg_id = MESSAGE_ID.need(request)
-    try:
-        topic.ack(CONSUMER, [(msg_id, msg_id)])
-    except NoSuchConsumer:
-        pass  # nothing was ever got
-    else:
-        await gateway.stored(topic.flush_offsets)
+    if msg_id >= topic.log.committed_id:
+        raise NotLeased(f"{msg_id} is the id of no message")
+    topic.ack(CONSUMER, [(msg_id, msg_id)], unseen=True)
+    await gateway.stored(topic.flush_offsets)
     return Response(status_code=202)
 
 
@@ -164,9 +162,9 @@ OPERATIONS = (
     Operation("POST", "/{q}/messages", "mqPostMessage", "Put a message in.", post_message, "publish", (QUEUE,),
               Body("The payload.", {"*/*": RAW}), {201: Answer("It is on stable storage; `X-Message-Id` names it.")},
               (*GONE, BadFraming, PayloadTooLarge, StorageFailed), refuse=refuse, topic=QUEUE),
-    Operation("DELETE", "/{q}/messages/{id}", "mqDeleteMessage", "Delete a message that was got.", delete_message, "subscribe",
-              (QUEUE, MESSAGE_ID), answers={202: Answer("It does not come again, also after a crash.")},
-              errors=(*GONE, StorageFailed), refuse=refuse, topic=QUEUE),
+    Operation("DELETE", "/{q}/messages/{id}", "mqDeleteMessage", "Delete a message, got or not.", delete_message, "subscribe",
+              (QUEUE, MESSAGE_ID), answers={202: Answer("It does not come, also after a crash.")},
+              errors=(*GONE, StorageFailed, TooManyConsumers), refuse=refuse, topic=QUEUE),
     *(Operation(method, f"/{name}", f"mq{method.capitalize()}Reserved{name.capitalize()}", "No queue's name.", reserved, None,
                 answers={409: Answer("Something else is there.")}, errors=(TopicExists,), refuse=refuse)
       for name, methods in TAKEN.items() for method in methods),

@@ -82,6 +82,17 @@ class DeadLetters:
         """It was deleted."""
         self._movers.pop(topic, None)
 
+    def when_stored(self, topic: "Topic", call: Callable[[], None]) -> Callable[[], object]:
+        """Have ``call`` called once, when the next messages of a topic are dead letters on stable storage.
+
+        Returns: what withdraws it.
+        """
+        mover = self._movers.get(topic)
+        if mover is None:
+            return lambda: None
+        mover.waiters[call] = None
+        return lambda: mover.waiters.pop(call, None)
+
     def redrive(self, letters: "Topic", ids: Sequence[IdRange] | None, max_count: int | None, done: RedriveDone) -> None:
         """Move letters back, those with the ``ids`` or all, ``max_count`` at most. One REDRIVE of a topic after the other.
 
@@ -151,6 +162,8 @@ class DeadLetterMover:
         self._reading = Reading(topic)
         self._unstored = 0
         self._retry_s = RETRY_MIN_S
+        self.waiters: dict[Callable[[], None], None] = {}
+        """Called when the next ones are stored."""
         self.busy = False
         """It will go on by itself, now or when a disk is done."""
         self.waiting = False
@@ -255,6 +268,9 @@ class DeadLetterMover:
         self._topic.moves.add(target, outcome.first_id)
         self._topic.bury(consumer, ids[start], ids[stop - 1])
         self._unstored += stop - start
+        waiters, self.waiters = self.waiters, {}
+        for call in waiters:
+            call()
 
     def _done(self, consumer: Consumer, ids: Sequence[int], refused: RequestError | None) -> None:
         if refused is not None:

@@ -282,10 +282,13 @@ class Topic:
             consumer.skip(first, last)
         self.changed()
 
-    def ack(self, name: str, ids: Sequence[IdRange]) -> int:
-        """Returns: how many were delivered and not acked before. Raises: NoSuchConsumer."""
+    def ack(self, name: str, ids: Sequence[IdRange], *, unseen: bool = False) -> int:
+        """With ``unseen`` also what was never handed to the consumer, which is made when it is not there: its user saw it in
+        the log. Returns: how many were not acked before. Raises: NoSuchConsumer, TooManyConsumers."""
+        if unseen and name not in self.consumers:
+            self.make_consumer(name, self.log.first_id)
         consumer = self.consumer(name)
-        count = consumer.ack(ids)
+        count = consumer.ack_unseen(ids, self.log.committed_id) if unseen else consumer.ack(ids)
         if count:
             self._metrics.ack_total += count
             self.changed()
@@ -394,8 +397,7 @@ class Topic:
 
     def went_back(self, ids: Sequence[int]) -> int:
         """Letters that are stored where they came from are done. Returns: how many had not been."""
-        count = self.redriven.add(ids)
-        self.redriven.total += count
+        self.redriven.total += (count := self.redriven.add(ids))
         self.changed()
         return count
 

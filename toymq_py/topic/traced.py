@@ -33,8 +33,8 @@ class TracedTopic(Topic):
             self._tracer.delivered(delivery)
         return delivery
 
-    def ack(self, name: str, ids: Sequence[IdRange]) -> int:
-        count = super().ack(name, ids)
+    def ack(self, name: str, ids: Sequence[IdRange], *, unseen: bool = False) -> int:
+        count = super().ack(name, ids, unseen=unseen)
         if count:
             self._tracer.settled("ack", self.name, name, ids)
         return count

@@ -222,6 +222,15 @@ class _Engine:
                 return None, None
 
     async def delete(self, name: str, msg_id: int) -> None:
+        while True:
+            try:
+                return await self._delete(name, msg_id)
+            except ClientClosed:
+                raise
+            except ConnectionLost:
+                continue  # another process serves now; twice is no error
+
+    async def _delete(self, name: str, msg_id: int) -> None:
         try:
             if await self._mq.ack(name, CONSUMER, [(msg_id, msg_id)], sync=True):
                 return

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from toymq_py.consumer import Consumer, ConsumerSnapshot, Counts, DeliveryPolicy
+from toymq_py.consumer import Consumer, ConsumerSnapshot, Counts, DeliveryPolicy, IdSet
 from toymq_py.consumer.run import Lessee, RunState
 from toymq_py.errors import DamagedData
 from toymq_py.model import IdRows
@@ -74,6 +74,45 @@ def test_a_consumer_that_starts_above_0_is_contiguous_from_its_start() -> None:
     assert it.ack([(100, 104)]) == 5
     assert (it.floor, it.last_acked) == (105, 104)
     assert it.snapshot().acked_above == ()
+
+
+def test_an_ack_of_what_was_never_handed_out_takes_it_too() -> None:
+    """Who names it has seen it in the log. What lies between stays, in its order, and nothing changes for what is acked."""
+    it = consumer(delivered=2)
+    assert it.ack_unseen([(1, 1), (4, 5), (8, 20)], 10) == 5
+    assert (it.has_acked, it.floor, it.next_fresh(10)) == (True, 0, (2, 3))
+    assert (it.inflight, it.counts(10)) == (1, Counts(ready=4, inflight=1, scheduled=0, backlog=5))
+    before = it.changes
+    assert it.ack_unseen([(4, 5)], 10) == 0
+    assert it.changes == before
+    it.take_fresh(S, 2, 3, 30.0)
+    assert it.next_fresh(10) == (6, 7)
+    assert restarted(it, next_id=10).snapshot() == it.snapshot()
+
+
+def test_an_ack_of_what_was_never_handed_out_leaves_dead_letters_on_their_way() -> None:
+    it = consumer(delivered=3)
+    it.give_up([(1, 1)], "why")
+    assert it.ack_unseen([(0, 4)], 5) == 4
+    assert it.is_held(1)
+    assert not it.is_held(0)
+    assert it.floor == 1
+    it.take_held(10)
+    assert it.bury(1, 1) == 1
+    assert it.floor == 5
+
+
+def test_an_ack_of_what_is_not_due_ends_it() -> None:
+    later = IdSet()
+    later.add_range(1, 2)
+    it = Consumer("c", start=0, since_ns=7, scheduled=later)
+    assert it.ack_unseen([(1, 1)], 3) == 1
+    assert it.counts(3) == Counts(ready=1, inflight=0, scheduled=1, backlog=2)
+    later.discard_range(1, 2)
+    it.fall_due([1, 2])
+    assert it.next_fresh(3) == (0, 0)
+    it.take_fresh(S, 0, 0, 30.0)
+    assert it.next_fresh(3) == (2, 2)
 
 
 def test_double_ack_counts_0_and_changes_nothing() -> None:
