@@ -40,6 +40,10 @@ QUIET_S = 2.5
 """When nothing came for so long, everything has come: longer than the visibility timeout and a redelivery's way."""
 DRAIN_S = 120.0
 """A broker that is not drained after so long has lost its way."""
+PUBLISHES_PER_S = 20
+"""Answered publishes that a planned second of a life holds at least: on a busy machine the life lasts longer, not less work."""
+STALLED_S = 120.0
+"""A life that has not done its work after so long ends all the same: the checker and the drain tell what is wrong."""
 ACK_WINDOW_NS = 1_000_000_000
 """How long an answered ack may wait for its flush: 100 ms by contract, and two syncs on a machine that has other work."""
 
@@ -107,6 +111,7 @@ class Experiment:
         self._farthest_ns = 0
         self._all_subscribed = asyncio.Event()
         self._last_activity_ns = 0
+        self._answered = 0
 
     # -- workload.World
 
@@ -143,6 +148,7 @@ class Experiment:
     def _take(self, event: Event) -> None:
         if event.op in ("pub", "deliver"):
             self._last_activity_ns = event.t_ns
+        self._answered += event.op == "pub" and event.result in ("ok", "dup")
         self._checker.feed(event)
         self._history.write(event.to_json() + "\n")
 
@@ -227,13 +233,16 @@ class Experiment:
                 senders, others = queueing.clients(self, rng, replace(habits, rate=QUEUE_RATE), QUEUE_PUBLISHERS, None)
                 publishers += [tasks.create_task(sender.run()) for sender in senders]
                 subscribers += [tasks.create_task(other.run()) for other in others]
-            while (left_s := self._options.duration_s - self._elapsed_s()) > 0:
-                await self._live(next(lives), left_s)
+            left_s = self._options.duration_s
+            while left_s > 0:
+                life = next(lives)
+                await self._live(life, min(life.lasts_s, left_s))
+                left_s -= life.lasts_s
             await self._last_life(publishers)
             for task in (*subscribers, ticker):
                 task.cancel()
 
-    async def _live(self, life: Life, left_s: float) -> None:
+    async def _live(self, life: Life, lasts_s: float) -> None:
         faults_told = ", ".join(f"{fault.kind} at {fault.at_s:.1f} s" for fault in life.faults)
         self._tell(f"a life of {life.lasts_s:.1f} s until {life.how}; point {life.point}; {faults_told or 'no faults'}")
         options = ["--min-free-bytes", str(life.reserve_bytes), "--segment-bytes", str(life.segment_bytes)]
@@ -244,7 +253,9 @@ class Experiment:
         async with asyncio.TaskGroup() as tasks:
             end = tasks.create_task(self._broker.ended())
             faults = tasks.create_task(self._do(life.faults))
-            await asyncio.wait({end}, timeout=min(life.lasts_s, left_s))
+            work = tasks.create_task(self._work(lasts_s))
+            await asyncio.wait({end, work}, return_when=asyncio.FIRST_COMPLETED)
+            work.cancel()
             by_itself = end.done()
             faults.cancel()
             await asyncio.wait({faults})
@@ -256,6 +267,15 @@ class Experiment:
             self._ended("stop", None)
         else:
             raise BrokerFailed(f"the broker ended with code {code}: {self._broker.telltale()}")
+
+    async def _work(self, lasts_s: float) -> None:
+        """Ends when a life's seconds are over and its publishes are answered."""
+        wanted = self._answered + int(PUBLISHES_PER_S * lasts_s)
+        await asyncio.sleep(lasts_s)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STALLED_S):
+                while self._answered < wanted:  # noqa: ASYNC110 (counted for each publish, looked at ten times a second)
+                    await asyncio.sleep(0.1)
 
     async def _last_life(self, publishers: "list[asyncio.Task[None]]") -> None:
         """No more faults: everything is published, everything is delivered, also what is delayed by a clock that was ahead."""

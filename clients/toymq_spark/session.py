@@ -14,6 +14,9 @@ SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.python.unix.domain.socket.enabled": "true",  # between JVM and Python: a task costs 31 ms instead of 57
     "spark.sql.python.filterPushdown.enabled": "true",
+    # How long a Python worker may take until it has greeted the JVM: Spark's 15 s are too short beside other work, and a query
+    # that fails for it fails for good. (For the worker of a streaming source Spark has fixed 10 s.)
+    "spark.python.authenticate.socketTimeout": "120s",
     "spark.ui.showConsoleProgress": "false",
 }
 LOCAL_SETTINGS = {  # a driver with its executors inside is nobody else's business

@@ -47,7 +47,7 @@ def test_a_broker_under_faults_keeps_its_promises(out: Path) -> None:
     rows = events(out / "history.jsonl")
     ops = Counter(row["op"] for row in rows)
     assert ops["kill"] >= 4
-    assert ops["pub"] > 300, "a busy machine does fewer"
+    assert ops["pub"] > 200, "a life lasts until its publishes are answered, however busy the machine is"
     assert ops["deliver"] > ops["pub"], "every topic has two consumers"
     code, found, _ = verdict(out / "history.jsonl")
     assert code == 0
