@@ -190,6 +190,10 @@ class Broker:
     def _open_topic(self, name: str, path: str) -> None:
         settings = settings_file.load(self._fs, path)
         loaded = offsets.load(self._fs, path)
+        try:
+            offsets.settle(self._fs, path, loaded)
+        except OSError as error:
+            logger.warning("topic %s: its damaged offsets cannot be set aside: %s", name, error)
         state = loaded.state
         wanted = settings.dedupe_keys if settings.dedupe_keys is not None else self.options.dedupe_keys
         if name.endswith(DEAD_LETTERS):

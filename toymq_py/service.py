@@ -24,6 +24,7 @@ from toymq_py.definitions import (
     plan,
 )
 from toymq_py.errors import ConfigError, DamagedData, RequestError
+from toymq_py.model import EARLIEST
 from toymq_py.storage import checked_json
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.scheduling import SyncThreads
@@ -174,5 +175,6 @@ def _begin(change: CreateTopic | ChangeSettings | MakeConsumer, broker: Broker, 
             broker.configure(change.topic, change.settings, done)
         case MakeConsumer():
             topic = broker.topic(change.topic)
-            topic.seek(change.consumer, change.start)  # it is new, and nobody is moved
+            # It is new, and nobody is moved; or it is not, and its state is lost.
+            topic.seek(change.consumer, EARLIEST if topic.lacks_consumers else change.start)
             topic.flush_offsets(done)

@@ -139,6 +139,12 @@ def _topics(topics: list[dict[str, Any]]) -> Iterator[Finding]:
                 name, "FAIL", "its log failed a write or an fsync: publishing is refused, reading goes on",
                 "look at the broker's log and disk, then restart the broker",
             )  # fmt: skip
+        elif "offsets_problem" in topic and not topic["lost"]:
+            fine = False
+            yield Finding(
+                name, "FAIL", f"{topic['state']}: the state of its consumers was damaged ({topic['offsets_problem']})",
+                "consumers that are missing begin at the first id until the broker is restarted; look at the disk",
+            )  # fmt: skip
         elif topic["state"] != "ok" or topic["lost"]:
             fine = False
             yield Finding(

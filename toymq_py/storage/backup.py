@@ -438,7 +438,7 @@ def restore(
 def _copy_tree(fs: FileSystem, path: str, to: str, progress: Progress) -> None:
     fs.mkdir(to)
     for name in fs.listdir(path):
-        if name.endswith(".tmp"):
+        if name.endswith(".tmp") and name != offsets.TEMPORARY_NAME:  # that tells which generation was finished last
             continue
         source = fs.open(f"{path}/{name}", write=False)
         try:

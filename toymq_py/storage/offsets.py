@@ -16,6 +16,8 @@ from toymq_py.storage.fs import FileSystem, write_all
 
 FILE_NAME = "offsets.json"
 PREVIOUS_NAME = "offsets.json.prev"
+TEMPORARY_NAME = "offsets.json.tmp"
+DAMAGED_NAME = "offsets.json.damaged"
 VERSION = 1
 
 
@@ -78,7 +80,8 @@ class LoadedOffsets:
     state: OffsetsState
     source: Source
     problem: str | None = None
-    """What is wrong with a generation that was passed over, for the log and for ``toymq verify``."""
+    """What is wrong with a generation that was passed over, for the log and for ``toymq verify``. With one, the state may lack
+    consumers."""
 
 
 def encode(state: OffsetsState) -> bytes:
@@ -141,6 +144,8 @@ def load(fs: FileSystem, directory: str) -> LoadedOffsets:
     for name, source in ((FILE_NAME, Source.CURRENT), (PREVIOUS_NAME, Source.PREVIOUS)):
         path = f"{directory}/{name}"
         if not fs.exists(path):
+            if source is Source.CURRENT and _was_removed(fs, directory):
+                problems.append(f"{name}: the file is missing")
             continue
         try:
             state = decode(fs.read_file(path))
@@ -155,6 +160,31 @@ def load(fs: FileSystem, directory: str) -> LoadedOffsets:
     return LoadedOffsets(OffsetsState(), Source.NEW)
 
 
+def _was_removed(fs: FileSystem, directory: str) -> bool:
+    """Whether the present generation was there and is gone: a kill between the renames of ``write`` leaves the temp file."""
+    if fs.exists(f"{directory}/{TEMPORARY_NAME}") or not fs.exists(f"{directory}/{PREVIOUS_NAME}"):
+        return False
+    return not fs.exists(f"{directory}/{FILE_NAME}")  # a broker that runs may have ended the second rename meanwhile
+
+
+def settle(fs: FileSystem, directory: str, loaded: LoadedOffsets) -> None:
+    """Make the files say what ``load`` found, where that was the previous generation. A damaged present one would take the
+    place of the sound one at the next ``write``; after a kill between the renames, the temp file is about to be removed.
+
+    Raises: OSError.
+    """
+    if loaded.source is not Source.PREVIOUS:
+        return
+    path = f"{directory}/{FILE_NAME}"
+    if loaded.problem is None:
+        fs.rename(f"{directory}/{PREVIOUS_NAME}", path)
+    elif fs.exists(path):
+        fs.rename(path, f"{directory}/{DAMAGED_NAME}")
+    else:
+        return
+    fs.sync_dir(directory)
+
+
 def write(fs: FileSystem, directory: str, data: bytes) -> None:
     """Put a new generation in place: temp file, sync, the present one becomes the previous, rename, sync of the directory.
 
@@ -163,7 +193,7 @@ def write(fs: FileSystem, directory: str, data: bytes) -> None:
     Raises: OSError; nothing of the present generations is lost then.
     """
     path = f"{directory}/{FILE_NAME}"
-    temporary = path + ".tmp"
+    temporary = f"{directory}/{TEMPORARY_NAME}"
     if not fs.exists(path):  # the directory may be there and its name not on the disk yet: a first commit is making it
         fs.mkdir(directory)
         fs.sync_dir(directory.rpartition("/")[0])
@@ -181,5 +211,6 @@ def write(fs: FileSystem, directory: str, data: bytes) -> None:
         fs.sync_dir(directory)
     except OSError:
         with contextlib.suppress(OSError):
-            fs.unlink(temporary)  # on a full disk the torn temp file would hold space that acks need
+            if fs.exists(path) or not fs.exists(f"{directory}/{PREVIOUS_NAME}"):  # else it tells that the renames were begun
+                fs.unlink(temporary)  # on a full disk the torn temp file would hold space that acks need
         raise

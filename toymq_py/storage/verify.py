@@ -143,7 +143,9 @@ def _check_segment(
 def _check_offsets(fs: FileSystem, path: str, report: TopicReport) -> offsets.OffsetsState:
     loaded = offsets.load(fs, path)
     if loaded.problem is not None:
-        report.findings.append(Finding(path, f"{loaded.problem}; used is {loaded.source.value}"))
+        # One that is missing may be a power cut, where the file system lost the name of the temp file and kept a later rename.
+        damage = loaded.source is not offsets.Source.PREVIOUS or fs.exists(f"{path}/{offsets.FILE_NAME}")
+        report.findings.append(Finding(path, f"{loaded.problem}; used is {loaded.source.value}", damage=damage))
     for name, raw in loaded.state.consumers.items():
         try:
             AckedView.of(raw)

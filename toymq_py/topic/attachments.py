@@ -63,9 +63,7 @@ class Attachments:
         consumer = topic.consumers.get(name)
         registration = Registration.KNOWN
         if consumer is None:
-            at = topic.log.first_id
-            if start is not None and not topic.offsets_lost:
-                at = min(max(topic.resolve(start), topic.log.first_id), topic.log.committed_id)
+            at = topic.start_of_new(start)
             registration = Registration.NEW if at == topic.log.first_id else Registration.NEW_AHEAD
             consumer = topic.make_consumer(name, at)
         if attached is None:

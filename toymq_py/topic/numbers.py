@@ -31,6 +31,7 @@ def describe(topic: "Topic", *, consumers: bool = True) -> dict[str, Any]:
         "dead_lettered_total": topic.dead_lettered_total,
         "dropped_total": topic.dropped_total,
         "lost": log.lost_count(),
+        **({"offsets_problem": topic.offsets_problem} if topic.lacks_consumers else {}),
     } | (topic.redriven.describe() if topic.is_dead_letters else {})
 
 

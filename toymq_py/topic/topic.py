@@ -11,11 +11,10 @@ from typing import Any
 
 from toymq_py.clock import Clock
 from toymq_py.config import BrokerOptions, TopicSettings
-from toymq_py.consumer import Consumer, ConsumerSnapshot, DeliveryPolicy
+from toymq_py.consumer import Consumer, DeliveryPolicy
 from toymq_py.dedupe import KeyBudget
 from toymq_py.errors import (
     BadArgument,
-    DamagedData,
     NoSuchConsumer,
     NoSuchTopic,
     OutOfRange,
@@ -29,7 +28,7 @@ from toymq_py.storage.disk_errors import NO_SPACE
 from toymq_py.storage.flusher import OffsetsFlusher
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.log import Log
-from toymq_py.storage.offsets import LoadedOffsets, OffsetsState, Source, lost_of
+from toymq_py.storage.offsets import LoadedOffsets, OffsetsState
 from toymq_py.storage.recovery import RecoveredLog
 from toymq_py.storage.scheduling import Scheduler
 from toymq_py.storage.space import SpaceGuard
@@ -41,7 +40,8 @@ from toymq_py.topic.moves import Moves, witnesses
 from toymq_py.topic.moving import LETTER_KEYS
 from toymq_py.topic.numbers import describe, describe_consumer
 from toymq_py.topic.publishing import Publisher
-from toymq_py.topic.redriven import REDRIVER, Redriven
+from toymq_py.topic.redriven import Redriven
+from toymq_py.topic.restored import restore
 from toymq_py.topic.retention import Purged, RetentionKeeper
 from toymq_py.topic.schedule import Delays
 from toymq_py.topic.subscription import Delivery, Subscription
@@ -92,7 +92,7 @@ class Topic:
             fs, path, name, recovered.segments,
             next_id=recovered.next_id, first_id=recovered.first_id, lost=sorted(recovered.lost), tail_budget=tail_budget,
         )  # fmt: skip
-        self.log.on_lost = self._records_lost
+        self.log.on_lost = self.records_lost
         self.committer = Committer(
             self.log, scheduler, clock,
             space=space,
@@ -130,8 +130,10 @@ class Topic:
         )
         self.settings_changes: deque[Callable[[], None]] = deque()
         """Changes of the settings that wait for the one at the head to be stored; the broker runs them in turn."""
-        self.offsets_lost = False
+        self.lacks_consumers = False
+        """The offsets were damaged: new consumers may be missing ones, and begin at the first id until the next restart."""
         self.offsets_problem: str | None = None
+        self._moved_back = False
         self._set_policy()
         self.delays.enter(recovered.scheduled_ids, recovered.deliver_at_ns)
         self.moves = Moves()
@@ -140,7 +142,7 @@ class Topic:
         self.witnesses = witnesses(recovered.keys, name)
         """Records that were moved here; until ``opened``."""
         if offsets is not None:
-            self._restore(offsets, recovered.missing)
+            self._flushed = restore(self, offsets, recovered.missing)
 
     def opened(self) -> None:
         """All topics are recovered, and what was moved between them is settled: limits and retention may do their work."""
@@ -166,7 +168,7 @@ class Topic:
         self.publisher.ttl_ms = self.settings.ttl
         self._max_attempts = 0 if self.is_dead_letters else self._setting("max_attempts")
         for consumer in self.consumers.values():
-            self._limit_attempts(consumer)
+            self.limit_attempts(consumer)
 
     def apply_settings(self, settings: TopicSettings) -> None:
         """Take new settings into use; they are on stable storage already."""
@@ -221,6 +223,12 @@ class Topic:
             return self.log.id_at_time(start.value * 1_000_000)
         return start.value
 
+    def start_of_new(self, start: Start | None) -> int:
+        """Where a consumer begins that is not known here. Raises: as ``resolve``."""
+        if start is None or self.lacks_consumers:
+            return self.log.first_id
+        return min(max(self.resolve(start), self.log.first_id), self.log.committed_id)
+
     def consumer(self, name: str) -> Consumer:
         """Raises: NoSuchConsumer."""
         found = self.consumers.get(name)
@@ -228,7 +236,7 @@ class Topic:
             raise NoSuchConsumer(f"{self.name} has no consumer {name}")
         return found
 
-    def _all_consumers(self) -> list[Consumer]:
+    def all_consumers(self) -> list[Consumer]:
         """Those with a name that clients use, and who sends dead letters back."""
         return [*self.consumers.values(), *self.redriven.consumers]
 
@@ -237,14 +245,14 @@ class Topic:
         if len(self.consumers) >= self._options.max_consumers:
             raise TooManyConsumers(f"{self.name} has {len(self.consumers)} consumers, the limit (--max-consumers)")
         consumer = Consumer(name, start=start, since_ns=self._clock.wall_ns(), scheduled=self.delays.schedule.ids)
-        self._limit_attempts(consumer)
-        self._skip_known(consumer)
+        self.limit_attempts(consumer)
+        self.skip_known(consumer)
         self.consumers[name] = consumer
         self.changed()
         self._backlog_grew()
         return consumer
 
-    def _skip_known(self, consumer: Consumer) -> None:
+    def skip_known(self, consumer: Consumer) -> None:
         """Ids that no record stands for count as acked."""
         for first, last in (*self.log.lost, *self.log.removed):
             if last >= consumer.floor:
@@ -276,9 +284,9 @@ class Topic:
         """See ``Subscription.take``. With None it is woken when there is something."""
         return self._deliverer.take(subscription, room, max_bytes)
 
-    def _records_lost(self, first: int, last: int) -> None:
+    def records_lost(self, first: int, last: int) -> None:
         self.delays.schedule.drop(first, last)
-        for consumer in self._all_consumers():
+        for consumer in self.all_consumers():
             consumer.skip(first, last)
         self.changed()
 
@@ -342,8 +350,9 @@ class Topic:
             self.make_consumer(name, target)
             return target
         self.attachments.end_sessions(name, "SEEK")
+        self._moved_back = True
         consumer.seek(target, self._clock.wall_ns())
-        self._skip_known(consumer)
+        self.skip_known(consumer)
         self.changed()
         self.look_again(consumer)
         self._backlog_grew()
@@ -352,6 +361,7 @@ class Topic:
     def forget(self, name: str) -> None:
         """Delete a consumer's state. The caller has the offsets flushed before it answers. Raises: NoSuchConsumer."""
         self.consumer(name)
+        self._moved_back = True
         del self.consumers[name]
         self.attachments.forget(name, "DELETED")
         self.changed()
@@ -368,7 +378,7 @@ class Topic:
 
     # -- dead letters
 
-    def _limit_attempts(self, consumer: Consumer) -> None:
+    def limit_attempts(self, consumer: Consumer) -> None:
         consumer.limit_attempts(self._max_attempts)
         self._tell_held(consumer)
 
@@ -500,7 +510,7 @@ class Topic:
         return OffsetsState(
             self.log.first_id,
             self.log.committed_id,
-            {consumer.name: consumer.snapshot().to_json() for consumer in self._all_consumers()},
+            {consumer.name: consumer.snapshot().to_json() for consumer in self.all_consumers()},
             tuple(self.log.removed),
         )
 
@@ -516,41 +526,15 @@ class Topic:
             self._flusher.mark(self)
 
     def flush_offsets(self, done: Callable[[OSError | RequestError | None], None]) -> None:
-        """``done`` is told when the present state is on stable storage, or why it is not."""
+        """``done`` is told when the present state is on stable storage, or why it is not. After SEEK and FORGET that is so when
+        both generations hold it: the previous one would take back what the consumer shall see again."""
         if self.deleted:
             done(NoSuchTopic(f"{self.name} was deleted"))
+        elif self._moved_back:
+            self._moved_back = False
+            self._flusher.flush(self, lambda error: self.flush_offsets(done) if error is None else done(error))
         else:
             self._flusher.flush(self, done)
-
-    def _restore(self, loaded: LoadedOffsets, missing: Sequence[IdRange]) -> None:
-        """Recovery, step 8."""
-        self.offsets_lost = loaded.source is Source.LOST
-        self.offsets_problem = loaded.problem
-        first_id, next_id = self.log.first_id, self.log.committed_id
-        for name, raw in loaded.state.consumers.items():
-            try:
-                snapshot = ConsumerSnapshot.from_json(raw)
-                consumer, changed = Consumer.restore(name, snapshot, first_id, next_id, self.delays.schedule.ids)
-            except DamagedData as error:
-                self.offsets_problem = f"consumer {name}: {error}"
-                continue
-            if changed:
-                self.offsets_problem = f"consumer {name} was cut to what the log holds, {first_id} to {next_id}"
-            self._skip_known(consumer)
-            if name == REDRIVER:
-                self.redriven.consumers = [consumer]
-                continue
-            self.consumers[name] = consumer
-            self._limit_attempts(consumer)
-        for first, last in missing:
-            lost = lost_of((first, last), loaded.state.removed)
-            self.log.removed += lost_of((first, last), lost)
-            self.log.lost += lost
-            for range_ in lost:
-                self._records_lost(*range_)
-        self.log.lost.sort()
-        whole = loaded.source is Source.CURRENT and len(self._all_consumers()) == len(loaded.state.consumers)
-        self._flushed = loaded.state if whole else None
 
     # -- numbers
 
@@ -558,7 +542,7 @@ class Topic:
     def state(self) -> str:
         if self.committer.failed is not None:
             return "failed"
-        return "degraded" if self.log.degraded else "ok"
+        return "degraded" if self.log.degraded or self.lacks_consumers else "ok"
 
     def describe(self, *, consumers: bool = True) -> dict[str, Any]:
         """The JSON object of protocol.md; thousands of ``consumers`` take a while."""

@@ -63,6 +63,7 @@ def test_between_the_two_renames_the_previous_generation_serves() -> None:
     disk = disk_with({})
     offsets.write(disk, PATH, offsets.encode(state(1)))
     disk.rename(f"{PATH}/offsets.json", f"{PATH}/offsets.json.prev")
+    put(disk, "offsets.json.tmp", b"")
     loaded = offsets.load(disk, PATH)
     assert (loaded.state.next_id, loaded.source, loaded.problem) == (1, Source.PREVIOUS, None)
 

@@ -85,7 +85,7 @@ function banners() {
     : `The disk is full, or nearly: below ${bytes(limits.max_payload)} free. What does not fit is refused. Reading goes on.`;
   banner("disk", "bad", store.diskFull && full);
   banner("failed", "bad", failed.length && `${plural(failed.length, "topic")} failed: ${named(failed)}. Publishing there is refused until the broker is restarted.`, show("trouble"));
-  banner("degraded", "warn", degraded.length && `${plural(degraded.length, "topic")} degraded: ${named(degraded)}. Part of the log cannot be read.`, show("trouble"));
+  banner("degraded", "warn", degraded.length && `${plural(degraded.length, "topic")} degraded: ${named(degraded)}. Part of the log or of the consumers' state cannot be read.`, show("trouble"));
 }
 
 function link() {

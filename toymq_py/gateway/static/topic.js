@@ -135,7 +135,9 @@ export class TopicView {
     say(this.state, described.state);
     const trouble = {
       failed: `This topic failed${described.problem ? `: ${described.problem}` : ": a write or sync went wrong"}. Publishing is refused until the broker is restarted.`,
-      degraded: `Part of the log cannot be read: ${plural(described.lost, "message")} lost. toymq verify says where.`,
+      degraded: described.lost || !described.offsets_problem
+        ? `Part of the log cannot be read: ${plural(described.lost, "message")} lost. toymq verify says where.`
+        : "The consumers' state was damaged. Until the next restart, a consumer that is not listed begins at the first message.",
     }[described.state];
     this.problem.hidden = !trouble;
     if (trouble) say(this.problem, trouble);

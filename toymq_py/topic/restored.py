@@ -1,0 +1,51 @@
+"""A topic's consumers and gaps as a restart finds them. Contract: storage.md, "Recovery" (step 8); ADR 0051."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from toymq_py.consumer import Consumer, ConsumerSnapshot
+from toymq_py.errors import DamagedData
+from toymq_py.model import IdRange
+from toymq_py.storage.offsets import LoadedOffsets, OffsetsState, Source, lost_of
+from toymq_py.topic.redriven import REDRIVER
+
+if TYPE_CHECKING:
+    from toymq_py.topic.topic import Topic
+
+
+def restore(topic: "Topic", loaded: LoadedOffsets, missing: Sequence[IdRange]) -> OffsetsState | None:
+    """Give a topic the consumers of its offsets, cut to what the log holds.
+
+    Args:
+        missing: ids that no segment stands for.
+
+    Returns: the state that is on stable storage; None when it is not the one that was restored.
+    """
+    log = topic.log
+    topic.lacks_consumers = loaded.problem is not None
+    topic.offsets_problem = loaded.problem
+    for name, raw in loaded.state.consumers.items():
+        try:
+            snapshot = ConsumerSnapshot.from_json(raw)
+            consumer, changed = Consumer.restore(name, snapshot, log.first_id, log.committed_id, topic.delays.schedule.ids)
+        except DamagedData as error:
+            topic.offsets_problem = f"consumer {name}: {error}"
+            topic.lacks_consumers = True
+            continue
+        if changed:
+            topic.offsets_problem = f"consumer {name} was cut to what the log holds, {log.first_id} to {log.committed_id}"
+        topic.skip_known(consumer)
+        if name == REDRIVER:
+            topic.redriven.consumers = [consumer]
+            continue
+        topic.consumers[name] = consumer
+        topic.limit_attempts(consumer)
+    for first, last in missing:
+        lost = lost_of((first, last), loaded.state.removed)
+        log.removed += lost_of((first, last), lost)
+        log.lost += lost
+        for range_ in lost:
+            topic.records_lost(*range_)
+    log.lost.sort()
+    whole = loaded.source is Source.CURRENT and len(topic.all_consumers()) == len(loaded.state.consumers)
+    return loaded.state if whole else None
