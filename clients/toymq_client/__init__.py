@@ -39,6 +39,10 @@ def __getattr__(name: str) -> object:
     return value
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 __all__ = [
     "Client", "ClientClosed", "ConfigError", "ConnectFailed", "Connected", "ConnectionLost", "ConsumerDeleted", "Disconnected",
     "Message", "ProtocolViolation", "Publishing", "Receipt", "RequestError", "RequestTimeout", "Subscription",

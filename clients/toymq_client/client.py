@@ -22,6 +22,7 @@ from toymq_client.message import (
     chunks,
     key_bytes,
     lines_of,
+    payload_bytes,
     to_ms,
     too_large,
 )
@@ -144,7 +145,7 @@ class Client:
         options = publish_options(len(block), to_ms("delay", delay), to_ms("ttl", ttl))
         if seq is not None:
             options += publish_sequence(name, seq)
-        body = block + payload
+        body = block + payload_bytes(payload)
         if len(body) > self._body_bytes_max:
             raise too_large(body, self._body_bytes_max)
         item = (name, body, options)

@@ -306,7 +306,7 @@ class Conversation:
 
     def take_output(self) -> bytes:
         """All that is to be sent now."""
-        if self.online:
+        if self._acks and self._state is _State.ONLINE:
             self._say_acks()
         out, self._out = self._out, []
         data = b"".join(out)
@@ -326,10 +326,10 @@ class Conversation:
 
     def _put(self, slots: Sequence[Slot]) -> None:
         """Behind what is said already. Assumes a connection."""
-        due = self._due
+        announced = self._due
         self._out += [slot.frame() for slot in slots]
         self._said += slots
-        if slots and not due:
+        if not announced and slots:
             self._on_output()
 
     def say(self, slot: Slot) -> None:
@@ -425,10 +425,10 @@ class Conversation:
     def _list(self, acks: AckList) -> None:
         if acks.listed:
             return
-        due = self._due
+        announced = self._due
         acks.listed = True
         self._acks.append(acks)
-        if self.online and not due:
+        if not announced and self._due:
             self._on_output()
 
     def route(self, feed: Feed) -> None:

@@ -93,8 +93,10 @@ def parse_headers(block: bytes) -> dict[str, str]:
 
 
 def format_headers(headers: Mapping[str, str]) -> bytes:
-    """The inverse of ``parse_headers``. Raises: BadArgument for what would be read as something else."""
+    """The inverse of ``parse_headers``. Raises: BadArgument for what would be read as something else, TypeError."""
     for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise TypeError(f"a header's name and value are str, not {name!r:.100}: {value!r:.100}; use str()")
         if not name or ":" in name or "\n" in name or "\n" in value:
             raise BadArgument("a header is a name without colon and a value, both without a line break")
     try:
@@ -129,8 +131,10 @@ def lines_of(ranges: Sequence[IdRange]) -> Iterator[tuple[IdRange, ...]]:
 
 
 def key_bytes(key: Key | None) -> bytes:
-    """Raises: BadArgument."""
+    """Raises: BadArgument, TypeError."""
     data = key.encode() if isinstance(key, str) else key
+    if not isinstance(data, bytes | None):
+        raise TypeError(f"a key is str or bytes, not {type(key).__name__}: use str(key)")
     if not data:
         raise BadArgument("a key has at least one byte; None is no key")
     if data.startswith(PRODUCER_PREFIX):
@@ -166,8 +170,7 @@ def chunks(
             key, body = item.producer, item.body
         else:
             key, body = item if isinstance(item, tuple) else (None, item)
-        if not isinstance(body, bytes):
-            raise TypeError(f"a payload is bytes, not {type(body).__name__}")
+        body = payload_bytes(body)
         try:
             if isinstance(item, Sequenced):
                 options = publish_options(item.hdr, item.delay_ms, item.ttl_ms)
@@ -193,15 +196,33 @@ def chunks(
         yield chunk, None
 
 
+def payload_bytes(payload: object) -> bytes:
+    """Raises: TypeError, which says how it becomes one."""
+    if isinstance(payload, bytes):
+        return payload
+    if isinstance(payload, bytearray | memoryview):
+        return bytes(payload)
+    remedy = "payload.encode()" if isinstance(payload, str) else "json.dumps(payload).encode()"
+    raise TypeError(f"a payload is bytes, not {type(payload).__name__}: use {remedy}")
+
+
 def too_large(body: bytes, bytes_max: int) -> PayloadTooLarge:
     """What the broker would say, without sending it all."""
     return PayloadTooLarge(f"{len(body)} bytes with headers; this broker takes at most {bytes_max}")
 
 
 def to_ms(what: str, seconds: float | None) -> int | None:
-    """Raises: BadArgument for what is negative, no number, or longer than ten years."""
+    """Raises: BadArgument for what is negative, nan, or longer than ten years; TypeError for what is no number."""
     if seconds is None:
         return None
+    check_seconds(what, seconds)
     if not 0 <= seconds * 1000 <= DURATION_MS_MAX:
         raise BadArgument(f"{what} is a duration in seconds, from 0 to ten years")
     return round(seconds * 1000)
+
+
+def check_seconds(what: str, value: object) -> None:
+    """Raises: TypeError for ``"5s"``, a timedelta, and whatever else is no number of seconds."""
+    if not hasattr(value, "__float__"):
+        remedy = f"use {what}.total_seconds()" if hasattr(value, "total_seconds") else f"{what}=5 is five seconds"
+        raise TypeError(f"{what} is a number of seconds, not {value!r:.100}: {remedy}")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from toymq_client.backoff import Backoff
-from toymq_client.message import PRODUCER_PREFIX, Delivery, Receipt, format_headers
+from toymq_client.message import PRODUCER_PREFIX, Delivery, Receipt, check_seconds, format_headers
 from toymq_client.url import Address
 from toymq_py.errors import ConfigError, ToymqError
 from toymq_py.protocol import Hello, encode_command
@@ -90,7 +90,9 @@ class Options:
     random: Random = field(repr=False)
 
     def __post_init__(self) -> None:
-        """Raises: ConfigError, BadArgument."""
+        """Raises: ConfigError, BadArgument, TypeError."""
+        for what in ("timeout_s", "connect_timeout_s", "wait_s", "backoff_min_s", "backoff_max_s"):
+            check_seconds(what, getattr(self, what))
         for what, value in (("timeout_s", self.timeout_s), ("connect_timeout_s", self.connect_timeout_s)):
             if not value > 0:
                 raise ConfigError(f"{what} is more than 0 seconds")

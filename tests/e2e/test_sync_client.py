@@ -214,7 +214,8 @@ def answering(*answers: bytes) -> Script:
 @pytest.mark.parametrize(
     ("answer", "error", "text"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n", ProtocolViolation, "no toymq broker"),
+        (b"HTTP/1.1 400 Bad Request\r\n", ProtocolViolation, "this port speaks HTTP"),
+        (b"220 mail\r\n", ProtocolViolation, "no toymq broker"),
         (b"OK 1\n", ProtocolViolation, "answered HELLO with OkReply"),
         (b"ERR NEW_CODE of a later version\n", CommandFailed, "NEW_CODE"),
         (b"ERR SHUTTING_DOWN bye\n", ShuttingDown, "bye"),
@@ -552,3 +553,12 @@ def test_one_warning_an_outage_with_two_connections(tmp_path: Path, caplog: pyte
         client.pull("t", "c", wait=0.001)
     assert told == ["Connected", *["Disconnected", "Connected"] * 3]
     assert sum(record.levelname == "WARNING" for record in caplog.records) == 3
+
+
+def test_what_is_no_payload_and_no_duration_is_named_with_its_remedy(client: Client) -> None:
+    with pytest.raises(TypeError, match=r"a payload is bytes, not str: use payload.encode\(\)"):
+        client.pub("t", "text")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"a payload is bytes, not dict: use json.dumps\(payload\).encode\(\)"):
+        client.pub("t", {"id": 17})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="delay is a number of seconds, not '5s': delay=5 is five seconds"):
+        client.pub("t", b"", delay="5s")  # type: ignore[arg-type]

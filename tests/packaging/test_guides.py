@@ -34,15 +34,28 @@ def programs() -> list[tuple[str, str, str]]:
     return found
 
 
+def run_program(program: str, broker: BrokerProcess, folder: Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", program.replace("127.0.0.1:6789", f"127.0.0.1:{broker.port}")],
+        env=environment(), cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(("name", "program", "said"), programs(), ids=lambda value: value if len(value) < 40 else "")
 def test_a_program_says_what_the_guide_says(tmp_path: Path, name: str, program: str, said: str) -> None:
     with BrokerProcess(tmp_path / "d") as broker:
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", program.replace("127.0.0.1:6789", f"127.0.0.1:{broker.port}")],
-            env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-        )  # fmt: skip
+        done = run_program(program, broker, tmp_path)
     assert done.stderr == ""
     assert done.stdout == said
+
+
+def test_the_programs_of_the_quickstart_run_one_after_the_other_and_again(tmp_path: Path) -> None:
+    """As a reader runs them: on one broker, whose topics they share."""
+    quickstart = [program for name, program, _ in programs() if name.startswith("quickstart")]
+    with BrokerProcess(tmp_path / "d") as broker:
+        said = [run_program(program, broker, tmp_path).stdout for program in quickstart * 2]
+    assert said[:3] == ["Receipt(msg_id=0, duplicate=False)\n0 b'hello'\n", "9999\n10000\n", "1\n2\n3\na\nb\nc\n"]
+    assert said[3:] == ["Receipt(msg_id=4, duplicate=False)\n4 b'hello'\n", "19999\n10000\n", "5\n6\n7\na\nb\nc\n"]
 
 
 @pytest.mark.parametrize("guide", GUIDES)

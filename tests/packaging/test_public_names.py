@@ -35,6 +35,14 @@ def test_the_public_names_are_these(package: str) -> None:
         assert hasattr(module, name), f"{package}.{name} is promised and not there"
 
 
+@pytest.mark.parametrize("package", PUBLIC)
+def test_dir_has_what_is_loaded_later(package: str) -> None:
+    """Of a module that was just imported: what was asked for is among its globals."""
+    program = f"import {package} as module; print(*dir(module))"
+    run = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True, check=True)
+    assert set(PUBLIC[package]) <= set(run.stdout.split())
+
+
 def loaded_by(module: str) -> set[str]:
     program = f"import sys, {module}; print(*(name for name in sys.modules if name.startswith('toymq')))"
     run = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True, check=True)
@@ -99,6 +107,7 @@ def test_a_package_file_re_exports_and_never_implements(package: Path) -> None:
     implemented = [
         node.name
         for node in body
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name != "__getattr__"
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        and node.name not in ("__getattr__", "__dir__")  # of what is loaded later
     ]
     assert not implemented, f"{package.name}/__init__.py implements {implemented}: give it a file of its own"

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.broker_process import ROOT, BrokerProcess, environment
+from tests.support.broker_process import ROOT, TIMEOUT_S, BrokerProcess, environment
 from toymq_py.protocol.commands import VERBS
 
 README = (ROOT / "README.md").read_text()
@@ -51,20 +51,17 @@ def test_the_wire_example_is_what_the_broker_says(tmp_path: Path) -> None:
                 assert said.decode() == line[2:]
 
 
-def test_the_python_example_runs(tmp_path: Path) -> None:
+def test_the_python_example_runs_and_ends_and_runs_again(tmp_path: Path) -> None:
     (block,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     with BrokerProcess(tmp_path / "d") as broker:
         script = block.replace("127.0.0.1:6789", f"127.0.0.1:{broker.port}")
-        with subprocess.Popen(
-            [sys.executable, "-u", "-c", script], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        ) as example:
-            assert example.stdout is not None
-            said = [example.stdout.readline() for _ in range(2)]
-            assert said == ["Receipt(msg_id=0, duplicate=False)\n", "0 b'hello'\n"]
-            with broker.connect() as wire:
-                while b'"backlog": 0' not in wire.ask(b"DESCRIBE orders\n") + wire.line():
-                    pass  # the ack is on its way
-            example.kill()
+        for number in range(2):
+            done = subprocess.run(
+                [sys.executable, "-c", script], env=environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=True
+            )
+            assert done.stdout == f"Receipt(msg_id={number}, duplicate=False)\n{number} b'hello'\n"
+        with broker.connect() as wire:
+            assert b'"backlog": 0' in wire.ask(b"DESCRIBE orders\n") + wire.line(), "leaving says the ack"
 
 
 def test_every_adr_is_in_the_index() -> None:

@@ -25,6 +25,7 @@ from toymq_client.message import (
     chunks,
     key_bytes,
     lines_of,
+    payload_bytes,
     to_ms,
     too_large,
 )
@@ -125,7 +126,7 @@ class Client:
         if tracing is not None:
             headers, ended = tracing.publishing(topic, headers)
         block = self._options.header_block(headers)
-        body = block + payload
+        body = block + payload_bytes(payload)
         if len(body) > self._body_bytes_max:
             raise too_large(body, self._body_bytes_max)
         name = key_bytes(key) if key is not None else b""
