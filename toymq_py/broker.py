@@ -28,6 +28,7 @@ from toymq_py.errors import (
 )
 from toymq_py.metrics import Metrics
 from toymq_py.model import DEAD_LETTERS, IdRange, TopicPattern, check_name, is_pattern
+from toymq_py.quotas import Quotas
 from toymq_py.storage import offsets
 from toymq_py.storage import settings as settings_file
 from toymq_py.storage.dirlock import DirectoryLock
@@ -85,6 +86,7 @@ class Broker:
         """
         self.options = options
         self.metrics = Metrics()
+        self.quotas = Quotas(options, self.metrics)
         self.topics: dict[str, Topic] = {}
         self.unopened: dict[str, StorageFailed] = {}
         """Topics whose files could not be read, with what every command on them is told."""

@@ -37,6 +37,8 @@ SECONDS_BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.
 MESSAGES_BOUNDS = tuple(float(4**power) for power in range(9))
 """1 to 65,536: a lone publisher to a pipeline at full speed."""
 
+LIMITS = ("connections", "address_connections", "token_connections", "reserve_connections")
+"""What ``quotas`` refuses by: of all, of one address, of one token, what is left for admins."""
 TOPIC = ("topic",)
 CONSUMER = ("topic", "consumer")
 
@@ -50,6 +52,11 @@ TABLE: tuple[Metric, ...] = (
     Metric("errors_total", Kind.COUNTER, "replies", "ERR replies by the code they carried.", ("code",)),
     Metric("connections", Kind.GAUGE, "connections", "Open connections."),
     Metric("connections_opened_total", Kind.COUNTER, "connections", "Connections that became a session."),
+    Metric("connections_evicted_total", Kind.COUNTER, "connections",
+           "Connections, anonymous or idle over HTTP, that were closed to make place for others."),
+    Metric("connections_evictable", Kind.GAUGE, "connections", "Connections that would be closed to make place for others."),
+    Metric("limits_reached_total", Kind.COUNTER, "refusals",
+           "Refusals by the limit that was reached: of all, of an address, of a token, or the reserve for admins.", ("limit",)),
     Metric("connections_torn_total", Kind.COUNTER, "connections", "Connections that ended inside a frame."),
     Metric("commit_messages", Kind.HISTOGRAM, "messages", "Messages that one commit stored together.", (), MESSAGES_BOUNDS),
     Metric("fsync_seconds", Kind.HISTOGRAM, "seconds", "How long the disk took to sync a log.", (), SECONDS_BOUNDS),
@@ -123,9 +130,10 @@ class Histogram:
 class Metrics:
     """What is counted as it happens: attributes named in ``TABLE``, and ``errors`` by code. Belongs to the event loop."""
 
-    __slots__ = ("_fsync_s", "ack_total", "commit_messages", "connections", "connections_opened_total",
-                 "connections_torn_total", "deliver_total", "duplicate_total", "errors", "fsync_seconds", "nack_total",
-                 "publish_seconds", "publish_total", "redeliver_total")  # fmt: skip
+    __slots__ = ("_fsync_s", "ack_total", "commit_messages", "connections", "connections_evicted_total",
+                 "connections_opened_total", "connections_torn_total", "deliver_total", "duplicate_total", "errors",
+                 "fsync_seconds", "limits_reached", "nack_total", "publish_seconds", "publish_total",
+                 "redeliver_total")  # fmt: skip
 
     def __init__(self) -> None:
         self.publish_total = 0
@@ -137,6 +145,8 @@ class Metrics:
         self.connections = 0
         self.connections_opened_total = 0
         self.connections_torn_total = 0
+        self.connections_evicted_total = 0
+        self.limits_reached = dict.fromkeys(LIMITS, 0)
         self.errors: dict[str, int] = {}
         self.commit_messages = Histogram(BY_NAME["commit_messages"])
         self.fsync_seconds = Histogram(BY_NAME["fsync_seconds"])
@@ -146,6 +156,10 @@ class Metrics:
     def refused(self, code: str, count: int = 1) -> None:
         """``ERR`` replies with a code of ``errors.py``: those are few, so the label is bounded."""
         self.errors[code] = self.errors.get(code, 0) + count
+
+    def limit_reached(self, limit: str) -> None:
+        """A refusal by one of ``LIMITS``."""
+        self.limits_reached[limit] += 1
 
     @property
     def error_total(self) -> int:

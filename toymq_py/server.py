@@ -15,6 +15,7 @@ from toymq_py.broker import Broker
 from toymq_py.certificates import Certificates
 from toymq_py.clock import Clock
 from toymq_py.errors import RequestError, TooManyConnections
+from toymq_py.quotas import Seat, peer_address, peer_of
 from toymq_py.session import LINGER_S, Session, SessionProtocol, TlsProtocol, Turns, refuse
 
 logger = logging.getLogger("toymq_py.server")
@@ -50,15 +51,16 @@ class Server:
         self._broker = broker
         self._clock = clock
         self._loop = loop
-        self._sessions: dict[Session, None] = {}
+        self._sessions: dict[Session, Seat] = {}
         self._turns = Turns(clock, loop)
         self._numbers = 0
         self._refused = 0
-        self._handshakes: dict[TlsProtocol, None] = {}
+        self._handshakes: dict[TlsProtocol, Seat | None] = {}
         self._certificates = certificates
         self._some_left = some_left
         self._authority = authority
         if authority is not None:
+            broker.quotas.guarded = True
             authority.on_change.append(self._rights_changed)
         self._left_timer: asyncio.TimerHandle | None = None
         self._most = 0  # sessions at a time since ``some_left`` was called
@@ -127,20 +129,24 @@ class Server:
         """Those who shake hands count as connections: whoever never ends it would else hold descriptors without a limit."""
         assert self._tasks is not None
         assert self._certificates is not None
-        if self._occupied() >= self._broker.options.max_connections + REFUSED_LINGER_MAX:
-            self._broker.metrics.refused(TooManyConnections.code)
-            connection.close()  # a reason could only be said after a handshake, and some others hear it already
-            return
         inner = SessionProtocol(self._accepted)
         protocol = TlsProtocol(self._certificates.context, inner, self._loop, self._settled, self._refuse)
-        self._handshakes[protocol] = None
+        seat = None
+        try:
+            seat = self._broker.quotas.enter(peer_address(connection), protocol.abort)
+        except TooManyConnections as error:
+            if list(self._handshakes.values()).count(None) >= REFUSED_LINGER_MAX:
+                self._broker.metrics.refused(error.code)
+                connection.close()  # a reason could only be said after a handshake, and some others hear it already
+                return
+        self._handshakes[protocol] = seat
         self._tasks.create_task(self._adopt(connection, protocol))
 
     def _settled(self, protocol: TlsProtocol) -> None:
-        self._handshakes.pop(protocol, None)
-
-    def _occupied(self) -> int:
-        return len(self._sessions) + len(self._handshakes)
+        """Its session, if there is one, enters anew."""
+        seat = self._handshakes.pop(protocol, None)
+        if seat is not None:
+            seat.leave()
 
     async def _adopt(self, connection: socket.socket, protocol: asyncio.Protocol) -> None:
         """Make a session of it. Not to be cancelled halfway: a transport that nobody owns never says that its connection is
@@ -159,16 +165,18 @@ class Server:
         if self._stopping.is_set():
             protocol.transport.abort()
             return None
-        if self._occupied() >= broker.options.max_connections or self._tasks is None:
-            limit = f"{broker.options.max_connections} connections are the limit (--max-connections)"
-            self._refuse(protocol.transport, TooManyConnections(limit))
+        transport = protocol.transport
+        try:
+            # Before its token is known a session gives way to others; what needs none has its rights from the beginning.
+            seat = broker.quotas.enter(peer_of(transport), transport.abort if self._authority is not None else None)
+        except TooManyConnections as error:
+            self._refuse(transport, error)
             return None
         self._numbers += 1
         session = Session(
-            self._numbers, protocol.transport, broker, self._clock, self._loop, self._turns, self._session_ended,
-            self._authority,
-        )  # fmt: skip
-        self._sessions[session] = None
+            self._numbers, transport, broker, self._clock, self._loop, self._turns, self._session_ended, self._authority, seat
+        )
+        self._sessions[session] = seat
         self._most = max(self._most, len(self._sessions))
         broker.metrics.connections += 1
         broker.metrics.connections_opened_total += 1
@@ -191,7 +199,7 @@ class Server:
             session.rights_changed()
 
     def _session_ended(self, session: Session) -> None:
-        del self._sessions[session]
+        self._sessions.pop(session).leave()
         self._broker.metrics.connections -= 1
         if self._left_timer is None:
             self._left_timer = self._loop.call_later(LEFT_S, self._when_some_left)

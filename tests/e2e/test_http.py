@@ -331,12 +331,36 @@ async def test_an_upgrade_that_is_not_made_leaves_a_request_its_body(upgrade: st
         assert "victim" in rig.broker.topics
 
 
+STREAM = b"GET /v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
 async def test_one_connection_too_many() -> None:
+    """TCP and HTTP share the limit."""
     async with listening(DIR, fs=disk(), max_connections=2) as rig:
-        others = [await asyncio.open_connection("127.0.0.1", rig.port) for _ in range(2)]
+        reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+        writer.write(STREAM)
+        await reader.readline()
+        wire = await rig.served.connect()
+        assert await wire.ask(b"PING\n") == b"PONG"
         assert problem_of(await exchange(rig.port, b"")) == (503, "TOO_MANY_CONNECTIONS")
-        for _, writer in others:
-            writer.close()
+        writer.close()
+
+
+async def test_idle_connections_lock_nobody_out() -> None:
+    """Two hundred that were kept alive on ``/healthz`` kept an admin out, with or without tokens."""
+    for authority_ in (None, authority(EVERYTHING)):
+        async with listening(DIR, fs=disk(), max_connections=8, authority=authority_) as rig:
+            idle = [await asyncio.open_connection("127.0.0.1", rig.port) for _ in range(20)]
+            for reader, writer in idle[-8:]:
+                writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+            headers = {"authorization": f"Bearer {token('all')}"}
+            assert (await rig.ask("GET", "/v1/topics", headers=headers)).status_code == 200
+            wire = await rig.served.connect()
+            assert await wire.ask(b"HELLO 1 auth=%b\n" % token("all").encode()) != b""
+            assert rig.broker.metrics.connections_evicted_total == 14
+            for _, writer in idle:
+                writer.close()
 
 
 async def test_a_stream_goes_on_where_it_was() -> None:

@@ -132,6 +132,9 @@ class SimSocket:
         self._loop = loop
         self._wire = wire
 
+    def getpeername(self) -> tuple[str, int]:
+        return "127.0.0.1", 1
+
     def setsockopt(self, *_: object) -> None:
         pass
 

@@ -13,9 +13,12 @@ from toymq_py.auth import Authority, Grant
 from toymq_py.errors import AuthFailed, AuthRequired, Forbidden
 from toymq_py.gateway.operations import Need
 from toymq_py.model import check_topic_or_pattern
+from toymq_py.quotas import Seat
 
 COOKIE = "toymq_token"
 _GRANT = "toymq.grant"
+SEAT = "toymq.seat"
+"""In the ASGI scope's ``state``: the connection's ``Seat``, which a token makes its own."""
 
 
 def check_site(connection: HTTPConnection, *, safe: bool) -> None:
@@ -41,13 +44,16 @@ def check_rights(
     Args:
         topic: what is asked for; by default what the path says.
 
-    Raises: AuthRequired, AuthFailed, Forbidden.
+    Raises: AuthRequired, AuthFailed, Forbidden, TooManyConnections.
     """
     if authority is None or needs is None:
         return
     grant = authority.find(_token_of(connection.headers))
     if grant is None:
         raise AuthFailed("this token is not known here")
+    seat: Seat | None = connection.scope.get("state", {}).get(SEAT)
+    if seat is not None:
+        seat.identify(grant.name, admin=grant.admin)
     connection.scope[_GRANT] = grant
     check_grant(grant, needs, topic if topic is not None else connection.path_params.get("topic", ""))
 

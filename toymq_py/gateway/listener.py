@@ -26,6 +26,7 @@ from toymq_py.broker import Broker
 from toymq_py.certificates import Certificates
 from toymq_py.clock import Clock
 from toymq_py.errors import BadFraming, LineTooLong, RequestError, TooManyConnections
+from toymq_py.gateway.access import SEAT
 from toymq_py.gateway.app import Application
 from toymq_py.gateway.bodies import JSON_BYTES_MAX
 from toymq_py.gateway.gateway import Gateway
@@ -34,6 +35,7 @@ from toymq_py.gateway.problems import WEBSOCKET_VERSION, TooSlow, UnsupportedVer
 from toymq_py.gateway.pushing import Webhooks
 from toymq_py.gateway.tls import TlsListener
 from toymq_py.gateway.websocket import OUTLET
+from toymq_py.quotas import Quotas, Seat, peer_of
 
 HEAD_BYTES_MAX = 64 * 1024
 """Request line and headers: room for a message's own headers."""
@@ -49,6 +51,8 @@ BODY_PIECE_BYTES = 4096
 their turn are not parsed before it."""
 KEEP_ALIVE_S = 75
 """An idle connection is kept longer than the pools of usual clients keep it: so they are the ones to close it."""
+ANONYMOUS_KEEP_ALIVE_S = 10
+"""The same where tokens are asked for and none was shown: a probe of ``/healthz``, a page before its login."""
 UNANSWERED_MAX = 64
 """Pings, whose answers wait to be written; while there are so many no more are read."""
 UNTAKEN_BYTES_MAX = 1
@@ -56,8 +60,6 @@ UNTAKEN_BYTES_MAX = 1
 UNSENT_BYTES = 64 * 1024
 """So much of a WebSocket waits in the kernel, as in the process. It would take 4 MiB: a ping behind that is answered too late
 by who reads 200 KB a second, and who is only slow is taken for dead."""
-REFUSED_MAX = 16
-"""Beyond the limit, so many at a time are shaken hands with only to be told."""
 DISCARD_BYTES_MAX = 1024 * 1024
 DISCARD_S = 1.0
 """A body that was answered before its end is discarded so far, that no reset eats the answer; then the connection is closed."""
@@ -81,7 +83,7 @@ class GatewayProtocol(HttpToolsProtocol):
     """One connection: uvicorn's, with bounds on its head, on the time that head and body take, on a body that nobody reads, and
     on requests that are sent ahead."""
 
-    connections_max: ClassVar[int]
+    quotas: ClassVar[Quotas]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -97,18 +99,34 @@ class GatewayProtocol(HttpToolsProtocol):
         self._body_bytes = 0
         self._chunk_steps = 0
         self._trailer_bytes = 0
+        self._seat: Seat | None = None
+        self.handshake_done: Callable[[], None] = lambda: None
+        """Called when TLS has connected it."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._outgoing = Outgoing(transport, self.loop)  # type: ignore[arg-type]  # uvloop's is a Transport without saying so
         super().connection_made(self._outgoing)  # type: ignore[arg-type]  # all that is called there
-        if len(self.connections) > self.connections_max:
-            self._refuse(TooManyConnections(f"{self.connections_max} connections are the limit (--max-connections)"))
+        self.handshake_done()
+        try:
+            self._seat = self.quotas.enter(peer_of(transport), self._evicted)
+        except TooManyConnections as error:
+            self._refuse(error)
+            return
+        self.app_state = {**self.app_state, SEAT: self._seat}
+        self._await_more()
+
+    def _evicted(self) -> None:
+        """Others need the seat."""
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()
         else:
-            self._await_more()
+            self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._set_timer(None)
         self._unread = b""
+        if self._seat is not None:
+            self._seat.leave()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -219,6 +237,8 @@ class GatewayProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade() and not self._declined and any(name in BODY_HEADERS for name, _ in self.headers):
             self._refusal = BadFraming("a WebSocket begins without a body")
             raise self._refusal
+        if self._seat is not None:
+            self._seat.busy()
         if not self._declined:
             super().on_headers_complete()
 
@@ -249,6 +269,11 @@ class GatewayProtocol(HttpToolsProtocol):
         if self.cycle.more_body and self.cycle.keep_alive and not self._in_head:
             self._discarded = 0
             self._set_timer(self.loop.call_later(DISCARD_S, self.transport.close))
+        if self._seat is not None:
+            if not self.pipeline:
+                self._seat.idle()
+            anonymous = self.quotas.guarded and self._seat.token is None
+            self.timeout_keep_alive = ANONYMOUS_KEEP_ALIVE_S if anonymous else KEEP_ALIVE_S
         super().on_response_complete()
         if self._unread and not self.pipeline:
             self.loop.call_soon(self._parse)
@@ -319,6 +344,8 @@ class GatewayWebSocket(WebSocketsSansIOProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._set_timer(None)
+        if (seat := self.app_state.get(SEAT)) is not None:
+            seat.leave()
         super().connection_lost(exc)
 
     def _set_timer(self, timer: asyncio.TimerHandle | None) -> None:
@@ -477,13 +504,13 @@ class _Server(uvicorn.Server):
     """Uvicorn's, in a process whose signals are the daemon's."""
 
     def __init__(
-        self, config: uvicorn.Config, started_: Callable[[], None], certificates: Certificates | None, connections_max: int
+        self, config: uvicorn.Config, started_: Callable[[], None], certificates: Certificates | None, quotas: Quotas
     ) -> None:
         super().__init__(config)
         self._tell_started = started_
         self._leaving = asyncio.Event()
         self._certificates = certificates
-        self._connections_max = connections_max
+        self._quotas = quotas
 
     async def serve_all(self, listeners: list[socket.socket], tls_listeners: Sequence[socket.socket]) -> None:
         """Uvicorn's ``serve`` for the former; connections of the latter are its own from the handshake on."""
@@ -494,11 +521,17 @@ class _Server(uvicorn.Server):
     def _tls_listener(self, listener: socket.socket, tasks: asyncio.TaskGroup) -> TlsListener:
         assert self._certificates is not None
         state, config = self.server_state, self.config
+
+        def connected(shaken: Callable[[], None]) -> asyncio.Protocol:
+            protocol = config.http_protocol_class(config=config, server_state=state, app_state=self.lifespan.state)  # type: ignore[call-arg]
+            cast("GatewayProtocol", protocol).handshake_done = shaken
+            return protocol
+
         refusal = encode_response(problem(BadFraming("TLS is spoken on this port: use https://")))
         return TlsListener(
             listener, asyncio.get_running_loop(), tasks, self._certificates,
-            connected=lambda: config.http_protocol_class(config=config, server_state=state, app_state=self.lifespan.state),  # type: ignore[call-arg]
-            has_room=lambda others: len(state.connections) + others <= self._connections_max + REFUSED_MAX,
+            connected=connected,
+            quotas=self._quotas,
             refusal=refusal,
         )  # fmt: skip
 
@@ -562,7 +595,9 @@ class HttpServer:
         self._gateway = Gateway(
             broker, clock, loop, authority=authority, private_webhooks=private_webhooks, mq_delay_s=mq_delay_s
         )
-        limited = type("LimitedProtocol", (GatewayProtocol,), {"connections_max": options.max_connections})
+        if authority is not None:
+            broker.quotas.guarded = True
+        limited = type("LimitedProtocol", (GatewayProtocol,), {"quotas": broker.quotas})
         config = uvicorn.Config(
             Application(self._gateway, local=local, dialects=dialects),
             http=limited,
@@ -580,7 +615,7 @@ class HttpServer:
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=max(1, round(options.shutdown_timeout_ms / 1000)),
         )
-        self._server = _Server(config, started, certificates, options.max_connections)
+        self._server = _Server(config, started, certificates, broker.quotas)
 
     @property
     def webhooks(self) -> Webhooks:

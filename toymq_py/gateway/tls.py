@@ -9,9 +9,12 @@ import logging
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from toymq_py.acceptor import Acceptor
 from toymq_py.certificates import Certificates
+from toymq_py.errors import TooManyConnections
+from toymq_py.quotas import Quotas, Seat, peer_address
 
 logger = logging.getLogger("toymq_py.gateway")
 
@@ -20,6 +23,8 @@ HANDSHAKE_S = 10
 HANDSHAKE_RECORD = b"\x16"
 """The first byte of whoever speaks TLS."""
 CLEARED_BYTES = 64 * 1024
+REFUSED_MAX = 16
+"""Beyond the limit, so many at a time are shaken hands with only to be told."""
 
 
 class TlsListener:
@@ -31,15 +36,14 @@ class TlsListener:
         loop: asyncio.AbstractEventLoop,
         tasks: asyncio.TaskGroup,
         certificates: Certificates,
-        connected: Callable[[], asyncio.Protocol],
-        has_room: Callable[[int], bool],
+        connected: Callable[[Callable[[], None]], asyncio.Protocol],
+        quotas: Quotas,
         refusal: bytes,
     ) -> None:
         """
         Args:
-            connected: makes the protocol of a connection; it hears of it after the handshake.
-            has_room: whether so many that are not there yet have a place beside those who are: handshakes that never end
-                would else hold descriptors without a limit.
+            connected: makes the protocol of a connection, which calls what it is given once the handshake is done.
+            quotas: who shakes hands has a place: handshakes that never end would else hold descriptors without a limit.
             refusal: the answer to a request without TLS.
         """
         self._acceptor = Acceptor(listener, loop, self._knocked)
@@ -47,10 +51,11 @@ class TlsListener:
         self._tasks = tasks
         self._certificates = certificates
         self._connected = connected
-        self._has_room = has_room
+        self._quotas = quotas
         self._refusal = refusal
         self._silent: dict[socket.socket, asyncio.TimerHandle] = {}
-        self._handshakes: set[asyncio.Task[None]] = set()
+        self._handshakes: dict[socket.socket, asyncio.Task[None]] = {}
+        self._seats: dict[socket.socket, Seat | None] = {}
 
     def start(self) -> None:
         self._acceptor.start()
@@ -58,17 +63,36 @@ class TlsListener:
     def stop(self) -> None:
         """Who is not connected by now is not going to be."""
         self._acceptor.stop()
-        for connection in list(self._silent):
+        for connection in list(self._seats):
+            self._end(connection)
+
+    def _end(self, connection: socket.socket) -> None:
+        """Of who shakes hands, or has said nothing."""
+        if connection in self._silent:
             self._forget(connection)
-            connection.close()
-        for handshake in self._handshakes:
+            self._close(connection)
+        elif (handshake := self._handshakes.get(connection)) is not None:
             handshake.cancel()
+
+    def _close(self, connection: socket.socket) -> None:
+        self._leave(connection)
+        connection.close()
+
+    def _leave(self, connection: socket.socket) -> None:
+        seat = self._seats.pop(connection, None)
+        if seat is not None:
+            seat.leave()
 
     def _knocked(self, connection: socket.socket) -> None:
         """No TLS state before the first byte says that it is wanted."""
-        if not self._has_room(len(self._silent) + len(self._handshakes) + 1):
-            connection.close()
-            return
+        seat = None
+        try:
+            seat = self._quotas.enter(peer_address(connection), partial(self._end, connection))
+        except TooManyConnections:
+            if list(self._seats.values()).count(None) >= REFUSED_MAX:
+                connection.close()
+                return
+        self._seats[connection] = seat
         connection.setblocking(False)
         self._silent[connection] = self._loop.call_later(HANDSHAKE_S, self._too_late, connection)
         self._loop.add_reader(connection, self._heard, connection)
@@ -79,7 +103,7 @@ class TlsListener:
 
     def _too_late(self, connection: socket.socket) -> None:
         self._forget(connection)
-        connection.close()
+        self._close(connection)
 
     def _heard(self, connection: socket.socket) -> None:
         self._forget(connection)
@@ -88,21 +112,30 @@ class TlsListener:
             first = connection.recv(1, socket.MSG_PEEK)
         if first == HANDSHAKE_RECORD:
             handshake = self._tasks.create_task(self._shake_hands(connection))
-            self._handshakes.add(handshake)
-            handshake.add_done_callback(self._handshakes.discard)
+            self._handshakes[connection] = handshake
+            handshake.add_done_callback(lambda _: self._handshook(connection))
             return
         if first:
             with suppress(OSError):
                 connection.recv(CLEARED_BYTES)  # closed with bytes unread, the connection would be reset, and the answer lost
                 connection.send(self._refusal)
-        connection.close()
+        self._close(connection)
+
+    def _handshook(self, connection: socket.socket) -> None:
+        del self._handshakes[connection]
+        self._leave(connection)
+
+    def _connect(self, connection: socket.socket) -> asyncio.Protocol:
+        """Its protocol hears of it after the handshake, and enters anew."""
+        return self._connected(partial(self._leave, connection))
 
     async def _shake_hands(self, connection: socket.socket) -> None:
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await self._loop.connect_accepted_socket(
-                self._connected, connection, ssl=self._certificates.context, ssl_handshake_timeout=HANDSHAKE_S
-            )
+                partial(self._connect, connection), connection,
+                ssl=self._certificates.context, ssl_handshake_timeout=HANDSHAKE_S,
+            )  # fmt: skip
         except OSError as error:
             logger.debug("no TLS came about: %s", error)
             connection.close()

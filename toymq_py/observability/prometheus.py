@@ -111,6 +111,7 @@ async def _collect(broker: Broker, slices: _Slices, sees: Callable[[str], bool])
     for name, value in _of_broker(broker):
         found[name][()] = value
     found["errors_total"] = {(code,): count for code, count in broker.metrics.errors.items()}
+    found["limits_reached_total"] = {(limit,): count for limit, count in broker.metrics.limits_reached.items()}
     found["build_info"] = {(__version__, broker.options.fsync): 1}
     states = dict.fromkeys(("ok", "degraded", "failed"), 0)
     states["failed"] = len(broker.unopened)
@@ -142,6 +143,7 @@ def _of_broker(broker: Broker) -> Iterator[tuple[str, float]]:
     for metric in TABLE:
         if not metric.labels and hasattr(metrics, metric.name) and metric.kind is not Kind.HISTOGRAM:
             yield metric.name, getattr(metrics, metric.name)
+    yield "connections_evictable", broker.quotas.evictable
     yield "disk_free_bytes", stats["disk_free_bytes"]
     yield "disk_low", stats["disk_low"]
     yield "resident_bytes", stats["rss_bytes"]

@@ -40,6 +40,7 @@ from toymq_py.protocol import (
     Touch,
     Unsubscribe,
 )
+from toymq_py.quotas import Seat
 from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.handler import PROTOCOL_VERSION, Handler
 from toymq_py.session.replies import Replies
@@ -53,11 +54,11 @@ GREETING_S = 10.0
 class GuardedHandler(Handler):
     """The commands of one session, as far as its token allows."""
 
-    __slots__ = ("_authority", "_grant", "_peer", "admitted")
+    __slots__ = ("_authority", "_grant", "_peer", "_seat", "admitted")
 
     def __init__(
         self, number: int, broker: Broker, replies: Replies, deliveries: Deliveries, loop: asyncio.AbstractEventLoop,
-        authority: Authority, peer: str,
+        authority: Authority, peer: str, seat: Seat | None = None,
     ) -> None:  # fmt: skip
         """``peer`` is the other end's address, for the log."""
         super().__init__(number, broker, replies, deliveries, loop)
@@ -66,6 +67,7 @@ class GuardedHandler(Handler):
         self._authority = authority
         self._grant: Grant | None = None
         self._peer = peer
+        self._seat = seat
 
     def too_late(self) -> None:
         """The time for HELLO is over: say so. The session is to end."""
@@ -98,7 +100,7 @@ class GuardedHandler(Handler):
         super()._apply(command)
 
     def _authenticate(self, command: Command) -> None:
-        """Raises: AuthRequired, AuthFailed; a version that is not spoken here is said behind us."""
+        """Raises: AuthRequired, AuthFailed, TooManyConnections; a version that is not spoken here is said behind us."""
         if self.admitted or not isinstance(command, Hello) or command.auth is None:
             raise AuthRequired("the first line is HELLO 1 auth=<token>, and nothing is done before it")
         if command.version != PROTOCOL_VERSION:
@@ -107,6 +109,8 @@ class GuardedHandler(Handler):
         if grant is None:
             logger.warning("session from %s: a token that is not in the auth file", self._peer)
             raise AuthFailed("this token is not in the auth file")
+        if self._seat is not None:
+            self._seat.identify(grant.name, admin=grant.admin)
         self._grant = grant
         self.admitted = True
 

@@ -21,6 +21,7 @@ from toymq_py.clock import Clock
 from toymq_py.consumer import Consumer
 from toymq_py.model import IdRange
 from toymq_py.protocol import Command, ServerConnection
+from toymq_py.quotas import Seat
 from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.guard import GREETING_S, GuardedHandler
 from toymq_py.session.handler import Handler
@@ -69,12 +70,14 @@ class Session:
         turns: Turns,
         ended: Callable[["Session"], None],
         authority: Authority | None = None,
+        seat: Seat | None = None,
     ) -> None:
         """
         Args:
             ended: called once, when the connection is gone and nothing is left of the session: leases are given back, waits
                 withdrawn.
             authority: who decides what the client may do; None lets it do everything.
+            seat: of the connection among all.
         """
         self.number = number
         self.transport = transport
@@ -101,7 +104,7 @@ class Session:
             self._handler = Handler(number, broker, self._replies, self._deliveries, loop)
         else:
             self._guard = self._handler = GuardedHandler(
-                number, broker, self._replies, self._deliveries, loop, authority, _peer(transport)
+                number, broker, self._replies, self._deliveries, loop, authority, _peer(transport), seat
             )
             self._greeting_timer = loop.call_later(GREETING_S, self._nearly_too_late)
         self._last_write_bytes = 0

@@ -1,0 +1,150 @@
+"""What one token and one address may hold, and what is left for admins."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from toymq_py.errors import TooManyConnections
+from toymq_py.metrics import Metrics
+from toymq_py.quotas import Quotas, Seat, network_of
+
+
+@dataclass
+class Limits:
+    max_connections: int = 20
+    admin_reserve: int = 2
+    address_percent: int = 50
+    token_percent: int = 50
+
+
+class Rig:
+    def __init__(self, *, guarded: bool = True, **limits: int) -> None:
+        self.metrics = Metrics()
+        self.quotas = Quotas(Limits(**limits), self.metrics)
+        self.quotas.guarded = guarded
+        self.evicted: list[str] = []
+
+    def reached(self) -> dict[str, int]:
+        return {limit: count for limit, count in self.metrics.limits_reached.items() if count}
+
+    def enter(self, name: str, address: str | None = "127.0.0.1") -> Seat:
+        return self.quotas.enter(address, lambda: self.evicted.append(name))
+
+    def admitted(self, name: str, token: str, *, admin: bool = False) -> Seat:
+        seat = self.enter(name)
+        seat.identify(token, admin=admin)
+        return seat
+
+
+def test_anonymous_connections_lock_nobody_out() -> None:
+    rig = Rig()
+    for n in range(100):
+        rig.enter(f"probe {n}")
+    assert len(rig.evicted) == 80
+    rig.admitted("an admin", "ops", admin=True)
+    assert rig.evicted[-1] == "probe 80", "the oldest gives way"
+    for n in range(30):
+        rig.enter(f"probe {n}")
+    assert "an admin" not in rig.evicted
+    assert rig.metrics.connections_evicted_total == len(rig.evicted) == 111
+
+
+def test_a_token_that_holds_its_share_gets_no_more() -> None:
+    rig = Rig()
+    held = [rig.admitted("x", "app") for _ in range(10)]
+    one_more = rig.enter("x")
+    with pytest.raises(TooManyConnections, match=r"10 connections are the limit of the token app \(--token-percent\)"):
+        one_more.identify("app", admin=False)
+    one_more.leave()
+    held.pop().leave()
+    rig.admitted("x", "app")
+    assert not rig.evicted
+    assert rig.reached() == {"token_connections": 1}
+
+
+def test_what_is_left_at_last_is_for_admins() -> None:
+    rig = Rig()
+    for token in ("a", "b"):
+        for _ in range(9):
+            rig.admitted("x", token)
+    last = rig.enter("late")
+    with pytest.raises(TooManyConnections, match=r"18 connections .* for admins \(--admin-reserve\)"):
+        last.identify("c", admin=False)
+    last.leave()
+    admins = [rig.admitted("x", "ops", admin=True) for _ in range(2)]
+    with pytest.raises(TooManyConnections, match=r"20 connections are the limit \(--max-connections\)"):
+        rig.enter("one too many")
+    admins[0].leave()
+    admins[0].leave()
+    rig.admitted("x", "ops", admin=True)
+    assert rig.reached() == {"reserve_connections": 1, "connections": 1}
+
+
+def test_an_address_that_holds_its_share_displaces_only_itself() -> None:
+    rig = Rig(guarded=False)
+    for n in range(12):
+        rig.enter(f"far {n}", "198.51.100.7")
+    rig.enter("near", "198.51.100.8")
+    assert rig.evicted == ["far 0", "far 1"]
+    busy = [rig.quotas.enter("203.0.113.1") for _ in range(10)]
+    with pytest.raises(TooManyConnections, match=r"10 connections are the limit of 203.0.113.1 \(--address-percent\)"):
+        rig.enter("x", "203.0.113.1")
+    for seat in busy:
+        seat.leave()
+    rig.enter("x", "203.0.113.1")
+
+
+def test_this_machine_has_no_share() -> None:
+    rig = Rig(guarded=False, address_percent=1)
+    seats = [rig.quotas.enter(address) for address in ("127.0.0.1", "::1", None, "127.1.2.3", "::ffff:127.0.0.1") * 4]
+    assert len(seats) == 20
+    with pytest.raises(TooManyConnections):
+        rig.quotas.enter("127.0.0.1")
+
+
+def test_without_tokens_only_idle_connections_give_way() -> None:
+    rig = Rig(guarded=False, max_connections=2)
+    first, second = rig.enter("first"), rig.enter("second")
+    first.busy()
+    second.busy()
+    with pytest.raises(TooManyConnections):
+        rig.enter("third")
+    second.idle()
+    rig.enter("third")
+    assert rig.evicted == ["second"]
+    second.idle()  # its response was on the way
+    first.leave()
+    rig.enter("fourth")
+    assert rig.evicted == ["second"]
+
+
+def test_where_tokens_are_asked_for_the_anonymous_give_way_busy_or_not() -> None:
+    """Who reads a page slowly, without a token, must not hold a seat."""
+    rig = Rig(max_connections=2)
+    first, second = rig.enter("first"), rig.enter("second")
+    second.busy()
+    first.busy()
+    rig.admitted("admin", "ops", admin=True)
+    assert rig.evicted == ["second"]
+
+
+def test_addresses_that_have_left_are_forgotten() -> None:
+    rig = Rig()
+    for n in range(256):
+        seat = rig.enter("x", f"198.51.100.{n}")
+        seat.identify(f"token{n}", admin=False)
+        seat.leave()
+    assert not rig.quotas._addresses
+    assert not rig.quotas._tokens
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        (None, None), ("127.0.0.1", None), ("::1", None), ("::ffff:127.0.0.1", None),
+        ("198.51.100.7", "198.51.100.7"), ("::ffff:198.51.100.7", "198.51.100.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"), ("2001:db8:1:2::9", "2001:db8:1:2::/64"), ("fe80::1%eth0", "fe80::/64"),
+    ],
+)  # fmt: skip
+def test_what_counts_as_one_address(address: str | None, network: str | None) -> None:
+    assert network_of(address) == network
