@@ -94,7 +94,13 @@ async def test_the_logins_cookie_is_for_tls_only() -> None:
                 answer = await client.post("/v1/login", json={"token": token("all")})
                 cookies.append(answer.headers["set-cookie"])
                 assert (await client.get("/v1/topics")).status_code == 200, "the cookie does"
+                if (clear := cookies[0].partition(";")[0]) and len(cookies) == 2:
+                    client.cookies.clear()
+                    answer = await client.get("/v1/topics", headers={"cookie": clear})
+                    assert answer.json()["code"] == "AUTH_REQUIRED", "over TLS only the one that no other page can set"
     assert ["; Secure" in cookie for cookie in cookies] == [False, True]
+    assert [cookie.startswith("__Host-") for cookie in cookies] == [False, True]
+    assert all("; Path=/;" in cookie and "Domain" not in cookie for cookie in cookies)
 
 
 async def test_a_name_is_the_certificates_matter() -> None:

@@ -36,6 +36,7 @@ class HttpRig:
         self.port = port
         self.tls_port = 0
         self.webhooks: Webhooks | None = None
+        self.authority: Authority | None = None
         self.stop: Callable[[], None] = lambda: None
         """Begins the listener's shutdown."""
 
@@ -107,6 +108,7 @@ async def listening(
     fs: FileSystem | None = None,
     authority: Authority | None = None,
     certificates: Certificates | None = None,
+    dialects: Sequence[str] = (),
     private_webhooks: bool = False,
     **options: Any,
 ) -> AsyncIterator[HttpRig]:
@@ -117,7 +119,14 @@ async def listening(
         started = asyncio.Event()
         clock = SystemClock()
         server = HttpServer(
-            served.broker, clock, loop, local=True, started=started.set, private_webhooks=private_webhooks, **both
+            served.broker,
+            clock,
+            loop,
+            local=True,
+            started=started.set,
+            private_webhooks=private_webhooks,
+            dialects=dialects,
+            **both,
         )
         listeners = Server.bind("127.0.0.1", 0)
         tls_listeners = Server.bind("127.0.0.1", 0) if certificates is not None else []
@@ -129,6 +138,7 @@ async def listening(
             rig.tls_port = tls_listeners[0].getsockname()[1] if tls_listeners else 0
             rig.stop = server.stop
             rig.webhooks = server.webhooks
+            rig.authority = authority
             try:
                 yield rig
             finally:

@@ -1,24 +1,28 @@
 """Who a request comes from and whether it may: tokens, and pages of other sites.
 
-Contract: gateway.md; clients.md, "auth file"; ADR 0024. A token comes as ``Authorization: Bearer``, or as the cookie of the
-dashboard's login. The table is asked for every request, so what a reload takes away is gone at once.
+Contract: gateway.md; clients.md, "auth file"; ADR 0024, ADR 0055. A token comes as ``Authorization: Bearer``, or stands behind
+the cookie of a login. The tables are asked for every request, so what a reload or a logout takes away is gone at once.
 """
 
-from http.cookies import CookieError, SimpleCookie
-
-from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 
-from toymq_py.auth import Authority, Grant
+from toymq_py.auth import Grant
 from toymq_py.errors import AuthFailed, AuthRequired, Forbidden
+from toymq_py.gateway.gateway import Gateway
+from toymq_py.gateway.logins import Login
 from toymq_py.gateway.operations import Need
 from toymq_py.model import check_topic_or_pattern
 from toymq_py.quotas import Seat
 
-COOKIE = "toymq_token"
+COOKIE = "toymq_login"
+SECURE_COOKIE = "__Host-toymq_login"
+"""Over TLS: a browser takes and sends it over TLS only, and no other host or path can set it."""
+COOKIES_MAX = 200
+"""So many of a request are looked at; browsers keep fewer for a host."""
 _GRANT = "toymq.grant"
 SEAT = "toymq.seat"
 """In the ASGI scope's ``state``: the connection's ``Seat``, which a token makes its own."""
+_LOGIN = "toymq.login"
 
 
 def check_site(connection: HTTPConnection, *, safe: bool) -> None:
@@ -36,9 +40,7 @@ def check_site(connection: HTTPConnection, *, safe: bool) -> None:
         raise Forbidden("a page of another site may not do this")
 
 
-def check_rights(
-    authority: Authority | None, connection: HTTPConnection, needs: Need | None, topic: str | None = None
-) -> None:
+def check_rights(gateway: Gateway, connection: HTTPConnection, needs: Need | None, topic: str | None = None) -> None:
     """Find out who asks, and whether they may. ``grant_of`` has the answer from then on.
 
     Args:
@@ -46,11 +48,9 @@ def check_rights(
 
     Raises: AuthRequired, AuthFailed, Forbidden, TooManyConnections.
     """
-    if authority is None or needs is None:
+    if gateway.authority is None or needs is None:
         return
-    grant = authority.find(_token_of(connection.headers))
-    if grant is None:
-        raise AuthFailed("this token is not known here")
+    grant = _find_grant(gateway, connection)
     seat: Seat | None = connection.scope.get("state", {}).get(SEAT)
     if seat is not None:
         seat.identify(grant.name, admin=grant.admin)
@@ -67,13 +67,21 @@ def check_grant(grant: Grant, needs: Need, name: str) -> None:
         raise Forbidden(f"{grant.name} is no administrator")
 
 
-def check_again(authority: Authority | None, connection: HTTPConnection, needs: Need, name: str) -> None:
-    """Whether what was allowed when a stream or a wait began still is. Raises: AuthFailed, Forbidden."""
+def present_grant(gateway: Gateway, connection: HTTPConnection) -> Grant | None:
+    """What was allowed when a stream or a wait began, as it is now; None when the token or the login has gone."""
+    login: Login | None = connection.scope.get(_LOGIN)
+    if login is not None and gateway.logins is not None:
+        return gateway.logins.use(login)
     grant = grant_of(connection)
-    if authority is not None and grant is not None:
-        present = authority.present(grant)
+    return None if gateway.authority is None or grant is None else gateway.authority.present(grant)
+
+
+def check_again(gateway: Gateway, connection: HTTPConnection, needs: Need, name: str) -> None:
+    """Whether what was allowed when a stream or a wait began still is. Raises: AuthFailed, Forbidden."""
+    if grant_of(connection) is not None:
+        present = present_grant(gateway, connection)
         if present is None:
-            raise AuthFailed("this token is not known here any more")
+            raise AuthFailed("this token or login is not known here any more")
         check_grant(present, needs, name)
 
 
@@ -90,17 +98,45 @@ def grant_of(connection: HTTPConnection) -> Grant | None:
     return grant
 
 
-def _token_of(headers: Headers) -> str:
-    """Raises: AuthRequired."""
-    scheme, _, token = headers.get("authorization", "").partition(" ")
+def cookie_name(connection: HTTPConnection) -> str:
+    """Of the cookie that a login is in."""
+    return SECURE_COOKIE if connection.scope["scheme"] in ("https", "wss") else COOKIE
+
+
+def find_login(gateway: Gateway, connection: HTTPConnection) -> Login | None:
+    """The login whose cookie a request has; it may have ended."""
+    login_id = _cookie_of(connection)
+    return None if gateway.logins is None or login_id is None else gateway.logins.find(login_id)
+
+
+def _cookie_of(connection: HTTPConnection) -> str | None:
+    """Read by hand: the standard library's parser takes seconds for hostile ones."""
+    wanted = cookie_name(connection)
+    for field in connection.headers.getlist("cookie")[:1]:
+        for pair in field.split(";", COOKIES_MAX)[:COOKIES_MAX]:
+            name, _, value = pair.strip(" \t").partition("=")
+            if name == wanted:
+                return value
+    return None
+
+
+def _find_grant(gateway: Gateway, connection: HTTPConnection) -> Grant:
+    """Raises: AuthRequired, AuthFailed."""
+    assert gateway.authority is not None
+    assert gateway.logins is not None
+    scheme, _, token = connection.headers.get("authorization", "").partition(" ")
     if scheme:
         if scheme.lower() != "bearer" or not token.strip():
             raise AuthRequired("Authorization is: Bearer <token>")
-        return token.strip()
-    try:
-        morsel = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-    except CookieError:
-        morsel = None
-    if morsel is None or not morsel.value:
+        grant = gateway.authority.find(token.strip())
+        if grant is None:
+            raise AuthFailed("this token is not known here")
+        return grant
+    if not _cookie_of(connection):
         raise AuthRequired("a token is needed: Authorization: Bearer <token>")
-    return morsel.value
+    login = find_login(gateway, connection)
+    grant = None if login is None else gateway.logins.use(login)
+    if grant is None:
+        raise AuthFailed("this login has ended: log in again")
+    connection.scope[_LOGIN] = login
+    return grant

@@ -104,7 +104,7 @@ class Endpoint:
         check_site(request, safe=operation.safe)
         if self._gateway.authority is not None:
             topic = None if operation.topic is None else operation.topic.of(request)
-            check_rights(self._gateway.authority, request, operation.needs, topic)
+            check_rights(self._gateway, request, operation.needs, topic)
         if request.scope["query_string"]:
             known, query = self._queries[request.method], request.query_params
             for name in query:

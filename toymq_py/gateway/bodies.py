@@ -20,6 +20,8 @@ JSON_BYTES_MAX = 64 * 1024
 """Of what arranges or asks for something: settings, ids. The longest list of ids that makes sense has a few thousand."""
 PLAIN_CODINGS = frozenset({"", "identity", "7bit", "8bit", "binary"})
 """Those that change nothing: none, HTTP's, and those of a part's ``Content-Transfer-Encoding`` (RFC 2045, 6.2)."""
+CONTENT_TYPE_CHARS_MAX = 1024
+"""Of a multipart body, whose boundary has at most 70 (RFC 2046, 5.1.1)."""
 PARSED_PER_TURN_BYTES = 8 * 1024
 """Of a multipart body, whose parser is slow where there are many small parts: some milliseconds."""
 
@@ -150,6 +152,8 @@ async def parse_multipart(
     content_type: str, pieces: Iterable[bytes], parts_max: int, pause: Callable[[], Awaitable[None]]
 ) -> list[Part]:
     """The parts of a multipart body. ``pause`` lets others have a turn. Raises: BadFraming, BadArgument."""
+    if len(content_type) > CONTENT_TYPE_CHARS_MAX:  # what parses it is not linear
+        raise BadFraming(f"a Content-Type has at most {CONTENT_TYPE_CHARS_MAX} characters")
     _, options = parse_options_header(content_type)
     boundary = options.get(b"boundary")
     if not boundary:

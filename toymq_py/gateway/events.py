@@ -5,8 +5,7 @@ from collections.abc import AsyncIterator
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from toymq_py.auth import Grant
-from toymq_py.gateway.access import grant_of
+from toymq_py.gateway.access import grant_of, present_grant
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.operations import Answer, Operation
 
@@ -24,14 +23,10 @@ async def events(gateway: Gateway, request: Request) -> Response:
 
 
 async def _watch(gateway: Gateway, request: Request) -> AsyncIterator[bytes]:
-    """As long as the token is there; what it may see is looked up again with every event."""
-    grant, authority = grant_of(request), gateway.authority
-
-    def present() -> Grant | None:
-        return authority.present(grant) if authority is not None and grant is not None else None
-
-    async for event in gateway.snapshots.watch(present):
-        if grant is not None and present() is None:
+    """As long as the token or the login is there; what it may see is looked up again with every event."""
+    free = grant_of(request) is None
+    async for event in gateway.snapshots.watch(lambda: present_grant(gateway, request)):
+        if not free and present_grant(gateway, request) is None:
             return
         yield event
 

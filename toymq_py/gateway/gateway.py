@@ -11,6 +11,7 @@ from toymq_py.auth import Authority
 from toymq_py.broker import Broker, Done
 from toymq_py.clock import Clock
 from toymq_py.errors import RequestError, ShuttingDown
+from toymq_py.gateway.logins import Logins
 from toymq_py.gateway.pushing import Webhooks
 from toymq_py.gateway.snapshots import Snapshots
 from toymq_py.gateway.waiting import Waiting, fulfil, stored
@@ -37,7 +38,9 @@ class Gateway:
             mq_delay_s: how long a message is leased by the dialect ``mq``.
         """
         self.authority = authority
+        self.logins: Logins | None = None
         if authority is not None:
+            self.logins = Logins(authority, clock, lambda: self.waiting.wake())
             authority.on_change.append(lambda: self.waiting.wake())
         self.mq_delay_s = mq_delay_s
         self.broker = broker

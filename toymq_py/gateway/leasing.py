@@ -81,7 +81,7 @@ async def lease_for(gateway: Gateway, request: Request, polling: Polling, max_co
         watcher = tasks.create_task(_watch(request, polling))
         try:
             deliveries = await polling.poll(max_count, LEASE_BYTES_MAX, wait_s)
-            check_again(gateway.authority, request, "subscribe", polling.name)
+            check_again(gateway, request, "subscribe", polling.name)
         except (RequestError, OSError) as error:  # out of the group it would come as a group of one
             refusal = error
         finally:

@@ -1,6 +1,6 @@
-"""The dashboard's login: a token becomes a cookie that scripts cannot read. Contract: gateway.md.
+"""The dashboard's login: a token begins a login, whose id is in a cookie that scripts cannot read.
 
-The cookie is the token itself: nothing is kept here, and a token that is taken away logs out.
+Contract: gateway.md; ADR 0055.
 """
 
 from typing import Any
@@ -10,13 +10,12 @@ from starlette.responses import Response
 
 from toymq_py.auth import Grant
 from toymq_py.errors import AuthFailed, BadArgument, BadFraming, PayloadTooLarge
-from toymq_py.gateway.access import COOKIE, grant_of
+from toymq_py.gateway.access import SECURE_COOKIE, cookie_name, find_login, grant_of
 from toymq_py.gateway.bodies import JSON_BYTES_MAX, parse_object, read_body
 from toymq_py.gateway.gateway import Gateway
+from toymq_py.gateway.logins import LIFETIME_S
 from toymq_py.gateway.operations import Answer, Body, Operation
 from toymq_py.gateway.topics import json_response
-
-COOKIE_AGE_S = 30 * 24 * 3600
 
 
 async def who(gateway: Gateway, request: Request) -> Response:
@@ -37,23 +36,36 @@ async def login(gateway: Gateway, request: Request) -> Response:
     if body.keys() != {"token"}:
         raise BadArgument("a login is a token, and nothing else")  # what stands there instead may be one: it is not repeated
     token = body["token"]
-    if type(token) is not str or not token.isascii() or not token.isprintable() or any(c in token for c in ' ",;\\'):
+    if type(token) is not str or not token.isascii() or not token.isprintable() or " " in token:
         raise BadArgument("token is a text as it is in the hands of its owner")
-    grant = None if gateway.authority is None else gateway.authority.find(token)
-    if gateway.authority is not None and grant is None:
+    if gateway.authority is None or gateway.logins is None:
+        return json_response(describe(None))
+    grant = gateway.authority.find(token)
+    if grant is None:
         raise AuthFailed("this token is not known here")
     response = json_response(describe(grant))
-    if grant is not None:
-        secure = request.url.scheme == "https"
-        response.set_cookie(COOKIE, token, max_age=COOKIE_AGE_S, secure=secure, httponly=True, samesite="strict")
+    _end(gateway, request)
+    _set_cookie(request, response, gateway.logins.begin(grant), round(LIFETIME_S))
     return response
 
 
 async def logout(gateway: Gateway, request: Request) -> Response:
     """``DELETE /v1/login``."""
+    _end(gateway, request)
     response = Response(status_code=204)
-    response.delete_cookie(COOKIE, httponly=True, samesite="strict")
+    _set_cookie(request, response, "", 0)
     return response
+
+
+def _end(gateway: Gateway, request: Request) -> None:
+    login = find_login(gateway, request)
+    if login is not None and gateway.logins is not None:
+        gateway.logins.end(login)
+
+
+def _set_cookie(request: Request, response: Response, login_id: str, age_s: int) -> None:
+    name = cookie_name(request)
+    response.set_cookie(name, login_id, max_age=age_s, secure=name == SECURE_COOKIE, httponly=True, samesite="strict")
 
 
 WHO = {
@@ -68,12 +80,12 @@ WHO = {
 OPERATIONS = (
     Operation("GET", "/v1/login", "who", "Who is asking.", who, "see", answers={200: Answer("You are.", WHO)}, safe=True),
     Operation(
-        "POST", "/v1/login", "login", "Turn a token into the dashboard's cookie.", login, None,
+        "POST", "/v1/login", "login", "Begin a login: the dashboard's cookie has its id.", login, None,
         body=Body('`{"token": "…"}`', {"application/json": {
             "type": "object", "required": ["token"], "properties": {"token": {"type": "string"}},
         }}),
         answers={200: Answer("The cookie is set, when the broker has an auth file.", WHO)},
         errors=(AuthFailed, BadArgument, BadFraming, PayloadTooLarge),
     ),
-    Operation("DELETE", "/v1/login", "logout", "Forget the cookie.", logout, None, answers={204: Answer("It is gone.")}),
+    Operation("DELETE", "/v1/login", "logout", "End the login.", logout, None, answers={204: Answer("It has ended.")}),
 )  # fmt: skip

@@ -140,7 +140,7 @@ async def stream(gateway: Gateway, request: Request) -> Response:
 def still_may(gateway: Gateway, request: Request, topic: Topic) -> bool:
     """Whether a stream of a topic may go on."""
     try:
-        check_again(gateway.authority, request, "subscribe", topic.name)
+        check_again(gateway, request, "subscribe", topic.name)
     except RequestError:
         return False
     return True

@@ -55,6 +55,8 @@ WINDOW_MAX = 10_000
 GOING_AWAY = 1001
 UNSUPPORTED = 1003
 POLICY = 1008
+LOOK_S = 60.0
+"""How often a WebSocket asks whether its login still is."""
 
 MEMBERS: Mapping[str, frozenset[str]] = {
     "publish": LINE_MEMBERS,
@@ -202,7 +204,7 @@ class Conversation:
 
     def _check(self, needs: Need) -> None:
         """What the token may do now. Raises: AuthFailed, Forbidden."""
-        check_again(self._gateway.authority, self._socket, needs, self._name)
+        check_again(self._gateway, self._socket, needs, self._name)
 
     def _held(self) -> Subscription:
         if self._subscription is None or self._subscription.closed:
@@ -383,7 +385,7 @@ def route(gateway: Gateway) -> WebSocketRoute:
     async def converse(socket: WebSocket) -> None:
         try:
             check_site(socket, safe=False)
-            check_rights(gateway.authority, socket, "see")
+            check_rights(gateway, socket, "see")
             name = TOPIC.parse(socket.path_params["topic"])
             gateway.refuse_late()
         except RequestError as error:
@@ -421,9 +423,9 @@ async def _leave(gateway: Gateway, socket: WebSocket, conversation: Conversation
     """Close it when the broker shuts down, or the token has gone."""
     code = GOING_AWAY
     while not gateway.waiting.stopped:
-        await gateway.waiting.sleep(3600)
+        await gateway.waiting.sleep(LOOK_S)
         try:
-            check_again(gateway.authority, socket, "see", "")
+            check_again(gateway, socket, "see", "")
         except RequestError:
             code = POLICY
             break

@@ -113,7 +113,7 @@ async function login() {
   const token = input({ type: "password", name: "token", autofocus: true, autocomplete: "current-password" });
   await ask({
     title: "Log in", label: "Log in", closable: false, ready: () => token.value !== "",
-    body: [el("p", {}, "This broker wants a token."), field("Token", token, "It is kept in a cookie that no script can read.")],
+    body: [el("p", {}, "This broker wants a token."), field("Token", token, "It is not kept: a cookie that no script can read stands for it, for 12 hours at most.")],
     async action() {
       if (!/^[!-~]+$/.test(token.value)) throw new Refusal("A token is ASCII without spaces.");
       await api.login(token.value);

@@ -1,0 +1,94 @@
+"""The dashboard's logins: random ids that stand for a token, in memory, each with an end.
+
+ADR 0055. A cookie goes to every port of its host and lies in the browser's profile, so it holds an id and not the token. The
+table has the ids' digests only. A restart of the broker ends all logins. Belongs to the loop.
+"""
+
+import secrets
+from collections.abc import Callable
+from hashlib import sha256
+
+from toymq_py.auth import Authority, Grant
+from toymq_py.clock import Clock
+
+LIFETIME_S = 12 * 3600.0
+"""From its beginning, used or not."""
+IDLE_S = 3600.0
+"""From its last use; an open stream or WebSocket uses it."""
+LOGINS_PER_TOKEN = 64
+"""One more ends the one that was used longest ago."""
+ID_BYTES = 32
+ID_CHARS = 43
+
+
+class Login:
+    """One of them, from ``Logins.begin`` on."""
+
+    __slots__ = ("begun_at", "digest", "grant", "used_at")
+
+    def __init__(self, grant: Grant, digest: bytes, now: float) -> None:
+        self.grant = grant
+        self.digest = digest
+        self.begun_at = self.used_at = now
+
+
+class Logins:
+    """All logins under one table of tokens. A token that is taken away ends its own."""
+
+    def __init__(self, authority: Authority, clock: Clock, ended: Callable[[], None]) -> None:
+        """``ended`` is called when logins end before their time: what waits under them looks again."""
+        self._authority = authority
+        self._clock = clock
+        self._ended = ended
+        self._logins: dict[bytes, Login] = {}
+        authority.on_change.append(self._drop_gone)
+
+    def __len__(self) -> int:
+        return len(self._logins)
+
+    def begin(self, grant: Grant) -> str:
+        """A new login. Returns: its id, which is kept nowhere else."""
+        now = self._clock.monotonic()
+        self._logins = {digest: login for digest, login in self._logins.items() if _lives(login, now)}
+        own = [login for login in self._logins.values() if login.grant.digest == grant.digest]
+        if len(own) >= LOGINS_PER_TOKEN:
+            del self._logins[min(own, key=lambda login: login.used_at).digest]
+        login_id = secrets.token_urlsafe(ID_BYTES)
+        login = Login(grant, _digest(login_id), now)
+        self._logins[login.digest] = login
+        return login_id
+
+    def find(self, login_id: str) -> Login | None:
+        """The login of an id. It is looked up by digest: how long that takes says nothing about an id."""
+        if len(login_id) != ID_CHARS or not login_id.isascii():
+            return None
+        return self._logins.get(_digest(login_id))
+
+    def use(self, login: Login) -> Grant | None:
+        """What a login allows now; None when it has ended. It is in use, so its idle time begins again."""
+        now = self._clock.monotonic()
+        if login.digest not in self._logins:
+            return None
+        if not _lives(login, now):
+            del self._logins[login.digest]
+            return None
+        login.used_at = now
+        return self._authority.present(login.grant)
+
+    def end(self, login: Login) -> None:
+        """Idempotent."""
+        if self._logins.pop(login.digest, None) is not None:
+            self._ended()
+
+    def _drop_gone(self) -> None:
+        """A token that comes back later does not bring its logins back."""
+        present = self._authority.present
+        self._logins = {digest: login for digest, login in self._logins.items() if present(login.grant) is not None}
+
+
+def _lives(login: Login, now: float) -> bool:
+    return now - login.begun_at < LIFETIME_S and now - login.used_at < IDLE_S
+
+
+def _digest(login_id: str) -> bytes:
+    return sha256(login_id.encode()).digest()
