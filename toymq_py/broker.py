@@ -13,6 +13,7 @@ from typing import Any
 from toymq_py import __version__
 from toymq_py.clock import Clock
 from toymq_py.config import BrokerOptions, TopicSettings
+from toymq_py.consumer import FailureBudget
 from toymq_py.dedupe import KeyBudget
 from toymq_py.errors import (
     BadArgument,
@@ -107,6 +108,7 @@ class Broker:
         self._space.on_low = self._disk_low
         self._flusher = OffsetsFlusher(fs, scheduler, clock)
         self._key_budget = KeyBudget(options.dedupe_keys_total)
+        self._failure_budget = FailureBudget()
         self._tail_budget = TailBudget()
         self._dead_letters = DeadLetters(scheduler, clock, self._topic_or_new_one_more)
         self._started = clock.monotonic()
@@ -230,6 +232,7 @@ class Broker:
             space=self._space,
             flusher=self._flusher,
             key_budget=self._key_budget,
+            failure_budget=self._failure_budget,
             tail_budget=self._tail_budget,
             metrics=self.metrics,
             arm=self._ticker.arm,

@@ -31,6 +31,8 @@ NAME_BYTES_MAX = 196  # leaves room for ".dlq" and a temp suffix below the 255 b
 DEAD_LETTERS = ".dlq"
 """Ends the name of a topic's dead-letter topic."""
 KEY_BYTES_MAX = 512
+PRODUCER_PREFIX = b"~seq~"
+"""Begins the names under which clients number their publishes without a key; to a reader such a message has none."""
 MSG_ID_MAX = 2**64 - 1
 DURATION_MS_MAX = 10 * 366 * 24 * 3600 * 1000
 """Ten years in milliseconds: the longest duration that any command or setting takes."""

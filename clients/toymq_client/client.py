@@ -11,10 +11,12 @@ from typing import Any, TypeVar
 
 from toymq_client import requests
 from toymq_client.errors import ClientClosed
+from toymq_client.failures import describe
 from toymq_client.feed import Feed, FeedState
 from toymq_client.link import Link, closed
 from toymq_client.message import (
     BATCH_MAX,
+    RANGES_BESIDE_A_FAILURE,
     Item,
     Key,
     Receipt,
@@ -294,20 +296,22 @@ class Client:
         delay: float | None = None,
         dead: bool = False,
         reason: str | None = None,
+        error: BaseException | None = None,
     ) -> int:
         """Give back by number, whichever session they were delivered to; how many were inflight.
 
         Args:
             delay: seconds until they are delivered again; 0 means now, None takes the topic's backoff.
             dead: give them up instead: they go to the dead letters at once.
-            reason: one word, kept with those that become dead letters.
+            reason, error: why; their dead letters will say the last of them.
 
         Raises: NoSuchTopic, NoSuchConsumer, BadArgument, ConnectionLost (the outcome is unknown), RequestTimeout.
         """
         for link in self._links:
             link.conversation.settle(topic, consumer, ids)
-        lines = lines_of(ids)
-        return sum([await self._ask(requests.nack(topic, consumer, line, delay, dead=dead, reason=reason)) for line in lines])
+        failure = describe(reason, error, self._link.conversation.server, details=self._options.describe_errors)
+        lines = lines_of(ids) if failure is None else lines_of(ids, RANGES_BESIDE_A_FAILURE)
+        return sum([await self._ask(requests.nack(topic, consumer, line, delay, dead=dead, failure=failure)) for line in lines])
 
     # -- looking
 
@@ -560,6 +564,7 @@ def connect(
     on_event: OnEvent | None = None,
     inject_headers: InjectHeaders | None = None,
     tracing: MessageTracing | None = None,
+    describe_errors: bool = True,
     random: Random | None = None,
 ) -> Client:
     """A client; ``async with connect(...) as mq`` or ``mq = await connect(...)`` connects it. Leaving drains for up to 5 s and
@@ -580,6 +585,7 @@ def connect(
         inject_headers: called with a dict for each publish, may add to it; for trace context,
             ``opentelemetry.propagate.inject``.
         tracing: a ``toymq_client.tracing.Tracing``: spans around publishes and ``message.process()``, and their context.
+        describe_errors: False: of a handler's exception its type alone goes along with NACK, not its text and traceback.
         random: of the waits; for tests.
 
     Raises: ConfigError, BadArgument; when it connects, see ``Client.open``.
@@ -587,6 +593,6 @@ def connect(
     return Client(
         Options(
             parse_urls(urls), name, ssl, timeout_s, connect_timeout_s, wait_s, backoff_min_s, backoff_max_s, idempotent,
-            on_event, inject_headers, tracing, random or Random(),
+            on_event, inject_headers, tracing, random or Random(), describe_errors,
         )
     )  # fmt: skip

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from toymq_py.errors import BadArgument, PayloadTooLarge, ToymqError
-from toymq_py.model import DURATION_MS_MAX, IdRange
+from toymq_py.model import DURATION_MS_MAX, PRODUCER_PREFIX, IdRange
 from toymq_py.protocol import MessagePush, publish_key, publish_options, publish_sequence
 from toymq_py.protocol.frames import parse_ids
 
 RANGES_PER_LINE = 80
 """Of ids with 20 digits in a line of 4096 bytes, beside the names."""
-PRODUCER_PREFIX = b"~seq~"
-"""Begins the names under which clients number their publishes; no key of a caller."""
+RANGES_BESIDE_A_FAILURE = 5
+"""The same beside the texts of a failure."""
 Key = str | bytes
 """Of a publish: 1 to 512 printable ASCII characters without space, and not ``-``."""
 
@@ -124,10 +124,10 @@ def parse_ranges(text: str) -> tuple[IdRange, ...]:
     return parse_ids(text)
 
 
-def lines_of(ranges: Sequence[IdRange]) -> Iterator[tuple[IdRange, ...]]:
+def lines_of(ranges: Sequence[IdRange], count: int = RANGES_PER_LINE) -> Iterator[tuple[IdRange, ...]]:
     """Ranges in pieces that each fit into one header line."""
-    for at in range(0, len(ranges), RANGES_PER_LINE):
-        yield tuple(ranges[at : at + RANGES_PER_LINE])
+    for at in range(0, len(ranges), count):
+        yield tuple(ranges[at : at + count])
 
 
 def key_bytes(key: Key | None) -> bytes:

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from random import Random
 
 from toymq_client.backoff import Backoff
-from toymq_client.message import PRODUCER_PREFIX, Delivery, Receipt, check_seconds, format_headers
+from toymq_client.message import Delivery, Receipt, check_seconds, format_headers
 from toymq_client.url import Address
 from toymq_py.errors import ConfigError, ToymqError
+from toymq_py.model import PRODUCER_PREFIX
 from toymq_py.protocol import Hello, encode_command
 
 OUTSTANDING_BYTES_MAX = 8 * 1024 * 1024
@@ -88,6 +89,7 @@ class Options:
     inject_headers: InjectHeaders | None
     tracing: MessageTracing | None
     random: Random = field(repr=False)
+    describe_errors: bool = True
 
     def __post_init__(self) -> None:
         """Raises: ConfigError, BadArgument, TypeError."""

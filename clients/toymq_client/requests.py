@@ -12,6 +12,7 @@ from toymq_client.conversation import Conversation
 from toymq_client.message import Settings, lines_of, to_ms, to_ranges
 from toymq_client.slots import CallSlot, GiveBack, PullSlot
 from toymq_py.errors import ToymqError
+from toymq_py.failure import Failure
 from toymq_py.model import IdRange, Start
 from toymq_py.protocol import (
     Ack,
@@ -134,10 +135,10 @@ def ack(topic: str, consumer: str, ids: tuple[IdRange, ...], *, sync: bool) -> R
 
 
 def nack(
-    topic: str, consumer: str, ids: Sequence[IdRange], delay: float | None, *, dead: bool = False, reason: str | None = None
-) -> Request[int]:
-    command = Nack(topic, consumer, tuple(ids), to_ms("delay", delay), dead, reason)
-    return _request(command, OkReply, _value, again=False)
+    topic: str, consumer: str, ids: Sequence[IdRange], delay: float | None,
+    *, dead: bool = False, failure: Failure | None = None,
+) -> Request[int]:  # fmt: skip
+    return _request(Nack(topic, consumer, tuple(ids), to_ms("delay", delay), dead, failure), OkReply, _value, again=False)
 
 
 def touch(topic: str, consumer: str, ids: Sequence[IdRange], visibility: float | None) -> Request[int]:

@@ -7,6 +7,7 @@ from types import TracebackType
 
 from toymq_client import requests
 from toymq_client.errors import RequestTimeout, SubscriptionEnded
+from toymq_client.failures import DeadOn, describe, is_dead
 from toymq_client.feed import Feed, FeedState
 from toymq_client.link import Link, settle
 from toymq_client.message import Delivery
@@ -39,29 +40,31 @@ class Message(Delivery):
         else:
             self._link.conversation.ack(self._feed, self.topic, self.id)
 
-    async def nack(self, delay: float | None = None) -> None:
+    async def nack(
+        self, delay: float | None = None, *, reason: str | None = None, error: BaseException | None = None
+    ) -> None:
         """Give it back, to be delivered again.
 
         Args:
             delay: in so many seconds; 0 means now, None takes the topic's backoff. A connection that is lost gives everything
                 back at once; that is no error here.
+            reason, error: why. Its dead letter will say the last of them; see ``process``.
 
         Raises: RequestError, RequestTimeout, BadArgument.
         """
-        await self._give_back(requests.nack(self.topic, self._feed.command.consumer, [(self.id, self.id)], delay))
+        await self._give_back(self._refusal(delay, reason, error))
 
-    async def dead_letter(self, reason: str | None = None) -> bool:
+    async def dead_letter(self, reason: str | None = None, *, error: BaseException | None = None) -> bool:
         """Give it up: to the topic's dead letters, ``<topic>.dlq``.
 
         Args:
-            reason: one word that is kept with it.
+            reason, error: why; the letter says it.
 
         Returns: False when its lease was over, so that it comes again, here or elsewhere.
 
         Raises: BadArgument (it is a dead letter itself), RequestError, ConnectionLost (it comes again), RequestTimeout.
         """
-        consumer = self._feed.command.consumer
-        request = requests.nack(self.topic, consumer, [(self.id, self.id)], None, dead=True, reason=reason)
+        request = self._refusal(None, reason, error, dead=True)
         await self._link.ask(request.slot)
         count = request.result()
         self._feed.settle(self.topic, self.id)
@@ -87,25 +90,37 @@ class Message(Delivery):
             return False
 
     @asynccontextmanager
-    async def process(self, *, retry_delay: float | None = None) -> AsyncIterator["Message"]:
+    async def process(self, *, retry_delay: float | None = None, dead_on: DeadOn = ()) -> AsyncIterator["Message"]:
         """``async with message.process():`` acks when the block ends, and gives the message back when it raises.
+
+        The exception goes along, and its dead letter says the last of them: type, text and the innermost lines of the
+        traceback, some KB together. With ``connect(describe_errors=False)`` it is the type alone.
 
         Args:
             retry_delay: seconds until it is delivered again after an exception; None takes the topic's backoff. After a
                 cancellation it is at once.
+            dead_on: exceptions after which it would fail again: it goes to the dead letters at once.
         """
         tracing = self._link._options.tracing
         try:
             with tracing.processing(self, self._feed.command.consumer) if tracing is not None else nullcontext():
                 yield self
         except BaseException as error:
-            delay = retry_delay if isinstance(error, Exception) else 0.0
-            consumer = self._feed.command.consumer
-            request = requests.nack(self.topic, consumer, [(self.id, self.id)], delay)
+            if isinstance(error, Exception):
+                request = self._refusal(retry_delay, None, error, dead=is_dead(error, dead_on, self.topic))
+            else:
+                request = self._refusal(0.0)
             self._feed.settle(self.topic, self.id)
             self._link.conversation.say_now(request.slot)  # not awaited: the exception goes on now
             raise
         await self.ack()
+
+    def _refusal(
+        self, delay: float | None, reason: str | None = None, error: BaseException | None = None, *, dead: bool = False
+    ) -> requests.Request[int]:
+        link, consumer = self._link, self._feed.command.consumer
+        failure = describe(reason, error, link.conversation.server, details=link._options.describe_errors)
+        return requests.nack(self.topic, consumer, [(self.id, self.id)], None if dead else delay, dead=dead, failure=failure)
 
     async def _give_back(self, request: requests.Request[int]) -> None:
         self._feed.settle(self.topic, self.id)

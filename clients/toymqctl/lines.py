@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import click
 
 from toymq_client import sync
-from toymq_client.message import PRODUCER_PREFIX, parse_headers
+from toymq_client.message import parse_headers
+from toymq_py.model import PRODUCER_PREFIX
 
 FORMATS = ("text", "json", "raw")
 

@@ -1,5 +1,6 @@
 """The blocking client against a real broker, and against a server that follows a script."""
 
+import json
 import socket
 import threading
 import time
@@ -432,6 +433,23 @@ def test_dead_letters_and_back(client: Client) -> None:
         again = messages.next(5)
         assert again.headers["toymq-redrives"] == "1"
         assert client.nack("jobs", "c", [(again.id, again.id)], dead=True, reason="tired") == 1
+
+
+def test_an_exception_is_in_the_dead_letter(client: Client) -> None:
+    list(client.pub_many("failing", [b"0", b"1"]))
+    with client.sub("failing", "c") as messages, client.sub("failing.dlq", "audit") as letters:
+        with pytest.raises(ValueError, match="no such"), messages.next(5).process(dead_on=(ValueError,)):
+            raise ValueError("no such template: x.html")
+        messages.next(5).nack(reason="not now", error=KeyError("x"))
+        assert messages.next(5).dead_letter()
+        first, second = (letters.next(5).headers for _ in range(2))
+    assert (first["toymq-reason"], first["toymq-error-type"], first["toymq-error"]) == (
+        "rejected", "ValueError", "no such template: x.html",
+    )  # fmt: skip
+    assert json.loads(first["toymq-traceback"]).endswith('raise ValueError("no such template: x.html")')
+    assert (second["toymq-reason"], second["toymq-error-type"]) == ("not now", "KeyError"), "what was said last"
+
+
 def test_a_pull_beside_a_subscription(client: Client) -> None:
     list(client.pub_many("shared", [b"%d" % n for n in range(4)]))
     with client.sub("shared", "w", mode="shared", window=2) as messages:

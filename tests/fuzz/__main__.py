@@ -16,7 +16,9 @@ from tests.support.broker_process import ROOT
 
 WORDS = """
 PUB SUB ACK NACK HELLO FETCH TOUCH CONFIG CREATE SEEK OFFSETS TOPICS hdr= delay= ttl= seq= window= visibility= start= mode=
-wait= max_bytes= sync=1 earliest latest shared OK DUP MSG ERR JSON BATCH CLOSED PONG first_id next_id consumers removed
+reason= error_type= error= traceback= %0A nack_error=1
+wait= max_bytes= sync=1 earliest latest shared OK DUP MSG ERR JSON BATCH CLOSED PONG
+first_id next_id consumers removed
 has_acked last_acked acked_above attempts since_ns producers gaps index size keyed version 1e999 NaN null
 """
 TARGETS = ("client", "files", "parser", "recovery")  # named here as well: what is imported before atheris is not looked into

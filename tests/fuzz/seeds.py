@@ -8,6 +8,7 @@ STREAMS = {
     "publish-options": b"PUB t k 9 hdr=5 delay=1 ttl=2 seq=3\nA: b\nbody\nPUB t - 0\n\n",
     "consume": b"HELLO 1 name=x\nSUB t c window=7 visibility=9 start=@5 mode=shared\nACK t c 1-3,5\nACK t c 7\n",
     "give-back": b"NACK t c 1 delay=5 dead=1 reason=x\nTOUCH t c 1 visibility=5\nPULL t c 5 wait=6\nUNSUB t c\n",
+    "failure": b"NACK t c 1 reason=no%20such%20file error_type=OSError error=%F0%9F%98%80%zz%00 traceback=a%0A%20b\n",
     "look": b"FETCH t 0 9 max_bytes=5 wait=6\r\nOFFSETS t at=5\nTOPICS a.*\nDESCRIBE t\nSTATS\nPING\n",
     "arrange": b"CREATE t visibility=5\nCONFIG t\nSEEK t c latest\nFORGET t c\nREDRIVE t.dlq ids=1 max=2\nPURGE t\nQUIT\n",
     "refused": b"PUB ../x - 12\nDELETE orders\nPUB t k k 1\n\nFROB\nPUB t - 101\n" + b"x" * 101 + b"\n\xff\n  \nSUB t c c=c\n",
@@ -17,6 +18,7 @@ STREAMS = {
 REPLIES = {
     "one-of-each": b"OK 5\nDUP 7\nPONG\nERR BAD_NAME some text\nCLOSED t c SEEK\nOFFSETS t 1 2\n",
     "hello": b"HELLO 1 server=toymq/1 max_payload=5\n",
+    "hello-of-a-newer-one": b"HELLO 1 server=toymq/2 max_payload=5 nack_error=1 more=x\n",
     "messages": b"MSG t 0 1 1781767800000000000 - 5\nhello\nMSG t 1 1 1781767800000000000 k 9 hdr=5\nA: b\nbody\n",
     "bodies": b"JSON 2\n{}\nBATCH t 0 1 0\n\nJSON 300000000\n",
     "not-ours": b"HTTP/1.1 400 Bad Request\r\n\r\n",

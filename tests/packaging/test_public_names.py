@@ -58,7 +58,7 @@ def test_importing_a_client_loads_no_broker_module(module: str) -> None:
     loaded = loaded_by(module)
     assert module in loaded
     broker = {name for name in loaded if not name.startswith(("toymq_client", "toymq_py.protocol"))}
-    assert broker == {"toymq_py", "toymq_py.errors", "toymq_py.model", "toymq_py.rows"}
+    assert broker == {"toymq_py", "toymq_py.errors", "toymq_py.failure", "toymq_py.model", "toymq_py.rows"}
 
 
 def test_the_blocking_client_does_not_load_asyncio() -> None:

@@ -211,12 +211,10 @@ class ConsumerMachine(RuleBasedStateMachine):
             for row in self.model.pick(first, last, "inflight"):
                 rest = POLICY.backoff_s(row.attempt) if delay is None else delay
                 self.model.return_(row)
-                if row.state == "held":
-                    row.reason = "tired"
-                elif rest:
+                if row.state != "held" and rest:
                     row.become("delayed", None, self.now + rest)
                 want += 1
-        assert self.real.nack(self.ids(ranges), self.now, delay, POLICY, "tired") == want
+        assert self.real.nack(self.ids(ranges), self.now, delay, POLICY) == want
 
     @rule(ranges=ranges)
     def give_up(self, ranges: list[tuple[int, int]]) -> None:
@@ -224,9 +222,9 @@ class ConsumerMachine(RuleBasedStateMachine):
         for first, last in ranges:
             for row in self.model.pick(first, last, "inflight"):
                 row.become("held")
-                row.reason = "bad"
+                row.reason = "rejected"
                 want += 1
-        assert self.real.give_up(self.ids(ranges), "bad") == want
+        assert self.real.give_up(self.ids(ranges)) == want
 
     @rule(max_attempts=st.sampled_from([0, 2, 3]))
     def limit_attempts(self, max_attempts: int) -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tests.simulation.world import Killed, MortalDisk
 from tests.support.broker_rig import BrokerRig
 from toymq_py.errors import NoSuchTopic
+from toymq_py.failure import failure_of
 from toymq_py.topic import Subscription
 
 pytestmark = pytest.mark.usefixtures("without_log")
@@ -93,7 +94,7 @@ class Life:
             case "nack":
                 topic.nack(name, self.pick(name), self.rng.choice([None, 0.0, 0.2]))
             case "dead":
-                self.seen["given up"] += topic.nack(name, self.pick(name), None, dead=True, reason="bad")
+                self.seen["given up"] += topic.nack(name, self.pick(name), None, dead=True, failure=failure_of("bad"))
             case "ack":
                 topic.ack(name, self.pick(name))
             case "step":

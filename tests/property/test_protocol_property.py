@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tests.support.wire_events import events_of, flat
 from toymq_py.errors import REQUEST_ERRORS, ProtocolViolation
+from toymq_py.failure import failure_of
 from toymq_py.model import DURATION_MS_MAX, Mode, Records, Start
 from toymq_py.protocol import (
     Ack,
@@ -96,6 +97,9 @@ def publishes(draw: st.DrawFn) -> Publish:
     return replace(run, hdr=hdr, delays_ms=delays, ttls_ms=ttls)
 
 
+texts = st.none() | st.text() | st.text(st.sampled_from("a \n\x00\x1b%=\u202e\ud800é😀"), max_size=5000)
+failures = st.builds(failure_of, texts, texts, texts, texts)
+
 commands: st.SearchStrategy[Command] = st.one_of(
     publishes(),
     st.sampled_from([Pause(), Resume(), Stats(), Ping(), Quit(), Topics()]),
@@ -104,7 +108,7 @@ commands: st.SearchStrategy[Command] = st.one_of(
     st.builds(Unsubscribe, names | patterns, names),
     st.builds(Pull, names | patterns, names, counts, ms, maybe(positive_ms)),
     st.builds(Ack, names, names, id_ranges(), st.booleans()),
-    st.builds(Nack, names, names, id_ranges(), maybe(ms), st.booleans(), st.none() | tokens),
+    st.builds(Nack, names, names, id_ranges(), maybe(ms), st.booleans(), st.none() | failures),
     st.builds(Touch, names, names, id_ranges(), maybe(positive_ms)),
     st.builds(Fetch, names, ids, counts, st.integers(1, 1 << 40), ms),
     st.builds(Offsets, names, maybe(st.integers(0, 2**43))),

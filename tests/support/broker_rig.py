@@ -11,6 +11,7 @@ from toymq_py.broker import Broker
 from toymq_py.clock import Clock
 from toymq_py.config import BrokerOptions
 from toymq_py.errors import RequestError
+from toymq_py.failure import failure_of
 from toymq_py.model import Mode, Start, TopicPattern
 from toymq_py.topic import Delivery, Following, PatternSubscription, Poll, Published, Subscription, Tracer
 
@@ -133,8 +134,9 @@ class BrokerRig:
         return count
 
     def nack(self, topic: str, first: int, last: int, consumer: str = "c", **how: Any) -> int:
-        """Gives back at once unless told otherwise; ``dead`` and ``reason`` as in NACK."""
-        count = self.broker.topic(topic).nack(consumer, [(first, last)], how.pop("delay_s", 0.0), **how)
+        """Gives back at once unless told otherwise; ``dead`` and the texts of a failure as in NACK."""
+        failure = failure_of(*(how.pop(name, None) for name in ("reason", "error_type", "error", "traceback")))
+        count = self.broker.topic(topic).nack(consumer, [(first, last)], how.pop("delay_s", 0.0), failure=failure, **how)
         self.loop.advance(0)
         return count
 

@@ -8,6 +8,7 @@ import pytest
 from tests.support.broker_rig import BrokerRig
 from tests.support.fake_clock import EPOCH_NS
 from toymq_py.errors import BadArgument, Forbidden, NoSuchTopic, ShuttingDown
+from toymq_py.failure import failure_of
 from toymq_py.model import Start
 
 MS = 1_000_000
@@ -105,6 +106,80 @@ def test_dead_at_once() -> None:
     ]  # fmt: skip
     assert rig.ack("t", 0, 5) == 1
     assert rig.take(sub) == [(4, 1), (5, 1)]
+
+
+# -- why
+
+
+def test_the_last_failure_that_was_told_is_in_the_letter_however_the_message_dies() -> None:
+    rig = poisoned()
+    rig.nack("t", 0, 0, reason="first", traceback="old")
+    rig.take(rig.sub)
+    rig.clock.advance(1)
+    told_ms = rig.clock.wall_ns() // MS
+    rig.nack("t", 0, 0, error_type="ValueError", error="no such template: x.html", traceback="line 1\nline 2")
+    assert rig.take(rig.sub) == [(0, 3)]
+    rig.advance(60)
+    ((_, _, _, headers),) = rig.records("t.dlq")
+    told = {name: text for name, text in headers.items() if name in WHY}
+    assert told == {
+        "toymq-reason": "max-attempts",
+        "toymq-error-type": "ValueError",
+        "toymq-error": "no such template: x.html",
+        "toymq-traceback": '"line 1\\nline 2"',
+        "toymq-failed-at": str(told_ms),
+    }
+
+
+WHY = {"toymq-reason", "toymq-error-type", "toymq-error", "toymq-traceback", "toymq-failed-at"}
+
+
+def test_each_message_has_its_own_failure() -> None:
+    rig = BrokerRig(max_attempts=1)
+    rig.publish("t", *[b"x"] * 6)
+    rig.take(rig.subscribe("t", window=6))
+    rig.nack("t", 0, 1, reason="both")
+    rig.nack("t", 2, 2, reason="third")
+    rig.nack("t", 3, 3)
+    rig.nack("t", 4, 9, dead=True, reason="given up")
+    assert [headers["toymq-reason"] for *_, headers in rig.records("t.dlq")] == [
+        "both", "both", "third", "max-attempts", "given up", "given up",
+    ]  # fmt: skip
+    assert rig.broker.topic("t").consumers["c"].failures is not None
+    assert len(rig.broker.topic("t").consumers["c"].failures) == 0, "with the letter it is forgotten"
+
+
+def test_what_was_acked_sought_or_never_leased_has_no_failure() -> None:
+    rig = BrokerRig()
+    rig.publish("t", *[b"x"] * 4)
+    sub = rig.subscribe("t", window=2)
+    rig.take(sub)
+    consumer = rig.broker.topic("t").consumers["c"]
+    rig.nack("t", 0, 3, reason="bad")
+    assert consumer.failures is not None
+    assert [consumer.failures.find(msg_id) is not None for msg_id in range(4)] == [True, True, False, False]
+    rig.take(sub)
+    rig.ack("t", 0, 0)
+    assert len(consumer.failures) == 1
+    rig.broker.topic("t").seek("c", Start.parse("earliest"))
+    assert consumer.failures is None
+    assert rig.broker._failure_budget.bytes == 0
+
+
+def test_a_letter_that_went_back_begins_anew() -> None:
+    rig = poisoned()
+    rig.nack("t", 0, 0, dead=True, reason="bad", error="worse", traceback="x")
+    assert rig.redrive("t.dlq")[0] == 1
+    (_, (_, _, _, headers)) = rig.records("t")
+    assert not WHY & headers.keys()
+
+
+def test_the_name_under_which_a_client_numbers_its_publishes_is_no_origin_key() -> None:
+    rig = BrokerRig()
+    rig.publish("t", b"x", key=b"~seq~abc-0")
+    rig.take(rig.subscribe("t"))
+    rig.nack("t", 0, 0, dead=True)
+    assert "toymq-origin-key" not in rig.records("t.dlq")[0][3]
 
 
 def test_zero_is_for_ever_and_settings_change_it() -> None:
@@ -276,7 +351,7 @@ def test_every_second_one_costs_no_sync_of_its_own() -> None:
     rig.publish("t", *[b"x"] * 2000)
     rig.take(rig.subscribe("t", window=2000))
     for msg_id in range(0, 2000, 2):
-        rig.broker.topic("t").nack("c", [(msg_id, msg_id)], None, dead=True, reason="even")
+        rig.broker.topic("t").nack("c", [(msg_id, msg_id)], None, dead=True, failure=failure_of("even"))
     before = rig.broker.metrics.fsync_seconds.count
     rig.loop.drain()
     assert len(rig.records("t.dlq")) == 1000

@@ -30,6 +30,7 @@ from toymq_py.consumer.run import (
     MOVING,
     OUT_OF_ATTEMPTS,
     READY,
+    REJECTED,
     AttemptRange,
     Delivered,
     Held,
@@ -97,6 +98,15 @@ class RunTable:
     def held(self, first: int, last: int) -> list[IdRange]:
         """What of the range waits for the dead letters, or is on its way there."""
         return [(max(run.first, first), min(run.last, last)) for run in self._within(first, last) if run.state is HELD]
+
+    def leased(self, first: int, last: int) -> list[IdRange]:
+        """What of the range is inflight, neighbours joined."""
+        spans: list[IdRange] = []
+        for run in self._within(first, last):
+            if run.state is INFLIGHT:
+                begin, end = max(run.first, first), min(run.last, last)
+                spans.append((spans.pop()[0] if spans and spans[-1][1] + 1 == begin else begin, end))
+        return spans
 
     def attempts(self) -> IdRows:
         """What was delivered, in id order, neighbours with equal attempts joined. Rows of an ``AttemptRange``."""
@@ -270,20 +280,16 @@ class RunTable:
         self._return(mine)
         return released
 
-    def postpone(
-        self, first: int, last: int, now: float, delay_s: Callable[[int], float], reason: str | None = None
-    ) -> int:
-        """Leases in the range are DELAYED by ``delay_s(attempt)``, or READY when that is 0; those out of attempts are HELD,
-        for ``reason``."""
+    def postpone(self, first: int, last: int, now: float, delay_s: Callable[[int], float]) -> int:
+        """Leases in the range are DELAYED by ``delay_s(attempt)``, or READY when that is 0; those out of attempts are
+        HELD."""
         i, j = self._carve(first, last)
         postponed = 0
         for run in self._runs[i:j]:
             if run.state is INFLIGHT:
                 postponed += run.last + 1 - run.first
                 delay = delay_s(run.attempt)
-                if not self._to_ready(run):
-                    run.reason = reason or run.reason
-                elif delay > 0:
+                if self._to_ready(run) and delay > 0:
                     self._totals[READY] -= run.last + 1 - run.first
                     self._totals[DELAYED] += run.last + 1 - run.first
                     run.state = DELAYED
@@ -323,8 +329,8 @@ class RunTable:
 
     # -- dead letters
 
-    def give_up(self, first: int, last: int, reason: str) -> int:
-        """Leases in the range are HELD for ``reason``, whatever their attempts. Returns how many ids."""
+    def give_up(self, first: int, last: int) -> int:
+        """Leases in the range are HELD, whatever their attempts. Returns how many ids."""
         i, j = self._carve(first, last)
         given_up = 0
         for run in self._runs[i:j]:
@@ -332,7 +338,7 @@ class RunTable:
                 given_up += run.last + 1 - run.first
                 self._discount(run, run.last + 1 - run.first)
                 self._to_held(run)
-                run.reason = reason
+                run.reason = REJECTED
         self._settle(i, j)
         return given_up
 

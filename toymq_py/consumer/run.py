@@ -34,6 +34,8 @@ HELD: Final = RunState.HELD
 
 OUT_OF_ATTEMPTS: Final = "max-attempts"
 """The reason of a dead letter that nobody gave another."""
+REJECTED: Final = "rejected"
+"""The same of what was given up by a NACK with ``dead``."""
 
 Delivered = tuple[float | None, float] | None
 """When the first and the last delivery were, on the monotonic clock. None for what is not known, as after a restart."""

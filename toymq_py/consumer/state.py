@@ -14,6 +14,7 @@ from typing import Any
 
 from toymq_py.consumer.acks import AckSet
 from toymq_py.consumer.common import CommonAcks, WatchedAcks
+from toymq_py.consumer.failures import Failed, FailureBook, FailureBudget
 from toymq_py.consumer.idset import IdSet
 from toymq_py.consumer.inflight import RunTable
 from toymq_py.consumer.policy import DeliveryPolicy
@@ -117,8 +118,8 @@ class Consumer:
     ``changes`` counts the changes that a snapshot would show; leases and deadlines are none.
     """
 
-    __slots__ = ("_acks", "_due", "_runs", "_scheduled", "_settled", "changes", "cursor", "has_acked", "name",
-                 "since_ns", "start")  # fmt: skip
+    __slots__ = ("_acks", "_due", "_runs", "_scheduled", "_settled", "changes", "cursor", "failures", "has_acked",
+                 "name", "since_ns", "start")  # fmt: skip
 
     def __init__(self, name: str, *, start: int, since_ns: int, scheduled: IdSet | None = None) -> None:
         """A consumer that has seen nothing; ids below ``start`` count as acked.
@@ -132,6 +133,8 @@ class Consumer:
         self.cursor = start
         self.has_acked = False
         self.changes = 0
+        self.failures: FailureBook | None = None
+        """What NACKs said of messages that are not acked; None until one says something."""
         self._acks = AckSet(start)
         self._scheduled = IdSet() if scheduled is None else scheduled
         self._settled = IdSet()
@@ -263,6 +266,8 @@ class Consumer:
         """Ack ids that stand in no run. Returns: how many were not acked before."""
         if self._due:
             self._due.discard_range(first, last)
+        if self.failures is not None:
+            self.failures.discard(first, last)
         if self._scheduled:
             self._settled.copy_range(self._scheduled, max(first, self.floor), last)
         return self._acks.add(first, last)
@@ -310,6 +315,8 @@ class Consumer:
         for first, last in ranges:
             for span_first, span_last in self._runs.remove(first, last, delivered_only=True):
                 taken += self._acks.add(span_first, span_last)
+                if self.failures is not None:
+                    self.failures.discard(span_first, span_last)
         if taken:
             self.has_acked = True
             self.changes += 1
@@ -329,16 +336,17 @@ class Consumer:
             self.has_acked = True
         return taken
 
-    def nack(
-        self,
-        ranges: Iterable[IdRange],
-        now: float,
-        delay_s: float | None,
-        policy: DeliveryPolicy,
-        reason: str | None = None,
-    ) -> int:
+    def note(self, ranges: Iterable[IdRange], failed: Failed, budget: FailureBudget) -> None:
+        """The NACK of these leases that comes next says why."""
+        if self.failures is None:
+            self.failures = FailureBook(budget)
+        for first, last in ranges:
+            for span in self._runs.leased(first, last):
+                self.failures.add(*span, failed)
+
+    def nack(self, ranges: Iterable[IdRange], now: float, delay_s: float | None, policy: DeliveryPolicy) -> int:
         """Give leases back, to be ready after ``delay_s``; None asks the policy's backoff. Those out of attempts are held
-        at once, for ``reason``.
+        at once.
 
         Returns: how many messages.
         """
@@ -346,7 +354,7 @@ class Consumer:
         def delay_of(attempt: int) -> float:
             return policy.backoff_s(attempt) if delay_s is None else delay_s
 
-        return sum(self._runs.postpone(first, last, now, delay_of, reason) for first, last in ranges)
+        return sum(self._runs.postpone(first, last, now, delay_of) for first, last in ranges)
 
     def touch(self, ranges: Iterable[IdRange], deadline: float) -> int:
         """Leases in the ranges end at ``deadline`` instead. Returns how many messages."""
@@ -366,9 +374,9 @@ class Consumer:
         """What would be ready with so many deliveries is held instead, to become a dead letter. 0: never."""
         self._runs.limit_attempts(max_attempts)
 
-    def give_up(self, ranges: Iterable[IdRange], reason: str) -> int:
+    def give_up(self, ranges: Iterable[IdRange]) -> int:
         """Hold leases at once, whatever their attempts. Returns: how many messages."""
-        return sum(self._runs.give_up(first, last, reason) for first, last in ranges)
+        return sum(self._runs.give_up(first, last) for first, last in ranges)
 
     def has_held(self) -> bool:
         """Whether anything is held, or on its way to the dead letters."""
@@ -388,6 +396,8 @@ class Consumer:
         before = self._runs.messages(RunState.HELD)
         for span in self._runs.bury(first, last):
             self._acks.add(*span)
+            if self.failures is not None:
+                self.failures.discard(*span)
         buried = before - self._runs.messages(RunState.HELD)
         if buried:
             self.has_acked = True
@@ -480,6 +490,7 @@ class Consumer:
         self._acks = AckSet(target)
         self._settled.clear()
         self._due.clear()
+        self.failures = None
         self._runs.clear()
 
     def snapshot(self) -> ConsumerSnapshot:

@@ -5,7 +5,6 @@ holds it; those that come while one is written share the next.
 """
 
 
-import re
 from collections.abc import Sequence
 
 from starlette.requests import Request
@@ -27,6 +26,7 @@ from toymq_py.errors import (
     StorageFailed,
     TooManyConsumers,
 )
+from toymq_py.failure import Failure, failure_of
 from toymq_py.gateway.bodies import JSON_BYTES_MAX, check_members, parse_object, read_body
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.operations import (
@@ -47,14 +47,21 @@ from toymq_py.model import DURATION_MS_MAX, MSG_ID_MAX, IdRange, Start
 DURATION_S_MAX = DURATION_MS_MAX / 1000
 
 VISIBILITY_S = seconds("visibility_s", "How long they are leased; the topic's visibility unless given.", 0.001, DURATION_S_MAX)
-_WORD = re.compile(r"[!-~]{1,256}\Z")
+ERROR_MEMBERS = ("type", "text", "traceback")
 
 
-def check_word(text: str) -> str:
-    """A reason. Raises: BadArgument."""
-    if _WORD.match(text) is None:
-        raise BadArgument("reason is one word of at most 256 printable ASCII characters")
-    return text
+def parse_failure(reason: object, error: object) -> Failure | None:
+    """What JSON says of a failure: a text, and a text or ``{"type", "text", "traceback"}``. Raises: BadArgument."""
+    described = {"text": error} if error is None or type(error) is str else error
+    if type(described) is not dict:
+        raise BadArgument('error is a text or an object: {"type": "ValueError", "text": "no such file", "traceback": "..."}')
+    check_members(described, frozenset(ERROR_MEMBERS))
+    texts: list[str | None] = []
+    for name, text in (("reason", reason), *((f"error.{member}", described.get(member)) for member in ERROR_MEMBERS)):
+        if not (text is None or type(text) is str):
+            raise BadArgument(f"{name} is a text")
+        texts.append(text)
+    return failure_of(*texts)
 
 
 def _yes(text: str) -> bool:
@@ -64,7 +71,7 @@ def _yes(text: str) -> bool:
 
 
 DEAD: Parameter[bool] = Parameter("dead", "query", "To the dead letters at once.", {"type": "boolean"}, _yes)
-REASON: Parameter[str] = Parameter("reason", "query", "One word, for the dead letter.", {"type": "string"}, check_word)
+REASON: Parameter[str] = Parameter("reason", "query", "Any text, for the dead letter.", {"type": "string"}, str)
 DELAY_S = seconds("delay_s", "Deliver again after this; the topic's backoff unless given, 0 for now.", 0, DURATION_S_MAX)
 
 
@@ -126,8 +133,11 @@ async def nack(gateway: Gateway, request: Request) -> Response:
     """``POST …/messages/{id}:nack``."""
     topic = gateway.broker.topic(TOPIC.need(request))
     msg_id, consumer = MESSAGE_ID.need(request), CONSUMER.need(request)
-    dead, reason = DEAD.of(request) or False, REASON.of(request)
-    if not topic.nack(consumer, [(msg_id, msg_id)], DELAY_S.of(request), dead=dead, reason=reason):
+    text = await read_body(request, JSON_BYTES_MAX)
+    body = parse_object(text) if text else {}
+    check_members(body, frozenset({"reason", "error"}))
+    failure = parse_failure(body.get("reason", REASON.of(request)), body.get("error"))
+    if not topic.nack(consumer, [(msg_id, msg_id)], DELAY_S.of(request), dead=DEAD.of(request) or False, failure=failure):
         raise not_leased(consumer, msg_id)
     await gateway.stored(topic.flush_offsets)  # the attempt counts, also after a crash
     return Response(status_code=204)
@@ -201,6 +211,10 @@ async def delete_consumer(gateway: Gateway, request: Request) -> Response:
     return Response(status_code=204)
 
 
+ERROR = {"oneOf": [
+    {"type": "string"},
+    {"type": "object", "properties": {name: {"type": "string"} for name in ERROR_MEMBERS}},
+]}  # fmt: skip
 REDRIVEN = {"type": "object", "required": ["redriven"], "properties": {"redriven": {"type": "integer"}}}
 DESCRIBED = {"type": "object", "required": ["consumer", "ready", "inflight", "backlog"],
              "properties": {"consumer": {"type": "string"}, "ready": {"type": "integer"}, "inflight": {"type": "integer"},
@@ -216,8 +230,11 @@ OPERATIONS = (
     Operation(
         "POST", "/v1/topics/{topic}/messages/{id}:nack", "nack", "Give a message back.",
         nack, "subscribe", (TOPIC, MESSAGE_ID, CONSUMER, DELAY_S, DEAD, REASON),
-        answers={204: Answer("It comes again, or becomes a dead letter; the attempt is on stable storage.")},
-        errors=(*GONE, StorageFailed),
+        Body("Why it failed, for its dead letter; may be left out.", {"application/json": {
+            "type": "object", "properties": {"reason": {"type": "string"}, "error": ERROR},
+        }}),
+        {204: Answer("It comes again, or becomes a dead letter; the attempt is on stable storage.")},
+        (*GONE, BadFraming, PayloadTooLarge, StorageFailed),
     ),
     Operation(
         "POST", "/v1/topics/{topic}:redrive", "redrive",

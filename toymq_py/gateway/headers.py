@@ -4,9 +4,6 @@ from collections.abc import Iterable
 
 from toymq_py.errors import BadArgument
 
-PRODUCER_PREFIX = b"~seq~"
-"""Begins the names under which ``toymq_client`` numbers its publishes: they stand for no key."""
-
 
 def header_block(pairs: Iterable[tuple[str, str]]) -> bytes:
     """A message's header block (protocol.md, PUB). Raises: BadArgument for what would be read as something else."""

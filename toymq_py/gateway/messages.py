@@ -12,9 +12,9 @@ from toymq_py.errors import BadArgument, BadName, NoSuchTopic, OutOfRange, Reque
 from toymq_py.gateway.access import check_again
 from toymq_py.gateway.events import EVENT_STREAM, stream_response
 from toymq_py.gateway.gateway import Gateway
-from toymq_py.gateway.headers import PRODUCER_PREFIX, parse_block
+from toymq_py.gateway.headers import parse_block
 from toymq_py.gateway.operations import TOPIC, Answer, Operation, Parameter, count, whole
-from toymq_py.model import MSG_ID_MAX, Records, Start
+from toymq_py.model import MSG_ID_MAX, PRODUCER_PREFIX, Records, Start
 from toymq_py.topic import Topic
 
 PAGE_MAX = 1000

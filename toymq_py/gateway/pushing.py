@@ -21,11 +21,12 @@ import httpx
 from toymq_py.broker import Broker
 from toymq_py.clock import Clock
 from toymq_py.errors import BadArgument, DamagedData, NoSuchConsumer, RequestError, StorageFailed
-from toymq_py.gateway.headers import PRODUCER_PREFIX, parse_block
+from toymq_py.failure import failure_of
+from toymq_py.gateway.headers import parse_block
 from toymq_py.gateway.polling import Polling
 from toymq_py.gateway.targets import resolve
 from toymq_py.gateway.waiting import Waiting, stored
-from toymq_py.model import TopicPattern, check_name
+from toymq_py.model import PRODUCER_PREFIX, TopicPattern, check_name
 from toymq_py.storage import checked_json
 from toymq_py.topic import Delivery
 from toymq_py.trace_context import log_fields, trace_context
@@ -207,7 +208,7 @@ class Webhooks:
                 if name not in self.failures:  # once an episode
                     logger.warning("webhook %s: %s", name, failure, extra=trace)
                 self.failures[name] = failure
-                topic.nack(consumer, [(msg_id, msg_id)], backoff_s(delivery.attempt))
+                topic.nack(consumer, [(msg_id, msg_id)], backoff_s(delivery.attempt), failure=failure_of(error=failure))
         except RequestError:
             pass  # topic or consumer went away meanwhile
 

@@ -32,7 +32,7 @@ from toymq_py.errors import (
 )
 from toymq_py.gateway.access import check_again, check_rights, check_site
 from toymq_py.gateway.bodies import check_members, parse_json
-from toymq_py.gateway.consuming import check_word, parse_ids
+from toymq_py.gateway.consuming import parse_failure, parse_ids
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.messages import message_json
 from toymq_py.gateway.operations import TOPIC, Answer, Need, Operation
@@ -63,7 +63,7 @@ MEMBERS: Mapping[str, frozenset[str]] = {
     "subscribe": frozenset({"consumer", "window", "visibility_s", "mode", "start"}),
     "unsubscribe": frozenset(),
     "ack": frozenset({"ids"}),
-    "nack": frozenset({"ids", "delay_s", "dead", "reason"}),
+    "nack": frozenset({"ids", "delay_s", "dead", "reason", "error"}),
     "extend": frozenset({"ids", "visibility_s"}),
 }
 
@@ -184,12 +184,12 @@ class Conversation:
                 return {"op": "acked", "count": count}
             case "nack":
                 held = self._held()
-                dead, reason = frame.get("dead", False), frame.get("reason")
-                if type(dead) is not bool or not (reason is None or type(reason) is str):
-                    raise BadArgument("dead is true or false, reason one word")
+                dead = frame.get("dead", False)
+                if type(dead) is not bool:
+                    raise BadArgument("dead is true or false")
                 count = held.topic.nack(
                     held.consumer_name, parse_ids(frame.get("ids")), _seconds(frame, "delay_s", 0),
-                    dead=dead, reason=None if reason is None else check_word(reason),
+                    dead=dead, failure=parse_failure(frame.get("reason"), frame.get("error")),
                 )  # fmt: skip
                 return {"op": "nacked", "count": count}
             case _:

@@ -132,7 +132,8 @@ class ClientConnection:
                     return OffsetsReply(topic.decode("ascii"), _number(first_id), _number(next_id))
                 case [b"HELLO", version, *options]:
                     found = dict(option.decode("ascii").split("=", 1) for option in options)
-                    return HelloReply(_number(version), found["server"], int(found["max_payload"]))
+                    tells_errors = found.get("nack_error") == "1"
+                    return HelloReply(_number(version), found["server"], int(found["max_payload"]), tells_errors)
                 case _:
                     pass
         except (ValueError, KeyError):

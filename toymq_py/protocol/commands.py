@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from toymq_py.errors import BadArgument, RequestError, UnknownCommand
+from toymq_py.failure import Failure, decode_text, encode_text, failure_of
 from toymq_py.model import IdRange, Mode, Shape, Start, check_name, check_topic_or_pattern
 from toymq_py.protocol.frames import (
     COUNT_MAX,
@@ -88,7 +89,7 @@ class Nack:
     ids: tuple[IdRange, ...]
     delay_ms: int | None = None
     dead: bool = False
-    reason: str | None = None
+    failure: Failure | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +210,7 @@ Command = (
 
 Options = dict[str, str]
 _SETTING = re.compile(r"[a-z_]{1,64}\Z")
-_WORD = re.compile(r"[!-~]{1,256}\Z")
+_FAILURE = ("reason", "error_type", "error", "traceback")
 
 
 def topic_name(text: str) -> str:
@@ -286,11 +287,9 @@ def _ack(a: list[str], o: Options) -> Command:
 
 
 def _nack(a: list[str], o: Options) -> Command:
-    reason = o.get("reason")
-    if reason is not None and not _WORD.match(reason):
-        raise BadArgument("reason is one word")
+    failure = failure_of(*(decode_text(o[name]) if name in o else None for name in _FAILURE)) if o else None
     return Nack(
-        topic_name(a[0]), consumer_name(a[1]), parse_ids(a[2]), _ms(o, "delay"), _flag(o, "dead"), reason
+        topic_name(a[0]), consumer_name(a[1]), parse_ids(a[2]), _ms(o, "delay"), _flag(o, "dead"), failure
     )
 
 
@@ -334,7 +333,7 @@ VERBS: dict[str, _Verb] = {
     "UNSUB": _verb(2, "", lambda a, o: Unsubscribe(check_topic_or_pattern(a[0]), consumer_name(a[1]))),
     "PULL": _verb(3, "wait visibility", _pull),
     "ACK": _verb(3, "sync", _ack),
-    "NACK": _verb(3, "delay dead reason", _nack),
+    "NACK": _verb(3, f"delay dead {' '.join(_FAILURE)}", _nack),
     "TOUCH": _verb(3, "visibility", _touch),
     "PAUSE": _verb(0, "", lambda a, o: Pause()),
     "RESUME": _verb(0, "", lambda a, o: Resume()),
@@ -417,6 +416,10 @@ def refused_publish(tokens: list[bytes]) -> tuple[str, bytes, int] | None:
         return None
 
 
+def _text(text: str | None) -> str | None:
+    return None if text is None else encode_text(text)
+
+
 def _line(verb: str, *args: object, **options: object) -> bytes:
     shown = [f"{name}={value}" for name, value in options.items() if value is not None]
     return " ".join([verb, *map(str, args), *shown]).encode("ascii") + b"\n"
@@ -451,9 +454,9 @@ def _encode(command: Command) -> bytes:
             return _line("PULL", topic, consumer, max_count, wait=wait_ms or None, visibility=visibility_ms)
         case Ack(topic, consumer, ids, sync):
             return _line("ACK", topic, consumer, format_ids(ids), sync=1 if sync else None)
-        case Nack(topic, consumer, ids, delay_ms, dead, reason):
-            flags = {"delay": delay_ms, "dead": 1 if dead else None, "reason": reason}
-            return _line("NACK", topic, consumer, format_ids(ids), **flags)
+        case Nack(topic, consumer, ids, delay_ms, dead, failure):
+            texts = {} if failure is None else {name: _text(getattr(failure, name)) for name in _FAILURE}
+            return _line("NACK", topic, consumer, format_ids(ids), delay=delay_ms, dead=1 if dead else None, **texts)
         case Touch(topic, consumer, ids, visibility_ms):
             return _line("TOUCH", topic, consumer, format_ids(ids), visibility=visibility_ms)
         case Fetch(topic, from_id, max_count, max_bytes, wait_ms):

@@ -36,6 +36,8 @@ class HelloReply:
     version: int
     server: str
     max_payload: int
+    tells_errors: bool = False
+    """NACK takes the texts of an error, and a reason of any text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,7 @@ def encode_pong() -> bytes:
 
 def encode_hello(server: str, max_payload: int) -> bytes:
     """``server`` is name/version, one token."""
-    return f"HELLO 1 server={server} max_payload={max_payload}\n".encode()
+    return f"HELLO 1 server={server} max_payload={max_payload} nack_error=1\n".encode()
 
 
 def encode_json(body: bytes) -> bytes:

@@ -62,8 +62,8 @@ def reply_line(reply: Reply) -> str:
             return f"DUP {msg_id}"
         case PongReply():
             return "PONG"
-        case HelloReply(version, server, max_payload):
-            return f"HELLO {version} server={server} max_payload={max_payload}"
+        case HelloReply(version, server, max_payload, tells_errors):
+            return f"HELLO {version} server={server} max_payload={max_payload}{' nack_error=1' * tells_errors}"
         case JsonReply(body):
             return f"JSON {len(body)}"
         case BatchReply(topic, count, next_id, frames):

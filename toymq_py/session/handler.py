@@ -367,7 +367,7 @@ class Handler:
     def _nack(self, command: Nack) -> None:
         topic = self._broker.topic(command.topic)
         delay_s = None if command.delay_ms is None else command.delay_ms / 1000
-        self._ok(topic.nack(command.consumer, command.ids, delay_s, dead=command.dead, reason=command.reason))
+        self._ok(topic.nack(command.consumer, command.ids, delay_s, dead=command.dead, failure=command.failure))
 
     # -- looking
 

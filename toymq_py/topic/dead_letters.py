@@ -9,20 +9,25 @@ themselves know nothing of. Belongs to the event loop.
                 └── backoff ◀── disk full, log failed
 """
 
+import json
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from toymq_py.clock import Clock
 from toymq_py.consumer import Consumer, Held
+from toymq_py.consumer.failures import Failed
 from toymq_py.errors import BadArgument, RequestError, ShuttingDown
-from toymq_py.model import DEAD_LETTERS, IdRange
+from toymq_py.model import DEAD_LETTERS, PRODUCER_PREFIX, IdRange
 from toymq_py.storage.scheduling import Scheduler
 from toymq_py.topic.moving import (
     ATTEMPTS,
     CONSUMER,
+    ERROR,
+    ERROR_TYPE,
+    FAILED_AT,
     FIRST_DELIVERED,
     LAST_DELIVERED,
     LETTER_KEY,
@@ -33,6 +38,7 @@ from toymq_py.topic.moving import (
     REDRIVE_KEY,
     REDRIVES,
     SLICE_ROWS_MAX,
+    TRACEBACK,
     UNSTORED_MAX,
     Reading,
     Slice,
@@ -227,7 +233,7 @@ class DeadLetterMover:
         head = b"%b%b:%b:" % (LETTER_KEY, topic.name.encode(), name)
         at = held[0].first
         for item in held:
-            shared = self._shared_headers(name, item)
+            origin, times = self._shared_headers(name, item)
             at = item.first
             while at <= item.last:
                 if letters.full:
@@ -239,28 +245,26 @@ class DeadLetterMover:
                     at = next_id
                     continue
                 key, block = run.keys[row], b"" if run.headers is None else run.headers[row]
+                failed = None if consumer.failures is None else consumer.failures.find(at)
                 letters.add(
                     at,
                     b"%b%d:%d:%d" % (head, at, run.ts_ns[row], consumer.since_ns),
                     run.payloads[row],
-                    letter_headers(key, block, at) + shared,
+                    letter_headers(key, block, at) + origin + failure_headers(item.reason, failed) + times,
                 )
                 at += 1
         return at
 
-    def _shared_headers(self, consumer: bytes, held: Held) -> bytes:
-        lines = [
-            (ORIGIN_TOPIC, self._topic.name.encode()),
-            (CONSUMER, consumer),
-            (ATTEMPTS, b"%d" % held.attempt),
-            (REASON, held.reason.encode()),
-        ]
+    def _shared_headers(self, consumer: bytes, held: Held) -> tuple[bytes, bytes]:
+        """Those before what is said of the failure, and those behind."""
+        origin = ((ORIGIN_TOPIC, self._topic.name.encode()), (CONSUMER, consumer), (ATTEMPTS, b"%d" % held.attempt))
+        times: list[tuple[bytes, bytes]] = []
         if held.delivered is not None:
             for name, at in zip((FIRST_DELIVERED, LAST_DELIVERED), held.delivered, strict=True):
                 if at is not None:
                     ago_s = self._clock.monotonic() - at
-                    lines.append((name, b"%d" % (self._clock.wall_ns() // 1_000_000 - round(ago_s * 1000))))
-        return b"".join(b"%b: %b\n" % line for line in lines)
+                    times.append((name, b"%d" % (self._clock.wall_ns() // 1_000_000 - round(ago_s * 1000))))
+        return _block(origin), _block(times)
 
     def _stored(
         self, target: "Topic", consumer: Consumer, ids: Sequence[int], start: int, stop: int, outcome: Published
@@ -297,11 +301,29 @@ class DeadLetterMover:
         self._go_on()
 
 
+def failure_headers(given_up: str, failed: Failed | None) -> bytes:
+    """Why it died. ``given_up``: the reason of a letter of which no NACK gave one."""
+    if failed is None:
+        return _block([(REASON, given_up.encode())])
+    failure, at_ms = failed
+    traceback = None if failure.traceback is None else json.dumps(failure.traceback, ensure_ascii=False)
+    lines = (
+        (REASON, failure.reason or given_up), (ERROR_TYPE, failure.error_type), (ERROR, failure.error),
+        (TRACEBACK, traceback), (FAILED_AT, str(at_ms)),
+    )  # fmt: skip
+    return _block([(name, text.encode()) for name, text in lines if text is not None])
+
+
+def _block(lines: Iterable[tuple[bytes, bytes]]) -> bytes:
+    return b"".join(b"%b: %b\n" % line for line in lines)
+
+
 def letter_headers(key: bytes, block: bytes, msg_id: int) -> bytes:
     """The header block of a letter without what it shares with others: the message's own headers, its id, and its key."""
     kept, ours = split_headers(block)
     if not key.startswith(REDRIVE_KEY) or REDRIVES not in ours:
-        ours = {ORIGIN_KEY: key} if key else {}  # whatever a publisher wrote under these names
+        own = key and not key.startswith(PRODUCER_PREFIX)
+        ours = {ORIGIN_KEY: key} if own else {}  # whatever a publisher wrote under these names
     redrives = b"" if REDRIVES not in ours else b"%b: %b\n" % (REDRIVES, ours[REDRIVES])
     origin_key = b"" if ORIGIN_KEY not in ours else b"%b: %b\n" % (ORIGIN_KEY, ours[ORIGIN_KEY])
     return b"%b%b%b%b: %d\n" % (kept, redrives, origin_key, ORIGIN_ID, msg_id)

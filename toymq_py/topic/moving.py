@@ -27,12 +27,15 @@ LETTER_KEYS = 4 * UNSTORED_MAX
 
 ORIGIN_TOPIC, ORIGIN_ID, ORIGIN_KEY = b"toymq-origin-topic", b"toymq-origin-id", b"toymq-origin-key"
 CONSUMER, ATTEMPTS, REASON = b"toymq-consumer", b"toymq-attempts", b"toymq-reason"
+ERROR_TYPE, ERROR, FAILED_AT = b"toymq-error-type", b"toymq-error", b"toymq-failed-at"
+TRACEBACK = b"toymq-traceback"
+"""A JSON string: it has line breaks."""
 FIRST_DELIVERED, LAST_DELIVERED = b"toymq-first-delivered", b"toymq-last-delivered"
 """Unix milliseconds."""
 REDRIVES, REDRIVE_CONSUMER = b"toymq-redrives", b"toymq-redrive-consumer"
 OURS = frozenset((
-    ORIGIN_TOPIC, ORIGIN_ID, ORIGIN_KEY, CONSUMER, ATTEMPTS, REASON, FIRST_DELIVERED, LAST_DELIVERED, REDRIVES,
-    REDRIVE_CONSUMER,
+    ORIGIN_TOPIC, ORIGIN_ID, ORIGIN_KEY, CONSUMER, ATTEMPTS, REASON, ERROR_TYPE, ERROR, TRACEBACK, FAILED_AT, FIRST_DELIVERED,
+    LAST_DELIVERED, REDRIVES, REDRIVE_CONSUMER,
 ))  # fmt: skip
 LETTER_KEY = b"dlq:"
 """Begins the keys of dead letters."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from toymq_py.clock import Clock
 from toymq_py.config import BrokerOptions, TopicSettings
-from toymq_py.consumer import Consumer, DeliveryPolicy
+from toymq_py.consumer import Consumer, DeliveryPolicy, FailureBudget
 from toymq_py.dedupe import KeyBudget
 from toymq_py.errors import (
     BadArgument,
@@ -21,6 +21,7 @@ from toymq_py.errors import (
     RequestError,
     TooManyConsumers,
 )
+from toymq_py.failure import Failure
 from toymq_py.metrics import Metrics
 from toymq_py.model import DEAD_LETTERS, IdRange, Start
 from toymq_py.storage.committer import Committer
@@ -46,9 +47,6 @@ from toymq_py.topic.retention import Purged, RetentionKeeper
 from toymq_py.topic.schedule import Delays
 from toymq_py.topic.subscription import Delivery, Subscription
 
-REJECTED = "rejected"
-"""The reason of a NACK with ``dead`` that gives none."""
-
 
 class Topic:
     """See the module. ``path`` is the topic's directory; nothing is there before the first record or consumer state."""
@@ -67,6 +65,7 @@ class Topic:
         flusher: OffsetsFlusher,
         key_budget: KeyBudget,
         tail_budget: TailBudget,
+        failure_budget: FailureBudget,
         metrics: Metrics,
         arm: Callable[["Topic", "Consumer | Topic", float], None],
         held: Callable[["Topic", Consumer], None],
@@ -86,6 +85,7 @@ class Topic:
         self._options = options
         self._flusher = flusher
         self._metrics = metrics
+        self._failure_budget = failure_budget
         self._arm = arm
         self._held = held
         self.log = Log(
@@ -305,19 +305,18 @@ class Topic:
         return count
 
     def nack(
-        self, name: str, ids: Sequence[IdRange], delay_s: float | None, *, dead: bool = False, reason: str | None = None
+        self, name: str, ids: Sequence[IdRange], delay_s: float | None, *, dead: bool = False, failure: Failure | None = None
     ) -> int:
-        """Give leases back; with ``dead`` to the dead letters at once. ``reason`` is for those that go there.
+        """Give leases back; with ``dead`` to the dead letters at once. ``failure`` is kept for the letter, however it dies.
 
         Returns: how many were inflight. Raises: NoSuchConsumer, BadArgument (dead letters have none of their own).
         """
         consumer = self.consumer(name)
         if dead and self.is_dead_letters:
             raise BadArgument(f"{self.name} holds dead letters and has no dead-letter topic of its own")
-        if dead:
-            count = consumer.give_up(ids, reason or REJECTED)
-        else:
-            count = consumer.nack(ids, self._clock.monotonic(), delay_s, self.policy, reason)
+        if failure is not None:
+            consumer.note(ids, (failure, self._clock.wall_ns() // 1_000_000), self._failure_budget)
+        count = consumer.give_up(ids) if dead else consumer.nack(ids, self._clock.monotonic(), delay_s, self.policy)
         if count:
             self._metrics.nack_total += count
             self.arm_for(consumer)

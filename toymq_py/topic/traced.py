@@ -6,6 +6,7 @@ headers. What is followed is found by the message's headers, so it is the same a
 
 from collections.abc import Sequence
 
+from toymq_py.failure import Failure
 from toymq_py.model import IdRange
 from toymq_py.topic.subscription import Delivery, Subscription
 from toymq_py.topic.topic import Topic
@@ -40,9 +41,9 @@ class TracedTopic(Topic):
         return count
 
     def nack(
-        self, name: str, ids: Sequence[IdRange], delay_s: float | None, *, dead: bool = False, reason: str | None = None
+        self, name: str, ids: Sequence[IdRange], delay_s: float | None, *, dead: bool = False, failure: Failure | None = None
     ) -> int:
-        count = super().nack(name, ids, delay_s, dead=dead, reason=reason)
+        count = super().nack(name, ids, delay_s, dead=dead, failure=failure)
         if count:
             self._tracer.settled("nack", self.name, name, ids)
         return count

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from toymq_client import requests
 from toymq_client.errors import ClientClosed
+from toymq_client.failures import describe
 from toymq_client.feed import Feed, FeedState
 from toymq_client.message import (
     BATCH_MAX,
+    RANGES_BESIDE_A_FAILURE,
     Item,
     Key,
     Outgoing,
@@ -302,13 +304,15 @@ class Client:
         delay: float | None = None,
         dead: bool = False,
         reason: str | None = None,
+        error: BaseException | None = None,
     ) -> int:
         """Give back by number, whichever session they were delivered to; how many were inflight. Arguments and errors are
         those of the asyncio client's ``nack``."""
         for link in self._links:
             link.conversation.settle(topic, consumer, ids)
-        lines = lines_of(ids)
-        return sum([self._ask(requests.nack(topic, consumer, line, delay, dead=dead, reason=reason)) for line in lines])
+        failure = describe(reason, error, self._conversation.server, details=self._options.describe_errors)
+        lines = lines_of(ids) if failure is None else lines_of(ids, RANGES_BESIDE_A_FAILURE)
+        return sum([self._ask(requests.nack(topic, consumer, line, delay, dead=dead, failure=failure)) for line in lines])
 
     # -- looking
 
@@ -460,6 +464,7 @@ def connect(
     on_event: OnEvent | None = None,
     inject_headers: InjectHeaders | None = None,
     tracing: MessageTracing | None = None,
+    describe_errors: bool = True,
     random: Random | None = None,
 ) -> Client:
     """Connect to a broker. Arguments are those of ``toymq_client.connect``.
@@ -469,6 +474,6 @@ def connect(
     return Client(
         Options(
             parse_urls(urls), name, ssl, timeout_s, connect_timeout_s, wait_s, backoff_min_s, backoff_max_s, idempotent,
-            on_event, inject_headers, tracing, random or Random(),
+            on_event, inject_headers, tracing, random or Random(), describe_errors,
         )
     ).open()  # fmt: skip

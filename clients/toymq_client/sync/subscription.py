@@ -6,6 +6,7 @@ from types import TracebackType
 
 from toymq_client import requests
 from toymq_client.errors import RequestTimeout, SubscriptionEnded
+from toymq_client.failures import DeadOn, describe, is_dead
 from toymq_client.feed import Feed, FeedState
 from toymq_client.message import Delivery
 from toymq_client.sync.link import BlockingLink, now
@@ -36,27 +37,29 @@ class Message(Delivery):
         else:
             self._link.ack_soon(self._feed, self.topic, self.id)
 
-    def nack(self, delay: float | None = None) -> None:
-        """Give it back, to be delivered again in ``delay`` seconds; 0 means now, None takes the topic's backoff.
+    def nack(
+        self, delay: float | None = None, *, reason: str | None = None, error: BaseException | None = None
+    ) -> None:
+        """Give it back, to be delivered again in ``delay`` seconds; 0 means now, None takes the topic's backoff. Its dead
+        letter will say the last ``reason`` and ``error``.
 
         Raises: RequestError, RequestTimeout, BadArgument.
         """
-        request = requests.nack(self.topic, self._feed.command.consumer, [(self.id, self.id)], delay)
+        request = self._refusal(delay, reason, error)
         self._feed.settle(self.topic, self.id)
         if self._link.conversation.online:
             self._link.ask(request.slot)
             with suppress(ConnectionLost):  # which gives it back, too
                 request.result()
 
-    def dead_letter(self, reason: str | None = None) -> bool:
-        """Give it up: to the topic's dead letters, ``<topic>.dlq``. ``reason``: one word that is kept with it.
+    def dead_letter(self, reason: str | None = None, *, error: BaseException | None = None) -> bool:
+        """Give it up: to the topic's dead letters, ``<topic>.dlq``. The letter says ``reason`` and ``error``.
 
         Returns: False when its lease was over, so that it comes again, here or elsewhere.
 
         Raises: BadArgument (it is a dead letter itself), RequestError, ConnectionLost (it comes again), RequestTimeout.
         """
-        consumer = self._feed.command.consumer
-        request = requests.nack(self.topic, consumer, [(self.id, self.id)], None, dead=True, reason=reason)
+        request = self._refusal(None, reason, error, dead=True)
         self._link.ask(request.slot)
         count = request.result()
         self._feed.settle(self.topic, self.id)
@@ -79,21 +82,31 @@ class Message(Delivery):
             return False
 
     @contextmanager
-    def process(self, *, retry_delay: float | None = None) -> Iterator["Message"]:
+    def process(self, *, retry_delay: float | None = None, dead_on: DeadOn = ()) -> Iterator["Message"]:
         """``with message.process():`` acks when the block ends, and gives the message back when it raises; ``retry_delay``
-        seconds later it is delivered again, None takes the topic's backoff."""
+        seconds later it is delivered again, None takes the topic's backoff. After exceptions of ``dead_on`` it goes to the
+        dead letters at once. Its letter says the last exception, as the asyncio client's."""
         tracing = self._link.options.tracing
         try:
             with tracing.processing(self, self._feed.command.consumer) if tracing is not None else nullcontext():
                 yield self
         except BaseException as error:
-            delay = retry_delay if isinstance(error, Exception) else 0.0
-            request = requests.nack(self.topic, self._feed.command.consumer, [(self.id, self.id)], delay)
+            if isinstance(error, Exception):
+                request = self._refusal(retry_delay, None, error, dead=is_dead(error, dead_on, self.topic))
+            else:
+                request = self._refusal(0.0)
             self._feed.settle(self.topic, self.id)
             self._link.conversation.say_now(request.slot)
             self._link.exchange(0.0)  # no answer is waited for: the exception goes on now
             raise
         self.ack()
+
+    def _refusal(
+        self, delay: float | None, reason: str | None = None, error: BaseException | None = None, *, dead: bool = False
+    ) -> requests.Request[int]:
+        link, consumer = self._link, self._feed.command.consumer
+        failure = describe(reason, error, link.conversation.server, details=link.options.describe_errors)
+        return requests.nack(self.topic, consumer, [(self.id, self.id)], None if dead else delay, dead=dead, failure=failure)
 
 
 class Subscription:

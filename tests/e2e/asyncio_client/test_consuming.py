@@ -1,6 +1,7 @@
 """The asyncio client's subscriptions."""
 
 import asyncio
+import json
 
 import pytest
 
@@ -25,6 +26,80 @@ async def test_process_acks_or_gives_back(mq: Client) -> None:
                 raise asyncio.CancelledError
         again = [await messages.next(5), await messages.next(5)]
         assert sorted((message.payload, message.attempt) for message in again) == [(b"bad", 2), (b"cancelled", 2)]
+
+
+class Unspeakable(ValueError):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class Whatever(Exception):
+    """Said as it is."""
+
+
+HOSTILE = "no such\ntemplate:\x00\x1b[31m \ud800" + "x" * (1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (ValueError("no such template: x.html"), "ValueError", "no such template: x.html"),
+        (Unspeakable(), f"{__name__}.Unspeakable", None),
+        (Whatever(HOSTILE), f"{__name__}.Whatever", "no such template:  [31m  xxxx"),
+    ],
+)
+async def test_an_exception_is_in_the_dead_letter(mq: Client, error: Exception, kind: str, text: str | None) -> None:
+    await mq.create("t", {"max_attempts": 2})
+    await mq.pub("t", b"bad")
+    async with mq.sub("t", "c") as messages, mq.sub("t.dlq", "audit") as letters:
+        for _ in range(2):
+            with pytest.raises(type(error)):
+                async with (await messages.next(5)).process(retry_delay=0):
+                    raise error
+        headers = (await letters.next(5)).headers
+    assert (headers["toymq-reason"], headers["toymq-attempts"], headers["toymq-error-type"]) == ("max-attempts", "2", kind)
+    said = headers.get("toymq-error")
+    assert said == text or (said is not None and text is not None and said.startswith(text) and len(said) <= 1024)
+    traceback = json.loads(headers["toymq-traceback"])
+    assert traceback.endswith("raise error")
+    assert "in test_an_exception_is_in_the_dead_letter" in traceback
+    assert int(headers["toymq-failed-at"]) > 0
+
+
+async def test_some_exceptions_are_dead_at_once_and_a_reason_is_any_text(mq: Client) -> None:
+    await mq.pub_many("t", [b"0", b"1", b"2", b"3"])
+    async with mq.sub("t", "c") as messages, mq.sub("t.dlq", "audit") as letters:
+        with pytest.raises(UnicodeDecodeError):
+            async with (await messages.next(5)).process(dead_on=(ValueError, KeyError)):
+                b"\xff".decode()
+        with pytest.raises(ZeroDivisionError):
+            async with (await messages.next(5)).process(dead_on=ValueError, retry_delay=0):
+                raise ZeroDivisionError
+        assert await (await messages.next(5)).dead_letter("no such template: x.html")
+        assert await mq.nack("t", "c", [(3, 3)], dead=True, reason="päpstlich\n100 %", error=KeyError("x")) == 1
+        found = [(await letters.next(5)) for _ in range(3)]
+        with pytest.raises(ValueError, match="again"):
+            async with found[0].process(dead_on=ValueError, retry_delay=0):  # a letter has no letters
+                raise ValueError("again")
+        assert (await letters.next(5)).attempt == 2
+    told = [tuple(letter.headers.get(f"toymq-{name}") for name in ("reason", "error-type", "error")) for letter in found]
+    assert told == [
+        ("rejected", "UnicodeDecodeError", "'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
+        ("no such template: x.html", None, None),
+        ("päpstlich 100 %", "KeyError", "'x'"),
+    ]
+
+
+async def test_what_an_exception_says_may_be_kept_from_the_broker(broker: InProcess) -> None:
+    async with toymq.connect(f"toymq://127.0.0.1:{broker.port}", describe_errors=False) as mq, mq.sub("t", "c") as messages:
+        await mq.pub("t", b"bad")
+        with pytest.raises(ValueError, match="secret"):
+            async with (await messages.next(5)).process(dead_on=ValueError):
+                raise ValueError("the secret is 7")
+        async with mq.sub("t.dlq", "audit") as letters:
+            headers = (await letters.next(5)).headers
+    assert headers["toymq-error-type"] == "ValueError"
+    assert not {"toymq-error", "toymq-traceback"} & headers.keys()
 
 
 async def test_auto_ack_acks_when_the_body_ended(mq: Client) -> None:

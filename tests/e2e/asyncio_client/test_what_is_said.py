@@ -100,6 +100,37 @@ async def test_dead_letters_and_renewals_as_the_contract_has_them() -> None:
         await mq.close()
 
 
+async def test_an_older_broker_gets_a_reason_of_one_word_and_a_newer_one_the_error() -> None:
+    async def older(peer: Peer) -> None:
+        await peer.greet()
+        await peer.expect("SUB t c window=1024")
+        peer.say(b"OK 1\n" + message(0) + message(1))
+        await peer.expect("NACK t c 0 dead=1 reason=no%20such%20template:%20x.html")
+        peer.say(b"OK 1\n")
+        await peer.expect("NACK t c 1 reason=KeyError:%20'x'")
+        peer.reset()
+
+    async def newer(peer: Peer) -> None:
+        assert await peer.line() == "HELLO 1"
+        peer.say(b"HELLO 1 server=toymq/9 max_payload=5 nack_error=1 more=x\n")
+        await peer.expect("SUB t c window=1024")
+        peer.say(b"OK 1\n" + message(1))
+        line = await peer.line()
+        assert line.startswith("NACK t c 1 error_type=KeyError error='x' traceback=Traceback%20(most%20recent")
+        assert "raise%20KeyError" in line
+        peer.say(b"OK 1\n")
+        await peer.expect("UNSUB t c")
+        peer.say(b"OK 0\n")
+        await peer.gone()
+
+    async with following(older, newer) as url, connect(url) as mq, mq.sub("t", "c") as messages:
+        assert await (await messages.next(5)).dead_letter("no such template: x.html")
+        for _ in range(2):
+            with pytest.raises(KeyError):
+                async with (await messages.next(5)).process():
+                    raise KeyError("x")
+
+
 async def test_a_delayed_publish_as_the_contract_has_it() -> None:
     async def script(peer: Peer) -> None:
         await peer.greet()

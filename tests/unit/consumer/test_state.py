@@ -92,7 +92,7 @@ def test_an_ack_of_what_was_never_handed_out_takes_it_too() -> None:
 
 def test_an_ack_of_what_was_never_handed_out_leaves_dead_letters_on_their_way() -> None:
     it = consumer(delivered=3)
-    it.give_up([(1, 1)], "why")
+    it.give_up([(1, 1)])
     assert it.ack_unseen([(0, 4)], 5) == 4
     assert it.is_held(1)
     assert not it.is_held(0)
@@ -149,7 +149,7 @@ def test_what_may_be_acked_and_what_is_leased() -> None:
     it.ack([(0, 0)])
     it.nack([(2, 2)], 1.0, 0.0, POLICY)
     it.unsend(S, 3, 3)
-    it.give_up([(4, 4)], "x")
+    it.give_up([(4, 4)])
     assert [it.is_inflight(msg_id) for msg_id in range(7)] == [False, True, False, False, False, False, False]
     assert [it.can_ack(msg_id) for msg_id in range(7)] == [False, True, True, False, False, False, False]
     assert [it.failed(msg_id) for msg_id in range(7)] == [0, 0, 1, 0, 1, 0, 0]

@@ -85,12 +85,17 @@ async def test_a_dead_letter_and_its_way_back(rig: HttpRig) -> None:
     await rig.ask("POST", "/v1/topics/t/messages", content=b"bad", headers={"X-Header-Color": "red"})
     await rig.lease("t")
     path = "/v1/topics/t/messages/0:nack?consumer=c&dead=true"
-    refused(await rig.ask("POST", f"{path}&reason=two%20words"), 422, "BAD_ARGUMENT")
+    for body in ({"error": 7}, {"error": {"text": 7}}, {"error": {"kind": "x"}}, {"reason": ["x"]}, {"why": "x"}):
+        refused(await rig.ask("POST", path, json=body), 422, "BAD_ARGUMENT")
     refused(await rig.ask("POST", f"{path[:-4]}yes"), 422, "BAD_ARGUMENT")
-    assert (await rig.ask("POST", f"{path}&reason=broken")).status_code == 204
+    error = {"type": "OSError", "text": "no such file:\nx\x1b", "traceback": "line 1\n  line 2"}
+    assert (await rig.ask("POST", f"{path}&reason=two%20words", json={"error": error})).status_code == 204
     await rig.until(lambda: "t.dlq" in rig.broker.topics and rig.broker.topics["t.dlq"].log.committed_id == 1)
     (letter,) = (await rig.ask("GET", "/v1/topics/t.dlq/log")).json()["messages"]
-    assert (letter["payload"], letter["headers"]["color"], letter["headers"]["toymq-reason"]) == ("bad", "red", "broken")
+    assert (letter["payload"], letter["headers"]["color"], letter["headers"]["toymq-reason"]) == ("bad", "red", "two words")
+    assert [letter["headers"][f"toymq-{name}"] for name in ("error-type", "error", "traceback")] == [
+        "OSError", "no such file: x", '"line 1\\n  line 2"',
+    ]  # fmt: skip
     refused(await rig.ask("POST", "/v1/topics/t.dlq/messages", content=b"x"), 403, "FORBIDDEN")
     refused(await rig.ask("POST", "/v1/topics/t:redrive"), 422, "BAD_ARGUMENT")
     refused(await rig.ask("POST", "/v1/topics/t.dlq:redrive", json={"max": 0}), 422, "BAD_ARGUMENT")

@@ -64,7 +64,7 @@ REPLIES: list[Reply] = [
     OkReply(9),
     DupReply(4),
     PongReply(),
-    HelloReply(1, "toymq/1", 100),
+    HelloReply(1, "toymq/1", 100, tells_errors=True),
     JsonReply(b"{}\n{}"),
     BatchReply("t", 2, 9, b"ab\ncd"),
     OffsetsReply("t", 3, 9),

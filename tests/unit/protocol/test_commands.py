@@ -3,6 +3,7 @@
 import pytest
 
 from toymq_py.errors import RequestError
+from toymq_py.failure import Failure, failure_of
 from toymq_py.model import Start
 from toymq_py.protocol import (
     Ack,
@@ -53,7 +54,7 @@ LINES: dict[str, Command] = {
     "ACK o c 3-9,12,20-31 sync=1": Ack("o", "c", ((3, 9), (12, 12), (20, 31)), sync=True),
     "ACK o c 7 sync=0": Ack("o", "c", ((7, 7),)),
     f"ACK o c {U64}": Ack("o", "c", ((U64, U64),)),
-    "NACK o c 1 delay=0 dead=1 reason=poison": Nack("o", "c", ((1, 1),), 0, True, "poison"),
+    "NACK o c 1 delay=0 dead=1 reason=poison": Nack("o", "c", ((1, 1),), 0, True, failure_of("poison")),
     "TOUCH o c 1-2 visibility=9": Touch("o", "c", ((1, 2),), 9),
     "PAUSE": Pause(),
     "RESUME": Resume(),
@@ -173,8 +174,7 @@ def test_a_bad_line_has_a_documented_code(line: str, code: str) -> None:
         Subscribe("o", "c\nQUIT"),
         Subscribe("", "c"),
         Delete("../x"),
-        Nack("o", "c", ((0, 0),), reason="two words"),
-        Nack("o", "c", ((0, 0),), reason="x\nPURGE o"),
+        Nack("o", "c", ((0, 0),), failure=Failure("not made\nby failure_of")),
         Ack("o", "c", ((5, 3),)),
         Hello(1, auth="a b"),
         Create("o", {"visibility": "1 dedupe_keys=0"}),
