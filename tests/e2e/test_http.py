@@ -130,6 +130,16 @@ async def test_a_websocket_begins_with_http_1_1() -> None:
         assert problem_of(await exchange(rig.port, head)) == (426, "BAD_VERSION")
 
 
+async def test_a_line_without_an_end_is_refused_while_it_arrives() -> None:
+    async with listening(DIR, fs=disk(), max_payload_bytes=1000) as rig:
+        head = b"POST /v1/topics/t/messages:batch HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\n"
+        begun = head + b"Content-Length: 10000000\r\n\r\n" + b'{"payload": "a"}\n[' + b"[]," * 30_000
+        answer = await exchange(rig.port, begun, until_closed=False)
+        assert problem_of(answer) == (413, "PAYLOAD_TOO_LARGE")
+        assert b"a line has at most 68536 bytes" in answer
+        assert not rig.broker.topics
+
+
 async def test_a_stream_has_an_end_when_only_its_head_is_asked_for() -> None:
     """Found by a review: the whole log was read into nothing, and what came behind was never answered."""
     async with listening(DIR, fs=disk()) as rig:

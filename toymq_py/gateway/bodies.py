@@ -5,6 +5,7 @@ Contract: gateway.md (413 "refused while it arrives"). Knows no broker.
 
 import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from json.decoder import scanstring  # type: ignore[attr-defined]  # as long as there is JSON in C
 from math import isfinite
 from typing import Any
 
@@ -18,6 +19,9 @@ from toymq_py.gateway.problems import UnknownCoding
 
 JSON_BYTES_MAX = 64 * 1024
 """Of what arranges or asks for something: settings, ids. The longest list of ids that makes sense has a few thousand."""
+STRUCTURE_CHARS_MAX = JSON_BYTES_MAX
+"""Of JSON outside of its long texts: two million empty lists in one line take three seconds of the broker's only thread."""
+LONG_TEXT_CHARS = 1024
 PLAIN_CODINGS = frozenset({"", "identity", "7bit", "8bit", "binary"})
 """Those that change nothing: none, HTTP's, and those of a part's ``Content-Transfer-Encoding`` (RFC 2045, 6.2)."""
 CONTENT_TYPE_CHARS_MAX = 1024
@@ -32,8 +36,11 @@ async def read_body(request: Request, bytes_max: int) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-async def read_pieces(request: Request, bytes_max: int) -> list[bytes]:
+async def read_pieces(request: Request, bytes_max: int, line_bytes_max: int | None = None) -> list[bytes]:
     """The whole body, as it arrived: some hundred KiB in each piece; one empty piece when there is nothing.
+
+    Args:
+        line_bytes_max: of each line of a body that has lines.
 
     Raises: PayloadTooLarge, before the first byte where the request says its length, else with the byte that is too much;
         BadArgument for a length that is none; UnknownCoding; ClientDisconnect.
@@ -45,7 +52,7 @@ async def read_pieces(request: Request, bytes_max: int) -> list[bytes]:
     if len(announced) > 18 or int(announced) > bytes_max:
         raise too_large(bytes_max)
     pieces: list[bytes] = []
-    size, more = 0, True
+    size, line_size, more = 0, 0, True
     while more:
         message = await request.receive()
         if message["type"] == "http.disconnect":
@@ -56,8 +63,31 @@ async def read_pieces(request: Request, bytes_max: int) -> list[bytes]:
         size += len(piece)
         if size > bytes_max:
             raise too_large(bytes_max)
+        if line_bytes_max is not None:
+            line_size = _check_lines(piece, line_size, line_bytes_max)
         more = message.get("more_body", False)
     return pieces or [b""]
+
+
+def _check_lines(piece: bytes, begun: int, bytes_max: int) -> int:
+    """Bound the lines of a body while it arrives.
+
+    Args:
+        begun: size of the line that the piece goes on.
+
+    Returns: size of the line that goes on behind the piece. Raises: PayloadTooLarge.
+    """
+    end = piece.find(b"\n")
+    if end < 0:
+        longest = rest = begun + len(piece)
+    else:
+        rest = len(piece) - 1 - piece.rfind(b"\n")
+        longest = max(begun + end, rest)
+        if len(piece) > bytes_max:
+            longest = max(longest, *map(len, piece.split(b"\n")))
+    if longest > bytes_max:
+        raise PayloadTooLarge(f"a line has at most {bytes_max} bytes; payload_base64 needs the fewest")
+    return rest
 
 
 def check_coding(codings: str) -> None:
@@ -103,10 +133,23 @@ def parse_json(text: str | bytes) -> Any:
     """What JSON says, and nothing that Python takes beside: no NaN, no number that becomes Infinity. Raises: ValueError."""
     if isinstance(text, bytes):
         text = text.decode(json.detect_encoding(text), "surrogatepass")
+    if len(text) > STRUCTURE_CHARS_MAX:
+        _check_structure(text)
     try:
         return _JSON.decode(text)
     except RecursionError:
         raise ValueError("it is too deep") from None
+
+
+def _check_structure(text: str) -> None:
+    """Bound what JSON builds beside long texts, in a single walk from text to text. Raises: ValueError."""
+    at = structure = 0
+    while structure <= STRUCTURE_CHARS_MAX and (quote := text.find('"', at)) >= 0:
+        end = scanstring(text, quote + 1, True)[1]
+        structure += quote - at + min(end - quote, LONG_TEXT_CHARS)
+        at = end
+    if structure > STRUCTURE_CHARS_MAX or structure + len(text) - at > STRUCTURE_CHARS_MAX:
+        raise ValueError(f"more than {STRUCTURE_CHARS_MAX} characters are not in long texts")
 
 
 def _finite(text: str) -> float:

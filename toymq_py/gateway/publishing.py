@@ -23,6 +23,7 @@ from toymq_py.errors import (
     TooManyTopics,
 )
 from toymq_py.gateway.bodies import (
+    JSON_BYTES_MAX,
     check_coding,
     check_members,
     lines_of,
@@ -114,6 +115,11 @@ def check_size(payload: bytes, headers: bytes, bytes_max: int) -> None:
         raise too_large(bytes_max)
 
 
+def line_bytes_max(payload_bytes_max: int) -> int:
+    """Of a JSON line: a payload whose characters may be escapes, ``\\u0434`` for two bytes, and what describes it."""
+    return 3 * payload_bytes_max + JSON_BYTES_MAX
+
+
 async def publish_batch(gateway: Gateway, request: Request) -> Response:
     """``POST …/messages:batch``."""
     name = TOPIC.need(request)
@@ -121,8 +127,10 @@ async def publish_batch(gateway: Gateway, request: Request) -> Response:
     if kind not in BATCH_MEDIA:
         raise BadFraming(f"a batch is {' or '.join(BATCH_MEDIA)}, as its Content-Type says")
     bytes_max = max(BATCH_BYTES_MAX, 2 * gateway.broker.options.max_payload_bytes)
-    pieces = await read_pieces(request, bytes_max)
-    if kind == "application/x-ndjson":
+    is_lines = kind == "application/x-ndjson"
+    line_max = line_bytes_max(gateway.broker.options.max_payload_bytes) if is_lines else None
+    pieces = await read_pieces(request, bytes_max, line_max)
+    if is_lines:
         if sum(piece.count(b"\n") for piece in pieces) + (not pieces[-1].endswith(b"\n")) > BATCH_MESSAGES_MAX:
             raise BadArgument(f"at most {BATCH_MESSAGES_MAX} messages are taken at once")
         found = map(_of_line, lines_of(pieces))
@@ -137,7 +145,11 @@ async def publish_batch(gateway: Gateway, request: Request) -> Response:
 BATCH_MEDIA = ("application/x-ndjson", "multipart/form-data", "multipart/mixed")
 
 
-async def _publish_all(gateway: Gateway, topic: Topic, found: Iterator[Message | RequestError]) -> Response:
+Parsed = tuple[int, Message | RequestError]
+"""How many bytes were parsed, and what they are."""
+
+
+async def _publish_all(gateway: Gateway, topic: Topic, found: Iterator[Parsed]) -> Response:
     """Append in slices, wait for all of them, answer each."""
     outcomes: list[Published | RequestError] = []
     bytes_max = gateway.broker.options.max_payload_bytes
@@ -158,13 +170,13 @@ async def _publish_all(gateway: Gateway, topic: Topic, found: Iterator[Message |
     return await _answer(gateway, outcomes)
 
 
-def _one_turn(found: Iterator[Message | RequestError]) -> list[Message | RequestError]:
+def _one_turn(found: Iterator[Parsed]) -> list[Message | RequestError]:
     """As many as are parsed and appended in one piece."""
     part: list[Message | RequestError] = []
     size = 0
-    for message in found:
+    for parsed_bytes, message in found:
         part.append(message)
-        size += 0 if isinstance(message, RequestError) else len(message.payload)
+        size += parsed_bytes
         if len(part) == MESSAGES_PER_TURN or size > BYTES_PER_TURN:
             break
     return part
@@ -212,19 +224,19 @@ async def _answer(gateway: Gateway, outcomes: list[Published | RequestError]) ->
     return Response(f"{described}, {listed}}}", STATUS[first_error.code], headers, "application/problem+json")
 
 
-def _of_line(line: bytes) -> Message | RequestError:
+def _of_line(line: bytes) -> Parsed:
     try:
-        return parse_line(line)
+        return len(line), parse_line(line)
     except RequestError as error:
-        return error
+        return len(line), error
 
 
 def parse_line(line: bytes) -> Message:
     """A message of a JSON line. Raises: BadArgument."""
     try:
         found = parse_json(line)
-    except ValueError:
-        raise BadArgument("the line is no JSON") from None
+    except ValueError as error:
+        raise BadArgument(f"the line is no JSON for a message: {error}") from None
     if type(found) is not dict:
         raise BadArgument("a line is a JSON object")
     return message_of(found, LINE_MEMBERS)
@@ -281,14 +293,14 @@ def _block_of(headers: object) -> bytes:
     return header_block(headers.items())
 
 
-def _of_part(part: tuple[Mapping[str, bytes], bytes]) -> Message | RequestError:
+def _of_part(part: tuple[Mapping[str, bytes], bytes]) -> Parsed:
     """A message of a part: its headers are those of a single publish."""
     headers, payload = part
     try:
         for name in ("content-encoding", "content-transfer-encoding"):
             check_coding(headers.get(name, b"").decode("latin-1"))
         key = headers.get("idempotency-key")
-        return Message(
+        return len(payload), Message(
             payload,
             check_key(key.decode("latin-1")) if key is not None else b"",
             headers_of((name.encode("latin-1"), value) for name, value in headers.items()),
@@ -296,7 +308,7 @@ def _of_part(part: tuple[Mapping[str, bytes], bytes]) -> Message | RequestError:
               for parameter in (DELAY_MS, TTL_MS)),
         )  # fmt: skip
     except RequestError as error:
-        return error
+        return len(payload), error
 
 
 MESSAGE_HEADERS: Parameter[str] = Parameter(

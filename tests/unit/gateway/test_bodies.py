@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toymq_py.gateway.bodies import lines_of, parse_json
+from toymq_py.errors import PayloadTooLarge
+from toymq_py.gateway import bodies
+from toymq_py.gateway.bodies import STRUCTURE_CHARS_MAX, _check_lines, lines_of, parse_json
 
 
 @given(st.lists(st.text("ab\n", max_size=6).map(str.encode), min_size=1))
@@ -15,6 +17,34 @@ def test_lines_do_not_depend_on_where_pieces_end(pieces: list[bytes]) -> None:
     if not expected[-1]:
         expected.pop()
     assert list(lines_of(pieces)) == expected
+
+
+@given(st.lists(st.text("a\n", max_size=9).map(str.encode)), st.integers(0, 9))
+def test_a_line_is_bounded_wherever_its_pieces_end(pieces: list[bytes], bytes_max: int) -> None:
+    begun, refused = 0, False
+    for piece in pieces:
+        try:
+            begun = _check_lines(piece, begun, bytes_max)
+        except PayloadTooLarge:
+            refused = True
+            break
+    assert refused == (max(map(len, b"".join(pieces).split(b"\n"))) > bytes_max)
+
+
+@pytest.mark.parametrize(
+    "text", ["[" + "[]," * 30_000 + "[]]", '{"payload":"x","headers":{' + '"a":"b",' * 9000 + '"a":"b"}}', " " * 70_000 + "{}"]
+)
+def test_json_is_mostly_long_texts_or_short(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by a trial: a line of empty lists held every other client for three seconds. It is refused before it is decoded."""
+    monkeypatch.setattr(bodies, "_JSON", None)
+    with pytest.raises(ValueError, match=f"more than {STRUCTURE_CHARS_MAX} characters"):
+        parse_json(text)
+
+
+@pytest.mark.parametrize("payload", ["a" * 1_000_000, '\n"\\\\' * 100_000, "ж" * 100_000])
+def test_a_long_text_is_no_structure(payload: str) -> None:
+    message = {"payload": payload, "headers": {"a": "b" * 100_000}, "delay_ms": 1}
+    assert parse_json(json.dumps(message)) == message
 
 
 @pytest.mark.parametrize("text", ["NaN", "[Infinity]", '{"a": -Infinity}', "1e999", "-1e999", "[" * 100_000, "1" * 5000, ""])

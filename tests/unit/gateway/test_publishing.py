@@ -242,7 +242,7 @@ async def test_a_batch_of_json_lines(rig: HttpRig) -> None:
         '{"payload": "a", "headers": {"a": 7}}', '{"payload": "a", "headers": {"a\\nb": "c"}}',
         '{"payload": "a", "headers": []}',
         '{"payload": "a", "delay_ms": -1}', '{"payload": "a", "ttl_ms": 0}', '{"payload": "a", "ttl_ms": "1"}',
-        '{"payload": "a"}, {"payload": "b"}', "[" * 100_000,
+        '{"payload": "a"}, {"payload": "b"}', "[" * 60_000,
     ],
     ids=lambda bad: bad[:60],
 )  # fmt: skip
@@ -258,6 +258,23 @@ async def test_a_line_over_the_limit_is_refused_alone(rig: HttpRig) -> None:
     answer = await rig.ask("POST", BATCH, content=lines({"payload": "x" * 1001}, {"payload": "c"}), headers=JSON_LINES)
     results = refused(answer, 413, "PAYLOAD_TOO_LARGE")["results"]
     assert [result.get("id", result.get("code")) for result in results] == ["PAYLOAD_TOO_LARGE", 0]
+
+
+async def test_refused_lines_take_turns_too(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by a trial: what is refused counted for nothing, and 128 large ones were parsed in one piece."""
+    turns: list[int] = []
+    one_turn = publishing._one_turn
+
+    def counted(found: Any) -> Any:
+        part = one_turn(found)
+        turns.append(len(part))
+        return part
+
+    monkeypatch.setattr(publishing, "_one_turn", counted)
+    line = "[" + "[]," * 20_000 + "[]]"
+    answer = await rig.ask("POST", BATCH, content=lines(*[line] * 20), headers=JSON_LINES)
+    assert refused(answer, 422, "BAD_ARGUMENT")["results"][19]["code"] == "BAD_ARGUMENT"
+    assert max(turns) <= 1 + publishing.BYTES_PER_TURN // len(line)
 
 
 async def test_a_batch_of_parts(rig: HttpRig) -> None:
