@@ -407,6 +407,24 @@ async def test_what_is_consumed_and_not_acked_is_not_gone(fs: SimDisk) -> None:
         assert [message["id"] for message in await consume(rig, "t", "limit=10")] == ["1"]
 
 
+async def test_an_ack_after_a_kill_is_taken_where_it_is_clear_whose_it_is(fs: SimDisk) -> None:
+    async with gateway(DIR, fs=fs, dialects=["tinymq"]) as rig:
+        known = [("one", ""), ("two", ""), ("two", "group=g")]
+        for again in range(2):  # the consumers are on the disk, what is delivered to them is not
+            for topic, group in known:
+                assert (await consume(rig, topic, group) is None) == (again == 0)
+            for topic in ("one", "two") if again == 0 else ():
+                await publish(rig, topic, b"a")
+        after = fs.peek_crash(random.Random(1))
+    async with gateway(DIR, fs=after, dialects=["tinymq"]) as rig:
+        assert (await rig.ask("POST", "/ack/one/0")).status_code == 200
+        assert await consume(rig, "one") is None
+        assert (await rig.ask("POST", "/ack/two/0")).status_code == 400
+        assert (await rig.ask("POST", "/ack/two/0?group=g")).status_code == 200
+        assert await consume(rig, "two", "group=g") is None
+        assert (await consume(rig, "two"))["id"] == "0"
+
+
 async def test_a_failed_write_is_no_202(rig: HttpRig, fs: SimDisk) -> None:
     """The original answered 202."""
     await publish(rig, "t", b"a")

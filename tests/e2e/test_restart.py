@@ -90,3 +90,26 @@ def test_settings_and_a_deleted_topic_survive(tmp_path: Path) -> None:
             assert wire.ask(b"CREATE kept visibility=6000\n").startswith(b"ERR EXISTS")
             assert wire.ask(b"OFFSETS gone\n").startswith(b"ERR NO_SUCH_TOPIC")
             assert wire.ask(b"PUB gone - 1\nb\n") == b"OK 0", "a topic that is created anew begins at 0"
+
+
+def test_an_ack_of_what_was_delivered_just_before_the_kill_is_taken(tmp_path: Path) -> None:
+    """The delivery is on no disk yet, and its client has the message. The broker answered OK 0, and the message came again."""
+    with BrokerProcess(tmp_path / "d") as broker:
+        with broker.connect() as wire:
+            for _ in range(4):
+                wire.ask(b"PUB orders - 5\nhello\n")
+            wire.ask(b"PUB orders - 5 delay=3600000\nlater\n")
+            wire.ask(b"SUB orders billing window=2\n")
+            assert [wire.message()[0] for _ in range(2)] == [0, 1]
+            broker.restart(kill=True)
+        with broker.connect() as wire:
+            assert wire.ask(b"ACK orders billing 0 sync=1\n") == b"OK 1"
+        broker.restart(kill=True)
+        with broker.connect() as wire:
+            wire.ask(b"SUB orders billing window=1\n")
+            assert wire.message()[0] == 1, "0 is acked"
+            wire.send(b"PUB orders - 3\nnew\n")
+            assert wire.line() == b"OK 5"
+            assert wire.ask(b"ACK orders billing 4-5\n") == b"OK 0", "one is not due, and one was published in this life"
+            assert wire.ask(b"ACK orders billing 1-3\n") == b"OK 3"
+            assert wire.message()[0] == 5

@@ -43,6 +43,7 @@ class Model:
     end: int
     rows: dict[int, Row] = field(default_factory=dict)
     max_attempts: int = 0
+    maybe_below: int = 0
 
     def __post_init__(self) -> None:
         before = self.rows
@@ -66,6 +67,9 @@ class Model:
 
     def ack(self, first: int, last: int) -> int:
         got = [r for r in self.pick(first, last, "ready", "inflight", "delayed") if r.attempt]
+        limit = min(last + 1, self.maybe_below)
+        if not any(self.rows[i].scheduled for i in range(first, limit)):
+            got += [r for r in self.pick(first, limit - 1, "fresh", "ready", "inflight", "delayed") if not r.attempt]
         for row in got:
             row.become("acked")
         return len(got)
@@ -312,14 +316,17 @@ class ConsumerMachine(RuleBasedStateMachine):
         self.real.seek(self.base + to, 2)
         assert not self.real.has_acked
 
-    @rule()
-    def restart(self) -> None:
+    @rule(earlier=st.integers(0, SPAN))
+    def restart(self, earlier: int) -> None:
         before = self.real.snapshot()
         value = json.loads(json.dumps(before.to_json(), default=list))
         snapshot = ConsumerSnapshot.from_json(value)
         assert snapshot == before
         self.real, changed = Consumer.restore("c", snapshot, 0, self.base + SPAN, self.scheduled)
         assert not changed
+        assert self.real.maybe_delivered_below == self.base + SPAN
+        self.real.maybe_delivered_below = self.base + earlier  # as if the rest had been published since
+        self.model.maybe_below = earlier
         assert self.real.snapshot() == before, "nothing is lost on the way"
         self.model.restart()
         A.inflight = B.inflight = 0
@@ -339,6 +346,7 @@ class ConsumerMachine(RuleBasedStateMachine):
         beyond = any(r.state == "acked" or r.attempt for i, r in rows.items() if i >= cut[1])
         lost = any(r.state != "acked" for i, r in rows.items() if i < cut[0])
         self.scheduled.discard_range(next_id, self.base + SPAN)
+        self.model.maybe_below = cut[1]
         self.real, changed = Consumer.restore("c", snapshot, first_id, next_id, self.scheduled)
         assert changed == (lost or beyond or start > cut[1])
         self.model.skip(0, cut[0] - 1)

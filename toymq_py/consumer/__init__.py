@@ -5,6 +5,7 @@ from toymq_py.consumer.failures import FailureBudget
 from toymq_py.consumer.idset import IdSet
 from toymq_py.consumer.policy import DeliveryPolicy
 from toymq_py.consumer.run import Held, Lessee
-from toymq_py.consumer.state import Consumer, ConsumerSnapshot, Counts
+from toymq_py.consumer.snapshot import ConsumerSnapshot
+from toymq_py.consumer.state import Consumer, Counts
 
 __all__ = ["CommonAcks", "Consumer", "ConsumerSnapshot", "Counts", "DeliveryPolicy", "FailureBudget", "Held", "IdSet", "Lessee"]

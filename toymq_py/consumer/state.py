@@ -9,8 +9,6 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from operator import le, lt
-from typing import Any
 
 from toymq_py.consumer.acks import AckSet
 from toymq_py.consumer.common import CommonAcks, WatchedAcks
@@ -19,7 +17,7 @@ from toymq_py.consumer.idset import IdSet
 from toymq_py.consumer.inflight import RunTable
 from toymq_py.consumer.policy import DeliveryPolicy
 from toymq_py.consumer.run import AttemptRange, Held, Lessee, RunState
-from toymq_py.errors import DamagedData
+from toymq_py.consumer.snapshot import ConsumerSnapshot
 from toymq_py.model import MSG_ID_MAX, IdRange, IdRows
 
 
@@ -38,71 +36,6 @@ class Counts:
     backlog: int
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerSnapshot:
-    """What of a consumer survives a restart.
-
-    ``has_acked`` says whether ``last_acked`` means anything; without it everything below ``start``
-    counts as acked. ``acked_above`` are ranges at or above that point, whether acked or skipped;
-    ``attempts`` the unacked ids that were delivered. Both ascend, overlap neither themselves nor
-    each other.
-    """
-
-    since_ns: int
-    start: int
-    has_acked: bool
-    last_acked: int
-    acked_above: IdRows
-    attempts: IdRows
-
-    @property
-    def floor(self) -> int:
-        """All ids below count as acked, before ``acked_above`` is looked at."""
-        return self.last_acked + 1 if self.has_acked else self.start
-
-    def to_json(self) -> dict[str, Any]:
-        """The consumer's object in ``offsets.json``, its rows by columns: nothing here grows with their number."""
-        return {
-            "since_ns": self.since_ns,
-            "start": self.start,
-            "has_acked": self.has_acked,
-            "last_acked": self.last_acked,
-            "acked_above": self.acked_above,
-            "attempts": self.attempts,
-        }
-
-    @classmethod
-    def from_json(cls, value: object) -> "ConsumerSnapshot":
-        """The other way round.
-
-        Raises: DamagedData when a field is missing, unknown, of another type, or contradicts
-            another one.
-        """
-        if not isinstance(value, dict) or value.keys() != _FIELDS:
-            raise DamagedData(f"a consumer must be an object of {', '.join(sorted(_FIELDS))}")
-        has_acked = value["has_acked"]
-        if not isinstance(has_acked, bool):
-            raise DamagedData("has_acked must be true or false")
-        snapshot = cls(
-            since_ns=_u64("since_ns", value["since_ns"]),
-            start=_u64("start", value["start"]),
-            has_acked=has_acked,
-            last_acked=_u64("last_acked", value["last_acked"]),
-            acked_above=_rows("acked_above", value["acked_above"], 2),
-            attempts=_rows("attempts", value["attempts"], 3),
-        )
-        if snapshot.floor < snapshot.start:
-            raise DamagedData("last_acked lies below start")
-        if any(0 in block[2] for block in snapshot.attempts.blocks):
-            raise DamagedData("attempts must be counted from 1")
-        _check_ascending("acked_above", snapshot.floor, snapshot.acked_above)
-        _check_ascending("attempts", snapshot.floor, snapshot.attempts)
-        if snapshot.acked_above and snapshot.attempts:
-            together = sorted(row[:2] for row in chain(snapshot.acked_above, snapshot.attempts))
-            _check_ascending("acked_above with attempts", snapshot.floor, IdRows.of(2, together))
-        return snapshot
-
-
 class Consumer:
     """The state of one consumer on one topic. Touched only by the event loop, through its topic.
 
@@ -119,7 +52,7 @@ class Consumer:
     """
 
     __slots__ = ("_acks", "_due", "_runs", "_scheduled", "_settled", "changes", "cursor", "failures", "has_acked",
-                 "name", "since_ns", "start")  # fmt: skip
+                 "maybe_delivered_below", "name", "since_ns", "start")  # fmt: skip
 
     def __init__(self, name: str, *, start: int, since_ns: int, scheduled: IdSet | None = None) -> None:
         """A consumer that has seen nothing; ids below ``start`` count as acked.
@@ -135,6 +68,8 @@ class Consumer:
         self.changes = 0
         self.failures: FailureBook | None = None
         """What NACKs said of messages that are not acked; None until one says something."""
+        self.maybe_delivered_below = 0
+        """What was delivered last before a kill is on no disk: an ACK of an id below is believed."""
         self._acks = AckSet(start)
         self._scheduled = IdSet() if scheduled is None else scheduled
         self._settled = IdSet()
@@ -306,21 +241,31 @@ class Consumer:
         return self._runs.release(owner)
 
     def ack(self, ranges: Iterable[IdRange]) -> int:
-        """Take every id that was delivered and is not acked, whatever became of its lease.
+        """Take every id that was delivered and is not acked, whatever became of its lease; also those that only an earlier life
+        of the broker can have delivered (ADR 0052).
 
         Returns:
             How many were taken. Ids that were never delivered are left alone.
         """
         taken = 0
         for first, last in ranges:
+            before = taken
             for span_first, span_last in self._runs.remove(first, last, delivered_only=True):
                 taken += self._acks.add(span_first, span_last)
                 if self.failures is not None:
                     self.failures.discard(span_first, span_last)
+            if first < self.maybe_delivered_below and taken - before <= last - first:
+                taken += self._ack_earlier(first, min(last, self.maybe_delivered_below - 1))
         if taken:
             self.has_acked = True
             self.changes += 1
         return taken
+
+    def _ack_earlier(self, first: int, last: int) -> int:
+        """Take what an earlier life may have delivered. What is not due it has not, nor a range that holds such an id."""
+        if last < self.floor or self._scheduled.next_in(first, last + 1) <= last:
+            return 0
+        return self.ack_unseen([(first, last)], last + 1)
 
     def ack_unseen(self, ranges: Iterable[IdRange], limit: int) -> int:
         """Take every id below ``limit`` that is not acked, delivered or not, but for what is on its way to the dead letters:
@@ -438,10 +383,20 @@ class Consumer:
         run = self._runs.holding(msg_id)
         return run is not None and run.state is RunState.INFLIGHT
 
-    def can_ack(self, msg_id: int) -> bool:
-        """Whether ``ack`` would take it."""
+    def has_delivered(self, msg_id: int) -> bool:
+        """Whether it was delivered and ``ack`` would take it."""
         run = self._runs.holding(msg_id)
         return run is not None and run.attempt > 0 and run.state is not RunState.HELD
+
+    def maybe_delivered(self, msg_id: int) -> bool:
+        """Whether ``ack`` would take it because an earlier life of the broker may have delivered it."""
+        run = self._runs.holding(msg_id)
+        return (
+            msg_id < self.maybe_delivered_below
+            and not self._acks.overlaps(msg_id, msg_id)
+            and msg_id not in self._scheduled
+            and (run is None or run.state is not RunState.HELD)
+        )
 
     def is_held(self, msg_id: int) -> bool:
         """Whether it waits to become a dead letter, or is on its way."""
@@ -486,6 +441,7 @@ class Consumer:
         self.start = self.cursor = target
         self.since_ns = since_ns
         self.has_acked = False
+        self.maybe_delivered_below = 0
         self.changes += 1
         self._acks = AckSet(target)
         self._settled.clear()
@@ -539,6 +495,7 @@ class Consumer:
         consumer = cls(name, start=start, since_ns=snapshot.since_ns, scheduled=scheduled)
         consumer._acks = acks
         consumer.has_acked = snapshot.has_acked and acks.floor > 0
+        consumer.maybe_delivered_below = next_id
         position = acks.floor
         for first, last, n in snapshot.attempts:
             first, last = max(first, position), min(last, next_id - 1)
@@ -566,32 +523,3 @@ class Consumer:
         for first, last in spans:
             if scheduled.next_in(first, last + 1) <= last:
                 settled.copy_range(scheduled, first, last)
-
-
-_FIELDS = frozenset(("since_ns", "start", "has_acked", "last_acked", "acked_above", "attempts"))
-
-
-def _u64(field: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MSG_ID_MAX:
-        raise DamagedData(f"{field} must hold integers from 0 to {MSG_ID_MAX}")
-    return value
-
-
-def _rows(field: str, value: object, width: int) -> IdRows:
-    if isinstance(value, IdRows) and value.width == width:
-        return value
-    if not isinstance(value, list):
-        raise DamagedData(f"{field} must be a list")
-    try:
-        return IdRows.of(width, value)
-    except (OverflowError, TypeError, ValueError):
-        raise DamagedData(f"{field} must hold lists of {width} integers from 0 to {MSG_ID_MAX}") from None
-
-
-def _check_ascending(field: str, floor: int, rows: IdRows) -> None:
-    """Raises: DamagedData unless the ranges ascend from ``floor`` and share no id."""
-    position = floor
-    for firsts, lasts, *_ in rows.blocks:
-        if firsts[0] < position or not all(map(le, firsts, lasts)) or not all(map(lt, lasts, firsts[1:])):
-            raise DamagedData(f"{field} must ascend from {floor} and not overlap")
-        position = lasts[-1] + 1

@@ -151,7 +151,7 @@ def test_what_may_be_acked_and_what_is_leased() -> None:
     it.unsend(S, 3, 3)
     it.give_up([(4, 4)])
     assert [it.is_inflight(msg_id) for msg_id in range(7)] == [False, True, False, False, False, False, False]
-    assert [it.can_ack(msg_id) for msg_id in range(7)] == [False, True, True, False, False, False, False]
+    assert [it.has_delivered(msg_id) for msg_id in range(7)] == [False, True, True, False, False, False, False]
     assert [it.failed(msg_id) for msg_id in range(7)] == [0, 0, 1, 0, 1, 0, 0]
     assert [it.ack([(msg_id, msg_id)]) for msg_id in range(7)] == [0, 1, 1, 0, 0, 0, 0]
 
@@ -592,3 +592,37 @@ def test_every_second_of_100k_acked_and_then_the_rest_at_once() -> None:
     assert it.inflight == 50_000
     assert it.ack([(0, U64)]) == 50_000
     assert (it.floor, it.inflight, it.next_deadline()) == (100_000, 0, None)
+
+
+def restored(start: int = 0, next_id: int = 10) -> Consumer:
+    """A consumer as a restart finds it that had delivered nothing, as far as the disk knows."""
+    return Consumer.restore("c", Consumer("c", start=start, since_ns=1).snapshot(), 0, next_id)[0]
+
+
+def test_an_ack_is_believed_below_where_this_life_began() -> None:
+    it = restored()
+    assert it.ack([(2, 3)]) == 2
+    assert it.ack([(0, 2**64 - 1)]) == 8, "never what was published since"
+    assert it.counts(20).backlog == 10
+    assert it.ack([(0, 9)]) == 0
+
+
+def test_an_ack_is_not_believed_after_a_seek_of_a_new_consumer_or_of_what_moves_to_the_dead_letters() -> None:
+    it = restored()
+    it.seek(0, 2)
+    assert it.ack([(0, 9)]) == 0
+    assert Consumer("new", start=0, since_ns=1).ack([(0, 9)]) == 0
+    it = restored()
+    it.take_fresh(S, 0, 9, 30.0)
+    it.give_up([(4, 5)])
+    assert it.ack([(0, 9)]) == 8
+
+
+def test_what_an_ack_may_take_is_what_is_said() -> None:
+    it = restored()
+    it.ack([(1, 1)])
+    it.take_fresh(S, 2, 3, 30.0)
+    it.give_up([(3, 3)])
+    for msg_id in range(12):
+        told = it.has_delivered(msg_id) or it.maybe_delivered(msg_id)
+        assert told == bool(it.ack([(msg_id, msg_id)])), msg_id

@@ -159,7 +159,11 @@ async def ack(gateway: Gateway, request: Request) -> Response:
     """``POST /ack/{topic}/{id}``."""
     name, msg_id, group = TOPIC.need(request), MESSAGE_ID.need(request), GROUP.of(request)
     topic = _topic_with(gateway, name)
-    topic.ack(_holder(topic, msg_id, group, Consumer.can_ack), [(msg_id, msg_id)])
+    try:
+        holder = _holder(topic, msg_id, group, Consumer.has_delivered)
+    except NotLeased:  # before a restart, then
+        holder = _holder(topic, msg_id, group, Consumer.maybe_delivered, one=True)
+    topic.ack(holder, [(msg_id, msg_id)])
     await gateway.stored(topic.flush_offsets)
     return json_response({"status": "success", "message": "Message acknowledged"})
 
@@ -172,15 +176,18 @@ def _topic_with(gateway: Gateway, name: str) -> Topic:
         raise NotLeased(NOT_FOUND) from None
 
 
-def _holder(topic: Topic, msg_id: int, group: str | None, has: Callable[[Consumer, int], bool]) -> str:
-    """Who has a message: the group that is named; else the consumer of those without one; else the only group that does.
+def _holder(
+    topic: Topic, msg_id: int, group: str | None, has: Callable[[Consumer, int], bool], *, one: bool = False
+) -> str:
+    """Who has a message: the group that is named; else the consumer of those without one, unless it has to be the only ``one``;
+    else the only group that does.
 
     Raises: NotLeased; BadArgument when several groups do: one must not end what another one has.
     """
     if group is None:
         named = (name for name in topic.consumers if not name.startswith(CONSUMER_PREFIX))  # no webhooks
         groups = [name for name in named if has(topic.consumers[name], msg_id)]
-        if len(groups) > 1 and CONSUMER not in groups:
+        if len(groups) > 1 and (one or CONSUMER not in groups):
             raise BadArgument(f"several groups have {msg_id} of {topic.name}: name one with group")
         group = CONSUMER if CONSUMER in groups else groups[0] if groups else None
     elif group not in topic.consumers or not has(topic.consumers[group], msg_id):
