@@ -19,6 +19,7 @@ WEBHOOKS_MAX = 1000
 CONCURRENCY_MAX = 64
 TIMEOUT_MS_MAX = 60_000
 SECRET_PREFIX = "whsec_"
+SECRET_CHARS_MAX = 512
 SIGNED = "(set)"
 """What is shown instead of a secret."""
 URL_LENGTH_MAX = 2048
@@ -93,14 +94,17 @@ class Webhook:
 
 def secret_bytes(secret: str) -> bytes:
     """The key of a secret: base64 behind ``whsec_``, else the text itself. Raises: BadArgument."""
-    if secret.startswith(SECRET_PREFIX):
+    if len(secret) <= SECRET_CHARS_MAX and secret.startswith(SECRET_PREFIX):
         try:
             return base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
         except ValueError:
             raise BadArgument(f"what follows {SECRET_PREFIX} is base64") from None
-    if not secret or len(secret) > 512:
-        raise BadArgument("a secret has 1 to 512 characters")
-    return secret.encode()
+    if not secret or len(secret) > SECRET_CHARS_MAX:
+        raise BadArgument(f"a secret has 1 to {SECRET_CHARS_MAX} characters")
+    try:
+        return secret.encode()
+    except UnicodeEncodeError:
+        raise BadArgument("the secret has half of a surrogate pair: it cannot be UTF-8") from None
 
 
 def check_webhook_name(name: str) -> str:

@@ -213,6 +213,7 @@ async def test_a_name_that_moves_to_a_private_address_is_not_followed(fs: SimDis
     "body",
     [{}, {"topic": "t"}, {"url": "http://a/"}, {"topic": ".t", "url": "http://a/"}, {"topic": "t", "url": "ftp://a/"},
      {"topic": "t", "url": "http://a/", "secret": "whsec_?"}, {"topic": "t", "url": "http://a/", "secret": ""},
+     {"topic": "t", "url": "http://a/", "secret": "\ud800"}, {"topic": "t", "url": "http://a/", "secret": "whsec_" + "A" * 600},
      {"topic": "t", "url": "http://a/", "timeout_ms": 0}, {"topic": "t", "url": "http://a/", "concurrency": 65},
      {"topic": "t", "url": "http://a/", "concurrency": True}, {"topic": "t", "url": "http://a/", "colour": "red"}],
     ids=str,

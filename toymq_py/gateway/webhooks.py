@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from toymq_py.errors import BadArgument, BadFraming, BadName, DiskFull, Forbidden, PayloadTooLarge, StorageFailed
+from toymq_py.gateway.access import check_topic
 from toymq_py.gateway.bodies import JSON_BYTES_MAX, parse_object, read_body
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.operations import Answer, Body, Operation, Parameter
@@ -27,6 +28,7 @@ async def put_webhook(gateway: Gateway, request: Request) -> Response:
     """``PUT /v1/webhooks/{name}``."""
     name = NAME.need(request)
     webhook = Webhook.from_json(parse_object(await read_body(request, JSON_BYTES_MAX)))
+    check_topic(request, "subscribe", webhook.topic)  # what is pushed is read
     gateway.refuse_late()
     new = await gateway.webhooks.put(name, webhook)
     return json_response(_describe(gateway, name), 201 if new else 200)
@@ -76,7 +78,9 @@ OPERATIONS = (
     Operation("GET", "/v1/webhooks", "listWebhooks", "Every webhook.", list_webhooks, "admin",
               answers={200: Answer("By name.", {"type": "object", "properties": {
                   "webhooks": {"type": "array", "items": DESCRIBED}}})}, safe=True),
-    Operation("PUT", "/v1/webhooks/{name}", "putWebhook", "Push what comes to a topic to a URL.", put_webhook, "admin", (NAME,),
+    Operation("PUT", "/v1/webhooks/{name}", "putWebhook",
+              "Push what comes to a topic to a URL. The token needs `subscribe` for the topic beside `admin`.",
+              put_webhook, "admin", (NAME,),
               Body("The definition.", {"application/json": DEFINITION}),
               {201: Answer("It is on stable storage and begins at the first message.", DESCRIBED),
                200: Answer("It replaces another.", DESCRIBED)},

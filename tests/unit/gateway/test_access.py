@@ -216,6 +216,20 @@ async def test_the_login_is_found_among_cookies(rig: HttpRig, cookie: str) -> No
         refused(await rig.ask("GET", "/v1/login", headers={"cookie": none}), 401, "AUTH_REQUIRED")
 
 
+async def test_a_webhook_pushes_what_its_token_may_read(rig: HttpRig, authority: Authority) -> None:
+    """Found by a trial: an administrator without ``subscribe`` had payloads pushed that it may not read."""
+    assert rig.gateway is not None
+    rig.gateway.webhooks.private = True
+    definition = {"topic": "orders.>", "url": "http://127.0.0.1:1/"}
+    refused(await rig.ask("PUT", "/v1/webhooks/w", json=definition, headers=bearer("operator")), 403, "FORBIDDEN")
+    assert rig.gateway.webhooks.defined == {}
+    rights = f'name = "reader"\nadmin = true\nsubscribe = ["orders.>"]\nsha256 = "{sha256(b"reader-token").hexdigest()}"\n'
+    authority.replace(parse_grants(f"[[token]]\n{rights}", "auth.toml"))
+    for topic, status in (("orders.*", 201), ("orders.1", 200), (">", 403), ("*", 403), ("other", 403)):
+        answer = await rig.ask("PUT", "/v1/webhooks/w", json=definition | {"topic": topic}, headers=bearer("reader"))
+        assert answer.status_code == status, topic
+
+
 async def test_metrics_name_only_what_a_token_sees(rig: HttpRig) -> None:
     """The rest is added up, so that a sum stays right."""
     for topic in ("orders.1", "secret-plan"):
