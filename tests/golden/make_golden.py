@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from toymq_py.cli.dump import as_json
-from toymq_py.storage import offsets
+from toymq_py.storage import identity, offsets
 from toymq_py.storage.dump import dump_topic
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.offsets import OffsetsState
@@ -126,7 +126,17 @@ def producers(data: Path) -> None:
     topic.segment(4, sequenced(4, b"p", 6), damaged[:-1] + bytes([damaged[-1] ^ 1]), sequenced(6, b"p", 8))
 
 
-TOPICS: tuple[Callable[[Path], None], ...] = (every_kind, hole, torn, consumers, previous, retained, producers)
+def mixed(data: Path) -> None:
+    """The middle one of three segments is another log's, and what the segments begin with is known."""
+    topic = Directory(data, "mixed")
+    topic.segment(0, *[frame(n, b"%d" % n) for n in range(2)], sealed=True)
+    topic.segment(2, *[frame(n, b"%d" % n) for n in range(2, 4)])
+    topic.segment(4, *[frame(n, b"%d" % n) for n in range(4, 6)])
+    identity.store(FS, str(topic.path), identity.read_heads(FS, str(topic.path), (0, 2, 4), {}))
+    topic.segment(2, *[frame(n, b"of another log") for n in range(2, 4)])
+
+
+TOPICS: tuple[Callable[[Path], None], ...] = (every_kind, hole, torn, consumers, previous, retained, producers, mixed)
 
 
 def make(data: Path) -> None:

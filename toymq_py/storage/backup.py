@@ -26,11 +26,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from toymq_py.errors import DamagedData, DataDirectoryError
-from toymq_py.storage import checked_json, offsets, settings
+from toymq_py.storage import checked_json, identity, offsets, settings
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, replace_file, write_all
+from toymq_py.storage.identity import list_bases
 from toymq_py.storage.offsets import LoadedOffsets, OffsetsState, Source
-from toymq_py.storage.segment import ScanResult, parse_segment_name, scan_segment, segment_name
+from toymq_py.storage.segment import ScanResult, scan_segment, segment_name
 from toymq_py.storage.verify import TopicReport, topic_names, verify_topic
 from toymq_py.webhook import DOCUMENT
 
@@ -82,7 +83,8 @@ class _Topic:
     acks: LoadedOffsets
     structure: OffsetsState
     """Of which ``first_id`` and ``removed`` count: those that held when the segments were listed."""
-    bases: list[int] = field(default_factory=list)
+    bases: set[int] = field(default_factory=set)
+    """Segments that the backup has or keeps."""
 
 
 def back_up(
@@ -205,12 +207,15 @@ class _Backup:
         """Raises: _Changed, FileNotFoundError."""
         fs, topic = self._fs, self._topics[name]
         topic.structure = offsets.load(fs, path).state
-        bases = _bases(fs, path)
+        files = identity.survey(fs, path)
+        bases = files.bases
         if not _same_segments(topic.structure, offsets.load(fs, path).state):
             raise _Changed
         self._forget_another_log(path, to, bases)
         fs.mkdir(to)
         fs.sync_dir(self._to)
+        with contextlib.suppress(FileNotFoundError):
+            fs.unlink(f"{to}/{identity.FILE_NAME}")
         for base_id in bases:
             file = f"{path}/{segment_name(base_id)}"
             if base_id == bases[-1]:
@@ -221,7 +226,13 @@ class _Backup:
         if mark != topic.mark:  # deleted and made anew, or the first record came: its acks are read anew, too
             self._topics[name] = self._look(name)
             raise _Changed
-        topic.bases = bases
+        topic.bases = {*bases, *files.foreign}  # what an earlier backup has in their place is right
+        for base_id, reason in files.foreign.items():
+            problem = f"{path}/{segment_name(base_id)} {reason}: it was not copied"
+            if problem not in self.report.problems:
+                self.report.problems.append(problem)
+        if files.heads:  # those of the listing: the topic may have been made anew since
+            identity.store(fs, to, files.heads)
         fs.sync_dir(to)  # the offsets must not be there before what they speak of
         self._copy_small(name, path, to)
         fs.sync_dir(to)
@@ -355,7 +366,7 @@ class _Backup:
                 _remove_files(fs, path)
                 fs.rmdir(path)
                 continue
-            for base_id in set(_bases(fs, path)) - set(topic.bases):
+            for base_id in set(_bases(fs, path)) - topic.bases:
                 for suffix in (".log", ".idx"):
                     with contextlib.suppress(FileNotFoundError):
                         fs.unlink(f"{path}/{base_id:020d}{suffix}")
@@ -471,7 +482,7 @@ def _read_document(fs: FileSystem, path: str) -> bytes | None:
 def _bases(fs: FileSystem, path: str) -> list[int]:
     if not fs.is_dir(path):
         return []
-    return sorted(base_id for name in fs.listdir(path) if (base_id := parse_segment_name(name)) is not None)
+    return list_bases(fs, path)
 
 
 def _same_segments(one: OffsetsState, other: OffsetsState) -> bool:

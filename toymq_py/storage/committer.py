@@ -16,7 +16,7 @@ active segment's file behind the committed position, and nothing else; everythin
 import errno
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from toymq_py.clock import Clock
@@ -25,8 +25,10 @@ from toymq_py.model import Records, Shape, shape_of
 from toymq_py.storage.batch import COMMITTED, Appended, Batch, Commit
 from toymq_py.storage.disk_errors import what_passes
 from toymq_py.storage.fs import replace_file
+from toymq_py.storage.identity import Head, HeadsKeeper
 from toymq_py.storage.log import Log
 from toymq_py.storage.next_segment import NextSegment
+from toymq_py.storage.offsets import lost_of
 from toymq_py.storage.record import FRAME_OVERHEAD, Extras
 from toymq_py.storage.scheduling import Scheduler
 from toymq_py.storage.segment import Producers, Segment, segment_name
@@ -57,8 +59,13 @@ class Committer:
         fsync: FsyncMode = "always",
         fsync_interval_s: float = 0.005,
         roll_first: bool = False,
+        heads: Mapping[int, Head] | None = None,
     ) -> None:
-        """``roll_first``: recovery found damage in the active segment, so what comes goes into a new one."""
+        """
+        Args:
+            roll_first: recovery found damage in the active segment, so what comes goes into a new one.
+            heads: what ``segments.json`` knows of this log.
+        """
         self._log = log
         self._scheduler = scheduler
         self._clock = clock
@@ -97,6 +104,7 @@ class Committer:
         self._allocated = 0  # size of the active file with preallocated space; 0 while it is not known
         self._side_jobs = 0  # sidecars and the next segment, written behind
         self._next = NextSegment(log.fs, log.path, space, self.run_behind)
+        self._heads = HeadsKeeper(log.fs, log.path, heads or {}, self.run_behind)
         self._full = False  # the last write found no space
         self._unsynced = False  # --fsync interval: written and answered, not yet synced
         self._sync_timer = False
@@ -283,6 +291,7 @@ class Committer:
         if job.rolled is not None:
             path = f"{log.path}/{segment_name(batch.first_id)}"
             log.segments.append(Segment(path, batch.first_id, file=job.rolled))
+            self._heads.due = True
         self._allocated = job.allocated
         if job.done:
             if self._full:
@@ -290,6 +299,8 @@ class Committer:
                 logger.warning("topic %s: publishing resumes", log.topic)
             self._adopt(batch)
             if self._fsync == "always":
+                if self._heads.due and batch.size:
+                    self._record_heads()
                 self.on_sync(job.sync_s)
             elif self._fsync == "interval":
                 self._unsynced = True
@@ -402,6 +413,15 @@ class Committer:
 
         self.run_behind(job)
 
+    def _record_heads(self) -> None:
+        log = self._log
+        bases = [segment.base_id for segment in log.segments if segment.next_id > segment.base_id]
+
+        def keep(base_id: int) -> bool:
+            return log.segments[0].base_id <= base_id and bool(lost_of((base_id, base_id), log.removed))
+
+        self._heads.record(bases, keep)
+
     def run_behind(self, job: Callable[[], None], done: Callable[[], None] = lambda: None) -> None:
         """Run a job on the topic's files that nobody waits for, but ``when_idle``: nothing may rename the directory below
         it."""
@@ -453,6 +473,8 @@ class Committer:
         def done() -> None:
             for seconds in took_s:
                 self.on_sync(seconds)
+            if not errors and self._heads.due and self._log.segments[-1] is active:
+                self._record_heads()
             if errors and not (active.sealed and errors[0].errno == errno.EBADF):  # that one was closed behind our back
                 self.failed = StorageFailed(f"the log of {self._log.topic} failed ({errors[0].strerror})")
                 logger.critical("topic %s: syncing failed (%s): the log is closed for publishing until restart",

@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 
 from toymq_py.storage.fs import FileSystem
+from toymq_py.storage.identity import survey
 from toymq_py.storage.offsets import load, lost_of
 from toymq_py.storage.record import Frame, decode_frame
-from toymq_py.storage.segment import parse_segment_name, scan_segment
+from toymq_py.storage.segment import scan_segment
 
 
 def dump_topic(fs: FileSystem, path: str) -> Iterator[Frame | str]:
@@ -13,10 +14,12 @@ def dump_topic(fs: FileSystem, path: str) -> Iterator[Frame | str]:
 
     Raises: OSError.
     """
-    bases = sorted(base for name in fs.listdir(path) if (base := parse_segment_name(name)) is not None)
+    files = survey(fs, path)
+    for base_id, reason in files.foreign.items():
+        yield f"{base_id:020d}.log {reason}"
     removed = load(fs, path).state.removed
     expected: int | None = None
-    for base_id in bases:
+    for base_id in files.bases:
         if expected is not None and base_id > expected:
             lost = lost_of((expected, base_id - 1), removed)
             for first, last in sorted([*lost, *lost_of((expected, base_id - 1), lost)]):

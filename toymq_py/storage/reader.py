@@ -12,9 +12,10 @@ from typing import Generic, NamedTuple, TypeVar
 from toymq_py.errors import DataDirectoryError, NoSuchTopic, OutOfRange
 from toymq_py.model import check_name
 from toymq_py.storage.fs import File, FileSystem, RealFileSystem
+from toymq_py.storage.identity import survey
 from toymq_py.storage.offsets import load
 from toymq_py.storage.record import FRAME_BYTES_MAX, Columns, Stop, scan
-from toymq_py.storage.segment import WINDOW_BYTES, Segment, load_sidecar, parse_segment_name, scan_segment, segment_name
+from toymq_py.storage.segment import WINDOW_BYTES, Segment, load_sidecar, scan_segment, segment_name
 from toymq_py.storage.verify import topic_names
 
 T = TypeVar("T")
@@ -69,7 +70,7 @@ class TopicReader:
         self._path = path
         self._topic = topic
         state = load(fs, path).state
-        bases = sorted(base for name in fs.listdir(path) if (base := parse_segment_name(name)) is not None)
+        bases = survey(fs, path).bases
         while len(bases) > 1 and bases[1] <= state.first_id:
             del bases[0]  # retention had decided to remove it
         self._bases = bases

@@ -1,7 +1,7 @@
 """From the bytes on disk to a log that can be opened: the nine steps of storage.md, those that concern one topic.
 
     1  LOCK                                                                   dirlock
-    2  list the segments, remove .tmp leftovers                               _list_segments
+    2  list the segments, remove .tmp leftovers, leave other logs' files      _list_segments, identity.survey
     3  sealed segments: trust the sidecar or scan; missing ids are a hole     _open_sealed
     4  active segment: scan                                                   _open_active
     5  zeros or the end: clean                                                segment.scan_segment
@@ -16,13 +16,14 @@ all; a name that was not synced may be missing; what was synced stays, unless th
 
 import logging
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
 from toymq_py.errors import DamagedData
 from toymq_py.model import IdRange
 from toymq_py.storage.fs import File, FileSystem, write_all
+from toymq_py.storage.identity import Head, Survey, survey
 from toymq_py.storage.record import Columns, deliver_at_of, scan
 from toymq_py.storage.segment import (
     WINDOW_BYTES,
@@ -60,6 +61,8 @@ class RecoveredLog:
     """Records that are not due, by columns, in log order."""
     deliver_at_ns: "array[int]" = field(default_factory=partial(array, "Q"))
     roll_first: bool = False
+    heads: Mapping[int, Head] = field(default_factory=dict)
+    """What ``segments.json`` knows of this log."""
 
 
 def recover_log(
@@ -83,15 +86,16 @@ def recover_log(
         right nobody can tell.
     """
     found = RecoveredLog()
-    names = _list_segments(fs, path)
-    names = _remove_below(fs, path, names, first_id)
+    files = _list_segments(fs, path)
+    found.heads = files.heads
+    names = _remove_below(fs, path, files.bases, first_id)
+    # Retention on a full disk removes what the offsets could not be told about.
+    first_id = found.next_id = files.begin(first_id)
     active_keys: list[KeyRun] = []
     for at, base_id in enumerate(names):
         last = at == len(names) - 1
-        if found.segments and base_id > found.next_id:
+        if base_id > found.next_id:
             found.missing.append((found.next_id, base_id - 1))
-        elif not found.segments and base_id > first_id:
-            first_id = base_id  # retention on a full disk removes what the offsets could not be told about
         if last:
             segment = _open_active(fs, path, base_id, next_id, found, active_keys)
         else:
@@ -103,6 +107,7 @@ def recover_log(
         found.next_id = segment.next_id
     if found.segments and found.segments[-1].damages and found.next_id > found.segments[-1].base_id:
         found.roll_first = True  # so that a later torn tail never shares a segment with this hole
+    next_id = files.end(max(next_id, found.next_id))
     if next_id > found.next_id:
         if found.segments:
             found.lost.append((found.next_id, next_id - 1))
@@ -123,10 +128,10 @@ def recover_log(
     return found
 
 
-def _list_segments(fs: FileSystem, path: str) -> list[int]:
-    """Step 2. First ids in order. Sidecars of segments that are gone go, too; files that are not ours are left alone."""
+def _list_segments(fs: FileSystem, path: str) -> Survey:
+    """Step 2. Sidecars of segments that are gone go, too; files that are not ours are left alone."""
     if not fs.is_dir(path):
-        return []
+        return Survey([])
     ids, sidecars = set(), set()
     for name in fs.listdir(path):
         base_id = parse_segment_name(name)
@@ -138,7 +143,12 @@ def _list_segments(fs: FileSystem, path: str) -> list[int]:
             fs.unlink(f"{path}/{name}")
     for base_id in sidecars - ids:  # the broker died between removing a segment and its sidecar
         fs.unlink(f"{path}/{base_id:020d}.idx")
-    return sorted(ids)
+    files = survey(fs, path)
+    for base_id, reason in files.foreign.items():
+        logger.error("%s/%020d.log %s: it is not served; `toymq repair` puts it aside", path, base_id, reason)
+    if files.problem is not None:
+        logger.error("%s: %s", path, files.problem)
+    return files
 
 
 def _remove_below(fs: FileSystem, path: str, names: list[int], first_id: int) -> list[int]:

@@ -7,7 +7,7 @@ holes; the file as it was, damaged offsets and damaged settings go to ``quaranti
 
 The order, so that a repair that is killed can be run again:
 
-    1  everything that will change is copied to the quarantine, and synced
+    1  everything that will change is copied to the quarantine, and synced; another log's files are moved there
     2  the offsets say what is lost
     3  the later stretches of a segment get files of their own, the last one first; until 4 their records are there twice, and
        a second run sees where the ones begin that have their own
@@ -20,11 +20,12 @@ from dataclasses import dataclass, field, replace
 
 from toymq_py.errors import DamagedData, DataDirectoryError
 from toymq_py.model import IdRange
-from toymq_py.storage import offsets, settings
+from toymq_py.storage import identity, offsets, settings
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, write_all
+from toymq_py.storage.identity import list_bases
 from toymq_py.storage.offsets import AckedView, OffsetsState, Source, lost_of
-from toymq_py.storage.segment import ScanResult, load_sidecar, parse_segment_name, scan_segment, segment_name
+from toymq_py.storage.segment import ScanResult, load_sidecar, scan_segment, segment_name
 from toymq_py.storage.verify import topic_names, verify_topic
 
 QUARANTINE = "quarantine"
@@ -105,9 +106,10 @@ class _TopicRepairer:
     def repair(self) -> TopicRepair:
         fs = self._fs
         state, stored = self._readable_offsets()
-        damaged, present, end = self._look(state)
-        lost = list(_gaps(state, present, end))
-        next_id = max(end, state.next_id)
+        files = identity.survey(fs, self._path)
+        damaged, present, end = self._look(state, files)
+        next_id = files.end(max(end, state.next_id))
+        lost = list(_gaps(state, present, next_id))
         self._done.lost = lost
         if lost or not stored:
             for segment in damaged:
@@ -115,11 +117,14 @@ class _TopicRepairer:
             self._bury_offsets()
             known = replace(state, next_id=next_id, removed=_joined([*state.removed, *lost]))
             offsets.write(fs, self._path, offsets.encode(known))
+        self._put_aside(files, divides=bool(damaged))
         for segment in damaged:
             self._divide(segment)
         if next_id > end or (damaged and damaged[-1].last):
             self._begin_anew(next_id)
         self._drop_caches()
+        if damaged:
+            identity.store(fs, self._path, identity.read_heads(fs, self._path, list_bases(fs, self._path), {}))
         self._settings()
         fs.sync_dir(self._path)
         return self._done
@@ -144,13 +149,14 @@ class _TopicRepairer:
             self._done.notes.append(f"{loaded.problem}; taken is {loaded.source.value}")
         return state, loaded.problem is None and not self._done.forgotten
 
-    def _look(self, state: OffsetsState) -> tuple[list[_Damaged], list[IdRange], int]:
+    def _look(self, state: OffsetsState, files: identity.Survey) -> tuple[list[_Damaged], list[IdRange], int]:
         """Segments that are damaged, id ranges that there are records for, and the end of the log. The first range is empty and
         says where the log begins: what retention took before that is no loss."""
-        bases = _bases(self._fs, self._path)
+        bases = files.bases
         damaged: list[_Damaged] = []
-        present: list[IdRange] = []
         end = state.first_id
+        begin = files.begin(end)
+        present: list[IdRange] = [(begin, begin - 1)] if files.foreign else []
         for at, base_id in enumerate(bases):
             following = bases[at + 1] if at + 1 < len(bases) else None
             if following is not None and following <= state.first_id:
@@ -208,6 +214,23 @@ class _TopicRepairer:
         fs.sync_dir(self._grave)
         self._done.quarantined.append(name)
 
+    def _put_aside(self, files: identity.Survey, *, divides: bool) -> None:
+        """Another log's files. What knows the heads goes, too, before a segment is divided: until it is written anew, no part
+        may look like a file that came from elsewhere."""
+        fs = self._fs
+        for base_id in files.foreign:
+            path = f"{self._path}/{segment_name(base_id)}"
+            self._bury(path)
+            fs.unlink(path)
+            with contextlib.suppress(FileNotFoundError):
+                fs.unlink(path[:-4] + ".idx")
+        heads = f"{self._path}/{identity.FILE_NAME}"
+        if files.problem is not None:
+            self._bury(heads)
+        if fs.exists(heads) and (divides or files.problem is not None):
+            fs.unlink(heads)
+        fs.sync_dir(self._path)
+
     def _bury_offsets(self) -> None:
         for name in (offsets.FILE_NAME, offsets.PREVIOUS_NAME):
             file = f"{self._path}/{name}"
@@ -262,7 +285,7 @@ class _TopicRepairer:
                 file.close()
 
     def _drop_caches(self) -> None:
-        fs, bases = self._fs, _bases(self._fs, self._path)
+        fs, bases = self._fs, list_bases(self._fs, self._path)
         for at, base_id in enumerate(bases):
             path = f"{self._path}/{segment_name(base_id)}"
             sidecar = path[:-4] + ".idx"
@@ -300,10 +323,6 @@ def _joined(ranges: list[IdRange]) -> tuple[IdRange, ...]:
         else:
             joined.append((first, last))
     return tuple(joined)
-
-
-def _bases(fs: FileSystem, path: str) -> list[int]:
-    return sorted(base_id for name in fs.listdir(path) if (base_id := parse_segment_name(name)) is not None)
 
 
 def _copy(fs: FileSystem, path: str, to: str, start: int, end: int) -> None:

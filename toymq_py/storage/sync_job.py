@@ -10,6 +10,7 @@ from toymq_py.clock import Clock
 from toymq_py.storage.batch import Batch
 from toymq_py.storage.disk_errors import NO_SPACE
 from toymq_py.storage.fs import File, FileSystem, write_all
+from toymq_py.storage.identity import is_used
 from toymq_py.storage.segment import Segment, segment_name
 from toymq_py.storage.space import SpaceGuard
 
@@ -142,6 +143,8 @@ class SyncJob:
             fs.mkdir(path)
             fs.sync_dir(path.rpartition("/")[0])
         name = f"{path}/{segment_name(self._batch.first_id)}"
+        if fs.exists(name) and is_used(fs, name):
+            fs.rename(name, f"{name}.foreign")  # recovery left it alone, and it is not ours to overwrite
         if prepared is None:
             file = fs.open(name, create=True)
         else:

@@ -11,6 +11,7 @@ from toymq_py.errors import DamagedData
 from toymq_py.model import is_topic_name
 from toymq_py.storage import offsets, settings
 from toymq_py.storage.fs import FileSystem
+from toymq_py.storage.identity import survey
 from toymq_py.storage.offsets import AckedView
 from toymq_py.storage.segment import load_sidecar, parse_segment_name, scan_segment
 
@@ -74,10 +75,14 @@ def verify_topic(
 ) -> TopicReport:
     """One topic's report: segments, sidecars, offsets, settings. Raises: OSError."""
     report = TopicReport(topic)
-    names = sorted(
-        base_id for name in fs.listdir(path) if (base_id := parse_segment_name(name)) is not None
-    )
+    files = survey(fs, path)
+    names = files.bases
+    report.findings += [Finding(f"{path}/{base_id:020d}.log", reason) for base_id, reason in files.foreign.items()]
+    if files.problem is not None:
+        report.findings.append(Finding(path, files.problem))
     state = _check_offsets(fs, path, report)
+    if files.foreign:  # before the first segment, records may be missing only where another log's file is
+        report.first_id = report.next_id = files.begin(state.first_id)
     for at, base_id in enumerate(names):
         following = names[at + 1] if at + 1 < len(names) else None
         if following is not None and following <= state.first_id:
@@ -86,10 +91,12 @@ def verify_topic(
         _check_segment(fs, path, base_id, following, report, progress, state)
     _check_settings(fs, path, report)
     end = state.first_id if report.next_id is None else report.next_id
-    if state.next_id > end:
-        report.lost += state.next_id - end
+    next_id = files.end(max(state.next_id, end))
+    if next_id > end:
+        report.lost += next_id - end
         where = "there is no log" if report.next_id is None else f"the log ends at {end - 1}"
-        report.findings.append(Finding(path, f"the offsets know of ids up to {state.next_id - 1}, {where}"))
+        known = "the offsets know" if state.next_id == next_id else "a segment of another log takes the place"
+        report.findings.append(Finding(path, f"{known} of ids up to {next_id - 1}, {where}"))
     return report
 
 

@@ -100,6 +100,7 @@ class Topic:
             fsync=options.fsync,
             fsync_interval_s=options.fsync_interval_ms / 1000,
             roll_first=recovered.roll_first,
+            heads=recovered.heads,
         )  # fmt: skip
         self.committer.on_committed = self._committed
         self.committer.on_sync = metrics.synced

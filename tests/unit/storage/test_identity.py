@@ -1,0 +1,274 @@
+"""Segments of another topic, of an older incarnation, from elsewhere: found by start, verify, backup, restore and repair, and
+never served. ADR 0048."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.broker_rig import DIR, BrokerRig
+from tests.support.sim_disk import SimDisk
+from toymq_py.storage import identity
+from toymq_py.storage.backup import back_up, restore
+from toymq_py.storage.dump import dump_topic
+from toymq_py.storage.reader import DirectoryReader, walk_columns
+from toymq_py.storage.repair import repair
+from toymq_py.storage.segment import segment_name
+from toymq_py.storage.verify import TopicReport, verify_topic
+
+PAYLOAD = 900  # four records a segment
+
+
+def payloads(word: bytes, count: int) -> list[bytes]:
+    return [b"%b %d " % (word, n) + b"." * PAYLOAD for n in range(count)]
+
+
+def broker(count: int = 10, **options: object) -> BrokerRig:
+    """Two topics of three segments each: 0 to 3, 4 to 7, and the active one from 8 on."""
+    rig = BrokerRig(**options)
+    for n in range(count):
+        for topic in (b"payroll", b"public"):
+            rig.publish(topic.decode(), payloads(topic, count)[n])
+            rig.clock.advance(0.001)
+    return rig
+
+
+def path(topic: str, name: str) -> str:
+    return f"{DIR}/topics/{topic}/{name}"
+
+
+def copy(disk: SimDisk, source: str, to: str) -> None:
+    data = disk.read_file(source)
+    file = disk.open(to, create=True)
+    file.truncate(0)
+    file.pwrite(data, 0)
+    file.sync()
+    file.close()
+    disk.sync_dir(to.rpartition("/")[0])
+
+
+def words(rig: BrokerRig, topic: str) -> list[bytes]:
+    """What the broker serves of a topic."""
+    log, found, at = rig.broker.topics[topic].log, [], 0
+    log.tail.clear()
+    at = log.first_id
+    while at < log.committed_id:
+        run, row, after = log.read(at, 1000)
+        if run is not None:
+            found += [payload.split(b" .")[0] for payload in run.payloads[row : row + after - at]]
+        at = after
+    return found
+
+
+def report_of(disk: SimDisk, topic: str, data_dir: str = DIR) -> TopicReport:
+    return verify_topic(disk, f"{data_dir}/topics/{topic}", topic)
+
+
+def named(report: TopicReport) -> set[str]:
+    return {finding.path.rpartition("/")[2] for finding in report.findings if finding.damage}
+
+
+@pytest.mark.parametrize("suffixes", [(".log",), (".log", ".idx")])
+@pytest.mark.parametrize("base_id", [0, 4, 8])
+def test_a_segment_of_another_topic_is_found_and_not_served(base_id: int, suffixes: tuple[str, ...]) -> None:
+    rig = broker()
+    rig.disk = rig.disk.kill()
+    for suffix in suffixes:
+        name = f"{base_id:020d}{suffix}"
+        if rig.disk.exists(path("payroll", name)):
+            copy(rig.disk, path("payroll", name), path("public", name))
+    foreign = rig.disk.read_file(path("public", segment_name(base_id)))
+    report = report_of(rig.disk, "public")
+    lost = 4 if base_id < 8 else 1  # of the newest one nothing says how many records it had
+    assert segment_name(base_id) in named(report)
+    assert (report.lost, report.records) == (lost, 10 - (4 if base_id < 8 else 2))
+    seen = [run.seen for run in DirectoryReader(DIR, rig.disk).topic("public").read(
+        DirectoryReader(DIR, rig.disk).topic("public").first_id, 10, walk_columns)]  # fmt: skip
+    assert not any(payload.startswith(b"payroll") for columns in seen for payload in columns.payloads)
+    assert not any(getattr(item, "payload", b"").startswith(b"payroll")
+                   for item in dump_topic(rig.disk, f"{DIR}/topics/public"))  # fmt: skip
+
+    rig.restart()
+    topic = rig.broker.topics["public"]
+    assert topic.state == "degraded"
+    assert topic.log.lost_count() == lost
+    assert words(rig, "public") == [b"public %d" % n for n in range(10) if not base_id <= n < base_id + 4]
+    assert words(rig, "payroll") == [b"payroll %d" % n for n in range(10)]
+    assert rig.publish("public", b"more .")[0].error is None
+    assert words(rig, "public")[-1] == b"more"
+    assert rig.disk.read_file(path("public", segment_name(base_id))) == foreign, "it is left alone"
+
+    rig.disk = rig.disk.kill()
+    (done,) = repair(rig.disk, DIR, pid=1)
+    assert done.topic == "public"
+    assert segment_name(base_id) in done.quarantined
+    assert rig.disk.read_file(f"{DIR}/quarantine/1/public/{segment_name(base_id)}") == foreign
+    assert not report_of(rig.disk, "public").damaged
+    rig.restart()
+    assert rig.broker.topics["public"].state == "ok"
+    assert words(rig, "public") == [b"public %d" % n for n in range(10) if not base_id <= n < base_id + 4] + [b"more"]
+
+
+def test_what_the_offsets_know_of_the_newest_segment_is_lost_with_it() -> None:
+    rig = broker()
+    rig.take(rig.subscribe("public"))
+    rig.ack("public", 0, 9)
+    rig.advance(1)
+    rig.disk = rig.disk.kill()
+    copy(rig.disk, path("payroll", segment_name(8)), path("public", segment_name(8)))
+    assert report_of(rig.disk, "public").lost == 2
+    rig.restart()
+    assert rig.broker.topics["public"].log.lost == [(8, 9)]
+    assert rig.publish("public", b"more")[0].first_id == 10, "no id is used twice"
+
+
+def test_a_file_of_an_older_incarnation_is_found() -> None:
+    rig = broker()
+    kept = {name: rig.disk.read_file(path("public", name)) for name in map(segment_name, (0, 4))}
+    rig.delete("public")
+    for payload in payloads(b"anew", 10):
+        rig.clock.advance(0.001)
+        rig.publish("public", payload)
+    rig.disk = rig.disk.kill()
+    file = rig.disk.open(path("public", segment_name(4)))
+    file.truncate(0)
+    file.pwrite(kept[segment_name(4)], 0)
+    file.close()
+    rig.restart()
+    assert rig.broker.topics["public"].log.lost == [(4, 7)]
+    assert words(rig, "public") == [b"anew %d" % n for n in (0, 1, 2, 3, 8, 9)]
+
+
+def test_a_file_that_came_among_those_of_the_log_is_found() -> None:
+    rig = broker()
+    rig.disk = rig.disk.kill()
+    copy(rig.disk, path("payroll", segment_name(4)), path("public", segment_name(6)))
+    assert named(report_of(rig.disk, "public")) == {segment_name(6)}
+    assert report_of(rig.disk, "public").lost == 0
+    rig.restart()
+    assert rig.broker.topics["public"].state == "ok"
+    assert words(rig, "public") == [b"public %d" % n for n in range(10)]
+
+
+def test_the_log_grows_past_a_file_from_elsewhere_and_does_not_overwrite_it() -> None:
+    rig = broker()
+    source = rig.disk.read_file(path("payroll", segment_name(8)))
+    rig.disk = rig.disk.kill()
+    identity.store(rig.disk, f"{DIR}/topics/public", {0: (1, 1)} | dict(
+        identity.survey(rig.disk, f"{DIR}/topics/public").heads) | {99: (1, 1)})  # fmt: skip
+    copy(rig.disk, path("payroll", segment_name(8)), path("public", segment_name(12)))
+    rig.restart()
+    for payload in payloads(b"later", 6):
+        assert rig.publish("public", payload)[0].error is None
+    assert rig.disk.read_file(path("public", segment_name(12) + ".foreign")) == source
+    rig.reopen()
+    assert words(rig, "public")[-6:] == [b"later %d" % n for n in range(6)]
+
+
+def test_a_damaged_first_record_is_damage_and_not_another_log() -> None:
+    rig = broker()
+    rig.disk = rig.disk.kill()
+    file = rig.disk.open(path("public", segment_name(4)))
+    file.pwrite(b"!", 40)
+    file.close()
+    assert identity.survey(rig.disk, f"{DIR}/topics/public").foreign == {}
+    assert report_of(rig.disk, "public").lost == 1
+
+
+def test_a_directory_of_an_older_version_opens_and_learns_its_heads() -> None:
+    rig = broker()
+    rig.disk = rig.disk.kill()
+    for topic in ("payroll", "public"):
+        rig.disk.unlink(path(topic, identity.FILE_NAME))
+    rig.restart()
+    assert words(rig, "public") == [b"public %d" % n for n in range(10)]
+    assert rig.broker.topics["public"].state == "ok"
+    rig.publish("public", b"more .")
+    rig.disk = rig.disk.kill()
+    copy(rig.disk, path("payroll", segment_name(4)), path("public", segment_name(4)))
+    rig.restart()
+    assert rig.broker.topics["public"].log.lost == [(4, 7)]
+
+
+def test_heads_of_another_topic_say_whose_the_segments_are() -> None:
+    rig = broker()
+    rig.disk = rig.disk.kill()
+    for name in (segment_name(0), identity.FILE_NAME):
+        copy(rig.disk, path("payroll", name), path("public", name))
+    assert named(report_of(rig.disk, "public")) >= {segment_name(0), "public"}
+    rig.restart()
+    assert words(rig, "public") == [b"public %d" % n for n in range(4, 10)]
+    rig.disk = rig.disk.kill()
+    list(repair(rig.disk, DIR, pid=1))
+    assert not report_of(rig.disk, "public").damaged
+
+
+def test_damaged_heads_are_said_and_repaired_and_cost_nothing() -> None:
+    rig = broker()
+    rig.disk = rig.disk.kill()
+    file = rig.disk.open(path("public", identity.FILE_NAME))
+    file.pwrite(b"!", 30)
+    file.close()
+    assert named(report_of(rig.disk, "public")) == {"public"}
+    list(repair(rig.disk, DIR, pid=1))
+    assert not report_of(rig.disk, "public").damaged
+    rig.restart()
+    assert words(rig, "public") == [b"public %d" % n for n in range(10)]
+
+
+def test_backup_leaves_it_out_and_keeps_what_an_earlier_one_has_in_its_place() -> None:
+    rig = broker()
+    back_up(rig.disk, DIR, "/data/backup", pid=1, wall_ns=1)
+    rig.disk = rig.disk.kill()
+    copy(rig.disk, path("payroll", segment_name(4)), path("public", segment_name(4)))
+    again = back_up(rig.disk, DIR, "/data/backup", pid=1, wall_ns=2)
+    assert again.damaged
+    assert any(segment_name(4) in problem for problem in again.problems)
+    assert not report_of(rig.disk, "public", "/data/backup").damaged, "the backup has the right one"
+
+
+def test_restore_finds_it() -> None:
+    rig = broker()
+    assert not back_up(rig.disk, DIR, "/data/backup", pid=1, wall_ns=1).damaged
+    disk = rig.disk.kill()
+    copy(disk, f"/data/backup/topics/payroll/{segment_name(0)}", f"/data/backup/topics/public/{segment_name(0)}")
+    reports = {report.topic: report for report in restore(disk, "/data/backup", "/data/new", pid=1)}
+    assert segment_name(0) in named(reports["public"])
+    assert not reports["payroll"].damaged
+
+
+def cut(rig: BrokerRig) -> None:
+    rig.reopen(power_cut=True)
+
+
+def kill(rig: BrokerRig) -> None:
+    rig.reopen()
+
+
+@pytest.mark.parametrize("fsync", ["always", "interval", "never"])
+@pytest.mark.parametrize("end", [cut, kill])
+def test_no_end_of_the_broker_makes_a_segment_look_like_another_logs(end: Callable[[BrokerRig], None], fsync: str) -> None:
+    """The head is written when its record is on stable storage: what a power cut takes back it does not know."""
+    for seed in range(40):
+        rng = random.Random(seed)
+        rig = BrokerRig(disk=SimDisk(rng), fsync=fsync)
+        for round_ in range(3):
+            topic = rig.broker.topic_or_new("t")
+            for _ in range(rng.randrange(1, 9)):
+                topic.publisher.publish([b""], [b"%d %d" % (round_, rng.randrange(1000)) + b"." * rng.randrange(2000)])
+                for _ in range(rng.randrange(30)):
+                    rig.loop.step()
+                rig.clock.advance(0.001)
+            end(rig)
+            if rig.disk.is_dir(f"{DIR}/topics/t"):
+                files = identity.survey(rig.disk, f"{DIR}/topics/t")
+                assert (files.foreign, files.problem) == ({}, None), f"seed {seed}, round {round_}"
+
+
+def test_it_costs_one_file_a_segment_and_nothing_a_message() -> None:
+    rig = broker()
+    written = sum(op == "rename" and args == (path("public", identity.FILE_NAME),) for op, _, args in rig.disk.trace)
+    assert written == 3
+    rig.disk.trace.clear()
+    rig.publish("public", b"more")
+    assert not any(identity.FILE_NAME in name for _, name, _ in rig.disk.trace)

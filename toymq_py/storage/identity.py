@@ -1,0 +1,220 @@
+"""Which log a segment belongs to: ``segments.json``, the head of each segment of a topic (ADR 0048).
+
+A frame's checksum covers neither topic nor log. The head of a segment does: time in nanoseconds and checksum of its first
+record, which never change. ``segments.json`` keeps them, by first id. It is written behind the commit that began a segment, and
+only when that record is on stable storage: it never claims more than a power cut leaves (``--fsync never``: it is not written).
+It is no manifest:
+
+    a head that is known        the file is this log's if its first record is that one, or is damaged
+    no head, a later base id    the file is this log's: the broker died before the head was written
+    no head, an earlier one     the file is not this log's: it came when all of them were known
+    no file, or a damaged one   all segments are this log's, as in a directory of an older version
+    a file of another topic     segments with its heads are that topic's, the others are this log's
+
+A file of another log is never served, cut or removed: its ids are missing here, and ``toymq repair`` puts it aside.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from toymq_py.errors import DamagedData
+from toymq_py.storage import checked_json
+from toymq_py.storage.fs import File, FileSystem, replace_file
+from toymq_py.storage.record import HEADER, LENGTH_MAX, LENGTH_MIN, valid_frame
+from toymq_py.storage.segment import parse_segment_name, segment_name
+
+logger = logging.getLogger("toymq_py.storage")
+
+FILE_NAME = "segments.json"
+VERSION = 1
+
+Head = tuple[int, int]
+"""Time in nanoseconds and checksum of a segment's first record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """The segments that are in a topic's directory."""
+
+    bases: list[int]
+    """First ids of this log's segments, ascending."""
+    foreign: dict[int, str] = field(default_factory=dict)
+    """First ids in the names of other logs' files, ascending, and what is known of each."""
+    heads: Mapping[int, Head] = field(default_factory=dict)
+    """Known heads of this log."""
+    problem: str | None = None
+    """What is wrong with ``segments.json`` itself."""
+
+    def begin(self, first_id: int) -> int:
+        """The first id of this log: that of its first file, or that which another log's file stands for."""
+        return max(first_id, min([*self.bases[:1], *self.foreign], default=0))
+
+    def end(self, next_id: int) -> int:
+        """The id behind the last: another log's file at the end stands for one record at least. Assumes that ``next_id`` is
+        behind all that this log's files and its offsets know."""
+        for base_id in self.foreign:
+            if base_id == next_id:
+                next_id += 1
+        return next_id
+
+
+def list_bases(fs: FileSystem, path: str) -> list[int]:
+    """First ids in the names of all segment files, ascending. Raises: OSError."""
+    return sorted(base_id for name in fs.listdir(path) if (base_id := parse_segment_name(name)) is not None)
+
+
+def survey(fs: FileSystem, path: str) -> Survey:
+    """Tell this log's segments from others. Reads 24 bytes of each. Raises: OSError."""
+    bases = list_bases(fs, path)
+    topic, heads, problem = _load(fs, path)
+    if not heads:
+        return Survey(bases, problem=problem)
+    theirs = topic != path.rpartition("/")[2]
+    if theirs:
+        problem = f"{FILE_NAME} is of topic {topic}"
+    newest = max(heads)
+    foreign: dict[int, str] = {}
+    for base_id in bases:
+        known = heads.get(base_id)
+        if known is None and (theirs or base_id > newest):
+            continue
+        with suppress(OSError):  # then it is for the scan to tell
+            fits, record = _compare(fs, f"{path}/{segment_name(base_id)}", known)
+            if theirs and fits:
+                foreign[base_id] = f"is a segment of topic {topic}"
+            elif not theirs and not fits and record is not None:
+                foreign[base_id] = f"is a segment of another log: it begins with record {record}, which is not of this log"
+    return Survey([base_id for base_id in bases if base_id not in foreign], foreign, {} if theirs else heads, problem)
+
+
+def store(fs: FileSystem, path: str, heads: Mapping[int, Head]) -> None:
+    """Put the heads on stable storage. Raises: OSError."""
+    bases = sorted(heads)
+    columns = [bases, [heads[base_id][0] for base_id in bases], [heads[base_id][1] for base_id in bases]]
+    value = {"version": VERSION, "topic": path.rpartition("/")[2], "heads": columns}
+    replace_file(fs, f"{path}/{FILE_NAME}", checked_json.encode("segments", value))
+
+
+def read_heads(fs: FileSystem, path: str, bases: Iterable[int], known: Mapping[int, Head]) -> dict[int, Head]:
+    """Heads of segments: those that are known, and of the others as the files have them, if their first record is whole.
+    Raises: OSError."""
+    heads = {}
+    for base_id in bases:
+        if base_id in known:
+            heads[base_id] = known[base_id]
+            continue
+        file = fs.open(f"{path}/{segment_name(base_id)}", write=False)
+        try:
+            head = _head(file)
+            if head is not None and _first_record(file) == base_id:
+                heads[base_id] = head
+        finally:
+            file.close()
+    return heads
+
+
+def is_used(fs: FileSystem, path: str) -> bool:
+    """Whether a segment file begins with a whole record. Raises: OSError."""
+    return _compare(fs, path, None)[1] is not None
+
+
+def _load(fs: FileSystem, path: str) -> tuple[str, dict[int, Head], str | None]:
+    """Topic and heads of the file, none when there is none; and what is wrong with it."""
+    file = f"{path}/{FILE_NAME}"
+    if not fs.exists(file):
+        return "", {}, None
+    try:
+        found = checked_json.decode("segments", fs.read_file(file))
+        if found.get("version") != VERSION:
+            return "", {}, f"{FILE_NAME}: version {found.get('version')!r} is not known here"
+        bases, times, checksums = (checked_json.numbers(column) for column in found["heads"])
+        return str(found["topic"]), dict(zip(bases, zip(times, checksums, strict=True), strict=True)), None
+    except (DamagedData, KeyError, TypeError, ValueError) as error:
+        return "", {}, f"{FILE_NAME}: {error}"
+    except OSError as error:
+        return "", {}, f"{FILE_NAME}: {error.strerror or error}"
+
+
+def _compare(fs: FileSystem, path: str, known: Head | None) -> tuple[bool, int | None]:
+    """Whether a file begins with the known record; if not, the id of the one that it begins with, None for no whole one."""
+    file = fs.open(path, write=False)
+    try:
+        if known is not None and _head(file) == known:
+            return True, None
+        return False, _first_record(file)
+    finally:
+        file.close()
+
+
+def _length(file: File) -> int:
+    """Of the first frame, as it claims; 0 for none."""
+    length = int.from_bytes(file.pread(4, 0), "little")
+    return length if LENGTH_MIN <= length <= LENGTH_MAX else 0
+
+
+def _head(file: File) -> Head | None:
+    """As the first frame has it, checked or not."""
+    length = _length(file)
+    start, checksum = file.pread(HEADER.size, 0), file.pread(4, length)
+    if not length or len(start) < HEADER.size or len(checksum) < 4:
+        return None
+    return HEADER.unpack(start)[2], int.from_bytes(checksum, "little")
+
+
+def _first_record(file: File) -> int | None:
+    """Id of the first frame, when it is whole."""
+    length = _length(file)
+    found = valid_frame(file.pread(4 + length, 0), 0) if length else None
+    return None if found is None else found[0]
+
+
+class HeadsKeeper:
+    """Writes ``segments.json`` behind a topic's commits. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        path: str,
+        known: Mapping[int, Head],
+        run_behind: Callable[[Callable[[], None], Callable[[], None]], None],
+    ) -> None:
+        """
+        Args:
+            path: of the topic's directory.
+            known: heads that are on stable storage.
+            run_behind: runs a job on a sync thread, then the other one on the loop.
+        """
+        self._fs = fs
+        self._path = path
+        self._known = dict(known)
+        self._run_behind = run_behind
+        self.due = True
+        """A segment may have begun whose head is not known."""
+
+    def record(self, bases: Sequence[int], keep: Callable[[int], bool]) -> None:
+        """Write the heads of the segments with these first ids; of others that are known those to ``keep``. Assumes that their
+        first records are on stable storage."""
+        self.due = False
+        known = {base_id: head for base_id, head in self._known.items() if keep(base_id)}
+        if known.keys() >= set(bases) and len(known) == len(self._known):
+            return
+        fs, path = self._fs, self._path
+        stored: list[dict[int, Head]] = []
+
+        def job() -> None:
+            try:
+                heads = known | read_heads(fs, path, bases, known)
+                store(fs, path, heads)
+                stored.append(heads)
+            except OSError as error:
+                logger.warning("%s/%s not written: %s", path, FILE_NAME, error)
+
+        def done() -> None:
+            if stored:
+                self._known = stored[0]
+            else:
+                self.due = True  # with the next commit
+
+        self._run_behind(job, done)
