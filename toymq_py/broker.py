@@ -19,6 +19,7 @@ from toymq_py.errors import (
     BadArgument,
     DamagedData,
     DataDirectoryError,
+    DirectoryLost,
     Forbidden,
     NoSuchTopic,
     RequestError,
@@ -32,7 +33,7 @@ from toymq_py.model import DEAD_LETTERS, IdRange, TopicPattern, check_name, is_p
 from toymq_py.quotas import Quotas
 from toymq_py.storage import offsets
 from toymq_py.storage import settings as settings_file
-from toymq_py.storage.dirlock import DirectoryLock
+from toymq_py.storage.dirlock import DirectoryLock, not_there
 from toymq_py.storage.flusher import OffsetsFlusher
 from toymq_py.storage.fs import FileSystem, replace_file
 from toymq_py.storage.recovery import recover_log
@@ -116,6 +117,10 @@ class Broker:
         self._deleted = count()
         self._followers = Followers(scheduler)
         self._lock: DirectoryLock | None = None
+        self.lost: DirectoryLost | None = None
+        """The data directory is not this broker's any more: what it would write is not kept."""
+        self.on_lost: Callable[[], None] = lambda: None
+        """Called once, when that is found. Everything has to end, and nothing more is written."""
 
     # -- opening
 
@@ -157,6 +162,8 @@ class Broker:
         fs.mkdir(root)
         fs.sync_dir(self.options.data_dir)
         fs.sync_dir(root)  # a killed broker may have made names that are not on stable storage
+        assert self._lock is not None
+        self._lock.watch(root)
         for name in fs.listdir(root):
             path = f"{root}/{name}"
             if name.startswith(DELETED_PREFIX):
@@ -237,11 +244,54 @@ class Broker:
             metrics=self.metrics,
             arm=self._ticker.arm,
             held=self._dead_letters.held,
+            lost=self._lock.lost if self._lock is not None else lambda: None,
             **recovered,
         )
         if self._tracer is not None and isinstance(topic, TracedTopic):
             topic.follow(self._tracer)
         return topic
+
+    # -- the directory below
+
+    def look_at_directory(self, done: Callable[[], None] = lambda: None) -> None:
+        """Look whether the directory, ``LOCK`` and the files that are appended to are still those that were opened; off the
+        loop. A topic whose file is gone is closed for publishing, a directory that is gone ends the broker."""
+        lock, fs = self._lock, self._fs
+        if lock is None or self.lost is not None:
+            return
+        files: list[tuple[Topic, str, tuple[int, int]]] = []
+        for topic in self.topics.values():
+            with contextlib.suppress(OSError):
+                if (file := topic.committer.active_file()) is not None:
+                    files.append((topic, *file))
+        reasons: list[str] = []
+        gone: list[tuple[Topic, str, str]] = []
+
+        def job() -> None:
+            if (lost := lock.lost()) is not None:
+                reasons.append(lost)
+                return
+            for topic, path, inode in files:
+                if (reason := not_there(fs, path, inode)) is not None:
+                    gone.append((topic, path, reason))
+
+        def looked() -> None:
+            for reason in reasons:
+                self._lose(reason)
+            for topic, path, reason in gone:
+                if not topic.deleted and topic.log.segments and topic.log.segments[-1].path == path:  # else it went on purpose
+                    topic.committer.poison(reason)
+            done()
+
+        self._scheduler.offload(job, looked)
+
+    def _lose(self, reason: str) -> None:
+        if self.lost is None:
+            self.lost = DirectoryLost(f"{reason}: what is published would not be kept, the broker ends")
+            for topic in self.topics.values():
+                topic.committer.poison(reason)
+            self._flusher.stop(StorageFailed(reason))
+            self.on_lost()
 
     # -- documents
 
@@ -283,6 +333,8 @@ class Broker:
         if topic is None:
             if name in self.unopened:
                 raise self.unopened[name]
+            if self.lost is not None:
+                raise StorageFailed(str(self.lost))
             return self._new_topic(name, TopicSettings())
         if topic.deleted:
             raise NoSuchTopic(f"{name} is being deleted")

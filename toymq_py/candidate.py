@@ -27,9 +27,11 @@ from toymq_client import sockets
 from toymq_client.backoff import Backoff
 from toymq_py.clock import SystemClock
 from toymq_py.config import BrokerOptions
-from toymq_py.errors import ConfigError, DataDirectoryError, DirectoryLocked
+from toymq_py.errors import ConfigError, DataDirectoryError, DirectoryLocked, DirectoryLost
 from toymq_py.server import Server
 from toymq_py.service import opened_broker
+from toymq_py.storage.dirlock import not_there
+from toymq_py.storage.fs import RealFileSystem
 
 logger = logging.getLogger("toymq_py.embedded")
 
@@ -84,6 +86,7 @@ class Candidate:
         self.ended: Future[None] = _promise()
         """The thread is done and the directory is given back."""
         self._closing = False
+        self._inode: tuple[int, int] | None = None  # of the directory that was opened
         self._server: Server | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -143,7 +146,8 @@ class Candidate:
             self.ended.set_result(None)
 
     async def _stand(self) -> None:
-        """Serve or watch until closed. Ends early when the directory cannot be had at all, or with a bug: others then serve."""
+        """Serve or watch until closed. Ends early when the directory cannot be had at all, was removed or replaced, or with a
+        bug: others then serve."""
         loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
         give_up_at = loop.time() + self._wait_s
@@ -154,6 +158,9 @@ class Candidate:
                 continue
             try:
                 await self._serve()
+            except DirectoryLost as error:  # a new one in its place would look as if nothing had ever been stored
+                logger.critical("%s", error)
+                return
             except (DirectoryLocked, DataDirectoryError, OSError) as error:
                 locked = isinstance(error, DirectoryLocked)
                 if not self.ready.done() and not (locked and loop.time() < give_up_at):
@@ -194,14 +201,20 @@ class Candidate:
     async def _serve(self) -> None:
         """Until closed. Raises: DirectoryLocked, DataDirectoryError, OSError."""
         loop, clock = asyncio.get_running_loop(), SystemClock()
+        data_dir = self._options.data_dir
+        if self._inode is not None and (reason := not_there(RealFileSystem(), data_dir, self._inode)) is not None:
+            raise DirectoryLost(f"{reason}: open it again")
         with opened_broker(self._options, clock, loop) as broker, self._listener() as listener:
             self._server = server = Server(broker, clock, loop)
+            broker.on_lost = lambda: server.stop(at_once=True)
             loop.call_soon(self._tell_ready)  # by then it listens
-            logger.info("%s: served by this process (pid %d)", self._options.data_dir, os.getpid())
+            logger.info("%s: served by this process (pid %d)", data_dir, os.getpid())
             try:
                 await server.run([listener])
             finally:
                 self._server = None
+            if broker.lost is not None:
+                raise broker.lost
 
     @contextmanager
     def _listener(self) -> Iterator[socket.socket]:
@@ -212,13 +225,18 @@ class Candidate:
             listener.setblocking(False)
             with sockets.short_name(self.socket_path) as name:
                 listener.bind(name)
+            made = RealFileSystem().inode(self.socket_path)
             try:
                 yield listener
             finally:
-                with suppress(OSError):
-                    os.unlink(self.socket_path)  # noqa: PTH108 (no Path is needed)
+                if not_there(RealFileSystem(), self.socket_path, made) is None:  # else it is another directory's by now
+                    with suppress(OSError):
+                        os.unlink(self.socket_path)  # noqa: PTH108 (no Path is needed)
 
     def _tell_ready(self) -> None:
+        if self._inode is None:
+            with suppress(OSError):
+                self._inode = RealFileSystem().inode(self._options.data_dir)
         if not self.ready.done():
             self.ready.set_result(None)
 
@@ -254,9 +272,10 @@ def _leave_to_parent() -> None:
     locks = set()
     for candidate in candidates:
         candidate.forked = True
-        with suppress(OSError):
-            found = os.stat(candidate.lock_path)  # noqa: PTH116 (no Path is needed)
-            locks.add((found.st_dev, found.st_ino))
+        for path in (candidate.lock_path, os.path.dirname(candidate.lock_path)):  # noqa: PTH120 (no Path is needed)
+            with suppress(OSError):
+                found = os.stat(path)  # noqa: PTH116 (no Path is needed)
+                locks.add((found.st_dev, found.st_ino))
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in map(int, os.listdir("/dev/fd")):  # noqa: PTH208 (numbers)
         with suppress(OSError):

@@ -9,6 +9,7 @@ import signal
 import socket
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,6 +138,7 @@ async def _serve(
 
             web = _http_server(options, broker, clock, loop, authority, certificates, http_listeners, accepting)
             _handle_signals(loop, server, web)
+            broker.on_lost = partial(_stop_at_once, server, web)
             with _metrics(broker, loop, metrics_listeners):
                 async with asyncio.TaskGroup() as tasks:
                     if web is not None:
@@ -144,6 +146,8 @@ async def _serve(
                     else:
                         accepting()
                     await server.run(listeners, tls_listeners)
+            if broker.lost is not None:
+                raise broker.lost
 
 
 def _http_server(
@@ -244,6 +248,12 @@ def _handle_signals(loop: asyncio.AbstractEventLoop, server: Server, web: "HttpS
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
+
+
+def _stop_at_once(server: Server, web: "HttpServer | None") -> None:
+    server.stop(at_once=True)
+    if web is not None:
+        web.stop()
 
 
 def _reload_on_hangup(

@@ -20,6 +20,7 @@ Owns the names and the wire codes (contract: protocol.md, "Errors"). Knows nothi
        ├─ ConfigError               an option that makes no sense
        ├─ DirectoryLocked           another broker owns the data directory
        ├─ DataDirectoryError        missing, read-only, not a directory
+       │  └─ DirectoryLost          removed or replaced below the running broker
        ├─ DamagedData               bytes on disk that fail their checks
        ├─ ProtocolViolation         the broker sent what the protocol does not know (client side)
        ├─ ConnectionLost            the connection ended with replies still due (client side)
@@ -223,6 +224,10 @@ class DataDirectoryError(LocalError):
     """The data directory cannot be used: missing parent, not a directory, read-only."""
 
     code = "DATA_DIRECTORY"
+
+
+class DirectoryLost(DataDirectoryError):
+    """The directory was removed or replaced below the running broker: what it writes there is not kept."""
 
 
 class DamagedData(LocalError):

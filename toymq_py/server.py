@@ -65,6 +65,7 @@ class Server:
         self._left_timer: asyncio.TimerHandle | None = None
         self._most = 0  # sessions at a time since ``some_left`` was called
         self._stopping = asyncio.Event()
+        self._at_once = False
         self._none_left = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
         self._ticker: asyncio.TimerHandle | None = None
@@ -105,13 +106,20 @@ class Server:
             await self._stopping.wait()
             for acceptor in acceptors:
                 acceptor.stop()
-            await self._drain()
+            if self._at_once:
+                for handshake in list(self._handshakes):
+                    handshake.abort()
+                for session in list(self._sessions):
+                    session.abort()
+            else:
+                await self._drain()
         for timer in (self._ticker, self._left_timer):
             if timer is not None:
                 timer.cancel()
 
-    def stop(self) -> None:
-        """Begin the shutdown. Idempotent."""
+    def stop(self, *, at_once: bool = False) -> None:
+        """Begin the shutdown; with ``at_once`` nothing is delivered, committed or stored any more. Idempotent."""
+        self._at_once = self._at_once or at_once
         self._stopping.set()
 
     def debug_wire(self) -> None:

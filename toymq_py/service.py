@@ -33,6 +33,8 @@ from toymq_py.webhook import DOCUMENT, WEBHOOKS_MAX, Webhook, check_webhook_name
 
 logger = logging.getLogger("toymq_py.broker")
 
+DIRECTORY_LOOK_S = 2.0
+"""How often the broker looks whether its directory is still its own: what was answered OK meanwhile is gone with it."""
 LAG_PERIOD_S = 0.25
 LAG_PERIODS = 40
 """The lag of the loop is the worst of ten seconds: whoever looks once a second sees every one."""
@@ -56,6 +58,27 @@ class LoopScheduler:
 
     def close(self) -> None:
         self._threads.close()
+
+
+class DirectoryWatch:
+    """Has the broker look at its directory every few seconds, as PostgreSQL does with its lock file."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, broker: Broker) -> None:
+        self._loop = loop
+        self._broker = broker
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Look, until ``stop``."""
+        self._timer = self._loop.call_later(DIRECTORY_LOOK_S, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        self._broker.look_at_directory(self.start)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 class LoopLag:
@@ -104,11 +127,14 @@ def opened_broker(
         rss_bytes=memory.rss_bytes, tasks=lambda: len(asyncio.all_tasks(loop)), loop_lag_s=lag.worst_s,
         tracer=tracer,
     )  # fmt: skip
+    watch = DirectoryWatch(loop, broker)
     try:
         broker.open(os.getpid())
         lag.start()
+        watch.start()
         yield broker
     finally:
+        watch.stop()
         lag.stop()
         scheduler.close()
         broker.close()

@@ -128,6 +128,11 @@ class SimFile:
             self._enter("size", ())
             return len(self._inode.data)
 
+    def inode(self) -> tuple[int, int]:
+        with self._lock:
+            self._enter("inode", ())
+            return 0, self._inode.number
+
     def lock(self) -> bool:
         with self._lock:
             self._enter("lock", ())
@@ -310,6 +315,11 @@ class SimDisk:
             self._enter("file_size", path, ())
             node = self._tree.existing(path)
             return len(node.data) if isinstance(node, Inode) else PAGE_BYTES
+
+    def inode(self, path: str) -> tuple[int, int]:
+        with self._lock:
+            self._enter("inode", path, ())
+            return 0, self._tree.existing(path).number
 
     def read_file(self, path: str) -> bytes:
         with self._lock:

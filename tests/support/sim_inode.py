@@ -6,6 +6,7 @@ nothing of names, handles, space or faults.
 
 import random
 from collections.abc import Iterator
+from itertools import count
 
 PAGE_BYTES = 4096
 SECTOR_BYTES = 512
@@ -18,12 +19,16 @@ def pages(size: int) -> int:
     return -(-size // PAGE_BYTES)
 
 
+_numbers = count(1)
+
+
 class Inode:
     """A regular file: what readers see (``data``), what is on the platter (``durable``), and what lies between."""
 
-    __slots__ = ("data", "durable", "handles", "limbo", "linked", "lock_owner", "ops", "space_end")
+    __slots__ = ("data", "durable", "handles", "limbo", "linked", "lock_owner", "number", "ops", "space_end")
 
     def __init__(self, content: bytes | bytearray = b"") -> None:
+        self.number = next(_numbers)
         self.data = bytearray(content)
         self.durable = bytearray(content)
         self.ops: list[Op] = []  # since the last sync; the bytes are the caller's, not copied

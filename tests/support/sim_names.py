@@ -6,6 +6,7 @@ Owns the model of directory durability (see sim_disk.py for its promises). Knows
 import errno
 import os
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import NoReturn
 
 from tests.support.sim_inode import Inode, Luck
@@ -16,12 +17,16 @@ def refuse(code: int, path: str) -> NoReturn:
     raise OSError(code, os.strerror(code), path)
 
 
+_numbers = count(1)
+
+
 class Directory:
     """Names as processes see them (``names``) and as they are on the platter (``durable``)."""
 
-    __slots__ = ("durable", "names")
+    __slots__ = ("durable", "names", "number")
 
     def __init__(self) -> None:
+        self.number = -next(_numbers)
         self.names: dict[str, Inode | Directory] = {}
         self.durable: dict[str, Inode | Directory] = {}
 

@@ -60,11 +60,13 @@ class Committer:
         fsync_interval_s: float = 0.005,
         roll_first: bool = False,
         heads: Mapping[int, Head] | None = None,
+        lost: Callable[[], str | None] = lambda: None,
     ) -> None:
         """
         Args:
             roll_first: recovery found damage in the active segment, so what comes goes into a new one.
             heads: what ``segments.json`` knows of this log.
+            lost: asked on sync threads before a new segment, see ``DirectoryLock.lost``.
         """
         self._log = log
         self._scheduler = scheduler
@@ -72,6 +74,7 @@ class Committer:
         self._space = space
         self.segment_bytes = segment_bytes
         self._fsync = fsync
+        self._lost = lost
         self._fsync_interval_s = fsync_interval_s
         self.next_id = log.committed_id
         self.failed: StorageFailed | None = None
@@ -280,6 +283,7 @@ class Committer:
             roll=roll,
             sync=self._fsync == "always",
             keep_syncing=self._fsync != "never",
+            lost=self._lost,
         )  # fmt: skip
         self._scheduler.offload(job.run, lambda: self._finished(batch, job))
 
@@ -500,6 +504,17 @@ class Committer:
             for call in waiters:
                 call()
 
+    def active_file(self) -> tuple[str, tuple[int, int]] | None:
+        """Path and inode of the file that is appended to; None when it is not open. Raises: OSError."""
+        active = self._log.segments[-1] if self._log.segments else None
+        return None if active is None or active.sealed or active.file is None else (active.path, active.file.inode())
+
+    def poison(self, reason: str) -> None:
+        """What is written is not kept: close the log for publishing, until a restart. What is in flight may still commit."""
+        if self.failed is None:
+            self.failed = StorageFailed(f"{reason}: publishing to {self._log.topic} stays refused until a restart")
+            logger.critical("topic %s: %s: the log is closed for publishing until restart", self._log.topic, reason)
+
     def refuse(self, error: RequestError) -> None:
         """Refuse further appends with ``error``; what was appended still commits."""
         self.closing = error
@@ -516,7 +531,7 @@ class Committer:
                 if not active.damages:
                     file.truncate(active.end)
                 file.sync()
-            if ahead is not None:
+            if ahead is not None and self.failed is None:  # else the name may be another broker's by now
                 self._log.fs.unlink(ahead)
         except OSError as error:
             logger.warning("topic %s: the log was not closed neatly: %s", self._log.topic, error)

@@ -1,14 +1,24 @@
-"""``LOCK``: one process owns a data directory (storage.md, "Layout")."""
+"""``LOCK``: one process owns a data directory (storage.md, "Layout"; ADR 0049)."""
+
+import errno
+from contextlib import suppress
 
 from toymq_py.errors import DataDirectoryError, DirectoryLocked
 from toymq_py.storage.fs import File, FileSystem, write_all
 
 
 class DirectoryLock:
-    """The held lock; the kernel drops it when the process dies, however it dies."""
+    """The held lock; the kernel drops it when the process dies, however it dies.
 
-    def __init__(self, file: File) -> None:
+    The directory is locked, too, where the system can: whoever removes ``LOCK`` must not let a second broker in.
+    """
+
+    def __init__(self, fs: FileSystem, data_dir: str, file: File, directory: File | None) -> None:
+        """Raises: OSError."""
+        self._fs = fs
         self._file = file
+        self._directory = directory
+        self._watched = {data_dir: fs.inode(data_dir), f"{data_dir}/LOCK": file.inode()}
 
     @classmethod
     def take(cls, fs: FileSystem, data_dir: str, pid: int) -> "DirectoryLock":
@@ -19,22 +29,74 @@ class DirectoryLock:
             DataDirectoryError: the file cannot be opened or written.
         """
         path = f"{data_dir}/LOCK"
+        directory = _lock_directory(fs, data_dir)
         try:
             file = fs.open(path, create=True)
         except OSError as error:
+            _close(directory)
             raise DataDirectoryError(f"cannot use {data_dir}: {error.strerror or error}") from error
         if not file.lock():
             text = file.pread(32, 0).strip()
             file.close()
+            _close(directory)
             raise DirectoryLocked(data_dir, int(text) if text.isdigit() else None)
         # A full disk must not keep a broker from starting: the lock holds without the pid in the file.
-        try:
+        with suppress(OSError):
             file.truncate(0)
             write_all(file, b"%d\n" % pid, 0)
-        except OSError:
-            pass
-        return cls(file)
+        try:
+            return cls(fs, data_dir, file, directory)
+        except OSError as error:
+            file.close()
+            _close(directory)
+            raise DataDirectoryError(f"cannot use {data_dir}: {error.strerror or error}") from error
+
+    def watch(self, path: str) -> None:
+        """Look at this directory, too, in ``lost``. Raises: OSError."""
+        self._watched[path] = self._fs.inode(path)
+
+    def lost(self) -> str | None:
+        """What of the directory is not what was locked; None while it is, or the disk does not say. From any thread."""
+        for path, inode in self._watched.items():
+            reason = not_there(self._fs, path, inode)
+            if reason is not None:
+                return reason
+        return None
 
     def release(self) -> None:
         """Give the directory back. Idempotent."""
         self._file.close()
+        _close(self._directory)
+
+
+def not_there(fs: FileSystem, path: str, inode: tuple[int, int]) -> str | None:
+    """What became of a file or directory below the running broker; None when it is there, or the disk does not say."""
+    try:
+        return None if fs.inode(path) == inode else f"{path} was replaced below the running broker"
+    except OSError as error:
+        gone = error.errno in (errno.ENOENT, errno.ENOTDIR)
+        return f"{path} was removed below the running broker" if gone else None
+
+
+def _lock_directory(fs: FileSystem, data_dir: str) -> File | None:
+    """None where directories cannot be locked. Raises: DirectoryLocked."""
+    try:
+        directory = fs.open(data_dir, write=False)
+    except OSError:
+        return None
+    try:
+        if directory.lock():
+            return directory
+    except OSError:
+        directory.close()
+        return None
+    directory.close()
+    text = b""
+    with suppress(OSError):
+        text = fs.read_file(f"{data_dir}/LOCK").strip()
+    raise DirectoryLocked(data_dir, int(text) if text.isdigit() else None)
+
+
+def _close(file: File | None) -> None:
+    if file is not None:
+        file.close()

@@ -61,15 +61,28 @@ class OffsetsFlusher:
         self._idle_waiters: list[Callable[[], None]] = []
         self._quiet_waiters: list[Callable[[], None]] = []
         self._discarded: set[FlushSource] = set()
+        self._stopped: RequestError | None = None
+
+    def stop(self, error: RequestError) -> None:
+        """Write nothing any more: the directory is not ours. Who waits, now or later, is told ``error``."""
+        self._stopped = error
+        self._dirty.clear()
+        waiters, self._waiters = self._waiters, {}
+        for calls in waiters.values():
+            for done in calls:
+                done(error)
 
     def mark(self, source: FlushSource) -> None:
         """The source has unsaved changes. Cheap when it is marked already."""
-        if source not in self._dirty:
+        if source not in self._dirty and self._stopped is None:
             self._dirty[source] = None
             self._arm(max(self._clock.monotonic() + DEBOUNCE_S, self._not_before))
 
     def flush(self, source: FlushSource, done: Done) -> None:
         """Write the source as it is now; ``done`` is told when that is on stable storage, or why it is not."""
+        if self._stopped is not None:
+            done(self._stopped)
+            return
         self._waiters.setdefault(source, []).append(done)
         self._dirty[source] = None
         self._arm(self._clock.monotonic())
@@ -156,7 +169,8 @@ class OffsetsFlusher:
             self._failing[source] = self._clock.monotonic() + RETRY_S
             if not known:
                 logger.error("offsets of %s not written (%s); trying again", source.path, error.strerror or error)
-            self._dirty[source] = None
+            if self._stopped is None:
+                self._dirty[source] = None
             source.offsets_refused(error)
         for done in waiters:
             done(error)

@@ -41,6 +41,9 @@ class File(Protocol):
     def size(self) -> int:
         """Present size."""
 
+    def inode(self) -> tuple[int, int]:
+        """Device and number: which file it is, whatever names it."""
+
     def lock(self) -> bool:
         """Take the exclusive advisory lock; False when another process holds it. Released by ``close``."""
 
@@ -68,6 +71,9 @@ class FileSystem(Protocol):
     def is_dir(self, path: str) -> bool: ...
 
     def file_size(self, path: str) -> int: ...
+
+    def inode(self, path: str) -> tuple[int, int]:
+        """Device and number of the file or directory that is there now."""
 
     def read_file(self, path: str) -> bytes:
         """The whole of a small file (offsets, settings, sidecars)."""
@@ -136,6 +142,10 @@ class RealFile:
     def size(self) -> int:
         return os.fstat(self.fd).st_size
 
+    def inode(self) -> tuple[int, int]:
+        found = os.fstat(self.fd)
+        return found.st_dev, found.st_ino
+
     def lock(self) -> bool:
         try:
             fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -185,6 +195,10 @@ class RealFileSystem:
 
     def file_size(self, path: str) -> int:
         return Path(path).stat().st_size
+
+    def inode(self, path: str) -> tuple[int, int]:
+        found = Path(path).stat()
+        return found.st_dev, found.st_ino
 
     def read_file(self, path: str) -> bytes:
         return Path(path).read_bytes()

@@ -5,9 +5,12 @@ position, and nothing else; what becomes of the outcome is the committer's.
 """
 
 import contextlib
+import errno
+from collections.abc import Callable
 
 from toymq_py.clock import Clock
 from toymq_py.storage.batch import Batch
+from toymq_py.storage.dirlock import not_there
 from toymq_py.storage.disk_errors import NO_SPACE
 from toymq_py.storage.fs import File, FileSystem, write_all
 from toymq_py.storage.identity import is_used
@@ -25,8 +28,8 @@ class SyncJob:
     The attributes are filled by ``run``, on the sync thread, and read on the loop afterwards.
     """
 
-    __slots__ = ("_active", "_batch", "_clock", "_fs", "_keep_syncing", "_path", "_prepared", "_roll", "_segment_bytes",
-                 "_space", "_sync", "allocated", "cut_failed", "done", "error", "low", "rolled", "sealed",
+    __slots__ = ("_active", "_batch", "_clock", "_fs", "_keep_syncing", "_lost", "_path", "_prepared", "_roll",
+                 "_segment_bytes", "_space", "_sync", "allocated", "cut_failed", "done", "error", "low", "rolled", "sealed",
                  "sync_s")  # fmt: skip
 
     def __init__(
@@ -44,6 +47,7 @@ class SyncJob:
         roll: bool,
         sync: bool,
         keep_syncing: bool,
+        lost: Callable[[], str | None],
     ) -> None:
         """
         Args:
@@ -54,6 +58,7 @@ class SyncJob:
             roll: the batch goes to a new segment.
             sync: before the batch is committed (``--fsync always``).
             keep_syncing: what is sealed is synced (all but ``--fsync never``).
+            lost: asked before a new segment, what became of the data directory below the broker.
         """
         self._batch = batch
         self._active = active
@@ -66,6 +71,7 @@ class SyncJob:
         self._sync = sync
         self._keep_syncing = keep_syncing
         self._roll = roll
+        self._lost = lost
         self.allocated = allocated
         self.done = False
         """Everything was written and synced. Anything else is a failure, also one that nobody foresaw."""
@@ -120,6 +126,11 @@ class SyncJob:
 
     def _begin_segment(self) -> File:
         active = self._active
+        lost = self._lost()
+        if lost is None and active is not None and active.file is not None:
+            lost = not_there(self._fs, active.path, active.file.inode())
+        if lost is not None:
+            raise OSError(errno.ESTALE, lost)
         if active is not None and not active.sealed:
             self._seal(active)
             self.sealed = True

@@ -69,6 +69,7 @@ class Topic:
         metrics: Metrics,
         arm: Callable[["Topic", "Consumer | Topic", float], None],
         held: Callable[["Topic", Consumer], None],
+        lost: Callable[[], str | None] = lambda: None,
         recovered: RecoveredLog | None = None,
         offsets: LoadedOffsets | None = None,
     ) -> None:
@@ -101,6 +102,7 @@ class Topic:
             fsync_interval_s=options.fsync_interval_ms / 1000,
             roll_first=recovered.roll_first,
             heads=recovered.heads,
+            lost=lost,
         )  # fmt: skip
         self.committer.on_committed = self._committed
         self.committer.on_sync = metrics.synced

@@ -1,0 +1,80 @@
+"""``LOCK``: who has the directory, and whether it is still the one that was locked. ADR 0049."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from toymq_py.errors import DirectoryLocked
+from toymq_py.storage.dirlock import DirectoryLock
+from toymq_py.storage.fs import RealFileSystem
+
+FS = RealFileSystem()
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "data"
+    path.mkdir()
+    return path
+
+
+def remove_lock(data: Path) -> None:
+    (data / "LOCK").unlink()
+
+
+def replace_lock(data: Path) -> None:
+    old = (data / "LOCK").rename(data / "old")
+    (data / "LOCK").touch()
+    assert old.exists()
+
+
+def remove(data: Path) -> None:
+    shutil.rmtree(data)
+
+
+def replace(data: Path) -> None:
+    data.rename(data.with_name("moved"))
+    data.mkdir()
+
+
+def remove_topics(data: Path) -> None:
+    (data / "topics").rmdir()
+
+
+@pytest.mark.parametrize(
+    ("act", "path", "what"),
+    [
+        (remove_lock, "/LOCK", "removed"),
+        (replace_lock, "/LOCK", "replaced"),
+        (remove, "", "removed"),
+        (replace, "", "replaced"),
+        (remove_topics, "/topics", "removed"),
+    ],
+)
+def test_it_says_what_became_of_the_directory(data: Path, act: Callable[[Path], None], path: str, what: str) -> None:
+    (data / "topics").mkdir()
+    lock = DirectoryLock.take(FS, str(data), 1)
+    lock.watch(f"{data}/topics")
+    assert lock.lost() is None
+    act(data)
+    assert lock.lost() == f"{data}{path} was {what} below the running broker"
+    lock.release()
+
+
+def test_a_removed_lock_lets_no_second_broker_in(data: Path) -> None:
+    lock = DirectoryLock.take(FS, str(data), 1)
+    remove_lock(data)
+    with pytest.raises(DirectoryLocked):
+        DirectoryLock.take(FS, str(data), 2)
+    assert not (data / "LOCK").exists(), "nothing is made where another broker works"
+    lock.release()
+    DirectoryLock.take(FS, str(data), 3).release()
+
+
+def test_it_names_the_pid_that_has_it(data: Path) -> None:
+    lock = DirectoryLock.take(FS, str(data), 4711)
+    with pytest.raises(DirectoryLocked, match="4711"):
+        DirectoryLock.take(FS, str(data), 2)
+    lock.release()
