@@ -61,7 +61,7 @@ def test_a_broker_opens_it_and_goes_on(tmp_path: Path, sidecars: bool, version: 
         "consumers": (0, 8, [], [], "ok"),
         "every.kind": (0, 12, [], [], "ok"),
         "hole": (0, 6, [(2, 2)], [], "degraded"),
-        "previous": (0, 4, [], [], "ok"),
+        "previous": (0, 4, [], [], "degraded"),
         "retained": (10, 33, [], [(20, 29)], "ok"),
         "torn": (0, 2, [], [], "ok"),
     }
