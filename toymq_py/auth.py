@@ -9,11 +9,13 @@ import re
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from toymq_py.errors import BadName, ConfigError
+from toymq_py.clock import SystemClock
+from toymq_py.errors import AuthFailed, BadName, ConfigError
 from toymq_py.model import TopicPattern, check_name, check_topic_or_pattern
 
 ANSWERS_MAX = 4096
@@ -21,7 +23,7 @@ ANSWERS_MAX = 4096
 
 _DIGEST = re.compile(r"[0-9a-fA-F]{64}\Z")
 _TABLE = re.compile(r"\s*\[\[\s*token\s*\]\]")
-_KEYS = ("name", "sha256", "publish", "subscribe", "admin")
+_KEYS = ("name", "sha256", "publish", "subscribe", "admin", "expires")
 
 
 class _Patterns:
@@ -61,6 +63,8 @@ class Grant:
     subscribe: _Patterns = field(repr=False)
     admin: bool
     """CREATE, CONFIG, DELETE, PURGE, SEEK, FORGET, REDRIVE, of every topic."""
+    expires_ns: int | None = field(default=None, repr=False)
+    """From then on it is refused, in nanoseconds since the epoch; None: never."""
 
     def may_publish(self, topic: str) -> bool:
         return self.publish.cover(topic)
@@ -81,14 +85,34 @@ class Grant:
 class Authority:
     """The present table of tokens."""
 
-    def __init__(self, grants: Sequence[Grant]) -> None:
+    def __init__(self, grants: Sequence[Grant], wall_ns: Callable[[], int] = SystemClock.wall_ns) -> None:
+        """``wall_ns`` is the time, in nanoseconds since the epoch, by which tokens expire."""
+        self._wall_ns = wall_ns
         self._grants = tuple(grants)
         self.on_change: list[Callable[[], None]] = []
         """Called after ``replace``: whoever keeps a grant longer than one request asks for its ``present`` form."""
 
+    def admit(self, token: str) -> Grant:
+        """The grant of a token. Raises: AuthFailed."""
+        grant = self.find(token)
+        if grant is None:
+            raise AuthFailed("this token is not known here")
+        self.check_time(grant)
+        return grant
+
+    def check_time(self, grant: Grant) -> None:
+        """Raises: AuthFailed when the token has expired."""
+        if grant.expires_ns is not None and self._wall_ns() >= grant.expires_ns:
+            at = datetime.fromtimestamp(grant.expires_ns // 1_000_000_000, UTC)
+            raise AuthFailed(f"the token {grant.name} expired at {at:%Y-%m-%dT%H:%M:%SZ}")
+
+    def expiring(self) -> list[Grant]:
+        """Those that expire some time, or have."""
+        return [grant for grant in self._grants if grant.expires_ns is not None]
+
     def find(self, token: str) -> Grant | None:
-        """The grant of a token, None when there is no such token. Every digest is compared in constant time, whether one before
-        it was equal or not."""
+        """The grant of a token, expired or not; None when there is no such token. Every digest is compared in constant time,
+        whether one before it was equal or not."""
         digest = sha256(token.encode(errors="surrogatepass")).digest()
         found = None
         for grant in self._grants:
@@ -97,8 +121,19 @@ class Authority:
         return found
 
     def present(self, grant: Grant) -> Grant | None:
-        """The rights that the token of ``grant`` has now; None when it has gone."""
-        return next((other for other in self._grants if other.digest == grant.digest), None)
+        """The rights that the token of ``grant`` has now; None when it has gone or expired."""
+        try:
+            return self.renew(grant)
+        except AuthFailed:
+            return None
+
+    def renew(self, grant: Grant) -> Grant:
+        """As ``present``. Raises: AuthFailed, which says why."""
+        present = next((other for other in self._grants if other.digest == grant.digest), None)
+        if present is None:
+            raise AuthFailed("this token is no longer in the auth file")
+        self.check_time(present)
+        return present
 
     def replace(self, grants: Sequence[Grant]) -> None:
         """The table is another one from here on."""
@@ -171,7 +206,20 @@ def _grant(table: dict[str, Any]) -> Grant:
     if not isinstance(admin, bool):
         raise _BadField("admin", "admin is true or false")
     assert isinstance(name, str)
-    return Grant(name, bytes.fromhex(digest), _patterns(table, "publish"), _patterns(table, "subscribe"), admin)
+    return Grant(
+        name, bytes.fromhex(digest), _patterns(table, "publish"), _patterns(table, "subscribe"), admin, _expires_ns(table)
+    )
+
+
+def _expires_ns(table: dict[str, Any]) -> int | None:
+    expires = table.get("expires")
+    if expires is None:
+        return None
+    if isinstance(expires, date) and not isinstance(expires, datetime):
+        expires = datetime(expires.year, expires.month, expires.day, tzinfo=UTC)
+    if not isinstance(expires, datetime) or expires.tzinfo is None:
+        raise _BadField("expires", "expires is a day, 2027-01-31, or a time with its zone, 2027-01-31T12:00:00Z; no quotes")
+    return int(expires.timestamp()) * 1_000_000_000
 
 
 def _patterns(table: dict[str, Any], key: str) -> _Patterns:

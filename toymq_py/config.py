@@ -37,7 +37,7 @@ WhenFull = Literal["reject", "drop-oldest"]
 
 LEVELS = ("debug", "info", "warning", "error")
 SUBSYSTEMS = (
-    "acceptor", "broker", "daemon", "embedded", "gateway", "logs", "server", "session", "storage", "topic", "tracing",
+    "acceptor", "audit", "broker", "daemon", "embedded", "gateway", "logs", "server", "session", "storage", "topic", "tracing",
     "wire",
 )  # fmt: skip
 """What ``--log-level`` may name: the loggers below ``toymq_py``."""

@@ -29,6 +29,9 @@ SPARE_FACTOR = 4
 STALE_S = 24 * 3600.0
 """Nobody attached and unacked for so long: a consumer that was left behind keeps its messages on the disk."""
 
+EXPIRES_SOON_S = 14 * 24 * 3600.0
+"""Time to make another token and give it out."""
+
 State = Literal["ok", "warn", "FAIL"]
 
 
@@ -58,6 +61,7 @@ def examine(
     yield from _disk(stats)
     yield from _limits(stats, max_payload)
     yield _clock(skew_s)
+    yield from _tokens(stats)
     yield from _topics(stats["topics"])
     yield from _consumers(stats["topics"])
 
@@ -129,6 +133,18 @@ def _clock(skew_s: float) -> Finding:
     return Finding("clock", "warn", found, "set both clocks by NTP; the times of messages are off by as much")
 
 
+def _tokens(stats: dict[str, Any]) -> Iterator[Finding]:
+    for token in stats.get("tokens", ()):
+        left_s = (token["expires_ms"] - stats["time_ms"]) / 1000
+        advice = f"make another one: `toymqctl token create`, take {token['name']} out of the auth file, SIGHUP"
+        if left_s <= 0:
+            yield Finding(f"token {token['name']}", "FAIL", f"expired {duration(-left_s)} ago: it is refused", advice)
+        elif left_s < EXPIRES_SOON_S:
+            yield Finding(f"token {token['name']}", "warn", f"expires in {duration(left_s)}", advice)
+        else:
+            yield Finding(f"token {token['name']}", "ok", f"expires in {duration(left_s)}")
+
+
 def _topics(topics: list[dict[str, Any]]) -> Iterator[Finding]:
     fine = True
     for topic in topics:
@@ -187,7 +203,7 @@ def _look(broker: Broker) -> Iterator[Finding]:
 @json_option
 @click.pass_obj
 def doctor(broker: Broker, as_json: bool) -> None:
-    """Look for trouble, and say what to do: reachability, versions, disk, limits, clock, degraded topics.
+    """Look for trouble, and say what to do: reachability, versions, disk, limits, clock, tokens, degraded topics.
 
     Exit code 1 when something FAILs; a warning alone is 0.
     """

@@ -5,12 +5,13 @@ import json
 import os
 import secrets
 import tomllib
+from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 
 import click
 
 from toymq_py.errors import BadName, ConfigError
-from toymq_py.model import TopicPattern, check_name, is_pattern
+from toymq_py.model import check_name, check_topic_or_pattern, parse_duration_ms
 
 TOKEN_BYTES = 32
 """Of chance: nobody finds a token by trying, so that a plain digest of it tells nothing."""
@@ -26,8 +27,11 @@ def token() -> None:
 @click.option("--publish", "publish", multiple=True, metavar="PATTERN", help="May publish to it: orders, orders.*, orders.>.")
 @click.option("--subscribe", "subscribe", multiple=True, metavar="PATTERN", help="May read, ack and fetch it.")
 @click.option("--admin", is_flag=True, help="May create, configure, delete, purge, seek, forget and redrive, every topic.")
+@click.option("--expires", metavar="WHEN", help="Refused from then on: a time from now, 90d, or a day, 2027-01-31 (UTC).")
 @click.option("--file", "path", type=click.Path(dir_okay=False), help="Append it to this auth file, which is made if need be.")
-def create(name: str, publish: tuple[str, ...], subscribe: tuple[str, ...], admin: bool, path: str | None) -> None:
+def create(
+    name: str, publish: tuple[str, ...], subscribe: tuple[str, ...], admin: bool, expires: str | None, path: str | None
+) -> None:
     """Make a token NAME and print it, this once: the auth file has its digest alone.
 
     Without --file the lines for the auth file are printed behind it. A wildcard does not match dead letters: say orders.*.dlq.
@@ -39,9 +43,10 @@ def create(name: str, publish: tuple[str, ...], subscribe: tuple[str, ...], admi
     try:
         check_name("token", name)
         for pattern in (*publish, *subscribe):
-            TopicPattern(pattern) if is_pattern(pattern) else check_name("topic", pattern)
+            check_topic_or_pattern(pattern)
     except BadName as error:
         raise ConfigError(str(error)) from None
+    ends = None if expires is None else expiry(expires)
     made = secrets.token_urlsafe(TOKEN_BYTES)
     digest = hashlib.sha256(made.encode()).hexdigest()
     lines = ["[[token]]", f'name = "{name}"', f'sha256 = "{digest}"']
@@ -49,6 +54,8 @@ def create(name: str, publish: tuple[str, ...], subscribe: tuple[str, ...], admi
     lines += [f"{key} = {json.dumps(patterns)}" for key, patterns in rights.items() if patterns]
     if admin:
         lines.append("admin = true")
+    if ends is not None:
+        lines.append(f"expires = {ends:%Y-%m-%dT%H:%M:%SZ}")
     table = "\n".join(lines) + "\n"
     if path is None:
         click.echo(f"{made}\n\n{table}", nl=False)
@@ -56,6 +63,21 @@ def create(name: str, publish: tuple[str, ...], subscribe: tuple[str, ...], admi
     append(path, name, table)
     click.echo(made)
     click.echo(f"toymqctl: {path} has its digest; a broker that runs reads it again on SIGHUP", err=True)
+
+
+def expiry(text: str) -> datetime:
+    """A time from now, ``90d``, or a day, ``2027-01-31``. Raises: ConfigError when it is neither, or is over."""
+    now = datetime.now(UTC)
+    try:
+        ends = datetime.combine(date.fromisoformat(text), time(), UTC)
+    except ValueError:
+        try:
+            ends = now + timedelta(milliseconds=parse_duration_ms(text))
+        except ConfigError:
+            raise ConfigError(f"--expires {text!r}: write a time from now, 90d, or a day, 2027-01-31") from None
+    if ends <= now:
+        raise ConfigError(f"--expires {text!r} is over already")
+    return ends
 
 
 def append(path: str, name: str, table: str) -> None:

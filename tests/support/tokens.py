@@ -1,6 +1,7 @@
 """Auth files for tests: the token of a name is the name with a tail."""
 
 from hashlib import sha256
+from typing import Any
 
 from toymq_py.auth import Authority, Grant, parse_grants
 
@@ -18,8 +19,8 @@ def grants(*tables: str) -> tuple[Grant, ...]:
     return parse_grants("".join(tables), "auth.toml")
 
 
-def authority(*tables: str) -> Authority:
-    return Authority(grants(*tables))
+def authority(*tables: str, **more: Any) -> Authority:
+    return Authority(grants(*tables), **more)
 
 
 def hello(name: str) -> bytes:

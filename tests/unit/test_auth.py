@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from toymq_py.auth import ANSWERS_MAX, Authority, parse_grants, read_grants
-from toymq_py.errors import ConfigError
+from toymq_py.errors import AuthFailed, ConfigError
 
 SECRET = "a-token-that-nobody-may-see"
 
@@ -121,6 +121,9 @@ def test_a_name_that_no_topic_can_have_is_refused_and_not_remembered() -> None:
         (table("a", "x", "subscribe = ['ok', 'a*']"), "f, line 4: subscribe, number 2: a wildcard is a whole word"),
         (table("a", "x", "subscribe = ['../x']"), "f, line 4: subscribe, number 1: topic name must be"),
         (table("a", "x", "'secret' = 1"), "f, line 4: 'secret' is unknown; a token has name, sha256, publish"),
+        (table("a", "x", "expires = '2027-01-01'"), "f, line 4: expires is a day, 2027-01-31"),
+        (table("a", "x", "expires = 2027-01-01T00:00:00"), "f, line 4: expires is a day, .* or a time with its zone"),
+        (table("a", "x", "expires = 12:00:00"), "f, line 4: expires is a day"),
         (table("a", "x") + "# a comment\n" + table("a", "y"), "f, line 7: name: there are two tokens a"),
         (table("a", "x") + table("b", "x"), "f, line 7: sha256: a and b are the same token"),
         ("token = [{name = 'a'}, {name = 'b'}]", "f, token 1: sha256 is the token's"),
@@ -147,3 +150,24 @@ def test_no_digest_in_a_repr() -> None:
     (grant,) = parse_grants(table("a", SECRET), "f")
     assert sha256(SECRET.encode()).hexdigest()[:8] not in repr(grant).lower()
     assert repr(grant) == "Grant(name='a', admin=False)"
+
+
+def test_a_token_is_refused_from_the_time_on_that_it_expires() -> None:
+    now = [0]
+    text = table("a", "aaa", "expires = 1970-01-01T02:00:00+01:00") + table("b", "bbb", "expires = 1970-01-02")
+    text += table("c", "ccc")
+    known = Authority(parse_grants(text, "auth.toml"), lambda: now[0])
+    grant = known.admit("aaa")
+    assert [grant.name for grant in known.expiring()] == ["a", "b"]
+    now[0] = 3600 * 10**9 - 1
+    assert known.present(grant) is known.admit("aaa")
+    now[0] += 1
+    with pytest.raises(AuthFailed, match="the token a expired at 1970-01-01T01:00:00Z"):
+        known.admit("aaa")
+    assert known.present(grant) is None
+    now[0] = 24 * 3600 * 10**9
+    with pytest.raises(AuthFailed, match="the token b expired"):
+        known.admit("bbb")
+    assert known.admit("ccc").expires_ns is None
+    with pytest.raises(AuthFailed, match="this token is not known here"):
+        known.admit("ddd")

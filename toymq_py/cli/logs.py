@@ -35,8 +35,10 @@ ALIKE_MAX = 200
 TOLD_APART_MAX = 2000
 """Kinds of lines that are counted at once; with more the oldest is forgotten, and told."""
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-FIELDS = ("session", "trace_id", "span_id")
+FIELDS = ("session", "trace_id", "span_id", "audit")
 """What a line may carry beside its message, with ``extra=``."""
+IN_TEXT = ("trace_id", "span_id")
+"""Those that the message of a line of text does not have already."""
 
 
 class TextFormatter(logging.Formatter):
@@ -47,13 +49,13 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line = super().format(record)
-        line += "".join(f" {name}={value}" for name, value in _fields(record) if name != "session")
+        line += "".join(f" {name}={value}" for name, value in _fields(record) if name in IN_TEXT)
         return line.replace("\n", "\\n").replace("\r", "\\r")
 
 
 class JsonFormatter(logging.Formatter):
     """One object a line: ``ts`` (UTC), ``level``, ``logger``, ``message``; ``session``, ``trace_id``, ``span_id``,
-    ``exception`` where there is one."""
+    ``audit``, ``exception`` where there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         row: dict[str, Any] = {
@@ -87,7 +89,7 @@ class _Count:
 
 class Repeats:
     """Which lines are said. Those that repeat are counted, and the count is said when their window is over. Debug lines are
-    never held back: who asked for them wants them all."""
+    never held back, who asked for them wants them all; nor are those with ``extra={"every": True}``, what an audit has done."""
 
     def __init__(self) -> None:
         self.untold = 0
@@ -96,7 +98,7 @@ class Repeats:
 
     def said(self, record: logging.LogRecord) -> list[logging.LogRecord]:
         """What is to be written now: nothing, or what is overdue and perhaps the record."""
-        if record.levelno <= logging.DEBUG:
+        if record.levelno <= logging.DEBUG or getattr(record, "every", False):
             return [record]
         out = self.overdue(record.created)
         place = f"{record.pathname}:{record.lineno}"

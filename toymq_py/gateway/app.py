@@ -17,6 +17,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route, Router, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from toymq_py import audit
 from toymq_py.errors import BadArgument, Forbidden, InternalError, RequestError, UnknownCommand
 from toymq_py.gateway import (
     consuming,
@@ -34,7 +35,7 @@ from toymq_py.gateway import (
     webhooks,
     websocket,
 )
-from toymq_py.gateway.access import check_rights, check_site
+from toymq_py.gateway.access import audit_request, check_rights, check_site
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.operations import Operation
 from toymq_py.gateway.problems import MethodNotAllowed, problem
@@ -115,13 +116,13 @@ class Endpoint:
 
     async def _respond(self, request: Request) -> Response | None:
         """None when there is nobody left to answer."""
-        gateway = self._gateway
+        gateway, operation = self._gateway, None
         refuse: Callable[[RequestError], Response] = problem
         try:
             operation = self._find(request)
             refuse = operation.refuse
             self._check(operation, request)
-            return await operation.handler(gateway, request)
+            response = await operation.handler(gateway, request)
         except RequestError as error:
             refusal = error
         except ClientDisconnect:
@@ -132,7 +133,13 @@ class Endpoint:
         except Exception:
             logger.exception("bug in %s %s", request.method, request.url.path)
             refusal = InternalError("a bug in the broker; its log has the details")
+        else:
+            if operation.changes:
+                audit_request(request, operation.name, audit.OK if response.status_code < 400 else str(response.status_code))
+            return response
         gateway.broker.metrics.refused(refusal.code)
+        if operation is not None and (operation.changes or refusal.code in audit.REFUSED):
+            audit_request(request, operation.name, refusal.code)
         return refuse(refusal)
 
 

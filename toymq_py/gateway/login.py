@@ -40,9 +40,7 @@ async def login(gateway: Gateway, request: Request) -> Response:
         raise BadArgument("token is a text as it is in the hands of its owner")
     if gateway.authority is None or gateway.logins is None:
         return json_response(describe(None))
-    grant = gateway.authority.find(token)
-    if grant is None:
-        raise AuthFailed("this token is not known here")
+    grant = gateway.authority.admit(token)
     response = json_response(describe(grant))
     _end(gateway, request)
     _set_cookie(request, response, gateway.logins.begin(grant), round(LIFETIME_S))

@@ -123,6 +123,11 @@ class Operation:
     topic: Parameter[str] | None = None
     """Where the topic is that the token must allow; by default ``topic`` of the path."""
 
+    @property
+    def changes(self) -> bool:
+        """An admin's, and no look: it has a line in the audit trail."""
+        return self.needs == "admin" and self.method != "GET"
+
 
 # -- parsers of parameters
 

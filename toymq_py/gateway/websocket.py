@@ -21,6 +21,7 @@ from starlette.responses import Response
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from toymq_py import audit
 from toymq_py.errors import (
     AlreadySubscribed,
     BadArgument,
@@ -30,7 +31,7 @@ from toymq_py.errors import (
     NotSubscribed,
     RequestError,
 )
-from toymq_py.gateway.access import check_again, check_rights, check_site
+from toymq_py.gateway.access import audit_request, check_again, check_rights, check_site
 from toymq_py.gateway.bodies import check_members, parse_json
 from toymq_py.gateway.consuming import parse_failure, parse_ids
 from toymq_py.gateway.gateway import Gateway
@@ -133,6 +134,7 @@ class Conversation:
     async def _answer(self, text: str) -> None:
         """Carry out one frame. What waits for the disk is waited for here, while the next frames are read."""
         ref: object = None
+        op = "frame"
         begun: Subscription | None = None
         try:
             frame = parse_frame(text)
@@ -143,6 +145,8 @@ class Conversation:
             else:
                 answer = await self._carry_out(op, frame)
         except RequestError as error:
+            if error.code in audit.REFUSED:
+                audit_request(self._socket, op, error.code)
             answer = self._refusal(error)
         except OSError as error:
             answer = self._refusal(storage_error(error))
@@ -390,6 +394,8 @@ def route(gateway: Gateway) -> WebSocketRoute:
             gateway.refuse_late()
         except RequestError as error:
             gateway.broker.metrics.refused(error.code)
+            if error.code in audit.REFUSED:
+                audit_request(socket, "websocket", error.code)
             await socket.send_denial_response(problem(error))
             return
         await socket.accept()

@@ -6,7 +6,7 @@ auth file pays nothing for it.
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from toymq_py.auth import Authority, Grant
@@ -58,16 +58,20 @@ class GuardedHandler(Handler):
 
     def __init__(
         self, number: int, broker: Broker, replies: Replies, deliveries: Deliveries, loop: asyncio.AbstractEventLoop,
-        authority: Authority, peer: str, seat: Seat | None = None,
+        address: Callable[[], str | None], authority: Authority, peer: str, seat: Seat | None = None,
     ) -> None:  # fmt: skip
         """``peer`` is the other end's address, for the log."""
-        super().__init__(number, broker, replies, deliveries, loop)
+        super().__init__(number, broker, replies, deliveries, loop, address)
         self.admitted = False
         """Its token was accepted."""
         self._authority = authority
         self._grant: Grant | None = None
         self._peer = peer
         self._seat = seat
+
+    @property
+    def token_name(self) -> str | None:
+        return None if self._grant is None else self._grant.name
 
     def too_late(self) -> None:
         """The time for HELLO is over: say so. The session is to end."""
@@ -82,10 +86,12 @@ class GuardedHandler(Handler):
         before = self._grant
         if before is None:
             return False
-        self._grant = self._authority.present(before)
-        if self._grant is None:
-            logger.warning("session %d (%s): the token of %s is gone", self._number, self._peer, before.name)
-            self._error(AuthFailed("this token is no longer in the auth file"))
+        try:
+            self._grant = self._authority.renew(before)
+        except AuthFailed as error:
+            self._grant = None
+            logger.warning("session %d (%s), token %s: %s", self._number, self._peer, before.name, error)
+            self._error(error.with_traceback(None))
             return True
         if not self._grant.allows_all_of(before):
             logger.warning("session %d (%s): the token of %s may read less now", self._number, self._peer, before.name)
@@ -93,10 +99,13 @@ class GuardedHandler(Handler):
         return False
 
     def _apply(self, command: Command) -> None:
-        if self._grant is None:
+        grant = self._grant
+        if grant is None:
             self._authenticate(command)
         else:
-            _check(self._grant, command)
+            if grant.expires_ns is not None:
+                self._authority.check_time(grant)
+            _check(grant, command)
         super()._apply(command)
 
     def _authenticate(self, command: Command) -> None:
@@ -105,14 +114,18 @@ class GuardedHandler(Handler):
             raise AuthRequired("the first line is HELLO 1 auth=<token>, and nothing is done before it")
         if command.version != PROTOCOL_VERSION:
             return
-        grant = self._authority.find(command.auth)
-        if grant is None:
-            logger.warning("session from %s: a token that is not in the auth file", self._peer)
-            raise AuthFailed("this token is not in the auth file")
+        grant = self._authority.admit(command.auth)
         if self._seat is not None:
             self._seat.identify(grant.name, admin=grant.admin)
         self._grant = grant
         self.admitted = True
+
+    def _numbers(self) -> dict[str, Any]:
+        """With the tokens that expire: an admin sees all of them, others their own."""
+        mine = self._grant
+        shown = [grant for grant in self._authority.expiring() if mine is not None and (mine.admin or grant.name == mine.name)]
+        tokens = [{"name": grant.name, "expires_ms": (grant.expires_ns or 0) // 1_000_000} for grant in shown]
+        return super()._numbers() | ({"tokens": tokens} if tokens else {})
 
     def _described(self, pattern: str | None) -> Iterator[dict[str, Any]]:
         return self._broker.describe(pattern, self._sees)

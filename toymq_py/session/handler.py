@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from toymq_py import __version__
+from toymq_py import __version__, audit
 from toymq_py.broker import Broker, Done
 from toymq_py.errors import (
     BadArgument,
@@ -72,6 +72,8 @@ PROTOCOL_VERSION = 1
 FETCH_BYTES_MAX = 2 * 1024 * 1024
 """What one FETCH reads at most, whatever it asks for, but for one larger record: a MiB holds the loop for 5 ms."""
 
+AUDITED = (Create, Config, Delete, Purge, Seek, Forget, Redrive)
+"""Commands of which every one has a line in the audit trail."""
 TOPICS_PER_TURN = 64
 """Described in one piece; a millisecond."""
 
@@ -79,13 +81,15 @@ TOPICS_PER_TURN = 64
 class Handler:
     """The commands of one session."""
 
-    __slots__ = ("_broker", "_deliveries", "_greeted", "_loop", "_metrics", "_number", "_pulls", "_refused", "_replies",
-                 "_waits", "ended")  # fmt: skip
+    __slots__ = ("_address", "_broker", "_deliveries", "_greeted", "_loop", "_metrics", "_number", "_pulls", "_refused",
+                 "_replies", "_waits", "ended")  # fmt: skip
 
     def __init__(
-        self, number: int, broker: Broker, replies: Replies, deliveries: Deliveries, loop: asyncio.AbstractEventLoop
-    ) -> None:
-        """``number`` is the session's, for the log."""
+        self, number: int, broker: Broker, replies: Replies, deliveries: Deliveries, loop: asyncio.AbstractEventLoop,
+        address: Callable[[], str | None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """``number`` is the session's, for the log; ``address`` the other end's, for the audit trail."""
+        self._address = address
         self.ended = False
         """QUIT, or a fatal error: nothing behind it is executed."""
         self._number = number
@@ -121,7 +125,10 @@ class Handler:
         except OSError as error:
             about = _trace_fields(command)
             logger.error("session %d: %s failed: %s", self._number, _verb(command), error, extra=about)  # noqa: TRY400 (the disk)
-            self._error(storage_error(error))
+            refusal = storage_error(error)
+            if isinstance(command, AUDITED):
+                self._audit(command, refusal.code)
+            self._error(refusal)
         except Exception:
             logger.exception("session %d: bug in %s", self._number, _verb(command), extra=_trace_fields(command))
             self._refuse(command, InternalError("a bug in the broker; its log has the details"))
@@ -130,10 +137,23 @@ class Handler:
 
     def _refuse(self, command: Command, error: RequestError) -> None:
         """One ``ERR`` per command, a run of PUBs being many; a fatal one is said once."""
+        if error.code in audit.REFUSED or isinstance(command, AUDITED):
+            self._audit(command, error.code)
         if isinstance(command, Publish) and command.seqs is not None:
             self._refused.refuse(command.topic, command.keys, command.seqs)
         for _ in range(len(command.keys) if isinstance(command, Publish) and not error.fatal else 1):
             self._error(error)
+
+    @property
+    def token_name(self) -> str | None:
+        """That of the client's token; None where none is asked for."""
+        return None
+
+    def _audit(self, command: Command, result: str) -> None:
+        about = {name: value for name in ("topic", "consumer") if isinstance(value := getattr(command, name, None), str)}
+        audit.record(
+            _verb(command).lower(), result, token=self.token_name, address=self._address(), via="tcp", about=about
+        )
 
     def _error(self, error: RequestError) -> None:
         self._replies.add_error(error)
@@ -171,19 +191,19 @@ class Handler:
             case Offsets():
                 self._offsets(command)
             case Create():
-                self._stored(lambda done: self._broker.create(command.topic, command.settings, done))
+                self._stored(lambda done: self._broker.create(command.topic, command.settings, done), audited=command)
             case Config():
                 self._config(command)
             case Delete():
-                self._counted(lambda done: self._broker.delete(command.topic, done))
+                self._counted(lambda done: self._broker.delete(command.topic, done), command)
             case Purge():
-                self._counted(self._broker.topic(command.topic).purge)
+                self._counted(self._broker.topic(command.topic).purge, command)
             case Seek():
                 self._seek(command)
             case Forget():
                 topic = self._broker.topic(command.topic)
                 topic.forget(command.consumer)
-                self._stored(topic.flush_offsets)
+                self._stored(topic.flush_offsets, audited=command)
             case Topics():
                 self._replies.in_turn(_Listing(lambda: (b"[", self._described(command.pattern), b"]")).make)
             case Describe():
@@ -200,7 +220,7 @@ class Handler:
                 self._pull(command)
             case Redrive():
                 ids, max_count = command.ids, command.max_count
-                self._counted(lambda done: self._broker.redrive(command.topic, ids, max_count, done))
+                self._counted(lambda done: self._broker.redrive(command.topic, ids, max_count, done), command)
 
     def _ok(self, value: int) -> None:
         self._replies.add(encode_ok(value))
@@ -410,8 +430,11 @@ class Handler:
 
         self._replies.in_turn(make)
 
+    def _numbers(self) -> dict[str, Any]:
+        return self._broker.stats()
+
     def _stats(self) -> tuple[bytes, Iterator[dict[str, Any]], bytes]:
-        opening = json.dumps(self._broker.stats()).encode()
+        opening = json.dumps(self._numbers()).encode()
         return opening[:-1] + b', "topics": [', self._described(None), b"]}"
 
     def _described(self, pattern: str | None) -> Iterator[dict[str, Any]]:
@@ -427,11 +450,15 @@ class Handler:
             return _json(topic.settings.to_json())
 
         if command.settings:
-            self._stored(lambda done: self._broker.configure(command.topic, command.settings, done), answer=answer)
+            self._stored(
+                lambda done: self._broker.configure(command.topic, command.settings, done), answer=answer, audited=command
+            )
         else:
             self._replies.in_turn(lambda: answer())
 
-    def _counted(self, begin: Callable[[Callable[[int, OSError | RequestError | None], None]], None]) -> None:
+    def _counted(
+        self, begin: Callable[[Callable[[int, OSError | RequestError | None], None]], None], command: Command
+    ) -> None:
         """Reply with the count that is known when the effect is on stable storage. Raises: as ``_stored``."""
         counted = 0
 
@@ -443,19 +470,20 @@ class Handler:
 
             begin(finished)
 
-        self._stored(start, answer=lambda: encode_ok(counted))
+        self._stored(start, answer=lambda: encode_ok(counted), audited=command)
 
     def _seek(self, command: Seek) -> None:
         if self._broker.shutting_down:
             raise ShuttingDown("the broker is shutting down")
         topic = self._broker.topic(command.topic)
         target = topic.seek(command.consumer, command.start)
-        self._stored(topic.flush_offsets, count=target)
+        self._stored(topic.flush_offsets, count=target, audited=command)
 
     def _stored(
-        self, begin: Callable[[Done], None], *, count: int = 0, answer: Callable[[], bytes] | None = None
-    ) -> None:
-        """Reply when ``begin``'s effect is on stable storage: with ``answer``, or ``OK <count>``.
+        self, begin: Callable[[Done], None], *, count: int = 0, answer: Callable[[], bytes] | None = None,
+        audited: Command | None = None,
+    ) -> None:  # fmt: skip
+        """Reply when ``begin``'s effect is on stable storage: with ``answer``, or ``OK <count>``. Then ``audited`` has a line.
 
         Raises: RequestError when ``begin`` does; then nothing is queued.
         """
@@ -463,6 +491,10 @@ class Handler:
         held = Held()
 
         def done(error: OSError | RequestError | None) -> None:
+            if isinstance(error, OSError):
+                error = storage_error(error)
+            if audited is not None:
+                self._audit(audited, audit.OK if error is None else error.code)
             if error is not None:
                 replies.fail(held, error)
             else:

@@ -21,7 +21,7 @@ from toymq_py.clock import Clock
 from toymq_py.consumer import Consumer
 from toymq_py.model import IdRange
 from toymq_py.protocol import Command, ServerConnection
-from toymq_py.quotas import Seat
+from toymq_py.quotas import Seat, peer_of
 from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.guard import GREETING_S, GuardedHandler
 from toymq_py.session.handler import Handler
@@ -101,10 +101,10 @@ class Session:
         self._guard: GuardedHandler | None = None
         self._greeting_timer: asyncio.TimerHandle | None = None
         if authority is None:
-            self._handler = Handler(number, broker, self._replies, self._deliveries, loop)
+            self._handler = Handler(number, broker, self._replies, self._deliveries, loop, self._peer_address)
         else:
             self._guard = self._handler = GuardedHandler(
-                number, broker, self._replies, self._deliveries, loop, authority, _peer(transport), seat
+                number, broker, self._replies, self._deliveries, loop, self._peer_address, authority, _peer(transport), seat
             )
             self._greeting_timer = loop.call_later(GREETING_S, self._nearly_too_late)
         self._last_write_bytes = 0
@@ -117,6 +117,9 @@ class Session:
         self._wire = Wire.of(number)
         if self._wire is not None:
             self._wire.say("=", f"open, from {_peer(transport)}")
+
+    def _peer_address(self) -> str | None:
+        return peer_of(self.transport)
 
     def debug_wire(self) -> None:
         """Somebody may have begun, or ceased, to listen."""

@@ -31,6 +31,12 @@ def found(
     return list(examine(told, server, "1.0", 2 << 20, round_trip_s, skew_s))
 
 
+def test_a_token_that_expires_later_is_fine() -> None:
+    findings = found(stats(time_ms=0, tokens=[{"name": "a", "expires_ms": 10**10}]))
+    (finding,) = (one for one in findings if one.check == "token a")
+    assert (finding.state, finding.advice) == ("ok", "")
+
+
 def test_a_sound_broker_has_no_trouble() -> None:
     findings = found(stats())
     assert {finding.state for finding in findings} == {"ok"}
@@ -53,6 +59,8 @@ def test_a_sound_broker_has_no_trouble() -> None:
         ({"topics": [topic(consumers=[consumer()] * 9)]}, "limits", "warn", "9 of 10 consumers", "a larger --max-consumers"),
         ({"topics": [topic(state="degraded", lost=3)]}, "topic t", "FAIL", "3 messages are lost", "toymq verify"),
         ({"topics": [topic(state="failed")]}, "topic t", "FAIL", "publishing is refused", "restart the broker"),
+        ({"time_ms": 10, "tokens": [{"name": "a", "expires_ms": 9}]}, "token a", "FAIL", "it is refused", "token create"),
+        ({"time_ms": 0, "tokens": [{"name": "a", "expires_ms": 86_400_000}]}, "token a", "warn", "expires in 1.0d", "SIGHUP"),
         (
             {"topics": [topic(consumers=[consumer(backlog=5, oldest_unacked_age_s=86_401.0)])]},
             "consumer c of t", "warn", "5 unacked, the oldest for 1.0d", "toymqctl forget t c",

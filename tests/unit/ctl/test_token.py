@@ -2,6 +2,7 @@
 
 import os
 import stat
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -127,3 +128,21 @@ def test_a_disk_that_fails_leaves_the_file(tmp_path: Path, monkeypatch: pytest.M
     assert "No space left on device" in result.stderr
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["auth.toml"]  # noqa: PTH208 (names)
+
+
+@pytest.mark.parametrize(("text", "at"), [("2999-01-31", "2999-01-31T00:00:00Z"), ("90d", None), ("1h", None)])
+def test_a_token_may_expire(text: str, at: str | None) -> None:
+    result = create("a", "--expires", text)
+    assert result.exit_code == 0, result.stderr
+    (grant,) = parse_grants(result.stdout.split("\n", 2)[2], "f")
+    assert grant.expires_ns is not None
+    if at is not None:
+        assert f"expires = {at}\n" in result.stdout
+    else:
+        left_s = grant.expires_ns / 1e9 - datetime.now(UTC).timestamp()
+        assert abs(left_s - {"90d": 90 * 86_400, "1h": 3600}[text]) < 60
+
+
+@pytest.mark.parametrize("text", ["yesterday", "2027-13-01", "2001-01-01", "0s", "99999d", "-5d", ""])
+def test_a_time_that_is_none_or_over_is_refused(text: str) -> None:
+    refused(create("a", "--expires", text), "--expires")

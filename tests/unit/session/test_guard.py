@@ -1,11 +1,12 @@
 """No order of commands, no pipelining and no cut of the bytes gets round a token. Contract: clients.md; ADR 0021."""
 
+import json
 import random
 
 import pytest
 
 from tests.support.sim_served import SimServed
-from tests.support.tokens import authority, hello, table
+from tests.support.tokens import authority, grants, hello, table
 from toymq_py.session.session import LINGER_S
 
 TOPICS = ("a", "a.x", "b", "b.x", "c")
@@ -92,3 +93,40 @@ def test_only_what_a_token_allows_is_done(seed: int) -> None:
                 assert got == wanted, answer
         found = {name: topic.log.committed_id for name, topic in served.broker.topics.items()}
         assert found == dict.fromkeys(created, 0) | published
+
+
+def test_an_expired_token_is_refused_at_the_next_command_and_to_who_comes_later() -> None:
+    now = [0]
+    tokens = authority(table("t", 'publish = ["t"]\nexpires = 1970-01-01T00:01:00Z'), wall_ns=lambda: now[0])
+    with SimServed(authority=tokens) as served:
+        client, idle = served.client(hello("t") + b"PUB t - 1\nx\n"), served.client(hello("t"))
+        served.advance(1)
+        assert client.lines()[-1] == b"OK 0"
+        now[0] = 60 * 10**9
+        client.send(b"PUB t - 1\nx\nPUB t - 1\nx\n")
+        late = served.client(hello("t"))
+        served.advance(LINGER_S + 1)
+        said = b"ERR AUTH_FAILED the token t expired at 1970-01-01T00:01:00Z"
+        assert client.lines()[-1] == said
+        assert client.at_end
+        assert late.lines() == [said]
+        assert not idle.at_end, "it says nothing"
+        tokens.replace(grants(table("t", 'publish = ["t"]\nexpires = 1970-01-01T00:01:00Z')))
+        served.advance(LINGER_S + 1)
+        assert idle.lines()[-1].startswith(b"ERR AUTH_FAILED")
+        assert served.broker.topics["t"].log.committed_id == 1
+
+
+def test_stats_tell_when_tokens_expire() -> None:
+    expiring = "expires = 2999-01-01"
+    tokens = authority(
+        table("a", f'publish = ["t"]\n{expiring}'), table("b", expiring), table("ops", "admin = true"), table("none", "")
+    )
+    shown = {"a": ["a"], "b": ["b"], "ops": ["a", "b"], "none": []}
+    with SimServed(authority=tokens) as served:
+        for name, names in shown.items():
+            client = served.client(hello(name) + b"STATS\n")
+            served.advance(1)
+            stats = json.loads(client.lines()[-1])
+            assert [row["name"] for row in stats.get("tokens", [])] == names
+            assert all(row["expires_ms"] == 32_472_144_000_000 for row in stats.get("tokens", []))

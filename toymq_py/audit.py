@@ -1,0 +1,49 @@
+"""The audit trail: who changed or removed something, and who was refused, a line each.
+
+Contract: docs/security.md, "The audit trail"; ADR 0059. Knows no transport. What a client says stands in a line with its
+control characters escaped, and cut: nothing of it begins a line or a field.
+"""
+
+import json
+import logging
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+logger = logging.getLogger("toymq_py.audit")
+
+REFUSED = frozenset(("AUTH_REQUIRED", "AUTH_FAILED", "FORBIDDEN"))
+"""Codes of refusals that are recorded whatever was asked for."""
+OK = "OK"
+VALUE_CHARS_MAX = 200
+_PLAIN = re.compile(r"[!#-<>-~]+\Z")
+"""What needs no quotes: printable ASCII without a space, a quote and ``=``."""
+
+Via = Literal["tcp", "http", "websocket"]
+
+
+def record(
+    action: str, result: str, *, token: str | None, address: str | None, via: Via, about: Mapping[str, str] | None = None
+) -> None:
+    """Write one line.
+
+    Args:
+        action: the command's verb or the operation's name.
+        result: ``OK``, or the code of the error.
+        token: the token's name, None for none.
+        address: the other end's, without its port: the repeats of one client are one line, and counted.
+        about: what was acted on, by what it is: topic, consumer, webhook.
+    """
+    level = logging.INFO if result == OK else logging.WARNING
+    if not logger.isEnabledFor(level):
+        return
+    fields = {"action": action, **(about or {}), "token": token, "address": address, "via": via, "result": result}
+    fields = {name: value if value is None else value[:VALUE_CHARS_MAX] for name, value in fields.items()}
+    line = " ".join(f"{name}={_shown(value)}" for name, value in fields.items())
+    logger.log(level, "%s", line, extra={"audit": fields, "every": result == OK})
+
+
+def _shown(value: str | None) -> str:
+    if value is None:
+        return "-"
+    return value if _PLAIN.match(value) and value != "-" else json.dumps(value)
