@@ -9,9 +9,11 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from toymq_py.errors import BadArgument, ConfigError
+from toymq_py.hosts import check_host_name
 from toymq_py.model import DEFAULT_MAX_PAYLOAD, DURATION_MS_MAX, PAYLOAD_BYTES_LIMIT
 from toymq_py.schema import (
     OneOf,
+    Text,
     address,
     check_options,
     count,
@@ -133,6 +135,10 @@ class ServeOptions(BrokerOptions):
     tls_client_ca: str | None = path(None, help="PEM file: with TLS a client must show a certificate signed by one of these.")
     metrics: str | None = address(None, help="Serve Prometheus at /metrics of this address; needs the extra observability.")
     insecure_public: bool = flag(help="Listen beyond this machine although nobody is asked for a token.")
+    allowed_host: tuple[str, ...] = several(
+        Text("a name such as toymq or queue.example", "NAME", check_host_name),
+        help="Name by which --http without tokens and --metrics may be called, beside localhost and addresses.",
+    )  # fmt: skip
     definitions: str | None = path(None, help="File of topics and consumers to make at start, where they are not there so.")
     otlp_endpoint: str | None = text(
         None, "URL", parse_endpoint, noun="a URL such as http://localhost:4318",

@@ -7,7 +7,7 @@ import logging
 import resource
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from toymq_py.clock import Clock, SystemClock
 from toymq_py.config import ServeOptions
 from toymq_py.definitions import Definitions, parse
 from toymq_py.errors import ConfigError, DataDirectoryError
+from toymq_py.hosts import Hosts
 from toymq_py.schema import is_public, parse_address
 from toymq_py.server import Server
 from toymq_py.service import apply_definitions, openable, opened_broker
@@ -139,7 +140,7 @@ async def _serve(
             web = _http_server(options, broker, clock, loop, authority, certificates, http_listeners, accepting)
             _handle_signals(loop, server, web)
             broker.on_lost = partial(_stop_at_once, server, web)
-            with _metrics(broker, loop, metrics_listeners):
+            with _metrics(broker, loop, metrics_listeners, options.allowed_host):
                 async with asyncio.TaskGroup() as tasks:
                     if web is not None:
                         tasks.create_task(web.run(http_listeners, https_listeners))
@@ -176,6 +177,7 @@ def _http_server(
         dialects=options.dialect,
         private_webhooks=options.private_webhooks,
         mq_delay_s=options.mq_delay_ms / 1000,
+        allowed_hosts=options.allowed_host,
     )  # fmt: skip
 
 
@@ -201,7 +203,9 @@ def _bind(option: str, address: str, options: ServeOptions, bound: contextlib.Ex
 
 
 @contextlib.contextmanager
-def _metrics(broker: Broker, loop: asyncio.AbstractEventLoop, listeners: list[socket.socket]) -> Iterator[None]:
+def _metrics(
+    broker: Broker, loop: asyncio.AbstractEventLoop, listeners: list[socket.socket], allowed_hosts: Sequence[str]
+) -> Iterator[None]:
     """Serve them meanwhile, if there are listeners. Raises: ConfigError, when the extra is not installed."""
     if not listeners:
         yield
@@ -210,7 +214,7 @@ def _metrics(broker: Broker, loop: asyncio.AbstractEventLoop, listeners: list[so
         from toymq_py.observability.listener import MetricsListener
     except ModuleNotFoundError as error:
         raise ConfigError(f"--metrics needs {error.name}: pip install 'toymq_py[observability]'") from error
-    listener = MetricsListener(broker, loop, listeners)
+    listener = MetricsListener(broker, loop, listeners, Hosts(allowed_hosts))
     listener.start()
     try:
         yield

@@ -140,6 +140,17 @@ async def test_a_line_without_an_end_is_refused_while_it_arrives() -> None:
         assert not rig.broker.topics
 
 
+@pytest.mark.parametrize("tokens", [True, False])
+async def test_without_tokens_a_name_is_another_sites_on_any_address(tokens: bool) -> None:
+    """Found by a trial: with ``--insecure-public`` a page read and deleted by a name that its own DNS led to the broker."""
+    who = authority(EVERYTHING) if tokens else None
+    async with listening(DIR, fs=disk(), local=False, authority=who, allowed_hosts=["toymq"]) as rig:
+        statuses = []
+        for host in ("evil.example", "toymq", f"toymq:{rig.port}", "192.0.2.1", "localhost"):
+            statuses.append((await rig.ask("GET", "/healthz", headers={"host": host})).status_code)
+    assert statuses == [200 if tokens else 403, 200, 200, 200, 200]
+
+
 async def test_a_stream_has_an_end_when_only_its_head_is_asked_for() -> None:
     """Found by a review: the whole log was read into nothing, and what came behind was never answered."""
     async with listening(DIR, fs=disk()) as rig:

@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.broker_process import BrokerProcess, run
 from tests.support.in_process import InProcess, serving
+from toymq_py.hosts import Hosts
 from toymq_py.observability import listener as listener_module
 from toymq_py.observability.listener import REQUESTS_MAX, MetricsListener
 from toymq_py.server import Server
@@ -39,7 +40,7 @@ async def with_metrics(data_dir: Path) -> AsyncIterator[tuple[InProcess, int]]:
     async with serving(data_dir) as served:
         bound = Server.bind("127.0.0.1", 0)
         port = bound[0].getsockname()[1]
-        metrics = MetricsListener(served.broker, asyncio.get_running_loop(), bound)
+        metrics = MetricsListener(served.broker, asyncio.get_running_loop(), bound, Hosts(["toymq"]))
         metrics.start()
         try:
             yield served, port
@@ -59,6 +60,13 @@ async def test_the_page_is_the_state_of_the_moment(tmp_path: Path) -> None:
         _, headers, body = await asyncio.to_thread(ask, port, Accept="application/openmetrics-text; version=1.0.0")
         assert headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
         assert body.endswith(b"# EOF\n")
+
+
+async def test_a_page_that_another_sites_name_leads_here_reads_no_metrics(tmp_path: Path) -> None:
+    async with with_metrics(tmp_path / "d") as (_, port):
+        hosts = ("evil.example", f"evil.example:{port}", "toymq:9464", "127.0.0.1:1", "localhost")
+        statuses = [(await asyncio.to_thread(ask, port, Host=host))[0] for host in hosts]
+    assert statuses == [403, 403, 200, 200, 200]
 
 
 async def test_head_answers_without_a_body(tmp_path: Path) -> None:

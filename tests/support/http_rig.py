@@ -17,6 +17,7 @@ from toymq_py.gateway import HttpServer
 from toymq_py.gateway.app import Application
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.pushing import Webhooks
+from toymq_py.hosts import Hosts
 from toymq_py.server import Server
 from toymq_py.storage.fs import FileSystem
 
@@ -95,7 +96,7 @@ async def gateway(
     """The application without a socket."""
     async with serving(data_dir, fs=fs, **options) as served:
         core = Gateway(served.broker, SystemClock(), asyncio.get_running_loop(), authority=authority)
-        transport = httpx.ASGITransport(Application(core, local=True, dialects=dialects))
+        transport = httpx.ASGITransport(Application(core, hosts=Hosts(), dialects=dialects))
         async with httpx.AsyncClient(transport=transport, base_url=BASE) as client:
             yield HttpRig(served, client, core)
         core.waiting.stop()
@@ -110,6 +111,8 @@ async def listening(
     certificates: Certificates | None = None,
     dialects: Sequence[str] = (),
     private_webhooks: bool = False,
+    local: bool = True,
+    allowed_hosts: Sequence[str] = (),
     **options: Any,
 ) -> AsyncIterator[HttpRig]:
     """The whole of it, on a free port, and with ``certificates`` on another one with TLS."""
@@ -122,7 +125,8 @@ async def listening(
             served.broker,
             clock,
             loop,
-            local=True,
+            local=local,
+            allowed_hosts=allowed_hosts,
             started=started.set,
             private_webhooks=private_webhooks,
             dialects=dialects,

@@ -4,6 +4,7 @@ Contract: gateway.md; clients.md, "auth file"; ADR 0024, ADR 0055. A token comes
 the cookie of a login. The tables are asked for every request, so what a reload or a logout takes away is gone at once.
 """
 
+from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 
 from toymq_py import audit
@@ -20,6 +21,10 @@ SECURE_COOKIE = "__Host-toymq_login"
 """Over TLS: a browser takes and sends it over TLS only, and no other host or path can set it."""
 COOKIES_MAX = 200
 """So many of a request are looked at; browsers keep fewer for a host."""
+UNFORGEABLE = ("authorization", "x-requested-with")
+"""What a page cannot send to another site that has not been asked first (CORS), and here the answer is no."""
+BROWSERS = ("Mozilla/", "Opera/")
+BROWSER_HEADERS = ("accept-language", "referer", "sec-fetch-mode", "sec-fetch-dest", "upgrade-insecure-requests")
 _GRANT = "toymq.grant"
 SEAT = "toymq.seat"
 """In the ASGI scope's ``state``: the connection's ``Seat``, which a token makes its own."""
@@ -39,8 +44,19 @@ def check_site(connection: HTTPConnection, *, safe: bool) -> None:
     over_tls = connection.scope["scheme"] in ("https", "wss")
     if (origin := headers.get("origin")) is not None and (host != headers.get("host") or (over_tls and scheme != "https")):
         raise Forbidden(f"{origin[:200]} is another site than this one")
-    if not safe and headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+    if safe:
+        return
+    site = headers.get("sec-fetch-site")
+    if site is not None and site not in ("same-origin", "none"):
         raise Forbidden("a page of another site may not do this")
+    if origin is None and site is None and _is_browser(headers) and not any(name in headers for name in UNFORGEABLE):
+        raise Forbidden("a browser that does not say which page asks needs a token or a header X-Requested-With for this")
+
+
+def _is_browser(headers: Headers) -> bool:
+    """Whether a page may have sent it: no page can have a browser leave all of these out, nor send another ``User-Agent`` to
+    another site that has not been asked first."""
+    return headers.get("user-agent", "").startswith(BROWSERS) or any(name in headers for name in BROWSER_HEADERS)
 
 
 def check_rights(gateway: Gateway, connection: HTTPConnection, needs: Need | None, topic: str | None = None) -> None:

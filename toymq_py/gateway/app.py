@@ -3,11 +3,9 @@
 Contract: gateway.md; ADR 0024 (which browsers may call what).
 """
 
-import ipaddress
 import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
 from itertools import chain
 
 from starlette.convertors import PathConvertor, register_url_convertor
@@ -39,6 +37,7 @@ from toymq_py.gateway.access import audit_request, check_rights, check_site
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.operations import Operation
 from toymq_py.gateway.problems import MethodNotAllowed, problem
+from toymq_py.hosts import Hosts
 from toymq_py.storage.disk_errors import storage_error
 
 logger = logging.getLogger("toymq_py.gateway")
@@ -146,15 +145,14 @@ class Endpoint:
 class Application:
     """The routes behind the check that every request has to pass."""
 
-    def __init__(self, gateway: Gateway, *, local: bool, dialects: Sequence[str] = ()) -> None:
+    def __init__(self, gateway: Gateway, *, hosts: Hosts | None, dialects: Sequence[str] = ()) -> None:
         """
         Args:
-            local: without TLS it listens to this machine alone, so that a name that leads here belongs to somebody else;
-                with TLS the certificate has the names.
+            hosts: under which names it answers without TLS; None for all. With TLS the certificate has the names.
             dialects: old paths beside ours, keys of ``DIALECTS``.
         """
         operations = (*OPERATIONS, *chain.from_iterable(DIALECTS[name] for name in dialects))
-        self._local = local
+        self._hosts = hosts
         by_path: dict[str, list[Operation]] = defaultdict(list)
         for operation in operations:
             by_path[operation.path].append(operation)
@@ -165,31 +163,14 @@ class Application:
         self._router: ASGIApp = Router(routes, redirect_slashes=False, default=_no_such_path)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._local and scope["scheme"] in CLEAR and not is_this_machine(Headers(scope=scope).get("host", "")):
-            error = Forbidden("this broker listens to its own machine: call it localhost, or by its address")
+        if self._hosts is not None and scope["scheme"] in CLEAR and not self._hosts.allow(Headers(scope=scope).get("host", "")):
+            error = Forbidden("call this broker localhost or by its address; --allowed-host lets it have names")
             await problem(error)(scope, receive, send)
             return
         if scope["path"].endswith("\n"):  # the ``$`` of the routes matches before it: they would take it for another path
             await _no_such_path(scope, receive, send)
             return
         await self._router(scope, receive, send)
-
-
-@lru_cache(maxsize=64)
-def is_this_machine(host: str) -> bool:
-    """Whether a ``Host`` header is an address or a name of the loopback, and no name that somebody's DNS leads here."""
-    name = host.rpartition(":")[0] if ":" in host and not host.endswith("]") else host
-    name = name.strip("[]").lower()
-    if not name:
-        return True
-    name = name.removesuffix(".")  # the root's, which a name may end in
-    if name == "localhost" or name.endswith(".localhost"):
-        return True
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 def _place(path: str) -> int:

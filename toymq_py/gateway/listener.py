@@ -35,6 +35,7 @@ from toymq_py.gateway.problems import WEBSOCKET_VERSION, TooSlow, UnsupportedVer
 from toymq_py.gateway.pushing import Webhooks
 from toymq_py.gateway.tls import TlsListener
 from toymq_py.gateway.websocket import OUTLET
+from toymq_py.hosts import Hosts
 from toymq_py.quotas import Quotas, Seat, peer_of
 
 HEAD_BYTES_MAX = 64 * 1024
@@ -579,9 +580,12 @@ class HttpServer:
         dialects: Sequence[str] = (),
         private_webhooks: bool = False,
         mq_delay_s: float = 10.0,
+        allowed_hosts: Sequence[str] = (),
     ) -> None:
         """
         Args:
+            allowed_hosts: names by which a page of this broker may be called beside ``localhost`` and addresses, where that is
+                asked: without TLS, when there are no tokens or it listens to this machine alone.
             authority: who decides what a request may do; None lets all of them do everything.
             certificates: for the listeners on which TLS is spoken.
             dialects: ``tinymq``, ``mq``.
@@ -597,9 +601,10 @@ class HttpServer:
         )
         if authority is not None:
             broker.quotas.guarded = True
+        hosts = Hosts(allowed_hosts) if local or authority is None else None
         limited = type("LimitedProtocol", (GatewayProtocol,), {"quotas": broker.quotas})
         config = uvicorn.Config(
-            Application(self._gateway, local=local, dialects=dialects),
+            Application(self._gateway, hosts=hosts, dialects=dialects),
             http=limited,
             ws=GatewayWebSocket,
             ws_max_size=2 * options.max_payload_bytes + JSON_BYTES_MAX,  # a payload as base64, and what describes it

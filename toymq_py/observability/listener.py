@@ -14,6 +14,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from toymq_py.acceptor import Acceptor
 from toymq_py.broker import Broker
+from toymq_py.hosts import Hosts
 from toymq_py.observability.prometheus import render
 
 REQUESTS_MAX = 8
@@ -58,8 +59,11 @@ class _Requests(ThreadingMixIn, WSGIServer):
 class MetricsListener:
     """Serves on bound sockets from ``start`` to ``stop``. Belongs to the loop, which must be the broker's."""
 
-    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop, listeners: Iterable[socket.socket]) -> None:
+    def __init__(
+        self, broker: Broker, loop: asyncio.AbstractEventLoop, listeners: Iterable[socket.socket], hosts: Hosts
+    ) -> None:
         self._broker = broker
+        self._hosts = hosts
         self._loop = loop
         self._requests = _Requests()
         self._requests.set_app(self._app)
@@ -85,6 +89,8 @@ class MetricsListener:
 
     def _app(self, environ: dict[str, Any], start_response: StartResponse) -> list[bytes]:
         """On the request's thread."""
+        if not self._hosts.allow(environ.get("HTTP_HOST", "")):
+            return _text(start_response, "403 Forbidden", "call it localhost or by its address, or give it --allowed-host\n")
         if environ["PATH_INFO"] != "/metrics":
             return _text(start_response, "404 Not Found", "only /metrics is here\n")
         if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):

@@ -230,6 +230,14 @@ async def test_a_webhook_pushes_what_its_token_may_read(rig: HttpRig, authority:
         assert answer.status_code == status, topic
 
 
+async def test_a_webhook_of_a_dialect_pushes_what_its_token_may_read(authority: Authority) -> None:
+    async with gateway("/data/d", fs=SimDisk(random.Random(1)), authority=authority, dialects=["tinymq"]) as rig:
+        answer = await rig.ask("POST", "/webhook/orders.1", json={"url": "http://1.1.1.1/"}, headers=bearer("operator"))
+        assert (answer.status_code, "may not subscribe" in answer.text) == (403, True)
+        assert rig.gateway is not None
+        assert (rig.gateway.webhooks.defined, rig.broker.topics) == ({}, {})
+
+
 async def test_metrics_name_only_what_a_token_sees(rig: HttpRig) -> None:
     """The rest is added up, so that a sum stays right."""
     for topic in ("orders.1", "secret-plan"):

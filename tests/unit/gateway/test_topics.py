@@ -1,13 +1,15 @@
 """Topics over HTTP, what shows them, and the pages."""
 
 import random
+import re
 from collections.abc import AsyncIterator
 
 import pytest
 
 from tests.support.http_rig import HttpRig, gateway, refused
 from tests.support.sim_disk import SimDisk
-from toymq_py.gateway.app import OPERATIONS, is_this_machine
+from toymq_py.gateway.app import DIALECTS, OPERATIONS
+from toymq_py.gateway.operations import Operation
 from toymq_py.gateway.problems import STATUS
 
 DIR = "/data/d"
@@ -117,6 +119,8 @@ async def test_a_bug_is_said_and_logged(
         ({"origin": "http://localhost"}, True),
         ({"origin": "http://evil.example"}, False),
         ({"origin": "null"}, False),
+        ({"user-agent": "Mozilla/5.0"}, False),
+        ({"user-agent": "Mozilla/5.0", "origin": "http://localhost"}, True),
         ({"sec-fetch-site": "same-origin"}, True),
         ({"sec-fetch-site": "none"}, True),
         ({"sec-fetch-site": "cross-site"}, False),
@@ -134,15 +138,34 @@ async def test_pages_of_other_sites_change_nothing(rig: HttpRig, headers: dict[s
         assert not rig.broker.topics
 
 
-@pytest.mark.parametrize(
-    ("host", "local"),
-    [("localhost", True), ("localhost:7800", True), ("127.0.0.1:7800", True), ("[::1]:7800", True), ("[::1]", True), ("", True),
-     ("queue.localhost:1", True), ("LocalHost:7800", True), ("localhost.", True), ("Queue.Localhost.:7800", True),
-     (".", False), ("localhost..", False), ("evil.example", False), ("evil.example.", False),
-     ("localhost.evil.example:7800", False)],
-)  # fmt: skip
-def test_names_of_this_machine(host: str, local: bool) -> None:
-    assert is_this_machine(host) is local
+BROWSER = {"user-agent": "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0", "accept": "image/avif,*/*"}
+"""What an ``<img>`` of another page sends to an address that is not loopback, without TLS: no Origin, no Sec-Fetch."""
+READS = [
+    (dialect, operation) for dialect, operations in {"": OPERATIONS, **DIALECTS}.items() for operation in operations
+    if operation.method == "GET" and not operation.safe
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("dialect", "operation"), READS, ids=lambda one: getattr(one, "name", one))
+async def test_no_image_of_a_page_takes_a_message(dialect: str, operation: Operation) -> None:
+    """Found by a trial: ``<img src="…/consume/orders?auto_ack=true">`` acked, on any page, without a token."""
+    async with gateway(DIR, fs=SimDisk(random.Random(1)), dialects=[dialect] if dialect else []) as rig:
+        await rig.publish("t", "x")
+        path = re.sub(r"\{\w+(:\w+)?\}", "t", operation.path)
+        path += "?consumer=c" if any(parameter.name == "consumer" for parameter in operation.parameters) else ""
+        agent = {"user-agent": "Mozilla/4.0"}
+        no_agent = {"user-agent": ""}
+        for headers in (BROWSER, agent, no_agent | {"referer": "http://evil.example/"}, no_agent | {"accept-language": "de"}):
+            assert (await rig.ask(operation.method, path, headers=headers)).status_code == 403, headers
+        assert rig.broker.topics["t"].consumers == {}
+        for headers in (BROWSER | {"x-requested-with": "page"}, BROWSER | {"sec-fetch-site": "same-origin"},
+                        BROWSER | {"origin": "http://localhost"}, {"user-agent": "curl/8.5.0"}):  # fmt: skip
+            assert (await rig.ask(operation.method, path, headers=headers)).status_code != 403, headers
+
+
+def test_there_are_reads_that_take() -> None:
+    """Or the test above would have none to try."""
+    assert {dialect for dialect, _ in READS} == {"", "mq", "tinymq"}
 
 
 @pytest.mark.parametrize(

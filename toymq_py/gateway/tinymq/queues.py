@@ -171,6 +171,7 @@ async def add_webhook(gateway: Gateway, request: Request) -> Response:
     topic = TOPIC.need(request)
     found = await _object(request, "url", "secret")
     webhook = Webhook.from_json({"topic": topic, **found})
+    check_topic(request, "subscribe", webhook.topic)  # what is pushed is read
     gateway.refuse_late()
     # the topic before the webhook, whose poll would make one without settings; but none for a target that is refused
     await gateway.webhooks.check_target(webhook)

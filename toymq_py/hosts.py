@@ -1,0 +1,53 @@
+"""Under which names a listener may be called: what a web page cannot make its own by DNS. ADR 0057."""
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from ipaddress import ip_address
+
+from toymq_py.errors import ConfigError
+
+HOST_CHARS_MAX = 253 + len(":65535")
+_NAME = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*\Z", re.ASCII)
+
+
+def check_host_name(text: str) -> str:
+    """A name without port. Raises: ConfigError."""
+    if len(text) > HOST_CHARS_MAX or _NAME.match(text.lower()) is None:
+        raise ConfigError(f"{text[:HOST_CHARS_MAX]!a} is no name of a host: write toymq or queue.example, without port")
+    return text
+
+
+class Hosts:
+    """Answers to addresses, ``localhost`` and the names that it is given. A page whose name its owner's DNS leads here (DNS
+    rebinding) would else be of the same site as the broker."""
+
+    def __init__(self, names: Sequence[str] = ()) -> None:
+        self._names = frozenset(name.lower() for name in names)
+
+    def allow(self, host: str) -> bool:
+        """Whether a request with this ``Host`` is served; one without is no browser's."""
+        if len(host) > HOST_CHARS_MAX:
+            return False
+        return is_address_or_localhost(host) or name_of(host) in self._names
+
+
+def name_of(host: str) -> str:
+    """Name or address of a ``Host`` header, in small letters, without port, brackets and the root's dot."""
+    name = host.rpartition(":")[0] if ":" in host and not host.endswith("]") else host
+    return name.strip("[]").lower().removesuffix(".")
+
+
+@lru_cache(maxsize=64)
+def is_address_or_localhost(host: str) -> bool:
+    """Whether a ``Host`` header is an address or a name of the loopback, or there is none."""
+    if not host:
+        return True
+    name = name_of(host)
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
