@@ -15,14 +15,12 @@ import click
 from click.core import ParameterSource
 
 from toymq_client.url import DEFAULT_URL
+from toymq_py.command_line import INTERRUPTED, missing
 from toymq_py.errors import ConfigError, ToymqError
 from toymq_py.model import parse_duration_ms, parse_size
 from toymq_spark.console import Console, Ending
 from toymq_spark.errors import NoSpark, OptionError
 
-INTERRUPTED = 130
-EXTRAS = {"pyspark": "spark", "pyarrow": "spark", "numpy": "spark", "pandas": "spark", "matplotlib": "plots"}
-"""Package to the extra that brings it."""
 Command = Callable[..., Any]
 NOTHING: Mapping[str, str] = {}
 KEPT = {"includeHeaders": "headers are always kept"}
@@ -40,10 +38,10 @@ class _OneLineErrors(click.Group):
         except ConfigError as error:
             raise click.UsageError(str(error)) from None
         except ModuleNotFoundError as error:
-            package = str(error.name).partition(".")[0]
-            if package not in EXTRAS:
+            line = missing(error)
+            if line is None:
                 raise
-            raise click.UsageError(f"this needs {package}: pip install 'toymq_py[{EXTRAS[package]}]'") from None
+            raise click.UsageError(f"this {line}") from None
         except (ToymqError, OSError) as error:
             click.echo(f"toymq-pipeline: {error}", err=True)
             raise SystemExit(1) from None

@@ -7,6 +7,7 @@ import click
 from click.core import ParameterSource
 
 from toymq_client.url import DEFAULT_URL, parse_url
+from toymq_py.command_line import INTERRUPTED
 from toymq_py.errors import ConfigError, ToymqError
 from toymqctl.ack import ack
 from toymqctl.broker import Broker, Certificates, find_broker, say_warnings
@@ -53,6 +54,8 @@ class _OneLineErrors(click.Group):
         """Of the options before the command."""
         try:
             return super().make_context(info_name, args, parent, **extra)
+        except KeyboardInterrupt:
+            raise SystemExit(INTERRUPTED) from None
         except click.UsageError as error:
             _refuse(error, parent)
 
@@ -63,7 +66,7 @@ class _OneLineErrors(click.Group):
             sys.stderr.close()  # the reader of our output went away: no noise about it
             raise SystemExit(0) from None
         except KeyboardInterrupt:
-            raise SystemExit(130) from None
+            raise SystemExit(INTERRUPTED) from None
         except (click.UsageError, ConfigError) as error:
             _refuse(error, ctx)
         except (ToymqError, OSError) as error:

@@ -8,7 +8,7 @@ from toymq_py.model import is_pattern
 from toymqctl.broker import Broker
 from toymqctl.quantities import TOPIC
 from toymqctl.tables import as_json as json_option
-from toymqctl.tables import duration, print_json, table
+from toymqctl.tables import duration, print_json, screen_room, table
 
 _COLUMNS = ("topic", "consumer", "last acked", "backlog", "ready", "inflight", "scheduled", "oldest", "sessions", "mode")
 
@@ -28,7 +28,7 @@ def _row(topic: str, consumer: dict[str, Any]) -> tuple[str, ...]:
 def consumer_table(topics: list[dict[str, Any]]) -> str:
     """Of topics as DESCRIBE tells them; one line without any consumer."""
     rows = [_row(topic["topic"], consumer) for topic in topics for consumer in topic["consumers"]]
-    return table([_COLUMNS, *rows], text=(0, 1, 9)) if rows else "no consumers"
+    return table([_COLUMNS, *rows], text=(0, 1, 9), room=screen_room()) if rows else "no consumers"
 
 
 @click.command()

@@ -1,10 +1,10 @@
 """``toymqctl dlq``: messages that nobody could process."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -12,17 +12,21 @@ from toymq_client import sync
 from toymq_py.errors import BadArgument
 from toymq_py.model import DEAD_LETTERS, IdRange
 from toymqctl.broker import Broker
+from toymqctl.letters import Alike, described, error_of, grouped, traceback_of
 from toymqctl.lines import Row, format_option, json_flag
 from toymqctl.quantities import TOPIC, Ids
 from toymqctl.tables import as_json as json_option
-from toymqctl.tables import facts, print_json, size, table
+from toymqctl.tables import facts, print_json, printable, screen_room, size, table
+
+T = TypeVar("T")
 
 FETCH_COUNT = 1000
 """Letters of one FETCH at most; it ends at 1 MiB anyhow."""
 REDRIVE_COUNT = 10_000
 """Letters of one REDRIVE: it is answered when all of them are stored, and a request has a time-out."""
 
-_COLUMNS = ("id", "died", "origin", "consumer", "attempts", "reason", "key", "size")
+_COLUMNS = ("id", "died", "origin", "consumer", "attempts", "reason", "error", "key", "size")
+_GROUPED = ("letters", "first", "last", "died", "consumer", "reason", "last error")
 
 
 def _letters_of(topic: str) -> str:
@@ -36,8 +40,9 @@ def dlq() -> None:
 
     \b
         toymqctl dlq list                      which topics have some
-        toymqctl dlq list orders               those of a topic
-        toymqctl dlq show orders 17            one of them, with its headers
+        toymqctl dlq list orders               those of a topic, and why
+        toymqctl dlq list orders --group       which failed alike, and how many
+        toymqctl dlq show orders 17            one of them, with its traceback
         toymqctl dlq redrive orders            all go back to the consumer that failed them
 
     TOPIC is the topic they came from, or its dead-letter topic (orders, orders.dlq). Looking acks and moves nothing.
@@ -48,23 +53,36 @@ def dlq() -> None:
 @click.argument("topic", required=False, type=TOPIC)
 @click.option("-n", "--lines", "count", type=click.IntRange(1), default=100, show_default=True, help="The first so many.")
 @click.option("--all", "everything", is_flag=True, help="Also those that went back already.")
+@click.option("--group", "group", is_flag=True, help="Count those with the same consumer, reason and type of error.")
 @json_option
 @click.pass_obj
-def list_letters(broker: Broker, topic: str | None, count: int, everything: bool, as_json: bool) -> None:
+def list_letters(broker: Broker, topic: str | None, count: int, everything: bool, group: bool, as_json: bool) -> None:
     """List the dead letters of TOPIC, or the topics that have some.
 
-    `origin` is the id that the message had in TOPIC.
+    `origin` is the id that the message had in TOPIC. What is too long for the terminal is cut; --json has it whole.
     """
+    if group and topic is None:
+        raise click.UsageError("--group counts the letters of a TOPIC")
     with broker.connect() as client:
         if topic is None:
             _list_topics(client, as_json=as_json)
             return
-        found = list(islice(_letters(client, _letters_of(topic), everything=everything), count))
-    rows = [_described(row, went_back) for row, went_back in found]
+        letters = _letters(client, _letters_of(topic), everything=everything)
+        if group:
+            _show(grouped(letters)[:count], Alike.to_json, _GROUPED, _group_line, (3, 4, 5, 6), as_json=as_json)
+        else:
+            rows = [described(row, went_back) for row, went_back in islice(letters, count)]
+            _show(rows, dict, _COLUMNS, _line, (1, 3, 5, 6, 7), as_json=as_json)
+
+
+def _show(
+    found: list[T], to_json: Callable[[T], Any], columns: tuple[str, ...], line: Callable[[T], tuple[str, ...]],
+    text: tuple[int, ...], *, as_json: bool,
+) -> None:  # fmt: skip
     if as_json:
-        print_json(rows)
-    elif rows:
-        click.echo(table([_COLUMNS, *map(_line, rows)], text=(1, 3, 5, 6)))
+        print_json(map(to_json, found))
+    elif found:
+        click.echo(table([columns, *map(line, found)], text, screen_room()))
     else:
         click.echo("no dead letters")
 
@@ -104,31 +122,19 @@ def _letters(client: sync.Client, topic: str, *, everything: bool) -> Iterator[t
         at = batch.next_id
 
 
-def _described(row: Row, went_back: bool) -> dict[str, Any]:
-    headers = row.headers
-    return {
-        "topic": row.topic,
-        "id": row.id,
-        "ts_ns": row.ts_ns,
-        "origin_topic": headers.get("toymq-origin-topic"),
-        "origin_id": _number(headers.get("toymq-origin-id")),
-        "key": headers.get("toymq-origin-key"),
-        "consumer": headers.get("toymq-consumer"),
-        "attempts": _number(headers.get("toymq-attempts")),
-        "reason": headers.get("toymq-reason"),
-        "redrives": _number(headers.get("toymq-redrives")) or 0,
-        "redriven": went_back,
-        "bytes": len(row.payload),
-    }
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isascii() and text.isdigit() else None
-
-
 def _line(row: dict[str, Any]) -> tuple[str, ...]:
-    shown = [row["origin_id"], row["consumer"], row["attempts"], row["reason"], row["key"]]
-    return (str(row["id"]), _time(row["ts_ns"]), *("-" if it is None else str(it) for it in shown), size(row["bytes"]))
+    shown = [row[name] for name in ("origin_id", "consumer", "attempts", "reason", "error", "key")]
+    return (str(row["id"]), _time(row["ts_ns"]), *map(_cell, shown), size(row["bytes"]))
+
+
+def _group_line(alike: Alike) -> tuple[str, ...]:
+    newest = alike.newest
+    shown = [newest[name] for name in ("consumer", "reason", "error")]
+    return (str(alike.count), str(alike.first_id), str(newest["id"]), _time(newest["ts_ns"]), *map(_cell, shown))
+
+
+def _cell(found: object) -> str:
+    return "-" if found is None else str(found)
 
 
 def _time(ts_ns: int) -> str:
@@ -142,7 +148,8 @@ def _time(ts_ns: int) -> str:
 @json_flag
 @click.pass_obj
 def show(broker: Broker, topic: str, letter: int, form: str) -> None:
-    """Show the dead letter ID of TOPIC: its headers and its payload. --format raw prints the payload alone."""
+    """Show the dead letter ID of TOPIC: its headers, the traceback of its last failure, its payload. --format raw prints the
+    payload alone."""
     from toymq_py.storage.record import iter_frames
 
     name = _letters_of(topic)
@@ -154,7 +161,12 @@ def show(broker: Broker, topic: str, letter: int, form: str) -> None:
     (frame,) = frames
     row = Row.fetched(name, frame.msg_id, frame.ts_ns, frame.key, frame.headers, frame.payload)
     if form == "text":
-        click.echo(facts([("id", str(row.id)), ("died", _time(row.ts_ns)), *row.headers.items()]))
+        lines = traceback_of(row.headers)
+        headers = [header for header in row.headers.items() if not (lines and header[0] == "toymq-traceback")]
+        click.echo(facts([("id", str(row.id)), ("died", _time(row.ts_ns)), *headers]))
+        if lines:
+            click.echo()
+            click.echo("\n".join(map(printable, [*lines, error_of(row.headers) or ""])))
         click.echo()
     out = sys.stdout.buffer
     out.write(row.payload + b"\n" if form == "text" else row.format(form))

@@ -8,9 +8,18 @@ import click
 
 from toymq_client import sync
 from toymq_client.message import parse_headers
-from toymq_py.model import PRODUCER_PREFIX
+from toymq_py.model import DEAD_LETTERS, PRODUCER_PREFIX
 
 FORMATS = ("text", "json", "raw")
+REDRIVE_KEY = b"redrive:"
+
+
+def own_key(topic: str, key: bytes, headers: dict[str, str]) -> bytes:
+    """The key that the publisher gave, b"" for none. A dead letter, and a message that came back from there, have keys of the
+    broker's; a client numbers what has none under a name of its own."""
+    if topic.endswith(DEAD_LETTERS) or (key.startswith(REDRIVE_KEY) and "toymq-redrives" in headers):
+        key = headers.get("toymq-origin-key", "").encode()
+    return b"" if key.startswith(PRODUCER_PREFIX) else key
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +36,13 @@ class Row:
 
     @classmethod
     def delivered(cls, message: sync.Message) -> "Row":
-        return cls(
-            message.topic, message.id, message.attempt, message.ts_ns, message.key, message.headers, message.payload
-        )  # fmt: skip
+        key = own_key(message.topic, message.key, message.headers)
+        return cls(message.topic, message.id, message.attempt, message.ts_ns, key, message.headers, message.payload)
 
     @classmethod
     def fetched(cls, topic: str, msg_id: int, ts_ns: int, key: bytes, headers: bytes, payload: bytes) -> "Row":
-        """The name under which a client numbers its publishes is no key."""
-        own = key if not key.startswith(PRODUCER_PREFIX) else b""
-        return cls(topic, msg_id, None, ts_ns, own, parse_headers(headers), payload)
+        named = parse_headers(headers)
+        return cls(topic, msg_id, None, ts_ns, own_key(topic, key, named), named, payload)
 
     def format(self, form: str) -> bytes:
         """One line, with its newline. ``form``: one of ``FORMATS``."""

@@ -13,7 +13,7 @@ from toymqctl.quantities import CONSUMER, TOPIC, Ids, Seconds
 @click.argument("ids", type=Ids())
 @click.option("--delay", "delay_s", type=Seconds(), help="Until they are delivered again; the topic's backoff unless given.")
 @click.option("--dead", is_flag=True, help="Give them up: they go to the dead letters at once.")
-@click.option("--reason", help="One word, kept with those that become dead letters.")
+@click.option("--reason", help="Any text; their dead letters will say it.")
 @click.pass_obj
 def nack(
     broker: Broker,

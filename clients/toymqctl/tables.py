@@ -1,6 +1,8 @@
 """Tables for people; programs take ``--json``."""
 
 import json
+import shutil
+import sys
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -8,16 +10,47 @@ import click
 
 _BYTES = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 _SECONDS = (("d", 86_400), ("h", 3600), ("m", 60))
+NARROWEST = 8
+"""Characters of a text that is cut."""
 
 
-def table(rows: Sequence[Sequence[str]], text: Collection[int] = (0,)) -> str:
-    """Aligned columns, the first row is their names. Columns in ``text`` are aligned left, numbers right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+def table(rows: Sequence[Sequence[str]], text: Collection[int] = (0,), room: int | None = None) -> str:
+    """Aligned columns, the first row is their names. Columns in ``text`` are aligned left, numbers right.
+
+    Args:
+        room: characters of a line; columns in ``text`` are cut to it, the widest first. None cuts nothing.
+    """
+    shown = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    if room is not None:
+        _narrow(widths, text, room)
     lines = []
-    for row in rows:
-        cells = zip(row, widths, strict=True)
-        lines.append("  ".join(cell.ljust(width) if i in text else cell.rjust(width) for i, (cell, width) in enumerate(cells)))
+    for row in shown:
+        cells = [cell if len(cell) <= width else cell[: width - 1] + "…" for cell, width in zip(row, widths, strict=True)]
+        padded = zip(cells, widths, strict=True)
+        lines.append("  ".join(cell.ljust(width) if i in text else cell.rjust(width) for i, (cell, width) in enumerate(padded)))
     return "\n".join(map(str.rstrip, lines))
+
+
+def _narrow(widths: list[int], text: Collection[int], room: int) -> None:
+    """Make columns in ``text`` narrower, as far as that goes."""
+    excess = sum(widths) + 2 * (len(widths) - 1) - room
+    while excess > 0:
+        widest = max(text, key=lambda at: widths[at])
+        if widths[widest] <= NARROWEST:
+            return
+        widths[widest] -= 1
+        excess -= 1
+
+
+def screen_room() -> int | None:
+    """Characters of a line of the terminal; None where the output is a file or another program."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def printable(text: str) -> str:
+    """Names, headers and errors come from strangers: they must not move the cursor of a reader, nor turn the text around."""
+    return text if text.isprintable() else "".join(each if each.isprintable() else "·" for each in text)
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> str:

@@ -6,7 +6,7 @@ import click
 
 from toymqctl.broker import Broker
 from toymqctl.tables import as_json as json_option
-from toymqctl.tables import print_json, size, table
+from toymqctl.tables import print_json, screen_room, size, table
 
 _COLUMNS = ("topic", "messages", "bytes", "consumers", "ready", "inflight", "state")
 
@@ -26,6 +26,8 @@ def _row(topic: dict[str, Any]) -> tuple[str, ...]:
 def topics(broker: Broker, pattern: str | None, as_json: bool) -> None:
     """List topics: what is stored, who reads, what waits.
 
+    Names that are too long for the terminal are cut; --json has them whole.
+
     `ready` and `inflight` are sums over the consumers. PATTERN: `orders.*`, `events.>`.
     """
     with broker.connect() as client:
@@ -33,6 +35,6 @@ def topics(broker: Broker, pattern: str | None, as_json: bool) -> None:
     if as_json:
         print_json(found)
     elif found:
-        click.echo(table([_COLUMNS, *map(_row, found)], text=(0, 6)))
+        click.echo(table([_COLUMNS, *map(_row, found)], text=(0, 6), room=screen_room()))
     else:
         click.echo("no topics")

@@ -9,10 +9,14 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+import toymq_client as toymq
 from tests.support.in_process import AsyncWire, InProcess, serving
 from tests.support.tokens import EVERYTHING, authority, grants, hello, table, token
+from toymq_py.errors import AuthRequired
 from toymq_py.protocol import commands
+from toymqctl.cli import main as toymqctl
 
 
 async def admitted(served: InProcess, name: str) -> AsyncWire:
@@ -148,6 +152,17 @@ async def test_nothing_is_done_before_hello(tmp_path: Path, name: str) -> None:
         assert answer.startswith(b"ERR %b " % code), answer
         assert answer.count(b"\n") == 1, answer
         assert not served.broker.topics
+
+
+async def test_a_client_without_a_token_is_told_where_it_belongs(tmp_path: Path) -> None:
+    async with serving(tmp_path / "d", authority=authority(*TABLES)) as served:
+        url = f"127.0.0.1:{served.port}"
+        with pytest.raises(AuthRequired, match="toymq://TOKEN@host"):
+            await toymq.connect(url)
+        result = await asyncio.to_thread(CliRunner().invoke, toymqctl, ["--url", url, "topics"])
+    assert result.exit_code == 1
+    (line,) = result.stderr.splitlines()
+    assert all(word in line for word in ("AUTH_REQUIRED", "toymq://TOKEN@host", "TOYMQ_TOKEN", "--token-file")), line
 
 
 async def test_what_is_pipelined_behind_hello_is_done(tmp_path: Path) -> None:

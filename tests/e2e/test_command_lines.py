@@ -4,13 +4,14 @@ import json
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.support.broker_process import COMMAND, BrokerProcess, environment, run
+from tests.support.broker_process import COMMAND, ROOT, TIMEOUT_S, BrokerProcess, environment, run
 from toymq_py.cli.demo import Ledger
 from toymq_py.cli.main import main as toymq
 from toymqctl.cli import main as toymqctl
@@ -269,6 +270,57 @@ def test_the_demo_says_when_a_promise_is_broken() -> None:
     assert judged(again={1}, settled={1}) == ["1 messages came back although their ack was on the disk"]
     assert judged(again={1}) == [], "within the kill window"
     assert judged(after=1) == ["1 acked messages were delivered after the last restart"]
+
+
+COMMANDS = {
+    "toymq": "toymq_py", "toymqctl": "toymqctl", "toymq-bench": "toymq_bench", "toymq-chaos": "toymq_chaos",
+    "toymq-pipeline": "toymq_spark",
+}  # fmt: skip
+
+
+def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+
+
+@pytest.mark.parametrize("module", COMMANDS.values())
+def test_ctrl_c_while_a_command_line_is_being_loaded_is_quiet(module: str) -> None:
+    interrupted = f"""
+import sys
+class Impatient:
+    def find_spec(self, name, path, target=None):
+        if name == "click":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Impatient())
+from {module}.__main__ import main
+main()
+"""
+    done = python("-c", interrupted, "--help")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_every_script_begins_there() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["scripts"] == {name: f"{module}.__main__:main" for name, module in COMMANDS.items()}
+
+
+@pytest.mark.parametrize("module", COMMANDS.values())
+def test_a_package_runs_as_its_command(module: str) -> None:
+    done = python("-m", module, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"Usage: python -m {module}")
+
+
+def test_a_command_without_its_extra_names_it_in_one_line() -> None:
+    done = python("-c", "import sys; sys.modules['hdrh'] = None; from toymq_bench.__main__ import main; main()", "pub")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "toymq-bench needs hdrh: pip install 'toymq_py[bench]'\n"
+
+
+def test_what_no_extra_brings_is_a_bug_and_has_its_traceback() -> None:
+    done = python("-c", "import sys; sys.modules['click'] = None; from toymq_bench.__main__ import main; main()", "pub")
+    assert done.returncode == 1
+    assert "ModuleNotFoundError" in done.stderr
 
 
 def test_a_reader_that_goes_away_is_no_error(broker: BrokerProcess) -> None:

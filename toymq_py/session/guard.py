@@ -111,7 +111,7 @@ class GuardedHandler(Handler):
     def _authenticate(self, command: Command) -> None:
         """Raises: AuthRequired, AuthFailed, TooManyConnections; a version that is not spoken here is said behind us."""
         if self.admitted or not isinstance(command, Hello) or command.auth is None:
-            raise AuthRequired("the first line is HELLO 1 auth=<token>, and nothing is done before it")
+            raise AuthRequired("a token is needed: toymq://TOKEN@host as a client's URL, HELLO 1 auth=TOKEN as the first line")
         if command.version != PROTOCOL_VERSION:
             return
         grant = self._authority.admit(command.auth)

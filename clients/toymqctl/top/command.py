@@ -4,6 +4,7 @@ import sys
 
 import click
 
+from toymq_py.command_line import missing
 from toymqctl.broker import Broker, hush_warnings
 
 
@@ -19,7 +20,10 @@ def top(broker: Broker) -> None:
     try:
         from toymqctl.top.screen import Top
     except ModuleNotFoundError as error:
-        raise click.UsageError(f"top needs {error.name}: pip install 'toymq_py[tui]'") from None
+        line = missing(error)
+        if line is None:
+            raise
+        raise click.UsageError(f"top {line}") from None
     if not (sys.stdin.isatty() and sys.stderr.isatty()):  # Textual draws on stderr
         raise click.UsageError("top needs a terminal; `toymqctl stats --json` is for programs")
     from toymqctl.top.feed import BrokerFeed

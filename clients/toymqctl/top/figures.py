@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from toymq_py.model import DEAD_LETTERS
+from toymqctl.letters import error_of
 from toymqctl.lines import Row
-from toymqctl.tables import duration, size
+from toymqctl.tables import duration, printable, size
 
 Stats = dict[str, Any]
 
@@ -200,17 +201,18 @@ def _letter_line(letter: Row) -> Line:
     attempts = headers.get("toymq-attempts", "-")
     died = datetime.fromtimestamp(letter.ts_ns // 1_000_000_000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
     payload = letter.payload[: PAYLOAD_SHOWN * 4].decode("utf-8", "replace")[:PAYLOAD_SHOWN]
-    texts = (headers.get(name, "-") for name in ("toymq-consumer", "toymq-reason", "toymq-origin-key"))
-    consumer, reason, key = (Cell(_printable(text), text) for text in texts)
+    why = error_of(headers) or headers.get("toymq-reason", "-")
+    texts = (headers.get("toymq-consumer", "-"), why, letter.key.decode("ascii", "replace") or "-")
+    consumer, reason, key = (Cell(printable(text), text) for text in texts)
     return Line(str(letter.id), (
         Cell(str(letter.id), letter.id),
         Cell(died, letter.ts_ns),
         consumer,
-        Cell(_printable(attempts), int(attempts) if attempts.isascii() and attempts.isdigit() else -1),
+        Cell(printable(attempts), int(attempts) if attempts.isascii() and attempts.isdigit() else -1),
         reason,
         key,
         Cell(size(len(letter.payload)), len(letter.payload)),
-        Cell(_printable(payload), payload),
+        Cell(printable(payload), payload),
     ))  # fmt: skip
 
 
@@ -253,8 +255,3 @@ def _rate_text(rate: float | None) -> str:
 
 def _rate_cell(rate: float | None) -> Cell:
     return Cell(_rate_text(rate), -1.0 if rate is None else rate)
-
-
-def _printable(text: str) -> str:
-    """Whoever publishes must not move the cursor of whoever looks."""
-    return "".join(each if each.isprintable() else "·" for each in text)

@@ -17,6 +17,7 @@ from textual.widgets import DataTable, Footer, Input, Static
 from toymq_py.errors import ToymqError
 from toymq_py.model import DEAD_LETTERS
 from toymqctl.lines import Row
+from toymqctl.tables import NARROWEST
 from toymqctl.top.feed import Feed
 from toymqctl.top.figures import (
     CONSUMER_COLUMNS,
@@ -201,7 +202,7 @@ class Top(App[None]):
             for row, (line, before) in enumerate(zip(lines, shown, strict=True)):
                 for at, (cell, old) in enumerate(zip(line.cells, before.cells, strict=True)):
                     if cell != old:
-                        table.update_cell_at(Coordinate(row, at), _text(cell, columns[at]), update_width=True)
+                        table.update_cell_at(Coordinate(row, at), self._text(cell, columns[at]), update_width=True)
             return
         key = self._came_from or (shown[table.cursor_row].key if table.cursor_row < len(shown) else None)
         self._came_from = None
@@ -213,10 +214,17 @@ class Top(App[None]):
             for name, column in zip(names, columns, strict=True):
                 table.add_column(Text(name, justify="right" if column.number else "left"))
         for line in lines:
-            table.add_row(*(_text(cell, column) for cell, column in zip(line.cells, columns, strict=True)), key=line.key)
+            table.add_row(*map(self._text, line.cells, columns), key=line.key)
         at = next((row for row, line in enumerate(lines) if line.key == key), 0)
         table.move_cursor(row=at, scroll=False)
         table.scroll_to(x, y, animate=False, force=True)
+
+    def _text(self, cell: Cell, column: Column) -> Text:
+        """Names and reasons leave room for the numbers; the filter and the heading have them whole."""
+        text = Text(cell.text, "bold red" if cell.bad else "", justify="right" if column.number else "left", no_wrap=True)
+        if not column.number:
+            text.truncate(max(self.size.width // 3, NARROWEST), overflow="ellipsis")
+        return text
 
     def _show_where(self, found: int | None = None) -> None:
         parts = [Text(self._feed.address, "bold")]
@@ -310,10 +318,6 @@ class Top(App[None]):
 
     def action_help(self) -> None:
         self.push_screen(Help())
-
-
-def _text(cell: Cell, column: Column) -> Text:
-    return Text(cell.text, "bold red" if cell.bad else "", justify="right" if column.number else "left", no_wrap=True)
 
 
 def _joined(cells: list[Cell]) -> Text:

@@ -1,5 +1,7 @@
 """Work queues from the shell: pull, shared subscriptions, delays, limits, dead letters."""
 
+from contextlib import suppress
+
 from tests.support.broker_process import TIMEOUT_S, BrokerProcess
 from tests.support.ctl import Ctl, ok, refused, rows, values
 from toymq_client import sync
@@ -73,14 +75,15 @@ def test_dead_letters_are_listed_shown_and_sent_back(ctl: Ctl, broker: BrokerPro
     refused(ctl("nack", "jobs", "w", "0", "--dead", "--delay", "5s"), 2, "--dead and --delay exclude each other")
     first, *others = values(ctl("dlq", "list", "jobs", "--json"))
     assert int(str(first.pop("ts_ns"))) > 0
+    failed_at = int(str(first["failed_at_ms"]))
     assert first == {
         "topic": "jobs.dlq", "id": 0, "origin_topic": "jobs", "origin_id": 0, "key": "k0", "consumer": "w", "attempts": 1,
-        "reason": "poison", "redrives": 0, "redriven": False, "bytes": 5,
+        "reason": "poison", "error": None, "failed_at_ms": failed_at, "redrives": 0, "redriven": False, "bytes": 5,
     }  # fmt: skip
     assert [(row["id"], row["reason"]) for row in others] == [(1, "poison"), (2, "rejected")]
     table = rows(ctl("dlq", "list", "jobs.dlq"))
-    assert table[0] == ["id", "died", "origin", "consumer", "attempts", "reason", "key", "size"]
-    assert table[1][-6:] == ["0", "w", "1", "poison", "k0", "5B"]
+    assert table[0] == ["id", "died", "origin", "consumer", "attempts", "reason", "error", "key", "size"]
+    assert table[1][-7:] == ["0", "w", "1", "poison", "-", "k0", "5B"]
     shown = ok(ctl("dlq", "show", "jobs", "1"))
     assert "toymq-origin-key" in shown
     assert shown.endswith("\n\njob 1\n")
@@ -100,3 +103,45 @@ def test_dead_letters_are_listed_shown_and_sent_back(ctl: Ctl, broker: BrokerPro
     refused(ctl("dlq", "list", "nothing"), 1, "NO_SUCH_TOPIC")
     refused(ctl("dlq", "redrive", "nothing"), 1, "NO_SUCH_TOPIC")
     assert [row["payload"] for row in values(ctl("tail", "jobs", "--from", "3", "--json"))] == ["job 1", "job 0", "job 2"]
+
+
+HOSTILE = "no template:\n\x1b[31m\x1b]0;mine\x07 \u202ex.html"
+
+
+def test_dead_letters_say_why_and_those_that_failed_alike_are_counted(ctl: Ctl, broker: BrokerProcess) -> None:
+    def fail(error: Exception) -> None:
+        with suppress(type(error)), messages.next(TIMEOUT_S).process(dead_on=Exception):
+            raise error
+
+    with sync.connect(f"127.0.0.1:{broker.port}") as client:
+        for n in range(5):
+            client.pub("failing", b"%d" % n)
+        with client.sub("failing", "w") as messages, client.sub("failing.dlq", "audit") as letters:
+            for n in range(3):
+                fail(ValueError(f"{HOSTILE} {n}"))
+            fail(KeyError("x"))
+            messages.next(TIMEOUT_S).dead_letter("two words")
+            found = [letters.next(TIMEOUT_S) for _ in range(5)]
+    assert [letter.headers.get("toymq-origin-key") for letter in found] == [None] * 5
+    listed = ok(ctl("dlq", "list", "failing"))
+    assert "rejected   ValueError: no template:  [31m ]0;mine   x.html 0" in listed
+    assert "KeyError: 'x'" in listed
+    assert "two words" in listed
+    assert not any(word in listed for word in ("~seq~", "\x1b", "\x07", "\u202e"))
+    groups = values(ctl("dlq", "list", "failing", "--group", "--json"))
+    named = ("count", "reason", "error_type", "first_id", "last_id")
+    assert [tuple(group[name] for name in named) for group in groups] == [
+        (3, "rejected", "ValueError", 0, 2), (1, "rejected", "KeyError", 3, 3), (1, "two words", None, 4, 4),
+    ]  # fmt: skip
+    assert str(groups[0]["last_error"]).endswith("x.html 2")
+    table = rows(ctl("dlq", "list", "failing", "--group", "-n", "1"))
+    assert table[0] == ["letters", "first", "last", "died", "consumer", "reason", "last", "error"]
+    assert (len(table), table[1][:3]) == (2, ["3", "0", "2"])
+    refused(ctl("dlq", "list", "--group"), 2, "--group counts the letters of a TOPIC")
+    shown = ok(ctl("dlq", "show", "failing", "1"))
+    assert "\nTraceback (most recent call last):\n" in shown
+    assert "\n    raise error\nValueError: no template:" in shown
+    assert shown.endswith("\n\n1\n")
+    assert "toymq-traceback" not in shown
+    for output in (ok(ctl("tail", "failing.dlq")), ok(ctl("tail", "failing.dlq", "--json"))):
+        assert not any(word in output for word in ("~seq~", "dlq:failing")), "keys of the broker's own"

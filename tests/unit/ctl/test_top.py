@@ -99,8 +99,9 @@ def test_the_overview_says_what_is_wrong() -> None:
 
 
 def test_a_letter_shows_its_story_and_moves_no_cursor() -> None:
-    headers = {"toymq-consumer": "billing", "toymq-attempts": "20", "toymq-reason": "attempts", "toymq-origin-key": "k\x1b[2J"}
-    (line,) = letter_lines([Row("orders.dlq", 4, None, 1_781_767_800_000_000_000, b"", headers, b"\x1b[31m" + b"x" * 500)])
+    headers = {"toymq-consumer": "billing", "toymq-attempts": "20", "toymq-reason": "attempts"}
+    payload = b"\x1b[31m" + b"x" * 500
+    (line,) = letter_lines([Row("orders.dlq", 4, None, 1_781_767_800_000_000_000, b"k\x1b[2J", headers, payload)])
     assert [cell.text for cell in line.cells[:7]] == [
         "4", "2026-06-18 07:30:00Z", "billing", "20", "attempts", "k·[2J", "505B"
     ]  # fmt: skip

@@ -1,0 +1,34 @@
+"""The start of every command line: load its module, without a traceback for Ctrl-C or for an extra that is not installed."""
+
+import sys
+from importlib import import_module
+
+EXTRAS = {
+    "hdrh": "bench", "matplotlib": "plots", "numpy": "spark", "pandas": "spark", "pyarrow": "spark", "pyspark": "spark",
+    "rich": "tui", "textual": "tui",
+}  # fmt: skip
+"""Package to the extra that brings it."""
+INTERRUPTED = 130
+USAGE = 2
+
+
+def run(name: str, module: str) -> None:
+    """Load the module of a command and call its ``main``."""
+    try:
+        try:
+            command = import_module(module).main
+        except ModuleNotFoundError as error:
+            line = missing(error)
+            if line is None:
+                raise
+            sys.stderr.write(f"{name} {line}\n")
+            raise SystemExit(USAGE) from None
+        command()
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
+
+
+def missing(error: ModuleNotFoundError) -> str | None:
+    """What to install, behind the name of what needs it; None when no extra brings it."""
+    package = str(error.name).partition(".")[0]
+    return f"needs {package}: pip install 'toymq_py[{EXTRAS[package]}]'" if package in EXTRAS else None
