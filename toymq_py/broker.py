@@ -25,12 +25,11 @@ from toymq_py.errors import (
     RequestError,
     ShuttingDown,
     StorageFailed,
-    TooManyTopics,
     TopicExists,
 )
 from toymq_py.metrics import Metrics
 from toymq_py.model import DEAD_LETTERS, IdRange, TopicPattern, check_name, is_pattern
-from toymq_py.quotas import Quotas
+from toymq_py.quotas import Quotas, acting
 from toymq_py.storage import offsets
 from toymq_py.storage import settings as settings_file
 from toymq_py.storage.dirlock import DirectoryLock, not_there
@@ -241,6 +240,7 @@ class Broker:
             key_budget=self._key_budget,
             failure_budget=self._failure_budget,
             tail_budget=self._tail_budget,
+            quotas=self.quotas,
             metrics=self.metrics,
             arm=self._ticker.arm,
             held=self._dead_letters.held,
@@ -370,13 +370,16 @@ class Broker:
         return self._dead_letters.when_stored(topic, call)
 
     def _new_topic(self, name: str, settings: TopicSettings) -> Topic:
-        if len(self.topics) >= self.options.max_topics:
-            raise TooManyTopics(f"there are {len(self.topics)} topics, the limit (--max-topics)")
+        self.quotas.admit_topic(name, len(self.topics))
         return self._add_topic(name, settings)
 
     def _add_topic(self, name: str, settings: TopicSettings) -> Topic:
         topic = self.topics[name] = self._make(name, settings)
-        self._followers.topic_made(topic)
+        whose = acting.set(None)  # the consumers that follow are not whose topic it is
+        try:
+            self._followers.topic_made(topic)
+        finally:
+            acting.reset(whose)
         return topic
 
     def poll(self, name: str, consumer: str, *, visibility_s: float | None = None, wake: Callable[[], bool]) -> Poll:
@@ -431,6 +434,7 @@ class Broker:
         def created(error: OSError | RequestError | None) -> None:
             if error is not None and not known and topic.unused and self.topics.get(name) is topic:
                 del self.topics[name]
+                self.quotas.topic_gone(name)
             done(error)
 
         self._change_settings(topic, begin)
@@ -507,6 +511,7 @@ class Broker:
                 done(messages, errors[0])
                 return
             del self.topics[name]
+            self.quotas.topic_gone(name)
             self._dead_letters.forget(topic)
             self._scheduler.offload(lambda: _remove_tree(fs, grave), lambda: None)
             done(messages, None)

@@ -37,7 +37,10 @@ SECONDS_BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.
 MESSAGES_BOUNDS = tuple(float(4**power) for power in range(9))
 """1 to 65,536: a lone publisher to a pipeline at full speed."""
 
-LIMITS = ("connections", "address_connections", "token_connections", "reserve_connections")
+LIMITS = (
+    "connections", "address_connections", "token_connections", "reserve_connections", "topics", "token_topics",
+    "reserve_topics", "consumers", "token_consumers", "reserve_consumers",
+)  # fmt: skip
 """What ``quotas`` refuses by: of all, of one address, of one token, what is left for admins."""
 TOPIC = ("topic",)
 CONSUMER = ("topic", "consumer")

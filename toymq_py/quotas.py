@@ -6,10 +6,11 @@ Contract: docs/security.md, "Limits"; ADR 0058. Pure accounting: no socket, no c
 import asyncio
 import ipaddress
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextvars import ContextVar
 from typing import Any, Protocol
 
-from toymq_py.errors import TooManyConnections
+from toymq_py.errors import RequestError, TooManyConnections, TooManyConsumers, TooManyTopics
 from toymq_py.metrics import Metrics
 
 RESERVE_PART = 10
@@ -21,6 +22,10 @@ class Limits(Protocol):
 
     @property
     def max_connections(self) -> int: ...
+    @property
+    def max_topics(self) -> int: ...
+    @property
+    def max_consumers(self) -> int: ...
     @property
     def admin_reserve(self) -> int: ...
     @property
@@ -87,6 +92,11 @@ class Seat:
         self._evict()
 
 
+acting: ContextVar[Holder | None] = ContextVar("toymq_acting", default=None)
+"""Whose command or request is carried out; None: the broker's own, or one without a token. A context, because a topic or a
+consumer is made deep below who asks for it, and a wait goes on later."""
+
+
 class Quotas:
     """Who holds how much of what the broker has."""
 
@@ -100,6 +110,9 @@ class Quotas:
         self._addresses: dict[str, Holder] = {}
         self._tokens: dict[str, Holder] = {}
         self._evictable: dict[Seat, None] = {}  # those that were used longest ago come first
+        self._topic_makers: dict[str, str] = {}  # topic to token, since the broker started
+        self._topics_made: dict[str, int] = {}
+        self._consumer_makers: dict[str, dict[str, str]] = {}  # topic to consumer to token
 
     # -- connections
 
@@ -169,6 +182,53 @@ class Quotas:
         address.connections -= 1
         if address.unused:
             self._addresses.pop(address.name, None)
+
+    # -- topics and consumers
+
+    def admit_topic(self, name: str, present: int) -> None:
+        """A topic is to be made beside so many. Raises: TooManyTopics."""
+        limit, maker = self._limits.max_topics, acting.get()
+        made = 0 if maker is None else self._topics_made.get(maker.name, 0)
+        self._admit("topics", TooManyTopics, limit, "--max-topics", maker, present, made)
+        if maker is not None:
+            self._topic_makers[name] = maker.name
+            self._topics_made[maker.name] = made + 1
+
+    def topic_gone(self, name: str) -> None:
+        """It is no more. Idempotent."""
+        self._consumer_makers.pop(name, None)
+        maker = self._topic_makers.pop(name, None)
+        if maker is not None:
+            self._topics_made[maker] -= 1
+            if not self._topics_made[maker]:
+                del self._topics_made[maker]
+
+    def admit_consumer(self, topic: str, name: str, present: Collection[str]) -> None:
+        """A consumer of a topic is to be made beside others. Raises: TooManyConsumers."""
+        limit, maker = self._limits.max_consumers, acting.get()
+        if maker is None or not maker.limited:
+            self._admit(f"consumers of {topic}", TooManyConsumers, limit, "--max-consumers", maker, len(present), 0)
+            return
+        makers = {consumer: by for consumer, by in self._consumer_makers.get(topic, {}).items() if consumer in present}
+        made = sum(by == maker.name for by in makers.values())
+        self._admit(f"consumers of {topic}", TooManyConsumers, limit, "--max-consumers", maker, len(present), made)
+        self._consumer_makers[topic] = {**makers, name: maker.name}
+
+    def _admit(
+        self, what: str, error: type[RequestError], limit: int, option: str, maker: Holder | None, present: int, made: int
+    ) -> None:
+        kind = what.split(" ", 1)[0]
+        if maker is not None and maker.limited:
+            share, room = maker.share(limit), limit - self.reserve(limit)
+            if made >= share:
+                self._metrics.limit_reached(f"token_{kind}")
+                raise error(f"{share} {what} are the limit of the token {maker.name} (--token-percent of {option})")
+            if room <= present < limit:
+                self._metrics.limit_reached(f"reserve_{kind}")
+                raise error(f"there are {present} {what}; the last {limit - room} are for admins (--admin-reserve)")
+        if present >= limit:
+            self._metrics.limit_reached(kind)
+            raise error(f"there are {present} {what}, the limit ({option})")
 
     def reserve(self, limit: int) -> int:
         """What only admins may take of a limit."""

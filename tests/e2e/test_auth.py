@@ -253,3 +253,24 @@ async def test_other_changes_hold_for_the_next_command(tmp_path: Path) -> None:
         assert await wire.ask(b"CREATE new\n") == b"OK 0"
         tokens.replace(grants(table("publisher", 'publish = ["jobs"]\nsubscribe = ["jobs"]')))
         assert (await wire.ask(b"DELETE new\n")).startswith(b"ERR FORBIDDEN")
+
+
+async def test_a_token_takes_its_share_of_topics_and_consumers_and_an_admin_gets_in(tmp_path: Path) -> None:
+    tokens = authority(table("app", 'publish = [">"]\nsubscribe = [">"]'), table("admin", 'admin = true\npublish = [">"]'))
+    async with serving(tmp_path / "d", authority=tokens, max_topics=10, max_consumers=4) as served:
+        app, admin = await admitted(served, "app"), await admitted(served, "admin")
+        for n in range(5):
+            assert await app.ask(b"PUB t%d - 1\nx\n" % n) == b"OK 0"
+        for command in (b"PUB t5 - 1\nx\n", b"SUB t5 c\n", b"PULL t5 c 1\n"):
+            assert (await app.ask(command)).startswith(b"ERR TOO_MANY_TOPICS 5 topics are the limit of the token app")
+        for n in range(2):
+            assert await app.ask(b"PULL t0 c%d 1 visibility=1\n" % n) != b""
+            await app.read(2)
+            assert await app.line() == b"OK 1"
+        assert (await app.ask(b"PULL t0 c2 1\n")).startswith(b"ERR TOO_MANY_CONSUMERS 2 consumers of t0 are the limit of")
+        for n in range(5, 10):
+            assert await admin.ask(b"PUB t%d - 1\nx\n" % n) == b"OK 0"
+        assert (await admin.ask(b"PUB t - 1\nx\n")).startswith(b"ERR TOO_MANY_TOPICS there are 10 topics")
+        for topic in (b"t0", b"t9"):
+            assert await admin.ask(b"DELETE %b\n" % topic) == b"OK 1"
+        assert await app.ask(b"PUB t0 - 1\nx\n") == b"OK 0", "its share is free again"

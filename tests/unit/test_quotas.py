@@ -4,14 +4,16 @@ from dataclasses import dataclass
 
 import pytest
 
-from toymq_py.errors import TooManyConnections
+from toymq_py.errors import TooManyConnections, TooManyConsumers, TooManyTopics
 from toymq_py.metrics import Metrics
-from toymq_py.quotas import Quotas, Seat, network_of
+from toymq_py.quotas import Holder, Quotas, Seat, acting, network_of
 
 
 @dataclass
 class Limits:
     max_connections: int = 20
+    max_topics: int = 20
+    max_consumers: int = 20
     admin_reserve: int = 2
     address_percent: int = 50
     token_percent: int = 50
@@ -148,3 +150,69 @@ def test_addresses_that_have_left_are_forgotten() -> None:
 )  # fmt: skip
 def test_what_counts_as_one_address(address: str | None, network: str | None) -> None:
     assert network_of(address) == network
+
+
+def test_a_token_makes_its_share_of_topics_and_what_is_left_at_last_is_for_admins() -> None:
+    rig = Rig()
+    made: list[str] = []
+
+    def make(token: Holder | None, count: int = 1) -> None:
+        whose = acting.set(token)
+        try:
+            for _ in range(count):
+                name = f"t{len(made)}"
+                rig.quotas.admit_topic(name, len(made))
+                made.append(name)
+        finally:
+            acting.reset(whose)
+
+    seats = [rig.admitted("x", name) for name in ("a", "b")]
+    admin = rig.admitted("x", "ops", admin=True)
+    make(seats[0].token, 10)
+    with pytest.raises(TooManyTopics, match=r"10 topics are the limit of the token a \(--token-percent of --max-topics\)"):
+        make(seats[0].token)
+    seats[0].leave()
+    with pytest.raises(TooManyTopics):
+        make(rig.admitted("x", "a").token)
+    make(seats[1].token, 8)
+    with pytest.raises(TooManyTopics, match=r"there are 18 topics; the last 2 are for admins \(--admin-reserve\)"):
+        make(seats[1].token)
+    make(admin.token, 2)
+    for token in (admin.token, None):
+        with pytest.raises(TooManyTopics, match=r"there are 20 topics, the limit \(--max-topics\)"):
+            make(token)
+    for name in made[:10]:
+        rig.quotas.topic_gone(name)
+        rig.quotas.topic_gone(name)
+    del made[:3]
+    make(rig.admitted("x", "a").token)
+    assert rig.reached() == {"token_topics": 2, "reserve_topics": 1, "topics": 2}
+
+
+def test_a_token_makes_its_share_of_a_topics_consumers() -> None:
+    rig = Rig(max_consumers=10)
+    consumers: dict[str, dict[str, None]] = {"t": {}, "u": {}}
+
+    def make(token: Holder | None, topic: str, name: str) -> None:
+        whose = acting.set(token)
+        try:
+            rig.quotas.admit_consumer(topic, name, consumers[topic])
+            consumers[topic][name] = None
+        finally:
+            acting.reset(whose)
+
+    app, other = (rig.admitted("x", name).token for name in ("app", "other"))
+    for n in range(5):
+        make(app, "t", f"c{n}")
+        make(app, "u", f"c{n}")
+    with pytest.raises(TooManyConsumers, match=r"5 consumers of t are the limit of the token app \(--token-percent"):
+        make(app, "t", "c5")
+    del consumers["t"]["c0"]
+    make(app, "t", "c5")
+    for n in range(4):
+        make(other, "t", f"d{n}")
+    with pytest.raises(TooManyConsumers, match=r"there are 9 consumers of t; the last 1 are for admins"):
+        make(other, "t", "d4")
+    make(None, "t", "ours")
+    with pytest.raises(TooManyConsumers, match=r"there are 10 consumers of t, the limit \(--max-consumers\)"):
+        make(None, "t", "one more")

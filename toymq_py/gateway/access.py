@@ -14,7 +14,7 @@ from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.logins import Login
 from toymq_py.gateway.operations import Need
 from toymq_py.model import check_topic_or_pattern
-from toymq_py.quotas import Seat
+from toymq_py.quotas import Seat, acting
 
 COOKIE = "toymq_login"
 SECURE_COOKIE = "__Host-toymq_login"
@@ -73,6 +73,7 @@ def check_rights(gateway: Gateway, connection: HTTPConnection, needs: Need | Non
     seat: Seat | None = connection.scope.get("state", {}).get(SEAT)
     if seat is not None:
         seat.identify(grant.name, admin=grant.admin)
+        acting.set(seat.token)  # for the task of this request
     connection.scope[_GRANT] = grant
     check_grant(grant, needs, topic if topic is not None else connection.path_params.get("topic", ""))
 

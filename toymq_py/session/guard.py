@@ -40,7 +40,7 @@ from toymq_py.protocol import (
     Touch,
     Unsubscribe,
 )
-from toymq_py.quotas import Seat
+from toymq_py.quotas import Seat, acting
 from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.handler import PROTOCOL_VERSION, Handler
 from toymq_py.session.replies import Replies
@@ -49,6 +49,10 @@ logger = logging.getLogger("toymq_py.session")
 
 GREETING_S = 10.0
 """How long a connection may take until its token is accepted: a round trip, and a handshake of TLS before it has as long."""
+
+
+MAKERS = (Publish, Subscribe, Pull, Create, Seek)
+"""Commands that may make a topic or a consumer, which counts as the token's."""
 
 
 class GuardedHandler(Handler):
@@ -106,6 +110,13 @@ class GuardedHandler(Handler):
             if grant.expires_ns is not None:
                 self._authority.check_time(grant)
             _check(grant, command)
+            if self._seat is not None and isinstance(command, MAKERS):
+                whose = acting.set(self._seat.token)
+                try:
+                    super()._apply(command)
+                finally:
+                    acting.reset(whose)
+                return
         super()._apply(command)
 
     def _authenticate(self, command: Command) -> None:

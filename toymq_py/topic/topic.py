@@ -19,11 +19,11 @@ from toymq_py.errors import (
     NoSuchTopic,
     OutOfRange,
     RequestError,
-    TooManyConsumers,
 )
 from toymq_py.failure import Failure
 from toymq_py.metrics import Metrics
 from toymq_py.model import DEAD_LETTERS, IdRange, Start
+from toymq_py.quotas import Quotas
 from toymq_py.storage.committer import Committer
 from toymq_py.storage.disk_errors import NO_SPACE
 from toymq_py.storage.flusher import OffsetsFlusher
@@ -65,6 +65,7 @@ class Topic:
         flusher: OffsetsFlusher,
         key_budget: KeyBudget,
         tail_budget: TailBudget,
+        quotas: Quotas,
         failure_budget: FailureBudget,
         metrics: Metrics,
         arm: Callable[["Topic", "Consumer | Topic", float], None],
@@ -84,6 +85,7 @@ class Topic:
         self._clock = clock
         self._scheduler = scheduler
         self._options = options
+        self._quotas = quotas
         self._flusher = flusher
         self._metrics = metrics
         self._failure_budget = failure_budget
@@ -245,8 +247,7 @@ class Topic:
 
     def make_consumer(self, name: str, start: int) -> Consumer:
         """One that begins at the id ``start``, and is not on the disk yet. Raises: TooManyConsumers."""
-        if len(self.consumers) >= self._options.max_consumers:
-            raise TooManyConsumers(f"{self.name} has {len(self.consumers)} consumers, the limit (--max-consumers)")
+        self._quotas.admit_consumer(self.name, name, self.consumers)
         consumer = Consumer(name, start=start, since_ns=self._clock.wall_ns(), scheduled=self.delays.schedule.ids)
         self.limit_attempts(consumer)
         self.skip_known(consumer)

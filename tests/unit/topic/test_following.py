@@ -170,7 +170,7 @@ def test_a_topic_with_too_many_consumers_does_not_break_the_others(caplog: pytes
     with caplog.at_level(logging.WARNING):
         subscription = rig.follow("a.*")
     assert list(subscription.parts) == ["a.y"]
-    assert caplog.text.count("a.x has 1 consumers") == 1
+    assert caplog.text.count("there are 1 consumers of a.x") == 1
     with pytest.raises(TooManyConsumers):
         rig.poll("a.x")
 
