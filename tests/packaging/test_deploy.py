@@ -3,11 +3,13 @@
 import configparser
 import itertools
 import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +22,7 @@ from click.testing import CliRunner
 from tests.support.broker_process import ROOT, BrokerProcess, run
 from toymq_py.cli import main
 from toymq_py.config import ServeOptions
+from toymq_py.gateway.targets import is_public
 from toymq_py.metrics import TABLE, Kind
 from toymq_py.observability.prometheus import PREFIX, exported_names
 
@@ -47,7 +50,7 @@ def in_json(keyword: str) -> list[str]:
 
 def serves() -> dict[str, list[str]]:
     """The arguments of every ``toymq serve``."""
-    assert in_json("ENTRYPOINT") == ["toymq"]
+    assert in_json("ENTRYPOINT") == ["sh", "/opt/toymq/entrypoint.sh"]
     assert "command" not in COMPOSE["services"]["toymq"], "it runs what the image runs"
     program, *arguments = shlex.split(UNIT["Service"]["ExecStart"])
     assert program.endswith("/toymq")
@@ -88,12 +91,17 @@ def test_the_options_are_there_and_go_together(where: str, tmp_path: Path) -> No
 
 def test_the_variables_are_options() -> None:
     names = set(re.findall(r"\b(TOYMQ_[A-Z_]+)=", CONTAINERFILE))
-    assert names == {"TOYMQ_DATA_DIR", "TOYMQ_CONFIG"}
+    assert names == {"TOYMQ_DATA_DIR", "TOYMQ_CONFIG", "TOYMQ_AUTH_FILE"}
+    mounts = {mount["name"]: mount["mountPath"] for mount in CONTAINER["volumeMounts"]}
+    (auth_file,) = re.findall(r"TOYMQ_AUTH_FILE=(\S+)", CONTAINERFILE)
+    assert str(Path(auth_file).parent) == mounts["tokens"]
+    assert in_json("VOLUME") == [mounts["data"], mounts["tokens"]]
+    assert [f"toymq:{mounts['data']}", f"tokens:{mounts['tokens']}"] == COMPOSE["services"]["toymq"]["volumes"]
     assert re.search(r"TOYMQ_DATA_DIR=(\S+)", CONTAINERFILE)[1] == CONTAINER["volumeMounts"][0]["mountPath"]  # type: ignore[index]
 
 
 def test_the_container_runs_with_its_arguments_and_its_probes_see_it(tmp_path: Path) -> None:
-    own = [word for word in in_json("CMD") if word not in ("serve", "--listen", "0.0.0.0:6789")]
+    own = in_json("CMD")[3:]
     assert own == CONTAINER["args"][3:]
     (http_port,) = {port for _, port, _ in probes()}
     assert f"0.0.0.0:{http_port}" == dict(itertools.pairwise(own))["--http"]
@@ -109,6 +117,88 @@ def test_the_container_runs_with_its_arguments_and_its_probes_see_it(tmp_path: P
     failed = subprocess.run([sys.executable, *here], timeout=20, check=False, stderr=subprocess.PIPE)
     assert b"refused" in failed.stderr
     assert failed.returncode != 0
+
+
+def started(tmp_path: Path, *arguments: str) -> tuple[subprocess.Popen[str], str]:
+    """What the image runs, in a process of this machine. Returns: it, and its address of HTTP."""
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "TOYMQ_CONFIG": "/dev/null"}
+    environment |= {"TOYMQ_AUTH_FILE": str(tmp_path / "auth.toml"), "TOYMQ_DATA_DIR": str(tmp_path / "d")}
+    entrypoint = ["sh", str(DEPLOY / Path(in_json("ENTRYPOINT")[1]).name)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen([*entrypoint, *arguments], env=environment, text=True, **pipes)
+    assert process.stdout is not None
+    (*_, address) = re.findall(r"http://\S+:\d+/(?= )", process.stdout.readline()) or [""]
+    return process, address
+
+
+def ended(process: subprocess.Popen[str]) -> str:
+    """What it said on stderr."""
+    process.terminate()
+    _, errors = process.communicate(timeout=30)
+    return errors
+
+
+def status(url: str, token: str = "") -> int:
+    request = urllib.request.Request(url, headers={"authorization": f"Bearer {token}"} if token else {})
+    try:
+        answer: int = urllib.request.urlopen(request, timeout=10).status
+    except urllib.error.HTTPError as error:
+        return error.code
+    return answer
+
+
+def test_the_first_start_prints_a_token_and_all_starts_ask_for_it(tmp_path: Path) -> None:
+    """Found by a trial: what was shipped served everything to all that reached it."""
+    options = [re.sub(r"^0\.0\.0\.0:\d+$", "127.0.0.1:0", word) for word in in_json("CMD")]
+    process, address = started(tmp_path, *options)
+    statuses = [status(f"{address}v1/topics"), status(f"{address}healthz")]
+    said = ended(process)
+    (token,) = re.findall(r"administrator, shown this once: (\S{43})$", said, re.MULTILINE)
+    assert statuses == [401, 200]
+    auth_file = tmp_path / "auth.toml"
+    assert auth_file.stat().st_mode & 0o777 == 0o600
+    assert token not in auth_file.read_text()
+    process, address = started(tmp_path, *options)
+    statuses = [status(f"{address}v1/topics"), status(f"{address}v1/topics", token), status(f"{address}v1/webhooks", token)]
+    assert "shown this once" not in ended(process)
+    assert statuses == [401, 200, 200]
+
+
+def test_other_commands_of_the_image_make_no_token(tmp_path: Path) -> None:
+    process, _ = started(tmp_path, "--version")
+    ended(process)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_shipped_is_bounded_and_has_no_known_password() -> None:
+    for name, service in COMPOSE["services"].items():
+        assert {"mem_limit", "cpus", "pids_limit"} <= service.keys(), name
+        assert (service["cap_drop"], service["security_opt"]) == (["ALL"], ["no-new-privileges:true"]), name
+    assert set(CONTAINER["resources"]["limits"]) == {"cpu", "memory"}
+    grafana = COMPOSE["services"]["grafana"]["environment"]
+    assert grafana["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"] == "true"
+    assert (grafana["GF_AUTH_BASIC_ENABLED"], grafana["GF_AUTH_ANONYMOUS_ORG_ROLE"]) == ("false", "Viewer")
+    assert "PASSWORD" not in (DEPLOY / "compose.yaml").read_text().upper().replace("NO PASSWORD", "")
+
+
+def test_the_network_policy_is_about_this_pod_and_its_ports() -> None:
+    (policy,) = (each["spec"] for each in KUBERNETES if each["kind"] == "NetworkPolicy")
+    pod = KUBERNETES[1]["spec"]["template"]
+    assert policy["podSelector"]["matchLabels"] == pod["metadata"]["labels"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    ports = [port["port"] for rule in policy["ingress"] for port in rule["ports"]]
+    assert ports == [port["name"] for port in CONTAINER["ports"]]
+    assert all(rule["from"] for rule in policy["ingress"]), "no port is open to all"
+    (outside,) = (to["ipBlock"] for rule in policy["egress"] for to in rule["to"] if "ipBlock" in to)
+    assert all(not is_public(network.partition("/")[0]) for network in outside["except"])
+    assert "169.254.0.0/16" in outside["except"]
+
+
+def test_an_image_is_named_by_digest_or_a_reason_stands_there() -> None:
+    for name in ("Containerfile", "compose.yaml", "kubernetes/toymq.yaml"):
+        assert "@sha256:" in (DEPLOY / name).read_text(), name
+    for service in COMPOSE["services"].values():
+        assert "build" in service or re.search(r":v?\d+\.\d+\.\d+(@sha256:\w+)?$", service["image"])
 
 
 def test_a_broker_that_is_not_ready_is_not_cut_off() -> None:
