@@ -6,6 +6,7 @@ TCP sessions and the HTTP gateway ask it. No token is kept, shown or logged here
 
 import hmac
 import re
+import stat
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -142,8 +143,36 @@ class Authority:
             changed()
 
 
+def check_access(path: str) -> str | None:
+    """Who else may change or read an auth file. Blocks. Returns: what is unwise and not refused, in a line.
+
+    Raises: ConfigError, when every user of the machine may make tokens: they may write the file, or replace it in a directory
+        of theirs. One with the sticky bit is not, each may replace only its own there.
+    """
+    try:
+        mode = Path(path).stat().st_mode
+        directories = {Path(path).absolute().parent, Path(path).resolve().parent}
+        modes = {str(directory): directory.stat().st_mode for directory in directories}
+    except OSError as error:
+        raise ConfigError(f"cannot read the auth file {path}: {error.strerror or error}") from error
+    if mode & stat.S_IWOTH:
+        raise ConfigError(
+            f"every user of this machine may write the auth file {path} (mode {mode & 0o7777:04o}): chmod go-w {path}"
+        )
+    for directory, other in modes.items():
+        if other & stat.S_IWOTH and not other & stat.S_ISVTX:
+            raise ConfigError(
+                f"every user of this machine may replace the auth file {path}: {directory} has mode {other & 0o7777:04o}; "
+                f"chmod go-w {directory}"
+            )
+    if mode & stat.S_IROTH:
+        return f"every user of this machine may read the auth file {path} (mode {mode & 0o7777:04o}); chmod o= {path}"
+    return None
+
+
 def read_grants(path: str) -> tuple[Grant, ...]:
     """The grants of an auth file. Blocks. Raises: ConfigError, with the file, the line and the field."""
+    check_access(path)
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:

@@ -144,6 +144,10 @@ class Broker:
         except OSError as error:
             raise DataDirectoryError(f"cannot make {data_dir}: {error.strerror or error}") from error
         self._lock = DirectoryLock.take(fs, data_dir, pid)
+        with contextlib.suppress(OSError):  # where there are no topics yet, they are made for their owner
+            if fs.is_open_to_others(data_dir) and fs.is_open_to_others(self._root):
+                logger.warning("%s: other users of this machine can read it, an older version made it so: `chmod -R go= %s`",
+                               data_dir, data_dir)  # fmt: skip
         try:
             self._open_topics()
         except OSError as error:

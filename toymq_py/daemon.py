@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import uvloop
 
 from toymq_py import memory
-from toymq_py.auth import Authority, read_grants
+from toymq_py.auth import Authority, check_access, read_grants
 from toymq_py.broker import Broker
 from toymq_py.certificates import Certificates
 from toymq_py.clock import Clock, SystemClock
@@ -70,7 +70,12 @@ def check_files(options: ServeOptions) -> list[str]:
 
 
 def _read_authority(options: ServeOptions) -> Authority | None:
-    return Authority(read_grants(options.auth_file)) if options.auth_file is not None else None
+    if options.auth_file is None:
+        return None
+    authority = Authority(read_grants(options.auth_file))
+    if (unwise := check_access(options.auth_file)) is not None:
+        logger.warning("%s", unwise)
+    return authority
 
 
 def _read_certificates(options: ServeOptions) -> Certificates | None:

@@ -34,7 +34,7 @@ from tests.support.sim_names import Directory, NameTree, Node, inodes, refuse, s
 from toymq_py.storage.fs import File, FileSystem
 
 SEAM_OPS = {name for seam in (File, FileSystem) for name in vars(seam) if not name.startswith("_")}
-FAULT_OPS = SEAM_OPS - {"exists", "is_dir", "close"}  # those never raise
+FAULT_OPS = SEAM_OPS - {"exists", "is_dir", "is_open_to_others", "close"}  # those never raise
 UNLIMITED_FREE_BYTES = 1 << 40  # what free_bytes says of a disk without a capacity
 
 
@@ -269,9 +269,7 @@ class SimDisk:
 
     # FileSystem
 
-    def open(
-        self, path: str, *, create: bool = False, exclusive: bool = False, write: bool = True, private: bool = False
-    ) -> File:
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False, write: bool = True) -> File:
         with self._lock:
             self._enter("open", path, (create, exclusive, write))
             directory, name = self._tree.parent(path)
@@ -309,6 +307,9 @@ class SimDisk:
         with self._lock:
             self._check_alive(path)
             return isinstance(self._tree.find(path), Directory)
+
+    def is_open_to_others(self, path: str) -> bool:
+        return False
 
     def file_size(self, path: str) -> int:
         with self._lock:

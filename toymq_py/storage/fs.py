@@ -17,6 +17,9 @@ import sys
 from pathlib import Path
 from typing import Protocol
 
+FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
+"""Of what is made: messages are nobody's business but the owner's, whatever the umask."""
+
 
 class File(Protocol):
     """An open regular file. Offsets and lengths in bytes."""
@@ -54,14 +57,11 @@ class File(Protocol):
 class FileSystem(Protocol):
     """Names and free space. Paths are strings below the data directory."""
 
-    def open(
-        self, path: str, *, create: bool = False, exclusive: bool = False, write: bool = True, private: bool = False
-    ) -> File:
-        """Open a file; ``create`` makes a missing one, ``exclusive`` fails with EEXIST when it is there; one that is made
-        ``private`` only its owner may read."""
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False, write: bool = True) -> File:
+        """Open a file; ``create`` makes a missing one, for its owner alone; ``exclusive`` fails with EEXIST if it is there."""
 
     def mkdir(self, path: str) -> None:
-        """Make one directory; no error when it is there."""
+        """Make one directory, for its owner alone; no error when it is there."""
 
     def listdir(self, path: str) -> list[str]:
         """Names in a directory, sorted."""
@@ -69,6 +69,9 @@ class FileSystem(Protocol):
     def exists(self, path: str) -> bool: ...
 
     def is_dir(self, path: str) -> bool: ...
+
+    def is_open_to_others(self, path: str) -> bool:
+        """Whether other users of the machine may read, write or enter a file or directory."""
 
     def file_size(self, path: str) -> int: ...
 
@@ -170,19 +173,17 @@ if sys.platform != "darwin":
 class RealFileSystem:
     """The machine's file system."""
 
-    def open(
-        self, path: str, *, create: bool = False, exclusive: bool = False, write: bool = True, private: bool = False
-    ) -> File:
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False, write: bool = True) -> File:
         flags = os.O_CLOEXEC | (os.O_RDWR if write else os.O_RDONLY)
         if create:
             flags |= os.O_CREAT
         if exclusive:
             flags |= os.O_EXCL
-        return RealFile(os.open(path, flags, 0o600 if private else 0o644), path)
+        return RealFile(os.open(path, flags, FILE_MODE), path)
 
     def mkdir(self, path: str) -> None:
         with contextlib.suppress(FileExistsError):
-            Path(path).mkdir()
+            Path(path).mkdir(DIRECTORY_MODE)
 
     def listdir(self, path: str) -> list[str]:
         return sorted(os.listdir(path))  # noqa: PTH208 (names only: 100,000 of them cost nothing as strings)
@@ -192,6 +193,9 @@ class RealFileSystem:
 
     def is_dir(self, path: str) -> bool:
         return Path(path).is_dir()
+
+    def is_open_to_others(self, path: str) -> bool:
+        return bool(Path(path).stat().st_mode & 0o077)
 
     def file_size(self, path: str) -> int:
         return Path(path).stat().st_size
@@ -239,12 +243,13 @@ def write_all(file: File, data: bytes, offset: int) -> None:
 
 def replace_file(fs: FileSystem, path: str, data: bytes, *, private: bool = False) -> None:
     """Put ``data`` at ``path`` so that a crash leaves the old content or the new, never a mixture: temp file, sync,
-    rename, sync of the directory. When it fails, no temp file stays. ``private``: only its owner may read it."""
+    rename, sync of the directory. When it fails, no temp file stays. ``private``: also where an older version left a temp file
+    that others may read."""
     temporary = path + ".tmp"
-    if private:  # a crash may have left one that others may read, and to open it would not change that
+    if private:  # to open it would not change its mode
         with contextlib.suppress(FileNotFoundError):
             fs.unlink(temporary)
-    file = fs.open(temporary, create=True, exclusive=private, private=private)
+    file = fs.open(temporary, create=True, exclusive=private)
     try:
         try:
             file.truncate(0)
