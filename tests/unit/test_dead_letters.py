@@ -403,7 +403,7 @@ def dead(count: int = 1, **options: int) -> BrokerRig:
 
 def test_redrive_brings_a_letter_back_once_for_the_consumer_that_failed_it() -> None:
     rig = dead()
-    letter_ts = rig.broker.topic("t.dlq").log.newest_ts_ns
+    letter_ts = rig.broker.topic("t.dlq").log.last_ts_ns
     assert rig.redrive("t.dlq") == (1, None)
     assert rig.records("t")[1:] == [
         (1, b"redrive:t.dlq:0:%d" % letter_ts, b"p0", {

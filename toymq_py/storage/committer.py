@@ -31,7 +31,7 @@ from toymq_py.storage.next_segment import NextSegment
 from toymq_py.storage.offsets import lost_of
 from toymq_py.storage.record import FRAME_OVERHEAD, Extras
 from toymq_py.storage.scheduling import Scheduler
-from toymq_py.storage.segment import Producers, Segment, segment_name
+from toymq_py.storage.segment import CLOCK_AHEAD_MAX_NS, Producers, Segment, segment_name
 from toymq_py.storage.space import SpaceGuard
 from toymq_py.storage.sync_job import SyncJob
 
@@ -96,7 +96,10 @@ class Committer:
         messages."""
         self.on_sealed: Callable[[], None] = lambda: None
         """A segment was sealed, and its successor, if that could be made, is there."""
-        self._last_ts_ns = log.newest_ts_ns
+        self._last_ts_ns = log.last_ts_ns
+        if (ahead_ns := self._last_ts_ns - clock.wall_ns()) > CLOCK_AHEAD_MAX_NS:
+            logger.error("topic %s: its newest record is %.1f days ahead of the clock: one of the two is wrong",
+                         log.topic, ahead_ns / 86_400e9)  # fmt: skip
         self._now_ns = 0  # what it was when this loop pass first appended; 0 before
         self._passes: deque[tuple[int, float]] = deque()  # first id and time of each pass that appended what is not committed
         self._pending: deque[Batch] = deque()
@@ -159,8 +162,14 @@ class Committer:
 
     def _begin_pass(self) -> int:
         """The time of all that is appended in this loop pass: it arrived before the pass began."""
-        # The wall clock may jump back, a log's times do not.
-        self._now_ns = self._last_ts_ns = max(self._clock.wall_ns(), self._last_ts_ns)
+        wall_ns = self._clock.wall_ns()
+        if self._last_ts_ns > wall_ns + CLOCK_AHEAD_MAX_NS:  # it would pin all times until the clock is there
+            logger.error("topic %s: its newest record is %.1f days ahead of the clock: times go back, in a new segment",
+                         self._log.topic, (self._last_ts_ns - wall_ns) / 86_400e9)  # fmt: skip
+            self._last_ts_ns = wall_ns
+            self._roll_next = self._roll_next or self._tail_end > 0
+        # The wall clock may jump back, a log's times do not by less than that.
+        self._now_ns = self._last_ts_ns = max(wall_ns, self._last_ts_ns)
         self._passes.append((self.next_id, self._clock.monotonic()))
         self._start_soon()
         return self._now_ns
@@ -339,6 +348,7 @@ class Committer:
         active.keyed += batch.keyed
         active.next_id = batch.next_id
         active.newest_ts_ns = batch.last_ts_ns
+        active.dated_ns = None
         first = batch.first_id
         for times, keys, payloads, headers, expires_at_ns in batch.rows if log.tail.enabled else ():
             log.tail.push(Records(range(first, first + len(keys)), times, keys, payloads, headers, expires_at_ns))
@@ -384,7 +394,7 @@ class Committer:
         self._pending.clear()
         self.next_id = self._log.committed_id
         self._passes.clear()
-        self._passes.append((self.next_id, self._clock.monotonic()))  # this pass may append again
+        self._now_ns, self._last_ts_ns = 0, self._log.last_ts_ns  # if this pass appends again, it looks at the clock again
         self._reset_tail()
         for each in failed:
             each.close()

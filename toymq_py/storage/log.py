@@ -16,7 +16,7 @@ from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.offsets import lost_of
 from toymq_py.storage.record import FRAME_OVERHEAD, Columns, Row, Stop, decode_row, scan, to_records
 from toymq_py.storage.salvage import find_chains, trusted_end
-from toymq_py.storage.segment import Damage, Segment
+from toymq_py.storage.segment import Damage, Segment, newest_times
 from toymq_py.storage.tail import AHEAD_ROWS, Tail, TailBudget
 
 logger = logging.getLogger("toymq_py.storage")
@@ -156,9 +156,9 @@ class Log:
         return sum(segment.end for segment in self.segments)
 
     @property
-    def newest_ts_ns(self) -> int:
-        """Time of the newest committed record, 0 for none."""
-        return max((segment.newest_ts_ns for segment in self.segments), default=0)
+    def last_ts_ns(self) -> int:
+        """Time of the last committed record, 0 for none."""
+        return next((segment.newest_ts_ns for segment in reversed(self.segments) if segment.newest_ts_ns), 0)
 
     def lost_count(self) -> int:
         """Ids in the retained range that no record stands for."""
@@ -280,9 +280,10 @@ class Log:
         return b"".join(parts), count, from_id
 
     def id_at_time(self, ts_ns: int) -> int:
-        """The first committed record at or after a time; the next id when there is none."""
-        for segment in self.segments:
-            if segment.newest_ts_ns < ts_ns or segment.next_id == segment.base_id:
+        """The first committed record at or after a time; the next id when there is none. A segment counts up to the first
+        record behind it: a time that a clock made ten years ahead is not later than what came after it."""
+        for segment, newest_ns in zip(self.segments, newest_times(self.segments), strict=True):
+            if newest_ns < ts_ns or segment.next_id == segment.base_id:
                 continue
             from_id = max(segment.seek_time(ts_ns)[0], self.first_id)
             while from_id < min(segment.next_id, self.committed_id):

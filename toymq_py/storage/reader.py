@@ -15,7 +15,7 @@ from toymq_py.storage.fs import File, FileSystem, RealFileSystem
 from toymq_py.storage.identity import survey
 from toymq_py.storage.offsets import load
 from toymq_py.storage.record import FRAME_BYTES_MAX, Columns, Stop, scan
-from toymq_py.storage.segment import WINDOW_BYTES, Segment, load_sidecar, scan_segment, segment_name
+from toymq_py.storage.segment import WINDOW_BYTES, Segment, load_sidecar, newest_times, scan_segment, segment_name
 from toymq_py.storage.verify import topic_names
 
 T = TypeVar("T")
@@ -86,9 +86,9 @@ class TopicReader:
 
     def id_at_time(self, ts_ns: int) -> int:
         """The first record at or after a time, the next id when there is none. Raises: OSError, OutOfRange."""
-        for base_id in self._bases:
-            segment = self._segment(base_id)
-            if segment.newest_ts_ns < ts_ns:
+        segments = [self._segment(base_id) for base_id in self._bases]
+        for segment, newest_ns in zip(segments, newest_times(segments), strict=True):
+            if newest_ns < ts_ns:
                 continue
             for run in self.read(max(segment.seek_time(ts_ns)[0], self.first_id), segment.next_id, walk_columns):
                 for row, at_ns in enumerate(run.seen.ts_ns):

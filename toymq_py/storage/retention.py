@@ -6,11 +6,20 @@ Contract: storage.md, "Retention".
 from collections.abc import Sequence
 
 from toymq_py.storage.offsets import AckedView
-from toymq_py.storage.segment import Segment
+from toymq_py.storage.segment import CLOCK_AHEAD_MAX_NS, Segment, newest_times
 
 ROLL_AGE_MIN_NS = 1_000_000_000
 SEGMENT_BYTES_MIN = 64 * 1024
 """What ``retain_max_bytes`` makes of a segment at least: a roll costs two syncs and two files."""
+
+
+def date(segments: Sequence[Segment], now_ns: int) -> None:
+    """Say of segments what their age counts from, where that is not the time of their newest record: at most the time of what
+    was appended behind them; of those that are further ahead than a clock may be, now, when that is first seen (ADR 0050)."""
+    for segment, newest_ns in zip(segments, newest_times(segments), strict=True):
+        seen_ns = now_ns if newest_ns > now_ns + CLOCK_AHEAD_MAX_NS else newest_ns
+        if seen_ns < segment.age_ts_ns:
+            segment.dated_ns = seen_ns
 
 
 def removable_by_acks(
@@ -32,14 +41,14 @@ def removable_by_acks(
         segment
         for segment in segments
         if _free(segment, now_ns)
-        and (disk_low or now_ns - segment.newest_ts_ns >= retain_acked_for_ns)
+        and (disk_low or now_ns - segment.age_ts_ns >= retain_acked_for_ns)
         and all(view.covers(segment.base_id, segment.next_id - 1) for view in consumers)
     ]
 
 
 def removable_by_age(segments: Sequence[Segment], *, now_ns: int, retain_max_age_ns: int) -> list[Segment]:
     """Sealed segments whose newest record is that old, acked or not."""
-    return [segment for segment in segments if _free(segment, now_ns) and now_ns - segment.newest_ts_ns >= retain_max_age_ns]
+    return [segment for segment in segments if _free(segment, now_ns) and now_ns - segment.age_ts_ns >= retain_max_age_ns]
 
 
 def removable_by_bytes(segments: Sequence[Segment], *, now_ns: int, bytes_max: int) -> list[Segment]:

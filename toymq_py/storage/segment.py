@@ -8,7 +8,7 @@ segment's file and touches nothing of the object.
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -35,6 +35,9 @@ INDEX_INTERVAL_BYTES = 64 * 1024
 PRODUCERS_MAX = 8_192
 """Of so many producers a topic knows the sequence, those that published last: the sidecar is encoded on the event loop, and so
 many take 10 ms."""
+
+CLOCK_AHEAD_MAX_NS = 24 * 3600 * 1_000_000_000
+"""A record that is later than the clock by more was made by a clock that was wrong: beyond time zones and what NTP leaves."""
 
 Producers = dict[bytes, tuple[int, int]]
 """Producer to its highest sequence and that record's id."""
@@ -75,6 +78,8 @@ class Segment:
     keyed: int = 0
     """Records with a plain key: one that names a producer is not counted."""
     newest_ts_ns: int = 0
+    dated_ns: int | None = None
+    """When the newest record was appended at the latest, where its own time is not to be believed (ADR 0050)."""
     newest_deliver_at_ns: int = 0
     expiring: int = 0
     """Records that expire."""
@@ -103,6 +108,11 @@ class Segment:
     @property
     def sidecar_path(self) -> str:
         return self.path[:-4] + ".idx"
+
+    @property
+    def age_ts_ns(self) -> int:
+        """What its age counts from."""
+        return self.newest_ts_ns if self.dated_ns is None else self.dated_ns
 
     @property
     def lost(self) -> int:
@@ -190,6 +200,20 @@ class Segment:
     def write_sidecar(self, fs: FileSystem) -> None:
         """Raises: OSError. Nothing depends on it: the next start scans instead."""
         replace_file(fs, self.sidecar_path, self.sidecar())
+
+
+def newest_times(segments: Sequence[Segment]) -> list[int]:
+    """Time of the newest record of each, at most that of the first record behind it: inside a segment times never fall, and
+    where they do from one to the next, a clock that was ahead had been set right (ADR 0050)."""
+    times = []
+    limit: int | None = None
+    for segment in reversed(segments):
+        newest = segment.newest_ts_ns
+        times.append(newest if limit is None else min(newest, limit))
+        if segment.index_ts_ns:
+            first = segment.index_ts_ns[0]
+            limit = first if limit is None else min(first, limit)
+    return times[::-1]
 
 
 def load_sidecar(fs: FileSystem, path: str, base_id: int, next_base_id: int) -> Segment | None:

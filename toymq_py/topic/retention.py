@@ -63,6 +63,7 @@ class RetentionKeeper:
         """
         topic = self._topic
         log, settings, now_ns = topic.log, topic.settings, self._clock.wall_ns()
+        retention.date(log.segments, now_ns)
         topic.committer.segment_bytes = retention.segment_bytes(self._segment_bytes_max, settings.retain_max_bytes)
         views: list[AckedView] = []
         consumers = list(topic.consumers.values())
@@ -126,11 +127,11 @@ class RetentionKeeper:
         if not segments or not (retain_ms or topic.settings.retain_max_bytes is not None):
             return
         active = segments[-1]
-        due_ns = [segment.newest_ts_ns + ms * MS_NS - now_ns for segment in segments[:-1] for ms in retain_ms]
+        due_ns = [segment.age_ts_ns + ms * MS_NS - now_ns for segment in segments[:-1] for ms in retain_ms]
         due_ns += [segment.newest_deliver_at_ns - now_ns for segment in segments[:-1]]
         due_ns += [(segment.expires_at_ns or 0) - now_ns for segment in segments[:-1]]
         if active.end and not active.sealed:
-            oldest_ns = active.index_ts_ns[0] if active.index_ts_ns else active.newest_ts_ns
+            oldest_ns = min([*active.index_ts_ns[:1], active.age_ts_ns])
             wait_ns = oldest_ns + retention.roll_age_ns(min(retain_ms) * MS_NS) - now_ns if retain_ms else 1
             acked = bool(views) and all(view.covers(active.base_id, active.next_id - 1) for view in views)
             large = active.end > committer.segment_bytes

@@ -266,6 +266,72 @@ def test_the_commit_of_an_id_that_is_on_its_way() -> None:
     assert rig.committer.commit_of(2) is waiting
 
 
+TEN_YEARS_S = 3650 * 86400
+
+
+def times(rig: LogRig) -> list[int]:
+    """In seconds, from the present on."""
+    found, at = [], 0
+    while at < rig.log.committed_id:
+        run, row, after = rig.log.read(at, 100)
+        assert run is not None
+        found += [round((ts_ns - rig.clock.wall_ns()) / 1e9) for ts_ns in run.ts_ns[row : row + after - at]]
+        at = after
+    return found
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_clock_that_was_ten_years_ahead_does_not_pin_the_times(restart: bool, caplog: pytest.LogCaptureFixture) -> None:
+    rig = LogRig()
+    rig.publish(b"before")
+    rig.clock.jump_wall(TEN_YEARS_S)
+    rig.publish(b"ahead")
+    rig.clock.jump_wall(-TEN_YEARS_S)
+    if restart:
+        rig.reopen()
+        assert "its newest record is 3650.0 days ahead of the clock: one of the two is wrong" in caplog.text
+    rig.publish(b"after")
+    rig.publish(b"later")
+    assert times(rig) == [0, TEN_YEARS_S, 0, 0]
+    assert [segment.base_id for segment in rig.log.segments] == [0, 2], "inside a segment times never fall"
+    assert caplog.text.count("times go back, in a new segment") == 1
+    present = rig.clock.wall_ns()
+    assert [rig.log.id_at_time(present + s * 10**9) for s in (-1, 0, 1, TEN_YEARS_S)] == [0, 0, 4, 4]
+    rig.reopen()
+    rig.publish(b"last")
+    assert times(rig)[-1] == 0
+    assert len(rig.log.segments) == 2
+
+
+def test_a_clock_that_is_set_forth_is_followed_and_back_by_a_day_is_not() -> None:
+    rig = LogRig()
+    rig.publish(b"a")
+    rig.clock.jump_wall(86400)
+    rig.publish(b"b")
+    rig.clock.jump_wall(-86400)
+    rig.publish(b"c")
+    assert times(rig) == [0, 86400, 86400]
+    assert len(rig.log.segments) == 1
+
+
+def test_times_go_back_in_a_new_segment_also_when_the_disk_refused_that_one() -> None:
+    rig = LogRig()
+    rig.clock.jump_wall(TEN_YEARS_S)
+    rig.publish(b"ahead")
+    rig.clock.jump_wall(-TEN_YEARS_S)
+    for nth in (1, 2, 3):
+        rig.disk.fail("open", nth, errno.ENOSPC, path=segment_name(1))
+        running = rig.append(b"refused")
+        rig.append(b"refused, too")
+        rig.loop.drain()
+        rig.disk.heal()
+        if running[0].commit.error is None:
+            break
+    rig.publish(b"after")
+    assert [segment.base_id for segment in rig.log.segments] == [0, 1]
+    assert times(rig)[:2] == [TEN_YEARS_S, 0]
+
+
 def test_times_do_not_run_backwards_in_a_log() -> None:
     rig = LogRig()
     rig.publish(b"a")

@@ -23,6 +23,57 @@ def limited(**settings: object) -> BrokerRig:
     return rig
 
 
+# -- by a clock that was wrong
+
+TEN_YEARS_S = 3650 * 86400
+
+
+def test_one_publish_under_a_clock_ten_years_ahead_does_not_stop_retention_by_age() -> None:
+    rig = limited(retain_max_age=3600_000)
+    rig.clock.jump_wall(TEN_YEARS_S)
+    rig.publish("t", b"ahead")
+    rig.clock.jump_wall(-TEN_YEARS_S)
+    for _ in range(3):
+        rig.publish("t", b"after")
+        rig.advance(1200)
+    assert rig.broker.topics["t"].log.first_id == 1, "what was ahead is as old as what came behind it"
+    rig.advance(3600)
+    rig.advance(3600)
+    assert rig.broker.topics["t"].log.first_id == 4
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_what_nothing_was_stored_behind_ages_from_when_it_was_seen_to_be_ahead(restart: bool) -> None:
+    rig = limited(retain_max_age=3600_000)
+    rig.publish("t", b"before")
+    rig.clock.jump_wall(TEN_YEARS_S)
+    rig.publish("t", b"ahead")
+    rig.clock.jump_wall(-TEN_YEARS_S)
+    if restart:
+        rig.reopen()
+    rig.advance(3000)
+    assert rig.broker.topics["t"].log.first_id == 0
+    rig.advance(10_000)
+    rig.advance(10_000)
+    assert rig.broker.topics["t"].log.first_id == 2
+
+
+def test_acked_segments_go_although_they_are_dated_ahead() -> None:
+    rig = BrokerRig(retain_acked_for_ms=3600_000)
+    rig.clock.jump_wall(TEN_YEARS_S)
+    rig.publish("t", b"x" * 3000)
+    rig.clock.jump_wall(-TEN_YEARS_S)
+    for _ in range(3):
+        rig.publish("t", b"x" * 3000)
+    rig.take(rig.subscribe("t"))
+    rig.ack("t", 0, 3)
+    rig.advance(3000)
+    assert rig.broker.topics["t"].log.first_id == 0
+    rig.advance(1000)
+    rig.advance(1000)
+    assert rig.broker.topics["t"].log.first_id >= 3
+
+
 # -- by acks
 
 
