@@ -243,6 +243,35 @@ def test_dead_letters_go_back_some_and_all(broker: BrokerProcess, visit: Visit) 
     page.locator(".badge.good").nth(2).wait_for()
 
 
+def test_dead_letters_say_why_grouped_and_as_text(broker: BrokerProcess, visit: Visit) -> None:
+    hostile = "<img src=x onerror=alert(1)> <b>bold</b>"
+    error = {"type": "ValueError", "traceback": f"line 1\n  {hostile}"}
+    failures = [{"error": error | {"text": f"{hostile} {n}"}} for n in range(3)]
+    path = f"{broker.http}v1/topics/failing/messages"
+    for failure in [*failures, {"reason": hostile}]:
+        msg_id = publish(broker, "failing", "x")
+        assert httpx.get(path, params={"consumer": "w", "wait_s": 5}).json()["messages"][0]["id"] == msg_id
+        answer = httpx.post(f"{path}/{msg_id}:nack", params={"consumer": "w", "dead": "true"}, json=failure)
+        assert answer.status_code == 204
+    page = visit(f"{broker.http}#/topics/failing/dead-letters")
+    page.locator(".log > li").nth(3).wait_for()
+    first = page.locator('li[data-id="1"] .entry')
+    assert "ValueError" in first.inner_text()
+    assert f"{hostile} 1" in first.inner_text()
+    first.click()
+    assert page.get_by_label("Traceback").inner_text() == f"line 1\n  {hostile}\nValueError: {hostile} 1"
+    page.get_by_role("button", name="Group by reason").click()
+    groups = page.get_by_label("Dead letters by reason").locator("li")
+    groups.nth(1).wait_for()
+    assert [group.locator("b").first.inner_text() for group in groups.all()] == ["3", "1"]
+    assert f"ValueError\nw\n{hostile} 2".split() == groups.nth(0).inner_text().removeprefix("3").split("Newest")[0].split()
+    assert hostile in groups.nth(1).inner_text()
+    groups.nth(0).get_by_role("button", name="Newest: 2").click()
+    page.locator('li[data-id="2"] .panel').wait_for()
+    assert "dlq:" not in page.locator("main").inner_text(), "a key of the broker's own"
+    assert page.locator("main img, .log b").count() == 0, "a text is no markup"
+
+
 def test_consumers_have_their_lag_and_can_be_moved_and_forgotten(broker: BrokerProcess, visit: Visit) -> None:
     publish(broker, "jobs", "a")
     publish(broker, "jobs", "b")

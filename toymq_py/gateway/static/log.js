@@ -4,9 +4,12 @@ import { api } from "./api.js";
 import { confirm, input, toast, words } from "./dialogs.js";
 import { button, el, fill, say } from "./dom.js";
 import { bytes, count, plural, time } from "./format.js";
-import { messagePanel, payloadSize, preview } from "./message.js";
+import { errorOf, grouped, reasonOf } from "./letters.js";
+import { messagePanel, ownKey, payloadSize, preview } from "./message.js";
 
 const PAGE = 50;
+/** Letters that are grouped: one page of the API. */
+const GROUPED = 1000;
 const NEWEST = null;
 /** Seen was nothing: the page is asked for again as soon as the broker speaks of its topic. */
 const FAILED = null;
@@ -36,14 +39,16 @@ export class LogView {
     this.list = el("ol.log", { "aria-label": letters ? "Dead letters" : "Messages" });
     this.problem = el("p.problem", { role: "alert", hidden: true });
     this.bulk = letters && admin ? this.#bulk() : null;
+    this.group = letters ? button("Group by reason", () => this.#toggle(), { "aria-pressed": "false" }) : null;
+    this.groups = letters ? el("section.groups", { "aria-label": "Dead letters by reason", hidden: true }) : null;
     this.element = el(
       "section", {},
       el(
         "div.row.pager", {},
         el("form.row", { submit: (event) => this.#goto(event) }, this.target),
-        this.place, el("span.grow"), this.older, this.newer, this.newest,
+        this.place, el("span.grow"), this.group, this.older, this.newer, this.newest,
       ),
-      this.bulk, this.problem, this.list,
+      this.groups, this.bulk, this.problem, this.list,
     );
   }
 
@@ -81,8 +86,7 @@ export class LogView {
       toast(this.next > this.first ? `Ids go from ${this.first} to ${this.next - 1}.` : "There is no message.", "bad");
       return;
     }
-    this.open.add(id);
-    this.go(Math.max(this.first, id - PAGE + 1));
+    this.#show(id);
   }
 
   async load() {
@@ -96,6 +100,7 @@ export class LogView {
       this.messages = page.messages.reverse();
       this.problem.hidden = true;
       this.#draw();
+      if (this.groups && !this.groups.hidden) await this.#group(turn);
     } catch (error) {
       if (turn !== this.turn) return;
       this.seen = FAILED;
@@ -104,11 +109,38 @@ export class LogView {
     }
   }
 
+  #toggle() {
+    this.groups.hidden = !this.groups.hidden;
+    this.group.setAttribute("aria-pressed", String(!this.groups.hidden));
+    return this.load();
+  }
+
+  async #group(turn) {
+    const from = Math.max(this.first, this.next - GROUPED);
+    const page = await api.log(this.topicName, from, GROUPED);
+    if (turn !== this.turn) return;
+    const waiting = page.messages.filter(({ id }) => !this.#redriven(id)).reverse();
+    const [seen, all] = [page.messages.length, this.next - this.first];
+    const partial = seen < all ? `, ${count(seen)} of ${count(all)} looked at` : "";
+    const rows = grouped(waiting).map((group) => el(
+      "li.row", {},
+      el("b.number", {}, count(group.count)), el("span.badge.bad", {}, group.reason), el("span", {}, group.consumer),
+      el("bdi.preview.muted", { title: group.error }, group.error), el("span.grow"),
+      button(`Newest: ${count(group.newest)}`, () => this.#show(group.newest), {}, "quiet"),
+    ));
+    fill(this.groups, el("p.muted", {}, `${plural(waiting.length, "dead letter")} by consumer and reason${partial}`), rows.length > 0 && el("ol", {}, rows));
+  }
+
+  #show(id) {
+    this.open.add(id);
+    return this.go(Math.max(this.first, id - PAGE + 1));
+  }
+
   #draw() {
     const present = new Set(this.messages.map((message) => message.id));
     for (const id of this.chosen) if (!present.has(id)) this.chosen.delete(id);
     const known = new Map([...this.list.children].map((row) => [row.dataset.made, row]));
-    this.list.classList.toggle("keyless", this.messages.every((message) => message.key === undefined));
+    this.list.classList.toggle("keyless", this.messages.every((message) => ownKey(message) === undefined));
     const rows = this.messages.map((message) => {
       const row = known.get(made(message));
       return row && !this.letters ? row : this.#row(message);
@@ -127,7 +159,7 @@ export class LogView {
     const toggle = el(
       "button.entry", { type: "button", "aria-expanded": "false" },
       number, el("time.muted.number", {}, time(message.time_ms)),
-      this.letters ? facts : el("span.key", { title: message.key }, message.key ?? ""),
+      this.letters ? facts : el("span.key", { title: ownKey(message) }, ownKey(message) ?? ""),
       el("bdi.preview", {}, preview(message)),
       el("span.muted.number.size", {}, bytes(payloadSize(message))),
     );
@@ -145,14 +177,15 @@ export class LogView {
   }
 
   #facts({ id, headers = {} }) {
-    const reason = headers["toymq-reason"] ?? "no reason given";
+    const error = errorOf(headers);
     const attempts = Number(headers["toymq-attempts"]);
     return el(
       "span.facts", {},
-      el("span.badge.bad", {}, reason),
+      el("span.badge.bad", {}, reasonOf(headers)),
       this.#redriven(id) && el("span.badge.good", {}, "sent back"),
       el("span", {}, `${headers["toymq-consumer"] ?? "?"}`),
       el("span.muted", {}, `id ${headers["toymq-origin-id"] ?? "?"}${attempts ? `, ${plural(attempts, "attempt")}` : ""}`),
+      error !== null && el("bdi.preview", { title: error }, headers["toymq-error"] ?? ""),
     );
   }
 

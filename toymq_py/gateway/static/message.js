@@ -3,6 +3,7 @@
 import { toast } from "./dialogs.js";
 import { el, fill } from "./dom.js";
 import { bytes, plural, time } from "./format.js";
+import { errorOf, tracebackOf } from "./letters.js";
 
 const PREVIEW_CHARS = 200;
 const TEXT_CHARS = 65_536;
@@ -10,7 +11,14 @@ const HEX_BYTES = 4096;
 /** Levels; what nests deeper would be mostly blanks. */
 const INDENT_MAX = 32;
 /** Headers of dead letters that are unix milliseconds. */
-const MOMENTS = new Set(["toymq-first-delivered", "toymq-last-delivered"]);
+const MOMENTS = new Set(["toymq-failed-at", "toymq-first-delivered", "toymq-last-delivered"]);
+
+/** The key that the publisher gave: a dead letter, and what came back from there, have keys of the broker's. */
+export function ownKey({ key, headers = {} }) {
+  const moved = (key?.startsWith("dlq:") && "toymq-origin-id" in headers) || (key?.startsWith("redrive:") && "toymq-redrives" in headers);
+  const own = moved ? headers["toymq-origin-key"] : key;
+  return own?.startsWith("~seq~") ? undefined : own;
+}
 
 /** The payload's bytes. */
 function payloadBytes(message) {
@@ -109,12 +117,15 @@ export function messagePanel(message) {
       }
     },
   }, "Copy");
-  const headers = Object.entries(message.headers ?? {});
-  const key = message.key === undefined ? [] : [el("dt", {}, "Idempotency key"), el("dd", {}, message.key)];
+  const traceback = tracebackOf(message.headers ?? {});
+  const headers = Object.entries(message.headers ?? {}).filter(([name]) => traceback === null || name !== "toymq-traceback");
+  const own = ownKey(message);
+  const key = own === undefined ? [] : [el("dt", {}, "Idempotency key"), el("dd", {}, own)];
   const element = el(
     "div.panel", {},
     el("div.row", {}, el("div.segmented", { role: "group", "aria-label": "Show the payload as" }, tabs), el("span.muted.number", {}, bytes(size)), el("span.grow"), copy),
     content, more,
+    traceback !== null && el("pre.payload.wrap", { tabindex: 0, "aria-label": "Traceback" }, `${traceback}\n${errorOf(message.headers) ?? ""}`),
     (key.length > 0 || headers.length > 0) && el(
       "dl.pairs", { "aria-label": key.length > 0 ? "Key and headers" : plural(headers.length, "header") },
       key, headers.map(([name, value]) => [el("dt", {}, name), el("dd", {}, readable(name, value))]),
