@@ -83,10 +83,12 @@ TABLE: tuple[Metric, ...] = (
     Metric("topic_dropped_total", Kind.COUNTER, "messages", "Messages that retention dropped unacked.", TOPIC),
     Metric("consumer_ready_messages", Kind.GAUGE, "messages", "Waiting to be delivered to a consumer.", CONSUMER),
     Metric("consumer_inflight_messages", Kind.GAUGE, "messages", "Delivered to a consumer, neither acked nor back.", CONSUMER),
-    Metric("consumer_scheduled_messages", Kind.GAUGE, "messages", "Held back from a consumer for a time.", CONSUMER),
-    Metric("consumer_backlog_messages", Kind.GAUGE, "messages", "Not acked by a consumer: the sum of the others.", CONSUMER),
+    Metric("consumer_scheduled_messages", Kind.GAUGE, "messages",
+           "Not due for a consumer: delayed, or given back for a time. No backlog.", CONSUMER),
+    Metric("consumer_backlog_messages", Kind.GAUGE, "messages",
+           "Due and not acked by a consumer: ready and inflight.", CONSUMER),
     Metric("consumer_oldest_unacked_seconds", Kind.GAUGE, "seconds",
-           "Age of the oldest message that a consumer has not acked; 0 without a backlog.", CONSUMER),
+           "How long the oldest message that a consumer has not acked has been due; 0 without a backlog.", CONSUMER),
     Metric("consumer_sessions", Kind.GAUGE, "sessions", "Sessions that are subscribed as a consumer.", CONSUMER),
 )  # fmt: skip
 

@@ -208,7 +208,7 @@ class Shift:
                         return  # the work was over before anybody made it
                     if not isinstance(reply, JsonReply):
                         raise BrokerFailed(f"DESCRIBE of {topic} got {reply}")
-                    if not any(consumer["backlog"] for consumer in json.loads(reply.body)["consumers"]):
+                    if not any(consumer["backlog"] + consumer["scheduled"] for consumer in json.loads(reply.body)["consumers"]):
                         return
                     await asyncio.sleep(0.05)
         except TimeoutError:

@@ -201,8 +201,8 @@ class Soak:
                 if consumer["consumer"] != STANDING_CONSUMER:
                     await self._do(Forget(name, consumer["consumer"]))
                     left = f"a consumer {consumer['consumer']} of {name}"
-                elif consumer["backlog"]:
-                    left = f"a backlog of {consumer['backlog']} in {name}"
+                elif unacked := consumer["backlog"] + consumer["scheduled"]:
+                    left = f"a backlog of {unacked} in {name}"
         return left
 
     async def _at_rest(self) -> None:

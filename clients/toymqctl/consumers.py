@@ -38,7 +38,7 @@ def consumer_table(topics: list[dict[str, Any]]) -> str:
 def consumers(broker: Broker, topic: str | None, as_json: bool) -> None:
     """List consumers: how far each has come, what waits, who is attached.
 
-    `backlog` is what is not acked yet, `oldest` the age of the oldest of it.
+    `backlog` is what is due and not acked yet, `oldest` how long the oldest of it has been due. `scheduled` is not due.
     """
     with broker.connect() as client:
         found = client.topics(topic) if topic is None or is_pattern(topic) else [client.describe(topic)]

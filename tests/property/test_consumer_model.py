@@ -403,7 +403,7 @@ class ConsumerMachine(RuleBasedStateMachine):
         scheduled = number["delayed"] + sum(r.scheduled and r.state == "fresh" for r in rows)
         self.seen["scheduled"] += scheduled > number["delayed"]
         self.seen["due behind the cursor"] += bool(real._due)
-        want = Counts(backlog - inflight - scheduled, inflight, scheduled, backlog)
+        want = Counts(backlog - inflight - scheduled, inflight, scheduled, backlog - scheduled)
         assert real.counts(self.base + SPAN) == want
         assert real.has_ready() == bool(number["ready"])
         assert real.has_held() == bool(number["held"])

@@ -35,7 +35,7 @@ def test_a_delayed_message_holds_up_nobody_and_takes_its_place_by_id(rig: Broker
     publish(rig, b"0")
     publish(rig, b"1", delay_ms=1000)
     publish(rig, b"2", b"3", b"4")
-    assert counts(rig) == {"ready": 4, "inflight": 0, "scheduled": 1, "backlog": 5}
+    assert counts(rig) == {"ready": 4, "inflight": 0, "scheduled": 1, "backlog": 4}
     assert rig.take(subscription) == [(0, 1), (2, 1)]
     rig.advance(0.999)
     rig.ack("t", 0, 0)
@@ -102,7 +102,7 @@ def test_an_ack_of_a_range_takes_nothing_that_is_not_due(rig: BrokerRig) -> None
     assert rig.ack("t", 0, 3) == 2, "1 waits, and 2 is due and was not delivered"
     assert rig.take(subscription) == [(2, 1)]
     rig.ack("t", 0, 3)
-    assert counts(rig) == {"ready": 0, "inflight": 0, "scheduled": 1, "backlog": 1}
+    assert counts(rig) == {"ready": 0, "inflight": 0, "scheduled": 1, "backlog": 0}
     rig.advance(0.05)
     assert rig.take(subscription) == [(1, 1)]
 
@@ -118,7 +118,7 @@ def test_a_restart_changes_nothing_of_the_schedule(rig: BrokerRig, power_cut: bo
     assert len(rig.broker.topic("t").log.segments) > 2
     rig.reopen(power_cut=power_cut)
     subscription = rig.subscribe("t")
-    assert counts(rig) == {"ready": 9, "inflight": 0, "scheduled": 20, "backlog": 29}
+    assert counts(rig) == {"ready": 9, "inflight": 0, "scheduled": 20, "backlog": 9}
     assert [msg_id for msg_id, _ in rig.take(subscription)] == list(range(22, 40, 2))
     rig.ack("t", 0, 99)
     due: list[int] = []
@@ -170,8 +170,8 @@ def test_consumers_that_begin_or_are_moved_beyond_it_never_see_it(rig: BrokerRig
     for name, target in (("moved", "1"), ("back", "latest"), ("back", "earliest")):
         rig.broker.topic("t").seek(name, Start.parse(target))
     assert counts(rig, "late")["backlog"] == 0
-    assert counts(rig, "moved") == {"ready": 1, "inflight": 0, "scheduled": 1, "backlog": 2}
-    assert counts(rig, "back") == {"ready": 1, "inflight": 0, "scheduled": 2, "backlog": 3}
+    assert counts(rig, "moved") == {"ready": 1, "inflight": 0, "scheduled": 1, "backlog": 1}
+    assert counts(rig, "back") == {"ready": 1, "inflight": 0, "scheduled": 2, "backlog": 1}
     moved, back = rig.subscribe("t", "moved"), rig.subscribe("t", "back")
     assert rig.take(moved) == rig.take(back) == [(2, 1)]
     rig.advance(1.1)
@@ -318,3 +318,35 @@ def test_runs_and_redeliveries_stop_before_an_expired_row(rig: BrokerRig) -> Non
     rig.advance(6)
     assert rig.take(subscription) == [(0, 2), (2, 2), (5, 2)]
     assert rig.broker.topic("t").expired_total == 3
+
+
+def oldest(rig: BrokerRig) -> float:
+    (consumer,) = rig.broker.topic("t").describe()["consumers"]
+    return float(consumer["oldest_unacked_age_s"])
+
+
+def test_what_is_not_due_is_neither_backlog_nor_old(rig: BrokerRig) -> None:
+    """A delay of two hours looked like a consumer that is two hours behind."""
+    subscription = rig.subscribe("t")
+    publish(rig, b"later", delay_ms=2 * HOUR_MS)
+    rig.advance(3600)
+    assert (counts(rig)["backlog"], counts(rig)["scheduled"], oldest(rig)) == (0, 1, 0.0)
+    publish(rig, b"now")
+    rig.advance(60)
+    assert (counts(rig)["backlog"], oldest(rig)) == (1, 60.0)
+    assert rig.take(subscription) == [(1, 1)]
+    rig.broker.topic("t").nack("c", [(1, 1)], 10.0)
+    assert (counts(rig)["backlog"], counts(rig)["scheduled"], oldest(rig)) == (0, 2, 0.0)
+    rig.advance(10)
+    assert (counts(rig)["backlog"], oldest(rig)) == (1, 70.0)
+    rig.ack("t", 1, 1)
+    rig.advance(3600)
+    assert counts(rig) == {"ready": 1, "inflight": 0, "scheduled": 0, "backlog": 1}
+    assert oldest(rig) == pytest.approx(70.0, abs=0.1), "since it was due, not since it was published"
+
+
+def test_the_limit_of_the_backlog_counts_what_is_scheduled(rig: BrokerRig) -> None:
+    rig.subscribe("t")
+    assert rig.change("configure", "t", backlog_max_messages="2") == "OK"
+    publish(rig, b"a", b"b", delay_ms=HOUR_MS)
+    assert rig.publish("t", b"c")[0].error is not None, "it takes space, too"

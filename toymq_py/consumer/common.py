@@ -46,7 +46,7 @@ class CommonAcks:
         """The lowest ids from ``from_id`` on and below ``limit`` that somebody has not acked: one range."""
         return self._acks.next_gap(from_id, limit)
 
-    def backlog(self, limit: int) -> int:
+    def unacked(self, limit: int) -> int:
         """How many ids below ``limit`` somebody has not acked."""
         return self._acks.open_below(limit)
 

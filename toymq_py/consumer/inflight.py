@@ -108,6 +108,13 @@ class RunTable:
                 spans.append((spans.pop()[0] if spans and spans[-1][1] + 1 == begin else begin, end))
         return spans
 
+    def first_due(self) -> int | None:
+        """The lowest id that does not wait for a time, nor for the disk."""
+        for run in self._runs:
+            if run.state is not DELAYED and not (run.state is INFLIGHT and run.deadline == inf):
+                return run.first
+        return None
+
     def attempts(self) -> IdRows:
         """What was delivered, in id order, neighbours with equal attempts joined. Rows of an ``AttemptRange``."""
         runs = self._runs

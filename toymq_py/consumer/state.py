@@ -23,9 +23,9 @@ from toymq_py.model import MSG_ID_MAX, IdRange, IdRows
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What DESCRIBE says of a consumer, in messages: ``backlog`` is the sum of the other three.
+    """What DESCRIBE says of a consumer, in messages: ``backlog`` is what is due, the sum of ``ready`` and ``inflight``.
 
-    ``scheduled`` waits for a time: given back with a delay (NACK), or published with one and not due. A message past its
+    ``scheduled`` stands beside it and waits for a time: given back with a delay (NACK), or published with one. One past its
     ``expires_at`` is ``ready`` until its turn to be delivered comes, or all of its segment has expired; only then does it count
     as acked. What is on its way to the dead letters counts as inflight: it was handed out and is not acked.
     """
@@ -355,8 +355,8 @@ class Consumer:
         """The lowest ids from ``from_id`` on and below ``limit`` that are not acked: one range."""
         return self._acks.next_gap(from_id, limit)
 
-    def backlog(self, limit: int) -> int:
-        """How many ids below ``limit`` are not acked."""
+    def unacked(self, limit: int) -> int:
+        """How many ids below ``limit`` are not acked, due or not."""
         return self._acks.open_below(limit)
 
     @staticmethod
@@ -428,11 +428,18 @@ class Consumer:
 
         Assumes that nothing at or beyond ``next_id`` was ever delivered.
         """
-        backlog = self._acks.open_below(next_id)
         inflight = self.inflight + self._runs.messages(RunState.HELD)
         scheduled = self._runs.messages(RunState.DELAYED)
         scheduled += self._scheduled.count(self.floor, next_id - 1, self._settled)
-        return Counts(backlog - inflight - scheduled, inflight, scheduled, backlog)
+        backlog = self._acks.open_below(next_id) - scheduled
+        return Counts(backlog - inflight, inflight, scheduled, backlog)
+
+    def first_due(self, limit: int) -> list[int]:
+        """The lowest id below ``limit`` of each kind that is due and not acked: delivered, fallen due, never delivered."""
+        delivered, fresh = self._runs.first_due(), self.next_fresh(limit)
+        due = [] if delivered is None else [delivered]
+        due += self._due.lowest(1, limit)
+        return due if fresh is None else [*due, fresh[0]]
 
     # -- moves, and the life across restarts
 

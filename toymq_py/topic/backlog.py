@@ -26,7 +26,8 @@ LOOK_S = 0.001
 
 
 class Backlog:
-    """The ids that some consumer has not acked. Exact in messages; in bytes as exact as ``Log.bytes_between``."""
+    """The ids that some consumer has not acked, due or not: what is scheduled takes space, too. Exact in messages; in bytes as
+    exact as ``Log.bytes_between``."""
 
     def __init__(self, log: Log, consumers: Mapping[str, Consumer]) -> None:
         """``consumers`` is the topic's own, as it changes."""
@@ -74,7 +75,7 @@ class Backlog:
         """How many of the ids from ``first`` on and below ``limit``."""
         consumers = self._views()
         if consumers and first <= (lowest := min(consumer.floor for consumer in consumers)):
-            most = max(consumer.backlog(limit) for consumer in consumers)
+            most = max(consumer.unacked(limit) for consumer in consumers)
             if len(consumers) == 1 or most == limit - lowest:  # the slowest has acked nothing out of its turn
                 return most
         return sum(last - first + 1 for first, last in self.ranges(first, limit))

@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from toymq_py.consumer import Consumer
 from toymq_py.storage.log import Log
+from toymq_py.storage.record import ATTRIBUTE_DELIVER_AT, iter_frames
 
 if TYPE_CHECKING:
     from toymq_py.topic.topic import Topic
+
+PASSES_MAX = 8
+"""Reads that find nothing but lost records, which count as acked afterwards."""
 
 
 def describe(topic: "Topic", *, consumers: bool = True) -> dict[str, Any]:
@@ -53,14 +57,28 @@ def describe_consumer(log: Log, consumer: Consumer, mode: str, now_ns: int) -> d
 
 
 def _oldest_unacked_age_s(log: Log, consumer: Consumer, now_ns: int) -> float:
-    """Of the first record that the consumer has not acked and that can be read; 0 when there is none."""
-    position = consumer.floor
-    with contextlib.suppress(OSError):
-        while (span := consumer.next_unacked(position, log.committed_id)) is not None:
-            run, row, position = log.read(span[0], 1, 1)
-            if run is not None:
-                return max((now_ns - run.ts_ns[row]) / 1e9, 0.0)
+    """Since when the oldest record has been due that the consumer has not acked and that can be read; 0 when there is none. The
+    first of each kind is looked at: a later one is no older, unless it had less of a delay."""
+    for _ in range(PASSES_MAX):
+        due = consumer.first_due(log.committed_id)
+        found = [since_ns for msg_id in due if (since_ns := _due_since_ns(log, msg_id)) is not None]
+        if found or not due:
+            return max((now_ns - min(found, default=now_ns)) / 1e9, 0.0)
     return 0.0
+
+
+def _due_since_ns(log: Log, msg_id: int) -> int | None:
+    """When a record was stored, or was due if that was later; None when it cannot be read."""
+    with contextlib.suppress(OSError):
+        run, row, _ = log.read(msg_id, 1, 1)
+        if run is None:
+            return None
+        since_ns = run.ts_ns[row]
+        if log.segment_of(msg_id).newest_deliver_at_ns > since_ns:  # else it has no delay
+            for frame in iter_frames(log.read_frames(msg_id, 1, 1)[0]):
+                since_ns = max(since_ns, frame.number(ATTRIBUTE_DELIVER_AT) or 0)
+        return since_ns
+    return None
 
 
 def unopened_topic(name: str, reason: str) -> dict[str, Any]:

@@ -42,10 +42,10 @@ class Redriven:
     def add(self, ids: Sequence[int]) -> int:
         """Returns: how many are new."""
         consumer = self.consumer()
-        before = consumer.counts(self._log.committed_id).backlog
+        before = consumer.unacked(self._log.committed_id)
         for msg_id in ids:
             consumer.skip(msg_id, msg_id)
-        return before - consumer.counts(self._log.committed_id).backlog
+        return before - consumer.unacked(self._log.committed_id)
 
     def has(self, msg_id: int) -> bool:
         """Whether this letter went back."""

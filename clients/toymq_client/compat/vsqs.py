@@ -261,5 +261,5 @@ class _Engine:
 
     async def size(self, name: str) -> int:
         found = await self._mq.describe(name)
-        backlogs = [consumer["backlog"] for consumer in found["consumers"] if consumer["consumer"] == CONSUMER]
-        return int(backlogs[0] if backlogs else found["messages"])
+        unacked = [each["backlog"] + each["scheduled"] for each in found["consumers"] if each["consumer"] == CONSUMER]
+        return int(unacked[0] if unacked else found["messages"])

@@ -8,7 +8,7 @@ runs, and once a second what the broker says of the consumers. A finding comes o
     stuck    a consumer has something to do, and for a while nothing was settled
     moving   one that was stuck settles again
 
-What a consumer has settled is known by ``next_id - backlog``, which rises whatever order its acks come in.
+What a consumer has settled is known by ``next_id - backlog - scheduled``, which rises whatever order its acks come in.
 """
 
 import time
@@ -91,10 +91,14 @@ def looks_at(described: list[dict[str, Any]], at_ms: int) -> Iterator[dict[str, 
         yield seen
         for consumer in topic["consumers"]:
             yield {
-                **seen, "consumer": consumer["consumer"], "settled": topic["next_id"] - consumer["backlog"],
-                "waiting": consumer["backlog"] - consumer["scheduled"], "inflight": consumer["inflight"],
+                **seen, "consumer": consumer["consumer"], "settled": topic["next_id"] - _unacked(consumer),
+                "waiting": consumer["backlog"], "inflight": consumer["inflight"],
                 "sessions": consumer["sessions"], "paused": consumer["paused"],
             }  # fmt: skip
+
+
+def _unacked(consumer: Mapping[str, Any]) -> int:
+    return int(consumer["backlog"] + consumer["scheduled"])
 
 
 def _looks(place: BrokerAddress, topics: Topics, ticks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

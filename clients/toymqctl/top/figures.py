@@ -89,12 +89,12 @@ class Figures:
         return self._rate(topic["next_id"], before["next_id"] if before is not None else None)
 
     def _acked_s(self, topic: Stats, consumer: Stats) -> float | None:
-        """What was published meanwhile and is not in its backlog was acked, or dropped by a limit."""
+        """What was published meanwhile, does not wait for it and is not scheduled was acked, or dropped by a limit."""
         before = self._topics_before.get(topic["topic"])
         found = next((c for c in before["consumers"] if c["consumer"] == consumer["consumer"]), None) if before else None
         if before is None or found is None:
             return None
-        return self._rate(topic["next_id"] - consumer["backlog"], before["next_id"] - found["backlog"])
+        return self._rate(topic["next_id"] - _unacked(consumer), before["next_id"] - _unacked(found))
 
     # -- tables
 
@@ -232,6 +232,10 @@ def _has(cell: Cell, wanted: str) -> bool:
 def _started_s(stats: Stats) -> float:
     """When the broker was started, by its own wall clock, in seconds since the epoch."""
     return float(stats["time_ms"] / 1000 - stats["uptime_s"])
+
+
+def _unacked(consumer: Stats) -> int:
+    return int(consumer["backlog"] + consumer["scheduled"])
 
 
 def _lag_s(consumer: Stats) -> float:

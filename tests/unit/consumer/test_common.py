@@ -27,7 +27,7 @@ def test_it_is_the_intersection(seed: int) -> None:
         sets[which].add(first, last)
         held[which].update(range(first, last + 1))
         everybody = set.intersection(*held)
-        assert common.backlog(160) == 160 - len(everybody & set(range(160)))
+        assert common.unacked(160) == 160 - len(everybody & set(range(160)))
         span = common.next_unacked(0, 160)
         assert (span[0] if span else 160) == next(at for at in range(161) if at not in everybody)
 

@@ -74,11 +74,13 @@ export class Topic {
   #acks(before, described, published, seconds) {
     let total = 0;
     const seen = new Set();
-    const backlogs = new Map(before?.consumers.map((consumer) => [consumer.consumer, consumer.backlog]));
-    for (const { consumer: name, backlog } of described.consumers) {
+    const unacked = (consumer) => consumer.backlog + consumer.scheduled;
+    const earlier = new Map(before?.consumers.map((consumer) => [consumer.consumer, unacked(consumer)]));
+    for (const consumer of described.consumers) {
+      const name = consumer.consumer;
       seen.add(name);
-      const known = backlogs.get(name);
-      const acked = known === undefined || !seconds ? NaN : Math.max(known + published - backlog, 0) / seconds;
+      const known = earlier.get(name);
+      const acked = known === undefined || !seconds ? NaN : Math.max(known + published - unacked(consumer), 0) / seconds;
       if (!this.consumers.has(name)) this.consumers.set(name, new Series());
       this.consumers.get(name).push(acked);
       if (acked) total += acked;
