@@ -213,7 +213,7 @@ class Broker:
         if name.endswith(DEAD_LETTERS):
             wanted = max(wanted, LETTER_KEYS)
         recovered = recover_log(
-            self._fs, path, first_id=state.first_id, next_id=state.next_id, dedupe_keys=wanted,
+            self._fs, path, first_id=state.first_id, next_id=state.next_id, removed=state.removed, dedupe_keys=wanted,
             now_ns=self._clock.wall_ns(),
         )  # fmt: skip
         topic = self._make(name, settings, recovered=recovered, offsets=loaded)
@@ -221,13 +221,16 @@ class Broker:
         if topic.offsets_problem is not None:
             level = logging.WARNING if loaded.source is offsets.Source.CURRENT else logging.ERROR
             logger.log(level, "topic %s: offsets from %s: %s", name, loaded.source.value, topic.offsets_problem)
-        if topic.log.lost and self.options.strict_recovery:
-            first, last = topic.log.lost[0]
+        log = topic.log
+        if log.degraded and self.options.strict_recovery:
+            first, last = (log.lost or log.unreadable)[0]
             raise DataDirectoryError(
-                f"topic {name} has a hole, records {first} to {last} are lost, and --strict-recovery is on"
+                f"topic {name} has a hole, records {first} to {last} are {'lost' if log.lost else 'unreadable'}, and "
+                "--strict-recovery is on"
             )
-        if topic.log.lost:
-            logger.error("topic %s is degraded: %d records are lost", name, topic.log.lost_count())
+        if log.degraded:
+            unreadable = sum(last - first + 1 for first, last in log.unreadable)
+            logger.error("topic %s is degraded: %d records are lost, %d unreadable", name, log.lost_count(), unreadable)
 
     def _make(self, name: str, settings: TopicSettings, **recovered: Any) -> Topic:
         kind = Topic if self._tracer is None else TracedTopic

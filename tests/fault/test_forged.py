@@ -9,7 +9,7 @@ import pytest
 from tests.support.logs import PATH, TS_NS, disk_with, ids_of, recover, some_frames
 from toymq_py.storage.dump import dump_topic
 from toymq_py.storage.record import Frame, encode_attributes, encode_frame
-from toymq_py.storage.salvage import find_chains
+from toymq_py.storage.salvage import Salvage
 
 BEFORE = some_frames(5)
 CARRIER_ID = 5
@@ -101,7 +101,7 @@ def test_hostile_bytes_cost_linear_work(name: str) -> None:
 
     def calls(size: int) -> int:
         profile = cProfile.Profile()
-        profile.runcall(find_chains, pattern(name, size), 0, 5)
+        profile.runcall(Salvage(pattern(name, size)).find_chains, 0, 5)
         return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
 
     calls(1000)  # tables are made once

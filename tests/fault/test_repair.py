@@ -17,7 +17,7 @@ from toymq_py.errors import DirectoryLocked
 from toymq_py.storage import offsets
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.dump import dump_topic
-from toymq_py.storage.offsets import OffsetsState, lost_of
+from toymq_py.storage.offsets import OffsetsState
 from toymq_py.storage.record import Frame, encode_attributes, encode_frame
 from toymq_py.storage.recovery import recover_log
 from toymq_py.storage.repair import TopicRepair, repair
@@ -67,10 +67,8 @@ def check(disk: SimDisk, where: str) -> TopicRepair:
     assert kept <= set(done.quarantined), f"{where}: what was changed is in the quarantine"
     assert mend(disk) is None, f"{where}: a second time there is nothing to do"
     state = offsets.load(disk, PATH).state
-    log = recover_log(disk, PATH, first_id=state.first_id, next_id=state.next_id)
-    assert log.lost == [], f"{where}: nothing is degraded"
-    gaps = [part for gap in log.missing for part in lost_of(gap, state.removed)]
-    assert gaps == [], f"{where}: every gap is known"
+    log = recover_log(disk, PATH, first_id=state.first_id, next_id=state.next_id, removed=state.removed)
+    assert log.lost == [], f"{where}: nothing is degraded, every gap is known"
     assert [frame.msg_id for frame in records(disk)] == [frame.msg_id for frame in before]
     return done
 
@@ -149,15 +147,23 @@ def test_what_retention_removed_is_no_loss() -> None:
     assert offsets.load(disk, PATH).state.removed == ((0, 0), (12, 16))
 
 
-def test_records_that_two_segments_hold_stay_where_their_name_says() -> None:
+def test_records_that_two_segments_hold_stay_in_the_first() -> None:
     both = b"".join(some_frames(14))
     disk = disk_with({0: both, 12: SECOND})
     done = mend(disk)
     assert done is not None
-    assert (done.lost, done.quarantined) == ([], [segment_name(0)])
-    assert disk.snapshot()[f"{PATH}/{segment_name(0)}"] == both[: -sum(map(len, some_frames(14)[12:]))]
-    assert not report_of(disk).findings
+    assert (done.lost, done.quarantined) == ([], [segment_name(12)])
+    assert {path for path in disk.snapshot() if path.startswith(PATH) and path.endswith(".log")} == {
+        f"{PATH}/{segment_name(0)}", f"{PATH}/{segment_name(14)}", f"{PATH}/{segment_name(17)}"
+    }  # fmt: skip
+    assert not report_of(disk).damaged
     assert ids_of(recover(disk)) == list(range(17))
+
+
+def test_a_copy_goes_to_the_quarantine() -> None:
+    disk = disk_with({0: LOG, 4: LOG, 12: SECOND})
+    assert check(disk, "copy").lost == []
+    assert not disk.exists(f"{PATH}/{segment_name(4)}")
 
 
 def test_junk_behind_a_sealed_segment() -> None:

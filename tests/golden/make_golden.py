@@ -11,7 +11,8 @@ from toymq_py.storage.dump import dump_topic
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.offsets import OffsetsState
 from toymq_py.storage.record import Frame, encode_attributes, encode_frame
-from toymq_py.storage.segment import scan_segment, segment_name
+from toymq_py.storage.scanner import scan_segment
+from toymq_py.storage.segment import segment_name
 from toymq_py.storage.verify import verify
 
 TS_NS = 1_781_767_800_000_000_000

@@ -113,14 +113,16 @@ class BrokerRig:
         if problem is not None:
             raise problem
 
-    @staticmethod
-    def take(subscription: Subscription | PatternSubscription) -> list[tuple[int, int]]:
-        """(id, attempt) of everything that can be taken now."""
+    def take(self, subscription: Subscription | PatternSubscription) -> list[tuple[int, int]]:
+        """(id, attempt) of everything that can be taken now, damage examined on the way."""
         found: list[tuple[int, int]] = []
-        while (delivery := subscription.take(1 << 20)) is not None:
-            ids = delivery.records.ids[delivery.start : delivery.stop]
-            found += [(msg_id, delivery.attempt) for msg_id in ids]
-        return found
+        while True:
+            while (delivery := subscription.take(1 << 20)) is not None:
+                ids = delivery.records.ids[delivery.start : delivery.stop]
+                found += [(msg_id, delivery.attempt) for msg_id in ids]
+            if not any(topic.log.examining for topic in self.broker.topics.values()):
+                return found
+            self.loop.drain()
 
     @staticmethod
     def shown(*deliveries: Delivery | None) -> list[str]:

@@ -3,6 +3,7 @@
 Contract: gateway.md; ADR 0024 (which browsers may call what).
 """
 
+import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -38,7 +39,7 @@ from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.operations import Operation
 from toymq_py.gateway.problems import MethodNotAllowed, problem
 from toymq_py.hosts import Hosts
-from toymq_py.storage.disk_errors import storage_error
+from toymq_py.storage.disk_errors import BeingExamined, storage_error
 
 logger = logging.getLogger("toymq_py.gateway")
 
@@ -121,7 +122,7 @@ class Endpoint:
             operation = self._find(request)
             refuse = operation.refuse
             self._check(operation, request)
-            response = await operation.handler(gateway, request)
+            response = await _handle(operation, gateway, request)
         except RequestError as error:
             refusal = error
         except ClientDisconnect:
@@ -140,6 +141,19 @@ class Endpoint:
         if operation is not None and (operation.changes or refusal.code in audit.REFUSED):
             audit_request(request, operation.name, refusal.code)
         return refuse(refusal)
+
+
+async def _handle(operation: Operation, gateway: Gateway, request: Request) -> Response:
+    """Looking waits while a damaged segment is examined; what changes something is refused until then."""
+    while True:
+        try:
+            return await operation.handler(gateway, request)
+        except BeingExamined as busy:
+            if request.method != "GET":
+                raise
+            examined = asyncio.Event()
+            busy.when_done(examined.set)
+            await examined.wait()
 
 
 class Application:

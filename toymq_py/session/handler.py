@@ -61,7 +61,7 @@ from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.pulling import Pulling
 from toymq_py.session.replies import WAIT_COST_BYTES, Held, Replies
 from toymq_py.session.sequences import RefusedSequences
-from toymq_py.storage.disk_errors import storage_error
+from toymq_py.storage.disk_errors import BeingExamined, storage_error
 from toymq_py.topic import Appended, Duplicate, PatternSubscription, Published, Refused, Registration, Topic
 from toymq_py.trace_context import log_fields
 
@@ -396,9 +396,14 @@ class Handler:
         waits = command.wait_ms and command.from_id == topic.log.committed_id
         held = self._replies.hold(Held(WAIT_COST_BYTES) if waits else None)
 
-        def make() -> bytes:
+        def make() -> bytes | None:
             max_bytes = min(command.max_bytes, FETCH_BYTES_MAX)
-            frames, count, next_id = _living(topic).log.read_frames(command.from_id, command.max_count, max_bytes)
+            try:
+                frames, count, next_id = _living(topic).log.read_frames(command.from_id, command.max_count, max_bytes)
+            except BeingExamined as busy:
+                held.make = None
+                busy.when_done(lambda: self._replies.fill(held, make))
+                return None
             return b"%b%b\n" % (encode_batch_header(topic.name, count, next_id, len(frames)), frames)
 
         if waits:

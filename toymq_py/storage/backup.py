@@ -31,7 +31,8 @@ from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, replace_file, write_all
 from toymq_py.storage.identity import list_bases
 from toymq_py.storage.offsets import LoadedOffsets, OffsetsState, Source
-from toymq_py.storage.segment import ScanResult, scan_segment, segment_name
+from toymq_py.storage.scanner import ScanResult, scan_segment
+from toymq_py.storage.segment import segment_name
 from toymq_py.storage.verify import TopicReport, topic_names, verify_topic
 from toymq_py.webhook import DOCUMENT
 

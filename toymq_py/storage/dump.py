@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.identity import survey
 from toymq_py.storage.offsets import load, lost_of
+from toymq_py.storage.parts import Standing, parts_of
 from toymq_py.storage.record import Frame, decode_frame
-from toymq_py.storage.segment import scan_segment
+from toymq_py.storage.segment import Segment
 
 
 def dump_topic(fs: FileSystem, path: str) -> Iterator[Frame | str]:
@@ -17,30 +18,37 @@ def dump_topic(fs: FileSystem, path: str) -> Iterator[Frame | str]:
     files = survey(fs, path)
     for base_id, reason in files.foreign.items():
         yield f"{base_id:020d}.log {reason}"
-    removed = load(fs, path).state.removed
-    expected: int | None = None
-    for base_id in files.bases:
-        if expected is not None and base_id > expected:
-            lost = lost_of((expected, base_id - 1), removed)
-            for first, last in sorted([*lost, *lost_of((expected, base_id - 1), lost)]):
+    state = load(fs, path).state
+    for each in parts_of(fs, path, files, state.first_id, sidecars=False):
+        segment = each.segment
+        if each.missing is not None:
+            lost = lost_of(each.missing, state.removed)
+            for first, last in sorted([*lost, *lost_of(each.missing, lost)]):
                 yield f"records {first} to {last} {'are lost' if (first, last) in lost else 'were removed by retention'}"
-        name = f"{path}/{base_id:020d}.log"
-        result = scan_segment(fs, name, base_id)
-        expected = result.segment.next_id
-        gaps = {damage.position: damage for damage in result.segment.damages}
-        file = fs.open(name, write=False)
-        try:
-            pos = 0
-            while pos < result.segment.end:
-                if pos in gaps:
-                    gap = gaps[pos]
-                    yield f"byte {pos} to {gap.resume}: records {gap.first_id} to {gap.last_id} are lost"
-                    pos = gap.resume
-                    continue
-                size = 4 + int.from_bytes(file.pread(4, pos), "little")
-                yield decode_frame(file.pread(size, pos))
-                pos += size
-        finally:
-            file.close()
-        if result.torn_bytes:
-            yield f"byte {result.segment.end}: {result.torn_bytes} bytes hold no valid record"
+        if each.standing is Standing.COPY:
+            yield f"{segment.path} is {each.standing.value}"
+        elif each.standing is Standing.UNREADABLE:
+            yield f"{segment.path} {each.standing.value}"
+        else:
+            yield from _dump(fs, segment)
+            if each.scan is not None and each.scan.torn_bytes:
+                yield f"byte {segment.end}: {each.scan.torn_bytes} bytes hold no valid record"
+
+
+def _dump(fs: FileSystem, segment: Segment) -> Iterator[Frame | str]:
+    gaps = {damage.position: damage for damage in segment.damages}
+    file = fs.open(segment.path, write=False)
+    try:
+        pos = segment.start
+        while pos < segment.end:
+            if pos in gaps:
+                gap = gaps[pos]
+                what = "cannot be read" if gap.unreadable else "are lost"
+                yield f"byte {pos} to {gap.resume}: records {gap.first_id} to {gap.last_id} {what}"
+                pos = gap.resume
+                continue
+            size = 4 + int.from_bytes(file.pread(4, pos), "little")
+            yield decode_frame(file.pread(size, pos))
+            pos += size
+    finally:
+        file.close()

@@ -12,11 +12,13 @@ from collections.abc import Callable, Sequence
 
 from toymq_py.errors import OutOfRange
 from toymq_py.model import IdRange, Records
+from toymq_py.storage.disk_errors import LASTING, BeingExamined
 from toymq_py.storage.fs import FileSystem
-from toymq_py.storage.offsets import lost_of
+from toymq_py.storage.offsets import above, lost_of, subtract
 from toymq_py.storage.record import FRAME_OVERHEAD, Columns, Row, Stop, decode_row, scan, to_records
-from toymq_py.storage.salvage import find_chains, trusted_end
-from toymq_py.storage.segment import Damage, Segment, newest_times
+from toymq_py.storage.salvage import frame_bytes
+from toymq_py.storage.scanner import ScanResult, adopt, damage_report, examine
+from toymq_py.storage.segment import Segment, newest_times
 from toymq_py.storage.tail import AHEAD_ROWS, Tail, TailBudget
 
 logger = logging.getLogger("toymq_py.storage")
@@ -30,7 +32,8 @@ HINTS_BACK = 16
 LOOKS_MAX = 8
 """Parts of segments that reads of single records scan in one go; two milliseconds."""
 WRONG_READS_MAX = 3
-"""How often in one read a record may fail its check that passes it when it is read once more."""
+"""How often a record may fail its check that passes the scanner's."""
+WRONG_IDS_MAX = 64
 OPEN_SEALED_MAX = 8
 """Sealed segments of one log that stay open for readers: those that were read last."""
 
@@ -74,6 +77,11 @@ class Places:
             if error.errno != errno.EIO:
                 raise
             return None
+
+    def forget(self, segment: Segment) -> None:
+        """The segment's sparse index is another now."""
+        for key in [key for key in self._parts if key[0] == segment.base_id]:
+            self._frames -= len(self._parts.pop(key))
 
     def _of(self, segment: Segment, entry: int) -> "array[int]":
         """Where frames begin in the part behind an entry, and where the last ends."""
@@ -120,6 +128,8 @@ class Log:
         next_id: int = 0,
         first_id: int = 0,
         lost: Sequence[IdRange] = (),
+        removed: Sequence[IdRange] = (),
+        unreadable: Sequence[IdRange] = (),
         tail_budget: TailBudget | None = None,
     ) -> None:
         """
@@ -134,12 +144,18 @@ class Log:
         self.committed_id = next_id
         self.first_id = first_id
         self.lost: list[IdRange] = list(lost)
-        self.unreadable: list[IdRange] = []
-        self.removed: list[IdRange] = []
+        self.removed: list[IdRange] = list(removed)
+        self.unreadable: list[IdRange] = list(unreadable)
         self.tail = Tail(tail_budget or TailBudget())
         self.on_lost: Callable[[int, int], None] = lambda first, last: None
         """Called when a read finds records lost, with the id range."""
         self.damaged_reads = 0
+        """Places in which reads found records lost."""
+        self.run_behind: Callable[[Callable[[], None], Callable[[], None]], None] = _run_now
+        """Runs a job that may take seconds, and then what goes on with its result, on the loop: by default at once."""
+        self._examining: dict[int, list[Callable[[], None]]] = {}  # by the segment's first id: those that wait
+        self._not_examined: dict[int, OSError] = {}  # why that failed the last time
+        self._wrong: dict[int, int] = {}  # id to how often the scanner had nothing against it
         self._places = Places()
         self._opened: dict[int, Segment] = {}  # sealed ones by first id, that which was not read for longest first
         self._hints: dict[int, tuple[Segment, int]] = {}  # id -> where a sequential reader goes on
@@ -305,9 +321,9 @@ class Log:
     def forget_below(self, first_id: int) -> None:
         """What is below is not retained any more, and ranges of it are nobody's business. The first id never falls."""
         first_id = self.first_id = max(first_id, self.first_id)
-        self.lost = [(max(a, first_id), b) for a, b in self.lost if b >= first_id]
-        self.unreadable = [(max(a, first_id), b) for a, b in self.unreadable if b >= first_id]
-        self.removed = [(max(a, first_id), b) for a, b in self.removed if b >= first_id]
+        self.lost = above(self.lost, first_id)
+        self.unreadable = above(self.unreadable, first_id)
+        self.removed = above(self.removed, first_id)
 
     def take_out(self, going: Sequence[Segment]) -> None:
         """Retention removes these segments, never the last one; the files are the caller's."""
@@ -317,8 +333,9 @@ class Log:
             segment.close()
             self._opened.pop(segment.base_id, None)
             if segment.next_id > segment.base_id:
-                self._enter(self.removed, segment.base_id, segment.next_id - 1)
-        self.lost = [part for gap in self.lost for part in lost_of(gap, self.removed)]
+                self._enter(self.removed, [(segment.base_id, segment.next_id - 1)])
+        self.lost = subtract(self.lost, self.removed)
+        self.unreadable = subtract(self.unreadable, self.removed)
         if self.segments:
             self.forget_below(self.segments[0].base_id)
 
@@ -378,27 +395,27 @@ class Log:
         next id is ``from_id``, when it is too long and not ``whole``.
         """
         segment = self.segment_of(from_id)
-        self.open(segment)
+        try:
+            self.open(segment)
+        except OSError as error:
+            if error.errno not in LASTING:
+                raise
+            self._pass_over(segment, from_id, segment.next_id, error)
+            return b"", 0, 0, segment.next_id
         assert segment.file is not None
         at_id, pos = self._place_of(segment, from_id)
+        stop_at = segment.whole_until(pos)
         max_count = min(max_count, segment.next_id - from_id)
         want = max(min(max_bytes, READ_BYTES, max(max_count, 4) * PAGE_BYTES), FRAME_OVERHEAD)
-        near_eio = one_record = False  # the disk refused a larger read; what is asked for now is exactly one record
-        wrong_reads = 0
+        wrong_id = -1
         while True:
-            want = min(want, segment.end - pos)
+            want = min(want, stop_at - pos)
             try:
                 data = segment.file.pread(want, pos)
             except OSError as error:
                 if error.errno != errno.EIO:
                     raise
-                if want > PAGE_BYTES and not one_record:
-                    want, near_eio = max(want // 4, PAGE_BYTES), True
-                    continue
-                alone = one_record and at_id == from_id
-                after = from_id + 1 if alone else self._next_known(segment, from_id, pos + want)
-                self._pass_over(segment, from_id, after, pos)
-                return b"", 0, 0, after
+                break
             used, stop = 0, Stop.COUNT
             if at_id < from_id:
                 used, at_id, stop = scan(data, 0, at_id, max_count=from_id - at_id)
@@ -413,24 +430,18 @@ class Log:
                 if next_id > from_id or (not whole and stop is Stop.PARTIAL and len(data) - used >= max_bytes):
                     self._hint(from_id, segment, pos + used)
                     return b"", 0, 0, from_id
-            cut = stop is Stop.PARTIAL and len(data) == want < segment.end - pos
-            if used and (cut or stop is Stop.END) and pos + used < segment.end:
-                pos, one_record = pos + used, False
-            elif cut and near_eio:
-                one_record = True
-                want = max(4 + int.from_bytes(data[:4], "little"), FRAME_OVERHEAD)
-            elif cut:
-                want = max(want * 4, READ_BYTES)
+            cut = stop is Stop.PARTIAL and len(data) == want < stop_at - pos
+            pos += used
+            if used and (cut or stop is Stop.END) and pos < stop_at:
+                continue
+            needed = frame_bytes(data) if cut else None
+            if needed is not None and needed > want:
+                want = max(needed, READ_BYTES)
+            elif wrong_id == at_id:
+                break
             else:
-                wrong_id, one_record = at_id, False
-                at_id, pos = self._pass_damage(segment, at_id, pos + used)
-                if at_id > from_id:
-                    return b"", 0, 0, at_id
-                wrong_reads += at_id == wrong_id
-                if wrong_reads > WRONG_READS_MAX:
-                    after = self._next_known(segment, from_id, pos + 1)
-                    self._pass_over(segment, from_id, after, pos)
-                    return b"", 0, 0, after
+                wrong_id = at_id  # read it once more: it may have been the read, not the disk
+        return self._past_damage(segment, at_id, from_id, max_count, max_bytes, columns, whole)
 
     def _hint(self, next_id: int, segment: Segment, pos: int) -> None:
         """A reader stopped here, and may go on."""
@@ -449,76 +460,125 @@ class Log:
                 return (from_id - back, hint[1]) if hint[1] > known[1] else known
         return known
 
-    def _pass_damage(self, segment: Segment, msg_id: int, pos: int) -> tuple[int, int]:
-        """A committed record does not check. Read once more, then enter it as lost.
+    # -- damage: what the scanner says, and nothing else
 
-        Returns: id and position of the next record.
-        """
-        assert segment.file is not None
-        try:
-            data = segment.file.pread(segment.end - pos, pos)
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-            after = self._next_known(segment, msg_id, pos + 1)
-            self._pass_over(segment, msg_id, after, pos)
-            return after, segment.seek_id(after)[1] if after < segment.next_id else segment.end
-        _, next_id, _ = scan(data, 0, msg_id, max_count=1)
-        if next_id > msg_id:
-            return msg_id, pos  # it was the read, not the disk
-        end = trusted_end(data, 0, msg_id)
-        last_id, resume = segment.next_id - 1, segment.end
-        if end is not None and (end < len(data) or (end == len(data) and msg_id == last_id)):
-            last_id, resume = msg_id, pos + end
+    def _past_damage(
+        self, segment: Segment, at_id: int, from_id: int, max_count: int, max_bytes: int, columns: Columns | None, whole: bool
+    ) -> tuple[bytes, int, int, int]:
+        """A committed record does not check, or the disk refuses it: the segment is scanned, once for all readers. Returns: as
+        ``_read_frames``. Raises: BeingExamined while a thread is at that; OSError when the segment cannot be opened now."""
+        base_id = segment.base_id
+        if base_id not in self._examining:
+            if base_id in self._not_examined:
+                raise self._not_examined.pop(base_id)
+            tries = self._wrong.get(at_id, 0)
+            if tries >= WRONG_READS_MAX:
+                after = self._next_known(segment, max(at_id, from_id))
+                self._pass_over(segment, from_id, after, "reads otherwise each time")
+                return b"", 0, 0, after
+            if len(self._wrong) >= WRONG_IDS_MAX:
+                self._wrong.clear()
+            self._wrong[at_id] = tries + 1
+            self._examine(segment)
+        if base_id in self._examining:
+            raise BeingExamined(segment.path, self.when_examined)
+        gap = self._gap_at(from_id)
+        if gap is not None:
+            return b"", 0, 0, min(gap + 1, segment.next_id)
+        return self._read_frames(from_id, min(max_count, self._next_gap(from_id) - from_id), max_bytes, columns, whole=whole)
+
+    @property
+    def examining(self) -> bool:
+        """Whether a thread looks how far damage goes that a read met."""
+        return bool(self._examining)
+
+    def when_examined(self, call: Callable[[], None]) -> None:
+        """Have ``call`` called when the segments that are being examined are."""
+        waiting = next(iter(self._examining.values()), None)
+        if waiting is None:
+            call()
         else:
-            # Inside a log that was whole when it was opened, the next record that checks and has a later id will do:
-            # its place comes from the index, which no payload can forge.
-            for entry_id, entry_pos in zip(segment.index_ids, segment.index_positions, strict=True):
-                if entry_id > msg_id and entry_pos > pos and scan(data, entry_pos - pos, entry_id, max_count=1)[1] > entry_id:
-                    last_id, resume = entry_id - 1, entry_pos
-                    break
-            found = self._nearer(data, msg_id, resume - pos, last_id)
-            if found is not None:
-                last_id, resume = found[0] - 1, pos + found[1]
-        segment.add_damage(Damage(pos, resume, msg_id, last_id))
-        self._enter(self.lost, msg_id, last_id)
-        self.damaged_reads += 1
-        logger.error(
-            "topic %s: records %d to %d are damaged at byte %d of %s and skipped",
-            self.topic, msg_id, last_id, pos, segment.path,
-        )  # fmt: skip
-        self.on_lost(msg_id, last_id)
-        return last_id + 1, resume
+            waiting.append(lambda: self.when_examined(call))
 
-    def _nearer(self, data: bytes, msg_id: int, end: int, last_id: int) -> tuple[int, int] | None:
-        """(id, offset) of the first chain of valid frames that leads up to a known good place."""
-        for chain in find_chains(data[:end], 0, msg_id - 1):
-            if chain.last_id <= last_id:
-                return chain.first_id, chain.start
-        return None
+    def _examine(self, segment: Segment) -> None:
+        """Have the scanner look at every byte of a segment, as far as it is committed."""
+        base_id, next_id, end = segment.base_id, segment.next_id, None if segment.sealed else segment.end
+        then = segment.end, segment.keyed, segment.expiring
+        found: list[ScanResult] = []
+        errors: list[OSError] = []
+
+        def job() -> None:
+            try:
+                found.append(examine(self.fs, segment, next_id, end=end))
+            except OSError as error:
+                errors.append(error)
+
+        def done() -> None:
+            waiting = self._examining.pop(base_id)
+            if any(each is segment for each in self.segments):
+                if found:
+                    adopt(segment, found[0], *then)
+                    self._adopt_damage(segment)
+                elif errors and errors[0].errno in LASTING:
+                    self._pass_over(segment, max(base_id, self.first_id), next_id, errors[0])
+                elif errors:
+                    self._not_examined[base_id] = errors[0]
+                if segment.sealed and end is not None:
+                    self.run_behind(lambda: self._drop_sidecar(segment), lambda: None)  # it was written for a whole one
+            for call in waiting:
+                call()
+
+        self._examining[base_id] = []
+        logger.warning("topic %s: a record in %s does not check; the segment is scanned", self.topic, segment.path)
+        self.run_behind(job, done)
+
+    def _adopt_damage(self, segment: Segment) -> None:
+        """A segment's damages are known: readers pass them from now on, and consumers hear of what is lost."""
+        self._hints.clear()
+        self._places.forget(segment)
+        known = [*self.lost, *self.unreadable, *self.removed]
+        lost = subtract(above(segment.ids_of_damage(unreadable=False), self.first_id), known)
+        unreadable = subtract(above(segment.ids_of_damage(unreadable=True), self.first_id), known)
+        self._enter(self.lost, lost)
+        self._enter(self.unreadable, unreadable)
+        self.damaged_reads += len(lost)
+        for line in damage_report(segment.damages) if lost or unreadable else ():
+            logger.error("topic %s: %s: %s", self.topic, segment.path, line)
+        for first, last in lost:
+            self.on_lost(first, last)
+
+    def _drop_sidecar(self, segment: Segment) -> None:
+        try:
+            if self.fs.exists(segment.sidecar_path):
+                self.fs.unlink(segment.sidecar_path)
+        except OSError as error:
+            logger.warning("%s is not so any more and cannot be removed: %s", segment.sidecar_path, error)
 
     @staticmethod
-    def _next_known(segment: Segment, msg_id: int, pos: int) -> int:
-        """The first id behind ``msg_id`` whose place the index knows at or behind ``pos``."""
-        places = zip(segment.index_ids, segment.index_positions, strict=True)
-        return next((entry_id for entry_id, at in places if entry_id > msg_id and at >= pos), segment.next_id)
+    def _next_known(segment: Segment, msg_id: int) -> int:
+        """The first id behind ``msg_id`` whose place the index knows."""
+        at = bisect_right(segment.index_ids, msg_id)
+        return segment.index_ids[at] if at < len(segment.index_ids) else segment.next_id
 
-    def _pass_over(self, segment: Segment, from_id: int, after: int, pos: int) -> None:
-        """The disk gives EIO: that is not damage. Pass over as little as can be told, until restart."""
-        self._enter(self.unreadable, from_id, after - 1)
+    def _pass_over(self, segment: Segment, from_id: int, after: int, why: object) -> None:
+        """The disk refuses: that is not damage, and these records are passed over until restart."""
+        self._enter(self.unreadable, subtract([(from_id, after - 1)], self.lost))
         logger.error(
-            "topic %s: records %d to %d cannot be read (EIO near byte %d of %s); passed over until restart",
-            self.topic, from_id, after - 1, pos, segment.path,
+            "topic %s: records %d to %d cannot be read (%s: %s); passed over until restart",
+            self.topic, from_id, after - 1, segment.path, why,
         )  # fmt: skip
 
     @staticmethod
-    def _enter(ranges: list[IdRange], first: int, last: int) -> None:
-        ranges.append((first, last))
-        ranges.sort()
-        merged = [ranges[0]]
-        for a, b in ranges[1:]:
-            if a <= merged[-1][1] + 1:
+    def _enter(ranges: list[IdRange], added: Sequence[IdRange]) -> None:
+        merged: list[IdRange] = []
+        for a, b in sorted([*ranges, *added]):
+            if merged and a <= merged[-1][1] + 1:
                 merged[-1] = (merged[-1][0], max(merged[-1][1], b))
             else:
                 merged.append((a, b))
         ranges[:] = merged
+
+
+def _run_now(job: Callable[[], None], done: Callable[[], None]) -> None:
+    job()
+    done()

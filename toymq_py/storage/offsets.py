@@ -124,15 +124,31 @@ def _pack(consumer: dict[str, Any]) -> None:
 
 def lost_of(missing: IdRange, removed: Sequence[IdRange]) -> list[IdRange]:
     """What of an id range without segments was not removed on purpose."""
-    first, last = missing
-    lost = []
-    for a, b in sorted(removed):
-        if b < first or a > last:
-            continue
-        if a > first:
-            lost.append((first, a - 1))
-        first = b + 1
-    return [*lost, (first, last)] if first <= last else lost
+    return subtract([missing], removed)
+
+
+def subtract(ranges: Sequence[IdRange], others: Sequence[IdRange]) -> list[IdRange]:
+    """What of ascending, separate id ranges is in none of the others."""
+    others = sorted(others)
+    left: list[IdRange] = []
+    at = 0
+    for first, last in ranges:
+        while at < len(others) and others[at][1] < first:
+            at += 1
+        row = at
+        while row < len(others) and others[row][0] <= last and first <= last:
+            if others[row][0] > first:
+                left.append((first, others[row][0] - 1))
+            first = max(first, others[row][1] + 1)
+            row += 1
+        if first <= last:
+            left.append((first, last))
+    return left
+
+
+def above(ranges: Sequence[IdRange], first_id: int) -> list[IdRange]:
+    """What of id ranges lies at or above an id."""
+    return [(max(first, first_id), last) for first, last in ranges if last >= first_id]
 
 
 def load(fs: FileSystem, directory: str) -> LoadedOffsets:

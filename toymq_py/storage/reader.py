@@ -5,7 +5,7 @@ takes no lock, so the directory may be in use. Then its newest records may be th
 written, and no ``OK`` was said yet.
 """
 
-from bisect import bisect_right
+import errno
 from collections.abc import Callable, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
@@ -13,9 +13,11 @@ from toymq_py.errors import DataDirectoryError, NoSuchTopic, OutOfRange
 from toymq_py.model import check_name
 from toymq_py.storage.fs import File, FileSystem, RealFileSystem
 from toymq_py.storage.identity import survey
-from toymq_py.storage.offsets import load
+from toymq_py.storage.offsets import load, subtract
+from toymq_py.storage.parts import Standing, parts_of
 from toymq_py.storage.record import FRAME_BYTES_MAX, Columns, Stop, scan
-from toymq_py.storage.segment import WINDOW_BYTES, Segment, load_sidecar, newest_times, scan_segment, segment_name
+from toymq_py.storage.scanner import WINDOW_BYTES, adopt, rescan
+from toymq_py.storage.segment import Segment, newest_times
 from toymq_py.storage.verify import topic_names
 
 T = TypeVar("T")
@@ -70,23 +72,40 @@ class TopicReader:
         self._path = path
         self._topic = topic
         state = load(fs, path).state
-        bases = survey(fs, path).bases
+        files = survey(fs, path)
+        bases = files.bases.copy()
+        self._parts = parts_of(fs, path, files, state.first_id, sidecars=True)
+        self._segments: list[Segment] = []
         while len(bases) > 1 and bases[1] <= state.first_id:
             del bases[0]  # retention had decided to remove it
-        self._bases = bases
-        self._segments: dict[int, Segment] = {}
         self.first_id = max(state.first_id, bases[0]) if bases else state.first_id
         """The first retained id, as far as files and offsets tell."""
-        self._known_next_id = state.next_id
+        self._known_next_id = max(state.next_id, self.first_id)
 
     @property
     def next_id(self) -> int:
-        """The id behind the last record; checks the newest segment when it is first asked for. Raises: OSError."""
-        return max(self._known_next_id, self._segment(self._bases[-1]).next_id if self._bases else self.first_id)
+        """The id behind the last record; checks the newest segment when it is first asked for. Raises: OSError, OutOfRange."""
+        segments = self._segments_below(1 << 64)
+        return max(self._known_next_id, segments[-1].next_id if segments else 0)
+
+    def _segments_below(self, to_id: int) -> list[Segment]:
+        """Those that hold ids below, and maybe more: no further than is asked for, as a segment without a sidecar is scanned.
+
+        Raises: OSError, OutOfRange.
+        """
+        segments = self._segments
+        while (not segments or segments[-1].next_id < to_id) and (each := next(self._parts, None)) is not None:
+            if isinstance(each.error, FileNotFoundError):
+                raise self._overtaken()
+            if each.error is not None:
+                raise each.error
+            if each.standing is Standing.PART:
+                segments.append(each.segment)
+        return segments
 
     def id_at_time(self, ts_ns: int) -> int:
         """The first record at or after a time, the next id when there is none. Raises: OSError, OutOfRange."""
-        segments = [self._segment(base_id) for base_id in self._bases]
+        segments = self._segments_below(1 << 64)
         for segment, newest_ns in zip(segments, newest_times(segments), strict=True):
             if newest_ns < ts_ns:
                 continue
@@ -103,49 +122,35 @@ class TopicReader:
         """
         if from_id < self.first_id:
             raise OutOfRange(self.first_id, f"is the first id of {self._topic}")
-        for at, base_id in enumerate(self._bases):
-            following = self._bases[at + 1] if at + 1 < len(self._bases) else to_id
-            if from_id < following and base_id < to_id:
-                yield from self._read_segment(base_id, max(from_id, base_id), to_id, walk)
-
-    def _segment(self, base_id: int) -> Segment:
-        segment = self._segments.get(base_id)
-        if segment is None:
-            segment = self._segments[base_id] = self._look(base_id, trust_sidecar=True)
-        return segment
-
-    def _look(self, base_id: int, *, trust_sidecar: bool) -> Segment:
-        name = f"{self._path}/{segment_name(base_id)}"
-        at = bisect_right(self._bases, base_id)
-        try:
-            if trust_sidecar and at < len(self._bases):
-                segment = load_sidecar(self._fs, name, base_id, self._bases[at])
-                if segment is not None:
-                    return segment
-            return scan_segment(self._fs, name, base_id).segment
-        except FileNotFoundError:
-            raise self._overtaken() from None
+        for segment in self._segments_below(to_id):
+            if from_id < segment.next_id and segment.base_id < to_id:
+                yield from self._read_segment(segment, max(from_id, segment.base_id), to_id, walk)
 
     def _overtaken(self) -> OutOfRange:
         now = TopicReader(self._fs, self._path, self._topic)
         return OutOfRange(now.first_id, f"is now the first id of {self._topic}: retention went on while it was read")
 
-    def _read_segment(self, base_id: int, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[Run[T]]:
-        segment = self._segment(base_id)
-        try:
-            file = self._fs.open(segment.path, write=False)
-        except FileNotFoundError:
-            raise self._overtaken() from None
-        try:
-            for run in self._runs(segment, file, from_id, min(to_id, segment.next_id), walk):
-                yield run
-                from_id = run.next_id
-            if from_id < min(to_id, segment.next_id) and not segment.damages:
-                # What the sidecar knows of the file is not so any more: look at every byte, and go on behind the damage.
-                self._segments[base_id] = segment = self._look(base_id, trust_sidecar=False)
-                yield from self._runs(segment, file, from_id, min(to_id, segment.next_id), walk)
-        finally:
-            file.close()
+    def _read_segment(self, segment: Segment, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[Run[T]]:
+        to_id = min(to_id, segment.next_id)
+        for examined in (False, True):
+            try:
+                file = self._fs.open(segment.path, write=False)
+            except FileNotFoundError:
+                raise self._overtaken() from None
+            try:
+                for run in self._runs(segment, file, from_id, to_id, walk):
+                    yield run
+                    from_id = run.next_id
+            finally:
+                file.close()
+            left = subtract([(from_id, to_id - 1)], segment.ids_of_damage(unreadable=False)) if from_id < to_id else []
+            if not left:
+                return
+            if examined:
+                raise OSError(errno.EIO, f"records {left[0][0]} to {left[0][1]} cannot be read", segment.path)
+            # What the sidecar knows of the file is not so any more: the scanner looks at every byte.
+            scanned = rescan(self._fs, segment, segment.next_id)
+            adopt(segment, scanned, segment.end, segment.keyed, segment.expiring)
 
     @staticmethod
     def _runs(segment: Segment, file: File, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[Run[T]]:

@@ -2,13 +2,15 @@
 
     1  LOCK                                                                   dirlock
     2  list the segments, remove .tmp leftovers, leave other logs' files      _list_segments, identity.survey
-    3  sealed segments: trust the sidecar or scan; missing ids are a hole     _open_sealed
-    4  active segment: scan                                                   _open_active
-    5  zeros or the end: clean                                                segment.scan_segment
-    6  an invalid frame: torn tail or hole                                    segment.scan_segment, salvage
+    3  sealed segments: trust the sidecar or scan; missing ids are a hole     parts_of
+    4  active segment: scan                                                   parts_of, _settle
+    5  zeros or the end: clean                                                scanner
+    6  an invalid frame: torn tail or hole                                    scanner, salvage
     7  the newest keys, the producers, what is not due                        _newest_keys, join_producers, _find_scheduled
     8  offsets, or their previous generation; their ids raise the log's       storage.offsets, recover_log
     9  listen                                                                 the server
+
+A segment whose sidecar was trusted and whose records do not check is scanned like one without a sidecar, whoever finds that.
 
 Assumes what storage.md assumes: what was not synced may be there whole, in part, out of order at 4 KiB grain, or not at
 all; a name that was not synced may be missing; what was synced stays, unless the medium fails.
@@ -16,27 +18,25 @@ all; a name that was not synced may be missing; what was synced stays, unless th
 
 import logging
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeVar
 
-from toymq_py.errors import DamagedData
 from toymq_py.model import IdRange
 from toymq_py.storage.fs import File, FileSystem, write_all
 from toymq_py.storage.identity import Head, Survey, survey
-from toymq_py.storage.record import Columns, deliver_at_of, scan
-from toymq_py.storage.segment import (
-    WINDOW_BYTES,
-    Damage,
-    Producers,
-    Segment,
-    join_producers,
-    load_sidecar,
-    parse_segment_name,
-    scan_segment,
-)
+from toymq_py.storage.offsets import above, subtract
+from toymq_py.storage.parts import Part, Standing, parts_of
+from toymq_py.storage.record import FRAME_BYTES_MAX, Columns, Stop, deliver_at_of, scan
+from toymq_py.storage.scanner import WINDOW_BYTES, ScanResult, adopt, damage_report, examine, keep_sidecar
+from toymq_py.storage.segment import Damage, Producers, Segment, join_producers, parse_segment_name
 
 logger = logging.getLogger("toymq_py.storage")
+
+T = TypeVar("T")
+WRONG_READS_MAX = 3
+"""How often a record may fail its check that passes it when it is read once more."""
 
 KeyRun = tuple[int, list[bytes]]
 """First id and the keys of consecutive records, b"" for none."""
@@ -50,9 +50,13 @@ class RecoveredLog:
     first_id: int = 0
     next_id: int = 0
     lost: list[IdRange] = field(default_factory=list)
-    """Ranges that no record stands for: damage, and ids that only the offsets know of."""
-    missing: list[IdRange] = field(default_factory=list)
-    """Ranges whose whole segment is not there: retention, if every consumer has acked them, otherwise a loss."""
+    """Ranges that no record stands for: damage, ids that only the offsets know of, and missing segments."""
+    removed: list[IdRange] = field(default_factory=list)
+    """Ranges without a record that retention took, by the word of the offsets."""
+    unreadable: list[IdRange] = field(default_factory=list)
+    """Ranges that the disk refuses to give: until a restart they are neither delivered nor lost."""
+    closed: str | None = None
+    """Why nothing may be appended: where the log ends cannot be read."""
     torn_bytes: int = 0
     keys: list[KeyRun] = field(default_factory=list)
     """The newest keyed records, in log order; not those of producers."""
@@ -71,6 +75,7 @@ def recover_log(
     *,
     first_id: int = 0,
     next_id: int = 0,
+    removed: Sequence[IdRange] = (),
     dedupe_keys: int = 0,
     now_ns: int = 0,
 ) -> RecoveredLog:
@@ -79,53 +84,74 @@ def recover_log(
     Args:
         first_id: from the offsets; segments wholly below are removed, ids below are not retained.
         next_id: from the offsets; ids below are never used again, whatever the log says.
+        removed: from the offsets; what of it has no record was removed on purpose.
         dedupe_keys: how many keys are wanted for the dedupe table.
         now_ns: the wall clock; records with a later deliver_at are not due.
 
-    Raises: OSError when a file cannot be read or mended. DamagedData when two segments hold the same ids: which of them is
-        right nobody can tell.
+    Raises: OSError when the directory cannot be read or mended.
     """
     found = RecoveredLog()
+    active_keys: list[KeyRun] = []
+    missing: list[IdRange] = []
+
+    def visit(_position: int, first: int, columns: Columns) -> None:
+        plain = columns.plain_keys()
+        if any(plain):
+            active_keys.append((first, plain))
+
     files = _list_segments(fs, path)
     found.heads = files.heads
-    names = _remove_below(fs, path, files.bases, first_id)
+    newest: Part | None = None
+    parts = parts_of(fs, path, files, first_id, sidecars=True, visit=visit)
     # Retention on a full disk removes what the offsets could not be told about.
     first_id = found.next_id = files.begin(first_id)
-    active_keys: list[KeyRun] = []
-    for at, base_id in enumerate(names):
-        last = at == len(names) - 1
-        if base_id > found.next_id:
-            found.missing.append((found.next_id, base_id - 1))
-        if last:
-            segment = _open_active(fs, path, base_id, next_id, found, active_keys)
-        else:
-            segment = _open_sealed(fs, path, base_id, names[at + 1], found)
+    for each in parts:
+        segment = each.segment
+        if each.standing is Standing.BELOW:
+            _remove(fs, segment)
+            continue
+        if each.standing is Standing.COPY:
+            logger.error("%s is a copy: segments before it hold its records; it is left alone and not used", segment.path)
+            continue
+        newest = each
+        if each.missing is not None:
+            missing.append(each.missing)
+        if each.standing is Standing.UNREADABLE:
+            logger.error("%s cannot be opened, its records are passed over until a restart: %s", segment.path, each.error)
+        elif each.scan is not None and segment.sealed:
+            _keep_scanned(fs, each.scan)
         found.segments.append(segment)
         join_producers(found.producers, segment.producers)
         segment.producers = {}
-        found.lost.extend((damage.first_id, damage.last_id) for damage in segment.damages)
-        found.next_id = segment.next_id
-    if found.segments and found.segments[-1].damages and found.next_id > found.segments[-1].base_id:
-        found.roll_first = True  # so that a later torn tail never shares a segment with this hole
-    next_id = files.end(max(next_id, found.next_id))
-    if next_id > found.next_id:
-        if found.segments:
-            found.lost.append((found.next_id, next_id - 1))
-            logger.error("%s: records %d to %d are gone from the end of the log", path, found.next_id, next_id - 1)
-            found.roll_first = True
-        elif next_id > first_id:
-            found.lost.append((first_id, next_id - 1))
-            logger.error("%s: records %d to %d are gone with their segments", path, first_id, next_id - 1)
-        found.next_id = next_id
-    found.first_id = min(first_id, found.next_id)
-    found.lost = [(max(a, found.first_id), b) for a, b in found.lost if b >= found.first_id]
-    found.missing = [(max(a, found.first_id), b) for a, b in found.missing if b >= found.first_id]
-    found.producers = {name: entry for name, entry in found.producers.items() if entry[1] >= found.first_id}
-    found.keys = _newest_keys(fs, found.segments, active_keys, dedupe_keys)
+    if newest is not None:
+        _settle(fs, path, newest, next_id, found)
+        found.next_id = newest.segment.next_id
+    newest_read = newest is not None and newest.following is None and newest.segment.start == 0
+    found.keys = _newest_keys(fs, found.segments, active_keys if newest_read else None, dedupe_keys)
     for segment in found.segments:
         if segment.newest_deliver_at_ns > now_ns:
-            _find_scheduled(fs, segment, now_ns, found)
+            _find_scheduled(fs, segment, now_ns, max(first_id, 0), found)
+    next_id = files.end(max(next_id, found.next_id))
+    if next_id > found.next_id:
+        if next_id > first_id:
+            gone = (found.next_id if found.segments else first_id, next_id - 1)
+            missing.append(gone)
+            logger.error("%s: records %d to %d are gone from the end of the log", path, *gone)
+        found.roll_first = bool(found.segments)
+        found.next_id = next_id
+    found.first_id = min(first_id, found.next_id)
+    _sum_up(found, missing, removed)
     return found
+
+
+def _sum_up(found: RecoveredLog, missing: list[IdRange], removed: Sequence[IdRange]) -> None:
+    """What is lost, what was removed, what cannot be read: above the first id only."""
+    gaps = sorted([*missing, *(gap for segment in found.segments for gap in segment.ids_of_damage(unreadable=False))])
+    gaps = above(gaps, found.first_id)
+    found.lost = subtract(gaps, removed)
+    found.removed = subtract(gaps, found.lost)
+    found.unreadable = above([gap for s in found.segments for gap in s.ids_of_damage(unreadable=True)], found.first_id)
+    found.producers = {name: entry for name, entry in found.producers.items() if entry[1] >= found.first_id}
 
 
 def _list_segments(fs: FileSystem, path: str) -> Survey:
@@ -151,73 +177,57 @@ def _list_segments(fs: FileSystem, path: str) -> Survey:
     return files
 
 
-def _remove_below(fs: FileSystem, path: str, names: list[int], first_id: int) -> list[int]:
+def _remove(fs: FileSystem, segment: Segment) -> None:
     """What retention or PURGE had decided to remove when the broker died."""
-    while len(names) > 1 and names[1] <= first_id:
-        for suffix in (".log", ".idx"):
-            leftover = f"{path}/{names[0]:020d}{suffix}"
-            if fs.exists(leftover):
-                fs.unlink(leftover)
-        names = names[1:]
-    return names
+    for leftover in (segment.path, segment.sidecar_path):
+        if fs.exists(leftover):
+            fs.unlink(leftover)
 
 
-def _open_sealed(fs: FileSystem, path: str, base_id: int, next_base_id: int, found: RecoveredLog) -> Segment:
-    """Step 3."""
-    name = f"{path}/{base_id:020d}.log"
-    segment = load_sidecar(fs, name, base_id, next_base_id)
-    if segment is not None:
-        return segment
-    result = scan_segment(fs, name, base_id)
-    segment = result.segment
-    segment.sealed = True
-    if segment.next_id > next_base_id:
-        raise DamagedData(f"{name} holds ids of the segment behind it; run `toymq verify`")
-    if segment.next_id < next_base_id and (result.torn_bytes or segment.next_id == base_id):
-        # Of a sealed segment that is damage: its tail was synced before the next one was made, and none is without records.
-        segment.damages.append(Damage(segment.end, result.size, segment.next_id, next_base_id - 1))
-        segment.next_id = next_base_id
-    _report(segment)
-    if not segment.damages and result.size == segment.end:
-        try:
-            segment.write_sidecar(fs)
-        except OSError as error:
-            logger.warning("sidecar of %s not written: %s", name, error)
-    return segment
+def _keep_scanned(fs: FileSystem, scanned: ScanResult) -> None:
+    """Step 3, where there was no sidecar, or none that fitted."""
+    _report(scanned.segment)
+    error = keep_sidecar(fs, scanned)
+    if error is not None:
+        logger.warning("sidecar of %s not written: %s", scanned.segment.path, error)
 
 
-def _open_active(
-    fs: FileSystem, path: str, base_id: int, synced_id: int, found: RecoveredLog, keys: list[KeyRun]
-) -> Segment:
-    """Steps 4 to 6. ``synced_id``: records below were on stable storage when the offsets were written."""
-    name = f"{path}/{base_id:020d}.log"
+def _settle(fs: FileSystem, path: str, newest: Part, next_id: int, found: RecoveredLog) -> None:
+    """Steps 4 to 6 for the segment at the end of the log: its tail is cut, what counts from now on is synced.
 
-    def visit(_position: int, first_id: int, columns: Columns) -> None:
-        plain = columns.plain_keys()
-        if any(plain):
-            keys.append((first_id, plain))
-
-    result = scan_segment(fs, name, base_id, visit=visit)
-    segment = result.segment
-    _report(segment)
-    if result.torn_bytes:
+    ``next_id``: records below were on stable storage when the offsets were written.
+    """
+    segment, result = newest.segment, newest.scan
+    if newest.standing is Standing.UNREADABLE or (result is not None and result.unreadable_tail):
+        found.closed = f"the end of the log, {segment.path}, cannot be read: {newest.error or 'EIO'}"
+        if next_id > segment.next_id:
+            size = max(segment.end + 1, 0 if result is None else result.size)
+            segment.damages.append(Damage(segment.end, size, segment.next_id, next_id - 1, unreadable=True))
+            segment.end, segment.next_id = size, next_id
+        return
+    if result is None:
+        return
+    if newest.following is None:
+        _report(segment)
+    if segment.damages and segment.next_id > segment.base_id:
+        found.roll_first = True  # so that a later torn tail never shares a segment with this hole
+    if result.torn_bytes and newest.following is None:
         found.torn_bytes = result.torn_bytes
-        logger.warning("%s: %s a torn tail of %d bytes behind record %d (never acknowledged)",
-                       name, "left" if segment.damages else "cut", result.torn_bytes, segment.next_id - 1)  # fmt: skip
+        logger.warning("%s: %s a torn tail of %d bytes behind record %d (never acknowledged)", segment.path,
+                       "left" if segment.damages else "cut", result.torn_bytes, segment.next_id - 1)  # fmt: skip
     # What a killed process had written but not synced reads as well as the rest, and from now on counts as committed: a
     # retry of its key would be answered DUP. So it is synced first, and so are the names. It is written again before: pages
     # whose sync failed are clean in the cache and not on the disk, and a second sync would not write them.
-    file = fs.open(name)
+    file = fs.open(segment.path)
     try:
-        if result.torn_bytes and not segment.damages:  # else the bytes are evidence, see Segment.damages
+        if found.torn_bytes and not segment.damages:  # else the bytes are evidence, see Segment.damages
             file.truncate(segment.end)
-        if synced_id < segment.next_id:
-            _write_again(file, segment.seek_id(synced_id)[1] if synced_id > base_id else 0, segment.end)
+        if next_id < segment.next_id:
+            _write_again(file, segment.seek_id(next_id)[1] if next_id > segment.base_id else segment.start, segment.end)
         file.sync()
     finally:
         file.close()
     fs.sync_dir(path)
-    return segment
 
 
 def _write_again(file: File, start: int, end: int) -> None:
@@ -230,20 +240,18 @@ def _write_again(file: File, start: int, end: int) -> None:
 
 
 def _report(segment: Segment) -> None:
-    for damage in segment.damages:
-        logger.error("%s: damage at byte %d, records %d to %d are lost",
-                     segment.path, damage.position, damage.first_id, damage.last_id)  # fmt: skip
+    for line in damage_report(segment.damages):
+        logger.error("%s: %s", segment.path, line)
 
 
 def _newest_keys(
-    fs: FileSystem, segments: list[Segment], active_keys: list[KeyRun], wanted: int
+    fs: FileSystem, segments: list[Segment], active_keys: list[KeyRun] | None, wanted: int
 ) -> list[KeyRun]:
-    """Step 7. Reads no more of the sealed segments than holds the wanted keys."""
-    if not segments:
-        return []
-    runs = active_keys
-    have = segments[-1].keyed
-    for segment in reversed(segments[:-1]):
+    """Step 7. Reads no more of the sealed segments than holds the wanted keys. ``active_keys``: those of the newest, where they
+    were seen already."""
+    runs = active_keys or []
+    have = segments[-1].keyed if segments and active_keys is not None else 0
+    for segment in reversed(segments if active_keys is None else segments[:-1]):
         if have >= wanted:
             break
         if segment.keyed:
@@ -254,27 +262,53 @@ def _newest_keys(
 
 def _keys_of(fs: FileSystem, segment: Segment, wanted: int) -> list[KeyRun]:
     """Key runs from the end of a sealed segment that hold at least ``wanted`` keys, or all."""
-    msg_id, pos = segment.base_id, 0
-    for at in range(len(segment.index_ids) - 1, -1, -1):
-        if segment.keyed - segment.index_keyed[at] >= wanted:
-            msg_id, pos = segment.index_ids[at], segment.index_positions[at]
-            break
-    return [(first_id, columns.plain_keys()) for first_id, columns in _walk(fs, segment, msg_id, pos)]
+
+    def place() -> tuple[int, int]:
+        for at in range(len(segment.index_ids) - 1, -1, -1):
+            if segment.keyed - segment.index_keyed[at] >= wanted:
+                return segment.index_ids[at], segment.index_positions[at]
+        return segment.base_id, segment.start
+
+    return _read_out(fs, segment, lambda: [(first, columns.plain_keys()) for first, columns in _walk(fs, segment, *place())])
 
 
-def _find_scheduled(fs: FileSystem, segment: Segment, now_ns: int, found: RecoveredLog) -> None:
+def _find_scheduled(fs: FileSystem, segment: Segment, now_ns: int, first_id: int, found: RecoveredLog) -> None:
     """Step 7. Reads segments whose newest deliver_at lies ahead, and no others."""
-    for first_id, columns in _walk(fs, segment, segment.base_id, 0):
-        for row, block in columns.attributes.items():
-            at_ns = deliver_at_of(block)
-            if at_ns is not None and at_ns > now_ns and first_id + row >= found.first_id:
-                found.scheduled_ids.append(first_id + row)
-                found.deliver_at_ns.append(at_ns)
+
+    def look() -> list[tuple[int, int]]:
+        return [
+            (first + row, at_ns)
+            for first, columns in _walk(fs, segment, segment.base_id, segment.start)
+            for row, block in columns.attributes.items()
+            if (at_ns := deliver_at_of(block)) is not None and at_ns > now_ns and first + row >= first_id
+        ]
+
+    for msg_id, at_ns in _read_out(fs, segment, look):
+        found.scheduled_ids.append(msg_id)
+        found.deliver_at_ns.append(at_ns)
+
+
+class _Broken(Exception):
+    """A record that its sidecar promises is not there."""
+
+
+def _read_out(fs: FileSystem, segment: Segment, collect: Callable[[], list[T]]) -> list[T]:
+    """What ``collect`` finds in a segment; where the sidecar's word is not so any more, after a scan of every byte."""
+    for _ in range(WRONG_READS_MAX):
+        try:
+            return collect()
+        except _Broken:
+            adopt(segment, examine(fs, segment, segment.next_id), segment.end, segment.keyed, segment.expiring)
+            _report(segment)
+    logger.error("%s reads otherwise each time", segment.path)
+    return []
 
 
 def _walk(fs: FileSystem, segment: Segment, msg_id: int, pos: int) -> Iterator[tuple[int, Columns]]:
-    """Windows of a segment's records from a frame on: the first id of each, and its columns."""
+    """Windows of a segment's records from a frame on: the first id of each, and its columns. Raises: _Broken."""
     resumes: dict[int, tuple[int, int]] = {d.position: (d.resume, d.last_id + 1) for d in segment.damages}
+    if pos in resumes and resumes[pos][0] >= segment.end:
+        return  # nothing of it can be read, not even opened perhaps
     file = fs.open(segment.path, write=False)
     window = WINDOW_BYTES
     try:
@@ -283,15 +317,19 @@ def _walk(fs: FileSystem, segment: Segment, msg_id: int, pos: int) -> Iterator[t
                 pos, msg_id = resumes[pos]
                 continue
             columns = Columns()
-            used, next_id, _ = scan(file.pread(min(window, segment.end - pos), pos), 0, msg_id, columns)
+            try:
+                data = file.pread(min(window, segment.end - pos), pos)
+            except OSError as error:
+                raise _Broken from error
+            used, next_id, stop = scan(data, 0, msg_id, columns)
             if used:
                 yield msg_id, columns
                 pos += used
                 msg_id = next_id
                 window = WINDOW_BYTES
-            elif window < segment.end - pos:
+            elif stop is Stop.PARTIAL and len(data) == window and window <= FRAME_BYTES_MAX:
                 window *= 4
             else:
-                break  # damaged since it was sealed: reads will find and report it
+                raise _Broken
     finally:
         file.close()

@@ -25,7 +25,9 @@ from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, write_all
 from toymq_py.storage.identity import list_bases
 from toymq_py.storage.offsets import AckedView, OffsetsState, Source, lost_of
-from toymq_py.storage.segment import ScanResult, load_sidecar, scan_segment, segment_name
+from toymq_py.storage.parts import Standing, parts_of
+from toymq_py.storage.scanner import scan_segment
+from toymq_py.storage.segment import Segment, load_sidecar, segment_name
 from toymq_py.storage.verify import topic_names, verify_topic
 
 QUARANTINE = "quarantine"
@@ -63,7 +65,6 @@ class _Damaged:
     """A segment that cannot stay as it is, and what of it stays."""
 
     path: str
-    base_id: int
     last: bool
     stretches: list[_Stretch]
 
@@ -102,6 +103,7 @@ class _TopicRepairer:
         self._names = [QUARANTINE, str(run), topic]
         self._grave = f"{data_dir}/{'/'.join(self._names)}"
         self._done = TopicRepair(topic)
+        self._copies: list[str] = []
 
     def repair(self) -> TopicRepair:
         fs = self._fs
@@ -117,13 +119,13 @@ class _TopicRepairer:
             self._bury_offsets()
             known = replace(state, next_id=next_id, removed=_joined([*state.removed, *lost]))
             offsets.write(fs, self._path, offsets.encode(known))
-        self._put_aside(files, divides=bool(damaged))
+        self._put_aside(files, divides=bool(damaged or self._copies))
         for segment in damaged:
             self._divide(segment)
         if next_id > end or (damaged and damaged[-1].last):
             self._begin_anew(next_id)
         self._drop_caches()
-        if damaged:
+        if damaged or self._copies:
             identity.store(fs, self._path, identity.read_heads(fs, self._path, list_bases(fs, self._path), {}))
         self._settings()
         fs.sync_dir(self._path)
@@ -152,51 +154,30 @@ class _TopicRepairer:
     def _look(self, state: OffsetsState, files: identity.Survey) -> tuple[list[_Damaged], list[IdRange], int]:
         """Segments that are damaged, id ranges that there are records for, and the end of the log. The first range is empty and
         says where the log begins: what retention took before that is no loss."""
-        bases = files.bases
         damaged: list[_Damaged] = []
         end = state.first_id
         begin = files.begin(end)
         present: list[IdRange] = [(begin, begin - 1)] if files.foreign else []
-        for at, base_id in enumerate(bases):
-            following = bases[at + 1] if at + 1 < len(bases) else None
-            if following is not None and following <= state.first_id:
-                continue  # retention had decided to remove it, and the next start will
+        for each in parts_of(self._fs, self._path, files, state.first_id, sidecars=False):
+            segment, result = each.segment, each.scan
+            if each.standing is Standing.BELOW:
+                continue  # the next start will remove it
+            if each.standing is Standing.COPY:
+                self._copies.append(segment.path)
+                continue
             if not present:
-                present.append((base_id, base_id - 1))
-            path = f"{self._path}/{segment_name(base_id)}"
-            result = scan_segment(self._fs, path, base_id)
-            stretches = list(self._stretches(result, following))
-            broken = following is not None and (
-                bool(result.torn_bytes) or not stretches or result.segment.next_id > following
-            )
-            if result.segment.damages or broken:
-                damaged.append(_Damaged(path, base_id, following is None, stretches))
+                present.append((segment.base_id, segment.base_id - 1))
+            end = max(end, segment.next_id)
+            if result is None or segment.unreadable or result.unreadable_tail:
+                self._done.notes.append(f"{segment.path} cannot be read: it stays as it is, and its records are not given up")
+                present.append((segment.base_id, segment.next_id - 1))
+                continue
+            stretches = list(_stretches(segment))
+            broken = each.following is not None and (bool(result.torn_bytes) or not stretches)
+            if segment.damages or segment.start or broken:
+                damaged.append(_Damaged(segment.path, each.following is None, stretches))
             present += [(stretch.first_id, stretch.next_id - 1) for stretch in stretches]
-            end = max(end, base_id, *(stretch.next_id for stretch in stretches))
         return damaged, present or [(end, end - 1)], end
-
-    def _stretches(self, result: ScanResult, following: int | None) -> Iterator[_Stretch]:
-        """What is valid, in pieces; what the segment behind this one holds, too, is that one's."""
-        segment = result.segment
-        start, first_id, behind = 0, segment.base_id, False
-        ends = [(d.position, d.first_id, d.resume, d.last_id + 1) for d in segment.damages]
-        for end, next_id, resume, resume_id in [*ends, (segment.end, segment.next_id, 0, 0)]:
-            if following is not None and next_id > following:
-                end = self._position(segment.path, start, first_id, max(following, first_id))
-                next_id = max(following, first_id)
-            if end > start:
-                yield _Stretch(start, end, first_id, next_id, behind)
-            start, first_id, behind = resume, resume_id, True
-
-    def _position(self, path: str, position: int, msg_id: int, wanted: int) -> int:
-        file = self._fs.open(path, write=False)
-        try:
-            while msg_id < wanted:
-                position += 4 + int.from_bytes(file.pread(4, position), "little")
-                msg_id += 1
-        finally:
-            file.close()
-        return position
 
     # -- changing
 
@@ -215,11 +196,10 @@ class _TopicRepairer:
         self._done.quarantined.append(name)
 
     def _put_aside(self, files: identity.Survey, *, divides: bool) -> None:
-        """Another log's files. What knows the heads goes, too, before a segment is divided: until it is written anew, no part
-        may look like a file that came from elsewhere."""
+        """Another log's files, and copies. What knows the heads goes, too, before a segment is divided: until it is written
+        anew, no part may look like a file that came from elsewhere."""
         fs = self._fs
-        for base_id in files.foreign:
-            path = f"{self._path}/{segment_name(base_id)}"
+        for path in [*(f"{self._path}/{segment_name(base_id)}" for base_id in files.foreign), *self._copies]:
             self._bury(path)
             fs.unlink(path)
             with contextlib.suppress(FileNotFoundError):
@@ -303,6 +283,16 @@ class _TopicRepairer:
             self._bury(file)
             self._fs.unlink(file)
             self._done.notes.append(f"{error}: it has the broker's defaults")
+
+
+def _stretches(segment: Segment) -> Iterator[_Stretch]:
+    """What is valid, in pieces."""
+    start, first_id, behind = segment.start, segment.base_id, False
+    ends = [(d.position, d.first_id, d.resume, d.last_id + 1) for d in segment.damages]
+    for end, next_id, resume, resume_id in [*ends, (segment.end, segment.next_id, 0, 0)]:
+        if end > start:
+            yield _Stretch(start, end, first_id, next_id, behind)
+        start, first_id, behind = resume, resume_id, True
 
 
 def _gaps(state: OffsetsState, present: list[IdRange], end: int) -> Iterator[IdRange]:

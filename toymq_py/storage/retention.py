@@ -65,8 +65,9 @@ def removable_by_bytes(segments: Sequence[Segment], *, now_ns: int, bytes_max: i
 
 
 def _free(segment: Segment, now_ns: int) -> bool:
-    """Sealed, and without a message that is still delayed: such a segment stays whatever the limits say."""
-    return segment.sealed and segment.newest_deliver_at_ns <= now_ns
+    """Sealed, without a message that is still delayed or that the disk refuses to give: such a segment stays whatever the
+    limits say."""
+    return segment.sealed and not segment.unreadable and segment.newest_deliver_at_ns <= now_ns
 
 
 def expired(segment: Segment, now_ns: int) -> bool:

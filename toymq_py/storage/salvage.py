@@ -1,17 +1,21 @@
 """Finding the valid frames behind damage, in linear time whatever the bytes.
 
-Contract: storage.md, "Recovery", step 6; ADR 0003 tells the rule and its limits. Pure: bytes in, positions out.
+Contract: storage.md, "Recovery", step 6; ADR 0003 and ADR 0046 tell the rule and its limits. Pure: bytes in, positions out.
 
 A break is a position where the frame of the next id should begin and none does. In order:
-  1. The header at the break still tells where its record ends (``trusted_end``): go on there. What lies between is
+  1. Chains that an earlier break of this segment found (4) are gone on with: they were judged with everything in sight.
+  2. A whole frame of another id stands there: it belongs to another place, and its length says nothing about this one. Go to 4.
+  3. The header at the break still tells where its record ends (``trusted_end``): go on there. What lies between is
      payload, however much it looks like frames.
-  2. Otherwise collect every valid frame behind the break and join neighbours of consecutive ids to chains.
-  3. Walk the chains from the end of the data backwards (``find_chains``). A chain counts only as a whole, and only if
+  4. Otherwise collect the chains behind the break: valid frames of consecutive ids, each chain as long as it gets. Walk them
+     from the end of the data backwards (``find_chains``). A chain counts only as a whole, and only if
        - the bytes before it have room for the ids that are missing there, at 30 bytes each, and at least one is missing
          (bytes of a log always belong to some record), and
        - it ends at the end of the data or at a torn frame of the next id, or where such a frame was hit and another
-         accepted chain follows.
+         accepted chain follows, or the id that is known to follow the segment.
      A payload that holds frames ends with its own record's checksum and not in such a way.
+
+The search of 4 happens once a segment. Checksums of what is long come from prefix sums.
 """
 
 import re
@@ -20,6 +24,7 @@ from functools import lru_cache
 
 from toymq_py.storage.record import (
     CRC_RESIDUE,
+    FRAME_BYTES_MAX,
     FRAME_OVERHEAD,
     HEADER,
     LENGTH_MAX,
@@ -27,19 +32,21 @@ from toymq_py.storage.record import (
     claimed_extent,
     crc32,
     possible_ends,
-    valid_frame,
+    scan,
 )
 
 KEY_LEN_PLAUSIBLE = 1024
 """Longer keys than any that a broker writes: 512 bytes from clients, somewhat more of its own."""
 DIRECT_CRC_BYTES = 16 * 1024
-"""Up to this length a candidate's checksum is computed as it stands; beyond, from prefix sums, so that a payload made of
-overlapping long claims cannot make the search quadratic."""
+"""Up to this length a checksum is computed as it stands; beyond, from prefix sums, so that a payload made of overlapping long
+claims cannot make the search quadratic."""
+PREFIX_BYTES = 4096
+"""Distance of the prefix sums."""
+SECTOR_BYTES = 512
+"""What a medium loses at once begins on such a boundary."""
 
 _POLYNOMIAL = 0xEDB88320
-
-Claim = tuple[int, int, int]
-"""Position, id and bytes of what looks like a frame."""
+_NOT_ZERO = re.compile(rb"[^\0]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,46 +59,209 @@ class Chain:
     last_id: int
 
 
-def proven_end(data: bytes, pos: int, msg_id: int) -> int | None:
-    """Where the damaged record at ``pos`` ends, when one of its lengths leads to a valid frame of the next id."""
-    for end in _lone_ends(data, pos):
-        following = valid_frame(data, end)
-        if following is not None and following[0] == msg_id + 1:
-            return end
-        if end <= len(data) and _fits_with_length(data, pos, end):
-            return end
-    return None
+class Salvage:
+    """The rest of a segment from its first break on: asked at every break where to go on.
 
-
-def _fits_with_length(data: bytes, pos: int, end: int) -> bool:
-    """Whether only the length field was hit: with the one that leads to ``end`` the checksum fits. No payload can feign
-    that, since the checksum covers the header."""
-    length = end - pos - 4
-    if not LENGTH_MIN <= length <= LENGTH_MAX:
-        return False
-    crc: int = crc32(memoryview(data)[pos + 4 : end], crc32(length.to_bytes(4, "little")))
-    return crc == CRC_RESIDUE
-
-
-def trusted_end(data: bytes, pos: int, msg_id: int) -> int | None:
-    """Where the damaged record at ``pos`` ends, when its header still tells.
-
-    It is proven; or all lengths agree; or one leads to the end of the data exactly. The end may lie beyond ``data``: then
-    the record was torn, if its lengths agree on that, too: a flipped bit in one of them must not hide what is behind it.
+    ``examined`` counts bytes that were looked at, for tests: it grows with the data and not with the number of breaks.
     """
-    end = proven_end(data, pos, msg_id)
-    if end is not None:
-        return end
-    claim = claimed_extent(data, pos)
-    if claim is not None and (pos + claim[1] <= len(data) or _reaches_beyond(data, pos)):
-        return pos + claim[1]
-    for end in _lone_ends(data, pos):
-        if end <= len(data) and not data[end:].strip(b"\0"):
-            return end
-    return None
+
+    def __init__(self, data: bytes, next_id: int | None = None, *, origin: int = 0) -> None:
+        """
+        Args:
+            data: ends where the segment ends, preallocated zeros included.
+            next_id: the id that follows the segment's last record, where that is known.
+            origin: where in the file the data begins.
+        """
+        self.data = data
+        self.written = len(data.rstrip(b"\0"))
+        """Where the zeros begin that end the data."""
+        self.examined = 0
+        self._next_id = next_id
+        self._origin = origin
+        self._view = memoryview(data)
+        self._prefixes: list[int] = []
+        self._chains: list[Chain] | None = None
+        self._chain = 0
+
+    def resume(self, pos: int, msg_id: int) -> tuple[int, int] | None:
+        """Where scanning goes on behind a break, and with which id; None when nothing behind it may be trusted."""
+        if self._chains is None:
+            end = None if self._is_foreign(pos, msg_id) else self.trusted_end(pos, msg_id)
+            if end is not None:
+                return (end, msg_id + 1) if end < self.written else None
+            self._chains = self.find_chains(pos, msg_id - 1)
+        while self._chain < len(self._chains) and self._chains[self._chain].start < pos:
+            self._chain += 1
+        if self._chain == len(self._chains):
+            return None
+        found = self._chains[self._chain]
+        return found.start, found.first_id
+
+    # -- one frame
+
+    def valid_frame(self, pos: int, msg_id: int | None = None) -> tuple[int, int] | None:
+        """(id, bytes) of the valid frame at ``pos``, when there is one; of this id, where one is asked for."""
+        claim = claimed_extent(self.data, pos, check_attributes=False)
+        if claim is None or pos + claim[1] > len(self.data) or (msg_id is not None and claim[0] != msg_id):
+            return None
+        if self._crc(pos, pos + claim[1]) != CRC_RESIDUE or claimed_extent(self.data, pos) is None:
+            return None
+        return claim
+
+    def _is_foreign(self, pos: int, msg_id: int) -> bool:
+        found = self.valid_frame(pos)
+        return found is not None and found[0] != msg_id
+
+    def trusted_end(self, pos: int, msg_id: int) -> int | None:
+        """Where the damaged record at ``pos`` ends, when its header still tells.
+
+        One of its lengths leads to a valid frame of the next id, or makes the checksum fit; or all lengths agree; or one leads
+        to the end of the data exactly. The end may lie beyond the data: then the record was torn, if its lengths agree on
+        that, too: a flipped bit in one of them must not hide what is behind it.
+        """
+        ends = self._lone_ends(pos)
+        for end in ends:
+            if self.valid_frame(end, msg_id + 1) is not None or (end <= len(self.data) and self._fits_with_length(pos, end)):
+                return end
+        claim = claimed_extent(self.data, pos)
+        if claim is not None and (pos + claim[1] <= len(self.data) or reaches_beyond(self.data, pos)):
+            return pos + claim[1]
+        return next((end for end in ends if self.written <= end <= len(self.data)), None)
+
+    def _fits_with_length(self, pos: int, end: int) -> bool:
+        """Whether only the length field was hit: with the one that leads to ``end`` the checksum fits. No payload can feign
+        that, since the checksum covers the header."""
+        length = end - pos - 4
+        if not LENGTH_MIN <= length <= LENGTH_MAX:
+            return False
+        head: int = crc32(length.to_bytes(4, "little"))
+        return self._crc(pos + 4, end) ^ _shift(head, length) == CRC_RESIDUE
+
+    def _lone_ends(self, pos: int) -> list[int]:
+        ends = possible_ends(self.data, pos)
+        if pos + 4 <= len(self.data):
+            length = int.from_bytes(self.data[pos : pos + 4], "little")
+            if LENGTH_MIN <= length <= LENGTH_MAX:
+                ends.append(pos + 4 + length)
+        return ends
+
+    def _crc(self, start: int, end: int) -> int:
+        """The checksum of a part of the data."""
+        if end - start <= DIRECT_CRC_BYTES:
+            self.examined += end - start
+            return int(crc32(self._view[start:end]))
+        if not self._prefixes:
+            self.examined += len(self.data)
+            crc = 0
+            for at in range(0, len(self.data), PREFIX_BYTES):
+                self._prefixes.append(crc)
+                crc = crc32(self._view[at : at + PREFIX_BYTES], crc)
+        return self._prefix(end) ^ _shift(self._prefix(start), end - start)
+
+    def _prefix(self, end: int) -> int:
+        block = min(end // PREFIX_BYTES, len(self._prefixes) - 1)
+        self.examined += end - block * PREFIX_BYTES
+        return int(crc32(self._view[block * PREFIX_BYTES : end], self._prefixes[block]))
+
+    # -- chains
+
+    def find_chains(self, start: int, last_id: int) -> list[Chain]:
+        """Chains behind a break whose own header tells nothing, first to last; empty when nothing may be trusted.
+
+        Args:
+            start: position of the break.
+            last_id: id of the valid frame before it, -1 for none.
+        """
+        chains = [chain for chain in self._collect(start, last_id) if _fits(start, last_id, chain.start, chain.first_id)]
+        if self._next_id is not None:
+            end = len(self.data)
+            accepted = self._accept(chains, Chain(end, end, self._next_id, self._next_id))
+            if accepted:
+                return accepted  # otherwise the id is that of a later segment: those between are missing
+        return self._accept(chains, None)
+
+    def _accept(self, chains: list[Chain], following: Chain | None) -> list[Chain]:
+        """Chains that lead from one to the other, and to ``following``; without, to where a log may end."""
+        accepted: list[Chain] = []
+        for chain in reversed(chains):
+            if following is None:
+                fits = chain.end == len(self.data) or self._looks_torn(chain.end, chain.last_id + 1)
+            elif chain.end >= self.written and not accepted:
+                fits = chain.last_id + 1 == following.first_id
+            else:
+                fits = _fits(chain.end, chain.last_id, following.start, following.first_id) and self._looks_hit(
+                    chain.end, chain.last_id + 1
+                )
+            if fits:
+                accepted.append(chain)
+                following = chain
+        accepted.reverse()
+        return accepted
+
+    def _collect(self, start: int, last_id: int) -> list[Chain]:
+        """Every chain behind ``start`` whose ids could be there at all, in order. What stands inside one is payload."""
+        data, stop = self.data, self.written
+        low = last_id + 1
+        high = last_id + 1 + (len(data) - start) // FRAME_OVERHEAD
+        # The upper id bytes are the same for all that may be found: bytes.find finds the places, Python looks only there.
+        constant = 8
+        while constant and low >> (64 - 8 * constant) != high >> (64 - 8 * constant):
+            constant -= 1
+        upper = low.to_bytes(8, "little")[8 - constant :]
+        before = 12 - constant
+        chains: list[Chain] = []
+        at = start + 1
+        self.examined += len(data) - start
+        while True:
+            at = data.find(upper, at + before) - before
+            if at < 0 or at >= stop:
+                return chains
+            if data[at : at + 4] == b"\0\0\0\0":  # so is every length before the zeros end
+                behind = _NOT_ZERO.search(data, at)
+                at = len(data) if behind is None else max(at + 1, behind.start() - 3)
+                continue
+            claim = claimed_extent(data, at, check_attributes=False)
+            if (
+                claim is None
+                or not low <= claim[0] <= high
+                or at + claim[1] > len(data)
+                or (claim[1] > DIRECT_CRC_BYTES and not self._leads_on(at + claim[1], claim[0] + 1))
+                or self.valid_frame(at) is None
+            ):
+                at += 1
+                continue
+            end, next_id, _ = scan(data, at, claim[0])
+            self.examined += end - at
+            chains.append(Chain(at, end, claim[0], next_id - 1))
+            at = end
+
+    def _leads_on(self, pos: int, msg_id: int) -> bool:
+        """Whether a long claim ends where one might: otherwise it is not worth its checksum."""
+        return pos == len(self.data) or self._looks_torn(pos, msg_id) or self._looks_hit(pos, msg_id)
+
+    def _looks_hit(self, pos: int, msg_id: int) -> bool:
+        """Whether a frame of this id was here before it was damaged: a lost page reads as zeros, damage of a bit rarely takes
+        both the length and the id, and what a sector took of them begins where the sector does."""
+        head = self.data[pos : pos + 12]
+        if not head.strip(b"\0"):
+            return True
+        seen = -(self._origin + pos) % SECTOR_BYTES
+        if head[4:seen] == msg_id.to_bytes(8, "little")[: max(seen - 4, 0)]:
+            return True
+        return claimed_extent(self.data, pos, check_attributes=False) is not None
+
+    def _looks_torn(self, pos: int, msg_id: int) -> bool:
+        """Whether the rest of the data is the beginning of the frame of this id, or unwritten."""
+        if pos >= self.written:
+            return True
+        head = self.data[pos : pos + 12]
+        length = int.from_bytes(head[:4], "little")
+        if len(head) < 5 or not LENGTH_MIN <= length <= LENGTH_MAX:
+            return False
+        return head[4:] == msg_id.to_bytes(8, "little")[: len(head) - 4] and pos + 4 + length > len(self.data)
 
 
-def _reaches_beyond(data: bytes, pos: int) -> bool:
+def reaches_beyond(data: bytes, pos: int) -> bool:
     """Whether more than its length field says that the record at ``pos`` goes on behind the data: the payload does, or the
     attributes that begin behind it add up. Assumes a claim that does."""
     length: int
@@ -107,146 +277,16 @@ def _reaches_beyond(data: bytes, pos: int) -> bool:
     return at == stop or (at > len(data) and at <= stop) or (at <= len(data) < at + 5 and at < stop)
 
 
-def _lone_ends(data: bytes, pos: int) -> list[int]:
-    ends = possible_ends(data, pos)
-    if pos + 4 <= len(data):
-        length = int.from_bytes(data[pos : pos + 4], "little")
-        if LENGTH_MIN <= length <= LENGTH_MAX:
-            ends.append(pos + 4 + length)
-    return ends
-
-
-def find_chains(data: bytes, start: int, last_id: int) -> list[Chain]:
-    """Chains behind a break whose own header tells nothing, first to last; empty when nothing may be trusted.
-
-    Args:
-        data: everything from the segment that can hold records; ends where they end.
-        start: position of the break.
-        last_id: id of the valid frame before it, -1 for none.
-    """
-    chains = _join(_valid_frames(data, start, last_id))
-    written = len(data.rstrip(b"\0"))
-    accepted: list[Chain] = []
-    following: Chain | None = None
-    for chain in reversed(chains):
-        if not _fits(start, last_id, chain.start, chain.first_id):
-            continue
-        if following is None:
-            if chain.end != len(data) and not _looks_torn(data, chain.end, chain.last_id + 1, written):
-                continue
-        elif not (
-            _fits(chain.end, chain.last_id, following.start, following.first_id)
-            and _looks_hit(data, chain.end, chain.last_id + 1)
-        ):
-            continue
-        accepted.append(chain)
-        following = chain
-    accepted.reverse()
-    return accepted
+def frame_bytes(data: bytes) -> int | None:
+    """How long the frame is that begins ``data`` and goes on behind it; None when its header does not bear it out."""
+    claim = claimed_extent(data, 0)
+    return claim[1] if claim is not None and claim[1] <= FRAME_BYTES_MAX and reaches_beyond(data, 0) else None
 
 
 def _fits(end: int, last_id: int, start: int, first_id: int) -> bool:
     """Whether the ids missing between two frames have room in the bytes between them."""
     missing = first_id - last_id - 1
     return 1 <= missing <= (start - end) // FRAME_OVERHEAD
-
-
-def _looks_hit(data: bytes, pos: int, msg_id: int) -> bool:
-    """Whether a frame of this id was here before it was damaged: a lost page reads as zeros, and damage rarely takes
-    both the length and the id."""
-    head = data[pos : pos + 12]
-    if not head.strip(b"\0"):
-        return True
-    if head[4:] == msg_id.to_bytes(8, "little"):
-        return True
-    return claimed_extent(data, pos, check_attributes=False) is not None
-
-
-def _looks_torn(data: bytes, pos: int, msg_id: int, written: int) -> bool:
-    """Whether the rest of the data is the beginning of the frame of this id, or unwritten: all zeros, from ``written`` on."""
-    if pos >= written:
-        return True
-    head = data[pos : pos + 12]
-    length = int.from_bytes(head[:4], "little")
-    if len(head) < 5 or not LENGTH_MIN <= length <= LENGTH_MAX:
-        return False
-    return head[4:] == msg_id.to_bytes(8, "little")[: len(head) - 4] and pos + 4 + length > len(data)
-
-
-def _join(frames: list[Claim]) -> list[Chain]:
-    """Chains in order of their start, without those that lie inside another: what stands in the payload of a valid
-    frame is payload."""
-    open_chains: dict[int, list[int]] = {}  # where it ends -> [start, end, first id, last id]
-    chains: list[list[int]] = []
-    for pos, msg_id, size in frames:
-        chain = open_chains.pop(pos, None)
-        if chain is None or chain[3] + 1 != msg_id:
-            chain = [pos, pos, msg_id, msg_id]
-            chains.append(chain)
-        chain[1] = pos + size
-        chain[3] = msg_id
-        open_chains[pos + size] = chain
-    outermost_end = -1
-    outer = []
-    for start, end, first_id, last_id in chains:
-        if end > outermost_end:
-            outer.append(Chain(start, end, first_id, last_id))
-            outermost_end = end
-    return outer
-
-
-def _valid_frames(data: bytes, start: int, last_id: int) -> list[Claim]:
-    """Every valid frame behind ``start`` whose id could be there at all, in order of position."""
-    low = last_id + 1
-    high = last_id + 1 + (len(data) - start) // FRAME_OVERHEAD
-    # The upper id bytes are the same for all that may be found: a regular expression finds the places, Python looks only there.
-    constant = 8
-    while constant and low >> (64 - 8 * constant) != high >> (64 - 8 * constant):
-        constant -= 1
-    upper = re.escape(low.to_bytes(8, "little")[8 - constant :])
-    # A length of at least 26 and at most 64 MiB and a little, then the id. The lookahead finds overlapping places too.
-    header = re.compile(rb"(?s)(?=.{3}[\0-\4].{%d}%b)(?![\0-\x19]\0\0\0)" % (8 - constant, upper))
-    claims: list[Claim] = []
-    written = len(data.rstrip(b"\0"))  # preallocated space holds no header
-    for match in header.finditer(data, start + 1, min(written + 12, len(data))):
-        at = match.start()
-        claim = claimed_extent(data, at, check_attributes=False)
-        if claim is not None and low <= claim[0] <= high and at + claim[1] <= len(data):
-            claims.append((at, claim[0], claim[1]))
-    return _check(data, claims)
-
-
-def _check(data: bytes, claims: list[Claim]) -> list[Claim]:
-    """Those claims whose checksum fits."""
-    ids = {pos: msg_id for pos, msg_id, _ in claims}
-    claims = [
-        (pos, msg_id, size)
-        for pos, msg_id, size in claims
-        if size <= DIRECT_CRC_BYTES  # a long one must lead somewhere before it costs a checksum
-        or pos + size == len(data)
-        or ids.get(pos + size) == msg_id + 1
-        or _looks_torn(data, pos + size, msg_id + 1, len(data))
-        or data[pos + size + 4 : pos + size + 12] == (msg_id + 1).to_bytes(8, "little")
-        or not data[pos + size : pos + size + 12].strip(b"\0")  # a lost page, perhaps
-    ]
-    view = memoryview(data)
-    long = [claim for claim in claims if claim[2] > DIRECT_CRC_BYTES]
-    prefixes: dict[int, int] = {}
-    if sum(size for _, _, size in long) > len(data):
-        at, crc = 0, 0
-        for place in sorted({place for pos, _, size in long for place in (pos, pos + size)}):
-            crc = crc32(view[at:place], crc)
-            prefixes[place] = crc
-            at = place
-    valid = []
-    for pos, msg_id, size in claims:
-        if size > DIRECT_CRC_BYTES and prefixes:
-            crc = prefixes[pos + size] ^ _shift(prefixes[pos], size)
-        else:
-            crc = crc32(view[pos : pos + size])
-        if crc == CRC_RESIDUE and claimed_extent(data, pos) is not None:
-            valid.append((pos, msg_id, size))
-    return valid
 
 
 def _multiply(a: int, b: int) -> int:

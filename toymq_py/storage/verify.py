@@ -8,12 +8,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from toymq_py.errors import DamagedData
-from toymq_py.model import is_topic_name
+from toymq_py.model import IdRange, is_topic_name
 from toymq_py.storage import offsets, settings
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.identity import survey
-from toymq_py.storage.offsets import AckedView
-from toymq_py.storage.segment import load_sidecar, parse_segment_name, scan_segment
+from toymq_py.storage.offsets import AckedView, above, subtract
+from toymq_py.storage.parts import Part, Standing, parts_of
+from toymq_py.storage.segment import load_sidecar, parse_segment_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,9 @@ class TopicReport:
     first_id: int | None = None
     next_id: int | None = None
     lost: int = 0
+    """Ids from ``first_id`` on that no record stands for, and that retention did not remove: DESCRIBE gives the same number."""
+    unreadable: int = 0
+    """Ids that the disk refuses to give."""
     findings: list[Finding] = field(default_factory=list)
 
     @property
@@ -76,75 +80,78 @@ def verify_topic(
     """One topic's report: segments, sidecars, offsets, settings. Raises: OSError."""
     report = TopicReport(topic)
     files = survey(fs, path)
-    names = files.bases
     report.findings += [Finding(f"{path}/{base_id:020d}.log", reason) for base_id, reason in files.foreign.items()]
     if files.problem is not None:
         report.findings.append(Finding(path, files.problem))
     state = _check_offsets(fs, path, report)
     if files.foreign:  # before the first segment, records may be missing only where another log's file is
         report.first_id = report.next_id = files.begin(state.first_id)
-    for at, base_id in enumerate(names):
-        following = names[at + 1] if at + 1 < len(names) else None
-        if following is not None and following <= state.first_id:
-            report.findings.append(Finding(f"{path}/{base_id:020d}.log", "is below first_id and will go", damage=False))
-            continue
-        _check_segment(fs, path, base_id, following, report, progress, state)
+    gaps: list[IdRange] = []
+    end_unknown = False
+    for each in parts_of(fs, path, files, state.first_id, sidecars=False, progress=progress):
+        if each.missing is not None:
+            for first, last in subtract([each.missing], state.removed):
+                report.findings.append(Finding(each.segment.path, f"records {first} to {last} before it are missing"))
+            gaps.append(each.missing)
+        _check_segment(fs, each, report, gaps)
+        end_unknown = each.following is None and (each.scan is None or each.scan.unreadable_tail)
     _check_settings(fs, path, report)
     end = state.first_id if report.next_id is None else report.next_id
     next_id = files.end(max(state.next_id, end))
-    if next_id > end:
-        report.lost += next_id - end
+    if next_id > end and end_unknown:
+        report.unreadable += next_id - end
+    elif next_id > end:
         where = "there is no log" if report.next_id is None else f"the log ends at {end - 1}"
         known = "the offsets know" if state.next_id == next_id else "a segment of another log takes the place"
         report.findings.append(Finding(path, f"{known} of ids up to {next_id - 1}, {where}"))
+        gaps.append((end, next_id - 1))
+    report.lost += sum(last - first + 1 for first, last in subtract(sorted(above(gaps, state.first_id)), state.removed))
     return report
 
 
-def _check_segment(
-    fs: FileSystem,
-    path: str,
-    base_id: int,
-    following: int | None,
-    report: TopicReport,
-    progress: Callable[[int], None] | None,
-    state: offsets.OffsetsState,
-) -> None:
-    name = f"{path}/{base_id:020d}.log"
-    if report.next_id is not None and base_id > report.next_id:
-        for first, last in offsets.lost_of((report.next_id, base_id - 1), state.removed):
-            report.lost += last - first + 1
-            report.findings.append(Finding(name, f"records {first} to {last} before it are missing"))
-    result = scan_segment(fs, name, base_id, progress=progress)
-    segment = result.segment
+def _check_segment(fs: FileSystem, each: Part, report: TopicReport, gaps: list[IdRange]) -> None:
+    segment, result = each.segment, each.scan
+    name = segment.path
     report.segments += 1
-    report.records += segment.next_id - base_id - segment.lost
-    report.lost += segment.lost
-    report.bytes += result.size
-    report.first_id = base_id if report.first_id is None else report.first_id
+    report.bytes += segment.end if result is None else result.size
+    if each.standing in (Standing.BELOW, Standing.COPY):
+        report.findings.append(Finding(name, f"is {each.standing.value}", damage=each.standing is Standing.COPY))
+        return
+    if each.error is not None:
+        text = f"cannot be opened, and of its records nothing can be told: {each.error.strerror}"
+        report.findings.append(Finding(name, text))
+    if segment.start:
+        text = f"begins with records that segments before it hold, too: what is before {segment.base_id} is not used"
+        report.findings.append(Finding(name, text))
+    report.records += segment.next_id - segment.base_id - segment.lost
+    report.first_id = segment.base_id if report.first_id is None else report.first_id
     report.next_id = segment.next_id
-    for damage in segment.damages:
+    gaps += segment.ids_of_damage(unreadable=False)
+    report.unreadable += sum(last - first + 1 for first, last in segment.ids_of_damage(unreadable=True))
+    for damage in segment.damages if result is not None else ():
+        what = "cannot be read" if damage.unreadable else "are lost"
         report.findings.append(
             Finding(
                 name,
                 f"damage from byte {damage.position} to {damage.resume}: "
-                f"records {damage.first_id} to {damage.last_id} are lost",
+                f"records {damage.first_id} to {damage.last_id} {what}",
             )
         )
-    if result.torn_bytes:
+    if result is not None and result.unreadable_tail:
+        report.findings.append(Finding(name, f"what is behind record {segment.next_id - 1} cannot be read"))
+    if result is not None and result.torn_bytes:
         where = f"{result.torn_bytes} bytes behind record {segment.next_id - 1} (byte {segment.end})"
-        if following is None:
+        if each.following is None:
             report.findings.append(
                 Finding(name, f"torn tail: {where} hold no valid record; never acknowledged, or damaged", damage=False)
             )
         else:
             report.findings.append(Finding(name, f"{where} hold no valid record"))
-    if following is not None:
-        if segment.next_id > following:
-            report.findings.append(Finding(name, f"holds ids of the segment behind it, up to {segment.next_id - 1}"))
-        sidecar = name[:-4] + ".idx"
-        if fs.exists(sidecar) and load_sidecar(fs, name, base_id, following) is None:
+    if result is not None and each.following is not None and segment.start == 0 and fs.exists(segment.sidecar_path):
+        known = load_sidecar(fs, name, segment.base_id, each.following)
+        if known is None or known.damages != segment.damages:
             text = "does not fit its segment; it is a cache and will be made anew"
-            report.findings.append(Finding(sidecar, text, damage=False))
+            report.findings.append(Finding(segment.sidecar_path, text, damage=False))
 
 
 def _check_offsets(fs: FileSystem, path: str, report: TopicReport) -> offsets.OffsetsState:

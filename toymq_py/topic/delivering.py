@@ -11,6 +11,7 @@ from toymq_py.clock import Clock
 from toymq_py.consumer import Lessee
 from toymq_py.metrics import Metrics
 from toymq_py.model import IdRange, Records
+from toymq_py.storage.disk_errors import BeingExamined
 from toymq_py.storage.log import READ_BYTES
 from toymq_py.storage.scheduling import Scheduler
 from toymq_py.topic.redriven import for_consumer
@@ -36,6 +37,7 @@ class Deliverer:
         self._clock = clock
         self._scheduler = scheduler
         self._metrics = metrics
+        self._examining = False
 
     def take(self, subscription: Subscription, room: int, max_bytes: int) -> Delivery | None:
         """See ``Subscription.take``. With None it is woken when there is something."""
@@ -52,18 +54,36 @@ class Deliverer:
             if passes > PASSES_MAX and subscription.mode is not None:  # a poll would be told that there is nothing
                 self._scheduler.soon(subscription.roomy)  # others have their turn before it goes on
                 return None
-            if consumer.has_ready():
-                delivery = self._take_ready(subscription, room, max_bytes, deadline, now)
-                continue
-            fresh = consumer.next_fresh(self._log.committed_id)
-            if fresh is None:
+            try:
+                if consumer.has_ready():
+                    delivery = self._take_ready(subscription, room, max_bytes, deadline, now)
+                    continue
+                fresh = consumer.next_fresh(self._log.committed_id)
+                if fresh is None:
+                    subscription.attached.idle[subscription] = None
+                    return None
+                delivery = self._take_fresh(subscription, fresh, room, max_bytes, deadline, now)
+            except BeingExamined as busy:
                 subscription.attached.idle[subscription] = None
+                self._wait_for(busy)
                 return None
-            delivery = self._take_fresh(subscription, fresh, room, max_bytes, deadline, now)
         topic.arm_for(consumer)
         topic.changed()
         self._metrics.deliver_total += delivery.stop - delivery.start
         return delivery
+
+    def _wait_for(self, busy: BeingExamined) -> None:
+        """What comes next stands behind damage: a thread looks how far that goes, and then all are woken."""
+        if self._examining:
+            return
+        self._examining = True
+
+        def done() -> None:
+            self._examining = False
+            for consumer in list(self._topic.consumers.values()):
+                self._topic.look_again(consumer)
+
+        busy.when_done(done)
 
     def _take_ready(
         self, subscription: Subscription, room: int, max_bytes: int, deadline: float, now: float

@@ -1,23 +1,18 @@
 """A topic's consumers and gaps as a restart finds them. Contract: storage.md, "Recovery" (step 8); ADR 0051."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from toymq_py.consumer import Consumer, ConsumerSnapshot
 from toymq_py.errors import DamagedData
-from toymq_py.model import IdRange
-from toymq_py.storage.offsets import LoadedOffsets, OffsetsState, Source, lost_of
+from toymq_py.storage.offsets import LoadedOffsets, OffsetsState, Source
 from toymq_py.topic.redriven import REDRIVER
 
 if TYPE_CHECKING:
     from toymq_py.topic.topic import Topic
 
 
-def restore(topic: "Topic", loaded: LoadedOffsets, missing: Sequence[IdRange]) -> OffsetsState | None:
+def restore(topic: "Topic", loaded: LoadedOffsets) -> OffsetsState | None:
     """Give a topic the consumers of its offsets, cut to what the log holds.
-
-    Args:
-        missing: ids that no segment stands for.
 
     Returns: the state that is on stable storage; None when it is not the one that was restored.
     """
@@ -40,12 +35,7 @@ def restore(topic: "Topic", loaded: LoadedOffsets, missing: Sequence[IdRange]) -
             continue
         topic.consumers[name] = consumer
         topic.limit_attempts(consumer)
-    for first, last in missing:
-        lost = lost_of((first, last), loaded.state.removed)
-        log.removed += lost_of((first, last), lost)
-        log.lost += lost
-        for range_ in lost:
-            topic.records_lost(*range_)
-    log.lost.sort()
+    for first, last in log.lost:
+        topic.delays.schedule.drop(first, last)
     whole = loaded.source is Source.CURRENT and len(topic.all_consumers()) == len(loaded.state.consumers)
     return loaded.state if whole else None

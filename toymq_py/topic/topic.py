@@ -4,6 +4,7 @@ Contract: delivery.md. Speaks methods and model types; knows no wire, no session
 no other topic. Belongs to the event loop.
 """
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from math import inf
@@ -19,6 +20,7 @@ from toymq_py.errors import (
     NoSuchTopic,
     OutOfRange,
     RequestError,
+    StorageFailed,
 )
 from toymq_py.failure import Failure
 from toymq_py.metrics import Metrics
@@ -93,7 +95,8 @@ class Topic:
         self._held = held
         self.log = Log(
             fs, path, name, recovered.segments,
-            next_id=recovered.next_id, first_id=recovered.first_id, lost=sorted(recovered.lost), tail_budget=tail_budget,
+            next_id=recovered.next_id, first_id=recovered.first_id,
+            lost=recovered.lost, removed=recovered.removed, unreadable=recovered.unreadable, tail_budget=tail_budget,
         )  # fmt: skip
         self.log.on_lost = self.records_lost
         self.committer = Committer(
@@ -147,10 +150,16 @@ class Topic:
         self.witnesses = witnesses(recovered.keys, name)
         """Records that were moved here; until ``opened``."""
         if offsets is not None:
-            self._flushed = restore(self, offsets, recovered.missing)
+            self._flushed = restore(self, offsets)
+        else:
+            self.log.run_behind = self.committer.run_behind
+        if recovered.closed is not None:
+            self.committer.failed = StorageFailed(f"{name}: {recovered.closed}; publishing is refused until a restart")
 
     def opened(self) -> None:
-        """All topics are recovered, and what was moved between them is settled: limits and retention may do their work."""
+        """All topics are recovered, and what was moved between them is settled: limits and retention may do their work, and
+        nothing blocks the loop any more."""
+        self.log.run_behind = self.committer.run_behind
         self.witnesses = []
         self._set_limit()
         self.apply_retention()
@@ -293,6 +302,10 @@ class Topic:
         for consumer in self.all_consumers():
             consumer.skip(first, last)
         self.changed()
+        active = self.log.segments[-1]
+        if active.damages and not active.sealed:
+            with contextlib.suppress(RequestError):  # closed for publishing: nothing is appended to it
+                self.committer.begin_segment()  # so that a later torn tail never shares a segment with this hole
 
     def ack(self, name: str, ids: Sequence[IdRange], *, unseen: bool = False) -> int:
         """With ``unseen`` also what was never handed to the consumer, which is made when it is not there: its user saw it in

@@ -11,7 +11,8 @@ from toymq_py.storage import offsets
 from toymq_py.storage.offsets import OffsetsState
 from toymq_py.storage.reader import DirectoryReader, TopicReader, walk_columns
 from toymq_py.storage.record import decode_frame, encode_frame
-from toymq_py.storage.segment import WINDOW_BYTES, scan_segment, segment_name
+from toymq_py.storage.scanner import WINDOW_BYTES, scan_segment
+from toymq_py.storage.segment import segment_name
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,10 @@ import random
 import pytest
 
 from tests.support.log_rig import LogRig
-from tests.support.logs import PATH, disk_with, ids_of, recover, some_frames
-from toymq_py.errors import DamagedData, StorageFailed
+from tests.support.logs import PATH, disk_with, ids_of, recover, report_of, some_frames
+from toymq_py.errors import StorageFailed
+from toymq_py.storage import offsets
+from toymq_py.storage.offsets import OffsetsState
 from toymq_py.storage.record import encode_frame
 from toymq_py.storage.recovery import recover_log
 from toymq_py.storage.segment import segment_name
@@ -59,7 +61,7 @@ def test_a_missing_segment_is_told() -> None:
     segments = three_segments()
     del segments[10]
     found = recover(disk_with(segments))
-    assert found.missing == [(10, 19)]
+    assert found.lost == [(10, 19)]
     assert (found.first_id, found.next_id) == (0, 30)
 
 
@@ -67,7 +69,7 @@ def test_a_log_that_begins_later_begins_later() -> None:
     segments = three_segments()
     del segments[0]
     found = recover(disk_with(segments))
-    assert (found.first_id, found.next_id, found.missing, found.lost) == (10, 30, [], [])
+    assert (found.first_id, found.next_id, found.lost) == (10, 30, [])
 
 
 def test_what_lies_below_the_first_id_is_removed() -> None:
@@ -86,11 +88,44 @@ def test_ids_that_only_the_offsets_know_are_a_hole_and_never_used_again() -> Non
     assert (nothing.first_id, nothing.next_id, nothing.lost) == (0, 40, [(0, 39)]), "an active segment never goes by itself"
 
 
-def test_a_sealed_segment_that_holds_the_next_ones_ids_stops_the_start() -> None:
-    frames = some_frames(12)
-    disk = disk_with({0: b"".join(frames), 10: b"".join(frames[10:])})
-    with pytest.raises(DamagedData, match="toymq verify"):
+def test_a_segment_that_is_there_twice_harms_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """It closed the topic, reads included."""
+    segments = three_segments()
+    segments[3] = segments[0]
+    segments[15] = b"".join(some_frames(30)[15:20])
+    with caplog.at_level(logging.ERROR):
+        found = recover(disk_with(segments))
+    assert (ids_of(found), found.lost) == (list(range(30)), [])
+    assert [segment.base_id for segment in found.segments] == [0, 10, 20]
+    assert caplog.text.count("is a copy") == 2
+    assert f"{3:020d}.log" in caplog.text
+
+
+def test_what_a_copy_has_beyond_the_segments_before_it_counts() -> None:
+    frames = some_frames(30)
+    found = recover(disk_with({0: b"".join(frames[:12]), 10: b"".join(frames[10:20]), 20: b"".join(frames[20:])}))
+    assert (ids_of(found), found.lost) == (list(range(30)), [])
+    assert [(segment.base_id, segment.start) for segment in found.segments] == [
+        (0, 0), (12, len(frames[10] + frames[11])), (20, 0)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("with_sidecars", [False, True])
+@pytest.mark.parametrize("base_id", [0, 10, 20])
+def test_a_segment_that_cannot_be_opened_harms_itself_alone(base_id: int, with_sidecars: bool) -> None:
+    """It closed the topic, reads included."""
+    disk = disk_with(three_segments())
+    if with_sidecars:
         recover(disk)
+    disk.fail("open", 1, errno.EACCES, sticky=True, path=segment_name(base_id))
+    offsets.write(disk, PATH, offsets.encode(OffsetsState(next_id=25)))
+    found = recover_log(disk, PATH, next_id=25)
+    assert found.lost == []
+    assert found.unreadable == [(base_id, min(base_id + 9, 24))]
+    assert (found.closed is not None) == (base_id == 20), "where the log ends is not known: nothing may be appended"
+    report = report_of(disk)
+    assert (report.lost, report.unreadable) == (0, 10 if base_id != 20 else 5)
+    assert any("cannot be opened" in finding.text for finding in report.findings)
 
 
 def test_a_torn_tail_is_cut_and_said(caplog: pytest.LogCaptureFixture) -> None:

@@ -87,7 +87,7 @@ def test_a_missing_segment_is_damage_unless_retention_took_it() -> None:
 def test_segments_below_the_first_id_are_a_note() -> None:
     disk = two_segments()
     put(disk, "offsets.json", offsets.encode(OffsetsState(10, 20)))
-    assert texts(disk) == [(False, "is below first_id and will go")]
+    assert texts(disk) == [(False, "is below the first retained id: retention had decided to remove it")]
 
 
 def test_offsets_that_know_more_than_the_log_are_damage() -> None:
@@ -124,10 +124,10 @@ def test_a_stale_sidecar_is_a_note() -> None:
     assert texts(disk) == [(False, "does not fit its segment; it is a cache and will be made anew")]
 
 
-def test_a_segment_that_holds_the_next_ones_ids_is_damage() -> None:
+def test_a_copy_is_damage() -> None:
     frames = some_frames(12)
     disk = disk_with({0: b"".join(frames), 10: b"".join(frames[10:])})
-    assert (True, "holds ids of the segment behind it, up to 11") in texts(disk)
+    assert (True, "is a copy of what segments before it hold") in texts(disk)
 
 
 @pytest.mark.parametrize(

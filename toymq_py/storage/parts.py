@@ -1,0 +1,135 @@
+"""The segments of a topic's directory, in the order of their names: what each stands for. Changes nothing.
+
+Contract: storage.md, "Recovery", steps 2 to 6, and "One judge of damage"; ADR 0046 and ADR 0047. Start, verify, repair, dump
+and the reader of directories go through the same parts, so that they see the same log:
+
+  - a segment wholly below the first retained id is over;
+  - one that is no further than what those before it hold is a copy, and stands for nothing; of one that goes further, what the
+    others do not hold counts;
+  - one that cannot be opened harms itself alone: the ids up to the next one's are unreadable, and not lost;
+  - ids between the end of one and the name of the next are missing: removed, when the offsets say so, and otherwise lost.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from toymq_py.model import IdRange
+from toymq_py.storage.disk_errors import LASTING
+from toymq_py.storage.fs import FileSystem
+from toymq_py.storage.identity import Survey
+from toymq_py.storage.scanner import Progress, ScanResult, Visit, scan_segment, trim
+from toymq_py.storage.segment import Damage, Segment, load_sidecar, segment_name
+
+
+class Standing(Enum):
+    """What a file stands for."""
+
+    PART = "a part of the log"
+    BELOW = "below the first retained id: retention had decided to remove it"
+    COPY = "a copy of what segments before it hold"
+    UNREADABLE = "cannot be opened"
+
+
+@dataclass(slots=True)
+class Part:
+    """One file."""
+
+    segment: Segment
+    standing: Standing
+    following: int | None
+    """The first id by the name of the next file; None for the newest."""
+    scan: ScanResult | None = None
+    """None when the sidecar was trusted, or the file cannot be opened."""
+    missing: IdRange | None = None
+    """Ids before it that no file is there for."""
+    error: OSError | None = None
+
+
+def parts_of(
+    fs: FileSystem,
+    path: str,
+    files: Survey,
+    first_id: int,
+    *,
+    sidecars: bool,
+    visit: Visit | None = None,
+    progress: Progress | None = None,
+) -> Iterator[Part]:
+    """Every segment in its order.
+
+    Args:
+        files: this log's; another log's stand for nothing, and what should be in their place is missing.
+        first_id: from the offsets.
+        sidecars: whether to trust those that fit; otherwise every byte is checked.
+        visit: sees the records of the newest file.
+
+    Raises: OSError that passes (no descriptor left).
+    """
+    have: int | None = None
+    begin, bases = files.begin(first_id), files.bases
+    for at, base_id in enumerate(bases):
+        following = bases[at + 1] if at + 1 < len(bases) else None
+        found = _look(fs, f"{path}/{segment_name(base_id)}", base_id, following, sidecars, visit, progress)
+        segment = found.segment
+        if following is not None and following <= first_id and segment.next_id <= first_id:
+            found.standing = Standing.BELOW
+        elif have is not None and base_id < have:
+            if segment.next_id <= have:
+                found.standing = Standing.COPY
+            else:
+                trim(fs, segment, have)
+        elif base_id > (begin if have is None else have):
+            found.missing = begin if have is None else have, base_id - 1
+        if found.standing in (Standing.PART, Standing.UNREADABLE):
+            have = segment.next_id
+        yield found
+
+
+def _look(
+    fs: FileSystem,
+    name: str,
+    base_id: int,
+    following: int | None,
+    sidecars: bool,
+    visit: Visit | None,
+    progress: Progress | None,
+) -> Part:
+    if sidecars and following is not None:
+        segment = load_sidecar(fs, name, base_id, following)
+        if segment is not None:
+            return _openable(fs, segment, following)
+    try:
+        result = scan_segment(
+            fs, name, base_id, next_id=following, visit=visit if following is None else None, progress=progress
+        )
+    except OSError as error:
+        if error.errno not in LASTING:
+            raise
+        segment = _unreadable(fs, name, base_id, following)
+        return Part(segment, Standing.UNREADABLE, following, error=error)
+    result.segment.sealed = following is not None
+    return Part(result.segment, Standing.PART, following, result)
+
+
+def _openable(fs: FileSystem, segment: Segment, following: int) -> Part:
+    try:
+        fs.open(segment.path, write=False).close()
+    except OSError as error:
+        if error.errno not in LASTING:
+            raise
+        segment.damages = [Damage(0, segment.end, segment.base_id, segment.next_id - 1, unreadable=True)]
+        return Part(segment, Standing.UNREADABLE, following, error=error)
+    return Part(segment, Standing.PART, following)
+
+
+def _unreadable(fs: FileSystem, name: str, base_id: int, following: int | None) -> Segment:
+    try:
+        end = max(fs.file_size(name), 1)
+    except OSError:
+        end = 1
+    segment = Segment(name, base_id, next_id=base_id, end=end, sealed=True)
+    if following is not None:
+        segment.damages = [Damage(0, end, base_id, following - 1, unreadable=True)]
+        segment.next_id = following
+    return segment
