@@ -123,6 +123,8 @@ class Checker:
             case "resume" | "free":
                 began = self._excuse_began.pop({"resume": "pause", "free": "full"}[event.op], event.t_ns)
                 self._excused.append((began, event.t_ns))
+            case "stalled":
+                self._verdict.broken("a client of the product's own did not move after a start of the broker", event)
             case "drained":
                 self._drained = event
             case _:
@@ -261,8 +263,13 @@ class Checker:
             self._verdict.broken("attempts fell", before, event)
 
     def _was_read_late(self, ack: Event | None, event: Event) -> bool:
-        """Whether a connection that shares the consumer may have been sent it before another one had it acked."""
-        if ack is None or ack.process == event.process or self._life_of[ack.process] < self._life_of[event.process]:
+        """Whether it may have been sent before it was acked: to another connection that shares the consumer, or to a client
+        that kept it for its user."""
+        if ack is None or self._life_of[ack.process] < self._life_of[event.process]:
+            return False
+        if self._leases.buffered(event):
+            return self._leases.not_before_ns(event) <= ack.t_ns
+        if ack.process == event.process:
             return False
         if self._life_of[ack.process] > self._life_of[event.process]:
             return True  # sent in a life of the broker that was over when it was acked

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import math
 import random
 import signal
@@ -242,6 +243,7 @@ def _run(options: Options, *, verbose: bool) -> None:
             kills = sum(count for what, count in counts.items() if what.startswith("kill"))
             bar.update(max(0, min(round(elapsed_s), bar.length or 0) - bar.pos), f"{kills} kills")
 
+        logging.getLogger("toymq_client").setLevel(logging.ERROR)  # outages are what is tried
         experiment = Experiment(options, tell, progress)
         report = _finish(experiment.run())
     _show(report.verdict)

@@ -19,12 +19,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TextIO
 
-from toymq_chaos import nemesis, queueing
+from toymq_chaos import nemesis, queueing, users
 from toymq_chaos.checker import Checker
 from toymq_chaos.history import Event, Recorder
 from toymq_chaos.nemesis import Fault, Life
 from toymq_chaos.small_disk import SmallDisk
 from toymq_chaos.supervisor import BrokerFailed, BrokerProcess, find_toymq
+from toymq_chaos.users import User
 from toymq_chaos.verdict import Verdict
 from toymq_chaos.workload import Client, Habits, Message, Publisher, Subscriber
 from toymq_py.errors import ConnectionLost
@@ -42,6 +43,8 @@ DRAIN_S = 120.0
 """A broker that is not drained after so long has lost its way."""
 PUBLISHES_PER_S = 20
 """Answered publishes that a planned second of a life holds at least: on a busy machine the life lasts longer, not less work."""
+MOVE_S = 30.0
+"""Within so long after all that every client of the product's own has moved, or it is stalled."""
 STALLED_S = 120.0
 """A life that has not done its work after so long ends all the same: the checker and the drain tell what is wrong."""
 ACK_WINDOW_NS = 1_000_000_000
@@ -108,10 +111,13 @@ class Experiment:
         self._needed = {(topic, f"c{n}") for topic in TOPICS for n in range(options.consumers)}
         if not options.keep_log:
             self._needed |= queueing.NEEDED
+        self._needed |= users.NEEDED
         self._farthest_ns = 0
         self._all_subscribed = asyncio.Event()
         self._last_activity_ns = 0
         self._answered = 0
+        self._users: dict[User, asyncio.Task[None]] = {}
+        self._tasks: asyncio.TaskGroup
 
     # -- workload.World
 
@@ -212,6 +218,7 @@ class Experiment:
 
     async def _live_through(self, lives: Iterator[Life]) -> None:
         async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
             ticker = tasks.create_task(self._tick())
             habits = Habits(
                 forget=0.01, nack=0.01, sync=0.1, leave=0.001, stop_reading=0.001, stop_reading_s=3.0, cut_frame=0.002,
@@ -233,13 +240,15 @@ class Experiment:
                 senders, others = queueing.clients(self, rng, replace(habits, rate=QUEUE_RATE), QUEUE_PUBLISHERS, None)
                 publishers += [tasks.create_task(sender.run()) for sender in senders]
                 subscribers += [tasks.create_task(other.run()) for other in others]
+            for user in self._make_users(habits):
+                self._users[user] = tasks.create_task(user.run())
             left_s = self._options.duration_s
             while left_s > 0:
                 life = next(lives)
                 await self._live(life, min(life.lasts_s, left_s))
                 left_s -= life.lasts_s
             await self._last_life(publishers)
-            for task in (*subscribers, ticker):
+            for task in (*subscribers, *self._users.values(), ticker):
                 task.cancel()
 
     async def _live(self, life: Life, lasts_s: float) -> None:
@@ -249,7 +258,7 @@ class Experiment:
         if not await self._broker.start(life.point, *options):
             self._ended("kill", f"{life.point} while it started")
             await self._broker.start(None, *options)
-        self.recorder("broker", "start", visibility_ms=VISIBILITY_MS)
+        self._started()
         async with asyncio.TaskGroup() as tasks:
             end = tasks.create_task(self._broker.ended())
             faults = tasks.create_task(self._do(life.faults))
@@ -269,29 +278,56 @@ class Experiment:
             raise BrokerFailed(f"the broker ended with code {code}: {self._broker.telltale()}")
 
     async def _work(self, lasts_s: float) -> None:
-        """Ends when a life's seconds are over and its publishes are answered."""
+        """Ends when a life's seconds are over, its publishes are answered, and every client of the product's own has moved."""
         wanted = self._answered + int(PUBLISHES_PER_S * lasts_s)
         await asyncio.sleep(lasts_s)
         with suppress(TimeoutError):
             async with asyncio.timeout(STALLED_S):
                 while self._answered < wanted:  # noqa: ASYNC110 (counted for each publish, looked at ten times a second)
                     await asyncio.sleep(0.1)
+        await self._move()
+
+    async def _move(self) -> None:
+        """Ends when every client of the product's own has moved. The program of one that is stalled is started again."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(MOVE_S):
+                while not all(user.diary.moved for user in self._users):  # noqa: ASYNC110 (as above)
+                    await asyncio.sleep(0.1)
+        for user in [user for user in self._users if not user.diary.moved]:
+            user.diary.stalled()
+            user.diary.moved = True
+            self._users[user].cancel()
+            await asyncio.wait([self._users[user]])
+            self._users[user] = self._tasks.create_task(user.run())
+
+    def _make_users(self, habits: Habits) -> list[User]:
+        token = f"{token_of(self._options.seed)}@" if self._with_tokens else ""
+        where = users.Surroundings(
+            self.recorder, f"toymq://{token}{self._broker.address}", habits, lambda: self.calm, self.ready, self.subscribed
+        )
+        return users.users(where, self._options.seed, numbered=not self._options.keep_log)
 
     async def _last_life(self, publishers: "list[asyncio.Task[None]]") -> None:
         """No more faults: everything is published, everything is delivered, also what is delayed by a clock that was ahead."""
         self._set_clock(self._farthest_ns)
         await self._broker.start(None, "--min-free-bytes", "0")
-        self.recorder("broker", "start", visibility_ms=VISIBILITY_MS)
+        self._started()
+        await self._move()
         self.calm = True
         self._tell("the faults are over; draining")
         try:
             async with asyncio.timeout(DRAIN_S):
-                await asyncio.wait(publishers)
+                await asyncio.wait([*publishers, *(task for user, task in self._users.items() if user.publishes)])
                 while (quiet_s := (self._now_ns() - self._last_activity_ns) / 1e9) < QUIET_S:  # noqa: ASYNC110 (no event)
                     await asyncio.sleep(QUIET_S - quiet_s)
         except TimeoutError:
             raise BrokerFailed(f"the consumers were not through after {DRAIN_S:.0f} s") from None
         self.recorder("supervisor", "drained")
+
+    def _started(self) -> None:
+        self.recorder("broker", "start", visibility_ms=VISIBILITY_MS)
+        for user in self._users:
+            user.diary.moved = False
 
     def _ended(self, how: str, note: str | None) -> None:
         self.recorder("broker", "stop" if how == "stop" else "kill", note=note)
@@ -356,7 +392,7 @@ def token_of(seed: int) -> str:
 
 def _auth_file(token: str) -> str:
     digest = hashlib.sha256(token.encode()).hexdigest()
-    topics = json.dumps((*TOPICS, *queueing.TOPICS, queueing.EVENTS))
+    topics = json.dumps((*TOPICS, users.TOPIC, *queueing.TOPICS, queueing.EVENTS))
     rights = f"publish = {topics}\nsubscribe = {topics}\nadmin = true"
     return f'[[token]]\nname = "chaos"\nsha256 = "{digest}"\n{rights}\n'
 

@@ -5,6 +5,7 @@ Owns the form and its reading and writing; knows neither brokers nor invariants.
 
 import hashlib
 import json
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -15,7 +16,8 @@ from toymq_py.errors import DamagedData
 Op = Literal[
     "connect", "disconnect", "pub", "sub", "pull", "deliver", "ack", "nack",
     "declare", "config", "settings", "redrive", "purge", "delete", "dropped",
-    "start", "kill", "stop", "pause", "resume", "full", "free", "cut", "clock", "drained",
+    "start", "kill", "stop", "pause", "resume", "full", "free", "cut", "clock", "stalled",
+    "drained",
 ]  # fmt: skip
 Result = Literal["ok", "dup", "err", "unknown"]
 
@@ -35,8 +37,13 @@ class Event:
     name and that number, and the id of a "dup" is the producer's highest. A letter that is delivered has ``origin_id`` and
     ``origin_consumer``, a record that came back the latter. "declare" says in ``note`` what may happen to the messages of a
     topic or pattern: "drop" (limits, retention), "delete"; or "share" of a consumer. "config" tells a setting and what it was
-    set to, "settings" what it was found to be. ``count``: messages that a "redrive" moved, a "purge" or "delete" removed, a
-    limit "dropped"; attempts that a letter tells. ``ahead_ns``: how far a "clock" is set ahead from then on.
+    set to, "settings" what it was found to be. ``count``: messages that a "redrive" moved, a
+    "purge" or "delete" removed, a limit "dropped"; attempts that a letter tells. ``ahead_ns``: how far a "clock" is set ahead
+    from then on.
+
+    Clients of the product's own (``users``) write the same. Their "sub" is noted "buffered"; an ack that waits for no answer is
+    "unknown". "stalled": one had neither a delivery nor an answer since the broker started, when the others had done their
+    work, and long after.
     """
 
     t_ns: int
@@ -143,13 +150,15 @@ class Recorder:
     """Stamps events and hands them on, in order."""
 
     def __init__(self, now_ns: Callable[[], int], sink: Callable[[Event], object]) -> None:
-        """``now_ns`` must never fall: the order of a history is that of its stamps."""
+        """``now_ns`` must never fall: the order of a history is that of its stamps. Threads may record."""
         self.now_ns = now_ns
         self._sink = sink
+        self._turn = threading.Lock()
 
     def __call__(self, process: str, op: Op, result: Result = "ok", **rest: Any) -> None:
         """Record an event of now; ``rest`` are the other fields of ``Event``."""
-        self._sink(Event(self.now_ns(), process, op, result, **rest))
+        with self._turn:
+            self._sink(Event(self.now_ns(), process, op, result, **rest))
 
 
 def write(path: Path, events: Iterable[Event]) -> None:

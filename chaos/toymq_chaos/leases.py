@@ -24,6 +24,8 @@ from toymq_py.model import TopicPattern, is_pattern
 SLACK_NS = 10_000_000
 """How late a lease may end (delivery.md); clocks are read a little apart, too."""
 MS = 1_000_000
+BUFFERED = "buffered"
+"""Note of a "sub" whose client keeps deliveries for its user: one that is told behind an answer may have come before it."""
 
 Message = tuple[str, str, int]
 """Topic, consumer and id."""
@@ -41,6 +43,7 @@ class _Subscription:
 
     topic: str
     consumer: str
+    buffered: bool = False
     pulled: bool = False
     """Its leases do not end with the connection."""
     asked_ns: int = 0
@@ -83,6 +86,11 @@ class Leases:
         """Whether they do from the one of an event."""
         return any(consumer == event.consumer and covers(topic, event.topic or "") for topic, consumer in self._shared)
 
+    def buffered(self, event: Event) -> bool:
+        """Whether a delivery may have waited in its client."""
+        subscription = self._subscriptions.get(event.process)
+        return subscription is not None and subscription.buffered
+
     def not_before_ns(self, event: Event) -> int:
         """A delivery that is the latest one of its connection was not sent before."""
         subscription = self._subscriptions.get(event.process)
@@ -96,14 +104,16 @@ class Leases:
         if event.op == "sub" and event.result != "err":
             self._first.setdefault((event.topic, event.consumer), event.process)
             if event.result == "ok":
-                self._subscriptions[name] = _Subscription(event.topic, event.consumer)
+                self._subscriptions[name] = _Subscription(event.topic, event.consumer, event.note == BUFFERED)
+                self._subscriptions[name].asked_ns = event.sent_ns or 0
         if event.op == "pull" and event.result != "err":
             pull = self._subscriptions.setdefault(name, _Subscription(event.topic, event.consumer, pulled=True))
             pull.asked_ns = max(pull.asked_ns, event.sent_ns or 0)
         if event.result != "unknown":
             self._lived_ns[name] = max(self._lived_ns[name], event.sent_ns or 0)
         subscription = self._subscriptions.get(name)
-        if subscription is not None and event.result != "unknown" and event.sent_ns is not None:
+        timed = subscription is not None and not subscription.buffered
+        if subscription is not None and timed and event.result != "unknown" and event.sent_ns is not None:
             subscription.asked_ns = max(subscription.asked_ns, event.sent_ns)
             if event.sent_ns >= subscription.asked[1]:
                 subscription.passed_ns = subscription.asked[0]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from toymq_chaos import inside
 from toymq_chaos.inside import Point
+from toymq_client.sockets import reserved_port
 from toymq_py.errors import LocalError
 
 READY_S = 60.0
@@ -44,7 +45,9 @@ class BrokerProcess:
         """Where it listens; None while it does not."""
         self.returncode = 0
         """How the last process ended: minus the signal that killed it."""
-        self._command = [str(find_toymq()), "serve", "--data-dir", str(data_dir), "--listen", "127.0.0.1:0"]
+        self.address = f"127.0.0.1:{reserved_port(self)}"
+        """Of all of them: who was connected may connect again."""
+        self._command = [str(find_toymq()), "serve", "--data-dir", str(data_dir), "--listen", self.address]
         self._options = options
         self._log = log
         self._clock = clock

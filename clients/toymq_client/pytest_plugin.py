@@ -5,10 +5,8 @@ starts in about a quarter of a second, on a free port and in a directory that go
 """
 
 import os
-import socket
 import subprocess
 import sys
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,21 +14,10 @@ import pytest
 
 import toymq_client as toymq_client_module
 from toymq_client import sync
+from toymq_client.sockets import reserved_port
 
 STOP_S = 10.0
 SERVE = (sys.executable, "-c", "from toymq_py.cli import main; main()", "serve")
-
-
-def reserved_port(owner: object) -> int:
-    """A port of this machine that nobody else is given as long as ``owner`` lives: a broker that starts again has it again.
-
-    Bound and never listening: who asks for this very port with SO_REUSEADDR, as the broker does, may listen on it.
-    """
-    held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.bind(("127.0.0.1", 0))
-    weakref.finalize(owner, held.close)
-    return int(held.getsockname()[1])
 
 
 class BrokerUnderTest:

@@ -3,6 +3,7 @@
 import errno
 import os
 import socket
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -68,3 +69,16 @@ def set_up(connection: socket.socket) -> None:
     ):
         if hasattr(socket, name):  # not every system has each
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def reserved_port(owner: object) -> int:
+    """A port of this machine that no other program is given as long as ``owner`` lives: a broker that starts again has it
+    again.
+
+    Bound and never listening: who asks for this very port with SO_REUSEADDR, as the broker does, may listen on it.
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    weakref.finalize(owner, held.close)
+    return int(held.getsockname()[1])

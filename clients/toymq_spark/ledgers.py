@@ -17,7 +17,8 @@ from toymq_py.model import check_name
 OPS = (
     "connect", "disconnect", "pub", "sub", "pull", "deliver", "ack", "nack",
     "declare", "config", "settings", "redrive", "purge", "delete", "dropped",
-    "start", "kill", "stop", "pause", "resume", "full", "free", "cut", "clock", "drained",
+    "start", "kill", "stop", "pause", "resume", "full", "free", "cut", "clock", "stalled",
+    "drained",
 )  # fmt: skip
 """All that a ledger may tell. An operation of another name is a slip of the pen, and perhaps a publish that nobody checks."""
 RESULTS = ("ok", "dup", "err", "unknown")

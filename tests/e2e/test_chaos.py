@@ -60,6 +60,19 @@ def test_a_broker_under_faults_keeps_its_promises(out: Path) -> None:
     assert all("QUEUE_FULL" in told for told in open_.values()), "publishers repeat all else until they are answered"
     assert found["acknowledged"] >= len(outcomes) - len(open_)  # type: ignore[operator]
     assert {"pull", "config", "redrive"} <= set(ops), "a work queue is part of it"
+    assert "stalled" not in ops
+    own = {
+        kind: {str(row["process"]).partition(".")[0] for row in rows if (row["op"], row["result"]) == kind}
+        for kind in (("pub", "ok"), ("deliver", "ok"), ("ack", "unknown"), ("ack", "ok"))
+    }
+    subscriptions = {"a-4", "a-32", "a-1024", "b-16"}
+    assert own["pub", "ok"] >= {"a-pub", "b-pub"}, "the product's own clients publish"
+    assert own["deliver", "ok"] >= subscriptions
+    assert own["ack", "unknown"] >= subscriptions, "most acks wait for no answer"
+    assert own["ack", "ok"] & subscriptions, "some wait for the disk"
+    connections = Counter(name.partition(".")[0] for name in {str(row["process"]) for row in rows if row["op"] == "deliver"})
+    assert min(connections[name] for name in subscriptions) > 1, "they come back by themselves"
+    assert any(str(row["process"]).startswith("a-pub.") and "seq" in row for row in rows), "without a key, too"
     assert sum(found["duplicated"].values()) > 0  # type: ignore[attr-defined]
     assert (out / "timeline.png").read_bytes().startswith(b"\x89PNG")
 

@@ -10,6 +10,7 @@ import pytest
 from toymq_chaos import history
 from toymq_chaos.checker import Checker, check
 from toymq_chaos.history import Event, digest_of
+from toymq_chaos.leases import BUFFERED
 from toymq_py.errors import DamagedData
 
 MS = 1_000_000
@@ -294,3 +295,35 @@ def test_a_nack_of_another_connection_gives_back_what_is_read_late() -> None:
     assert check(history_).ok
     own = [replace(event, process="c.2") if event == nacked else event for event in history_]
     assert [it.promise for it in check(own).violations] == [TOO_EARLY], "its own was answered before, and of an earlier one"
+
+
+def buffered(t_ms: int, process: str) -> Event:
+    return replace(sub(t_ms, process), note=BUFFERED)
+
+
+def test_a_client_that_did_not_move_after_a_start_is_named() -> None:
+    stalled = Event(9 * MS, "a-t.1", "stalled", topic="t", note="a-t after 1 losses")
+    (violation,) = check([START, SUB, stalled]).violations
+    assert violation.promise == "a client of the product's own did not move after a start of the broker"
+    assert violation.evidence == (stalled,)
+
+
+def test_what_waited_in_its_client_may_be_older_than_an_answer_that_was_told_before() -> None:
+    """Sent at once, told late: neither too early nor behind its ack."""
+    told = [pub(1, 0), pub(1, 1), deliver(3, 0), ack(500, 0, sync=True, sent_ms=400), deliver(600, 1)]
+    again = [deliver(1100, 1, attempt=2), deliver(1101, 0, attempt=2), ack(1110, 1), DRAINED]
+    raw = check([START, SUB, *told, *again])
+    assert {violation.promise for violation in raw.violations} >= {
+        "a message came again before its visibility timeout, without a nack",
+        "an acked message was delivered again although its ack was on the disk",
+    }
+    verdict = check([START, buffered(0, "c.1"), *told, *again])
+    assert verdict.ok, verdict.violations[0]
+    assert verdict.duplicated["it was read late"] == 1
+
+
+def test_what_a_client_asked_for_behind_an_ack_is_not_older_than_it() -> None:
+    told = [buffered(0, "c.1"), pub(1, 0), deliver(3, 0), ack(5, 0, sync=True, sent_ms=4), of(6, "disconnect", "c.1"), kill(7)]
+    again = [of(8, "connect", "c.2"), buffered(9, "c.2"), deliver(10, 0, attempt=2, process="c.2")]
+    (violation,) = check([START, *told, *again]).violations
+    assert violation.promise == "an acked message was delivered again although its ack was on the disk"

@@ -1,0 +1,384 @@
+"""The product's own clients, beside the raw ones of ``workload``: what a user's program would do, written down as theirs is.
+
+    a-pub           asyncio, several publishes at a time, with keys and with the client's own numbers
+    a-4, 32, 1024   asyncio, a subscription each, of that window; a handler lets others run
+    b-pub           blocking, one at a time, in a thread
+    b-16            blocking, a subscription, in a thread
+
+They have a topic of their own, so that they cost what they do and not what the raw ones publish. They connect again by
+themselves, which is what is tried: after every start of the broker each has to move, or it is told as "stalled". A client has
+one connection here, so that what it says of outages (``on_event``) tells which one an operation is of.
+"""
+
+import asyncio
+import random
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from typing import Any, Literal, NamedTuple
+
+from toymq_chaos.history import Recorder, Result, digest_of
+from toymq_chaos.leases import BUFFERED
+from toymq_chaos.workload import Habits
+from toymq_client import Client, ClientClosed, Connected, ConnectionLost, Disconnected, Receipt, RequestTimeout, connect, sync
+from toymq_client.message import Delivery
+from toymq_py.errors import ToymqError
+
+TIMEOUT_S = 60.0
+"""Of a request, outages included."""
+BACKOFF_MAX_S = 0.5
+LOOK_S = 0.2
+"""How often a thread looks whether it may end."""
+AT_A_TIME = 4
+"""Publishes of the asyncio client without an answer."""
+PAYLOAD_BYTES = (0, 10, 100, 1000, 8000)
+RATE = 60.0
+"""Messages a second and publisher."""
+TOPIC = "own"
+WINDOWS = (4, 32, 1024)
+"""Of the asyncio client's subscriptions."""
+BLOCKING_WINDOW = 16
+ENDING_S = 3.0
+"""How long a thread may take to end; a goodbye takes a second."""
+ASYNCIO, BLOCKING = "a", "b"
+"""What names begin with."""
+NEEDED = frozenset(((TOPIC, f"{BLOCKING}-{BLOCKING_WINDOW}"), *((TOPIC, f"{ASYNCIO}-{window}") for window in WINDOWS)))
+"""Topic and consumer of each subscription."""
+
+
+Choice = Literal["forget", "nack", "sync", "ack"]
+"""What a handler does with its message; "sync": it acks, and waits for the disk."""
+
+
+class Item(NamedTuple):
+    """One to publish. Without a key the client numbers it; the payload then begins with the name, which a history calls it."""
+
+    name: str
+    payload: bytes
+    number: int | None
+    """Of one without a key."""
+
+
+def items(name: str, rng: random.Random, *, numbered: bool) -> Iterator[Item]:
+    """Without end; ``numbered``: every second one has no key."""
+    n = 0
+    while True:
+        payload = rng.randbytes(rng.choice(PAYLOAD_BYTES))
+        if numbered and n % 2:
+            yield Item(f"{name}-{n}", f"{name}-{n} ".encode() + payload, n)
+        else:
+            yield Item(f"{name}-{n}", payload, None)
+        n += 1
+
+
+class Diary:
+    """Of one client with one connection at a time. ``name.n`` is what it does on the nth, as raw clients are called."""
+
+    def __init__(self, recorder: Recorder, name: str) -> None:
+        """``name``: also of its consumer, when it subscribes."""
+        self.moved = False
+        """It had an answer, or a delivery, since this was reset."""
+        self.losses = 0
+        """Connections that it had."""
+        self.process = f"{name}.0"
+        """On whose behalf the next operation is."""
+        self._recorder = recorder
+        self.name = name
+        self._connected = False
+        self._subscribed = False
+        self._since_ns = recorder.now_ns()
+
+    @property
+    def now_ns(self) -> int:
+        return self._recorder.now_ns()
+
+    def on_event(self, event: Connected | Disconnected) -> None:
+        """What the client is given to call."""
+        if isinstance(event, Connected):
+            self._connect()
+        else:
+            self.close()
+
+    def close(self) -> None:
+        if self._connected:
+            self._recorder(self.process, "disconnect")
+            self.losses += 1
+            self._since_ns = self.now_ns
+        self._connected = self._subscribed = False
+
+    def subscribed(self) -> None:
+        """The SUB of this connection is answered. Idempotent."""
+        self._connect()
+        if not self._subscribed:
+            self._subscribed = True
+            self._recorder(
+                self.process, "sub", topic=TOPIC, consumer=self.name, sent_ns=self._since_ns, note=BUFFERED
+            )
+
+    def _connect(self) -> None:
+        if not self._connected:
+            self._connected = True
+            self.process = f"{self.name}.{self.losses + 1}"
+            self._recorder(self.process, "connect")
+
+    def published(self, item: Item, sent_ns: int, losses: int, outcome: Receipt | ToymqError) -> bool:
+        """``losses``: when it was sent. Returns: whether it is to be published again."""
+        told: dict[str, Any] = {
+            "topic": TOPIC, "key": item.name, "digest": digest_of(item.payload), "sent_ns": sent_ns, "seq": item.number,
+        }  # fmt: skip
+        if isinstance(outcome, Receipt):
+            if outcome.duplicate and losses != self.losses:  # the client's own repeat
+                self._recorder(self.process, "pub", "unknown", note="said again by the client", **told)
+            self._recorder(self.process, "pub", "dup" if outcome.duplicate else "ok", id=outcome.msg_id, **told)
+        else:
+            result = _result_of(outcome)
+            self._recorder(self.process, "pub", result, note=outcome.code, **told)
+            if isinstance(outcome, RequestTimeout | ClientClosed | ConnectionLost):
+                return item.number is None
+            self.moved = True
+            return result == "err" or item.number is None
+        self.moved = True
+        return False
+
+    def delivered(self, message: Delivery) -> int:
+        """Returns: the losses before it."""
+        self.subscribed()
+        self.moved = True
+        key = message.key or message.payload.partition(b" ")[0]
+        self._recorder(
+            self.process, "deliver", topic=message.topic, consumer=self.name, key=key.decode(),
+            digest=digest_of(message.payload), id=message.id, attempt=message.attempt,
+        )  # fmt: skip
+        return self.losses
+
+    def settled(self, message: Delivery, choice: Choice, sent_ns: int, losses: int) -> None:
+        """``losses``: when it was delivered; -1: there was no answer. A nack binds on the connection of its delivery, which
+        gives it back when it is lost; a synced ack binds on any (ADR 0052), one that waits for no answer never."""
+        if choice != "forget":
+            bound = losses >= 0 and (choice == "sync" or (choice == "nack" and losses == self.losses))
+            self._recorder(
+                self.process, "nack" if choice == "nack" else "ack", "ok" if bound else "unknown", topic=message.topic,
+                consumer=self.name, id=message.id, sync=choice == "sync" or None, sent_ns=sent_ns,
+            )  # fmt: skip
+
+    def stalled(self) -> None:
+        """It did not move although it had all the time."""
+        self._recorder(self.process, "stalled", topic=TOPIC, note=f"{self.name} after {self.losses} losses")
+
+
+def _result_of(error: ToymqError) -> Result:
+    """Whether the outcome of a publish is open."""
+    open_ = isinstance(error, RequestTimeout | ClientClosed | ConnectionLost) or error.code in ("STORAGE_FAILED", "INTERNAL")
+    return "unknown" if open_ else "err"
+
+
+def choose(rng: random.Random, habits: Habits, *, calm: bool) -> Choice:
+    chance = 1.0 if calm else rng.random()
+    shares: tuple[tuple[Choice, float], ...] = (("forget", habits.forget), ("nack", habits.nack), ("sync", habits.sync))
+    for choice, share in shares:
+        if chance < share:
+            return choice
+        chance -= share
+    return "ack"
+
+
+class Surroundings(NamedTuple):
+    """Where users live."""
+
+    recorder: Recorder
+    url: str
+    habits: Habits
+    calm: Callable[[], bool]
+    ready: Callable[[], Awaitable[None]]
+    subscribed: Callable[[str, str], None]
+
+
+class User(ABC):
+    """One client, and what it is used for, as long as ``run`` lasts."""
+
+    def __init__(self, where: Surroundings, diary: Diary, rng: random.Random) -> None:
+        self.diary = diary
+        self._where = where
+        self._rng = rng
+
+    @abstractmethod
+    async def run(self) -> None:
+        """Publishers end when the faults are over; subscribers when they are cancelled."""
+
+    @property
+    def publishes(self) -> bool:
+        return isinstance(self, AsyncPublisher | BlockingPublisher)
+
+    def _client(self) -> dict[str, Any]:
+        return {
+            "timeout_s": TIMEOUT_S, "wait_s": TIMEOUT_S, "backoff_max_s": BACKOFF_MAX_S, "on_event": self.diary.on_event,
+            "random": self._rng, "connect_timeout_s": 5.0,
+        }  # fmt: skip
+
+
+class AsyncPublisher(User):
+    def __init__(self, where: Surroundings, diary: Diary, rng: random.Random, source: Iterator[Item]) -> None:
+        super().__init__(where, diary, rng)
+        self._source = source
+
+    async def run(self) -> None:
+        await self._where.ready()
+        async with connect(self._where.url, **self._client()) as mq, asyncio.TaskGroup() as tasks:
+            for _ in range(AT_A_TIME):
+                tasks.create_task(self._publish(mq))
+        self.diary.close()
+
+    async def _publish(self, mq: Client) -> None:
+        again: Item | None = None
+        while again is not None or not self._where.calm():
+            item = again or next(self._source)
+            sent_ns, losses = self.diary.now_ns, self.diary.losses
+            outcome: Receipt | ToymqError
+            try:
+                outcome = await mq.pub(TOPIC, item.payload, key=item.name if item.number is None else None)
+            except ToymqError as error:
+                outcome = error
+            again = item if self.diary.published(item, sent_ns, losses, outcome) else None
+            await asyncio.sleep(0.05 if again else self._rng.random() * 2 * AT_A_TIME / RATE)
+
+
+class AsyncSubscriber(User):
+    def __init__(self, where: Surroundings, diary: Diary, rng: random.Random, window: int) -> None:
+        super().__init__(where, diary, rng)
+        self._window = window
+
+    async def run(self) -> None:
+        where, diary = self._where, self.diary
+        mq = await connect(where.url, **self._client())
+        try:
+            messages = await mq.sub(TOPIC, diary.name, window=self._window)
+            diary.subscribed()
+            where.subscribed(TOPIC, diary.name)
+            async for message in messages:
+                losses = diary.delivered(message)
+                await asyncio.sleep(0)
+                sent_ns = diary.now_ns
+                choice = choose(self._rng, where.habits, calm=where.calm())
+                try:
+                    if choice in ("ack", "sync"):
+                        await message.ack(sync=choice == "sync")
+                    elif choice == "nack":
+                        await message.nack(0)
+                except ToymqError:  # a full disk, a time-out
+                    losses = -1
+                diary.settled(message, choice, sent_ns, losses)
+        finally:
+            await mq.close()
+            diary.close()
+
+
+class _InThread(User):
+    """What blocks runs in a thread, which looks now and then whether it may end."""
+
+    async def _in_thread(self, work: Callable[[threading.Event], None]) -> None:
+        """``work`` ends soon after its argument is set."""
+        ending = threading.Event()
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = loop.create_future()
+
+        def tell(error: BaseException | None) -> None:
+            if not ended.done():
+                ended.set_result(None) if error is None else ended.set_exception(error)
+
+        def run() -> None:
+            problem: BaseException | None = None
+            try:
+                work(ending)
+            except BaseException as error:  # noqa: BLE001 (raised where it is awaited)
+                problem = error
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(tell, problem)
+
+        # Not waited for at the end of the program: one that is stalled would keep it.
+        threading.Thread(target=run, name="toymq-chaos user", daemon=True).start()
+        try:
+            await asyncio.shield(ended)
+        finally:
+            ending.set()
+            await asyncio.wait((ended,), timeout=ENDING_S)
+
+
+class BlockingPublisher(_InThread):
+    def __init__(self, where: Surroundings, diary: Diary, rng: random.Random, source: Iterator[Item]) -> None:
+        super().__init__(where, diary, rng)
+        self._source = source
+
+    async def run(self) -> None:
+        await self._where.ready()
+        await self._in_thread(self._work)
+
+    def _work(self, ending: threading.Event) -> None:
+        again: Item | None = None
+        with sync.connect(self._where.url, **self._client()) as mq:
+            while not ending.is_set() and (again is not None or not self._where.calm()):
+                item = again or next(self._source)
+                sent_ns, losses = self.diary.now_ns, self.diary.losses
+                outcome: Receipt | ToymqError
+                try:
+                    outcome = mq.pub(TOPIC, item.payload, key=item.name if item.number is None else None)
+                except ToymqError as error:
+                    outcome = error
+                again = item if self.diary.published(item, sent_ns, losses, outcome) else None
+                ending.wait(0.05 if again else self._rng.random() * 2 / RATE)
+        self.diary.close()
+
+
+class BlockingSubscriber(_InThread):
+    def __init__(self, where: Surroundings, diary: Diary, rng: random.Random, window: int) -> None:
+        super().__init__(where, diary, rng)
+        self._window = window
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        await self._in_thread(lambda ending: self._work(ending, loop))
+
+    def _work(self, ending: threading.Event, loop: asyncio.AbstractEventLoop) -> None:
+        where, diary = self._where, self.diary
+        mq = sync.connect(where.url, **self._client())
+        try:
+            messages = mq.sub(TOPIC, diary.name, window=self._window)
+            diary.subscribed()
+            loop.call_soon_threadsafe(where.subscribed, TOPIC, diary.name)
+            while not ending.is_set():
+                with suppress(RequestTimeout):
+                    self._handle(messages.next(LOOK_S))
+        finally:
+            mq.close()
+            diary.close()
+
+    def _handle(self, message: sync.Message) -> None:
+        diary = self.diary
+        losses = diary.delivered(message)
+        sent_ns = diary.now_ns
+        choice = choose(self._rng, self._where.habits, calm=self._where.calm())
+        try:
+            if choice in ("ack", "sync"):
+                message.ack(sync=choice == "sync")
+            elif choice == "nack":
+                message.nack(0)
+        except ToymqError:
+            losses = -1
+        diary.settled(message, choice, sent_ns, losses)
+
+
+def users(where: Surroundings, seed: int, *, numbered: bool) -> list[User]:
+    """``numbered``: also publishes without a key."""
+
+    def of(name: str) -> tuple[Surroundings, Diary, random.Random]:
+        return where, Diary(where.recorder, name), random.Random(f"user {name} {seed}")
+
+    def source(name: str) -> Iterator[Item]:
+        return items(name, random.Random(f"items of {name} {seed}"), numbered=numbered)
+
+    return [
+        AsyncPublisher(*of(f"{ASYNCIO}-pub"), source(f"{ASYNCIO}-pub")),
+        BlockingPublisher(*of(f"{BLOCKING}-pub"), source(f"{BLOCKING}-pub")),
+        *(AsyncSubscriber(*of(f"{ASYNCIO}-{window}"), window) for window in WINDOWS),
+        BlockingSubscriber(*of(f"{BLOCKING}-{BLOCKING_WINDOW}"), BLOCKING_WINDOW),
+    ]
