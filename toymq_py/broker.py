@@ -389,6 +389,10 @@ class Broker:
             acting.reset(whose)
         return topic
 
+    def when_topics_are_made(self, made: Callable[[Topic], None]) -> Callable[[], object]:
+        """Have ``made`` called with every topic that appears. Returns: what ends that."""
+        return self._followers.watch(made)
+
     def poll(self, name: str, consumer: str, *, visibility_s: float | None = None, wake: Callable[[], bool]) -> Poll:
         """Look for messages of a topic, or of all topics of a pattern, without a subscription; see ``Poll``. A plain topic is
         created, a new consumer begins at the first id. Assumes checked names.

@@ -173,6 +173,8 @@ class Application:
         routes: list[Route | WebSocketRoute] = [*pages.routes(operations)]
         routes += [Route(path, endpoint=Endpoint(gateway, found)) for path, found in by_path.items()]
         routes.append(websocket.route(gateway))
+        if "tinymq" in dialects:
+            routes.append(tinymq.route(gateway))
         routes.sort(key=lambda route: _place(route.path))
         self._router: ASGIApp = Router(routes, redirect_slashes=False, default=_no_such_path)
 

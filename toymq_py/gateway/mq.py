@@ -39,9 +39,11 @@ from toymq_py.model import MSG_ID_MAX
 CONSUMER = "mq"
 RETRY_AFTER_S = 10
 RESERVED = frozenset(
-    {"v1", "metrics", "healthz", "readyz", "docs", "api", "publish", "consume", "ack", "requeue", "webhook", "stream"}
+    {"v1", "metrics", "healthz", "readyz", "docs", "api", "publish", "consume", "ack", "requeue", "webhook", "stream", "ws"}
 )
-TAKEN = dict.fromkeys(("metrics", "healthz", "readyz"), ("PUT", "DELETE")) | {"requeue": ("GET", "PUT", "DELETE")}
+TAKEN = dict.fromkeys(("metrics", "healthz", "readyz"), ("PUT", "DELETE")) | dict.fromkeys(
+    ("requeue", "ws"), ("GET", "PUT", "DELETE")
+)
 """Those of them that have a route of their own, in one dialect or another, and what it leaves to be refused here."""
 SETTINGS = {"max_attempts": "0"}
 """Of the queues that are made here: a message comes again until it is deleted, as no name here leads to dead letters."""

@@ -12,7 +12,7 @@ here is a session's: its window bounds what is unacked, and what is inflight is 
 import asyncio
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -402,7 +402,7 @@ def route(gateway: Gateway) -> WebSocketRoute:
         with suppress(asyncio.CancelledError):
             async with asyncio.TaskGroup() as tasks:
                 conversation = Conversation(gateway, socket, name, tasks)
-                leaving = tasks.create_task(_leave(gateway, socket, conversation))
+                leaving = tasks.create_task(leave(gateway, socket, conversation.end))
                 await conversation.run()
                 leaving.cancel()
 
@@ -425,8 +425,8 @@ OPERATIONS = (
 )  # fmt: skip
 
 
-async def _leave(gateway: Gateway, socket: WebSocket, conversation: Conversation) -> None:
-    """Close it when the broker shuts down, or the token has gone."""
+async def leave(gateway: Gateway, socket: WebSocket, end: Callable[[], None]) -> None:
+    """Close it when the broker shuts down, or the token has gone; ``end`` is called before."""
     code = GOING_AWAY
     while not gateway.waiting.stopped:
         await gateway.waiting.sleep(LOOK_S)
@@ -435,6 +435,6 @@ async def _leave(gateway: Gateway, socket: WebSocket, conversation: Conversation
         except RequestError:
             code = POLICY
             break
-    conversation.end()  # the close waits behind what the socket does not take
+    end()  # the close waits behind what the socket does not take
     with suppress(WebSocketDisconnect, RuntimeError):
         await socket.close(code)

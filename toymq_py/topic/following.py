@@ -332,6 +332,12 @@ class Followers:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._patterns: dict[Following, None] = {}
+        self._watchers: dict[Callable[[Topic], None], None] = {}
+
+    def watch(self, made: Callable[[Topic], None]) -> Callable[[], object]:
+        """Have ``made`` called with every topic that appears. Returns: what ends that."""
+        self._watchers[made] = None
+        return lambda: self._watchers.pop(made, None)
 
     def follow(self, following: Following, topics: Mapping[str, Topic]) -> None:
         """Attach it to all topics that match, now or, when there are many, within a moment; see ``when_registered``."""
@@ -397,6 +403,8 @@ class Followers:
                 self._attach(following, topic, None, None)
             except (ModeConflict, OSError) as error:
                 logger.warning("consumer %s of %s passes over a topic: %s", following.consumer_name, following.name, error)
+        for made in list(self._watchers):
+            made(topic)
 
     def leave(self, following: Following) -> None:
         """It is closed: its parts are detached."""

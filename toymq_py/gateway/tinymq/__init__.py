@@ -1,5 +1,6 @@
 """The dialect ``tinymq``: TinyMQ's HTTP API, endpoint by endpoint. Contract: dialects.md, "tinymq"."""
 
 from toymq_py.gateway.tinymq.operations import OPERATIONS
+from toymq_py.gateway.tinymq.socket import route
 
-__all__ = ["OPERATIONS"]
+__all__ = ["OPERATIONS", "route"]

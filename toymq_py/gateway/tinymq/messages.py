@@ -5,26 +5,29 @@ import hashlib
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from toymq_py.consumer import Consumer
-from toymq_py.errors import BadArgument, NoSuchTopic, QueueFull, RequestError
-from toymq_py.gateway.access import check_topic
+from toymq_py.errors import BadArgument, NoSuchTopic, QueueFull, RequestError, StorageFailed
+from toymq_py.gateway.access import check_again, check_topic
 from toymq_py.gateway.bodies import parse_object, read_body
 from toymq_py.gateway.dialects import ensure
 from toymq_py.gateway.events import stream_response
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.headers import header_block, header_text
 from toymq_py.gateway.leasing import WAIT_S_MAX, GivenBack, give_back, lease_for
-from toymq_py.gateway.messages import HEARTBEAT_S, PAGE_MAX, READ_BYTES, still_may
+from toymq_py.gateway.messages import HEARTBEAT_S
+from toymq_py.gateway.operations import Need
 from toymq_py.gateway.polling import Polling
 from toymq_py.gateway.problems import NotLeased
 from toymq_py.gateway.publishing import BATCH_BYTES_MAX, Message, append, check_size
 from toymq_py.gateway.pushing import CONSUMER_PREFIX
-from toymq_py.gateway.tinymq.showing import describe, peek
+from toymq_py.gateway.tinymq.showing import Filter, Place, describe, look
+from toymq_py.gateway.tinymq.tail import Tail
 from toymq_py.gateway.tinymq.words import (
     AUTO_ACK,
     BACKLOG_MAX,
@@ -43,6 +46,9 @@ from toymq_py.gateway.tinymq.words import (
     LIMIT,
     MESSAGE_ID,
     NOT_FOUND,
+    OF_GLOB,
+    OF_GROUP,
+    OF_TOPIC,
     PEEK,
     PRIORITY,
     TIMEOUT,
@@ -50,19 +56,25 @@ from toymq_py.gateway.tinymq.words import (
     TTL,
     group_name,
     message_id,
-    refuse,
+    of_group,
     settings_of,
+    shown_id,
     topic_name,
 )
 from toymq_py.gateway.topics import json_response
 from toymq_py.model import DEAD_LETTERS, is_pattern
-from toymq_py.topic import Topic
+from toymq_py.topic import Delivery, Published, Topic
+
+BURIAL_S = 10.0
+"""A requeue waits so long for its dead letter, where the disk does not take it."""
 
 # -- publishing
 
 
-async def store(gateway: Gateway, shown: str, name: str, message: Message) -> Response:
-    """Append a message and answer."""
+async def put(gateway: Gateway, name: str, message: Message) -> Published:
+    """Append a message; it is on stable storage, or was there. Raises: RequestError."""
+    if not message.payload:
+        raise BadArgument("the payload is empty")
     check_size(message.payload, b"", BODY_BYTES_MAX)
     check_size(message.payload, message.headers, gateway.broker.options.max_payload_bytes)
     gateway.refuse_late()
@@ -74,12 +86,18 @@ async def store(gateway: Gateway, shown: str, name: str, message: Message) -> Re
     if isinstance(error, QueueFull):
         raise QueueFull(f"queue capacity reached (max {topic.settings.backlog_max_messages or BACKLOG_MAX} messages)")
     if error is not None:
-        gateway.broker.metrics.refused(error.code)
-        return refuse(error)
+        raise error
     if outcome.duplicate:
         gateway.broker.metrics.duplicate_total += 1
-        return json_response({"status": "ignored", "reason": "idempotency_key_exists", "topic": shown})
-    return json_response({"status": "accepted", "topic": shown, "id": str(outcome.first_id)}, 202)
+    return outcome
+
+
+async def store(gateway: Gateway, shown: str, name: str, message: Message, said_as: str = "topic") -> Response:
+    """Append a message and answer, with the topic as it was asked for."""
+    outcome = await put(gateway, name, message)
+    if outcome.duplicate:
+        return json_response({"status": "ignored", "reason": "idempotency_key_exists", said_as: shown})
+    return json_response({"status": "accepted", said_as: shown, "id": shown_id(name, None, outcome.first_id)}, 202)
 
 
 async def publish(gateway: Gateway, request: Request) -> Response:
@@ -93,8 +111,6 @@ async def publish(gateway: Gateway, request: Request) -> Response:
     if automatic not in (None, "auto"):
         raise BadArgument("idempotency is auto, or not there")
     payload = await read_body(request, min(BODY_BYTES_MAX, gateway.broker.options.max_payload_bytes))
-    if not payload:
-        raise BadArgument("the body is empty")
     if automatic and not key:
         key = b"auto:" + hashlib.sha256(payload).hexdigest().encode()
     pairs = [(header.decode("latin-1"), header_text(value)) for header, value in request.headers.raw
@@ -115,55 +131,110 @@ def _one_or_all(messages: list[dict[str, Any]], limit: int) -> str:
     return json.dumps(messages[0] if limit == 1 else messages)
 
 
+def place_of(request: Request) -> Place:
+    """What a request consumes. Raises: BadName, BadArgument."""
+    name, group = OF_GLOB.need(request), _group(request)
+    asked, _, _ = request.path_params["topic"].strip("/").partition(OF_GROUP)
+    return Place(name, group, None if is_pattern(name) else asked)
+
+
+def _group(request: Request) -> str | None:
+    """That of the query, or of the path. Raises: BadName, BadArgument."""
+    _, of_path = of_group(request.path_params["topic"])
+    group = GROUP.of(request)
+    if group is not None and of_path not in (None, group):
+        raise BadArgument(f"the topic is of the group {of_path}, group says {group}")
+    return of_path if group is None else group
+
+
 async def consume(gateway: Gateway, request: Request) -> Response:
     """``GET /consume/{topic}``."""
-    name, limit = GLOB.need(request), LIMIT.or_(1, request)
+    place, limit = place_of(request), LIMIT.or_(1, request)
     wait_s = min(TIMEOUT.or_(0, request) / 1000, WAIT_S_MAX)
-    group, acked = GROUP.of(request), AUTO_ACK.of(request)
-    consumer = group or CONSUMER
     key, value = FILTER_KEY.of(request), FILTER_VAL.of(request)
     gateway.refuse_late()
     if (key is None) != (value is None):
         raise BadArgument("filter_key and filter_val belong together")
-    if PEEK.of(request) or key is not None:
-        found = await peek(gateway, name, consumer, limit, None if key is None or value is None else (key, value))
-        return Response(_one_or_all(found, limit), 200, None, "application/json") if found else Response(status_code=204)
-    if not is_pattern(name):
-        await ensure(gateway.broker, name, settings_of(name))
-    polling = Polling(gateway.broker, gateway.waiting, name, consumer, visibility_s=LEASE_S)
+    if PEEK.of(request):
+        return await _peek(gateway, place, limit)
+    if not is_pattern(place.name):
+        await ensure(gateway.broker, place.name, settings_of(place.name))
+    if key is not None and value is not None:
+        return await _select(gateway, request, place, limit, wait_s, Filter(key, value))
+    polling = Polling(gateway.broker, gateway.waiting, place.name, place.consumer, visibility_s=LEASE_S)
     deliveries = await lease_for(gateway, request, polling, limit, wait_s)
+    return await hand_out(gateway, request, place, deliveries, limit, acked=AUTO_ACK.of(request) or False)
+
+
+async def hand_out(
+    gateway: Gateway, request: Request, place: Place, deliveries: list[Delivery], limit: int, *, acked: bool
+) -> Response:
+    """The answer with what was leased; with ``acked`` that is acked."""
     if not deliveries:
         return Response(status_code=204)
     messages = [
-        describe(delivery.topic, delivery.records, row, delivery.attempt - 1)
+        describe(place, delivery.topic, delivery.records, row, delivery.attempt - 1)
         for delivery in deliveries
         for row in range(delivery.start, delivery.stop)
     ]
-    if group is not None:  # whoever gives it back says whose it is
-        messages = [message | {"group": group} for message in messages]
     content = _one_or_all(messages, limit)
-    if acked and await request.is_disconnected():  # acked, they would be lost
+    if not acked:
+        return GivenBack(content, deliveries, {"cache-control": "no-store"}, "application/json")
+    if await request.is_disconnected():  # acked, they would be lost
         give_back(deliveries)
         return Response(status_code=204)
-    if acked:
-        for delivery in deliveries:
-            delivery.subscription.topic.ack(consumer, delivery.ranges())
-        for delivery in deliveries:
-            with suppress(RequestError):  # they are acked: without an answer they would be lost; at worst they come again
-                await gateway.stored(delivery.subscription.topic.flush_offsets)
-        return Response(content, 200, None, "application/json")
-    return GivenBack(content, deliveries, {"cache-control": "no-store"}, "application/json")
+    for delivery in deliveries:
+        delivery.subscription.topic.ack(place.consumer, delivery.ranges())
+    for delivery in deliveries:
+        await _store_acks(gateway, delivery.subscription.topic)
+    return Response(content, 200, None, "application/json")
+
+
+async def _store_acks(gateway: Gateway, topic: Topic) -> None:
+    with suppress(RequestError):  # they are acked: without an answer they would be lost; at worst they come again
+        await gateway.stored(topic.flush_offsets)
+
+
+async def _peek(gateway: Gateway, place: Place, limit: int) -> Response:
+    if not is_pattern(place.name) and place.name not in gateway.broker.topics:
+        return json_response({"status": "not_found", "message": "Topic does not exist"}, 404)
+    found = [shown for _, _, shown in await look(gateway, place, limit)]
+    return Response(_one_or_all(found, limit), 200, None, "application/json") if found else Response(status_code=204)
+
+
+async def _select(
+    gateway: Gateway, request: Request, place: Place, limit: int, wait_s: float, wanted: Filter
+) -> Response:
+    """Those that a filter wants; they are not leased, and what it does not want stays (the original drops it)."""
+    until = gateway.loop.time() + wait_s
+    acked = AUTO_ACK.of(request) or False
+    with Tail(gateway, place, wanted) as tail:
+        found = await look(gateway, place, limit, wanted)
+        while not found and (left_s := until - gateway.loop.time()) > 0 and await tail.grown(left_s):
+            if tail.take():
+                found = await look(gateway, place, limit, wanted)
+    if await request.is_disconnected():
+        return Response(status_code=204)
+    if acked:  # what another one took meanwhile is not told
+        found = [each for each in found if each[0].ack(place.consumer, [(each[1], each[1])], unseen=True)]
+        for topic in dict.fromkeys(topic for topic, _, _ in found):
+            await _store_acks(gateway, topic)
+    messages = [shown for _, _, shown in found]
+    return Response(_one_or_all(messages, limit), 200, None, "application/json") if found else Response(status_code=204)
+
+
+# -- done with a message
 
 
 async def ack(gateway: Gateway, request: Request) -> Response:
-    """``POST /ack/{topic}/{id}``."""
-    name, msg_id, group = TOPIC.need(request), MESSAGE_ID.need(request), GROUP.of(request)
+    """``POST /ack/{topic}/{id}``: of what was consumed, or only seen by a peek."""
+    name, group = OF_TOPIC.need(request), _group(request)
     topic = _topic_with(gateway, name)
-    try:
-        holder = _holder(topic, msg_id, group, Consumer.has_delivered)
-    except NotLeased:  # before a restart, then
-        holder = _holder(topic, msg_id, group, Consumer.maybe_delivered, one=True)
-    topic.ack(holder, [(msg_id, msg_id)])
+    msg_id, holder = _whose(topic, MESSAGE_ID.need(request), group, Consumer.has_delivered, Consumer.maybe_delivered)
+    if holder != CONSUMER and holder not in topic.consumers:
+        raise NotLeased(NOT_FOUND)
+    if not topic.log.first_id <= msg_id < topic.log.committed_id or not topic.ack(holder, [(msg_id, msg_id)], unseen=True):
+        raise NotLeased(NOT_FOUND)
     await gateway.stored(topic.flush_offsets)
     return json_response({"status": "success", "message": "Message acknowledged"})
 
@@ -176,29 +247,31 @@ def _topic_with(gateway: Gateway, name: str) -> Topic:
         raise NotLeased(NOT_FOUND) from None
 
 
-def _holder(
-    topic: Topic, msg_id: int, group: str | None, has: Callable[[Consumer, int], bool], *, one: bool = False
-) -> str:
-    """Who has a message: the group that is named; else the consumer of those without one, unless it has to be the only ``one``;
-    else the only group that does.
+def _whose(
+    topic: Topic, text: str, group: str | None, has: Callable[[Consumer, int], bool],
+    maybe: Callable[[Consumer, int], bool] = lambda consumer, msg_id: False,
+) -> tuple[int, str]:  # fmt: skip
+    """A message's number, and the consumer it is meant for: of the group that is named, or that the id has the mark of. A plain
+    number without a group is the one that the consumer ``tinymq`` has, else that of the only group that has it, else, where
+    none has, of the only one that ``maybe`` had it before a restart.
 
-    Raises: NotLeased; BadArgument when several groups do: one must not end what another one has.
+    Raises: NotLeased; BadArgument when several groups have it: one must not end what another one has.
     """
-    if group is None:
-        named = (name for name in topic.consumers if not name.startswith(CONSUMER_PREFIX))  # no webhooks
-        groups = [name for name in named if has(topic.consumers[name], msg_id)]
-        if len(groups) > 1 and (one or CONSUMER not in groups):
-            raise BadArgument(f"several groups have {msg_id} of {topic.name}: name one with group")
-        group = CONSUMER if CONSUMER in groups else groups[0] if groups else None
-    elif group not in topic.consumers or not has(topic.consumers[group], msg_id):
-        group = None
-    if group is None:
-        raise NotLeased(NOT_FOUND)
-    return group
+    msg_id, marked, known = message_id(topic, text)
+    if group is not None or known:
+        return msg_id, group or marked or CONSUMER
+    named = [name for name in topic.consumers if not name.startswith(CONSUMER_PREFIX)]  # no webhooks
+    groups = [name for name in named if has(topic.consumers[name], msg_id)]
+    if len(groups) > 1 and CONSUMER in groups:
+        return msg_id, CONSUMER
+    groups = groups or [name for name in named if maybe(topic.consumers[name], msg_id)]
+    if len(groups) > 1:
+        raise BadArgument(f"several groups have {msg_id} of {topic.name}: name one with group")
+    return msg_id, groups[0] if groups else CONSUMER
 
 
 async def requeue(gateway: Gateway, request: Request) -> Response:
-    """``POST /requeue``: the message, as it was consumed."""
+    """``POST /requeue``: the message, as it was consumed. A dead letter is there when this answers."""
     group = GROUP.of(request)
     found = parse_object(await read_body(request, json_bytes_max(gateway)))
     if type(found.get("topic")) is not str or type(found.get("id")) not in (str, int):
@@ -207,33 +280,61 @@ async def requeue(gateway: Gateway, request: Request) -> Response:
         if type(found["group"]) is not str:
             raise BadArgument("group is a text")
         group = group_name(found["group"])
-    name = topic_name(found["topic"])
+    shown, of_topic = of_group(found["topic"])
+    name = topic_name(shown)
     check_topic(request, "subscribe", name)
-    msg_id = message_id(str(found["id"]))
     topic = _topic_with(gateway, name)
-    topic.nack(_holder(topic, msg_id, group, Consumer.is_inflight), [(msg_id, msg_id)], 0.0)
+    msg_id, holder = _whose(topic, str(found["id"]), of_topic if group is None else group, Consumer.is_inflight)
+    if holder not in topic.consumers or not topic.nack(holder, [(msg_id, msg_id)], 0.0):
+        raise NotLeased(NOT_FOUND)
+    await _buried(gateway, topic, topic.consumers[holder], msg_id)
+    await gateway.stored(topic.flush_offsets)  # the attempt counts, also after a crash
     return json_response({"status": "requeued"}, 202)
+
+
+async def _buried(gateway: Gateway, topic: Topic, consumer: Consumer, msg_id: int) -> None:
+    """Wait until what was out of attempts is among the dead letters. Raises: StorageFailed."""
+    until = gateway.loop.time() + BURIAL_S
+    while consumer.is_held(msg_id) and not topic.deleted:
+        left_s = until - gateway.loop.time()
+        if left_s <= 0 or gateway.waiting.stopped:
+            raise StorageFailed(f"{msg_id} of {topic.name} could not be stored as a dead letter yet; the broker goes on trying")
+        await gateway.waiting.wait_for(partial(gateway.broker.when_letters_are_stored, topic), left_s)
+
+
+# -- what is published, as it comes
 
 
 async def stream(gateway: Gateway, request: Request) -> Response:
     """``GET /stream/{topic}``."""
-    name = TOPIC.need(request)
+    name = GLOB.need(request)
+    key, value = FILTER_KEY.of(request), FILTER_VAL.of(request)
+    if (key is None) != (value is None):
+        raise BadArgument("filter_key and filter_val belong together")
     gateway.refuse_late()
-    await ensure(gateway.broker, name, settings_of(name))
-    topic = gateway.broker.topic(name)
-    return stream_response(_follow(gateway, request, topic, topic.log.committed_id))
+    asked = request.path_params["topic"].strip("/")
+    if not is_pattern(name):
+        await ensure(gateway.broker, name, settings_of(name))
+    place = Place(name, None, None if is_pattern(name) else asked)
+    wanted = None if key is None or value is None else Filter(key, value)
+    return stream_response(_follow(gateway, request, asked, Tail(gateway, place, wanted)))
 
 
-async def _follow(gateway: Gateway, request: Request, topic: Topic, at: int) -> AsyncIterator[bytes]:
-    waiting, log = gateway.waiting, topic.log
-    yield b":\n\n"
-    while not (waiting.stopped or topic.deleted) and still_may(gateway, request, topic):
-        at = max(at, log.first_id)
-        if at < log.committed_id:
-            run, row, at = log.read(at, min(PAGE_MAX, log.committed_id - at), READ_BYTES)
-            rows = range(row, len(run)) if run is not None else ()
-            shown = [json.dumps(describe(topic.name, run, each, 0)) for each in rows if run is not None and run.ids[each] < at]
-            yield "".join(f"data: {text}\n\n" for text in shown).encode()
-            await waiting.pause()
-        elif not await waiting.wait_for(topic.when_committed, HEARTBEAT_S) and not waiting.stopped:
-            yield b":\n\n"
+async def _follow(gateway: Gateway, request: Request, asked: str, tail: Tail) -> AsyncIterator[bytes]:
+    with tail:
+        yield f"data: {json.dumps({'status': 'connected', 'topic': asked})}\n\n".encode()
+        while tail.living and not gateway.waiting.stopped:
+            grown = await tail.grown(HEARTBEAT_S)
+            if not may(gateway, request, "subscribe", tail.place.name):
+                return
+            yield "".join(f"data: {text}\n\n" for text in tail.take()).encode() if grown else b":\n\n"
+            await gateway.waiting.pause()
+
+
+def may(gateway: Gateway, connection: HTTPConnection, needs: Need, name: str) -> bool:
+    """Whether what was allowed when it began still is."""
+    try:
+        check_again(gateway.authority, connection, needs, name)
+    except RequestError:
+        return False
+    return True

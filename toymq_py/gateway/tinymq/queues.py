@@ -1,7 +1,6 @@
 """Queues of the dialect ``tinymq``, their webhooks and groups."""
 
 import hashlib
-import json
 from collections.abc import Iterable
 from functools import partial
 from itertools import islice
@@ -16,13 +15,26 @@ from toymq_py.gateway.bodies import JSON_BYTES_MAX, check_members, parse_object,
 from toymq_py.gateway.consuming import redrive
 from toymq_py.gateway.dialects import ensure, go_duration_ms
 from toymq_py.gateway.gateway import Gateway
-from toymq_py.gateway.leasing import LEASE_BYTES_MAX, GivenBack
+from toymq_py.gateway.leasing import LEASE_BYTES_MAX
 from toymq_py.gateway.polling import Polling
 from toymq_py.gateway.publishing import Message, payload_bytes
 from toymq_py.gateway.pushing import CONSUMER_PREFIX
-from toymq_py.gateway.tinymq.messages import json_bytes_max, store
-from toymq_py.gateway.tinymq.showing import describe, peek
-from toymq_py.gateway.tinymq.words import CONSUMER, LEASE_S, LIMIT, QUEUE, TOPIC, group_name, settings_of, topic_name
+from toymq_py.gateway.tinymq.messages import hand_out, json_bytes_max, store
+from toymq_py.gateway.tinymq.showing import Place, look
+from toymq_py.gateway.tinymq.words import (
+    CONSUMER,
+    LEASE_S,
+    LIMIT,
+    OF_GROUPS,
+    OF_QUEUE,
+    QUEUE,
+    TOPIC,
+    group_name,
+    of_group,
+    settings_of,
+    topic_name,
+    with_group,
+)
 from toymq_py.gateway.topics import json_response, purge
 from toymq_py.model import DEAD_LETTERS, EARLIEST, TopicPattern, is_pattern
 from toymq_py.topic import Topic
@@ -93,12 +105,12 @@ async def create_queue(gateway: Gateway, request: Request) -> Response:
     found = await _object(request, "name", "policy", "retain")
     name = topic_name(_text(found, "name"))
     settings = settings_of(name)
-    if (policy := found.get("policy")) is not None:
+    if policy := found.get("policy"):
         if policy not in ("reject", "drop-oldest"):
             raise BadArgument("policy is reject or drop-oldest")
         settings["when_full"] = policy
-    if found.get("retain") is not None and (retain_ms := go_duration_ms("retain", _text(found, "retain"))):
-        settings["retain_max_age"] = str(retain_ms)
+    if found.get("retain") and (retain_ms := go_duration_ms("retain", _text(found, "retain"))):
+        settings["ttl"] = str(retain_ms)  # of each message; what lies in a segment for so long would be another promise
     gateway.refuse_late()
     if name in gateway.broker.topics:
         raise TopicExists(f"{name} exists")
@@ -113,47 +125,45 @@ async def queue_publish(gateway: Gateway, request: Request) -> Response:
     if found.get("broadcast"):
         raise BadArgument("broadcast is not done here: every consumer group sees every message")
     payload = payload_bytes(_text(found, "payload"))
-    if not payload:
-        raise BadArgument("the payload is empty")
     name = topic_name(shown)
     check_topic(request, "publish", name)
     times = {each: go_duration_ms(each, _text(found, each)) for each in ("ttl", "delay") if found.get(each)}
     message = Message(payload, delay_ms=times.get("delay") or None, ttl_ms=times.get("ttl") or None)
-    return await store(gateway, shown, name, message)
+    return await store(gateway, shown, name, message, "queue")
 
 
 async def queue_consume(gateway: Gateway, request: Request) -> Response:
-    """``POST /api/queues/consume``."""
+    """``POST /api/queues/consume``: one message, acked."""
     found = await _object(request, "queue")
-    name = topic_name(_text(found, "queue"))
+    asked = _text(found, "queue")
+    shown, group = of_group(asked)
+    name = topic_name(shown)
     check_topic(request, "subscribe", name)
     gateway.refuse_late()
     await ensure(gateway.broker, name, settings_of(name))
-    polling = Polling(gateway.broker, gateway.waiting, name, CONSUMER, visibility_s=LEASE_S)
+    place = Place(name, group, shown.strip("/"))
+    polling = Polling(gateway.broker, gateway.waiting, name, place.consumer, visibility_s=LEASE_S)
     deliveries = await polling.poll(1, LEASE_BYTES_MAX, 0)
-    if not deliveries:
-        return Response(status_code=204)
-    delivery = deliveries[0]
-    content = json.dumps(describe(name, delivery.records, delivery.start, delivery.attempt - 1))
-    return GivenBack(content, deliveries, {"cache-control": "no-store"}, "application/json")
+    return await hand_out(gateway, request, place, deliveries, 1, acked=True)
 
 
 async def queue_peek(gateway: Gateway, request: Request) -> Response:
-    """``GET /api/queues/peek``."""
-    name = QUEUE.need(request)
-    gateway.broker.topic(name)
-    return json_response(await peek(gateway, name, CONSUMER, LIMIT.or_(10, request)))
+    """``GET /api/queues/peek``; of a queue that there is not, nothing."""
+    name = OF_QUEUE.need(request)
+    shown, group = of_group(request.query_params["queue"])
+    found = await look(gateway, Place(name, group, shown.strip("/")), LIMIT.or_(10, request))
+    return json_response([message for _, _, message in found])
 
 
 async def queue_delete(gateway: Gateway, request: Request) -> Response:
-    """``POST /api/queues/delete``."""
+    """``DELETE`` or ``POST /api/queues/delete``."""
     name = QUEUE.need(request)
     await gateway.stored(lambda done: gateway.broker.delete(name, lambda count, error: done(error)))
     return json_response({"status": "deleted"})
 
 
 async def queue_purge(gateway: Gateway, request: Request) -> Response:
-    """``POST /api/queues/purge``."""
+    """``DELETE`` or ``POST /api/queues/purge``."""
     return json_response({"status": "purged", "purged_messages": await purge(gateway, QUEUE.need(request))})
 
 
@@ -182,33 +192,34 @@ async def add_webhook(gateway: Gateway, request: Request) -> Response:
 
 
 async def list_webhooks(gateway: Gateway, request: Request) -> Response:
-    """``GET /api/queues/webhooks``."""
+    """``GET /api/queues/webhooks``: their URLs."""
     queue = QUEUE.need(request)
-    found = filter(lambda webhook: _pushes(webhook, queue), gateway.webhooks.defined.values())
-    return json_response([{"topic": webhook.topic, "url": webhook.url} for webhook in found])
+    return json_response([webhook.url for webhook in gateway.webhooks.defined.values() if _pushes(webhook, queue)])
 
 
 async def list_groups(gateway: Gateway, request: Request) -> Response:
-    """``GET /api/groups``."""
-    grant = grant_of(request)
-    found = [
-        {"topic": topic.name, "group": name}
-        for topic in gateway.broker.topics.values()
-        if not topic.deleted and (grant is None or grant.sees(topic.name))
-        for name in topic.consumers
-    ]
-    return json_response(found)
+    """``GET /api/groups``: those of one topic; none of one that there is not."""
+    name = OF_GROUPS.need(request)
+    topic = gateway.broker.topics.get(name)
+    consumers = () if topic is None else topic.consumers
+    groups = [each for each in consumers if each != CONSUMER and not each.startswith(CONSUMER_PREFIX)]
+    return json_response({"topic": request.query_params["topic"], "groups": groups})
 
 
 async def create_group(gateway: Gateway, request: Request) -> Response:
-    """``POST /api/groups``: it begins at the first message, and loses none."""
+    """``POST /api/groups``: it begins at the first message, and loses none. Twice is fine."""
     found = await _object(request, "topic", "group")
-    name, group = topic_name(_text(found, "topic")), group_name(_text(found, "group"))
+    shown = _text(found, "topic")
+    name, group = topic_name(shown), group_name(_text(found, "group"))
     gateway.refuse_late()
     await ensure(gateway.broker, name, settings_of(name))
     topic = gateway.broker.topic(name)
-    if group in topic.consumers:
-        raise TopicExists(f"{name} has a group {group}")
-    topic.seek(group, EARLIEST)
+    if group not in topic.consumers:
+        topic.seek(group, EARLIEST)
     await gateway.stored(topic.flush_offsets)
-    return json_response({"status": "group_created"}, 201)
+    return json_response({"status": "created", "virtual_topic": with_group(shown, group)}, 201)
+
+
+async def cluster_status(gateway: Gateway, request: Request) -> Response:
+    """``GET /api/cluster/status``: this is one broker."""
+    return json_response({"clustering_enabled": False})

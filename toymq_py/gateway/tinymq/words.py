@@ -1,7 +1,11 @@
 """Names, parameters and refusals of the dialect ``tinymq``. How its words map: ``/`` in a name becomes ``.``; without ``group``
-the consumer is ``tinymq``, a group is a consumer of that name; the glob ``*`` at the end crosses dots."""
+the consumer is ``tinymq``, a group is a consumer of that name, and ``topic::group`` names both; the glob ``*`` at the end
+crosses dots. A message's id is a UUID of its number and of the mark of its topic, or of topic and group (ADR 0061)."""
 
-from functools import partial
+import re
+from collections.abc import Iterable
+from functools import lru_cache, partial
+from hashlib import blake2b
 
 from starlette.responses import Response
 
@@ -13,6 +17,7 @@ from toymq_py.gateway.problems import NotLeased, headers_of_refusal, status_of
 from toymq_py.gateway.pushing import CONSUMER_PREFIX
 from toymq_py.gateway.topics import json_response
 from toymq_py.model import DEAD_LETTERS, MSG_ID_MAX, TopicPattern, check_name, is_pattern
+from toymq_py.topic import Topic
 
 CONSUMER = "tinymq"
 LEASE_S = 30.0
@@ -23,6 +28,8 @@ SETTINGS = {"backlog_max_messages": str(BACKLOG_MAX), "max_attempts": "3"}
 """See ``settings_of``."""
 NOT_FOUND = "Message not found"
 HEADER_PREFIX = b"x-mq-"
+OF_GROUP = "::"
+_ID = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-8([0-9a-f]{3})-800([0-9a-f])-([0-9a-f]{12})\Z")
 
 
 # -- names and parameters
@@ -57,12 +64,48 @@ def group_name(text: str) -> str:
     return check_name("consumer", text)
 
 
-def message_id(text: str) -> int:
-    """Raises: NotLeased for any other text, too: the original's ids are no numbers."""
-    try:
-        return whole("id", 0, MSG_ID_MAX)(text)
-    except BadArgument:
-        raise NotLeased(NOT_FOUND) from None
+def of_group(text: str) -> tuple[str, str | None]:
+    """A topic's name, and the group where it is that of a group: ``orders::emails``. Raises: BadName."""
+    topic, marked, group = text.partition(OF_GROUP)
+    return topic, group_name(group.rstrip("/")) if marked else None
+
+
+def with_group(name: str, group: str | None) -> str:
+    """The other way round."""
+    return name if group is None else f"{name}{OF_GROUP}{group}"
+
+
+@lru_cache(maxsize=4096)
+def _mark(name: str) -> str:
+    return blake2b(name.encode(), digest_size=6).hexdigest()
+
+
+def shown_id(topic: str, group: str | None, msg_id: int) -> str:
+    """A message's id as the original's look: its number, the lowest digits first, and whose it is."""
+    high = msg_id >> 32
+    mark = _mark(with_group(topic, group))
+    return f"{msg_id & 0xFFFFFFFF:08x}-{high & 0xFFFF:04x}-8{high >> 16 & 0xFFF:03x}-8{high >> 28:03x}-{mark}"
+
+
+def message_id(topic: Topic, text: str) -> tuple[int, str | None, bool]:
+    """What an id says, which is as ``shown_id`` makes them, or a plain number.
+
+    Returns: the number, the group, and whether that is known: a plain number does not say whose it is.
+
+    Raises: NotLeased for any other text, and for another topic's.
+    """
+    if (found := _ID.match(text)) is None:
+        try:
+            return whole("id", 0, MSG_ID_MAX)(text), None, False
+        except BadArgument:
+            raise NotLeased(NOT_FOUND) from None
+    low, middle, high, top, mark = found.groups()
+    msg_id = int(top + high + middle + low, 16)
+    groups: Iterable[str | None] = (None, *topic.consumers)
+    for group in groups:
+        if _mark(with_group(topic.name, group)) == mark:
+            return msg_id, group, True
+    raise NotLeased(NOT_FOUND)
 
 
 def _yes(name: str) -> Parameter[bool]:
@@ -84,16 +127,33 @@ def _plain(name: str, text: str = "") -> Parameter[str]:
 
 TOPIC = Parameter("topic", "path", "Slashes are dots here.", {"type": "string"}, topic_name, required=True)
 GLOB = Parameter("topic", "path", "Also with * at its end.", {"type": "string"}, topic_or_glob, required=True)
-MESSAGE_ID = Parameter("id", "path", "", {"type": "string"}, message_id, required=True)
+OF_TOPIC = Parameter(
+    "topic", "path", "Slashes are dots here; `topic::group` is a group's.", {"type": "string"},
+    lambda text: topic_name(of_group(text)[0]), required=True,
+)  # fmt: skip
+OF_GLOB = Parameter(
+    "topic", "path", "Also with * at its end; `topic::group` is a group's.", {"type": "string"},
+    lambda text: topic_or_glob(of_group(text)[0]), required=True,
+)  # fmt: skip
+MESSAGE_ID = Parameter("id", "path", "", {"type": "string"}, str, required=True)
+OF_QUEUE = Parameter(
+    "queue", "query", "Name of the queue; `topic::group` is a group's.", {"type": "string"},
+    lambda text: topic_name(of_group(text)[0]), required=True,
+)  # fmt: skip
+OF_GROUPS = Parameter("topic", "query", "Name of the topic.", {"type": "string"}, topic_name, required=True)
 QUEUE = Parameter("queue", "query", "Name of the queue.", {"type": "string"}, topic_name, required=True)
-LIMIT = Parameter("limit", "query", "", {"type": "integer", "minimum": 1, "maximum": LEASE_MAX}, whole("limit", 1, LEASE_MAX))
+LIMIT = Parameter(
+    "limit", "query", f"No more than {LEASE_MAX} come.", {"type": "integer", "minimum": 1},
+    lambda text: min(whole("limit", 1, MSG_ID_MAX)(text), LEASE_MAX),
+)  # fmt: skip
 TIMEOUT = _duration("timeout", "How long to wait for a message: 10s.")
 GROUP = Parameter("group", "query", "A consumer group.", {"type": "string"}, group_name)
 TTL, DELAY = _duration("ttl", "Dropped after."), _duration("delay", "Delivered after.")
 PRIORITY, BROADCAST = _plain("priority"), _yes("broadcast")
 IDEMPOTENCY = _plain("idempotency", "auto: the body is its own key.")
 AUTO_ACK, PEEK = _yes("auto_ack"), _yes("peek")
-FILTER_KEY, FILTER_VAL = _plain("filter_key", "A header."), _plain("filter_val", "Its value. Nothing is consumed.")
+FILTER_KEY = _plain("filter_key", "A member of the payload, where that is a JSON object; or a header, X-MQ-….")
+FILTER_VAL = _plain("filter_val", "Its value.")
 KEY = Parameter("Idempotency-Key", "header", "", {"type": "string"}, check_key)
 
 

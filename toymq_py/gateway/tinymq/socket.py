@@ -1,0 +1,212 @@
+"""``/ws`` of the dialect ``tinymq``: publish and look on, in JSON frames over one connection. Nothing is consumed here, and
+nothing acked: a subscription is a ``/stream``, of as many topics and globs as one likes.
+
+    > {"action": "publish", "topic": "orders", "payload": "hello"}      < {"status": "published", "topic": "orders", "id": "…"}
+    > {"action": "subscribe", "topic": "orders.*"}                      < {"status": "subscribed", "topic": "orders.*"}
+                                                                        < {"id": "…", "topic": "orders.eu", "payload": "…", …}
+    > {"action": "ping"}                                                < {"status": "pong"}
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from toymq_py.errors import AlreadySubscribed, BadArgument, BadFraming, NotSubscribed, RequestError
+from toymq_py.gateway.access import check_again, check_rights, check_site
+from toymq_py.gateway.bodies import check_members, parse_json
+from toymq_py.gateway.dialects import ensure
+from toymq_py.gateway.gateway import Gateway
+from toymq_py.gateway.messages import HEARTBEAT_S
+from toymq_py.gateway.operations import Need
+from toymq_py.gateway.problems import UpgradeRequired
+from toymq_py.gateway.publishing import Message, payload_bytes
+from toymq_py.gateway.tinymq.messages import may, put
+from toymq_py.gateway.tinymq.showing import Filter, Place
+from toymq_py.gateway.tinymq.tail import Tail
+from toymq_py.gateway.tinymq.words import refuse, settings_of, shown_id, topic_name, topic_or_glob
+from toymq_py.gateway.websocket import OUTLET, Outlet, leave
+from toymq_py.model import is_pattern
+from toymq_py.storage.disk_errors import storage_error
+
+PATH = "/ws"
+SUBSCRIPTIONS_MAX = 64
+"""Of one connection: what is read for each, and not yet taken, is bounded."""
+MEMBERS: Mapping[str, frozenset[str]] = {
+    "ping": frozenset(),
+    "publish": frozenset({"topic", "payload"}),
+    "subscribe": frozenset({"topic", "filter_key", "filter_val"}),
+    "unsubscribe": frozenset({"topic"}),
+}
+
+
+class Session:
+    """One connection. A frame is answered before the next one is read."""
+
+    def __init__(self, gateway: Gateway, socket: WebSocket, tasks: asyncio.TaskGroup) -> None:
+        self._gateway = gateway
+        self._socket = socket
+        self._outlet: Outlet = socket.scope["state"][OUTLET]
+        self._tasks = tasks
+        self._tails: dict[str, Tail] = {}
+        """By topic, as it was asked for."""
+        self._pumps: dict[str, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        """Until either side leaves. A frame of bytes says nothing, as in the original."""
+        try:
+            while (message := await self._socket.receive())["type"] != "websocket.disconnect":
+                if (text := message.get("text")) is not None:
+                    await self._answer(text)
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """Nothing is sent any more. Idempotent."""
+        for asked in list(self._tails):
+            self._leave(asked)
+
+    def _leave(self, asked: str) -> None:
+        self._tails.pop(asked).close()
+        if (pump := self._pumps.pop(asked, None)) is not None:
+            pump.cancel()
+
+    async def _answer(self, text: str) -> None:
+        begun: str | None = None
+        try:
+            action, frame = parse_frame(text)
+            if action == "ping":
+                answer = {"status": "pong"}
+            elif action == "publish":
+                answer = await self._publish(frame)
+            elif action == "subscribe":
+                begun = await self._subscribe(frame)
+                answer = {"status": "subscribed", "topic": begun}
+            else:
+                if (asked := _text(frame, "topic")) not in self._tails:
+                    raise NotSubscribed("not subscribed to this topic")
+                self._leave(asked)
+                answer = {"status": "unsubscribed", "topic": asked}
+        except RequestError as error:
+            answer = self._refusal(error)
+        except OSError as error:
+            answer = self._refusal(storage_error(error))
+        await self._send(answer)
+        if begun in self._tails:  # no message comes before
+            self._pumps[begun] = self._tasks.create_task(self._pump(begun, self._tails[begun]))
+
+    def _refusal(self, error: RequestError) -> dict[str, str]:
+        self._gateway.broker.metrics.refused(error.code)
+        return {"status": "error", "message": str(error)}
+
+    async def _send(self, frame: dict[str, str]) -> None:
+        with suppress(WebSocketDisconnect, RuntimeError):  # it ended meanwhile
+            await self._socket.send_text(json.dumps(frame))
+
+    def _check(self, needs: Need, name: str) -> None:
+        self._gateway.refuse_late()
+        check_again(self._gateway.authority, self._socket, needs, name)
+
+    async def _publish(self, frame: dict[str, Any]) -> dict[str, str]:
+        asked = _text(frame, "topic")
+        name = topic_name(asked)
+        self._check("publish", name)
+        outcome = await put(self._gateway, name, Message(payload_bytes(_text(frame, "payload"))))
+        return {"status": "published", "topic": asked, "id": shown_id(name, None, outcome.first_id)}
+
+    async def _subscribe(self, frame: dict[str, Any]) -> str:
+        asked = _text(frame, "topic")
+        name = topic_or_glob(asked)
+        self._check("subscribe", name)
+        wanted = Filter(_text(frame, "filter_key"), _text(frame, "filter_val")) if frame.get("filter_key") else None
+        if asked in self._tails:
+            raise AlreadySubscribed("already subscribed to this topic")
+        if len(self._tails) >= SUBSCRIPTIONS_MAX:
+            raise BadArgument(f"a connection has at most {SUBSCRIPTIONS_MAX} subscriptions; a glob is one")
+        if not is_pattern(name):
+            await ensure(self._gateway.broker, name, settings_of(name))
+        place = Place(name, None, None if is_pattern(name) else asked)
+        self._tails[asked] = Tail(self._gateway, place, wanted)
+        self._tails[asked].open()
+        return asked
+
+    async def _pump(self, asked: str, tail: Tail) -> None:
+        """As fast as the socket takes it."""
+        why = "it was deleted"
+        while tail.living:
+            grown = await tail.grown(HEARTBEAT_S)
+            if self._gateway.waiting.stopped or not await self._outlet.wait_taken():
+                return
+            if not may(self._gateway, self._socket, "subscribe", tail.place.name):
+                why = "it is not allowed any more"
+                break
+            try:
+                texts = tail.take() if grown else []
+            except OSError as error:
+                why = str(storage_error(error))
+                break
+            if texts and not self._outlet.write_texts([text.encode() for text in texts]):
+                return
+            await self._gateway.waiting.pause()
+        del self._pumps[asked]
+        self._leave(asked)
+        await self._send({"status": "error", "message": f"the subscription of {asked} has ended: {why}"})
+
+
+def parse_frame(text: str) -> tuple[str, dict[str, Any]]:
+    """What is to be done, and with what. Raises: BadFraming, BadArgument."""
+    try:
+        frame = parse_json(text)
+    except ValueError:
+        raise BadFraming("invalid json format") from None
+    action = frame.pop("action", None) if type(frame) is dict else None
+    if type(frame) is not dict or type(action) is not str or action not in MEMBERS:
+        raise BadArgument(f"unknown action; there are {', '.join(MEMBERS)}")
+    check_members(frame, MEMBERS[action])
+    return action, frame
+
+
+def _text(frame: dict[str, Any], name: str) -> str:
+    value = frame.get(name)
+    if type(value) is not str or not value:
+        raise BadArgument(f"{name} required")
+    return value
+
+
+def route(gateway: Gateway) -> WebSocketRoute:
+    """The route of the WebSocket."""
+
+    async def converse(socket: WebSocket) -> None:
+        token = socket.query_params.get("token")  # the original's client has no other way
+        if token and "authorization" not in socket.headers:
+            bearer = (b"authorization", b"Bearer " + token.encode())
+            scope = {**socket.scope, "headers": [*socket.scope["headers"], bearer]}
+            socket = WebSocket(scope, socket._receive, socket._send)
+        try:
+            check_site(socket, safe=False)
+            check_rights(gateway.authority, socket, "see")
+            gateway.refuse_late()
+        except RequestError as error:
+            gateway.broker.metrics.refused(error.code)
+            await socket.send_denial_response(refuse(error))
+            return
+        await socket.accept()
+        with suppress(asyncio.CancelledError):
+            async with asyncio.TaskGroup() as tasks:
+                session = Session(gateway, socket, tasks)
+                leaving = tasks.create_task(leave(gateway, socket, session.end))
+                await session.run()
+                leaving.cancel()
+
+    return WebSocketRoute(PATH, endpoint=converse)
+
+
+async def upgrade(gateway: Gateway, request: Request) -> Response:
+    """``GET /ws`` of who does not speak it."""
+    raise UpgradeRequired("a WebSocket is spoken here: the request has to ask for the upgrade")
