@@ -22,6 +22,8 @@ JSON_BYTES_MAX = 64 * 1024
 STRUCTURE_CHARS_MAX = JSON_BYTES_MAX
 """Of JSON outside of its long texts: two million empty lists in one line take three seconds of the broker's only thread."""
 LONG_TEXT_CHARS = 1024
+DISCARD_BYTES_MAX = 1024 * 1024
+"""A body that was answered before its end is discarded so far, that no reset eats the answer; then the connection is closed."""
 PLAIN_CODINGS = frozenset({"", "identity", "7bit", "8bit", "binary"})
 """Those that change nothing: none, HTTP's, and those of a part's ``Content-Transfer-Encoding`` (RFC 2045, 6.2)."""
 CONTENT_TYPE_CHARS_MAX = 1024
@@ -50,7 +52,7 @@ async def read_pieces(request: Request, bytes_max: int, line_bytes_max: int | No
     if not announced.isdigit():
         raise BadArgument("Content-Length is a whole number")
     if len(announced) > 18 or int(announced) > bytes_max:
-        raise too_large(bytes_max)
+        raise too_large(bytes_max, last=len(announced) > 18 or int(announced) > DISCARD_BYTES_MAX)
     pieces: list[bytes] = []
     size, line_size, more = 0, 0, True
     while more:
@@ -102,9 +104,9 @@ def check_coding(codings: str) -> None:
         raise UnknownCoding(f"{codings[:100]} is not decoded here: send the bytes as they are")
 
 
-def too_large(bytes_max: int) -> PayloadTooLarge:
-    """The refusal of a body."""
-    return PayloadTooLarge(f"at most {bytes_max} bytes are taken here")
+def too_large(bytes_max: int, *, last: bool = False) -> PayloadTooLarge:
+    """The refusal of a body; ``last`` when nothing more can be asked on this connection, and the answer says so."""
+    return PayloadTooLarge(f"at most {bytes_max} bytes are taken here", fatal=last)
 
 
 async def read_object(request: Request, known: frozenset[str]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from toymq_py.clock import Clock
 from toymq_py.errors import BadFraming, LineTooLong, RequestError, TooManyConnections
 from toymq_py.gateway.access import SEAT
 from toymq_py.gateway.app import Application
-from toymq_py.gateway.bodies import JSON_BYTES_MAX
+from toymq_py.gateway.bodies import DISCARD_BYTES_MAX, JSON_BYTES_MAX
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.outgoing import Outgoing
 from toymq_py.gateway.problems import WEBSOCKET_VERSION, TooSlow, UnsupportedVersion, UpgradeRequired, problem
@@ -61,9 +61,8 @@ UNTAKEN_BYTES_MAX = 1
 UNSENT_BYTES = 64 * 1024
 """So much of a WebSocket waits in the kernel, as in the process. It would take 4 MiB: a ping behind that is answered too late
 by who reads 200 KB a second, and who is only slow is taken for dead."""
-DISCARD_BYTES_MAX = 1024 * 1024
 DISCARD_S = 1.0
-"""A body that was answered before its end is discarded so far, that no reset eats the answer; then the connection is closed."""
+"""So long, and ``DISCARD_BYTES_MAX``."""
 FAREWELL_S = 1.0
 """A WebSocket takes what is written for it so long after a shutdown began."""
 ABNORMAL = 1006
@@ -92,6 +91,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._begun = False
         self._head_bytes = 0
         self._discarded: int | None = None
+        self._last = False
         self._timer: asyncio.TimerHandle | None = None
         self._refusal: RequestError | None = None
         self._upgraded = False
@@ -105,7 +105,7 @@ class GatewayProtocol(HttpToolsProtocol):
         """Called when TLS has connected it."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._outgoing = Outgoing(transport, self.loop)  # type: ignore[arg-type]  # uvloop's is a Transport without saying so
+        self._outgoing = Outgoing(transport, self.loop, self._lingers)  # type: ignore[arg-type]  # uvloop's is one
         super().connection_made(self._outgoing)  # type: ignore[arg-type]  # all that is called there
         self.handshake_done()
         try:
@@ -212,6 +212,8 @@ class GatewayProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._set_timer(None)
+        if self._last:
+            raise BadFraming("the answer before this request has said that it is the last one")
         version = self.parser.get_http_version()
         if version not in HTTP_VERSIONS:
             self._refusal = UnsupportedVersion(f"HTTP/{version} is not served here: use HTTP/1.1")
@@ -260,6 +262,8 @@ class GatewayProtocol(HttpToolsProtocol):
         self._discarded = None
         self._set_timer(None)
         super().on_message_complete()
+        if self._last:
+            self.transport.close()
 
     def handle_websocket_upgrade(self) -> None:
         self._upgraded = True
@@ -268,8 +272,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self._outgoing.flush()
         if self.cycle.more_body and self.cycle.keep_alive and not self._in_head:
-            self._discarded = 0
-            self._set_timer(self.loop.call_later(DISCARD_S, self.transport.close))
+            self._discard()
         if self._seat is not None:
             if not self.pipeline:
                 self._seat.idle()
@@ -278,6 +281,21 @@ class GatewayProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if self._unread and not self.pipeline:
             self.loop.call_soon(self._parse)
+
+    def _discard(self) -> None:
+        """The rest of a body that is answered, for a moment; then the connection is closed."""
+        self._discarded = 0
+        self._set_timer(self.loop.call_later(DISCARD_S, self.transport.close))
+
+    def _lingers(self) -> bool:
+        """Whether a close has to wait: uvicorn closes behind an answer that says so, and where the body still arrives a reset
+        would eat that."""
+        cycle = self.cycle
+        if self._last or cycle is None or not cycle.response_complete or not cycle.more_body or cycle.keep_alive:
+            return False
+        self._last = True
+        self._discard()
+        return True
 
     def shutdown(self) -> None:
         idle = self.cycle is None or self.cycle.response_complete

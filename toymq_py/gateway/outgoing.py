@@ -1,6 +1,7 @@
 """What uvicorn takes for a connection's transport: fewer system calls, and no more read than can be served. Knows no HTTP."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 COLLECTED_BYTES = 64 * 1024
@@ -15,8 +16,12 @@ class Outgoing:
     whenever an application asks for a body, however much was read already: not while ``hold_reading`` says no.
     """
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, lingers: Callable[[], bool] = lambda: False
+    ) -> None:
+        """``lingers`` is asked when it is to be closed: whether that comes later, by another ``close``."""
         self._transport = transport
+        self._lingers = lingers
         self._loop = loop
         self._written: list[bytes] = []
         self._collected = 0
@@ -46,7 +51,8 @@ class Outgoing:
 
     def close(self) -> None:
         self.flush()
-        self._transport.close()
+        if not self._lingers():
+            self._transport.close()
 
     @property
     def reads(self) -> bool:

@@ -334,7 +334,7 @@ async def _follow(gateway: Gateway, request: Request, asked: str, tail: Tail) ->
 def may(gateway: Gateway, connection: HTTPConnection, needs: Need, name: str) -> bool:
     """Whether what was allowed when it began still is."""
     try:
-        check_again(gateway.authority, connection, needs, name)
+        check_again(gateway, connection, needs, name)
     except RequestError:
         return False
     return True

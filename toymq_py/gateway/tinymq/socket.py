@@ -111,7 +111,7 @@ class Session:
 
     def _check(self, needs: Need, name: str) -> None:
         self._gateway.refuse_late()
-        check_again(self._gateway.authority, self._socket, needs, name)
+        check_again(self._gateway, self._socket, needs, name)
 
     async def _publish(self, frame: dict[str, Any]) -> dict[str, str]:
         asked = _text(frame, "topic")
@@ -190,7 +190,7 @@ def route(gateway: Gateway) -> WebSocketRoute:
             socket = WebSocket(scope, socket._receive, socket._send)
         try:
             check_site(socket, safe=False)
-            check_rights(gateway.authority, socket, "see")
+            check_rights(gateway, socket, "see")
             gateway.refuse_late()
         except RequestError as error:
             gateway.broker.metrics.refused(error.code)

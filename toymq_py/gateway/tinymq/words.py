@@ -9,7 +9,7 @@ from hashlib import blake2b
 
 from starlette.responses import Response
 
-from toymq_py.errors import BadArgument, BadFraming, BadName, NoSuchConsumer, RequestError
+from toymq_py.errors import BadArgument, BadFraming, BadName, NoSuchConsumer, PayloadTooLarge, RequestError
 from toymq_py.gateway.dialects import go_duration_ms
 from toymq_py.gateway.leasing import LEASE_MAX
 from toymq_py.gateway.operations import Parameter, check_key, whole
@@ -162,4 +162,7 @@ def refuse(error: RequestError) -> Response:
     if isinstance(error, NotLeased | NoSuchConsumer):
         return json_response({"status": "error", "message": NOT_FOUND}, 404)
     status = 400 if isinstance(error, BadArgument | BadName | BadFraming) else status_of(error)
-    return Response(f"{error}\n", status, headers_of_refusal(error, status), "text/plain")
+    headers = headers_of_refusal(error, status)
+    if isinstance(error, PayloadTooLarge):
+        headers["connection"] = "close"  # whatever of it was read, as the original
+    return Response(f"{error}\n", status, headers, "text/plain")
