@@ -167,6 +167,18 @@ async def test_what_fails_is_pushed_again(rig: HttpRig, monkeypatch: pytest.Monk
         assert (await rig.ask("GET", "/v1/webhooks/mine")).json()["failure"] is None
 
 
+async def test_a_push_that_fails_for_good_says_why_in_the_dead_letter(rig: HttpRig) -> None:
+    assert (await rig.ask("PUT", "/v1/topics/t", json={"max_attempts": 1})).status_code == 201
+    async with receiving() as receiver:
+        receiver.answer = lambda number: 503
+        await rig.ask("PUT", "/v1/webhooks/mine", json=definition(receiver))
+        await rig.publish("t", "a")
+        await rig.until(lambda: "t.dlq" in rig.broker.topics and rig.broker.topics["t.dlq"].log.committed_id == 1)
+    (letter,) = (await rig.ask("GET", "/v1/topics/t.dlq/log")).json()["messages"]
+    assert letter["headers"]["toymq-reason"] == "max-attempts"
+    assert "503" in letter["headers"]["toymq-error"]
+
+
 async def test_a_definition_survives_a_power_cut_and_goes_on_where_it_was(fs: SimDisk) -> None:
     async with receiving() as receiver:
         async with listening(DIR, fs=fs, private_webhooks=True) as rig:

@@ -43,6 +43,20 @@ async def test_publish_subscribe_ack(rig: HttpRig) -> None:
     assert [m["id"] for m in await rig.lease("t")] == [1], "what was inflight is ready at once"
 
 
+async def test_a_nack_says_why_in_the_dead_letter(rig: HttpRig) -> None:
+    async with frames(rig) as ws:
+        await rig.publish("t", "bad")
+        await ws.ask(op="subscribe", consumer="c")
+        assert (await ws.hear())["id"] == 0
+        for wrong in ({"error": 7}, {"error": {"text": 7}}, {"error": {"kind": "x"}}, {"reason": 7}):
+            assert (await ws.ask(op="nack", ids=[0], **wrong))["code"] == "BAD_ARGUMENT"
+        why = {"reason": "two\nwords", "error": "no such template: x.html"}
+        assert (await ws.ask(op="nack", ids=[0], dead=True, **why))["count"] == 1
+        await rig.until(lambda: "t.dlq" in rig.broker.topics and rig.broker.topics["t.dlq"].log.committed_id == 1)
+    (letter,) = (await rig.ask("GET", "/v1/topics/t.dlq/log")).json()["messages"]
+    assert [letter["headers"][f"toymq-{name}"] for name in ("reason", "error")] == ["two words", "no such template: x.html"]
+
+
 async def test_publishes_keep_their_order_without_waiting_for_answers(rig: HttpRig) -> None:
     async with frames(rig) as ws:
         for n in range(300):

@@ -124,7 +124,7 @@ export class LogView {
     const partial = seen < all ? `, ${count(seen)} of ${count(all)} looked at` : "";
     const rows = grouped(waiting).map((group) => el(
       "li.row", {},
-      el("b.number", {}, count(group.count)), el("span.badge.bad", {}, group.reason), el("span", {}, group.consumer),
+      el("b.number", {}, count(group.count)), el("span.badge.bad", { title: group.reason }, group.reason), el("span", {}, group.consumer),
       el("bdi.preview.muted", { title: group.error }, group.error), el("span.grow"),
       button(`Newest: ${count(group.newest)}`, () => this.#show(group.newest), {}, "quiet"),
     ));
@@ -181,7 +181,7 @@ export class LogView {
     const attempts = Number(headers["toymq-attempts"]);
     return el(
       "span.facts", {},
-      el("span.badge.bad", {}, reasonOf(headers)),
+      el("span.badge.bad", { title: reasonOf(headers) }, reasonOf(headers)),
       this.#redriven(id) && el("span.badge.good", {}, "sent back"),
       el("span", {}, `${headers["toymq-consumer"] ?? "?"}`),
       el("span.muted", {}, `id ${headers["toymq-origin-id"] ?? "?"}${attempts ? `, ${plural(attempts, "attempt")}` : ""}`),
