@@ -211,6 +211,7 @@ Command = (
 Options = dict[str, str]
 _SETTING = re.compile(r"[a-z_]{1,64}\Z")
 _FAILURE = ("reason", "error_type", "error", "traceback")
+_FAILURE_NAMES = frozenset(_FAILURE)
 
 
 def topic_name(text: str) -> str:
@@ -287,7 +288,9 @@ def _ack(a: list[str], o: Options) -> Command:
 
 
 def _nack(a: list[str], o: Options) -> Command:
-    failure = failure_of(*(decode_text(o[name]) if name in o else None for name in _FAILURE)) if o else None
+    failure: Failure | None = None
+    if o and not _FAILURE_NAMES.isdisjoint(o):
+        failure = failure_of(*(decode_text(o[name]) if name in o else None for name in _FAILURE))
     return Nack(
         topic_name(a[0]), consumer_name(a[1]), parse_ids(a[2]), _ms(o, "delay"), _flag(o, "dead"), failure
     )
