@@ -96,7 +96,8 @@ def _list_topics(client: sync.Client, *, as_json: bool) -> None:
     if as_json:
         print_json(rows)
     elif rows:
-        click.echo(table([("topic", "letters", "redriven"), *(tuple(map(str, row.values())) for row in rows)]))
+        lines = [tuple(map(str, row.values())) for row in rows]
+        click.echo(table([("topic", "letters", "redriven"), *lines], room=screen_room()))
     else:
         click.echo("no dead letters")
 

@@ -325,6 +325,17 @@ async def test_help_and_quit() -> None:
     assert app.return_code == 0
 
 
+async def test_a_long_name_leaves_room_for_the_numbers_and_is_found_and_headed_whole() -> None:
+    long = "t" * 190 + "-end"
+    async with shown(ToldFeed(stats(topic(long, consumer("c" * 196))))) as (app, pilot):
+        assert names(app) == ["t" * 39 + "…"], "a third of the screen"
+        await pilot.press("slash", *"-end", "enter")
+        assert len(names(app)) == 1
+        await pilot.press("enter")
+        assert names(app) == ["c" * 39 + "…"]
+        assert long in said(app, "#where")
+
+
 async def test_names_are_no_markup() -> None:
     """A consumer's or a topic's name cannot have brackets; a key and a payload can."""
     feed = ToldFeed(BROKER)
