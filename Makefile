@@ -12,7 +12,7 @@ COMPILED := $(patsubst %,toymq_py/%.py,dedupe model rows \
   session/transport session/turns topic/attachments topic/delivering topic/following topic/publishing topic/schedule \
   topic/subscription topic/topic topic/traced \
   consumer/acks consumer/common consumer/idset consumer/inflight consumer/lazy_heap consumer/run consumer/state \
-  storage/batch storage/committer storage/log storage/space storage/sync_job storage/tail \
+  storage/batch storage/committer storage/log storage/open_files storage/space storage/sync_job storage/tail \
   storage/record/attributes storage/record/checksum storage/record/frame storage/record/run storage/record/scanning)
 RUN := $(if $(wildcard $(FAST)/.stamp),$(FAST),.venv)
 # Tests and types want Spark too (400 MB), and Spark a Java: neither run nor demo should wait for that.

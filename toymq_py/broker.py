@@ -35,6 +35,7 @@ from toymq_py.storage import settings as settings_file
 from toymq_py.storage.dirlock import DirectoryLock, not_there
 from toymq_py.storage.flusher import OffsetsFlusher
 from toymq_py.storage.fs import FileSystem, replace_file
+from toymq_py.storage.open_files import OPEN_FILES_MAX, OpenFiles
 from toymq_py.storage.recovery import recover_log
 from toymq_py.storage.scheduling import Scheduler
 from toymq_py.storage.space import SpaceGuard
@@ -77,6 +78,7 @@ class Broker:
         tasks: Callable[[], int] = lambda: 0,
         loop_lag_s: Callable[[], float] = lambda: 0.0,
         tracer: Tracer | None = None,
+        open_files_max: int = OPEN_FILES_MAX,
     ) -> None:
         """
         Args:
@@ -84,6 +86,7 @@ class Broker:
             tasks: how many tasks the event loop has, for STATS.
             loop_lag_s: how late the event loop was at worst of late, in seconds, for STATS.
             tracer: follows messages; None costs nothing.
+            open_files_max: so many segment files are open at a time, of all topics.
         """
         self.options = options
         self.metrics = Metrics()
@@ -110,6 +113,7 @@ class Broker:
         self._key_budget = KeyBudget(options.dedupe_keys_total)
         self._failure_budget = FailureBudget()
         self._tail_budget = TailBudget()
+        self._files = OpenFiles(open_files_max)
         self._dead_letters = DeadLetters(scheduler, clock, self._topic_or_new_one_more)
         self._started = clock.monotonic()
         self._ticker = Ticker(lambda at: self.on_deadline(at))
@@ -247,6 +251,7 @@ class Broker:
             key_budget=self._key_budget,
             failure_budget=self._failure_budget,
             tail_budget=self._tail_budget,
+            files=self._files,
             quotas=self.quotas,
             metrics=self.metrics,
             arm=self._ticker.arm,

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import resource
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,6 +36,8 @@ logger = logging.getLogger("toymq_py.broker")
 
 DIRECTORY_LOOK_S = 2.0
 """How often the broker looks whether its directory is still its own: what was answered OK meanwhile is gone with it."""
+DESCRIPTORS_RESERVED = 64
+OPEN_FILES_MIN, OPEN_FILES_LIMIT = 16, 16_384
 LAG_PERIOD_S = 0.25
 LAG_PERIODS = 40
 """The lag of the loop is the worst of ten seconds: whoever looks once a second sees every one."""
@@ -110,6 +113,16 @@ class LoopLag:
         return max([*self._late_s, overdue_s, 0.0])
 
 
+def open_files_max(max_connections: int) -> int:
+    """How many segment files may be open: what the connections leave of the descriptors, but for a reserve to accept by, to
+    write offsets and to read directories; and a quarter at most, as the process may be another program's."""
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if allowed == resource.RLIM_INFINITY:
+        return OPEN_FILES_LIMIT
+    reserve = max(DESCRIPTORS_RESERVED, allowed // 8)
+    return max(min(allowed - max_connections - reserve, allowed // 4, OPEN_FILES_LIMIT), OPEN_FILES_MIN)
+
+
 @contextmanager
 def opened_broker(
     options: BrokerOptions, clock: Clock, loop: asyncio.AbstractEventLoop, tracer: Tracer | None = None
@@ -125,7 +138,7 @@ def opened_broker(
     broker = Broker(
         options, fs=RealFileSystem(), scheduler=scheduler, clock=clock,
         rss_bytes=memory.rss_bytes, tasks=lambda: len(asyncio.all_tasks(loop)), loop_lag_s=lag.worst_s,
-        tracer=tracer,
+        tracer=tracer, open_files_max=open_files_max(options.max_connections),
     )  # fmt: skip
     watch = DirectoryWatch(loop, broker)
     try:

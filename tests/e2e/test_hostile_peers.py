@@ -167,6 +167,22 @@ def test_a_crowd_never_takes_the_descriptors_of_the_disk(tmp_path: Path) -> None
         check_it_works(broker)
 
 
+def test_topics_never_take_the_descriptors_of_connections(tmp_path: Path) -> None:
+    """Each topic held its newest segment open: with 600 topics and 400 descriptors nobody more was let in."""
+    with broker_on(tmp_path / "d", descriptors=400) as broker, broker.connect() as wire:
+        for n in range(600):
+            assert wire.ask(b"PUB topic.%d - 1\nx\n" % n) == b"OK 0"
+        others = [broker.connect() for _ in range(100)]
+        for number, other in enumerate(others):
+            assert other.ask(b"PUB topic.%d - 1\ny\n" % number) == b"OK 1"
+            assert other.ask(b"SUB topic.%d c\n" % number) == b"OK 1"
+            assert [other.message()[2] for _ in range(2)] == [b"x", b"y"]
+            assert other.ask(b"ACK topic.%d c 0-1 sync=1\n" % number) == b"OK 2"
+        assert broker.descriptors() <= 300
+        for other in others:
+            other.close()
+
+
 def test_idle_connections_hold_nothing_of_what_they_said(tmp_path: Path) -> None:
     """Found here: each of them kept its last chunk, its last commands with their bodies, and its last answers, until it said
     something else: 3 MiB for every MiB published."""

@@ -13,6 +13,7 @@ from toymq_py.config import BrokerOptions
 from toymq_py.errors import RequestError
 from toymq_py.failure import failure_of
 from toymq_py.model import Mode, Start, TopicPattern
+from toymq_py.storage.open_files import OPEN_FILES_MAX
 from toymq_py.topic import Delivery, Following, PatternSubscription, Poll, Published, Subscription, Tracer
 
 DIR = "/data/d"
@@ -22,8 +23,10 @@ class BrokerRig:
     """Every method runs the loop until nothing is left to do, unless it says otherwise."""
 
     def __init__(
-        self, *, disk: SimDisk | None = None, tracer: Callable[[Clock], Tracer] | None = None, **options: Any
-    ) -> None:
+        self, *, disk: SimDisk | None = None, tracer: Callable[[Clock], Tracer] | None = None,
+        open_files_max: int = OPEN_FILES_MAX, **options: Any,
+    ) -> None:  # fmt: skip
+        self._open_files_max = open_files_max
         self.options = BrokerOptions(**{"data_dir": DIR, "min_free_bytes": 0, "segment_bytes": 4096} | options)
         self.clock = FakeClock()
         self._tracer = tracer(self.clock) if tracer is not None else None
@@ -36,7 +39,10 @@ class BrokerRig:
     def restart(self) -> None:
         """A new broker on the disk as it is; the one before must have ended."""
         self.loop = SimLoop(self.clock, random.Random(3))
-        self.broker = Broker(self.options, fs=self.disk, scheduler=self.loop, clock=self.clock, tracer=self._tracer)
+        self.broker = Broker(
+            self.options, fs=self.disk, scheduler=self.loop, clock=self.clock, tracer=self._tracer,
+            open_files_max=self._open_files_max,
+        )  # fmt: skip
         self.broker.open(1)
 
     def reopen(self, *, power_cut: bool = False) -> None:

@@ -283,6 +283,9 @@ class Committer:
             return
         active = self._log.segments[-1] if self._log.segments else None
         roll = batch.roll or active is None or active.sealed
+        if active is not None and not active.sealed:
+            active.busy = True
+            self._log.files.use(active)
         job = SyncJob(
             batch, active,
             fs=self._log.fs, path=self._log.path, space=self._space, clock=self._clock,
@@ -299,11 +302,14 @@ class Committer:
     def _finished(self, batch: Batch, job: SyncJob) -> None:
         log = self._log
         self._running = None
+        if log.segments:
+            log.segments[-1].busy = self._unsynced
         if job.sealed and log.segments:
             self._seal_behind(log.segments[-1])
         if job.rolled is not None:
             path = f"{log.path}/{segment_name(batch.first_id)}"
             log.segments.append(Segment(path, batch.first_id, file=job.rolled))
+            log.files.use(log.segments[-1])
             self._heads.due = True
         self._allocated = job.allocated
         if job.done:
@@ -316,7 +322,7 @@ class Committer:
                     self._record_heads()
                 self.on_sync(job.sync_s)
             elif self._fsync == "interval":
-                self._unsynced = True
+                self._unsynced = log.segments[-1].busy = True
                 self._arm_sync_timer()
             if self._pending:
                 self._start()
@@ -412,8 +418,8 @@ class Committer:
 
     def _seal_behind(self, segment: Segment) -> None:
         """The thread cut and synced it; its sidecar is written behind and never waited for."""
-        segment.sealed = True
-        segment.close()
+        segment.sealed, segment.busy = True, False
+        self._log.files.close(segment)
         fs = self._log.fs
         segment.producers = self.producers_since(segment.base_id)
         data = segment.sidecar()
@@ -471,7 +477,7 @@ class Committer:
         if file is None or active.sealed:
             self._unsynced = False
             return
-        self._unsynced = False
+        self._unsynced, active.busy = False, True
         errors: list[OSError] = []
         took_s: list[float] = []
         monotonic = self._clock.monotonic
@@ -485,6 +491,7 @@ class Committer:
                 errors.append(error)
 
         def done() -> None:
+            active.busy = not active.sealed and (self._unsynced or self._running is not None)
             for seconds in took_s:
                 self.on_sync(seconds)
             if not errors and self._heads.due and self._log.segments[-1] is active:
@@ -537,6 +544,8 @@ class Committer:
         try:
             usable = active is not None and not active.sealed and self.failed is None
             file = active.file if active is not None and usable else None
+            if active is not None and usable and file is None and self._allocated > active.end:
+                file = active.open(self._log.fs, write=True)  # it had given way to others
             if active is not None and file is not None and (self._fsync == "interval" or file.size() != active.end):
                 if not active.damages:
                     file.truncate(active.end)

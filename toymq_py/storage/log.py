@@ -15,6 +15,7 @@ from toymq_py.model import IdRange, Records
 from toymq_py.storage.disk_errors import LASTING, BeingExamined
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.offsets import above, lost_of, subtract
+from toymq_py.storage.open_files import OpenFiles
 from toymq_py.storage.record import FRAME_OVERHEAD, Columns, Row, Stop, decode_row, scan, to_records
 from toymq_py.storage.salvage import frame_bytes
 from toymq_py.storage.scanner import ScanResult, adopt, damage_report, examine
@@ -34,8 +35,6 @@ LOOKS_MAX = 8
 WRONG_READS_MAX = 3
 """How often a record may fail its check that passes the scanner's."""
 WRONG_IDS_MAX = 64
-OPEN_SEALED_MAX = 8
-"""Sealed segments of one log that stay open for readers: those that were read last."""
 
 
 class Places:
@@ -131,6 +130,7 @@ class Log:
         removed: Sequence[IdRange] = (),
         unreadable: Sequence[IdRange] = (),
         tail_budget: TailBudget | None = None,
+        files: OpenFiles | None = None,
     ) -> None:
         """
         Args:
@@ -146,6 +146,7 @@ class Log:
         self.lost: list[IdRange] = list(lost)
         self.removed: list[IdRange] = list(removed)
         self.unreadable: list[IdRange] = list(unreadable)
+        self.files = files or OpenFiles()
         self.tail = Tail(tail_budget or TailBudget())
         self.on_lost: Callable[[int, int], None] = lambda first, last: None
         """Called when a read finds records lost, with the id range."""
@@ -157,7 +158,6 @@ class Log:
         self._not_examined: dict[int, OSError] = {}  # why that failed the last time
         self._wrong: dict[int, int] = {}  # id to how often the scanner had nothing against it
         self._places = Places()
-        self._opened: dict[int, Segment] = {}  # sealed ones by first id, that which was not read for longest first
         self._hints: dict[int, tuple[Segment, int]] = {}  # id -> where a sequential reader goes on
 
     # -- numbers
@@ -330,8 +330,7 @@ class Log:
         gone = {id(segment) for segment in going}
         self.segments[:] = [segment for segment in self.segments if id(segment) not in gone]
         for segment in going:
-            segment.close()
-            self._opened.pop(segment.base_id, None)
+            self.files.close(segment)
             if segment.next_id > segment.base_id:
                 self._enter(self.removed, [(segment.base_id, segment.next_id - 1)])
         self.lost = subtract(self.lost, self.removed)
@@ -341,7 +340,7 @@ class Log:
 
     def close(self) -> None:
         for segment in self.segments:
-            segment.close()
+            self.files.close(segment)
 
     # -- inside
 
@@ -373,12 +372,7 @@ class Log:
 
     def open(self, segment: Segment) -> None:
         """Its file is there afterwards; of others, only some stay open. Raises: OSError."""
-        if segment.sealed:
-            opened = self._opened
-            opened.pop(segment.base_id, None)
-            if len(opened) >= OPEN_SEALED_MAX:
-                opened.pop(next(iter(opened))).close()
-            opened[segment.base_id] = segment  # the newest now
+        self.files.use(segment)
         segment.open(self.fs)
 
     def _read_frames(

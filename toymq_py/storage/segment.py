@@ -6,9 +6,11 @@ A ``Segment`` object belongs to the event loop. While a commit runs, the sync th
 segment's file and touches nothing of the object.
 """
 
+import errno
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -95,6 +97,10 @@ class Segment:
     index_ts_ns: "array[int]" = field(default_factory=partial(array, "Q"))
     sealed: bool = False
     file: File | None = None
+    busy: bool = False
+    """A sync thread writes the file, or has to sync it: it stays open."""
+    inode: tuple[int, int] | None = None
+    """Of the file that was closed: it is opened again only while it is that one."""
 
     def __post_init__(self) -> None:
         if self.next_id < 0:
@@ -171,12 +177,18 @@ class Segment:
     def open(self, fs: FileSystem, *, write: bool = False) -> File:
         """The file, opened once. A sealed segment is opened for reading only."""
         if self.file is None:
-            self.file = fs.open(self.path, write=write or not self.sealed)
+            file = fs.open(self.path, write=write or not self.sealed)
+            if self.inode is not None and file.inode() != self.inode:
+                file.close()
+                raise OSError(errno.ESTALE, f"{self.path} was replaced below the running broker")
+            self.file = file
         return self.file
 
     def close(self) -> None:
         """Idempotent."""
         if self.file is not None:
+            with suppress(OSError):
+                self.inode = self.file.inode()
             self.file.close()
             self.file = None
 

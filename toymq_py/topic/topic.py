@@ -32,6 +32,7 @@ from toymq_py.storage.flusher import OffsetsFlusher
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.log import Log
 from toymq_py.storage.offsets import LoadedOffsets, OffsetsState
+from toymq_py.storage.open_files import OpenFiles
 from toymq_py.storage.recovery import RecoveredLog
 from toymq_py.storage.scheduling import Scheduler
 from toymq_py.storage.space import SpaceGuard
@@ -67,6 +68,7 @@ class Topic:
         flusher: OffsetsFlusher,
         key_budget: KeyBudget,
         tail_budget: TailBudget,
+        files: OpenFiles,
         quotas: Quotas,
         failure_budget: FailureBudget,
         metrics: Metrics,
@@ -97,6 +99,7 @@ class Topic:
             fs, path, name, recovered.segments,
             next_id=recovered.next_id, first_id=recovered.first_id,
             lost=recovered.lost, removed=recovered.removed, unreadable=recovered.unreadable, tail_budget=tail_budget,
+            files=files,
         )  # fmt: skip
         self.log.on_lost = self.records_lost
         self.committer = Committer(

@@ -350,6 +350,7 @@ def test_another_error_of_the_disk_is_the_callers() -> None:
 def test_few_sealed_segments_are_open_at_a_time() -> None:
     rig = filled(200)
     assert len(rig.log.segments) > 20
+    rig.log.files.limit = 8
     rig.payloads()
     assert sum(segment.file is not None for segment in rig.log.segments) <= 9
     rig.log.close()
@@ -412,6 +413,7 @@ def test_who_fetches_a_batch_that_holds_less_than_a_record_gets_it_alone() -> No
 def test_segments_that_are_read_in_turn_stay_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many were read before them."""
     rig = filled(200)
+    rig.log.files.limit = 8
     rig.payloads()
     opened: list[str] = []
     monkeypatch.setattr(rig.disk, "open", lambda path, open=rig.disk.open, **how: opened.append(path) or open(path, **how))

@@ -1,0 +1,35 @@
+"""How many segment files are open, of all topics together. Belongs to the event loop."""
+
+from toymq_py.storage.segment import Segment
+
+OPEN_FILES_MAX = 1024
+"""Unless told: the broker's process says how many its descriptors allow."""
+
+
+class OpenFiles:
+    """At most ``limit`` segment files are open; those that were not used for longest give way, but for those that a sync thread
+    writes. So connections, offsets and directories find descriptors however many topics there are."""
+
+    __slots__ = ("_segments", "limit")
+
+    def __init__(self, limit: int = OPEN_FILES_MAX) -> None:
+        self.limit = limit
+        self._segments: dict[int, Segment] = {}  # by identity, the one that was not used for longest first
+
+    def use(self, segment: Segment) -> None:
+        """It is open, or will be at once."""
+        segments = self._segments
+        segments.pop(id(segment), None)
+        segments[id(segment)] = segment
+        if len(segments) > self.limit:
+            self._make_room(segment)
+
+    def close(self, segment: Segment) -> None:
+        """Close its file, if it is open."""
+        segment.close()
+        self._segments.pop(id(segment), None)
+
+    def _make_room(self, wanted: Segment) -> None:
+        idle = [segment for segment in self._segments.values() if segment is not wanted and not segment.busy]
+        for segment in idle[: len(self._segments) - self.limit]:
+            self.close(segment)
