@@ -353,7 +353,10 @@ class Broker:
         return topic
 
     def topic_to_publish(self, name: str) -> Topic:
-        """As ``topic_or_new``, for what clients publish. Raises: also Forbidden: only the broker writes dead letters."""
+        """As ``topic_or_new``, for what clients publish. Raises: also Forbidden: only the broker writes dead letters; QueueFull
+        while memory is high."""
+        if self.quotas.memory_high:
+            raise self.quotas.memory_refusal()
         if name.endswith(DEAD_LETTERS):
             raise Forbidden(f"{name} holds dead letters; nobody publishes to it")
         return self.topic_or_new(name)

@@ -95,6 +95,9 @@ class BrokerOptions:
     max_topics: int = count(10_000, 1, 1 << 20, help="More are refused (TOO_MANY_TOPICS).")
     max_consumers: int = count(1_000, 1, 1 << 20, help="Per topic.")
     max_subscriptions: int = count(1_000, 1, 1 << 20, help="Per session.")
+    max_held_bytes: int = size(
+        512 << 20, 1 << 20, 1 << 40, help="Bodies and replies of all connections that wait, beyond 64 KiB of each."
+    )
     address_percent: int = count(50, 1, 100, help="Of each limit, what one address of another machine may take.")
     token_percent: int = count(50, 1, 100, help="Of each limit, what one token without admin may take.")
     admin_reserve: int = count(16, 0, 1 << 20, help="Of each limit, what only admins' tokens may take; a tenth at most.")
@@ -134,6 +137,10 @@ class ServeOptions(BrokerOptions):
     tls_key: str | None = path(None, help="PEM file: the certificate's private key.")
     tls_client_ca: str | None = path(None, help="PEM file: with TLS a client must show a certificate signed by one of these.")
     metrics: str | None = address(None, help="Serve Prometheus at /metrics of this address; needs the extra observability.")
+    memory_max_bytes: int = size(
+        0, name="memory_max",
+        help="Resident memory above which publishes are refused (QUEUE_FULL); 0: 80 % of what the machine or cgroup has.",
+    )  # fmt: skip
     insecure_public: bool = flag(help="Listen beyond this machine although nobody is asked for a token.")
     allowed_host: tuple[str, ...] = several(
         Text("a name such as toymq or queue.example", "NAME", check_host_name),

@@ -26,7 +26,7 @@ from toymq_py.errors import ConfigError, DataDirectoryError
 from toymq_py.hosts import Hosts
 from toymq_py.schema import is_public, parse_address
 from toymq_py.server import Server
-from toymq_py.service import apply_definitions, openable, opened_broker
+from toymq_py.service import MemoryWatch, apply_definitions, openable, opened_broker
 from toymq_py.topic import Tracer
 
 if TYPE_CHECKING:
@@ -131,6 +131,9 @@ async def _serve(
             gc.collect()
             gc.freeze()  # what recovery made stays; the collector need not look at it again and again
             some_left = memory.Keeper(loop).look
+            watch = MemoryWatch(loop, broker.quotas, options.memory_max_bytes)
+            bound.callback(watch.stop)
+            watch.look()
             server = Server(broker, clock, loop, some_left=some_left, authority=authority, certificates=certificates)
             _reload_on_hangup(loop, reloads, server.debug_wire)
             addresses = [_address(listener) for listener in listeners]

@@ -14,6 +14,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 KEPT_OBJECTS = 600
@@ -154,6 +155,23 @@ def _forget_names() -> None:
 
 def _nothing() -> None:
     pass
+
+
+def trim() -> None:
+    """Give back what is free, whatever the loop does meanwhile."""
+    if _GLIBC is not None:
+        _GLIBC.malloc_trim(0)
+
+
+def available_bytes(root: Path = Path("/")) -> int:
+    """Memory of this machine, or of the cgroup where that is less."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            found.append(int((root / path).read_text()))
+        except (OSError, ValueError):
+            continue  # there is none, or "max"
+    return min(found)
 
 
 def rss_bytes() -> int:

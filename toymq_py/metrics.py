@@ -39,7 +39,7 @@ MESSAGES_BOUNDS = tuple(float(4**power) for power in range(9))
 
 LIMITS = (
     "connections", "address_connections", "token_connections", "reserve_connections", "topics", "token_topics",
-    "reserve_topics", "consumers", "token_consumers", "reserve_consumers",
+    "reserve_topics", "held_bytes", "holder_held_bytes", "memory", "consumers", "token_consumers", "reserve_consumers",
 )  # fmt: skip
 """What ``quotas`` refuses by: of all, of one address, of one token, what is left for admins."""
 TOPIC = ("topic",)
@@ -59,7 +59,10 @@ TABLE: tuple[Metric, ...] = (
            "Connections, anonymous or idle over HTTP, that were closed to make place for others."),
     Metric("connections_evictable", Kind.GAUGE, "connections", "Connections that would be closed to make place for others."),
     Metric("limits_reached_total", Kind.COUNTER, "refusals",
-           "Refusals by the limit that was reached: of all, of an address, of a token, or the reserve for admins.", ("limit",)),
+           "Refusals by the limit that was reached: of all, an address, a token, memory, the reserve of admins.", ("limit",)),
+    Metric("held_bytes", Kind.GAUGE, "bytes",
+           "Bodies and replies that wait, of connections with more than 64 KiB (--max-held-bytes)."),
+    Metric("memory_high", Kind.GAUGE, "0 or 1", "Whether publishes are refused for lack of memory (--memory-max)."),
     Metric("connections_torn_total", Kind.COUNTER, "connections", "Connections that ended inside a frame."),
     Metric("commit_messages", Kind.HISTOGRAM, "messages", "Messages that one commit stored together.", (), MESSAGES_BOUNDS),
     Metric("fsync_seconds", Kind.HISTOGRAM, "seconds", "How long the disk took to sync a log.", (), SECONDS_BOUNDS),

@@ -10,11 +10,15 @@ from collections.abc import Callable, Collection
 from contextvars import ContextVar
 from typing import Any, Protocol
 
-from toymq_py.errors import RequestError, TooManyConnections, TooManyConsumers, TooManyTopics
+from toymq_py.errors import QueueFull, RequestError, TooManyConnections, TooManyConsumers, TooManyTopics
 from toymq_py.metrics import Metrics
 
 RESERVE_PART = 10
 """The reserve for admins is at most this part of a limit: a broker with ten places keeps one."""
+
+
+FLOOR_BYTES = 64 * 1024
+"""What every connection may hold whatever others do: it goes on with small messages, and what it waits for comes to its end."""
 
 
 class Limits(Protocol):
@@ -27,6 +31,8 @@ class Limits(Protocol):
     @property
     def max_consumers(self) -> int: ...
     @property
+    def max_held_bytes(self) -> int: ...
+    @property
     def admin_reserve(self) -> int: ...
     @property
     def address_percent(self) -> int: ...
@@ -37,13 +43,14 @@ class Limits(Protocol):
 class Holder:
     """One token, or one address of another machine. ``limited`` is False for admins and for this machine."""
 
-    __slots__ = ("connections", "limited", "name", "percent")
+    __slots__ = ("connections", "held_bytes", "limited", "name", "percent")
 
     def __init__(self, name: str, percent: int, *, limited: bool = True) -> None:
         self.name = name
         self.percent = percent
         self.limited = limited
         self.connections = 0
+        self.held_bytes = 0
 
     def share(self, limit: int) -> int:
         """What it may hold of a limit; at least one."""
@@ -57,13 +64,14 @@ class Holder:
 class Seat:
     """One connection's seat among all. It is anonymous until ``identify``."""
 
-    __slots__ = ("_evict", "_quotas", "address", "left", "token")
+    __slots__ = ("_evict", "_quotas", "address", "held_bytes", "left", "token")
 
     def __init__(self, quotas: "Quotas", address: Holder, evict: Callable[[], None] | None) -> None:
         self._quotas = quotas
         self._evict = evict
         self.address = address
         self.token: Holder | None = None
+        self.held_bytes = 0
         self.left = False
 
     def identify(self, name: str, *, admin: bool) -> None:
@@ -78,6 +86,23 @@ class Seat:
     def idle(self) -> None:
         """Nothing is asked for."""
         self._quotas.idle(self)
+
+    def settle(self, held_bytes: int) -> bool:
+        """The connection holds so many bytes now. What is no more than ``FLOOR_BYTES`` is not counted.
+
+        Returns: False when it, its token, its address or all together hold too much, or memory runs out: it is to take no more.
+        """
+        return self._quotas.settle(self, held_bytes if held_bytes > FLOOR_BYTES else 0)
+
+    def hold(self, more_bytes: int) -> None:
+        """A part of a body has arrived. Raises: QueueFull; the connection is to take no more of it."""
+        held_bytes = self.held_bytes + more_bytes
+        if not self._quotas.settle(self, held_bytes) and held_bytes > FLOOR_BYTES:
+            raise self._quotas.too_much(self)
+
+    def too_much(self) -> QueueFull:
+        """Why no more is taken."""
+        return self._quotas.too_much(self)
 
     def leave(self) -> None:
         """The connection is gone, or is about to go. Idempotent."""
@@ -110,6 +135,10 @@ class Quotas:
         self._addresses: dict[str, Holder] = {}
         self._tokens: dict[str, Holder] = {}
         self._evictable: dict[Seat, None] = {}  # those that were used longest ago come first
+        self.held_bytes = 0
+        """Of all connections."""
+        self.memory_high = False
+        """The process has more memory than it should: publishes are refused."""
         self._topic_makers: dict[str, str] = {}  # topic to token, since the broker started
         self._topics_made: dict[str, int] = {}
         self._consumer_makers: dict[str, dict[str, str]] = {}  # topic to consumer to token
@@ -158,9 +187,12 @@ class Quotas:
                 self._metrics.limit_reached("reserve_connections")
                 raise TooManyConnections(f"{room} connections are the limit, the others are for admins (--admin-reserve)")
         self._evictable.pop(seat, None)
+        held_bytes = seat.held_bytes
+        self.settle(seat, 0)
         self._release_token(seat)
         self._tokens[name] = seat.token = holder
         holder.connections += 1
+        self.settle(seat, held_bytes)
 
     def busy(self, seat: Seat) -> None:
         """See ``Seat.busy``."""
@@ -176,12 +208,45 @@ class Quotas:
     def leave(self, seat: Seat) -> None:
         """See ``Seat.leave``."""
         self._connections -= 1
+        self.settle(seat, 0)
         self._evictable.pop(seat, None)
         self._release_token(seat)
         address = seat.address
         address.connections -= 1
         if address.unused:
             self._addresses.pop(address.name, None)
+
+    # -- bytes
+
+    def settle(self, seat: Seat, held_bytes: int) -> bool:
+        """See ``Seat.settle``; all of it is counted."""
+        holder, more = seat.token or seat.address, held_bytes - seat.held_bytes
+        if seat.left:
+            more = -seat.held_bytes
+        seat.held_bytes += more
+        holder.held_bytes += more
+        self.held_bytes += more
+        limit = self._limits.max_held_bytes
+        return not self.memory_high and self.held_bytes <= limit and (
+            not holder.limited or holder.held_bytes <= holder.share(limit)
+        )
+
+    def too_much(self, seat: Seat) -> QueueFull:
+        """Count and explain a refusal."""
+        if self.memory_high:
+            return self.memory_refusal()
+        holder, limit = seat.token or seat.address, self._limits.max_held_bytes
+        if self.held_bytes > limit:
+            self._metrics.limit_reached("held_bytes")
+            return QueueFull(f"{limit} bytes of bodies and replies are held, the limit (--max-held-bytes); try again later")
+        self._metrics.limit_reached("holder_held_bytes")
+        share = f"{holder.share(limit)} bytes of bodies and replies"
+        return QueueFull(f"{holder.name} holds {share}, its share of --max-held-bytes; try again later")
+
+    def memory_refusal(self) -> QueueFull:
+        """Of a publish while memory is high."""
+        self._metrics.limit_reached("memory")
+        return QueueFull("the broker's memory is at its limit (--memory-max); publish again later")
 
     # -- topics and consumers
 

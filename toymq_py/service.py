@@ -26,6 +26,7 @@ from toymq_py.definitions import (
 )
 from toymq_py.errors import ConfigError, DamagedData, RequestError
 from toymq_py.model import EARLIEST
+from toymq_py.quotas import Quotas
 from toymq_py.storage import checked_json
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.scheduling import SyncThreads
@@ -41,6 +42,13 @@ OPEN_FILES_MIN, OPEN_FILES_LIMIT = 16, 16_384
 LAG_PERIOD_S = 0.25
 LAG_PERIODS = 40
 """The lag of the loop is the worst of ten seconds: whoever looks once a second sees every one."""
+
+
+MEMORY_PERIOD_S = 0.25
+MEMORY_PERCENT = 80
+"""Of the machine's or the cgroup's memory: beyond it the kernel would begin to look for whom to kill."""
+MEMORY_LOW_PERCENT = 90
+"""Of the limit: publishes are taken again below it."""
 
 
 class LoopScheduler:
@@ -121,6 +129,37 @@ def open_files_max(max_connections: int) -> int:
         return OPEN_FILES_LIMIT
     reserve = max(DESCRIPTORS_RESERVED, allowed // 8)
     return max(min(allowed - max_connections - reserve, allowed // 4, OPEN_FILES_LIMIT), OPEN_FILES_MIN)
+
+
+class MemoryWatch:
+    """Tells the quotas when the process has too much memory, and when that is over."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, quotas: Quotas, max_bytes: int, rss_bytes: Callable[[], int] = memory.rss_bytes
+    ) -> None:
+        """``max_bytes`` 0 is ``MEMORY_PERCENT`` of what there is."""
+        self._loop = loop
+        self._quotas = quotas
+        self.max_bytes = max_bytes or memory.available_bytes() * MEMORY_PERCENT // 100
+        self._rss_bytes = rss_bytes
+        self._timer: asyncio.TimerHandle | None = None
+
+    def look(self) -> None:
+        """Now, and from now on, until ``stop``."""
+        rss_bytes, high = self._rss_bytes(), self._quotas.memory_high
+        if high:
+            memory.trim()
+        if not high and rss_bytes > self.max_bytes:
+            self._quotas.memory_high = True
+            logger.error("%d bytes of memory, above --memory-max %d: publishes are refused", rss_bytes, self.max_bytes)
+        elif high and rss_bytes < self.max_bytes * MEMORY_LOW_PERCENT // 100:
+            self._quotas.memory_high = False
+            logger.warning("%d bytes of memory: publishes are taken again", rss_bytes)
+        self._timer = self._loop.call_later(MEMORY_PERIOD_S, self.look)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 @contextmanager

@@ -384,6 +384,29 @@ async def test_idle_connections_lock_nobody_out() -> None:
                 writer.close()
 
 
+async def test_held_bodies_are_bounded_over_all_connections() -> None:
+    """One token held 600 MiB of bodies that did not end."""
+    head = b"POST /v1/topics/t/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 300001\r\n\r\n"
+    async with listening(DIR, fs=disk(), max_held_bytes=1 << 20) as rig:
+        wires = [await asyncio.open_connection("127.0.0.1", rig.port) for _ in range(12)]
+        for _, writer in wires:
+            writer.write(head + b"x" * 300_000)
+        answers = [asyncio.ensure_future(reader.readuntil(b"}")) for reader, _ in wires]
+        await rig.until(lambda: sum(answer.done() for answer in answers) >= 9)
+        refused = [answer.result() for answer in answers if answer.done()]
+        assert {problem_of(answer) for answer in refused} == {(429, "QUEUE_FULL")}
+        assert all(b"retry-after: 1\r\n" in answer for answer in refused)
+        assert rig.broker.quotas.held_bytes <= 1 << 20
+        assert (await rig.ask("POST", "/v1/topics/u/messages", content=b"x")).status_code == 201, "others go on"
+        for answer, (_, writer) in zip(answers, wires, strict=True):
+            if not answer.done():
+                writer.write(b"x")
+                assert (await answer).startswith(b"HTTP/1.1 201 ")
+            writer.close()
+        await rig.until(lambda: rig.broker.quotas.held_bytes == 0)
+        assert rig.broker.metrics.limits_reached["held_bytes"] == len(refused)
+
+
 async def test_a_stream_goes_on_where_it_was() -> None:
     async with listening(DIR, fs=disk()) as rig:
         await rig.publish("t", "a", "b", "c")

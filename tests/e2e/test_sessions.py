@@ -328,3 +328,43 @@ async def test_a_long_list_of_topics_is_made_in_turns(tmp_path: Path, count: int
         assert [topic["topic"] for topic in found["topics"]] == names
         assert found["publish_total"] == count
         assert len(json.loads(await wire.body(await wire.line()))) == ("t1" in names)
+
+
+async def test_bodies_that_do_not_end_are_bounded_over_all_connections(tmp_path: Path) -> None:
+    """Each of many connections held a body of ``--max-payload`` as long as it liked."""
+    async with serving(tmp_path / "d", max_held_bytes=1 << 20) as served:
+        wires = [await served.connect() for _ in range(12)]
+        for wire in wires:
+            wire.send(b"PUB t k 300001 seq=1\n" + b"x" * 300_000)
+        answers = [asyncio.ensure_future(wire.line()) for wire in wires]
+        quotas = served.broker.quotas
+        await until(lambda: sum(answer.done() for answer in answers) >= 9 and quotas.held_bytes <= 1 << 20)
+        refused = [answer.result() for answer in answers if answer.done()]
+        assert all(answer.startswith(b"ERR QUEUE_FULL 1048576 bytes of bodies and replies are held") for answer in refused)
+        small = await served.connect()
+        assert await small.ask(b"PUB u - 1\nx\n") == b"OK 0", "others go on"
+        for wire in wires:
+            wire.send(b"x\nPING\n")
+        for wire, answer in zip(wires, answers, strict=True):
+            first = await answer
+            assert first.split(b" ")[0] in (b"OK", b"DUP", b"ERR")
+            assert await wire.line() == b"PONG", "the body that was dropped is no command"
+        await until(lambda: quotas.held_bytes == 0)
+        again = wires[next(n for n, answer in enumerate(answers) if answer.result().startswith(b"ERR"))]
+        assert (await again.ask(b"PUB t k2 1 seq=1\nx\n")).startswith(b"OK")
+        stored = any(answer.result().startswith(b"OK") for answer in answers)
+        assert served.broker.topics["t"].log.committed_id == stored + 1, "what was refused is not stored"
+
+
+async def test_publishes_are_refused_while_memory_is_high(tmp_path: Path) -> None:
+    async with serving(tmp_path / "d") as served:
+        wire = await served.connect()
+        await publish(wire, 1)
+        served.broker.quotas.memory_high = True
+        said = b"ERR QUEUE_FULL the broker's memory is at its limit (--memory-max); publish again later"
+        assert await wire.ask(b"PUB t - 1\nx\n") == said
+        assert await wire.ask(b"SUB t c\n") == b"OK 1"
+        assert await wire.message() == (0, 1, b"0")
+        assert await wire.ask(b"ACK t c 0\n") == b"OK 1"
+        served.broker.quotas.memory_high = False
+        await publish(await served.connect(), 1, b"u")

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from toymq_py.errors import TooManyConnections, TooManyConsumers, TooManyTopics
+from toymq_py.errors import QueueFull, TooManyConnections, TooManyConsumers, TooManyTopics
 from toymq_py.metrics import Metrics
-from toymq_py.quotas import Holder, Quotas, Seat, acting, network_of
+from toymq_py.quotas import FLOOR_BYTES, Holder, Quotas, Seat, acting, network_of
 
 
 @dataclass
@@ -14,6 +14,7 @@ class Limits:
     max_connections: int = 20
     max_topics: int = 20
     max_consumers: int = 20
+    max_held_bytes: int = 1 << 20
     admin_reserve: int = 2
     address_percent: int = 50
     token_percent: int = 50
@@ -216,3 +217,61 @@ def test_a_token_makes_its_share_of_a_topics_consumers() -> None:
     make(None, "t", "ours")
     with pytest.raises(TooManyConsumers, match=r"there are 10 consumers of t, the limit \(--max-consumers\)"):
         make(None, "t", "one more")
+
+
+MIB = 1 << 20
+
+
+def test_bytes_count_for_the_token_and_for_all() -> None:
+    rig = Rig(max_held_bytes=10 * MIB)
+    app, more, other = rig.admitted("x", "app"), rig.admitted("x", "app"), rig.admitted("x", "other")
+    admin = rig.admitted("x", "ops", admin=True)
+    assert app.settle(3 * MIB)
+    assert more.settle(2 * MIB)
+    assert not more.settle(2 * MIB + 1), "half of all is a token's share"
+    assert str(more.too_much()).startswith(f"app holds {5 * MIB} bytes of bodies and replies, its share of --max-held-bytes")
+    assert other.settle(4 * MIB), "others have theirs"
+    assert not admin.settle(2 * MIB), "all together is too much for an admin, too"
+    assert str(admin.too_much()).startswith(f"{10 * MIB} bytes of bodies and replies are held, the limit (--max-held-bytes)")
+    more.leave()
+    assert admin.settle(2 * MIB)
+    app.settle(0)
+    for seat in (app, other, admin):
+        seat.leave()
+    assert rig.quotas.held_bytes == 0
+    assert rig.reached() == {"held_bytes": 1, "holder_held_bytes": 1}
+
+
+def test_little_is_not_counted_and_goes_on_whatever_others_hold() -> None:
+    rig = Rig(guarded=False, max_held_bytes=MIB)
+    greedy, small = rig.quotas.enter(None), rig.quotas.enter(None)
+    assert not greedy.settle(2 * MIB)
+    for _ in range(4):
+        small.hold(FLOOR_BYTES // 4)
+    with pytest.raises(QueueFull):
+        small.hold(1)
+    assert not small.settle(FLOOR_BYTES)
+    assert small.held_bytes == 0
+
+
+def test_what_was_held_before_the_token_was_known_moves_with_it() -> None:
+    rig = Rig(max_held_bytes=MIB)
+    seat = rig.enter("x", "198.51.100.7")
+    seat.hold(400_000)
+    seat.identify("app", admin=False)
+    assert seat.address.held_bytes == 0
+    assert seat.token is not None
+    assert seat.token.held_bytes == 400_000
+    seat.leave()
+    assert not rig.quotas._addresses
+    assert not rig.quotas._tokens
+
+
+def test_while_memory_is_high_no_more_is_taken() -> None:
+    rig = Rig()
+    seat = rig.enter("x")
+    rig.quotas.memory_high = True
+    with pytest.raises(QueueFull, match=r"memory is at its limit \(--memory-max\)"):
+        seat.hold(FLOOR_BYTES + 1)
+    rig.quotas.memory_high = False
+    seat.hold(1)

@@ -10,6 +10,7 @@ from starlette.requests import HTTPConnection
 from toymq_py import audit
 from toymq_py.auth import Grant
 from toymq_py.errors import AuthFailed, AuthRequired, Forbidden
+from toymq_py.gateway.bodies import SEAT
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.logins import Login
 from toymq_py.gateway.operations import Need
@@ -26,8 +27,6 @@ UNFORGEABLE = ("authorization", "x-requested-with")
 BROWSERS = ("Mozilla/", "Opera/")
 BROWSER_HEADERS = ("accept-language", "referer", "sec-fetch-mode", "sec-fetch-dest", "upgrade-insecure-requests")
 _GRANT = "toymq.grant"
-SEAT = "toymq.seat"
-"""In the ASGI scope's ``state``: the connection's ``Seat``, which a token makes its own."""
 _LOGIN = "toymq.login"
 ABOUT = frozenset(("topic", "queue", "q", "consumer", "group", "name"))
 """Parameters of path and query that say what is acted on."""

@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from toymq_py.errors import BadArgument, BadFraming, PayloadTooLarge
 from toymq_py.gateway.problems import UnknownCoding
+from toymq_py.quotas import Seat
 
 JSON_BYTES_MAX = 64 * 1024
 """Of what arranges or asks for something: settings, ids. The longest list of ids that makes sense has a few thousand."""
@@ -24,6 +25,8 @@ STRUCTURE_CHARS_MAX = JSON_BYTES_MAX
 LONG_TEXT_CHARS = 1024
 DISCARD_BYTES_MAX = 1024 * 1024
 """A body that was answered before its end is discarded so far, that no reset eats the answer; then the connection is closed."""
+SEAT = "toymq.seat"
+"""In the ASGI scope's ``state``: the connection's ``Seat``, which a token makes its own and what is held counts for."""
 PLAIN_CODINGS = frozenset({"", "identity", "7bit", "8bit", "binary"})
 """Those that change nothing: none, HTTP's, and those of a part's ``Content-Transfer-Encoding`` (RFC 2045, 6.2)."""
 CONTENT_TYPE_CHARS_MAX = 1024
@@ -45,7 +48,8 @@ async def read_pieces(request: Request, bytes_max: int, line_bytes_max: int | No
         line_bytes_max: of each line of a body that has lines.
 
     Raises: PayloadTooLarge, before the first byte where the request says its length, else with the byte that is too much;
-        BadArgument for a length that is none; UnknownCoding; ClientDisconnect.
+        BadArgument for a length that is none; UnknownCoding; ClientDisconnect; QueueFull, when it is too much with what
+        others hold.
     """
     check_coding(", ".join(request.headers.getlist("content-encoding")))
     announced = request.headers.get("content-length", "0")
@@ -53,6 +57,7 @@ async def read_pieces(request: Request, bytes_max: int, line_bytes_max: int | No
         raise BadArgument("Content-Length is a whole number")
     if len(announced) > 18 or int(announced) > bytes_max:
         raise too_large(bytes_max, last=len(announced) > 18 or int(announced) > DISCARD_BYTES_MAX)
+    seat: Seat | None = request.scope.get("state", {}).get(SEAT)
     pieces: list[bytes] = []
     size, line_size, more = 0, 0, True
     while more:
@@ -62,6 +67,8 @@ async def read_pieces(request: Request, bytes_max: int, line_bytes_max: int | No
         piece: bytes = message.get("body", b"")
         if piece:
             pieces.append(piece)
+            if seat is not None:
+                seat.hold(len(piece))
         size += len(piece)
         if size > bytes_max:
             raise too_large(bytes_max)

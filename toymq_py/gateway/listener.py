@@ -26,9 +26,8 @@ from toymq_py.broker import Broker
 from toymq_py.certificates import Certificates
 from toymq_py.clock import Clock
 from toymq_py.errors import BadFraming, LineTooLong, RequestError, TooManyConnections
-from toymq_py.gateway.access import SEAT
 from toymq_py.gateway.app import Application
-from toymq_py.gateway.bodies import DISCARD_BYTES_MAX, JSON_BYTES_MAX
+from toymq_py.gateway.bodies import DISCARD_BYTES_MAX, JSON_BYTES_MAX, SEAT
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.outgoing import Outgoing
 from toymq_py.gateway.problems import WEBSOCKET_VERSION, TooSlow, UnsupportedVersion, UpgradeRequired, problem
@@ -274,6 +273,7 @@ class GatewayProtocol(HttpToolsProtocol):
         if self.cycle.more_body and self.cycle.keep_alive and not self._in_head:
             self._discard()
         if self._seat is not None:
+            self._seat.settle(0)  # its body is stored, or dropped
             if not self.pipeline:
                 self._seat.idle()
             anonymous = self.quotas.guarded and self._seat.token is None

@@ -32,7 +32,7 @@ from toymq_py.errors import (
     RequestError,
 )
 from toymq_py.gateway.access import audit_request, check_again, check_rights, check_site
-from toymq_py.gateway.bodies import check_members, parse_json
+from toymq_py.gateway.bodies import SEAT, check_members, parse_json
 from toymq_py.gateway.consuming import parse_failure, parse_ids
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.messages import message_json
@@ -40,6 +40,7 @@ from toymq_py.gateway.operations import TOPIC, Answer, Need, Operation
 from toymq_py.gateway.problems import UpgradeRequired, problem
 from toymq_py.gateway.publishing import LINE_MEMBERS, append, check_size, message_of
 from toymq_py.model import DURATION_MS_MAX, Start, check_name
+from toymq_py.quotas import FLOOR_BYTES, Seat
 from toymq_py.storage.disk_errors import storage_error
 from toymq_py.topic import Delivery, Duplicate, Published, Registration, Subscription
 
@@ -102,6 +103,7 @@ class Conversation:
         self._outlet: Outlet = socket.scope["state"][OUTLET]
         self._tasks = tasks
         self._room = asyncio.Semaphore(OUTSTANDING_MAX)
+        self._seat: Seat | None = socket.scope["state"].get(SEAT)
         self._chars = 0  # characters of those frames
         self._released = asyncio.Event()
         self._subscription: Subscription | None = None
@@ -121,7 +123,7 @@ class Conversation:
                     break
                 self._chars += len(text)
                 self._tasks.create_task(self._answer(text))
-                while self._chars > self._gateway.broker.options.max_inflight_bytes:
+                while self._holds_too_much():
                     self._released.clear()
                     await self._released.wait()
             await asyncio.sleep(0)  # what was said before is begun: an ack before a close counts, a subscribe is undone below
@@ -130,6 +132,11 @@ class Conversation:
         if message["type"] == "websocket.receive":
             with suppress(WebSocketDisconnect, RuntimeError):  # it ended meanwhile
                 await self._socket.close(UNSUPPORTED, "a frame is text")
+
+    def _holds_too_much(self) -> bool:
+        """By itself, or together with others."""
+        room = self._seat is None or self._seat.settle(self._chars)
+        return self._chars > (self._gateway.broker.options.max_inflight_bytes if room else FLOOR_BYTES)
 
     async def _answer(self, text: str) -> None:
         """Carry out one frame. What waits for the disk is waited for here, while the next frames are read."""
@@ -159,6 +166,7 @@ class Conversation:
             await self._send(answer)
         finally:
             self._chars -= len(text)
+            self._holds_too_much()
             self._released.set()
             self._room.release()  # not before the answer has its place: who does not read would have thousands of them here
         if begun is not None and begun is self._subscription:  # no message comes before; by now it may be another one's place

@@ -144,6 +144,8 @@ def _of_broker(broker: Broker) -> Iterator[tuple[str, float]]:
         if not metric.labels and hasattr(metrics, metric.name) and metric.kind is not Kind.HISTOGRAM:
             yield metric.name, getattr(metrics, metric.name)
     yield "connections_evictable", broker.quotas.evictable
+    yield "held_bytes", broker.quotas.held_bytes
+    yield "memory_high", broker.quotas.memory_high
     yield "disk_free_bytes", stats["disk_free_bytes"]
     yield "disk_low", stats["disk_low"]
     yield "resident_bytes", stats["rss_bytes"]

@@ -69,6 +69,7 @@ class ServerConnection:
         self._pending: Publish | None = None  # its body comes next
         self._body_len = 0
         self._drain_left = 0
+        self._refused: Rejected | None = None  # a PUB whose body is dropped as it comes; the next command
         self._drain_frames = False
         self._ended = False
         self._topics: dict[bytes, str] = {}
@@ -108,10 +109,27 @@ class ServerConnection:
         """The stream ended. A partial command is never executed."""
         self._ended = True
 
+    def refuse_body(self, error: RequestError) -> bool:
+        """Drop the body that is arriving: its PUB is the next command, ``Rejected``. Returns: False when there is none."""
+        here, pending = len(self._buffer), self._pending
+        if self._state is not _State.BODY or pending is None or here > self._body_len:
+            return False
+        publish = None if pending.seqs is None else (pending.topic, pending.keys[0], pending.seqs[0])
+        self._refused = Rejected(error, publish)
+        self._pending = None
+        self._buffer = Buffer()
+        self._state = _State.DRAIN
+        self._drain_left = self._body_len + 1 - here
+        self.starved = False
+        return True
+
     def next_commands(self, max_commands: int = 512) -> list[Command]:
         """Up to so many commands of what has arrived (each PUB of a run counts, and a line that costs more counts more); []
         when more bytes are needed."""
         commands: list[Command] = []
+        if self._refused is not None:
+            commands.append(self._refused)
+            self._refused = None
         buffer = self._buffer
         left = max_commands
         while left > 0 and buffer.data:

@@ -21,7 +21,7 @@ from toymq_py.clock import Clock
 from toymq_py.consumer import Consumer
 from toymq_py.model import IdRange
 from toymq_py.protocol import Command, ServerConnection
-from toymq_py.quotas import Seat, peer_of
+from toymq_py.quotas import FLOOR_BYTES, Seat, peer_of
 from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.guard import GREETING_S, GuardedHandler
 from toymq_py.session.handler import Handler
@@ -56,8 +56,9 @@ class Session:
     __slots__ = (
         "_caught_up", "_clock", "_commands", "_deliveries", "_ended", "_eof", "_greeting_timer", "_guard", "_handler", "_inbox",
         "_inbox_bytes", "_last_write_bytes", "_linger_bytes", "_linger_timer", "_loop", "_lost", "_max_held_bytes",
+        "_max_inflight_bytes",
         "_max_payload_bytes", "_metrics", "_owed", "_parser", "_phase", "_place", "_reading_paused", "_replies", "_run_max",
-        "_wire", "_write_paused", "number", "transport",
+        "_seat", "_wire", "_write_paused", "number", "transport",
     )  # fmt: skip
 
     def __init__(
@@ -96,7 +97,8 @@ class Session:
         self._caught_up = True  # everything that arrived was applied, but for a part of a command
         self._place = Place(turns, self._turn)
         self._replies = Replies(broker.metrics, self._place, clock)
-        self._max_held_bytes = broker.options.max_inflight_bytes
+        self._max_held_bytes = self._max_inflight_bytes = broker.options.max_inflight_bytes
+        self._seat = seat
         self._deliveries = Deliveries(self._replies, self._place, clock, loop.call_later)
         self._guard: GuardedHandler | None = None
         self._greeting_timer: asyncio.TimerHandle | None = None
@@ -182,12 +184,29 @@ class Session:
                 self._leave_when_done()
             if self._replies.due or self._deliveries.by_name or self._handler.ended or self._owed is not None:
                 more = self._write(slice_end) or more
+            seat = self._seat
+            if seat is not None:
+                held_bytes = self._replies.held_bytes + self._parser.buffered_bytes + self._inbox_bytes
+                if held_bytes > FLOOR_BYTES or seat.held_bytes:
+                    more = self._settle(seat, held_bytes) or more
             return more or (not self._caught_up and self._has_room_again())
         except Exception:
             logger.exception("session %d ended by a bug", self.number)
             self._say("!", "a bug")
             self.abort()
             return False
+
+    def _settle(self, seat: Seat, held_bytes: int) -> bool:
+        """Account for what is held. While that is too much, together with others, no more is taken, and a body that is
+        arriving is dropped. Returns: whether there is something to apply."""
+        room = seat.settle(held_bytes)
+        self._max_held_bytes = self._max_inflight_bytes if room else FLOOR_BYTES
+        if room or not self._caught_up or self._parser.buffered_bytes <= FLOOR_BYTES:
+            return False
+        if self._parser.refuse_body(seat.too_much()):
+            self._caught_up = False
+            return True
+        return False
 
     def _ending_turn(self, slice_end: float) -> bool:
         if self._eof:

@@ -5,6 +5,7 @@ import tracemalloc
 import pytest
 
 from tests.support.wire_events import events_of, flat
+from toymq_py.errors import QueueFull
 from toymq_py.protocol import Ack, Ping, Publish, Quit, Rejected, ServerConnection
 
 
@@ -269,3 +270,21 @@ def test_what_was_parsed_is_not_held_while_more_is_awaited() -> None:
     finally:
         tracemalloc.stop()
     assert held < 1_000_000, "ten thousand idle connections would hold a GiB"
+
+
+@pytest.mark.parametrize("arrived", [0, 1, 999, 1000])
+def test_a_body_that_arrives_can_be_dropped_and_its_publish_refused(arrived: int) -> None:
+    connection = ServerConnection()
+    connection.receive_data(b"PING\nPUB t p 1000 seq=7\n" + b"x" * arrived)
+    assert connection.next_commands() == [Ping()]
+    error = QueueFull("not now")
+    assert connection.refuse_body(error)
+    assert connection.buffered_bytes == 0
+    assert not connection.refuse_body(error), "it is refused once"
+    assert connection.next_commands() == [Rejected(error, ("t", b"p", 7))]
+    for _ in range(1000 - arrived):
+        connection.receive_data(b"x")
+        assert connection.buffered_bytes <= 1
+    connection.receive_data(b"\nPUB t - 1\ny\n")
+    assert connection.next_commands() == [Publish("t", [b""], [b"y"])]
+    assert not connection.refuse_body(error), "nothing arrives"

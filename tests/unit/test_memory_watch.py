@@ -1,0 +1,51 @@
+"""The watermark of memory, as the quotas hear of it."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+from toymq_py.config import BrokerOptions
+from toymq_py.memory import available_bytes
+from toymq_py.metrics import Metrics
+from toymq_py.quotas import Quotas
+from toymq_py.service import MEMORY_PERIOD_S, MemoryWatch
+
+
+class Timers:
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], None]] = []
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> "Timers":
+        assert delay_s == MEMORY_PERIOD_S
+        self.calls.append(call)
+        return self
+
+    def cancel(self) -> None:
+        self.calls.clear()
+
+
+def test_it_is_high_above_the_limit_and_until_a_tenth_less() -> None:
+    rss, seen, timers = [0], [], Timers()
+    quotas = Quotas(BrokerOptions(), Metrics())
+    watch = MemoryWatch(cast("asyncio.AbstractEventLoop", timers), quotas, 1000, lambda: rss[0])
+    watch.look()
+    for rss[0] in (1000, 1001, 950, 900, 899, 1000):
+        timers.calls.pop()()
+        seen.append(quotas.memory_high)
+    assert seen == [False, True, True, True, False, False]
+    watch.stop()
+    assert not timers.calls
+
+
+def test_the_limit_is_a_share_of_the_machine_or_of_the_cgroup(tmp_path: Path) -> None:
+    whole = available_bytes(tmp_path)
+    assert whole > 1 << 20
+    group = tmp_path / "sys/fs/cgroup"
+    group.mkdir(parents=True)
+    (group / "memory.max").write_text("max\n")
+    assert available_bytes(tmp_path) == whole
+    (group / "memory.max").write_text("1048576\n")
+    assert available_bytes(tmp_path) == 1 << 20
+    quotas = Quotas(BrokerOptions(), Metrics())
+    assert 0 < MemoryWatch(cast("asyncio.AbstractEventLoop", Timers()), quotas, 0).max_bytes < available_bytes()
