@@ -24,13 +24,13 @@ async def asyncio_client() -> None:
                 assert_type(message.payload, bytes)
                 assert_type(message.headers, dict[str, str])
                 assert_type(await message.extend(), bool)
-                async with message.process() as same:
+                async with message.process(retry_delay=1, dead_on=(ValueError, KeyError)) as same:
                     assert_type(same, toymq.Message)
             async for batch in messages.batches(max=10, wait=1):
                 assert_type(batch, list[toymq.Message])
         assert_type(await mq.pull("t.*", "c", 5, wait=1, visibility=60.5), list[toymq.Message])
         assert_type(await mq.pub_many("t", [b"x"], delay=1, ttl=2.5), list[toymq.Receipt])
-        assert_type(await mq.nack("t", "c", [(1, 2)], dead=True, reason="bad"), int)
+        assert_type(await mq.nack("t", "c", [(1, 2)], dead=True, reason="any text", error=ValueError("bad")), int)
         assert_type(await mq.redrive("t.dlq", ids=[(1, 2)], max=5), int)
         assert_type(await mq.purge("t"), int)
         assert_type(await mq.seek("t", "c", "latest"), int)
@@ -61,7 +61,7 @@ def blocking_client() -> None:
         with mq.sub("t", "c") as messages:
             for message in messages:
                 assert_type(message, sync.Message)
-                with message.process():
+                with message.process(dead_on=ValueError):
                     assert_type(message.ack(), None)
             assert_type(messages.next(1), sync.Message)
         for leased in mq.pull("t.*", "c", 5, wait=1):
