@@ -378,6 +378,41 @@ def test_trouble_is_said(visit: Visit, start: Start, tmp_path: Path) -> None:
 
 
 @require("tmpfs")
+def test_dead_letters_are_trouble_until_they_went_back(visit: Visit, start: Start) -> None:
+    """Found by a trial: "Trouble: None. Good." stood beside 528 letters."""
+    broker = start()
+    dead_letters(broker, "orders", "no-such-customer", "no-such-product")
+    page = visit(broker.http)
+    page.get_by_role("button", name="Trouble 1", exact=True).click()
+    assert page.locator(".topicname").all_inner_texts() == ["orders.dlq"]
+    assert httpx.post(f"{broker.http}v1/topics/orders.dlq:redrive", json={}).status_code == 200
+    page.get_by_text("No topic failed, is degraded, lost messages or has dead letters.").wait_for()
+    page.get_by_role("button", name="Trouble", exact=True).wait_for()
+
+
+OUTSIDE = """(within) => [...document.querySelectorAll(within)].flatMap((box) => [...box.querySelectorAll('*')]
+  .filter((one) => one.getClientRects().length && one.getBoundingClientRect().right > box.getBoundingClientRect().right + 1)
+  .map((one) => one.textContent))"""
+
+
+@pytest.mark.parametrize("viewport", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_long_names_stay_where_they_belong(broker: BrokerProcess, visit: Visit, viewport: dict[str, int]) -> None:
+    """Found by a trial: the name of a consumer lay over the payloads of its dead letters."""
+    topic, consumer = "t" * 150, "c" * 190
+    publish(broker, topic, "x")
+    path = f"{broker.http}v1/topics/{topic}/messages"
+    leased = httpx.get(path, params={"consumer": consumer, "wait_s": 5}).json()["messages"][0]
+    query = {"consumer": consumer, "dead": "true", "reason": "r" * 200}
+    assert httpx.post(f"{path}/{leased['id']}:nack", params=query).status_code == 204
+    page = visit(broker.http, viewport)
+    boxes = {"": ".trow", f"topics/{topic}": ".consumers th[scope=row]", f"topics/{topic}/dead-letters": "span.facts"}
+    for place, within in boxes.items():
+        page.goto(f"{broker.http}#/{place}")
+        page.locator(within).first.wait_for()
+        assert page.evaluate(OUTSIDE, within) == [], place
+        assert page.evaluate("document.documentElement.scrollWidth") == viewport["width"], place
+
+
 def test_a_full_disk_is_said_without_a_mark_to_stop_at(visit: Visit, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -468,6 +503,21 @@ def test_everything_has_a_name_for_those_who_do_not_see(broker: BrokerProcess, v
     assert page.evaluate("[...document.querySelectorAll('[aria-live]')].map((one) => one.id)") == ["banners", "toasts"]
 
 
+def test_the_page_is_built_as_those_who_do_not_see_need_it(broker: BrokerProcess, visit: Visit) -> None:
+    """Three faults that axe-core found: a column without a name, a list of terms with a paragraph, a page without a heading."""
+    publish(broker, "built", "x")
+    page = visit(broker.http)
+    signs = {"": ".trow", "topics/built": ".facts", "topics/built/messages": ".entry", "topics/nothing": ".empty"}
+    for place, sign in signs.items():
+        page.goto(f"{broker.http}#/{place}")
+        page.locator(f"main {sign}").locator("visible=true").first.wait_for()
+        headings = page.locator("main h1").locator("visible=true")
+        assert headings.count() == 1, place
+        nameless = "[...document.querySelectorAll('th, [role=columnheader]')].filter((one) => !one.textContent.trim()).length"
+        assert page.evaluate(nameless) == 0, place
+        assert page.evaluate("document.querySelectorAll('dl > :not(dt, dd, div)').length") == 0, place
+
+
 def test_with_tokens_one_logs_in(visit: Visit, start: Start, tmp_path: Path) -> None:
     auth = tmp_path / "auth.toml"
     rights = {"operator": "admin = true\npublish = ['>']\nsubscribe = ['>']", "billing": "subscribe = ['orders']"}
@@ -491,7 +541,28 @@ def test_with_tokens_one_logs_in(visit: Visit, start: Start, tmp_path: Path) -> 
     dialog.get_by_role("button", name="Create topic").click()
     page.get_by_role("heading", name="orders").wait_for()
     page.get_by_role("button", name="Log out").click()
+    dialog.get_by_label("Token").wait_for()
+    page.context.add_cookies([cookie])
+    page.reload()
+    dialog.get_by_label("Token").wait_for()  # a cookie that was kept is worth nothing after the logout
     dialog.get_by_label("Token").fill("billing-token")
     dialog.get_by_role("button", name="Log in").click()
     page.get_by_role("heading", name="orders").wait_for()
     assert page.get_by_role("button", name="Delete").count() == 0, "billing is no administrator"
+
+
+def test_a_restart_of_the_broker_asks_to_log_in_again(visit: Visit, start: Start, tmp_path: Path) -> None:
+    auth = tmp_path / "auth.toml"
+    auth.write_text(f'[[token]]\nname = "all"\nsha256 = "{sha256(b"all-token").hexdigest()}"\nadmin = true\n')
+    auth.chmod(0o600)
+    broker = start("--auth-file", str(auth))
+    page = visit(broker.http, broken="401|net::")
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Token").fill("all-token")
+    dialog.get_by_role("button", name="Log in").click()
+    page.get_by_role("heading", name="Nothing here yet").wait_for()
+    assert broker.stop()[0] == 0
+    start("--auth-file", str(auth), http=broker.http.removeprefix("http://").rstrip("/"))
+    dialog.get_by_label("Token").fill("all-token")
+    dialog.get_by_role("button", name="Log in").click()
+    page.get_by_role("heading", name="Nothing here yet").wait_for()

@@ -183,7 +183,7 @@ export class LogView {
       "span.facts", {},
       el("span.badge.bad", { title: reasonOf(headers) }, reasonOf(headers)),
       this.#redriven(id) && el("span.badge.good", {}, "sent back"),
-      el("span", {}, `${headers["toymq-consumer"] ?? "?"}`),
+      el("span", { title: headers["toymq-consumer"] ?? "" }, headers["toymq-consumer"] ?? "?"),
       el("span.muted", {}, `id ${headers["toymq-origin-id"] ?? "?"}${attempts ? `, ${plural(attempts, "attempt")}` : ""}`),
       error !== null && el("bdi.preview", { title: error }, headers["toymq-error"] ?? ""),
     );

@@ -100,8 +100,14 @@ export class Topic {
     this.acked.push(acked);
   }
 
+  /** How many dead letters did not go back yet; 0 of any other topic. */
+  get letters() {
+    const { messages, redriven = [] } = this.described;
+    return this.isLetters ? Math.max(messages - redriven.reduce((sum, [low, high]) => sum + high - low + 1, 0), 0) : 0;
+  }
+
   get trouble() {
-    return this.described.state !== "ok" || this.described.lost > 0;
+    return this.described.state !== "ok" || this.described.lost > 0 || this.letters > 0;
   }
 }
 

@@ -22,7 +22,7 @@ class ConsumerRow {
     acks.dataset.label = "Acked /s";
     this.element = el(
       "tr", {},
-      el("th", { scope: "row" }, el("bdi.name", {}, name), this.badges),
+      el("th", { scope: "row" }, el("bdi.name", { title: name }, name), this.badges),
       rest.lag, rest.age, el("td.sparkcell", {}, this.spark.element), acks, rest.inflight, rest.ready, rest.scheduled, rest.acked, rest.sessions,
       view.session.admin && el(
         "td.rowactions", {},
@@ -63,6 +63,7 @@ export class TopicView {
     this.facts = Object.fromEntries(
       ["Backlog", "Messages", "Ids", "On disk", "Scheduled", "Expired", "Dead letters", "Dropped", "Lost"].map((label) => [label, el("dd.number")]));
     this.settings = el("dl.pairs");
+    this.defaults = el("p.muted", { hidden: true }, "All of them are the broker's defaults.");
     this.rows = el("tbody");
     this.nobody = el("p.empty", { hidden: true }, "Nobody consumes this topic yet.");
     this.isLetters = name.endsWith(".dlq");
@@ -70,7 +71,7 @@ export class TopicView {
     const href = `#/topics/${encodeURIComponent(name)}`;
     this.tabs = [["", "Overview"], ["messages", this.isLetters ? "Dead letters" : "Messages"], ...(this.isLetters ? [] : [["dead-letters", "Dead letters"]])].map(
       ([key, label]) => ({ key, label, element: el("a", { href: key ? `${href}/${key}` : href, "aria-current": key === tab ? "page" : null }, label) }));
-    this.gone = el("div.empty", { hidden: true }, el("p", {}, "There is no topic of this name."), el("p", {}, el("a", { href: "#/" }, "All topics")));
+    this.gone = el("div.empty", { hidden: true }, el("h1", {}, "There is no topic of this name."), el("p", {}, el("a", { href: "#/" }, "All topics")));
     this.problem = el("p.problem", { hidden: true });
     this.log = null;
     if (tab === "messages") this.log = new LogView(name, { letters: this.isLetters, admin: session.admin });
@@ -109,7 +110,7 @@ export class TopicView {
         el("section.card", { "aria-label": "Rates" }, this.chart.element),
         el("section.card", { "aria-label": "Numbers" }, el("dl.facts", {}, Object.entries(this.facts).map(([label, value]) => el("div", {}, el("dt.muted", {}, label), value))))),
       el("section.card", {}, el("h2", {}, "Consumers"), this.people, this.nobody),
-      el("section.card", {}, el("h2", {}, "Settings"), this.settings),
+      el("section.card", {}, el("h2", {}, "Settings"), this.settings, this.defaults),
     ];
   }
 
@@ -143,7 +144,7 @@ export class TopicView {
     if (trouble) say(this.problem, trouble);
     this.problem.classList.toggle("warn", described.state === "degraded");
     const letters = this.store.topics.get(this.lettersName);
-    const waiting = letters ? left(letters.described) : 0;
+    const waiting = letters?.letters ?? 0;
     for (const { key, label, element } of this.tabs) {
       const many = key === "messages" ? described.messages : key === "dead-letters" ? waiting : 0;
       say(element, many ? `${label} ${count(many)}` : label);
@@ -194,7 +195,9 @@ export class TopicView {
     if (set !== this.set) {
       this.set = set;
       const pairs = Object.entries(described.settings).map(([name, value]) => [el("dt", {}, name), el("dd.number", {}, setting(name, value))]);
-      fill(this.settings, pairs.length ? pairs.flat() : el("p.muted", {}, "All of them are the broker's defaults."));
+      fill(this.settings, pairs.flat());
+      this.settings.hidden = pairs.length === 0;
+      this.defaults.hidden = pairs.length > 0;
     }
   }
 
@@ -231,11 +234,6 @@ export class TopicView {
       },
     });
   }
-}
-
-/** How many letters did not go back yet. */
-function left({ messages, redriven = [] }) {
-  return Math.max(messages - redriven.reduce((sum, [low, high]) => sum + high - low + 1, 0), 0);
 }
 
 function setting(name, value) {

@@ -24,8 +24,14 @@ const FILTERS = [
   ["all", "All", () => true],
   ["trouble", "Trouble", (t) => t.trouble],
   ["lagging", "Lagging", (t) => t.backlog > 0 && t.described.consumers.length > 0],
-  ["letters", "Dead letters", (t) => t.isLetters && t.described.messages > 0],
+  ["letters", "Dead letters", (t) => t.letters > 0],
 ];
+
+/** What is said of a filter that leaves nothing. */
+const NONE = {
+  all: "There are no topics.", trouble: "No topic failed, is degraded, lost messages or has dead letters.", lagging: "No consumer is behind.",
+  letters: "There are no dead letters.",
+};
 
 /** One row. It is kept as long as its topic can be seen. */
 class Row {
@@ -102,7 +108,7 @@ export class TopicsView {
     this.filters = FILTERS.map(([key, label]) => el("button", { type: "button", "aria-pressed": "false", click: () => this.#filter(key) }, label));
     this.heads = COLUMNS.map(([key, label]) =>
       el(`span.c-${key}`, { role: "columnheader", "aria-sort": "none" }, el("button", { type: "button", click: () => this.#sort(key) }, label)));
-    const head = el("div.thead", { role: "row", "aria-rowindex": 1 }, this.heads[0], el("span.c-spark", { role: "columnheader", "aria-label": "Published, a line" }), this.heads.slice(1));
+    const head = el("div.thead", { role: "row", "aria-rowindex": 1 }, this.heads[0], el("span.c-spark", { role: "columnheader" }, el("span.hidden", {}, "Published, a line")), this.heads.slice(1));
     this.body = el("div.tbody", { role: "rowgroup" });
     this.table = el("div.table", { role: "table", "aria-label": "Topics" }, el("div.headgroup", { role: "rowgroup" }, head), this.body);
     this.none = el("div.empty", { hidden: true });
@@ -230,7 +236,7 @@ export class TopicsView {
     this.table.setAttribute("aria-rowcount", found.length + 1);
     this.none.hidden = found.length > 0;
     this.table.hidden = found.length === 0;
-    if (!found.length) fill(this.none, text ? `No topic matches “${this.search.value.trim()}”.` : "None. Good.");
+    if (!found.length) fill(this.none, text ? `No topic matches “${this.search.value.trim()}”.` : NONE[this.filter]);
     this.#window();
   }
 
