@@ -19,7 +19,7 @@ def dump_topic(fs: FileSystem, path: str) -> Iterator[Frame | str]:
     for base_id, reason in files.foreign.items():
         yield f"{base_id:020d}.log {reason}"
     state = load(fs, path).state
-    for each in parts_of(fs, path, files, state.first_id, sidecars=False):
+    for each in parts_of(fs, path, files, state.first_id, state.next_id, sidecars=False):
         segment = each.segment
         if each.missing is not None:
             lost = lost_of(each.missing, state.removed)

@@ -10,6 +10,7 @@ It is no manifest:
     no head, an earlier one     the file is not this log's: it came when all of them were known
     no file, or a damaged one   all segments are this log's, as in a directory of an older version
     a file of another topic     segments with its heads are that topic's, the others are this log's
+    a first record that is whole and not that of the file's name: the file is misplaced, whatever is known
 
 A file of another log is never served, cut or removed: its ids are missing here, and ``toymq repair`` puts it aside.
 """
@@ -69,22 +70,20 @@ def survey(fs: FileSystem, path: str) -> Survey:
     """Tell this log's segments from others. Reads 24 bytes of each. Raises: OSError."""
     bases = list_bases(fs, path)
     topic, heads, problem = _load(fs, path)
-    if not heads:
-        return Survey(bases, problem=problem)
-    theirs = topic != path.rpartition("/")[2]
+    theirs = bool(heads) and topic != path.rpartition("/")[2]
     if theirs:
         problem = f"{FILE_NAME} is of topic {topic}"
-    newest = max(heads)
+    newest = max(heads, default=-1)
     foreign: dict[int, str] = {}
     for base_id in bases:
         known = heads.get(base_id)
-        if known is None and (theirs or base_id > newest):
-            continue
         with suppress(OSError):  # then it is for the scan to tell
             fits, record = _compare(fs, f"{path}/{segment_name(base_id)}", known)
             if theirs and fits:
                 foreign[base_id] = f"is a segment of topic {topic}"
-            elif not theirs and not fits and record is not None:
+            elif record is not None and record != base_id:
+                foreign[base_id] = f"is not what its name says: it begins with record {record}"
+            elif not theirs and record is not None and (known is not None or base_id < newest):
                 foreign[base_id] = f"is a segment of another log: it begins with record {record}, which is not of this log"
     return Survey([base_id for base_id in bases if base_id not in foreign], foreign, {} if theirs else heads, problem)
 

@@ -51,6 +51,7 @@ def parts_of(
     path: str,
     files: Survey,
     first_id: int,
+    next_id: int,
     *,
     sidecars: bool,
     visit: Visit | None = None,
@@ -61,6 +62,7 @@ def parts_of(
     Args:
         files: this log's; another log's stand for nothing, and what should be in their place is missing.
         first_id: from the offsets.
+        next_id: from the offsets: the log reached it.
         sidecars: whether to trust those that fit; otherwise every byte is checked.
         visit: sees the records of the newest file.
 
@@ -70,7 +72,8 @@ def parts_of(
     begin, bases = files.begin(first_id), files.bases
     for at, base_id in enumerate(bases):
         following = bases[at + 1] if at + 1 < len(bases) else None
-        found = _look(fs, f"{path}/{segment_name(base_id)}", base_id, following, sidecars, visit, progress)
+        reached = next((name for name in files.foreign if following is not None and base_id < name < following), next_id)
+        found = _look(fs, f"{path}/{segment_name(base_id)}", base_id, following, reached, sidecars, visit, progress)
         segment = found.segment
         if following is not None and following <= first_id and segment.next_id <= first_id:
             found.standing = Standing.BELOW
@@ -91,6 +94,7 @@ def _look(
     name: str,
     base_id: int,
     following: int | None,
+    committed_id: int,
     sidecars: bool,
     visit: Visit | None,
     progress: Progress | None,
@@ -101,8 +105,9 @@ def _look(
             return _openable(fs, segment, following)
     try:
         result = scan_segment(
-            fs, name, base_id, next_id=following, visit=visit if following is None else None, progress=progress
-        )
+            fs, name, base_id, next_id=following, committed_id=committed_id,
+            visit=visit if following is None else None, progress=progress,
+        )  # fmt: skip
     except OSError as error:
         if error.errno not in LASTING:
             raise

@@ -74,7 +74,7 @@ class TopicReader:
         state = load(fs, path).state
         files = survey(fs, path)
         bases = files.bases.copy()
-        self._parts = parts_of(fs, path, files, state.first_id, sidecars=True)
+        self._parts = parts_of(fs, path, files, state.first_id, state.next_id, sidecars=True)
         self._segments: list[Segment] = []
         while len(bases) > 1 and bases[1] <= state.first_id:
             del bases[0]  # retention had decided to remove it

@@ -102,7 +102,7 @@ def recover_log(
     files = _list_segments(fs, path)
     found.heads = files.heads
     newest: Part | None = None
-    parts = parts_of(fs, path, files, first_id, sidecars=True, visit=visit)
+    parts = parts_of(fs, path, files, first_id, next_id, sidecars=True, visit=visit)
     # Retention on a full disk removes what the offsets could not be told about.
     first_id = found.next_id = files.begin(first_id)
     for each in parts:

@@ -158,7 +158,7 @@ class _TopicRepairer:
         end = state.first_id
         begin = files.begin(end)
         present: list[IdRange] = [(begin, begin - 1)] if files.foreign else []
-        for each in parts_of(self._fs, self._path, files, state.first_id, sidecars=False):
+        for each in parts_of(self._fs, self._path, files, state.first_id, state.next_id, sidecars=False):
             segment, result = each.segment, each.scan
             if each.standing is Standing.BELOW:
                 continue  # the next start will remove it

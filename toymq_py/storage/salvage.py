@@ -65,11 +65,14 @@ class Salvage:
     ``examined`` counts bytes that were looked at, for tests: it grows with the data and not with the number of breaks.
     """
 
-    def __init__(self, data: bytes, next_id: int | None = None, *, origin: int = 0) -> None:
+    def __init__(
+        self, data: bytes, next_id: int | None = None, *, committed_id: int | None = None, origin: int = 0
+    ) -> None:
         """
         Args:
             data: ends where the segment ends, preallocated zeros included.
             next_id: the id that follows the segment's last record, where that is known.
+            committed_id: otherwise, an id that it seems to reach.
             origin: where in the file the data begins.
         """
         self.data = data
@@ -77,6 +80,7 @@ class Salvage:
         """Where the zeros begin that end the data."""
         self.examined = 0
         self._next_id = next_id
+        self._committed_id = committed_id
         self._origin = origin
         self._view = memoryview(data)
         self._prefixes: list[int] = []
@@ -173,12 +177,15 @@ class Salvage:
             last_id: id of the valid frame before it, -1 for none.
         """
         chains = [chain for chain in self._collect(start, last_id) if _fits(start, last_id, chain.start, chain.first_id)]
-        if self._next_id is not None:
-            end = len(self.data)
-            accepted = self._accept(chains, Chain(end, end, self._next_id, self._next_id))
-            if accepted:
-                return accepted  # otherwise the id is that of a later segment: those between are missing
-        return self._accept(chains, None)
+        accepted: list[Chain] = []
+        if self._next_id is None:
+            accepted = self._accept(chains, None)
+        for known in (self._next_id, self._committed_id):
+            if not accepted and known is not None:
+                accepted = self._accept(chains, Chain(len(self.data), len(self.data), known, known))
+        if not accepted and self._next_id is not None:  # the id is that of a later segment, and those between are missing
+            accepted = self._accept([chain for chain in chains if chain.last_id < (self._next_id or 0)], None)
+        return accepted
 
     def _accept(self, chains: list[Chain], following: Chain | None) -> list[Chain]:
         """Chains that lead from one to the other, and to ``following``; without, to where a log may end."""

@@ -63,6 +63,7 @@ def scan_segment(
     base_id: int,
     *,
     next_id: int | None = None,
+    committed_id: int | None = None,
     end: int | None = None,
     visit: Visit | None = None,
     progress: Progress | None = None,
@@ -72,6 +73,7 @@ def scan_segment(
     Args:
         next_id: the id that follows its last record, where that is known: the name of the file behind a sealed segment, the
             committed id. What of the ids below has no record then is lost, and no tail is torn.
+        committed_id: otherwise, an id that it reached, by the word of the offsets.
         end: where its last record ends, when the broker that asks has written it.
 
     Raises: OSError when the file cannot be opened.
@@ -81,7 +83,7 @@ def scan_segment(
     try:
         size = file.size() if end is None else min(end, file.size())
         result = ScanResult(segment, size=size)
-        scanning = _Scanning(file, result, next_id, visit, progress)
+        scanning = _Scanning(file, result, next_id, committed_id, visit, progress)
         scanning.run()
     finally:
         file.close()
@@ -212,12 +214,19 @@ class _Scanning:
     """One run over a file."""
 
     def __init__(
-        self, file: File, result: ScanResult, next_id: int | None, visit: Visit | None, progress: Progress | None
+        self,
+        file: File,
+        result: ScanResult,
+        next_id: int | None,
+        committed_id: int | None,
+        visit: Visit | None,
+        progress: Progress | None,
     ) -> None:
         self._file = file
         self._result = result
         self._segment = result.segment
         self._next_id = next_id
+        self._committed_id = committed_id
         self._visit = visit or (lambda _position, _first_id, _columns: None)
         self._progress = progress or (lambda _bytes: None)
         self.written = 0
@@ -258,7 +267,7 @@ class _Scanning:
         """From the first break on."""
         result, segment = self._result, self._segment
         data = self._pread(result.size - base, base)
-        salvage = Salvage(data, self._next_id, origin=base)
+        salvage = Salvage(data, self._next_id, committed_id=self._committed_id, origin=base)
         pos, msg_id = 0, segment.next_id
         while True:
             found = salvage.resume(pos, msg_id)

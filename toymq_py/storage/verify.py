@@ -88,7 +88,7 @@ def verify_topic(
         report.first_id = report.next_id = files.begin(state.first_id)
     gaps: list[IdRange] = []
     end_unknown = False
-    for each in parts_of(fs, path, files, state.first_id, sidecars=False, progress=progress):
+    for each in parts_of(fs, path, files, state.first_id, state.next_id, sidecars=False, progress=progress):
         if each.missing is not None:
             for first, last in subtract([each.missing], state.removed):
                 report.findings.append(Finding(each.segment.path, f"records {first} to {last} before it are missing"))

@@ -1,0 +1,310 @@
+"""One judge of damage (storage.md; ADR 0046): whoever meets it, the same records are lost, and no other."""
+
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker_rig import DIR, BrokerRig
+from tests.support.damage import BYTES_KINDS, FILE_KINDS, DamagedLog
+from tests.support.log_rig import LogRig
+from tests.support.logs import PATH, disk_with
+from tests.support.sim_disk import SimDisk
+from toymq_py.model import IdRange
+from toymq_py.storage import offsets
+from toymq_py.storage.dump import dump_topic
+from toymq_py.storage.fs import RealFileSystem, write_all
+from toymq_py.storage.offsets import OffsetsState
+from toymq_py.storage.reader import DirectoryReader, walk_columns
+from toymq_py.storage.record import Frame
+from toymq_py.storage.recovery import recover_log
+from toymq_py.storage.repair import repair
+from toymq_py.storage.scanner import scan_segment
+from toymq_py.storage.segment import segment_name
+from toymq_py.storage.verify import verify_topic
+
+TOPIC = f"{DIR}/topics/t"
+
+
+def ids_in(ranges: list[IdRange]) -> set[int]:
+    return {msg_id for first, last in ranges for msg_id in range(first, last + 1)}
+
+
+def put(disk: SimDisk, path: str, data: bytes) -> None:
+    file = disk.open(path, create=True)
+    file.truncate(0)
+    write_all(file, data, 0)
+    file.sync()
+    file.close()
+
+
+def directory(data: dict[str, bytes]) -> SimDisk:
+    """A data directory with one topic."""
+    disk = SimDisk(random.Random(1), tracing=False)
+    for path in (DIR, f"{DIR}/topics", TOPIC):
+        disk.mkdir(path)
+    for name, content in data.items():
+        put(disk, f"{TOPIC}/{name}", content)
+    return disk
+
+
+def damaged_directory(seed: int, size: int, segment_bytes: int) -> tuple[SimDisk, DamagedLog]:
+    """A directory that a broker has closed neatly, with sidecars, and that was damaged since; the sidecars valid, missing, or
+    another segment's."""
+    rng = random.Random(seed)
+    log = DamagedLog.of(size, segment_bytes, rng)
+    whole = directory({segment_name(base_id): bytes(data) for base_id, data in log.segments.items()})
+    rig = BrokerRig(disk=whole, segment_bytes=segment_bytes)
+    rig.subscribe("t").close()
+    rig.flush("t")
+    rig.advance(1)
+    rig.broker.close()
+    others = {
+        path.removeprefix(f"{TOPIC}/"): data
+        for path, data in whole.snapshot().items()
+        if path.startswith(f"{TOPIC}/") and not path.endswith((".log", "/"))
+    }
+    for _ in range(rng.randrange(2, 9)):
+        log.damage(rng.choice(BYTES_KINDS), rng)
+    log.settle(rng.choices(FILE_KINDS, k=rng.randrange(3)), rng)
+    sidecars = [name for name in others if name.endswith(".idx")]
+    assert sidecars
+    for name in rng.sample(sidecars, len(sidecars) // 2):
+        if rng.random() < 0.5:
+            del others[name]
+        else:
+            others[name] = others.get(rng.choice(sidecars), b"")
+    return directory(others | log.files), log
+
+
+def read_all(reader: DirectoryReader) -> set[int]:
+    topic = reader.topic("t")
+    return {
+        msg_id
+        for run in topic.read(topic.first_id, topic.next_id, walk_columns)
+        for msg_id in range(run.first_id, run.next_id)
+    }
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_what_is_lost_is_what_was_hit_for_all_who_look(seed: int) -> None:
+    disk, log = damaged_directory(seed, 1 << 20, 64 << 10)
+    intact = set(range(log.next_id)) - log.hit
+    report = verify_topic(disk, TOPIC, "t")
+    assert report.lost == len(log.hit)
+    assert {item.msg_id for item in dump_topic(disk, TOPIC) if isinstance(item, Frame)} == intact
+    assert read_all(DirectoryReader(DIR, disk)) == intact
+
+    rig = BrokerRig(disk=disk.kill(), segment_bytes=64 << 10)
+    got = {msg_id for msg_id, _ in rig.take(rig.subscribe("t", window=1 << 20))}
+    assert got == intact, "delivery"
+    topic = rig.broker.topic("t")
+    assert (topic.describe()["lost"], topic.describe()["messages"]) == (len(log.hit), len(intact))
+    assert ids_in(topic.log.lost) == log.hit
+    rig.loop.drain()
+
+    rig.reopen()
+    assert ids_in(rig.broker.topic("t").log.lost) == log.hit, "the next start, by the sidecars that this one left"
+    rig.broker.close()
+    assert verify_topic(rig.disk, TOPIC, "t").lost == len(log.hit)
+    done = [ids_in(each.lost) for each in repair(rig.disk, DIR, pid=1)]
+    assert done == [log.hit]
+    assert verify_topic(rig.disk, TOPIC, "t").lost == 0
+    assert {item.msg_id for item in dump_topic(rig.disk, TOPIC) if isinstance(item, Frame)} == intact
+
+
+def test_one_flipped_bit_in_a_sealed_segment_forgets_no_key_behind_it() -> None:
+    """180 intact keys were stored a second time instead of DUP, and what was delayed by an hour came at once."""
+    rig = BrokerRig(segment_bytes=1 << 16)
+    for n in range(200):
+        rig.publish("t", b"%03d" % n * 40, key=b"key-%d" % n)
+    rig.broker.topic("t").publisher.publish([b"late"], [b"x"], None, [3_600_000])
+    rig.loop.drain()
+    rig.publish("t", bytes(50_000))
+    assert rig.broker.topic("t").log.segments[0].sealed
+    rig.loop.drain()
+    rig.reopen()
+    path = f"{TOPIC}/{segment_name(0)}"
+    file = rig.disk.open(path)
+    file.pwrite(bytes([file.pread(1, 3000)[0] ^ 4]), 3000)
+    file.close()
+    assert rig.disk.exists(path[:-4] + ".idx"), "its sidecar is valid"
+    rig.reopen()
+    (lost,) = ids_in(rig.broker.topic("t").log.lost)
+    again = [rig.publish("t", b"again", key=b"key-%d" % n)[0].duplicate for n in range(200)]
+    assert [n for n, duplicate in enumerate(again) if not duplicate] == [lost]
+    assert 200 not in [msg_id for msg_id, _ in rig.take(rig.subscribe("t", window=1000))], "it is not due"
+
+
+def test_a_zeroed_page_and_a_flipped_bit_before_an_index_entry_cost_what_they_hit() -> None:
+    """34 intact records were skipped for ever; verify counted 6."""
+    rig = LogRig(segment_bytes=1 << 22)
+    rig.publish(*[b"%04d" % n * 250 for n in range(1000)])
+    segment = rig.log.segments[0]
+    entry = segment.index_ids[4]
+    file = rig.disk.open(segment.path)
+    size = 1030
+    page = segment.index_positions[3] // 4096 * 4096 + 8 * 4096
+    file.pwrite(bytes(4096), page)
+    file.pwrite(b"\xff", segment.index_positions[4] - 20)
+    hit = {*range(page // size, (page + 4095) // size + 1), entry - 1}
+    assert verify_topic(rig.disk, PATH, "t").lost == len(hit)
+    got = [int(payload[:4]) for payload in rig.payloads()]
+    assert sorted(set(range(1000)) - set(got)) == sorted(hit)
+    assert ids_in(rig.log.lost) == hit
+
+
+def test_the_loop_is_not_held_while_a_segment_is_examined() -> None:
+    """A read that meets damage ends at once; the scan is a job of a thread, and whoever waits is woken."""
+    rig = BrokerRig(segment_bytes=1 << 20)
+    rig.publish("t", *[b"%03d" % n + b"." * 997 for n in range(300)])
+    rig.reopen()
+    rig.disk.open(f"{TOPIC}/{segment_name(0)}").pwrite(b"\xff", 1030 * 100 + 500)
+    subscription = rig.subscribe("t", window=1000)
+    got: list[int] = []
+
+    def take() -> None:
+        while (delivery := subscription.take(1 << 20)) is not None:
+            got.extend(delivery.records.ids[delivery.start : delivery.stop])
+
+    take()
+    assert got == list(range(100))
+    log = rig.broker.topic("t").log
+    assert (log.examining, log.lost) == (True, []), "nothing is decided by the read"
+    rig.woken.clear()
+    rig.loop.drain()
+    assert (log.examining, log.lost, rig.woken) == (False, [(100, 100)], [subscription])
+    rig.publish("t", b"300")
+    take()
+    assert got == [*range(100), *range(101, 301)]
+    assert log.segments[0].sealed, "what is appended does not share a file with a hole"
+
+
+def test_damage_in_the_active_segment_is_the_same_after_a_crash() -> None:
+    for seed in range(20):
+        rng = random.Random(seed)
+        rig = BrokerRig(segment_bytes=1 << 20)
+        rig.publish("t", *[b"%03d" % n + rng.randbytes(rng.randrange(300)) for n in range(300)])
+        file = rig.disk.open(f"{TOPIC}/{segment_name(0)}")
+        for _ in range(4):
+            at = rng.randrange(file.size() - 600)
+            file.pwrite(rng.randbytes(rng.choice((1, 512))), at)
+        subscription = rig.subscribe("t", window=1000)
+        log = rig.broker.topic("t").log
+        log.tail.clear()
+        got = {msg_id for msg_id, _ in rig.take(subscription)}
+        lost = ids_in(log.lost)
+        assert got == set(range(300)) - lost
+        assert lost
+        rig.publish("t", b"behind")
+        rig.flush("t")
+        rig.reopen(power_cut=True)
+        assert ids_in(rig.broker.topic("t").log.lost) == lost, f"seed {seed}"
+
+
+# -- linear, whatever the bytes
+
+KINDS = ["clean", "bits", "pages", "noise", "every record", "swapped", "lengths", "zeros behind", "overlapping claims"]
+
+
+def hurt(kind: str, size: int) -> tuple[bytes, int]:
+    """Bytes of a segment, and its first id."""
+    rng = random.Random(size)
+    log = DamagedLog.of(size, size, rng)
+    (data,) = log.segments.values()
+    starts = log.starts[0]
+    if kind in ("bits", "pages", "noise"):
+        for _ in range(size // 16_384):
+            log.damage({"bits": "bit", "pages": "page of zeros", "noise": "sector of noise"}[kind], rng)
+    elif kind == "every record":
+        for start in starts[:-1]:
+            data[start + 27] ^= 1
+    elif kind == "lengths":
+        for start in starts[:-1:7]:
+            data[start + 3] ^= 1 + rng.randrange(4)
+    elif kind == "zeros behind":
+        for start in starts[:-1:5]:
+            data[start + 4 : start + 24] = bytes(20)
+        data += bytes(size)
+    elif kind == "overlapping claims":
+        data[100:] = ((2 * size // 3).to_bytes(4, "little") + bytes([7]) + bytes(21)) * (len(data) // 26)
+    return bytes(data), 10_000_000 if kind == "swapped" else 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_scan_looks_at_no_more_bytes_the_larger_the_segment_is(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two swapped segments of 1, 2, 4, 8 MiB took 1.3, 5.1, 17.6, 49.9 s. Work is counted: bytes read and bytes checked."""
+    work = []
+    for size in (1 << 18, 1 << 20):
+        data, base_id = hurt(kind, size)
+        disk = disk_with({base_id: data})
+        read = 0
+        pread = type(disk.open(f"{PATH}/{segment_name(base_id)}")).pread
+
+        def counted(self: object, length: int, offset: int, pread=pread) -> bytes:  # type: ignore[no-untyped-def]
+            nonlocal read
+            read += length
+            return bytes(pread(self, length, offset))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(disk.open(f"{PATH}/{segment_name(base_id)}")), "pread", counted)
+            result = scan_segment(disk, f"{PATH}/{segment_name(base_id)}", base_id)
+        work.append((read + result.examined) / len(data))
+    assert work[1] < 1.3 * work[0] + 0.5, work
+    assert work[1] < 40, work
+
+
+@pytest.mark.torture
+def test_cpu_per_mb_is_flat_from_one_mib_to_one_gib(tmp_path: Path) -> None:
+    """Prints the table of ADR 0046. A GiB is sixteen segments of 64 MiB: that is how large a segment gets."""
+    fs = RealFileSystem()
+    print(f"\n{'CPU ms per MiB':<20}{'1':>8}{'8':>8}{'64':>8}{'1024':>8}")  # noqa: T201 (the table is what it is run for)
+    for kind in KINDS:
+        rates = []
+        for mib, files in ((1, 1), (8, 1), (64, 1), (64, 16)):
+            data, base_id = hurt(kind, mib << 20)
+            path = tmp_path / segment_name(base_id)
+            path.write_bytes(data)
+            began = time.process_time()
+            for _ in range(files):
+                scan_segment(fs, str(path), base_id)
+            rates.append((time.process_time() - began) * 1000 / (len(data) * files / (1 << 20)))
+        print(f"{kind:<20}" + "".join(f"{rate:8.1f}" for rate in rates))  # noqa: T201
+        assert max(rates[1:]) < 2 * min(rates[1:]) + 2, kind
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("sidecars", ["valid", "missing"])
+def test_a_gigabyte_with_hundreds_of_damages_loses_what_was_hit(tmp_path: Path, sidecars: str) -> None:
+    """415 were lost for 405 that were damaged, and 386 damages without sidecars took 266 s."""
+    fs, rng = RealFileSystem(), random.Random(7)
+    size = int(os.environ.get("TOYMQ_DAMAGED_BYTES", str(1 << 30)))
+    log = DamagedLog.of(size, min(64 << 20, size // 16), rng)
+    path = tmp_path / "topics" / "t"
+    path.mkdir(parents=True)
+    for base_id, data in log.segments.items():
+        (path / segment_name(base_id)).write_bytes(data)
+        if sidecars == "valid":
+            scan_segment(fs, str(path / segment_name(base_id)), base_id).segment.write_sidecar(fs)
+    offsets.write(fs, str(path), offsets.encode(OffsetsState(next_id=log.next_id)))
+    for n in range(400):
+        log.damage(BYTES_KINDS[n % 4], rng)
+    for base_id, data in log.segments.items():
+        (path / segment_name(base_id)).write_bytes(data)
+    began = time.process_time()
+    report = verify_topic(fs, str(path), "t")
+    verified = time.process_time()
+    got = read_all(DirectoryReader(str(tmp_path), fs))
+    read = time.process_time()
+    found = recover_log(fs, str(path), next_id=log.next_id, dedupe_keys=log.next_id)
+    opened = time.process_time()
+    keys = {run[0] + row for run in found.keys for row, key in enumerate(run[1]) if key}
+    print(f"\n{size >> 20} MiB, {log.next_id} records, {len(log.hit)} hit, sidecars {sidecars}: "  # noqa: T201
+          f"verify {report.lost} lost {verified - began:.1f} s, reader {log.next_id - len(got)} lost {read - verified:.1f} s, "
+          f"start {len(ids_in(found.lost))} lost {opened - read:.1f} s CPU")  # fmt: skip
+    assert report.lost == len(log.hit)
+    assert set(range(log.next_id)) - got == log.hit
+    assert ids_in(found.lost) == log.hit
+    assert keys == {msg_id for msg_id in range(log.next_id) if msg_id % 3} - log.hit, "no key behind damage is forgotten"

@@ -1,0 +1,88 @@
+"""Logs with known records, the damage that media do to them, and which records that hits."""
+
+import random
+from bisect import bisect_right
+from dataclasses import dataclass, field
+
+from toymq_py.storage.record import encode_attributes, encode_run
+from toymq_py.storage.segment import segment_name
+
+TS_NS = 1_781_767_800_000_000_000
+BYTES_KINDS = ("bit", "page of zeros", "page of noise", "sector of noise", "cut")
+FILE_KINDS = ("swapped", "duplicated", "missing")
+
+
+@dataclass
+class DamagedLog:
+    """Segments by first id, and the ids whose bytes are not all there any more."""
+
+    segments: dict[int, bytearray] = field(default_factory=dict)
+    starts: dict[int, list[int]] = field(default_factory=dict)
+    """Of each segment, where its records begin, and where the last ends."""
+    next_id: int = 0
+    hit: set[int] = field(default_factory=set)
+    files: dict[str, bytes] = field(default_factory=dict)
+    """What the directory is to hold; filled by ``settle``."""
+
+    @classmethod
+    def of(cls, size: int, segment_bytes: int, rng: random.Random, *, payload_max: int = 400) -> "DamagedLog":
+        """Records of random length, some with keys, headers or a sequence."""
+        log = cls()
+        written = 0
+        while written < size:
+            data, starts, base_id = bytearray(), [0], log.next_id
+            while len(data) < segment_bytes and written + len(data) < size:
+                rows = range(log.next_id, log.next_id + 64)
+                keys = [b"key-%d" % row if row % 3 else b"" for row in rows]
+                payloads = [rng.randbytes(rng.randrange(payload_max)) for _ in rows]
+                blocks = [encode_attributes(headers=b"A: b\n") if rng.random() < 0.2 else b"" for _ in rows]
+                pieces = encode_run(log.next_id, TS_NS + log.next_id, keys, payloads, blocks)
+                for body, checksum in zip(pieces[::2], pieces[1::2], strict=True):
+                    starts.append(starts[-1] + len(body) + len(checksum))
+                data += b"".join(pieces)
+                log.next_id = rows.stop
+            log.segments[base_id], log.starts[base_id] = data, starts
+            written += len(data)
+        return log
+
+    def damage(self, kind: str, rng: random.Random) -> None:
+        """Bytes of a random place; a cut is of a random segment."""
+        base_id = rng.choice(list(self.segments))
+        data, starts = self.segments[base_id], self.starts[base_id]
+        if kind == "cut":
+            first, last = rng.randrange(len(data)), len(data)
+            del data[first:]
+        elif kind == "bit":
+            first = rng.randrange(len(data))
+            last = first + 1
+            data[first] ^= 1 << rng.randrange(8)
+        else:
+            size = 512 if kind.startswith("sector") else 4096
+            first = rng.randrange(len(data)) // size * size
+            last = min(first + size, len(data))
+            data[first:last] = bytes(last - first) if kind.endswith("zeros") else rng.randbytes(last - first)
+        low, high = _row(starts, first), _row(starts, last - 1)
+        self.hit.update(range(base_id + low, base_id + high + 1))
+
+    def settle(self, kinds: list[str], rng: random.Random) -> None:
+        """Damage of whole files, and what the directory is to hold. The first segment stays, or the log would begin later."""
+        bases = list(self.segments)
+        files = {base_id: bytes(data) for base_id, data in self.segments.items()}
+        for kind in kinds:
+            one, other = rng.sample(bases[1:], 2)
+            if kind == "missing":
+                files.pop(one, None)
+                self.hit |= self.ids(one)
+            elif kind == "swapped" and one in files and other in files:
+                files[one], files[other] = files[other], files[one]
+                self.hit |= self.ids(one) | self.ids(other)
+            elif kind == "duplicated" and one in files:
+                files[one + rng.randrange(1, len(self.starts[one]) - 1)] = files[one]
+        self.files = {segment_name(base_id): data for base_id, data in files.items()}
+
+    def ids(self, base_id: int) -> set[int]:
+        return set(range(base_id, base_id + len(self.starts[base_id]) - 1))
+
+
+def _row(starts: list[int], position: int) -> int:
+    return bisect_right(starts, position) - 1
