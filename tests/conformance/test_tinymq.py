@@ -502,6 +502,13 @@ async def rig_post(rig: HttpRig, path: str, body: dict[str, Any]) -> int:
     return (await rig.ask("POST", f"/api/queues/{path}", json=body)).status_code
 
 
+@pytest.mark.parametrize("body", ['{"\\ud800": 1}', '{"name": "\\ud800"}', '{"name": "t", "policy": "\\ud800"}'])
+async def test_half_of_a_surrogate_pair_is_refused_in_words(rig: HttpRig, body: str) -> None:
+    """Found by a probe: the refusal repeated it, and ended as 500."""
+    answer = await rig.ask("POST", "/api/queues", content=body.encode())
+    assert answer.status_code in (400, 422)
+
+
 async def test_webhooks(rig: HttpRig) -> None:
     assert (await rig.ask("POST", "/webhook/a/b", json={"url": "http://127.0.0.1/"})).status_code == 403
     assert rig.gateway is not None

@@ -22,7 +22,8 @@ from toymq_py.gateway.app import DIALECTS, OPERATIONS
 from toymq_py.gateway.openapi import document
 from toymq_py.gateway.operations import Operation
 
-ALL = (*OPERATIONS, *DIALECTS["tinymq"], *DIALECTS["mq"])
+ALL = tuple({(each.method, each.path): each for each in (*OPERATIONS, *DIALECTS["tinymq"], *DIALECTS["mq"])}.values())
+"""What is served with both dialects: the last of one method and path."""
 ENDLESS = {"events", "stream", "tinymqStream"}
 STATUSES = {
     described["operationId"]: set(described["responses"])

@@ -165,4 +165,4 @@ def refuse(error: RequestError) -> Response:
     headers = headers_of_refusal(error, status)
     if isinstance(error, PayloadTooLarge):
         headers["connection"] = "close"  # whatever of it was read, as the original
-    return Response(f"{error}\n", status, headers, "text/plain")
+    return Response(f"{error}\n".encode(errors="backslashreplace"), status, headers, "text/plain")
