@@ -45,6 +45,8 @@ SETTINGS = {
     JOBS: {"max_attempts": str(MAX_ATTEMPTS), "nack_backoff_min": "10", "nack_backoff_max": "40"},
     FULL: {"backlog_max_messages": "8"},
     RING: {"backlog_max_messages": "8", "when_full": "drop-oldest"},
+    # The reader acks each letter at once, and an acked one may go: not before the operator has sent it back, however slow.
+    LETTERS: {"retain_acked_for": "86400000"},
 }
 CHANGES = (
     (FULL, "backlog_max_messages", ("2", "8", "20", "default")), (FULL, "backlog_max_bytes", ("3000", "default")),
