@@ -67,11 +67,13 @@ def removable_by_bytes(segments: Sequence[Segment], *, now_ns: int, bytes_max: i
 def _free(segment: Segment, now_ns: int) -> bool:
     """Sealed, without a message that is still delayed or that the disk refuses to give: such a segment stays whatever the
     limits say."""
-    return segment.sealed and not segment.unreadable and segment.newest_deliver_at_ns <= now_ns
+    return segment.sealed and segment.newest_deliver_at_ns <= now_ns and not (segment.damages and segment.unreadable)
 
 
 def expired(segment: Segment, now_ns: int) -> bool:
     """Sealed, and the time of all its records is over, of those that were delayed, too."""
+    if not segment.expiring:  # every look at retention asks this of every segment
+        return False
     expires_at_ns = segment.expires_at_ns
     return _free(segment, now_ns) and expires_at_ns is not None and expires_at_ns <= now_ns
 

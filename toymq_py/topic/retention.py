@@ -129,7 +129,7 @@ class RetentionKeeper:
         active = segments[-1]
         due_ns = [segment.age_ts_ns + ms * MS_NS - now_ns for segment in segments[:-1] for ms in retain_ms]
         due_ns += [segment.newest_deliver_at_ns - now_ns for segment in segments[:-1]]
-        due_ns += [(segment.expires_at_ns or 0) - now_ns for segment in segments[:-1]]
+        due_ns += [(segment.expires_at_ns or 0) - now_ns for segment in segments[:-1] if segment.expiring]
         if active.end and not active.sealed:
             oldest_ns = min([*active.index_ts_ns[:1], active.age_ts_ns])
             wait_ns = oldest_ns + retention.roll_age_ns(min(retain_ms) * MS_NS) - now_ns if retain_ms else 1
