@@ -131,7 +131,8 @@ async def test_each_message_is_timed_from_its_own_loop_pass_to_its_commit(monkey
 
     def slow_sync(file: SimFile) -> None:
         sync(file)
-        rig.clock.advance(0.03)
+        if file.path.endswith(".log"):  # not what is written once a segment, behind its first commit (ADR 0048)
+            rig.clock.advance(0.03)
 
     monkeypatch.setattr(SimFile, "sync", slow_sync)
     publisher = rig.broker.topic_or_new("t").publisher
