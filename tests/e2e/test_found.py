@@ -254,9 +254,11 @@ def test_every_option_has_the_name_of_its_environment_variable(tmp_path: Path) -
     env = environment() | {"TOYMQ_MAX_PAYLOAD": "10", "TOYMQ_LISTEN": "127.0.0.1:0", "TOYMQ_DATA_DIR": str(tmp_path / "d")}
     with subprocess.Popen([*COMMAND, "serve"], env=env, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        port = int(process.stdout.readline().split()[1].rpartition(":")[2])
-        with socket.create_connection(("127.0.0.1", port), 10) as wire:
-            wire.sendall(b"HELLO 1\n")
-            assert b"max_payload=10\n" in wire.recv(100)
-        process.send_signal(signal.SIGTERM)
+        try:
+            port = int(process.stdout.readline().split()[1].rpartition(":")[2])
+            with socket.create_connection(("127.0.0.1", port), 10) as wire:
+                wire.sendall(b"HELLO 1\n")
+                assert b"max_payload=10" in wire.recv(100).split()
+        finally:
+            process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
