@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import errno
+import json
 import random
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
@@ -18,6 +19,8 @@ from toymq_py.errors import BadArgument
 from toymq_py.gateway.dialects import go_duration_ms, rfc3339
 from toymq_py.gateway.problems import RETRY_AFTER_S
 from toymq_py.gateway.tinymq import messages, showing
+from toymq_py.gateway.tinymq.showing import Place
+from toymq_py.gateway.tinymq.tail import Tail
 from toymq_py.gateway.tinymq.words import shown_id
 
 DIR = "/data/d"
@@ -566,7 +569,8 @@ async def test_what_asks_for_dead_letters_before_there_are_any_finds_none(rig: H
         stream = tasks.create_task(rig.ask("GET", "/stream/e.dlq"))
         await rig.until(lambda: rig.gateway is not None and len(rig.gateway.waiting) == 1)
         stream.cancel()
-    assert {name: topic.settings.to_json() for name, topic in rig.broker.topics.items()} == {f"{a}.dlq": {} for a in "abcde"}
+    assert {name: topic.settings.to_json() for name, topic in rig.broker.topics.items()} == {f"{a}.dlq": {} for a in "abcd"}, (
+        "a stream makes none")
 
 
 async def test_refusals_say_when_to_try_again_and_how_to_ask(fs: SimDisk) -> None:
@@ -608,3 +612,19 @@ def test_what_is_no_duration_of_go(text: str) -> None:
 
 def test_time_stamps_of_go() -> None:
     assert rfc3339(1_781_767_800_000_000_001) == "2026-06-18T07:30:00.000000001Z"
+
+
+async def test_a_stream_makes_no_topic_and_shows_what_comes_to_it(rig: HttpRig) -> None:
+    """Found by a trial: an image of any page made topics."""
+    assert rig.gateway is not None
+    with Tail(rig.gateway, Place("a.b", None, "a/b"), None) as tail:
+        assert tail.living
+        assert not rig.broker.topics
+        await publish(rig, "a/c", b"other")
+        assert not tail.take()
+        await publish(rig, "a/b", b"x")
+        assert [json.loads(text)["payload_text"] for text in tail.take()] == ["x"]
+        await rig.ask("DELETE", "/api/queues/delete?queue=a/b")
+        await rig.until(lambda: "a.b" not in rig.broker.topics)
+        assert not tail.take()
+        assert not tail.living, "it was deleted"

@@ -123,3 +123,20 @@ def test_what_was_done_is_never_left_out_and_refusals_are_counted(lines: pytest.
     assert sum("result=OK" in line.getMessage() for line in written) == 1000
     assert sum("AUTH_FAILED" in line.getMessage() for line in written) <= 200
     assert sum("more like it were suppressed" in line.getMessage() for line in repeats.overdue(now + 60)) > 0
+
+
+async def test_each_topic_that_a_request_makes_has_a_line(lines: pytest.LogCaptureFixture) -> None:
+    """Found by a trial: topics came from nowhere, as far as the trail said."""
+    async with gateway("/data/d", fs=SimDisk(random.Random(1)), dialects=["tinymq", "mq"]) as rig:
+        for method, path, content in (
+            ("PUT", "/v1/topics/put", b""), ("POST", "/v1/topics/published/messages", b"x"), ("GET", "/consume/polled", b""),
+            ("GET", "/v1/topics/leased/messages?consumer=c", b""), ("POST", "/publish/a/b", b"x"), ("PUT", "/queue", b""),
+            ("POST", "/v1/topics/published/messages", b"again"), ("GET", "/v1/topics/absent", b""),
+        ):  # fmt: skip
+            await rig.ask(method, path, content=content)
+        rig.broker.topic_or_new("by.no.request")
+        made = [line for line in said(lines) if line.startswith("action=createTopic")]
+    assert made == [
+        f"action=createTopic topic={name} token=- address=127.0.0.1 via=http result=OK"
+        for name in ("put", "published", "polled", "leased", "a.b", "queue")
+    ]

@@ -4,6 +4,10 @@ Contract: gateway.md; clients.md, "auth file"; ADR 0024, ADR 0055. A token comes
 the cookie of a login. The tables are asked for every request, so what a reload or a logout takes away is gone at once.
 """
 
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 
@@ -16,6 +20,7 @@ from toymq_py.gateway.logins import Login
 from toymq_py.gateway.operations import Need
 from toymq_py.model import check_topic_or_pattern
 from toymq_py.quotas import Seat, acting
+from toymq_py.topic import Topic
 
 COOKIE = "toymq_login"
 SECURE_COOKIE = "__Host-toymq_login"
@@ -26,6 +31,10 @@ UNFORGEABLE = ("authorization", "x-requested-with")
 """What a page cannot send to another site that has not been asked first (CORS), and here the answer is no."""
 BROWSERS = ("Mozilla/", "Opera/")
 BROWSER_HEADERS = ("accept-language", "referer", "sec-fetch-mode", "sec-fetch-dest", "upgrade-insecure-requests")
+CREATE_TOPIC = "createTopic"
+"""What the audit trail calls it, whatever request makes a topic."""
+_asked: ContextVar[Sequence[HTTPConnection]] = ContextVar("asked", default=())
+"""The request that is carried out; empty behind it."""
 _GRANT = "toymq.grant"
 _LOGIN = "toymq.login"
 ABOUT = frozenset(("topic", "queue", "q", "consumer", "group", "name"))
@@ -117,11 +126,31 @@ def grant_of(connection: HTTPConnection) -> Grant | None:
     return grant
 
 
-def audit_request(connection: HTTPConnection, action: str, result: str) -> None:
-    """Write a line of the audit trail; who asked is known by now, or nobody is."""
+@contextmanager
+def topics_made_by(connection: HTTPConnection) -> Iterator[None]:
+    """Topics that are made meanwhile have a line in the audit trail: this request made them. What goes on behind it (the task
+    of a webhook, a timer) has its context, and is not the request."""
+    asked = [connection]
+    before = _asked.set(asked)
+    try:
+        yield
+    finally:
+        asked.clear()
+        _asked.reset(before)
+
+
+def audit_new_topic(topic: Topic) -> None:
+    """For ``Broker.when_topics_are_made``."""
+    for connection in _asked.get():
+        audit_request(connection, CREATE_TOPIC, audit.OK, {"topic": topic.name})
+
+
+def audit_request(connection: HTTPConnection, action: str, result: str, about: Mapping[str, str] | None = None) -> None:
+    """Write a line of the audit trail; who asked is known by now. ``about``: what was acted on, else what the request says."""
     grant = grant_of(connection)
-    about = {name: str(value) for name, value in (*connection.path_params.items(), *connection.query_params.items())
-             if name in ABOUT}  # fmt: skip
+    if about is None:
+        about = {name: str(value) for name, value in (*connection.path_params.items(), *connection.query_params.items())
+                 if name in ABOUT}  # fmt: skip
     client = connection.client
     audit.record(
         action, result, token=None if grant is None else grant.name, address=None if client is None else client.host,

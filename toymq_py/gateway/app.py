@@ -34,7 +34,14 @@ from toymq_py.gateway import (
     webhooks,
     websocket,
 )
-from toymq_py.gateway.access import audit_request, check_rights, check_site
+from toymq_py.gateway.access import (
+    CREATE_TOPIC,
+    audit_new_topic,
+    audit_request,
+    check_rights,
+    check_site,
+    topics_made_by,
+)
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.operations import Operation
 from toymq_py.gateway.problems import MethodNotAllowed, problem
@@ -122,7 +129,11 @@ class Endpoint:
             operation = self._find(request)
             refuse = operation.refuse
             self._check(operation, request)
-            response = await _handle(operation, gateway, request)
+            if operation.safe or operation.name == CREATE_TOPIC:  # which has its line
+                response = await _handle(operation, gateway, request)
+            else:
+                with topics_made_by(request):
+                    response = await _handle(operation, gateway, request)
         except RequestError as error:
             refusal = error
         except ClientDisconnect:
@@ -167,6 +178,7 @@ class Application:
         """
         operations = (*OPERATIONS, *chain.from_iterable(DIALECTS[name] for name in dialects))
         self._hosts = hosts
+        gateway.broker.when_topics_are_made(audit_new_topic)
         by_path: dict[str, list[Operation]] = defaultdict(list)
         for operation in operations:
             by_path[operation.path].append(operation)

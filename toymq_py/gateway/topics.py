@@ -19,7 +19,7 @@ from toymq_py.errors import (
     TooManyTopics,
     TopicExists,
 )
-from toymq_py.gateway.access import grant_of
+from toymq_py.gateway.access import CREATE_TOPIC, grant_of
 from toymq_py.gateway.bodies import JSON_BYTES_MAX, parse_object, read_body
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.operations import PATTERN, TOPIC, Answer, Body, Operation
@@ -143,7 +143,7 @@ OPERATIONS = (
     Operation("GET", "/v1/topics", "listTopics", "Every topic, or those of a name or pattern.", list_topics, "see", (PATTERN,),
               answers={200: Answer("By name.", LISTING)},
               errors=(BadName,), safe=True),
-    Operation("PUT", "/v1/topics/{topic}", "createTopic",
+    Operation("PUT", "/v1/topics/{topic}", CREATE_TOPIC,
               "Create a topic, or confirm one whose settings, as far as they are named, are equal.",
               put_topic, "admin", (TOPIC,),
               Body("Settings.", {"application/json": SETTINGS}),

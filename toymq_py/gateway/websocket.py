@@ -31,7 +31,7 @@ from toymq_py.errors import (
     NotSubscribed,
     RequestError,
 )
-from toymq_py.gateway.access import audit_request, check_again, check_rights, check_site
+from toymq_py.gateway.access import audit_request, check_again, check_rights, check_site, topics_made_by
 from toymq_py.gateway.bodies import SEAT, check_members, parse_json
 from toymq_py.gateway.consuming import parse_failure, parse_ids
 from toymq_py.gateway.gateway import Gateway
@@ -140,6 +140,10 @@ class Conversation:
 
     async def _answer(self, text: str) -> None:
         """Carry out one frame. What waits for the disk is waited for here, while the next frames are read."""
+        with topics_made_by(self._socket):
+            await self._answer_to(text)
+
+    async def _answer_to(self, text: str) -> None:
         ref: object = None
         op = "frame"
         begun: Subscription | None = None

@@ -313,8 +313,6 @@ async def stream(gateway: Gateway, request: Request) -> Response:
         raise BadArgument("filter_key and filter_val belong together")
     gateway.refuse_late()
     asked = request.path_params["topic"].strip("/")
-    if not is_pattern(name):
-        await ensure(gateway.broker, name, settings_of(name))
     place = Place(name, None, None if is_pattern(name) else asked)
     wanted = None if key is None or value is None else Filter(key, value)
     return stream_response(_follow(gateway, request, asked, Tail(gateway, place, wanted)))

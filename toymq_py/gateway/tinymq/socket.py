@@ -19,9 +19,8 @@ from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from toymq_py.errors import AlreadySubscribed, BadArgument, BadFraming, NotSubscribed, RequestError
-from toymq_py.gateway.access import check_again, check_rights, check_site
+from toymq_py.gateway.access import check_again, check_rights, check_site, topics_made_by
 from toymq_py.gateway.bodies import check_members, parse_json
-from toymq_py.gateway.dialects import ensure
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.messages import HEARTBEAT_S
 from toymq_py.gateway.operations import Need
@@ -30,7 +29,7 @@ from toymq_py.gateway.publishing import Message, payload_bytes
 from toymq_py.gateway.tinymq.messages import may, put
 from toymq_py.gateway.tinymq.showing import Filter, Place
 from toymq_py.gateway.tinymq.tail import Tail
-from toymq_py.gateway.tinymq.words import refuse, settings_of, shown_id, topic_name, topic_or_glob
+from toymq_py.gateway.tinymq.words import refuse, shown_id, topic_name, topic_or_glob
 from toymq_py.gateway.websocket import OUTLET, Outlet, leave
 from toymq_py.model import is_pattern
 from toymq_py.storage.disk_errors import storage_error
@@ -63,7 +62,8 @@ class Session:
         try:
             while (message := await self._socket.receive())["type"] != "websocket.disconnect":
                 if (text := message.get("text")) is not None:
-                    await self._answer(text)
+                    with topics_made_by(self._socket):
+                        await self._answer(text)
         finally:
             self.end()
 
@@ -129,8 +129,6 @@ class Session:
             raise AlreadySubscribed("already subscribed to this topic")
         if len(self._tails) >= SUBSCRIPTIONS_MAX:
             raise BadArgument(f"a connection has at most {SUBSCRIPTIONS_MAX} subscriptions; a glob is one")
-        if not is_pattern(name):
-            await ensure(self._gateway.broker, name, settings_of(name))
         place = Place(name, None, None if is_pattern(name) else asked)
         self._tails[asked] = Tail(self._gateway, place, wanted)
         self._tails[asked].open()

@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 
+from toymq_py.errors import NoSuchTopic
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.messages import PAGE_MAX, READ_BYTES
 from toymq_py.gateway.tinymq.showing import Filter, Place, describe
@@ -16,10 +18,16 @@ class Tail:
     """Each topic in its order; what is retained no longer, when its turn comes, is passed over. To be opened, and closed."""
 
     def __init__(self, gateway: Gateway, place: Place, wanted: Filter | None) -> None:
+        """Raises: StorageFailed for a topic that could not be opened."""
         self.place = place
         self._gateway = gateway
         self._wanted = wanted
         self._pattern = TopicPattern(place.name) if is_pattern(place.name) else None
+        if self._pattern is None:
+            with suppress(NoSuchTopic):  # it may come; a look makes none
+                gateway.broker.topic(place.name)
+        self._awaited = self._pattern is None
+        """The topic was not there yet."""
         self._at: dict[Topic, int] = {}
         self._withdraw: dict[Topic, Callable[[], object]] = {}
         self._hungry: dict[Topic, None] = {}  # they have something
@@ -35,14 +43,15 @@ class Tail:
 
     def open(self) -> None:
         """What is published from now on is taken."""
-        topics = self._gateway.broker.topics
+        broker = self._gateway.broker
         if self._pattern is None:
-            found = [topics[self.place.name]] if self.place.name in topics else []
+            found = [broker.topics[self.place.name]] if self.place.name in broker.topics else []
         else:
-            found = [topic for name, topic in topics.items() if self._pattern.matches(name)]
-            self._unhook = self._gateway.broker.when_topics_are_made(self._made)
+            found = [topic for name, topic in broker.topics.items() if self._pattern.matches(name)]
+        self._unhook = broker.when_topics_are_made(self._made)
         for topic in found:
-            self._follow(topic, topic.log.committed_id)
+            if not topic.deleted:
+                self._follow(topic, topic.log.committed_id)
 
     def close(self) -> None:
         """Idempotent."""
@@ -55,7 +64,7 @@ class Tail:
     @property
     def living(self) -> bool:
         """There may be more. Otherwise the topic was deleted."""
-        return self._pattern is not None or bool(self._at)
+        return self._pattern is not None or self._awaited or bool(self._at)
 
     async def grown(self, seconds: float) -> bool:
         """Wait until there is something to take, so long at most, and no longer than the broker runs."""
@@ -83,6 +92,7 @@ class Tail:
     # -- inside
 
     def _follow(self, topic: Topic, at: int) -> None:
+        self._awaited = False
         self._at[topic] = at
         if at < topic.log.committed_id:
             self._hungry[topic] = None
@@ -96,7 +106,7 @@ class Tail:
             self._wake()
 
     def _made(self, topic: Topic) -> None:
-        if self._pattern is not None and self._pattern.matches(topic.name):
+        if (self._awaited and topic.name == self.place.name) if self._pattern is None else self._pattern.matches(topic.name):
             self._follow(topic, 0)
 
     def _wait(self, call: Callable[[], None]) -> Callable[[], object]:

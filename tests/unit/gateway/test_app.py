@@ -1,0 +1,93 @@
+"""What holds of every route, whichever dialect it is of."""
+
+import asyncio
+import random
+import re
+from itertools import product
+from typing import Any
+
+from starlette.routing import Route, WebSocketRoute
+
+from tests.support.http_rig import HttpRig, gateway
+from tests.support.in_process import TIMEOUT_S
+from tests.support.sim_disk import SimDisk
+from toymq_py.gateway.app import DIALECTS, OPERATIONS, Application
+from toymq_py.hosts import Hosts
+
+DIR = "/data/d"
+CROSS_SITE = {"user-agent": "Mozilla/5.0", "sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}
+SILENT = {"user-agent": "Mozilla/5.0", "accept": "image/avif,*/*"}
+"""An ``<img>`` to an address that is not loopback, without TLS."""
+PAGES = {"cross-site": CROSS_SITE, "silent": SILENT}
+ALL = {operation.path: operation for operation in (*OPERATIONS, *(each for found in DIALECTS.values() for each in found))
+       if operation.method == "GET"}  # fmt: skip
+
+
+def application(rig: HttpRig) -> Application:
+    assert rig.gateway is not None
+    return Application(rig.gateway, hosts=Hosts(), dialects=list(DIALECTS))
+
+
+def paths_of(app: Application) -> set[str]:
+    return {route.path for route in app._router.routes if isinstance(route, Route | WebSocketRoute)}  # type: ignore[attr-defined]
+
+
+async def look(app: Application, method: str, path: str, headers: dict[str, str]) -> int:
+    """Ask for a path until all of the answer is there, or its first bytes: an answer may be endless. Returns: its status."""
+    begun = asyncio.Event()
+    said: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        await begun.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        said.append(message)
+        if message["type"] == "http.response.body":
+            begun.set()
+
+    where, _, query = path.partition("?")
+    scope = {
+        "type": "http", "method": method, "scheme": "http", "path": where, "raw_path": where.encode(), "root_path": "",
+        "query_string": query.encode(), "http_version": "1.1", "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80),
+        "headers": [(name.encode(), value.encode()) for name, value in {"host": "localhost", **headers}.items()], "state": {},
+    }  # fmt: skip
+    async with asyncio.timeout(TIMEOUT_S):
+        await app(scope, receive, send)  # type: ignore[arg-type]
+    status: int = said[0]["status"]
+    return status
+
+
+def state_of(rig: HttpRig) -> object:
+    """All that a look might leave behind."""
+    return [
+        (name, topic.log.committed_id, topic.settings,
+         [(consumer, state.counts(topic.log.committed_id)) for consumer, state in topic.consumers.items()])
+        for name, topic in rig.broker.topics.items()
+    ]  # fmt: skip
+
+
+def path_to(template: str, topic: str) -> str:
+    """A route's path for a topic, with what its query must have."""
+    path = re.sub(r"\{\w+(:\w+)?\}", topic, template)
+    query = [f"{each.name}={topic}" for each in (ALL[template].parameters if template in ALL else ())
+             if each.where == "query" and each.required]  # fmt: skip
+    return "?".join((path, *(("&".join(query),) if query else ())))
+
+
+async def test_no_get_of_a_page_makes_or_takes_anything() -> None:
+    """Found by a trial: ``<img src="…/stream/evil">`` made a topic, with a directory and settings. Every route is asked, a
+    new one, too."""
+    fs = SimDisk(random.Random(1))
+    async with gateway(DIR, fs=fs, dialects=list(DIALECTS)) as rig:
+        await rig.publish("there", "x")
+        app = application(rig)
+        templates = paths_of(app)
+        assert ALL.keys() <= templates, "each of them has a route"
+        before, disk = state_of(rig), fs.snapshot()
+        for template in sorted(templates):
+            for topic in ("there", "absent"):
+                for (who, headers), method in product(PAGES.items(), ("GET", "HEAD")):
+                    await look(app, method, path_to(template, topic), headers)
+                    assert state_of(rig) == before, f"{method} {path_to(template, topic)} of a page ({who})"
+        assert fs.snapshot() == disk
