@@ -90,8 +90,10 @@ class Authority:
         """``wall_ns`` is the time, in nanoseconds since the epoch, by which tokens expire."""
         self._wall_ns = wall_ns
         self._grants = tuple(grants)
+        self._expired: frozenset[bytes] = frozenset()
         self.on_change: list[Callable[[], None]] = []
-        """Called after ``replace``: whoever keeps a grant longer than one request asks for its ``present`` form."""
+        """Called after ``replace`` and by ``look_at_time``: whoever keeps a grant longer than a request asks for its ``present``
+        form."""
 
     def admit(self, token: str) -> Grant:
         """The grant of a token. Raises: AuthFailed."""
@@ -106,6 +108,15 @@ class Authority:
         if grant.expires_ns is not None and self._wall_ns() >= grant.expires_ns:
             at = datetime.fromtimestamp(grant.expires_ns // 1_000_000_000, UTC)
             raise AuthFailed(f"the token {grant.name} expired at {at:%Y-%m-%dT%H:%M:%SZ}")
+
+    def look_at_time(self) -> float | None:
+        """Call ``on_change`` where tokens have expired since the last look. Returns: seconds until the next one does, if any."""
+        now = self._wall_ns()
+        ends = {grant.digest: grant.expires_ns - now for grant in self._grants if grant.expires_ns is not None}
+        before, self._expired = self._expired, frozenset(digest for digest, left_ns in ends.items() if left_ns <= 0)
+        if not self._expired <= before:
+            self._say_changed()
+        return min((left_ns / 1e9 for left_ns in ends.values() if left_ns > 0), default=None)
 
     def expiring(self) -> list[Grant]:
         """Those that expire some time, or have."""
@@ -139,6 +150,9 @@ class Authority:
     def replace(self, grants: Sequence[Grant]) -> None:
         """The table is another one from here on."""
         self._grants = tuple(grants)
+        self._say_changed()
+
+    def _say_changed(self) -> None:
         for changed in self.on_change:
             changed()
 

@@ -23,6 +23,8 @@ logger = logging.getLogger("toymq_py.server")
 LEFT_S = 0.5
 """How long others that leave, too, are waited for."""
 REFUSED_LINGER_MAX = 16
+EXPIRY_LOOK_S = 5.0
+"""So soon a token is found expired whose table is new, or whose moment the clock has passed in a leap."""
 KEEPALIVE_S = 15
 KEEPALIVE_PROBES = 3
 USER_TIMEOUT_MS = 30_000
@@ -62,6 +64,7 @@ class Server:
         if authority is not None:
             broker.quotas.guarded = True
             authority.on_change.append(self._rights_changed)
+        self._expiry_timer: asyncio.TimerHandle | None = None
         self._left_timer: asyncio.TimerHandle | None = None
         self._most = 0  # sessions at a time since ``some_left`` was called
         self._stopping = asyncio.Event()
@@ -100,6 +103,7 @@ class Server:
         acceptors += [Acceptor(listener, self._loop, self._take_tls) for listener in tls_listeners]
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
+            self._look_at_tokens()
             self._tick()  # recovery may have found work with a deadline: nobody listened then
             for acceptor in acceptors:
                 acceptor.start()
@@ -113,7 +117,7 @@ class Server:
                     session.abort()
             else:
                 await self._drain()
-        for timer in (self._ticker, self._left_timer):
+        for timer in (self._ticker, self._left_timer, self._expiry_timer):
             if timer is not None:
                 timer.cancel()
 
@@ -205,6 +209,13 @@ class Server:
     def _rights_changed(self) -> None:
         for session in list(self._sessions):
             session.rights_changed()
+
+    def _look_at_tokens(self) -> None:
+        """Tokens that expire end what only listens under them, here and over HTTP: it has no next command."""
+        if self._authority is not None:
+            left_s = self._authority.look_at_time()
+            delay_s = EXPIRY_LOOK_S if left_s is None else min(left_s, EXPIRY_LOOK_S)
+            self._expiry_timer = self._loop.call_later(delay_s, self._look_at_tokens)
 
     def _session_ended(self, session: Session) -> None:
         self._sessions.pop(session).leave()

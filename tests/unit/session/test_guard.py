@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.sim_served import SimServed
 from tests.support.tokens import authority, grants, hello, table
+from toymq_py.server import EXPIRY_LOOK_S
 from toymq_py.session.session import LINGER_S
 
 TOPICS = ("a", "a.x", "b", "b.x", "c")
@@ -110,11 +111,34 @@ def test_an_expired_token_is_refused_at_the_next_command_and_to_who_comes_later(
         assert client.lines()[-1] == said
         assert client.at_end
         assert late.lines() == [said]
-        assert not idle.at_end, "it says nothing"
-        tokens.replace(grants(table("t", 'publish = ["t"]\nexpires = 1970-01-01T00:01:00Z')))
-        served.advance(LINGER_S + 1)
+        served.advance(EXPIRY_LOOK_S)
         assert idle.lines()[-1].startswith(b"ERR AUTH_FAILED")
         assert served.broker.topics["t"].log.committed_id == 1
+
+
+@pytest.mark.parametrize("appears", ["at the start", "at a reload", "after a leap of the clock"])
+def test_who_only_listens_is_ended_when_the_token_expires(appears: str) -> None:
+    """Found by a trial: it went on receiving, up to the next SIGHUP."""
+    now = [0]
+    expiring = table("r", 'subscribe = ["t"]\nexpires = 1970-01-01T00:01:00Z')
+    lasting = table("r", 'subscribe = ["t"]')
+    tokens = authority(lasting if appears == "at a reload" else expiring, table("w", 'publish = ["t"]'), wall_ns=lambda: now[0])
+    with SimServed(authority=tokens) as served:
+        listener, writer = served.client(hello("r") + b"SUB t c\n"), served.client(hello("w"))
+        served.advance(1)
+        if appears == "at a reload":
+            tokens.replace(grants(expiring, table("w", 'publish = ["t"]')))
+        if appears != "after a leap of the clock":
+            now[0] = 59 * 10**9
+            served.advance(EXPIRY_LOOK_S)
+            assert not listener.at_end
+        now[0] = 60 * 10**9
+        served.advance(EXPIRY_LOOK_S)
+        writer.send(b"PUB t - 6\nsecret\n")
+        served.advance(LINGER_S + 1)
+        assert writer.lines()[-1] == b"OK 0"
+        assert listener.lines()[-1] == b"ERR AUTH_FAILED the token r expired at 1970-01-01T00:01:00Z"
+        assert listener.at_end
 
 
 def test_stats_tell_when_tokens_expire() -> None:
