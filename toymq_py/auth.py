@@ -92,7 +92,7 @@ class Authority:
         self._grants = tuple(grants)
         self._expired: frozenset[bytes] = frozenset()
         self.on_change: list[Callable[[], None]] = []
-        """Called after ``replace`` and by ``look_at_time``: whoever keeps a grant longer than a request asks for its ``present``
+        """Called after ``replace`` and by ``look_at_time``: who keeps a grant longer than a request asks for its ``present``
         form."""
 
     def admit(self, token: str) -> Grant:
@@ -110,7 +110,7 @@ class Authority:
             raise AuthFailed(f"the token {grant.name} expired at {at:%Y-%m-%dT%H:%M:%SZ}")
 
     def look_at_time(self) -> float | None:
-        """Call ``on_change`` where tokens have expired since the last look. Returns: seconds until the next one does, if any."""
+        """Call ``on_change`` where tokens have expired since the last look. Returns: seconds until the next one, if any."""
         now = self._wall_ns()
         ends = {grant.digest: grant.expires_ns - now for grant in self._grants if grant.expires_ns is not None}
         before, self._expired = self._expired, frozenset(digest for digest, left_ns in ends.items() if left_ns <= 0)

@@ -30,13 +30,17 @@ class Receiver:
         self.cookie = ""
         self.answer: Callable[[int], int] = lambda number: 200
         self.pushes: asyncio.Queue[tuple[dict[str, str], bytes]] = asyncio.Queue()
+        self.connections: list[set[str]] = []
+        """The names that each was asked by."""
         self._number = 0
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections.append(asked := set())
         try:
             while head := (await reader.readuntil(b"\r\n\r\n")).decode():
                 lines = head.split("\r\n")
                 headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines[1:] if line)}
+                asked.add(headers["host"].partition(":")[0])
                 body = await reader.readexactly(int(headers["content-length"]))
                 status = self.answer(self._number)
                 self._number += 1
@@ -111,6 +115,19 @@ async def test_targets_behind_one_address_share_no_cookies(rig: HttpRig) -> None
             await rig.publish(name, "a")
             headers, _ = await receiver.next()
             assert "cookie" not in headers
+
+
+async def test_names_behind_one_address_share_no_connection(rig: HttpRig) -> None:
+    """Over TLS it would be one name's certificate that was checked."""
+    async with receiving() as receiver:
+        for host in ("localhost", "127.0.0.1"):
+            url = f"http://{host}:{receiver.port}/"
+            assert (await rig.ask("PUT", f"/v1/webhooks/{host}", json={"topic": host, "url": url})).status_code == 201
+        for n, host in enumerate(("localhost", "127.0.0.1", "localhost", "127.0.0.1")):
+            await rig.publish(host, "a")
+            await receiver.next()
+            await rig.until(lambda n=n, host=host: rig.broker.topics[host].consumers[f"webhook.{host}"].floor == n // 2 + 1)
+        assert receiver.connections == [{"localhost"}, {"127.0.0.1"}, {"localhost"}, {"127.0.0.1"}]
 
 
 async def test_a_push_is_not_logged_with_its_url(rig: HttpRig, caplog: pytest.LogCaptureFixture) -> None:

@@ -93,7 +93,9 @@ class Webhooks:
         logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every push with its URL, and what is secret in that
         # Targets behind one address would share a jar of cookies: nobody gets any.
         cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
-        client = httpx.AsyncClient(trust_env=False, follow_redirects=False, cookies=cookies)
+        # They would share connections, too, and a certificate that was checked for one of them: none is kept for the next push.
+        alone = httpx.Limits(max_keepalive_connections=0)
+        client = httpx.AsyncClient(trust_env=False, follow_redirects=False, cookies=cookies, limits=alone)
         async with client, asyncio.TaskGroup() as tasks:
             self._client = client
             self._tasks = tasks
