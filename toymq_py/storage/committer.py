@@ -420,6 +420,8 @@ class Committer:
         """The thread cut and synced it; its sidecar is written behind and never waited for."""
         segment.sealed, segment.busy = True, False
         self._log.files.close(segment)
+        if segment.unreadable:  # what the disk refuses now it may give to the next start, which has to look
+            return
         fs = self._log.fs
         segment.producers = self.producers_since(segment.base_id)
         data = segment.sidecar()

@@ -191,11 +191,14 @@ class HeadsKeeper:
         self._run_behind = run_behind
         self.due = True
         """A segment may have begun whose head is not known."""
+        self._writing = False
 
     def record(self, bases: Sequence[int], keep: Callable[[int], bool]) -> None:
         """Write the heads of the segments with these first ids; of others that are known those to ``keep``. Assumes that their
         first records are on stable storage."""
-        self.due = False
+        self.due = self._writing
+        if self._writing:  # two writers of one temp file; what began meanwhile comes with the next commit
+            return
         known = {base_id: head for base_id, head in self._known.items() if keep(base_id)}
         if known.keys() >= set(bases) and len(known) == len(self._known):
             return
@@ -211,9 +214,11 @@ class HeadsKeeper:
                 logger.warning("%s/%s not written: %s", path, FILE_NAME, error)
 
         def done() -> None:
+            self._writing = False
             if stored:
                 self._known = stored[0]
             else:
                 self.due = True  # with the next commit
 
+        self._writing = True
         self._run_behind(job, done)

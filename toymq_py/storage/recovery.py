@@ -318,7 +318,7 @@ def _walk(fs: FileSystem, segment: Segment, msg_id: int, pos: int) -> Iterator[t
                 continue
             columns = Columns()
             try:
-                data = file.pread(min(window, segment.end - pos), pos)
+                data = file.pread(min(window, segment.whole_until(pos) - pos), pos)
             except OSError as error:
                 raise _Broken from error
             used, next_id, stop = scan(data, 0, msg_id, columns)

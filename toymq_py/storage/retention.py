@@ -15,10 +15,13 @@ SEGMENT_BYTES_MIN = 64 * 1024
 
 def date(segments: Sequence[Segment], now_ns: int) -> None:
     """Say of segments what their age counts from, where that is not the time of their newest record: at most the time of what
-    was appended behind them; of those that are further ahead than a clock may be, now, when that is first seen (ADR 0050)."""
+    was appended behind them; of those that are further ahead than a clock may be, now, when that is first seen (ADR 0050).
+    Damage is no age: what is lost may be younger than what is left, and its bytes are evidence (ADR 0064)."""
     for segment, newest_ns in zip(segments, newest_times(segments), strict=True):
         seen_ns = now_ns if newest_ns > now_ns + CLOCK_AHEAD_MAX_NS else newest_ns
-        if seen_ns < segment.age_ts_ns:
+        if segment.damages and segment.dated_ns is None:
+            segment.dated_ns = seen_ns if seen_ns > segment.newest_ts_ns else now_ns
+        elif seen_ns < segment.age_ts_ns:
             segment.dated_ns = seen_ns
 
 

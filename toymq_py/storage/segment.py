@@ -219,12 +219,13 @@ class Segment:
 
 def newest_times(segments: Sequence[Segment]) -> list[int]:
     """Time of the newest record of each, at most that of the first record behind it: inside a segment times never fall, and
-    where they do from one to the next, a clock that was ahead had been set right (ADR 0050)."""
+    where they do from one to the next, a clock that was ahead had been set right (ADR 0050). Of a damaged segment the newest
+    record may be lost: its time is that limit (ADR 0064)."""
     times = []
     limit: int | None = None
     for segment in reversed(segments):
         newest = segment.newest_ts_ns
-        times.append(newest if limit is None else min(newest, limit))
+        times.append(newest if limit is None else limit if segment.damages else min(newest, limit))
         if segment.index_ts_ns:
             first = segment.index_ts_ns[0]
             limit = first if limit is None else min(first, limit)

@@ -11,6 +11,7 @@ from tests.support.sim_disk import SimDisk
 from toymq_py.storage import identity
 from toymq_py.storage.backup import back_up, restore
 from toymq_py.storage.dump import dump_topic
+from toymq_py.storage.identity import HeadsKeeper
 from toymq_py.storage.reader import DirectoryReader, walk_columns
 from toymq_py.storage.repair import repair
 from toymq_py.storage.segment import segment_name
@@ -272,3 +273,19 @@ def test_it_costs_one_file_a_segment_and_nothing_a_message() -> None:
     rig.disk.trace.clear()
     rig.publish("public", b"more")
     assert not any(identity.FILE_NAME in name for _, name, _ in rig.disk.trace)
+
+
+def test_two_segments_that_begin_at_once_do_not_share_a_temp_file() -> None:
+    """One writer renamed the other's half-written file away."""
+    rig = broker()
+    jobs: list[tuple[Callable[[], None], Callable[[], None]]] = []
+    keeper = HeadsKeeper(rig.disk, f"{DIR}/topics/a", {}, lambda job, done: jobs.append((job, done)))
+    keeper.record([0], lambda base_id: True)
+    keeper.record([0, 1], lambda base_id: True)
+    assert len(jobs) == 1
+    assert keeper.due, "the second comes with the next commit"
+    for each in jobs.pop():
+        each()
+    assert keeper.due
+    keeper.record([0, 1], lambda base_id: True)
+    assert (len(jobs), keeper.due) == (1, False)

@@ -499,3 +499,84 @@ def test_where_all_expired_but_the_damage_it_goes_since_the_scan_counted_anew(sc
         rig.advance(10)
     topic = rig.broker.topic("t")
     assert (topic.expired_total, topic.log.first_id) == (1, 2)
+
+
+@pytest.mark.parametrize("found", ["cut to nothing", "all zeros", "its newest records zeroed"])
+@pytest.mark.parametrize("restart", [False, True])
+def test_damage_is_no_age(found: str, restart: bool) -> None:
+    """The segment was unlinked as soon as all was acked, minutes old, and the loss forgotten with it."""
+    rig = BrokerRig(retain_acked_for_ms=3_600_000)
+    rig.subscribe("t").close()
+    for n in range(12):
+        rig.publish("t", b"%d" % n * 1300)
+    rig.advance(120)
+    rig.flush("t")
+    path = f"topics/t/{segment_name(3)}"
+    assert segment_name(3) in logs(rig)
+    data = rig.disk.snapshot()[f"{DIR}/{path}"]
+    keep = {"cut to nothing": 0, "all zeros": 0, "its newest records zeroed": 1400}[found]
+    rig.put(path, data[:keep] + (b"" if found == "cut to nothing" else bytes(len(data) - keep)))
+    rig.disk.unlink(f"{DIR}/{path[:-4]}.idx")
+    rig.reopen()
+    lost = rig.broker.topic("t").log.lost
+    assert lost
+    subscription = rig.subscribe("t", window=100)
+    rig.take(subscription)
+    rig.ack("t", 0, 11)
+    if restart:
+        rig.reopen()
+    rig.advance(60)
+    assert segment_name(3) in logs(rig), "damaged bytes are evidence"
+    assert (rig.broker.topic("t").log.lost, rig.broker.topic("t").log.degraded) == (lost, True)
+    for _ in range(9):
+        rig.advance(1000)
+    assert segment_name(3) not in logs(rig), "old enough by what was appended behind it"
+    rig.reopen()
+    assert rig.broker.topic("t").log.lost == []
+
+
+class BadPage:
+    """A file of the simulated disk in which reads that touch some bytes fail."""
+
+    def __init__(self, file: object, start: int, end: int) -> None:
+        self._file, self._start, self._end = file, start, end
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._file, name)
+
+    def pread(self, length: int, offset: int) -> bytes:
+        if offset < self._end and offset + length > self._start:
+            raise OSError(errno.EIO, "bad page")
+        return self._file.pread(length, offset)  # type: ignore[attr-defined, no-any-return]
+
+
+def test_one_page_that_the_disk_refuses_for_a_while_costs_neither_records_nor_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The segment was sealed with what was unreadable as lost, and its delayed messages were delivered at once."""
+    rig = BrokerRig(segment_bytes=1 << 20)
+    rig.subscribe("t").close()
+    rig.broker.topic("t").publisher.publish([b""], [b"later"], None, [3_600_000])
+    rig.loop.drain()
+    for n in range(30):
+        rig.publish("t", b"%02d" % n * 500)
+    rig.flush("t")
+    opens = type(rig.disk).open
+
+    def open_bad(self: object, path: str, **how: bool) -> object:
+        file = opens(self, path, **how)  # type: ignore[arg-type]
+        return BadPage(file, 4096, 8192) if path.endswith(FIRST) else file
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(rig.disk), "open", open_bad)
+        rig.reopen()
+        log = rig.broker.topic("t").log
+        unreadable = log.unreadable
+        assert unreadable
+        assert log.lost == []
+        assert 0 not in [msg_id for msg_id, _ in rig.take(rig.subscribe("t", window=100))]
+        rig.publish("t", b"behind")
+        rig.flush("t")
+    rig.reopen()
+    log = rig.broker.topic("t").log
+    assert (log.lost, log.unreadable) == ([], [])
+    (first, last), = unreadable
+    assert set(range(first, last + 1)) <= {msg_id for msg_id, _ in rig.take(rig.subscribe("t", window=100))}
