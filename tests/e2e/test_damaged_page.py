@@ -65,5 +65,5 @@ def test_a_zeroed_page_costs_its_own_messages(tmp_path: Path) -> None:
             assert client.pub("t", b"on it goes").msg_id == COUNT
         code, errors = broker.stop()
         assert code == 0
-        assert f"records {min(hit)} to {max(hit)} are lost" in errors
+        assert f"records {min(hit)} to {max(hit)} are damaged and lost" in errors
     assert json.loads(run("verify", "--json", str(tmp_path / "d")).stdout)

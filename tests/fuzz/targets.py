@@ -137,7 +137,7 @@ def _recovery(disk: SimDisk) -> None:
         return
     ids = ids_of(found)
     assert said.next_id == found.next_id
-    lost = {msg_id for first, last in [*found.lost, *found.missing] for msg_id in range(first, last + 1)}
+    lost = {msg_id for first, last in found.lost for msg_id in range(first, last + 1)}
     assert said.lost == len(lost), "verify and recovery count the same losses"
     records = [item for item in dump_topic(disk, PATH) if isinstance(item, Frame)]  # each with its checksum, or it raises
     read = [record.msg_id for record in records]
@@ -146,7 +146,7 @@ def _recovery(disk: SimDisk) -> None:
     again = recover(disk)
     assert (again.next_id, again.first_id) == (found.next_id, found.first_id), "mended once and for good"
     assert again.torn_bytes == (found.torn_bytes if found.segments and found.segments[-1].damages else 0)
-    assert (again.lost, again.missing, again.keys) == (found.lost, found.missing, found.keys)
+    assert (again.lost, again.removed, again.keys) == (found.lost, found.removed, found.keys)
 
 
 def repaired(log: bytes) -> bytes:

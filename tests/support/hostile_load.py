@@ -116,6 +116,7 @@ class Watch:
         seen, broker = self.seen, self._broker
         self._ask_twice()
         seen.rss_before, seen.descriptors_before = broker.rss_bytes(), broker.descriptors()
+        connections = self.stats()["connections"]
         with Load(broker, behaviour, count) as load:
             self._ping_until_it_speaks(load, LOAD_TIMEOUT_S)
             assert load.line() == "on\n"
@@ -123,7 +124,7 @@ class Watch:
                 self._ping_until_it_speaks(load, LOAD_TIMEOUT_S)
             else:
                 if admitted:
-                    self._ping_until_all_are_in(load, seen.descriptors_before + count)
+                    self._ping_until_all_are_in(load, connections + count)
                 self._ping_until_it_speaks(load, for_s)
             self._look()
             load.end()
@@ -161,9 +162,10 @@ class Watch:
                 self._look()
                 looked = now
 
-    def _ping_until_all_are_in(self, load: Load, descriptors: int) -> None:
+    def _ping_until_all_are_in(self, load: Load, connections: int) -> None:
+        """Not by descriptors: a segment's may be closed meanwhile."""
         until = time.perf_counter() + LOAD_TIMEOUT_S
-        while self._broker.descriptors() < descriptors:
+        while self.stats()["connections"] < connections:
             assert time.perf_counter() < until, "not all connections were accepted"
             self._ping_until_it_speaks(load, PING_EVERY_S)
 

@@ -31,6 +31,7 @@ from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.offsets import OffsetsState
 from toymq_py.storage.repair import repair
 from toymq_py.storage.segment import segment_name
+from toymq_py.topic.publishing import Refused
 
 FIRST = segment_name(0)
 
@@ -91,8 +92,11 @@ def test_a_log_that_the_disk_refuses_closes_that_topic_alone() -> None:
     rig.disk = rig.disk.kill()
     rig.disk.fail("pread", 1, errno.EIO, sticky=True, path="/t/")
     rig.restart()
-    assert list(rig.broker.topics) == ["other"]
-    assert list(rig.broker.describe(None))[1]["problem"].startswith("t could not be opened")
+    (refused,) = rig.publish("t", b"y")
+    assert isinstance(refused, Refused)
+    assert isinstance(refused.error, StorageFailed)
+    assert not isinstance(rig.publish("other", b"y")[0], Refused)
+    assert {found["topic"]: found["state"] for found in rig.broker.describe(None)} == {"other": "ok", "t": "failed"}
     rig.reopen()
     assert rig.broker.topic("t").log.committed_id == 1
 

@@ -86,4 +86,4 @@ def test_who_is_not_let_in(broker: BrokerProcess, place: Path, token_file: str) 
     refused(OptionError, "option toymq.token.file: cannot read", **{"toymq.token.file": str(place / "none")})
     wrong = place / "wrong"
     wrong.write_text("nobody")
-    refused(RequestError, "not in the auth file", **{"toymq.token.file": str(wrong)})
+    refused(RequestError, "not known here", **{"toymq.token.file": str(wrong)})
