@@ -16,6 +16,7 @@ from tests.support.http_rig import listening
 from tests.support.sim_disk import SimDisk
 from tests.support.tokens import EVERYTHING, authority, token
 from toymq_py.gateway import listener
+from toymq_py.gateway.listener import TRAILER_BYTES_MAX
 
 DIR = "/data/d"
 CODED = b"POST /v1/topics/t/messages HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: %b\r\n\r\n1\r\nx\r\n0\r\n\r\n"
@@ -111,6 +112,19 @@ async def test_trailers_and_chunk_extensions_are_bounded(endless: bytes) -> None
         assert problem_of(answer) == (431, "LINE_TOO_LONG")
         assert not rig.broker.topics
         assert b" 201 " in await exchange(rig.port, CODED.replace(b"1\r\nx", b"1;e=1\r\nx") % b"chunked", until_closed=False)
+
+
+@pytest.mark.parametrize(("over", "status"), [(0, b" 201 "), (1, b" 431 ")])
+@pytest.mark.parametrize("fields", [1, 2, 7])
+async def test_trailers_have_eight_kib_and_no_byte_more(fields: int, over: int, status: bytes) -> None:
+    """Found by a trial: 9,000 bytes of them were stored beside."""
+    sizes = [TRAILER_BYTES_MAX // fields] * (fields - 1)
+    sizes.append(TRAILER_BYTES_MAX + over - sum(sizes))
+    trailers = b"".join(b"x: " + b"y" * (size - 1) + b"\r\n" for size in sizes)
+    async with listening(DIR, fs=disk()) as rig:
+        sent = CODED.replace(b"0\r\n\r\n", b"0\r\n" + trailers + b"\r\n") % b"chunked"
+        assert status in await exchange(rig.port, sent, until_closed=bool(over))
+        assert bool(rig.broker.topics) is not bool(over)
 
 
 async def test_many_small_chunks_are_a_body() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from toymq_py.errors import ConfigError
-from toymq_py.hosts import Hosts, check_host_name
+from toymq_py.hosts import HOST_CHARS_MAX, Hosts, check_host_name, is_address_or_localhost
 
 
 @pytest.mark.parametrize(
@@ -16,6 +16,14 @@ from toymq_py.hosts import Hosts, check_host_name
 )  # fmt: skip
 def test_addresses_and_localhost_are_allowed_and_no_name(host: str, allowed: bool) -> None:
     assert Hosts().allow(host) is allowed
+
+
+def test_what_is_too_long_for_a_host_is_not_kept() -> None:
+    """Answers are kept by what was said, which a client chooses."""
+    kept = is_address_or_localhost.cache_info()
+    assert not Hosts().allow("a" * 60_000)
+    assert not Hosts(["a"]).allow("a" * (HOST_CHARS_MAX + 1))
+    assert is_address_or_localhost.cache_info() == kept
 
 
 def test_names_that_are_given_are_allowed_and_no_others() -> None:

@@ -99,6 +99,8 @@ class GatewayProtocol(HttpToolsProtocol):
         self._body_bytes = 0
         self._chunk_steps = 0
         self._trailer_bytes = 0
+        """Read since the last chunk began, in whole pieces."""
+        self._trailer_field_bytes = 0
         self._seat: Seat | None = None
         self.handshake_done: Callable[[], None] = lambda: None
         """Called when TLS has connected it."""
@@ -165,7 +167,7 @@ class GatewayProtocol(HttpToolsProtocol):
             return
         self._trailer_bytes = 0 if self._in_head or steps != self._chunk_steps else self._trailer_bytes + len(data)
         if self._trailer_bytes > TRAILER_BYTES_MAX:
-            self._refuse_body(LineTooLong(f"trailers and chunk extensions have at most {TRAILER_BYTES_MAX} bytes"))
+            self._refuse_body(trailers_too_long())
             return
         if self._in_head and self._head_bytes > HEAD_BYTES_MAX:
             self._refuse(head_too_long())
@@ -203,10 +205,16 @@ class GatewayProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_head = self._begun = True
+        self._trailer_field_bytes = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:  # a trailer is no header (RFC 9110, 6.5.1), least of all ``Authorization``
             super().on_header(name, value)
+            return
+        self._trailer_field_bytes += len(name) + len(value)
+        if self._trailer_field_bytes > TRAILER_BYTES_MAX:
+            self._refusal = trailers_too_long()
+            raise self._refusal
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -305,7 +313,8 @@ class GatewayProtocol(HttpToolsProtocol):
             super().shutdown()
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(self._refusal or BadFraming("this is no HTTP request"))
+        refuse = self._refuse_body if self._trailer_field_bytes > TRAILER_BYTES_MAX else self._refuse
+        refuse(self._refusal or BadFraming("this is no HTTP request"))
 
     def _await_more(self) -> None:
         """Of a head or a body."""
@@ -510,6 +519,11 @@ class GatewayWebSocket(WebSocketsSansIOProtocol):
 def head_too_long() -> LineTooLong:
     """The refusal of a head."""
     return LineTooLong(f"request line and headers have at most {HEAD_BYTES_MAX} bytes")
+
+
+def trailers_too_long() -> LineTooLong:
+    """The refusal of a body for what is beside it."""
+    return LineTooLong(f"trailers and chunk extensions have at most {TRAILER_BYTES_MAX} bytes")
 
 
 def encode_response(response: Response) -> bytes:
