@@ -14,9 +14,9 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from tests.support.http_rig import HttpRig, listening, refused
 from tests.support.sim_disk import SimDisk
 from tests.support.websockets import HANDSHAKE, frame_of, frames, sessions
-from toymq_py.gateway import listener
-from toymq_py.gateway.listener import GatewayWebSocket
+from toymq_py.gateway import websocket_protocol
 from toymq_py.gateway.websocket import REF_CHARS_MAX
+from toymq_py.gateway.websocket_protocol import GatewayWebSocket
 
 DIR = "/data/d"
 
@@ -329,7 +329,7 @@ async def test_a_handshake_that_nobody_completes_ends(rig: HttpRig, monkeypatch:
 
     monkeypatch.setattr(WebSocketsSansIOProtocol, "run_asgi", never)
     if late:
-        monkeypatch.setattr(listener, "HEAD_TIMEOUT_S", 0.02)
+        monkeypatch.setattr(websocket_protocol, "HEAD_TIMEOUT_S", 0.02)
     reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
     writer.write(HANDSHAKE + b"\r\n")
     await rig.until(lambda: begun)

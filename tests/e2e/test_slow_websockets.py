@@ -14,9 +14,9 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from tests.support.http_rig import JSON_LINES, HttpRig, lines, listening
 from tests.support.sim_disk import SimDisk
 from tests.support.websockets import frame_of, frames, rest_of, sessions, silent_websocket, unread_websocket
-from toymq_py.gateway import listener
-from toymq_py.gateway.listener import BODY_PIECE_BYTES, GatewayWebSocket
+from toymq_py.gateway import websocket_protocol
 from toymq_py.gateway.websocket import OUTSTANDING_MAX, Conversation
+from toymq_py.gateway.websocket_protocol import BODY_PIECE_BYTES, GatewayWebSocket
 from toymq_py.topic import Subscription
 
 DIR = "/data/d"
@@ -69,7 +69,7 @@ async def test_pings_whose_answers_nobody_takes(rig: HttpRig, monkeypatch: pytes
     writer = await unread_websocket(rig.port)
     ping = b"\x89\xfd\x00\x00\x00\x00" + bytes(125)
     writer.write(ping * 200_000)
-    await rig.until(lambda: protocols[0]._unanswered >= listener.UNANSWERED_MAX and not protocols[0]._unread)
+    await rig.until(lambda: protocols[0]._unanswered >= websocket_protocol.UNANSWERED_MAX and not protocols[0]._unread)
     taken = sum(pieces)
     for _ in range(100):
         await asyncio.sleep(0)
@@ -290,7 +290,7 @@ async def test_a_shutdown_waits_a_moment_for_who_is_stalled(
     rig: HttpRig, stalled: list[GatewayWebSocket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It waited for all of --shutdown-timeout, and logged an error."""
-    monkeypatch.setattr(listener, "FAREWELL_S", 0.01)
+    monkeypatch.setattr(websocket_protocol, "FAREWELL_S", 0.01)
     await publish_megabyte(rig)
     connection, loop = await silent_websocket(rig.port), asyncio.get_running_loop()
     with connection:
