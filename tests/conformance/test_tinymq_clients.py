@@ -311,11 +311,14 @@ async def test_a_stream_of_a_glob_has_topics_to_come_and_a_filter(listener: Http
 
 
 async def test_a_stream_ends_with_its_topic(listener: HttpRig) -> None:
+    watchers = dict(listener.broker._followers._watchers)
     async with asyncio.timeout(TIMEOUT_S), events(listener, "/stream/t") as found:
         await anext(found)
+        await publish(listener, "t", {"n": 1})
+        assert "payload" in str(await anext(found))
         assert (await listener.ask("DELETE", "/api/queues/delete?queue=t")).status_code == 200
         assert [each async for each in found] == []
-    assert not listener.broker._followers._watchers
+    assert listener.broker._followers._watchers == watchers
 
 
 @pytest.mark.parametrize("path", ["/publish/t", "/v1/topics/t/messages"])
@@ -371,12 +374,13 @@ async def test_a_websocket_publishes_and_looks_on(listener: HttpRig) -> None:
 
 
 async def test_a_websocket_has_globs_and_filters(listener: HttpRig) -> None:
+    watchers = dict(listener.broker._followers._watchers)
     async with frames(listener) as ws:
         assert (await ask(ws, action="subscribe", topic="*", filter_key="n", filter_val="2"))["status"] == "subscribed"
         await publish(listener, "t", {"n": 1}, {"n": 2})
         await publish(listener, "u", {"n": 2})
         assert sorted([(await hear(ws))["topic"] for _ in range(2)]) == ["t", "u"]
-    await listener.until(lambda: not listener.broker._followers._watchers)
+    await listener.until(lambda: listener.broker._followers._watchers == watchers)
 
 
 @pytest.mark.parametrize(
@@ -413,6 +417,8 @@ async def test_a_websocket_has_a_bounded_number_of_subscriptions(
         answers = [await ask(ws, action="subscribe", topic=topic) for topic in ("t", "t", "u", "v")]
         assert [answer["status"] for answer in answers] == ["subscribed", "error", "subscribed", "error"]
         assert "already" in answers[1]["message"]
+        await publish(listener, "t", {"n": 1})
+        assert (await hear(ws))["topic"] == "t"
         assert (await listener.ask("DELETE", "/api/queues/delete?queue=t")).status_code == 200
         assert "deleted" in (await hear(ws))["message"]
         assert (await ask(ws, action="subscribe", topic="v"))["status"] == "subscribed"

@@ -48,10 +48,11 @@ class Tail:
             found = [broker.topics[self.place.name]] if self.place.name in broker.topics else []
         else:
             found = [topic for name, topic in broker.topics.items() if self._pattern.matches(name)]
-        self._unhook = broker.when_topics_are_made(self._made)
         for topic in found:
             if not topic.deleted:
                 self._follow(topic, topic.log.committed_id)
+        if self._pattern is not None or self._awaited:
+            self._unhook = broker.when_topics_are_made(self._made)
 
     def close(self) -> None:
         """Idempotent."""
@@ -106,7 +107,11 @@ class Tail:
             self._wake()
 
     def _made(self, topic: Topic) -> None:
-        if (self._awaited and topic.name == self.place.name) if self._pattern is None else self._pattern.matches(topic.name):
+        if self._pattern is not None:
+            if self._pattern.matches(topic.name):
+                self._follow(topic, 0)
+        elif topic.name == self.place.name:
+            self._unhook()
             self._follow(topic, 0)
 
     def _wait(self, call: Callable[[], None]) -> Callable[[], object]:
