@@ -217,8 +217,8 @@ class Broker:
         if name.endswith(DEAD_LETTERS):
             wanted = max(wanted, LETTER_KEYS)
         recovered = recover_log(
-            self._fs, path, first_id=state.first_id, next_id=state.next_id, removed=state.removed, dedupe_keys=wanted,
-            now_ns=self._clock.wall_ns(),
+            self._fs, path, first_id=state.first_id, next_id=state.next_id, removed=state.removed, told=loaded.told,
+            dedupe_keys=wanted, now_ns=self._clock.wall_ns(),
         )  # fmt: skip
         topic = self._make(name, settings, recovered=recovered, offsets=loaded)
         self.topics[name] = topic

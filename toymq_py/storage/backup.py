@@ -212,6 +212,7 @@ class _Backup:
         bases = files.bases
         if not _same_segments(topic.structure, offsets.load(fs, path).state):
             raise _Changed
+        topic.structure = replace(topic.structure, removed=(*topic.structure.removed, *files.removed))
         self._forget_another_log(path, to, bases)
         fs.mkdir(to)
         fs.sync_dir(self._to)
@@ -232,6 +233,7 @@ class _Backup:
             problem = f"{path}/{segment_name(base_id)} {reason}: it was not copied"
             if problem not in self.report.problems:
                 self.report.problems.append(problem)
+        fs.sync_dir(to)  # a head is no promise of a file that a power cut may take
         if files.heads:  # those of the listing: the topic may have been made anew since
             identity.store(fs, to, files.heads)
         fs.sync_dir(to)  # the offsets must not be there before what they speak of
@@ -304,6 +306,8 @@ class _Backup:
                     write_all(target, data, position)
                     position += len(data)
                     self._progress(len(data))
+                if position < size:  # retention on a full disk takes the bytes first
+                    raise _Changed
                 target.sync()
             finally:
                 target.close()
@@ -385,7 +389,7 @@ class _Backup:
             spoilt = {finding.path for finding in report.findings if finding.damage} & self.report.kept
             for to in sorted(spoilt):
                 file = f"{self._from}/{name}/{to.rpartition('/')[2]}"
-                with contextlib.suppress(FileNotFoundError):
+                with contextlib.suppress(FileNotFoundError, _Changed):
                     self._copy(file, to, fs.file_size(file))
             if spoilt:
                 fs.sync_dir(path)

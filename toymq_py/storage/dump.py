@@ -1,6 +1,7 @@
 """Read a topic's records straight from its segments, in order, damage included. Changes nothing."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.identity import survey
@@ -18,11 +19,13 @@ def dump_topic(fs: FileSystem, path: str) -> Iterator[Frame | str]:
     files = survey(fs, path)
     for base_id, reason in files.foreign.items():
         yield f"{base_id:020d}.log {reason}"
-    state = load(fs, path).state
+    loaded = load(fs, path)
+    files, state = replace(files, told=loaded.told), loaded.state
+    removed = [*state.removed, *files.removed]
     for each in parts_of(fs, path, files, state.first_id, state.next_id, sidecars=False):
         segment = each.segment
         if each.missing is not None:
-            lost = lost_of(each.missing, state.removed)
+            lost = lost_of(each.missing, removed)
             for first, last in sorted([*lost, *lost_of(each.missing, lost)]):
                 yield f"records {first} to {last} {'are lost' if (first, last) in lost else 'were removed by retention'}"
         if each.standing is Standing.COPY:

@@ -21,10 +21,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from toymq_py.errors import DamagedData
+from toymq_py.model import IdRange
 from toymq_py.storage import checked_json
 from toymq_py.storage.fs import File, FileSystem, replace_file
 from toymq_py.storage.record import HEADER, LENGTH_MAX, LENGTH_MIN, valid_frame
-from toymq_py.storage.segment import parse_segment_name, segment_name
+from toymq_py.storage.segment import parse_removed_name, parse_segment_name, segment_name
 
 logger = logging.getLogger("toymq_py.storage")
 
@@ -47,14 +48,26 @@ class Survey:
     """Known heads of this log."""
     problem: str | None = None
     """What is wrong with ``segments.json`` itself."""
+    removed: Sequence[IdRange] = ()
+    """Ranges that retention removed before the offsets could be told: marks stand for them (ADR 0065)."""
+    told: bool | None = False
+    """``LoadedOffsets.told``."""
 
     def begin(self, first_id: int) -> int:
-        """The first id of this log: that of its first file, or that which another log's file stands for."""
-        return max(first_id, min([*self.bases[:1], *self.foreign], default=0))
+        """The first id of this log: what the offsets say, where they know it. Otherwise that of its first file, or that which
+        another log's file, or a head that is known although nothing was removed ever, stands for."""
+        if not self.told:
+            known = self.heads if self.told is None else ()
+            first_id = max(first_id, min([*self.bases[:1], *self.foreign, *known], default=0))
+        for first, last in self.removed:
+            if first <= first_id <= last:
+                first_id = last + 1
+        return first_id
 
     def end(self, next_id: int) -> int:
-        """The id behind the last: another log's file at the end stands for one record at least. Assumes that ``next_id`` is
-        behind all that this log's files and its offsets know."""
+        """The id behind the last: another log's file at the end stands for one record at least, and so does a known head.
+        Assumes that ``next_id`` is behind all that this log's files and its offsets know."""
+        next_id = max(next_id, max(self.heads, default=-1) + 1)
         for base_id in self.foreign:
             if base_id == next_id:
                 next_id += 1
@@ -66,10 +79,18 @@ def list_bases(fs: FileSystem, path: str) -> list[int]:
     return sorted(base_id for name in fs.listdir(path) if (base_id := parse_segment_name(name)) is not None)
 
 
-def survey(fs: FileSystem, path: str) -> Survey:
-    """Tell this log's segments from others. Reads 24 bytes of each. Raises: OSError."""
-    bases = list_bases(fs, path)
-    topic, heads, problem = _load(fs, path)
+def survey(fs: FileSystem, path: str, told: bool | None = False) -> Survey:
+    """Tell this log's segments from others. Reads 24 bytes of each.
+
+    Args:
+        told: ``LoadedOffsets.told``.
+
+    Raises: OSError.
+    """
+    topic, heads, problem = _load(fs, path)  # first: a head is written when its file is there
+    names = fs.listdir(path)
+    bases = sorted(base_id for name in names if (base_id := parse_segment_name(name)) is not None)
+    removed = sorted(ids for name in names if (ids := parse_removed_name(name)) is not None)
     theirs = bool(heads) and topic != path.rpartition("/")[2]
     if theirs:
         problem = f"{FILE_NAME} is of topic {topic}"
@@ -85,7 +106,8 @@ def survey(fs: FileSystem, path: str) -> Survey:
                 foreign[base_id] = f"is not what its name says: it begins with record {record}"
             elif not theirs and record is not None and (known is not None or base_id < newest):
                 foreign[base_id] = f"is a segment of another log: it begins with record {record}, which is not of this log"
-    return Survey([base_id for base_id in bases if base_id not in foreign], foreign, {} if theirs else heads, problem)
+    ours = [base_id for base_id in bases if base_id not in foreign]
+    return Survey(ours, foreign, {} if theirs else heads, problem, removed, told)
 
 
 def store(fs: FileSystem, path: str, heads: Mapping[int, Head]) -> None:

@@ -328,6 +328,7 @@ class Log:
     def take_out(self, going: Sequence[Segment]) -> None:
         """Retention removes these segments, never the last one; the files are the caller's."""
         gone = {id(segment) for segment in going}
+        first_goes = bool(self.segments) and id(self.segments[0]) in gone  # else what is lost before it stays lost
         self.segments[:] = [segment for segment in self.segments if id(segment) not in gone]
         for segment in going:
             self.files.close(segment)
@@ -335,7 +336,7 @@ class Log:
                 self._enter(self.removed, [(segment.base_id, segment.next_id - 1)])
         self.lost = subtract(self.lost, self.removed)
         self.unreadable = subtract(self.unreadable, self.removed)
-        if self.segments:
+        if self.segments and first_goes:
             self.forget_below(self.segments[0].base_id)
 
     def close(self) -> None:

@@ -83,6 +83,11 @@ class LoadedOffsets:
     """What is wrong with a generation that was passed over, for the log and for ``toymq verify``. With one, the state may lack
     consumers."""
 
+    @property
+    def told(self) -> bool | None:
+        """Whether they know where the log begins: retention tells them before it removes. None: it never had to."""
+        return None if self.source is Source.NEW else self.problem is None
+
 
 def encode(state: OffsetsState) -> bytes:
     """The file's bytes. With many ranges this takes long, but never the interpreter for more than a millisecond."""

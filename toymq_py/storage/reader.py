@@ -7,6 +7,7 @@ written, and no ``OK`` was said yet.
 
 import errno
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Generic, NamedTuple, TypeVar
 
 from toymq_py.errors import DataDirectoryError, NoSuchTopic, OutOfRange
@@ -71,14 +72,12 @@ class TopicReader:
         self._fs = fs
         self._path = path
         self._topic = topic
-        state = load(fs, path).state
         files = survey(fs, path)
-        bases = files.bases.copy()
+        loaded = load(fs, path)  # after the files: retention tells the offsets before it removes
+        files, state = replace(files, told=loaded.told), loaded.state
         self._parts = parts_of(fs, path, files, state.first_id, state.next_id, sidecars=True)
         self._segments: list[Segment] = []
-        while len(bases) > 1 and bases[1] <= state.first_id:
-            del bases[0]  # retention had decided to remove it
-        self.first_id = max(state.first_id, bases[0]) if bases else state.first_id
+        self.first_id = files.begin(state.first_id)
         """The first retained id, as far as files and offsets tell."""
         self._known_next_id = max(state.next_id, self.first_id)
 

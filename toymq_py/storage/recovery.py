@@ -30,7 +30,7 @@ from toymq_py.storage.offsets import above, subtract
 from toymq_py.storage.parts import Part, Standing, parts_of
 from toymq_py.storage.record import FRAME_BYTES_MAX, Columns, Stop, deliver_at_of, scan
 from toymq_py.storage.scanner import WINDOW_BYTES, ScanResult, adopt, damage_report, examine, keep_sidecar
-from toymq_py.storage.segment import Damage, Producers, Segment, join_producers, parse_segment_name
+from toymq_py.storage.segment import Damage, Producers, Segment, join_producers, parse_segment_name, removed_name
 
 logger = logging.getLogger("toymq_py.storage")
 
@@ -76,6 +76,7 @@ def recover_log(
     first_id: int = 0,
     next_id: int = 0,
     removed: Sequence[IdRange] = (),
+    told: bool | None = False,
     dedupe_keys: int = 0,
     now_ns: int = 0,
 ) -> RecoveredLog:
@@ -85,6 +86,7 @@ def recover_log(
         first_id: from the offsets; segments wholly below are removed, ids below are not retained.
         next_id: from the offsets; ids below are never used again, whatever the log says.
         removed: from the offsets; what of it has no record was removed on purpose.
+        told: ``LoadedOffsets.told``: whether ``first_id`` is where the log begins, whatever files there are.
         dedupe_keys: how many keys are wanted for the dedupe table.
         now_ns: the wall clock; records with a later deliver_at are not due.
 
@@ -99,11 +101,11 @@ def recover_log(
         if any(plain):
             active_keys.append((first, plain))
 
-    files = _list_segments(fs, path)
+    files = _list_segments(fs, path, told)
+    removed = _take_marks(fs, path, files.removed, first_id, removed)
     found.heads = files.heads
     newest: Part | None = None
     parts = parts_of(fs, path, files, first_id, next_id, sidecars=True, visit=visit)
-    # Retention on a full disk removes what the offsets could not be told about.
     first_id = found.next_id = files.begin(first_id)
     for each in parts:
         segment = each.segment
@@ -154,7 +156,17 @@ def _sum_up(found: RecoveredLog, missing: list[IdRange], removed: Sequence[IdRan
     found.producers = {name: entry for name, entry in found.producers.items() if entry[1] >= found.first_id}
 
 
-def _list_segments(fs: FileSystem, path: str) -> Survey:
+def _take_marks(
+    fs: FileSystem, path: str, marks: Sequence[IdRange], first_id: int, removed: Sequence[IdRange]
+) -> Sequence[IdRange]:
+    """What was removed, by the word of the offsets and of the marks. Those that the offsets know of by now go."""
+    for ids in marks:
+        if not subtract(above([ids], first_id), removed):
+            fs.unlink(f"{path}/{removed_name(ids)}")
+    return [*removed, *marks]
+
+
+def _list_segments(fs: FileSystem, path: str, told: bool | None) -> Survey:
     """Step 2. Sidecars of segments that are gone go, too; files that are not ours are left alone."""
     if not fs.is_dir(path):
         return Survey([])
@@ -169,7 +181,7 @@ def _list_segments(fs: FileSystem, path: str) -> Survey:
             fs.unlink(f"{path}/{name}")
     for base_id in sidecars - ids:  # the broker died between removing a segment and its sidecar
         fs.unlink(f"{path}/{base_id:020d}.idx")
-    files = survey(fs, path)
+    files = survey(fs, path, told)
     for base_id, reason in files.foreign.items():
         logger.error("%s/%020d.log %s: it is not served; `toymq repair` puts it aside", path, base_id, reason)
     if files.problem is not None:

@@ -107,8 +107,9 @@ class _TopicRepairer:
 
     def repair(self) -> TopicRepair:
         fs = self._fs
-        state, stored = self._readable_offsets()
-        files = identity.survey(fs, self._path)
+        state, stored, told = self._readable_offsets()
+        files = identity.survey(fs, self._path, told)
+        state = replace(state, removed=_joined([*state.removed, *files.removed]))
         damaged, present, end = self._look(state, files)
         next_id = files.end(max(end, state.next_id))
         lost = list(_gaps(state, present, next_id))
@@ -133,8 +134,8 @@ class _TopicRepairer:
 
     # -- looking
 
-    def _readable_offsets(self) -> tuple[OffsetsState, bool]:
-        """What can be trusted of the offsets, and whether that is what the file says."""
+    def _readable_offsets(self) -> tuple[OffsetsState, bool, bool | None]:
+        """What can be trusted of the offsets, whether that is what the file says, and whether they know the log's beginning."""
         loaded = offsets.load(self._fs, self._path)
         state = loaded.state
         for name, raw in list(state.consumers.items()):
@@ -149,7 +150,7 @@ class _TopicRepairer:
             self._done.notes.append("both generations of the offsets are damaged: its consumers are forgotten")
         elif loaded.problem is not None:
             self._done.notes.append(f"{loaded.problem}; taken is {loaded.source.value}")
-        return state, loaded.problem is None and not self._done.forgotten
+        return state, loaded.problem is None and not self._done.forgotten, loaded.told
 
     def _look(self, state: OffsetsState, files: identity.Survey) -> tuple[list[_Damaged], list[IdRange], int]:
         """Segments that are damaged, id ranges that there are records for, and the end of the log. The first range is empty and
@@ -157,7 +158,7 @@ class _TopicRepairer:
         damaged: list[_Damaged] = []
         end = state.first_id
         begin = files.begin(end)
-        present: list[IdRange] = [(begin, begin - 1)] if files.foreign else []
+        present: list[IdRange] = [(begin, begin - 1)] if files.foreign or (files.bases and begin < files.bases[0]) else []
         for each in parts_of(self._fs, self._path, files, state.first_id, state.next_id, sidecars=False):
             segment, result = each.segment, each.scan
             if each.standing is Standing.BELOW:

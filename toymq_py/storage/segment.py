@@ -45,6 +45,18 @@ def parse_segment_name(name: str) -> int | None:
     return int(stem) if name.endswith(".log") and len(stem) == 20 and stem.isdigit() and stem.isascii() else None
 
 
+def removed_name(ids: IdRange) -> str:
+    """File name of the mark that retention leaves for a segment with these ids, when the offsets cannot be told (ADR 0065)."""
+    return f"{ids[0]:020d}-{ids[1]:020d}.removed"
+
+
+def parse_removed_name(name: str) -> IdRange | None:
+    """The ids, or None when the name is not a mark's."""
+    first, _, last = name.removesuffix(".removed").partition("-")
+    numbers = first.isascii() and last.isascii() and first.isdigit() and last.isdigit()
+    return (int(first), int(last)) if numbers and name == removed_name((int(first), int(last))) else None
+
+
 @dataclass(frozen=True, slots=True)
 class Damage:
     """Bytes that hold no valid record although some were there.
@@ -163,6 +175,8 @@ class Segment:
         equally long. ``end`` for what lies behind the last."""
         if msg_id >= self.next_id:
             return self.end
+        if msg_id <= self.base_id:  # what is before the first file is lost
+            return self.start
         ids, positions = self.index_ids, self.index_positions
         at = bisect_right(ids, msg_id)
         low_id, low = (ids[at - 1], positions[at - 1]) if at else (self.base_id, self.start)

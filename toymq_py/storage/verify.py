@@ -5,7 +5,7 @@ Contract: storage.md ("`toymq verify DIR` checks every byte offline"). The same 
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from toymq_py.errors import DamagedData
 from toymq_py.model import IdRange, is_topic_name
@@ -80,11 +80,14 @@ def verify_topic(
     """One topic's report: segments, sidecars, offsets, settings. Raises: OSError."""
     report = TopicReport(topic)
     files = survey(fs, path)
+    loaded = offsets.load(fs, path)  # after the files: retention tells the offsets before it removes
+    files = replace(files, told=loaded.told)
     report.findings += [Finding(f"{path}/{base_id:020d}.log", reason) for base_id, reason in files.foreign.items()]
     if files.problem is not None:
         report.findings.append(Finding(path, files.problem))
-    state = _check_offsets(fs, path, report)
-    if files.foreign:  # before the first segment, records may be missing only where another log's file is
+    state = _check_offsets(fs, path, loaded, report)
+    state = replace(state, removed=(*state.removed, *files.removed))
+    if files.foreign or (files.bases and files.begin(state.first_id) < files.bases[0]):
         report.first_id = report.next_id = files.begin(state.first_id)
     gaps: list[IdRange] = []
     end_unknown = False
@@ -105,7 +108,8 @@ def verify_topic(
         known = "the offsets know" if state.next_id == next_id else "a segment of another log takes the place"
         report.findings.append(Finding(path, f"{known} of ids up to {next_id - 1}, {where}"))
         gaps.append((end, next_id - 1))
-    report.lost += sum(last - first + 1 for first, last in subtract(sorted(above(gaps, state.first_id)), state.removed))
+    gaps = sorted(above(gaps, files.begin(state.first_id)))
+    report.lost += sum(last - first + 1 for first, last in subtract(gaps, state.removed))
     return report
 
 
@@ -154,8 +158,9 @@ def _check_segment(fs: FileSystem, each: Part, report: TopicReport, gaps: list[I
             report.findings.append(Finding(segment.sidecar_path, text, damage=False))
 
 
-def _check_offsets(fs: FileSystem, path: str, report: TopicReport) -> offsets.OffsetsState:
-    loaded = offsets.load(fs, path)
+def _check_offsets(
+    fs: FileSystem, path: str, loaded: offsets.LoadedOffsets, report: TopicReport
+) -> offsets.OffsetsState:
     if loaded.problem is not None:
         # One that is missing may be a power cut, where the file system lost the name of the temp file and kept a later rename.
         damage = loaded.source is not offsets.Source.PREVIOUS or fs.exists(f"{path}/{offsets.FILE_NAME}")

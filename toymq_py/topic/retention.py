@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 from toymq_py.clock import Clock
 from toymq_py.errors import NoSuchTopic, RequestError
+from toymq_py.model import IdRange
 from toymq_py.storage import retention
 from toymq_py.storage.disk_errors import NO_SPACE
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.offsets import AckedView, OffsetsState
 from toymq_py.storage.scheduling import Scheduler
-from toymq_py.storage.segment import Segment
+from toymq_py.storage.segment import Segment, removed_name
 from toymq_py.storage.space import SpaceGuard
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ class RetentionKeeper:
         self._look_at: float | None = None
         self._waiting: list[Segment] = []
         """Out of the log; their files wait for offsets that justify it."""
+        self._marks: list[IdRange] = []
+        """Of segments whose files were taken before the offsets could say so."""
 
     def apply(self, stored: OffsetsState | None, *, retain_acked_for_ms: int, full: bool = False) -> None:
         """Remove what may go, and see that the active segment can go in its turn.
@@ -205,7 +208,7 @@ class RetentionKeeper:
         def stored(error: OSError | RequestError | None) -> None:
             if isinstance(error, OSError) and error.errno in NO_SPACE and self._waiting and not topic.deleted:
                 going, self._waiting = self._waiting, []
-                self._unlink(going, lambda: topic.flush_offsets(done))
+                self._unlink(going, lambda: topic.flush_offsets(done), marked=True)
             else:
                 done(error)
 
@@ -215,18 +218,41 @@ class RetentionKeeper:
         """``state`` is on stable storage: what it justifies is unlinked."""
         waiting, self._waiting = self._waiting, []
         justified: list[Segment] = []
-        for segment in waiting:
-            gone = segment.base_id < state.first_id or any(a <= segment.base_id <= b for a, b in state.removed)
-            (justified if gone else self._waiting).append(segment)
-        if justified:
-            self._unlink(justified, lambda: None)
 
-    def _unlink(self, going: Sequence[Segment], done: Callable[[], None]) -> None:
-        """Oldest first, and each on the disk before the next: without the offsets' word a gap would look like a loss."""
+        def gone(msg_id: int) -> bool:
+            return msg_id < state.first_id or any(a <= msg_id <= b for a, b in state.removed)
+
+        for segment in waiting:
+            (justified if gone(segment.base_id) else self._waiting).append(segment)
+        marks = [ids for ids in self._marks if gone(ids[0])]
+        self._marks = [ids for ids in self._marks if not gone(ids[0])]
+        if justified or marks:
+            self._unlink(justified, lambda: None, marks=marks)
+
+    def _unlink(
+        self, going: Sequence[Segment], done: Callable[[], None], *, marked: bool = False, marks: Sequence[IdRange] = ()
+    ) -> None:
+        """Oldest first, and each on the disk before the next: without the offsets' word a gap would look like a loss.
+
+        Args:
+            marked: that word cannot be written: the name of what was a segment says it until then (ADR 0065).
+            marks: of this kind, whose word is written.
+        """
         fs, path = self._fs, self._topic.path
+        if marked:
+            self._marks += [(segment.base_id, segment.next_id - 1) for segment in going if segment.next_id > segment.base_id]
 
         def job() -> None:
+            for mark in marks:
+                with contextlib.suppress(OSError):  # the next start removes it
+                    fs.unlink(f"{path}/{removed_name(mark)}")
             for segment in going:
+                if marked and segment.next_id > segment.base_id:
+                    with contextlib.suppress(OSError):
+                        _empty(fs, path, segment)
+                    with contextlib.suppress(OSError):
+                        fs.unlink(segment.sidecar_path)
+                    continue
                 for name in (segment.path, segment.sidecar_path):
                     with contextlib.suppress(OSError):  # a sidecar that is not there; a segment that stays goes another time
                         fs.unlink(name)
@@ -234,3 +260,15 @@ class RetentionKeeper:
                     fs.sync_dir(path)
 
         self._topic.committer.run_behind(job, done)
+
+
+def _empty(fs: FileSystem, path: str, segment: Segment) -> None:
+    """Make a mark of a segment: a rename and a cut take no space on a full disk. Raises: OSError."""
+    mark = f"{path}/{removed_name((segment.base_id, segment.next_id - 1))}"
+    fs.rename(segment.path, mark)
+    fs.sync_dir(path)  # a segment that is cut and has its name would look damaged
+    file = fs.open(mark)
+    try:
+        file.truncate(0)
+    finally:
+        file.close()

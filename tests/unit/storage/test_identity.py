@@ -155,8 +155,6 @@ def test_the_log_grows_past_a_file_from_elsewhere_and_does_not_overwrite_it() ->
     rig = broker()
     source = rig.disk.read_file(path("payroll", segment_name(8)))
     rig.disk = rig.disk.kill()
-    identity.store(rig.disk, f"{DIR}/topics/public", {0: (1, 1)} | dict(
-        identity.survey(rig.disk, f"{DIR}/topics/public").heads) | {99: (1, 1)})  # fmt: skip
     copy(rig.disk, path("payroll", segment_name(8)), path("public", segment_name(12)))
     rig.restart()
     for payload in payloads(b"later", 6):

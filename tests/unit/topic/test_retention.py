@@ -10,6 +10,7 @@ from toymq_py.model import Start
 from toymq_py.storage.disk_errors import BeingExamined
 from toymq_py.storage.segment import segment_name
 from toymq_py.storage.space import LOOKED_FOR_S
+from toymq_py.storage.verify import verify_topic
 
 FIRST = segment_name(0)
 
@@ -580,3 +581,66 @@ def test_one_page_that_the_disk_refuses_for_a_while_costs_neither_records_nor_de
     assert (log.lost, log.unreadable) == ([], [])
     (first, last), = unreadable
     assert set(range(first, last + 1)) <= {msg_id for msg_id, _ in rig.take(rig.subscribe("t", window=100))}
+
+
+@pytest.mark.parametrize("offsets", [True, False])
+def test_the_first_segment_lost_is_a_loss(offsets: bool) -> None:
+    """It was taken for what retention had removed: state ok, and unacked messages were never delivered."""
+    rig = BrokerRig()
+    if offsets:
+        rig.subscribe("t").close()
+    for n in range(12):
+        rig.publish("t", b"%d" % n * 1300)
+    if offsets:
+        rig.flush("t")
+    rig.disk.unlink(f"{DIR}/topics/t/{FIRST}")
+    report = verify_topic(rig.disk, f"{DIR}/topics/t", "t")
+    assert (report.lost, report.first_id, report.damaged) == (3, 0, True)
+    for _ in range(2):
+        rig.reopen()
+        log = rig.broker.topic("t").log
+        assert (log.lost, log.first_id, log.messages(), log.degraded) == ([(0, 2)], 0, 9, True)
+        assert [msg_id for msg_id, _ in rig.take(rig.subscribe("t", window=100))] == list(range(3, 12))
+        rig.flush("t")
+
+
+def test_the_last_segment_lost_gives_no_id_twice_although_the_offsets_are_old() -> None:
+    rig = BrokerRig()
+    for n in range(12):
+        rig.publish("t", b"%d" % n * 1300)
+    newest = logs(rig)[-1]
+    rig.disk.unlink(f"{DIR}/topics/t/{newest}")
+    rig.reopen()
+    log = rig.broker.topic("t").log
+    assert log.committed_id > int(newest[:-4])
+    assert log.lost
+
+
+@pytest.mark.parametrize("op", ["rename", "sync_dir", "truncate", "unlink", "pwrite", "sync"])
+def test_a_power_cut_while_a_full_disk_takes_what_is_acked_is_no_loss(op: str) -> None:
+    """The offsets cannot be told before: marks tell."""
+    marks = 0
+    for nth in range(1, 20):
+        rig = BrokerRig(retain_acked_for_ms=0)
+        for n in range(6):
+            rig.publish("t", b"%d" % n * 3000)
+        rig.take(rig.subscribe("t"))
+        rig.flush("t")
+        rig.broker.topic("t").ack("c", [(0, 3)])
+        rig.disk.fail("open", 1, errno.ENOSPC, sticky=True, path="offsets.json.tmp")
+        fault = rig.disk.fail(op, nth, errno.EIO, sticky=True)
+        rig.broker.topic("t").flush_offsets(lambda error: None)
+        rig.loop.advance(0)
+        for seed in range(3):
+            cut = rig.disk.peek_crash(random.Random(seed))
+            marks += sum(name.endswith(".removed") for name in cut.snapshot())
+            after = BrokerRig(disk=cut)
+            log = after.broker.topic("t").log
+            assert (log.lost, after.broker.topic("t").state) == ([], "ok")
+            assert {4, 5} <= {msg_id for msg_id, _ in after.take(after.subscribe("t", window=100))}
+            assert verify_topic(after.disk, f"{DIR}/topics/t", "t").lost == 0
+        if not fault.fired:
+            break
+    else:
+        pytest.fail("more steps than were looked at")
+    assert marks or op in {"rename", "sync_dir"}
