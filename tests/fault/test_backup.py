@@ -380,6 +380,22 @@ def test_damage_of_the_source_is_said_and_the_rest_is_copied() -> None:
     assert (copy_of_b.records, copy_of_b.lost) == (13, 1)
 
 
+@pytest.mark.parametrize(("op", "code"), [("pread", errno.EIO), ("open", errno.EACCES)])
+def test_a_segment_that_cannot_be_read_is_named_and_the_rest_is_copied(op: str, code: int) -> None:
+    rig = broker()
+    source = f"{DIR}/topics/a/{segment_name(0)}"
+    rig.disk.fail(op, 1, code, sticky=True, path=source)
+    report = do_backup(rig)
+    assert report.damaged
+    assert [problem for problem in report.problems if source in problem]
+    copies = {each.topic: each for each in report.reports}
+    assert (copies["a"].lost > 0, copies["a"].records > 0) == (True, True)
+    assert not copies["b"].damaged
+    rig.disk.heal()
+    assert not do_backup(rig).damaged, "the next one brings it up to date"
+    assert contents(restored(rig), "a") == contents(rig, "a")
+
+
 def test_damaged_offsets_are_said_and_those_of_an_earlier_backup_stay() -> None:
     rig = broker()
     rig.ack("a", 0, 0, "first")

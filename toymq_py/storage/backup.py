@@ -28,6 +28,7 @@ from dataclasses import dataclass, field, replace
 from toymq_py.errors import DamagedData, DataDirectoryError
 from toymq_py.storage import checked_json, identity, offsets, settings
 from toymq_py.storage.dirlock import DirectoryLock
+from toymq_py.storage.disk_errors import LASTING
 from toymq_py.storage.fs import FileSystem, replace_file, write_all
 from toymq_py.storage.identity import list_bases
 from toymq_py.storage.offsets import LoadedOffsets, OffsetsState, Source
@@ -220,25 +221,34 @@ class _Backup:
             fs.unlink(f"{to}/{identity.FILE_NAME}")
         for base_id in bases:
             file = f"{path}/{segment_name(base_id)}"
-            if base_id == bases[-1]:
-                self._copy_newest(file, f"{to}/{segment_name(base_id)}", base_id)
-            else:
-                self._copy_sealed(file, f"{to}/{segment_name(base_id)}")
+            try:
+                if base_id == bases[-1]:
+                    self._copy_newest(file, f"{to}/{segment_name(base_id)}", base_id)
+                else:
+                    self._copy_sealed(file, f"{to}/{segment_name(base_id)}")
+            except OSError as error:
+                if isinstance(error, FileNotFoundError | NotADirectoryError) or not _refuses(fs, file):
+                    raise
+                _read(fs, f"{self._target}/{MARK_NAME}", 1, 0)  # a machine that can read nothing has no backup
+                self._not_copied(file, f"cannot be read: {error.strerror or error}")
         mark = self._mark(path) if topic.mark is None else self._head_now(path, topic)
         if mark != topic.mark:  # deleted and made anew, or the first record came: its acks are read anew, too
             self._topics[name] = self._look(name)
             raise _Changed
         topic.bases = {*bases, *files.foreign}  # what an earlier backup has in their place is right
         for base_id, reason in files.foreign.items():
-            problem = f"{path}/{segment_name(base_id)} {reason}: it was not copied"
-            if problem not in self.report.problems:
-                self.report.problems.append(problem)
+            self._not_copied(f"{path}/{segment_name(base_id)}", reason)
         fs.sync_dir(to)  # a head is no promise of a file that a power cut may take
         if files.heads:  # those of the listing: the topic may have been made anew since
             identity.store(fs, to, files.heads)
         fs.sync_dir(to)  # the offsets must not be there before what they speak of
         self._copy_small(name, path, to)
         fs.sync_dir(to)
+
+    def _not_copied(self, file: str, reason: str) -> None:
+        problem = f"{file} {reason}: it was not copied"
+        if problem not in self.report.problems:
+            self.report.problems.append(problem)
 
     def _head_now(self, path: str, topic: _Topic) -> Mark | None:
         """The mark, as it is now: what retention or PURGE took is taken for what it was."""
@@ -526,6 +536,18 @@ def _empty(fs: FileSystem, path: str) -> bool:
 
 def _parent(path: str) -> str:
     return path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")
+
+
+def _refuses(fs: FileSystem, path: str) -> bool:
+    """Whether a file is there and the disk refuses some of it."""
+    try:
+        for position in range(0, fs.file_size(path), COPY_BYTES):
+            _read(fs, path, COPY_BYTES, position)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        return error.errno in LASTING
+    return False
 
 
 def _remove_files(fs: FileSystem, path: str) -> None:
