@@ -30,7 +30,7 @@ from toymq_client.message import (
 )
 from toymq_client.options import DEFAULT_VISIBILITY_S, DRAIN_S, InjectHeaders, MessageTracing, OnEvent, Options
 from toymq_client.outages import Outages
-from toymq_client.publishing import Batch
+from toymq_client.publishing import Batch, PublishMany
 from toymq_client.slots import CallSlot
 from toymq_client.subscription import Message, Subscription
 from toymq_client.url import DEFAULT_URL, parse_urls
@@ -205,7 +205,8 @@ class Client:
 
         Args:
             topic: a name, or a pattern (``orders.*``, ``events.>``).
-            auto_ack: acks a message when the next one is asked for, which is when the loop's body ended without an exception.
+            auto_ack: acks a message, or a batch, when the next one is asked for, which is when the loop's body ended without an
+                exception, and the last one when the block of the subscription ends without one (also after ``break``).
             auto_extend: renews the leases of messages that were delivered and are not settled, those that wait for the next
                 iteration included, for as long as it takes.
             window: messages that may be delivered and not acked.
@@ -492,7 +493,7 @@ class Client:
         task.add_done_callback(self._leaving.discard)
 
 
-class Publishing:
+class Publishing(PublishMany):
     """What ``pub_many`` returns: await it, or iterate it, once."""
 
     def __init__(
@@ -500,8 +501,8 @@ class Publishing:
     ) -> None:
         if window < 1:
             raise BadArgument("a window is 1 or more messages")
+        super().__init__(topic, "await it, or iterate it")
         self._client = client
-        self._topic = topic
         self._items = items
         self._times = times
         self._window = window
@@ -514,6 +515,7 @@ class Publishing:
         return [receipt async for receipt in self]
 
     async def __aiter__(self) -> AsyncIterator[Receipt]:
+        self._begun = True
         link = self._client._link
         flying: deque[tuple[Batch, asyncio.Future[None]]] = deque()
         outstanding = 0

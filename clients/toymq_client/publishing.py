@@ -11,6 +11,7 @@ Numbers and refusals. The broker refuses what follows a refused number (``OUT_OF
    takes a new name instead.
 """
 
+import warnings
 from collections.abc import Callable, Iterator
 
 from toymq_client.message import Outgoing, Receipt
@@ -40,6 +41,24 @@ class Batch:
             self.missing -= 1
             if not self.missing:
                 self.on_done()
+
+
+class PublishMany:
+    """What ``pub_many`` returns. Dropped before it began it warns, as a coroutine that was never awaited does: nothing was
+    published.
+    """
+
+    _begun = True
+
+    def __init__(self, topic: str, remedy: str) -> None:
+        self._topic = topic
+        self._remedy = remedy
+        self._begun = False
+
+    def __del__(self) -> None:
+        if not self._begun:
+            text = f"pub_many to {self._topic} was dropped before it published anything: {self._remedy}"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 class Outstanding:

@@ -151,7 +151,8 @@ class Subscription:
         if auto_extend_s is not None:
             self._renewal = Renewal(self._feed, link.conversation, auto_extend_s, asyncio.get_running_loop())
         self._timeout_s = timeout_s
-        self._last: Message | None = None
+        self._last: list[Message] = []
+        """What ``auto_ack`` acks when the next one is asked for, or the subscription's block ends."""
         self._waiters: list[asyncio.Future[None]] = []
         self._begun = False
 
@@ -190,15 +191,20 @@ class Subscription:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is None:
+            await self._ack_last()
         await self.close()
+
+    async def _ack_last(self) -> None:
+        last, self._last = self._last, []
+        for message in last:
+            await message.ack()
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self
 
     async def __anext__(self) -> Message:
-        if self._last is not None:
-            await self._last.ack()
-            self._last = None
+        await self._ack_last()
         if not self._begun:
             await self._start()
         while True:
@@ -206,7 +212,7 @@ class Subscription:
             if push is not None:
                 message = Message(push, self._feed, self._link)
                 if self._auto_ack:
-                    self._last = message
+                    self._last = [message]
                 return message
             if self._feed.error is not None:
                 raise self._feed.error
@@ -261,11 +267,8 @@ class Subscription:
                         await self._news()
                 except TimeoutError:
                     break
-            self._last = None
+            self._last = batch.copy() if self._auto_ack else []
             yield batch
-            if self._auto_ack:
-                for message in batch:
-                    await message.ack()
 
     async def close(self) -> None:
         """Send acks, end the subscription; what was delivered and is not acked goes back at once. Idempotent.

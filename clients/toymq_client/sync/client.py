@@ -42,7 +42,7 @@ from toymq_client.options import (
     Options,
 )
 from toymq_client.outages import Outages
-from toymq_client.publishing import Batch
+from toymq_client.publishing import Batch, PublishMany
 from toymq_client.sync.link import CLOSED, FORKED, BlockingLink, now
 from toymq_client.sync.subscription import Message, Subscription
 from toymq_client.url import DEFAULT_URL, parse_urls
@@ -147,12 +147,17 @@ class Client:
 
     def pub_many(
         self, topic: str, items: Iterable[Item], *, delay: float | None = None, ttl: float | None = None, window: int = 1024
-    ) -> Iterator[Receipt]:
-        """Publish many, up to ``window`` of them without an answer; nothing is published before the iterator is used. Receipts
-        come in the order of the items. Arguments are those of the asyncio client's ``pub_many``.
+    ) -> "Publishing":
+        """Publish many, up to ``window`` of them without an answer, while it is iterated: ``list(mq.pub_many(...))`` publishes
+        all. Receipts come in the order of the items. Arguments are those of the asyncio client's ``pub_many``.
 
         Raises: as ``pub``, at the place of the item that failed. What was on its way behind it is still published.
         """
+        return Publishing(topic, self._publish_many(topic, items, delay, ttl, window))
+
+    def _publish_many(
+        self, topic: str, items: Iterable[Item], delay: float | None, ttl: float | None, window: int
+    ) -> Iterator[Receipt]:
         flying: deque[Batch] = deque()
         outstanding = 0
         size = min(max(window // 2, 1), BATCH_MAX)
@@ -448,6 +453,22 @@ class Client:
     def _open_or_raise(self) -> None:
         if self._closed:
             raise ClientClosed(FORKED if self._link.forked else CLOSED)
+
+
+class Publishing(PublishMany):
+    """What ``pub_many`` returns: an iterator of receipts."""
+
+    def __init__(self, topic: str, receipts: Iterator[Receipt]) -> None:
+        super().__init__(topic, "iterate it; list(mq.pub_many(...)) publishes all")
+        self._receipts = receipts
+
+    def __iter__(self) -> Iterator[Receipt]:
+        self._begun = True
+        return self._receipts
+
+    def __next__(self) -> Receipt:
+        self._begun = True
+        return next(self._receipts)
 
 
 def connect(

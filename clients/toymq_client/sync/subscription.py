@@ -123,13 +123,21 @@ class Subscription:
         self._feed = feed
         self._auto_ack = auto_ack
         self._on_end = on_end
-        self._last: Message | None = None
+        self._last: list[Message] = []
+        """What ``auto_ack`` acks when the next one is asked for, or the subscription's block ends."""
 
     def __enter__(self) -> "Subscription":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            self._ack_last()
         self.close()
+
+    def _ack_last(self) -> None:
+        last, self._last = self._last, []
+        for message in last:
+            message.ack()
 
     def __iter__(self) -> Iterator[Message]:
         while True:
@@ -162,16 +170,14 @@ class Subscription:
         for first in self:
             batch = [first]
             deadline = now() + wait
-            self._last = None
+            self._last = []
             while len(batch) < max and self._feed.state is FeedState.LIVE:
                 push = self._next_push(deadline)
                 if push is None:
                     break
                 batch.append(Message(push, self._feed, self._link))
+            self._last = batch.copy() if self._auto_ack else []
             yield batch
-            if self._auto_ack:
-                for message in batch:
-                    message.ack()
 
     def close(self) -> None:
         """Send acks, end the subscription; what was delivered and is not acked goes back at once. Idempotent."""
@@ -188,15 +194,13 @@ class Subscription:
 
     def _take(self, deadline: float | None) -> Message | None:
         """None: the time is over, or the subscription is closed."""
-        if self._last is not None:
-            self._last.ack()
-            self._last = None
+        self._ack_last()
         push = self._next_push(deadline)
         if push is None:
             return None
         message = Message(push, self._feed, self._link)
         if self._auto_ack:
-            self._last = message
+            self._last = [message]
         return message
 
     def _next_push(self, deadline: float | None) -> MessagePush | None:

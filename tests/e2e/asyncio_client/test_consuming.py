@@ -102,14 +102,35 @@ async def test_what_an_exception_says_may_be_kept_from_the_broker(broker: InProc
     assert not {"toymq-error", "toymq-traceback"} & headers.keys()
 
 
-async def test_auto_ack_acks_when_the_body_ended(mq: Client) -> None:
-    await mq.pub_many("t", [b"0", b"1", b"2"])
+async def test_auto_ack_acks_the_last_message_when_the_block_ends_without_an_exception(mq: Client) -> None:
+    """Found by a trial: what ``next()`` or a loop with ``break`` had last came again, until it was a dead letter."""
+    await mq.pub_many("t", [b"0", b"1", b"2", b"3", b"4"])
     async with mq.sub("t", "c", auto_ack=True) as messages:
+        await messages.next(5)
         async for message in messages:
-            if message.id == 2:
+            if message.id == 1:
                 break
     (found,) = (await mq.describe("t"))["consumers"]
-    assert (found["last_acked"], found["backlog"]) == (1, 1)
+    assert (found["last_acked"], found["backlog"]) == (1, 3)
+    async with mq.sub("t", "c", auto_ack=True) as messages:
+        async for batch in messages.batches(max=2, wait=5):
+            assert [message.id for message in batch] == [2, 3]
+            break
+
+    async def fail() -> None:
+        async with mq.sub("t", "c", auto_ack=True) as messages:
+            assert (await messages.next(5)).id == 4
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
+    (found,) = (await mq.describe("t"))["consumers"]
+    assert (found["last_acked"], found["backlog"]) == (3, 1), "the exception's message comes again"
+
+
+async def test_pub_many_that_nothing_awaits_warns_that_nothing_was_published(mq: Client) -> None:
+    with pytest.warns(RuntimeWarning, match="pub_many to t was dropped before it published anything: await it, or iterate it"):
+        mq.pub_many("t", [b"0"])
 
 
 async def test_batches_are_full_or_what_came_in_time(mq: Client) -> None:
