@@ -188,4 +188,5 @@ async def test_the_measure_sees_a_quadratic_parser() -> None:
         await asyncio.sleep(0)
         return time.thread_time() - begun
 
-    assert await cost(LARGE) > max(MOMENT_S, GROWTH_MAX * await cost(SMALL))
+    small = min([await cost(SMALL) for _ in range(5)])  # a neighbour's work makes it dearer, never cheaper
+    assert await cost(LARGE) > max(MOMENT_S, GROWTH_MAX * small)
