@@ -5,6 +5,7 @@ import resource
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -114,11 +115,13 @@ class StartedBroker(Broker):
     def _launch(self) -> tuple[int, int]:
         """Port and pid."""
         environment = dict(os.environ)
-        if self._source is not None:
+        toymq = [str(find_toymq())]
+        if self._source is not None:  # not the script: it names a module that an older commit may not have
+            toymq = [sys.executable, "-P", "-c", "from toymq_py.cli import main; main()"]
             environment["PYTHONPATH"] = os.pathsep.join([str(self._source), str(self._source / "clients")])
         with (self._root / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [str(find_toymq()), "serve", "--data-dir", str(self._root / "data"), "--listen", "127.0.0.1:0", *self._options],
+                [*toymq, "serve", "--data-dir", str(self._root / "data"), "--listen", "127.0.0.1:0", *self._options],
                 env=environment, stdout=subprocess.PIPE, stderr=log, text=True,
             )  # fmt: skip
         assert self._process.stdout is not None
