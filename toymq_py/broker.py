@@ -14,6 +14,7 @@ from toymq_py import __version__
 from toymq_py.clock import Clock
 from toymq_py.config import BrokerOptions, TopicSettings
 from toymq_py.consumer import FailureBudget
+from toymq_py.deadletter import LETTER_KEYS, DeadLetters, RedriveDone
 from toymq_py.dedupe import KeyBudget
 from toymq_py.errors import (
     BadArgument,
@@ -41,18 +42,13 @@ from toymq_py.storage.scheduling import Scheduler
 from toymq_py.storage.space import SpaceGuard
 from toymq_py.storage.tail import TailBudget
 from toymq_py.topic import (
-    LETTER_KEYS,
-    DeadLetters,
     Followers,
     PatternSubscription,
     Poll,
-    RedriveDone,
     Ticker,
     Topic,
     TracedTopic,
     Tracer,
-    settle_letters,
-    settle_returns,
     unopened_topic,
 )
 
@@ -182,18 +178,9 @@ class Broker:
                 continue  # not ours: left alone
             if fs.is_dir(path):
                 self._open_safely(name, path)
-        self._settle_moves()
+        self._dead_letters.settle(self.topics)
         for topic in self.topics.values():
             topic.opened()
-
-    def _settle_moves(self) -> None:
-        """Recovery, step 8: what was moved between a topic and its dead letters, and not stored as done when the broker died,
-        is found by its key."""
-        for name, letters in self.topics.items():
-            topic = self.topics.get(name.removesuffix(DEAD_LETTERS)) if letters.is_dead_letters else None
-            if topic is not None:
-                settle_letters(topic, letters)
-                settle_returns(letters, topic)
 
     def _open_safely(self, name: str, path: str) -> None:
         """A topic that cannot be opened is closed until a restart; the others are served."""
@@ -222,6 +209,7 @@ class Broker:
         )  # fmt: skip
         topic = self._make(name, settings, recovered=recovered, offsets=loaded)
         self.topics[name] = topic
+        self._dead_letters.found(name, recovered.keys)
         if topic.offsets_problem is not None:
             level = logging.WARNING if loaded.source is offsets.Source.CURRENT else logging.ERROR
             logger.log(level, "topic %s: offsets from %s: %s", name, loaded.source.value, topic.offsets_problem)
@@ -256,6 +244,7 @@ class Broker:
             metrics=self.metrics,
             arm=self._ticker.arm,
             held=self._dead_letters.held,
+            keys_kept=LETTER_KEYS if name.endswith(DEAD_LETTERS) else 0,
             lost=self._lock.lost if self._lock is not None else lambda: None,
             **recovered,
         )

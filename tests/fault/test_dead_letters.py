@@ -341,7 +341,7 @@ def test_a_count_of_redrives_that_no_number_holds_is_none(killed: bool) -> None:
 def test_a_redrive_that_meets_a_bug_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others that ask, and the end of the broker, would wait for it."""
     rig, _ = with_one_letter()
-    monkeypatch.setattr("toymq_py.topic.redrive.return_of", lambda *_: 1 / 0)
+    monkeypatch.setattr("toymq_py.deadletter.redrive.return_of", lambda *_: 1 / 0)
     assert rig.redrive("t.dlq") == (0, "INTERNAL")
     monkeypatch.undo()
     assert rig.redrive("t.dlq") == (1, None)

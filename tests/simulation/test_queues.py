@@ -13,17 +13,17 @@ from toymq_chaos.verdict import Verdict
 from toymq_py.broker import Broker
 from toymq_py.config import TopicSettings
 from toymq_py.consumer import Consumer
+from toymq_py.deadletter.mover import DeadLetterMover
+from toymq_py.deadletter.transfer import Slice
 from toymq_py.errors import QueueFull
 from toymq_py.model import Records
 from toymq_py.storage import recovery
 from toymq_py.storage.recovery import RecoveredLog
 from toymq_py.topic import Delivery, Subscription, Topic
 from toymq_py.topic.attachments import Attachments
-from toymq_py.topic.dead_letters import DeadLetterMover
 from toymq_py.topic.delivering import Deliverer
-from toymq_py.topic.moving import Slice
 from toymq_py.topic.publishing import Published, Publisher, Refused
-from toymq_py.topic.redriven import Redriven
+from toymq_py.topic.redriver import Redriver
 from toymq_py.topic.schedule import Schedule
 
 pytestmark = pytest.mark.usefixtures("without_log")
@@ -151,16 +151,16 @@ def test_a_dead_letter_that_gives_up_early_is_caught(monkeypatch: pytest.MonkeyP
 
 def test_a_dead_letter_that_comes_back_twice_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     keyless(monkeypatch, b"redrive:")
-    add = Redriven.add
+    add = Redriver.ack
     once: set[int] = set()
 
-    def forgetful(self: Redriven, ids: Sequence[int]) -> int:
+    def forgetful(self: Redriver, ids: Sequence[int]) -> int:
         known = [msg_id for msg_id in ids if msg_id in once]
         once.update(ids)
         add(self, known)
         return len(ids)
 
-    monkeypatch.setattr(Redriven, "add", forgetful)
+    monkeypatch.setattr(Redriver, "ack", forgetful)
     assert caught("a dead letter came back twice")
 
 
@@ -179,7 +179,7 @@ def test_a_dead_letter_that_is_acked_before_it_is_back_is_caught(monkeypatch: py
 
 
 def test_a_dead_letter_that_comes_back_to_everyone_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toymq_py.topic.delivering.for_consumer", lambda run, start, stop, name: (start, stop))
+    monkeypatch.setattr("toymq_py.topic.delivering.rows_for", lambda run, start, stop, name: (start, stop))
     monkeypatch.setattr(Topic, "hide", lambda self, msg_id, name: None)
     assert caught("a dead letter came back to another consumer")
 

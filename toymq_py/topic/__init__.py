@@ -1,13 +1,9 @@
 """One topic. Contract: delivery.md, storage.md."""
 
 from toymq_py.storage.batch import Appended
-from toymq_py.topic.dead_letters import DeadLetters
 from toymq_py.topic.following import Followers, Following, PatternSubscription, Poll
-from toymq_py.topic.moves import settle_letters, settle_returns
-from toymq_py.topic.moving import LETTER_KEYS
 from toymq_py.topic.numbers import unopened_topic
 from toymq_py.topic.publishing import Duplicate, Published, Refused
-from toymq_py.topic.redrive import RedriveDone
 from toymq_py.topic.subscription import Delivery, Registration, Subscription
 from toymq_py.topic.ticker import Ticker
 from toymq_py.topic.topic import Topic
@@ -15,9 +11,7 @@ from toymq_py.topic.traced import TracedTopic
 from toymq_py.topic.tracer import Tracer
 
 __all__ = [
-    "LETTER_KEYS",
     "Appended",
-    "DeadLetters",
     "Delivery",
     "Duplicate",
     "Followers",
@@ -25,7 +19,6 @@ __all__ = [
     "PatternSubscription",
     "Poll",
     "Published",
-    "RedriveDone",
     "Refused",
     "Registration",
     "Subscription",
@@ -33,7 +26,5 @@ __all__ = [
     "Topic",
     "TracedTopic",
     "Tracer",
-    "settle_letters",
-    "settle_returns",
     "unopened_topic",
 ]

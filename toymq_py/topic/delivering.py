@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from toymq_py.clock import Clock
 from toymq_py.consumer import Lessee
+from toymq_py.letter import rows_for
 from toymq_py.metrics import Metrics
 from toymq_py.model import IdRange, Records
 from toymq_py.storage.disk_errors import BeingExamined
 from toymq_py.storage.log import READ_BYTES
 from toymq_py.storage.scheduling import Scheduler
-from toymq_py.topic.redriven import for_consumer
 from toymq_py.topic.subscription import Delivery, Subscription, ranges_of
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ class Deliverer:
 
     def _drop_others(self, subscription: Subscription, run: Records, start: int, count: int) -> int:
         """What came back from the dead letters for another consumer counts as acked. Returns: as ``_drop_expired``."""
-        mine, stop = for_consumer(run, start, start + count, subscription.consumer.name.encode())
+        mine, stop = rows_for(run, start, start + count, subscription.consumer.name.encode())
         if mine == start:
             return stop - start
         for first, last in ranges_of(run.ids[start:mine]):

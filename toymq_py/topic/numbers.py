@@ -36,7 +36,7 @@ def describe(topic: "Topic", *, consumers: bool = True) -> dict[str, Any]:
         "dropped_total": topic.dropped_total,
         "lost": log.lost_count(),
         **({"offsets_problem": topic.offsets_problem} if topic.lacks_consumers else {}),
-    } | (topic.redriven.describe() if topic.is_dead_letters else {})
+    } | (topic.redriver.describe() if topic.is_dead_letters else {})
 
 
 def describe_consumer(log: Log, consumer: Consumer, mode: str, now_ns: int) -> dict[str, Any]:

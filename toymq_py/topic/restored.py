@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from toymq_py.consumer import Consumer, ConsumerSnapshot
 from toymq_py.errors import DamagedData
 from toymq_py.storage.offsets import LoadedOffsets, OffsetsState, Source
-from toymq_py.topic.redriven import REDRIVER
+from toymq_py.topic.redriver import REDRIVER
 
 if TYPE_CHECKING:
     from toymq_py.topic.topic import Topic
@@ -31,7 +31,7 @@ def restore(topic: "Topic", loaded: LoadedOffsets) -> OffsetsState | None:
             topic.offsets_problem = f"consumer {name} was cut to what the log holds, {log.first_id} to {log.committed_id}"
         topic.skip_known(consumer)
         if name == REDRIVER:
-            topic.redriven.consumers = [consumer]
+            topic.redriver.consumers = [consumer]
             continue
         topic.consumers[name] = consumer
         topic.limit_attempts(consumer)

@@ -71,11 +71,11 @@ class RetentionKeeper:
         views: list[AckedView] = []
         consumers = list(topic.consumers.values())
         if stored is not None:
-            stored, consumers = topic.redriven.pinning(stored, consumers)
+            stored, consumers = topic.redriver.pinning(stored, consumers)
         if stored is not None and consumers:
             views = [AckedView.of(raw) for raw in stored.consumers.values()]
         low = full or self._space.getting_low()
-        sealed = log.segments[:-1] if full else self._not_witnesses(log.segments[:-1])
+        sealed = log.segments[:-1] if full else self._unpinned(log.segments[:-1])
         self._expire(now_ns)
         going = [segment for segment in sealed if segment.next_id <= log.first_id]
         going += [
@@ -101,10 +101,9 @@ class RetentionKeeper:
             if retention.expired(segment, now_ns) and not self._topic.expire(segment.base_id, segment.next_id - 1):
                 self._look_again(LEASED_LOOK_S)
 
-    def _not_witnesses(self, segments: list[Segment]) -> list[Segment]:
-        """Without those that hold records which alone tell that they were moved here (``Moves``)."""
-        topic = self._topic
-        kept_from = topic.arrivals.first_unstored(topic) if topic.arrivals is not None else None
+    def _unpinned(self, segments: list[Segment]) -> list[Segment]:
+        """Without those that are pinned (``Topic.pinned_from``)."""
+        kept_from = self._topic.pinned_from()
         return segments if kept_from is None else [segment for segment in segments if segment.next_id <= kept_from]
 
     def _over(self, segments: list[Segment], now_ns: int) -> list[Segment]:

@@ -8,7 +8,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import Any
+from typing import Any, Protocol
 
 from toymq_py.clock import Clock
 from toymq_py.config import BrokerOptions, TopicSettings
@@ -40,15 +40,26 @@ from toymq_py.storage.tail import TailBudget
 from toymq_py.topic.attachments import Attachments
 from toymq_py.topic.backlog import Backlog, BacklogLimit
 from toymq_py.topic.delivering import Deliverer
-from toymq_py.topic.moves import Moves, witnesses
-from toymq_py.topic.moving import LETTER_KEYS
 from toymq_py.topic.numbers import describe, describe_consumer
 from toymq_py.topic.publishing import Publisher
-from toymq_py.topic.redriven import Redriven
+from toymq_py.topic.redriver import Redriver
 from toymq_py.topic.restored import restore
 from toymq_py.topic.retention import Purged, RetentionKeeper
 from toymq_py.topic.schedule import Delays
 from toymq_py.topic.subscription import Delivery, Subscription
+
+
+class OffsetsWatch(Protocol):
+    """Told of the offsets of one topic."""
+
+    def offsets_writing(self) -> None:
+        """The present state is being written."""
+
+    def offsets_written(self) -> None:
+        """The state of the last ``offsets_writing`` is on stable storage."""
+
+    def topic_deleted(self) -> None:
+        """Nothing is written any more."""
 
 
 class Topic:
@@ -75,11 +86,13 @@ class Topic:
         arm: Callable[["Topic", "Consumer | Topic", float], None],
         held: Callable[["Topic", Consumer], None],
         lost: Callable[[], str | None] = lambda: None,
+        keys_kept: int = 0,
         recovered: RecoveredLog | None = None,
         offsets: LoadedOffsets | None = None,
     ) -> None:
         """``arm`` asks the broker to call ``consumer_due`` at a monotonic time, or ``schedule_due`` for the topic itself;
-        ``held`` to move what is held to the dead letters."""
+        ``held`` to move what is held to the dead letters. ``keys_kept``: so many keys are remembered whatever the settings and
+        the budget of all topics say."""
         recovered = recovered or RecoveredLog()
         self.name = name
         self.path = path
@@ -121,12 +134,12 @@ class Topic:
             self.log, self.committer, clock, recovered,
             dedupe_keys=self._setting("dedupe_keys"),
             key_budget=key_budget,
-            keys_kept=LETTER_KEYS if self.is_dead_letters else 0,
+            keys_kept=keys_kept,
         )  # fmt: skip
         self.committer.on_scheduled = self._scheduled
         self.consumers: dict[str, Consumer] = {}
         self.delays = Delays(clock, self.consumers, arm=lambda at: arm(self, self, at), ready=self.look_again)
-        self.redriven = Redriven(self.log, clock)
+        self.redriver = Redriver(self.log, clock)
         self._deliverer = Deliverer(self, clock=clock, scheduler=scheduler, metrics=metrics)
         self.attachments = Attachments(self)
         self._commit_waiters: dict[Callable[[], None], None] = {}
@@ -147,11 +160,9 @@ class Topic:
         self._moved_back = False
         self._set_policy()
         self.delays.enter(recovered.scheduled_ids, recovered.deliver_at_ns)
-        self.moves = Moves()
-        self.arrivals: Moves | None = None
-        """Of the topic that messages were moved here from."""
-        self.witnesses = witnesses(recovered.keys, name)
-        """Records that were moved here; until ``opened``."""
+        self.offsets_watch: OffsetsWatch | None = None
+        self.pinned_from: Callable[[], int | None] = lambda: None
+        """The id from which on no segment goes by acks or limits, if any: only its records tell what was moved here."""
         if offsets is not None:
             self._flushed = restore(self, offsets)
         else:
@@ -163,7 +174,6 @@ class Topic:
         """All topics are recovered, and what was moved between them is settled: limits and retention may do their work, and
         nothing blocks the loop any more."""
         self.log.run_behind = self.committer.run_behind
-        self.witnesses = []
         self._set_limit()
         self.apply_retention()
 
@@ -255,7 +265,7 @@ class Topic:
 
     def all_consumers(self) -> list[Consumer]:
         """Those with a name that clients use, and who sends dead letters back."""
-        return [*self.consumers.values(), *self.redriven.consumers]
+        return [*self.consumers.values(), *self.redriver.consumers]
 
     def make_consumer(self, name: str, start: int) -> Consumer:
         """One that begins at the id ``start``, and is not on the disk yet. Raises: TooManyConsumers."""
@@ -424,9 +434,9 @@ class Topic:
                 consumer.skip(msg_id, msg_id)
         self.changed()
 
-    def went_back(self, ids: Sequence[int]) -> int:
+    def mark_redriven(self, ids: Sequence[int]) -> int:
         """Letters that are stored where they came from are done. Returns: how many had not been."""
-        self.redriven.total += (count := self.redriven.add(ids))
+        self.redriver.total += (count := self.redriver.ack(ids))
         self.changed()
         return count
 
@@ -522,7 +532,8 @@ class Topic:
     # -- offsets
 
     def offsets_snapshot(self) -> OffsetsState:
-        self.moves.writing()
+        if self.offsets_watch is not None:
+            self.offsets_watch.offsets_writing()
         return self._offsets_state()
 
     def _offsets_state(self) -> OffsetsState:
@@ -535,7 +546,8 @@ class Topic:
 
     def offsets_flushed(self, state: OffsetsState) -> None:
         self._flushed = state
-        self.moves.written()
+        if self.offsets_watch is not None:
+            self.offsets_watch.offsets_written()
         self._retention.offsets_stored(state)
         self.apply_retention()
 
@@ -589,7 +601,8 @@ class Topic:
         self.committer.refuse(NoSuchTopic(f"{self.name} is being deleted"))
         self.stop_deliveries("DELETED")
         self._flusher.discard(self)
-        self.moves.forget()
+        if self.offsets_watch is not None:
+            self.offsets_watch.topic_deleted()
         waiters, self._commit_waiters = self._commit_waiters, {}
         for call in waiters:
             call()

@@ -8,25 +8,16 @@ makes no second copy. Belongs to the event loop.
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
+from toymq_py.deadletter.ledger import MoveLedger
+from toymq_py.deadletter.transfer import SLICE_ROWS_MAX, UNSTORED_MAX, RecordReader, Slice, is_stored
 from toymq_py.errors import InternalError, NoSuchTopic, RequestError, ShuttingDown
+from toymq_py.letter import Return, return_of
 from toymq_py.model import IdRange
-from toymq_py.storage.batch import Appended
 from toymq_py.storage.scheduling import Scheduler
-from toymq_py.topic.moving import (
-    SLICE_ROWS_MAX,
-    UNSTORED_MAX,
-    Reading,
-    Slice,
-)
-from toymq_py.topic.publishing import Published
-from toymq_py.topic.returning import Return, is_there, return_of
+from toymq_py.topic import Appended, Published, Topic
 
-if TYPE_CHECKING:
-    from toymq_py.topic.topic import Topic
-
-logger = logging.getLogger("toymq_py.topic")
+logger = logging.getLogger("toymq_py.deadletter")
 
 RedriveDone = Callable[[int, OSError | RequestError | None], None]
 """How many went back, for good; and why not all that were asked for."""
@@ -37,11 +28,12 @@ class Redrive:
 
     def __init__(
         self,
-        letters: "Topic",
+        letters: Topic,
+        ledger: MoveLedger,
         *,
         ids: Sequence[IdRange] | None,
         max_count: int | None,
-        origin: Callable[[], "Topic"],
+        origin: Callable[[], Topic],
         scheduler: Scheduler,
         done: RedriveDone,
     ) -> None:
@@ -53,6 +45,7 @@ class Redrive:
         self.stopping = False
         """The broker shuts down: it ends with the slice that is on its way."""
         self._letters = letters
+        self._ledger = ledger
         self._origin = origin
         self._scheduler = scheduler
         self._done = done
@@ -60,7 +53,7 @@ class Redrive:
         wanted = ids if ids is not None else ((log.first_id, log.committed_id - 1),)
         self._ranges = [(max(first, log.first_id), min(last, log.committed_id - 1)) for first, last in reversed(wanted)]
         self._left = max_count if max_count is not None else log.committed_id - log.first_id
-        self._reading = Reading(letters)
+        self._reader = RecordReader(letters)
         self._count = 0
         self._unstored = 0
 
@@ -100,14 +93,14 @@ class Redrive:
 
     def _collect(self, slice_: Slice, returns: list[Return]) -> None:
         """Add letters of the first range. Raises: OSError."""
-        redriver = self._letters.redriven.consumer()
+        redriver = self._letters.redriver.consumer()
         first, last = self._ranges.pop()
         while (span := redriver.next_unacked(first, last + 1)) is not None:
             at = span[0]
             if slice_.full or self._left <= len(slice_.ids):
                 self._ranges.append((at, last))
                 return
-            run, row = self._reading.find(at)
+            run, row = self._reader.find(at)
             if run is None:
                 first = row  # lost, or cannot be read now
                 continue
@@ -117,14 +110,14 @@ class Redrive:
             first = at + 1
 
     def _stored(
-        self, origin: "Topic", ids: Sequence[int], returns: Sequence[Return], start: int, stop: int, outcome: Published
+        self, origin: Topic, ids: Sequence[int], returns: Sequence[Return], start: int, stop: int, outcome: Published
     ) -> None:
         if isinstance(outcome, Appended):
             for row in range(start, stop):
                 if returns[row].consumer:
                     origin.hide(outcome.first_id + row - start, returns[row].consumer.decode())
-        self._letters.moves.add(origin, outcome.first_id)
-        self._count += self._letters.went_back(ids[start:stop])
+        self._ledger.add(origin, outcome.first_id)
+        self._count += self._letters.mark_redriven(ids[start:stop])
         self._unstored += stop - start
         self._left -= stop - start
 
@@ -148,13 +141,13 @@ class Redrive:
             self._done(self._count, None)
 
 
-def _free_keys(origin: "Topic", returns: Sequence[Return]) -> None:
+def _free_keys(origin: Topic, returns: Sequence[Return]) -> None:
     """What somebody else published under a letter's key does not keep the letter from coming back. Raises: OSError."""
-    publisher, first_id, reading = origin.publisher, origin.log.first_id, Reading(origin)
+    publisher, first_id, reading = origin.publisher, origin.log.first_id, RecordReader(origin)
     taken = []
     for back in returns:
         msg_id = publisher.dedupe.find(back.key)
-        foreign = msg_id is not None and msg_id >= first_id and not is_there(origin, reading, msg_id, back)
+        foreign = msg_id is not None and msg_id >= first_id and not is_stored(origin, reading, msg_id, back)
         if foreign or publisher.producers.any_of((back.key,)):
             taken.append(back.key)
     if taken:

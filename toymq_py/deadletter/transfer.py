@@ -1,18 +1,15 @@
-"""Messages on their way from one topic to another: to the dead letters, and back. What both ways have in common.
+"""Moving messages from one topic to another by slices, to the dead letters and back: what both ways have in common.
 
 Contract: delivery.md, "Attempts"; ADR 0023. Belongs to the event loop.
 """
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from toymq_py.errors import RequestError
+from toymq_py.letter import Return
 from toymq_py.model import Records
-from toymq_py.topic.publishing import Published
-
-if TYPE_CHECKING:
-    from toymq_py.topic.topic import Topic
+from toymq_py.topic import Published, Topic
 
 SLICE_ROWS_MAX = 256
 SLICE_BYTES_MAX = 1024 * 1024
@@ -24,23 +21,6 @@ UNSTORED_MAX = 4096
 dead-letter topic remembers are enough after a kill."""
 LETTER_KEYS = 4 * UNSTORED_MAX
 """How many keys a dead-letter topic remembers at least, whatever ``dedupe_keys`` and its total say."""
-
-ORIGIN_TOPIC, ORIGIN_ID, ORIGIN_KEY = b"toymq-origin-topic", b"toymq-origin-id", b"toymq-origin-key"
-CONSUMER, ATTEMPTS, REASON = b"toymq-consumer", b"toymq-attempts", b"toymq-reason"
-ERROR_TYPE, ERROR, FAILED_AT = b"toymq-error-type", b"toymq-error", b"toymq-failed-at"
-TRACEBACK = b"toymq-traceback"
-"""A JSON string: it has line breaks."""
-FIRST_DELIVERED, LAST_DELIVERED = b"toymq-first-delivered", b"toymq-last-delivered"
-"""Unix milliseconds."""
-REDRIVES, REDRIVE_CONSUMER = b"toymq-redrives", b"toymq-redrive-consumer"
-OURS = frozenset((
-    ORIGIN_TOPIC, ORIGIN_ID, ORIGIN_KEY, CONSUMER, ATTEMPTS, REASON, ERROR_TYPE, ERROR, TRACEBACK, FAILED_AT, FIRST_DELIVERED,
-    LAST_DELIVERED, REDRIVES, REDRIVE_CONSUMER,
-))  # fmt: skip
-LETTER_KEY = b"dlq:"
-"""Begins the keys of dead letters."""
-REDRIVE_KEY = b"redrive:"
-"""Begins the keys of records that came back from a dead-letter topic."""
 
 
 class Slice:
@@ -69,7 +49,7 @@ class Slice:
 
     def append_to(
         self,
-        topic: "Topic",
+        topic: Topic,
         stored: Callable[[int, int, Published], None],
         done: Callable[[RequestError | None], None],
     ) -> None:
@@ -101,12 +81,12 @@ class Slice:
             start += outcome.count
 
 
-class Reading:
+class RecordReader:
     """Records of a topic by id, mostly ascending: neighbours come with one read, also those of the next slice."""
 
     __slots__ = ("_run", "_topic")
 
-    def __init__(self, topic: "Topic") -> None:
+    def __init__(self, topic: Topic) -> None:
         self._topic = topic
         self._run: Records | None = None
 
@@ -124,19 +104,16 @@ class Reading:
         return run, msg_id - run.ids[0]
 
 
-def split_headers(block: bytes) -> tuple[bytes, dict[bytes, bytes]]:
-    """A header block without the broker's own headers, ended by a line break, and those."""
-    if not block:
-        return b"", {}
-    ended = block if block.endswith(b"\n") else block + b"\n"
-    if b"toymq-" not in block:
-        return ended, {}
-    kept: list[bytes] = []
-    ours: dict[bytes, bytes] = {}
-    for line in ended[:-1].split(b"\n"):
-        name, _, value = line.partition(b":")
-        if name in OURS:
-            ours[name] = value.removeprefix(b" ")
-        else:
-            kept.append(line + b"\n")
-    return b"".join(kept), ours
+def is_stored(origin: Topic, reader: RecordReader, msg_id: int, back: Return) -> bool:
+    """Whether this record is the letter, come back and stored: the same to a consumer, whoever published it, neither delayed
+    nor about to expire (ADR 0041).
+
+    Raises: OSError.
+    """
+    if msg_id >= origin.log.committed_id or msg_id in origin.delays.schedule.ids:
+        return False
+    run, row = reader.find(msg_id)
+    if run is None or (run.expires_at_ns is not None and run.expires_at_ns[row]):
+        return False
+    headers = b"" if run.headers is None else run.headers[row]
+    return (run.keys[row], run.payloads[row], headers) == (back.key, back.payload, back.headers)

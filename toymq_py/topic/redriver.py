@@ -1,4 +1,4 @@
-"""What went back from a dead-letter topic, and whom that is for where it came from.
+"""The consumer ``#redrive`` of a dead-letter topic: it has acked the letters that went back.
 
 Contract: delivery.md, "Attempts" (REDRIVE); ADR 0023. Belongs to the event loop.
 """
@@ -9,19 +9,17 @@ from typing import Any
 
 from toymq_py.clock import Clock
 from toymq_py.consumer import Consumer
-from toymq_py.model import Records
 from toymq_py.storage.log import Log
 from toymq_py.storage.offsets import OffsetsState
-from toymq_py.topic.moving import REDRIVE_CONSUMER, REDRIVE_KEY, split_headers
 
 REDRIVER = "#redrive"
-"""Name of the consumer that has acked what went back; no client can name it."""
+"""No client can name it."""
 RANGES_MAX = 1000
 """Shown by DESCRIBE."""
 
 
-class Redriven:
-    """The letters of one topic that went back: those that its consumer ``#redrive`` has acked."""
+class Redriver:
+    """Of one topic. Its acks are the letters that went back."""
 
     def __init__(self, log: Log, clock: Clock) -> None:
         self._log = log
@@ -39,7 +37,7 @@ class Redriven:
             self.consumers.append(consumer)
         return self.consumers[0]
 
-    def add(self, ids: Sequence[int]) -> int:
+    def ack(self, ids: Sequence[int]) -> int:
         """Returns: how many are new."""
         consumer = self.consumer()
         before = consumer.unacked(self._log.committed_id)
@@ -47,7 +45,7 @@ class Redriven:
             consumer.skip(msg_id, msg_id)
         return before - consumer.unacked(self._log.committed_id)
 
-    def has(self, msg_id: int) -> bool:
+    def has_acked(self, msg_id: int) -> bool:
         """Whether this letter went back."""
         return any(consumer.has_acked_all(msg_id, msg_id) for consumer in self.consumers)
 
@@ -64,26 +62,3 @@ class Redriven:
             return stored, consumers
         others = {name: raw for name, raw in stored.consumers.items() if name != REDRIVER}
         return replace(stored, consumers=others or stored.consumers), consumers or self.consumers
-
-
-def for_consumer(records: Records, start: int, stop: int, name: bytes) -> tuple[int, int]:
-    """Which rows of a run a consumer is to see: records that came back for another one count as acked for it.
-
-    Returns: (first row that is for it, row after the last of those that follow it and are, too); (stop, stop) for none.
-    """
-    assert records.headers is not None
-    first = -1
-    for row in range(start, stop):
-        if _is_for(records.keys[row], records.headers[row], name):
-            if first < 0:
-                first = row
-        elif first >= 0:
-            return first, row
-    return (first, stop) if first >= 0 else (stop, stop)
-
-
-def _is_for(key: bytes, block: bytes, name: bytes) -> bool:
-    if not key.startswith(REDRIVE_KEY):
-        return True
-    _, ours = split_headers(block)
-    return ours.get(REDRIVE_CONSUMER, name) == name

@@ -1,0 +1,134 @@
+"""All that moves between topics and their dead-letter topics, for the broker.
+
+Contract: delivery.md, "Attempts"; ADR 0023. Joins a topic with its dead-letter topic; topics know nothing of each other.
+Belongs to the event loop.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from toymq_py.clock import Clock
+from toymq_py.consumer import Consumer
+from toymq_py.deadletter.ledger import MoveLedger, settle_letters, settle_returns
+from toymq_py.deadletter.mover import DeadLetterMover
+from toymq_py.deadletter.redrive import Redrive, RedriveDone
+from toymq_py.errors import BadArgument, RequestError, ShuttingDown
+from toymq_py.letter import Witness, moved_records
+from toymq_py.model import DEAD_LETTERS, IdRange
+from toymq_py.storage.scheduling import Scheduler
+from toymq_py.topic import Topic
+
+
+class DeadLetters:
+    """All that is on its way between topics and their dead-letter topics."""
+
+    def __init__(self, scheduler: Scheduler, clock: Clock, topic: Callable[[str], Topic]) -> None:
+        """``topic`` gives a topic by name, a new one when there is none; raises RequestError when it cannot be had."""
+        self._scheduler = scheduler
+        self._clock = clock
+        self._topic = topic
+        self._movers: dict[Topic, DeadLetterMover] = {}
+        self._redrives: dict[Topic, deque[Redrive]] = {}  # of each dead-letter topic, the one that runs first
+        self._ledgers: dict[Topic, MoveLedger] = {}
+        self._witnesses: dict[str, list[Witness]] = {}  # of each topic, while topics are recovered
+        self._finished: Callable[[], None] | None = None
+        self._closed = False
+
+    def _ledger(self, topic: Topic) -> MoveLedger:
+        ledger = self._ledgers.get(topic)
+        if ledger is None:
+            ledger = self._ledgers[topic] = MoveLedger()
+            topic.offsets_watch = ledger
+        return ledger
+
+    # -- recovery
+
+    def found(self, topic: str, keys: Iterable[tuple[int, Sequence[bytes]]]) -> None:
+        """Recovery read these keys in a topic's log."""
+        if witnesses := moved_records(keys, topic):
+            self._witnesses[topic] = witnesses
+
+    def settle(self, topics: Mapping[str, Topic]) -> None:
+        """Recovery, step 8: finish the moves whose acks were not durable when the broker died. All topics are recovered."""
+        for name, witnesses in self._witnesses.items():
+            target, letters = topics[name], name.endswith(DEAD_LETTERS)
+            source = topics.get(name.removesuffix(DEAD_LETTERS) if letters else name + DEAD_LETTERS)
+            if source is not None:
+                (settle_letters if letters else settle_returns)(source, target, witnesses, self._ledger(source))
+        self._witnesses.clear()
+
+    # -- at work
+
+    def held(self, topic: Topic, consumer: Consumer) -> None:
+        """Something is held there."""
+        if self._closed:
+            return  # it is found again at the next start
+        mover = self._movers.get(topic)
+        if mover is None:
+            mover = self._movers[topic] = DeadLetterMover(
+                topic,
+                self._ledger(topic),
+                scheduler=self._scheduler,
+                clock=self._clock,
+                letters=lambda: self._topic(topic.name + DEAD_LETTERS),
+                idle=self._settle,
+            )
+        mover.add(consumer)
+
+    def forget(self, topic: Topic) -> None:
+        """It was deleted."""
+        self._movers.pop(topic, None)
+        self._ledgers.pop(topic, None)
+
+    def when_stored(self, topic: Topic, call: Callable[[], None]) -> Callable[[], object]:
+        """Have ``call`` called once, when the next messages of a topic are dead letters on stable storage.
+
+        Returns: what withdraws it.
+        """
+        mover = self._movers.get(topic)
+        if mover is None:
+            return lambda: None
+        mover.waiters[call] = None
+        return lambda: mover.waiters.pop(call, None)
+
+    def redrive(self, letters: Topic, ids: Sequence[IdRange] | None, max_count: int | None, done: RedriveDone) -> None:
+        """Move letters back, those with the ``ids`` or all, ``max_count`` at most. One REDRIVE of a topic after the other.
+
+        Raises: BadArgument (it is not a dead-letter topic), ShuttingDown; then ``done`` is not called.
+        """
+        if not letters.is_dead_letters:
+            raise BadArgument(f"{letters.name} is not a dead-letter topic: their names end with {DEAD_LETTERS}")
+        if self._closed or self._finished is not None:
+            raise ShuttingDown("the broker is shutting down")
+
+        def ended(count: int, error: OSError | RequestError | None) -> None:
+            queue.popleft()
+            if queue:
+                queue[0].start()
+            else:
+                del self._redrives[letters]
+            done(count, error)
+            self._settle()
+
+        redrive = Redrive(
+            letters, self._ledger(letters), ids=ids, max_count=max_count, scheduler=self._scheduler, done=ended,
+            origin=lambda: self._topic(letters.name.removesuffix(DEAD_LETTERS)),
+        )  # fmt: skip
+        queue = self._redrives.setdefault(letters, deque())
+        queue.append(redrive)
+        if len(queue) == 1:
+            redrive.start()
+
+    def finish(self, done: Callable[[], None]) -> None:
+        """Shutdown: move what is held as far as the disk takes it, end what is on its way back; then call ``done``."""
+        for queue in self._redrives.values():
+            for redrive in queue:
+                redrive.stopping = True
+        self._finished = done
+        self._settle()
+
+    def _settle(self) -> None:
+        if self._finished is not None and not self._redrives and not any(mover.busy for mover in self._movers.values()):
+            self._closed = True
+            done, self._finished = self._finished, None
+            done()

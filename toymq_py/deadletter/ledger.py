@@ -1,0 +1,98 @@
+"""Moves out of a topic whose acks there are not durable yet, and how a restart finds them.
+
+Contract: delivery.md, "Attempts" (a crash makes no second copy); ADR 0033. A dead letter, or a record on its way back, is
+stored in its target first; then the message counts as acked in its source. Until that ack is on stable storage, the key of the
+record in the target's log is the only witness of the move. Belongs to the event loop.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from toymq_py.deadletter.transfer import RecordReader, is_stored
+from toymq_py.letter import Witness, return_of
+from toymq_py.topic import Topic
+
+
+class MoveLedger:
+    """Moves out of one topic. Watches its offsets; their target keeps its segments from the first of these records on."""
+
+    __slots__ = ("_deleted", "_moved", "_target", "_writing")
+
+    def __init__(self) -> None:
+        self._deleted = False
+        self._target: Topic | None = None
+        self._moved: int | None = None  # the lowest id in the target since the offsets were last looked at
+        self._writing: int | None = None  # and of those before, which are being stored
+
+    def add(self, target: Topic, first_id: int) -> None:
+        """From this id on, records of the target stand for messages that were moved."""
+        if self._deleted:  # a commit was under way
+            return
+        if target is not self._target:  # the first one, or the one before was deleted
+            self._target, self._moved, self._writing = target, None, None
+            target.pinned_from = lambda: self._first_unstored(target)
+        self._moved = first_id if self._moved is None else min(first_id, self._moved)
+
+    def _first_unstored(self, target: Topic) -> int | None:
+        """The lowest id of such a record."""
+        if target is not self._target:
+            return None
+        return min((first for first in (self._moved, self._writing) if first is not None), default=None)
+
+    def offsets_writing(self) -> None:
+        """What was added so far is in the offsets that are written now."""
+        if self._target is not None:
+            self._writing, self._moved = self._first_unstored(self._target), None
+
+    def offsets_written(self) -> None:
+        """They are on stable storage."""
+        target = self._target
+        if self._writing is not None and target is not None:
+            self._writing = None
+            if self._moved is None:
+                self._target = None
+            target.apply_retention()
+
+    def topic_deleted(self) -> None:
+        """The source is deleted: no ack is stored there any more, and nothing comes from it again."""
+        self._deleted = True
+        target, self._target = self._target, None
+        if target is not None:
+            target.apply_retention()
+
+
+def settle_letters(source: Topic, target: Topic, witnesses: Sequence[Witness], ledger: MoveLedger) -> None:
+    """Ack the messages of a source whose letter is in its dead-letter topic: a crash came before that was stored."""
+    for record_id, (name, *numbers) in witnesses:
+        consumer = source.consumers.get(name.decode())
+        msg_id, _, since_ns = _integers(numbers, 3)
+        if consumer is not None and consumer.since_ns == since_ns and not consumer.has_acked_all(msg_id, msg_id):
+            consumer.skip(msg_id, msg_id)
+            ledger.add(target, record_id)
+            source.changed()
+
+
+def settle_returns(source: Topic, target: Topic, witnesses: Sequence[Witness], ledger: MoveLedger) -> None:
+    """Ack the letters of a dead-letter topic whose record is back: a crash came before that was stored."""
+    letters, returned = RecordReader(source), RecordReader(target)
+    ids = set[int]()
+    for record_id, numbers in witnesses:
+        msg_id, _ = _integers(numbers, 2)
+        if not source.log.first_id <= msg_id < source.log.committed_id or source.redriver.has_acked(msg_id):
+            continue
+        with suppress(OSError):  # what cannot be read cannot go back now, either
+            run, row = letters.find(msg_id)
+            # Else it is a letter of a topic that was deleted since, or no letter at all.
+            if run is not None and is_stored(target, returned, record_id, return_of(source.name, run, row)):
+                ids.add(msg_id)
+                ledger.add(target, record_id)
+    if ids:
+        source.redriver.ack(sorted(ids))
+        source.changed()
+
+
+def _integers(numbers: Sequence[bytes], count: int) -> list[int]:
+    """-1 for all where a key was not made by the broker."""
+    if len(numbers) != count or not all(number.isdigit() for number in numbers):
+        return [-1] * count
+    return [int(number) for number in numbers]

@@ -1,0 +1,194 @@
+"""The mover: from a topic's held messages to letters in its dead-letter topic.
+
+Contract: delivery.md, "Attempts"; ADR 0023. First the letter is on stable storage, then its message counts as acked; in between
+the key of the letter sees to it that a kill makes no second copy. Belongs to the event loop.
+
+    consumer: HELD ──take_held──▶ MOVING ── append, commit ──▶ buried (acked)
+                ▲                   │
+                └── backoff ◀── disk full, log failed
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from toymq_py.clock import Clock
+from toymq_py.consumer import Consumer, Held
+from toymq_py.deadletter.ledger import MoveLedger
+from toymq_py.deadletter.transfer import SLICE_ROWS_MAX, UNSTORED_MAX, RecordReader, Slice
+from toymq_py.errors import RequestError
+from toymq_py.letter import (
+    ATTEMPTS,
+    CONSUMER,
+    FIRST_DELIVERED,
+    LAST_DELIVERED,
+    ORIGIN_TOPIC,
+    failure_headers,
+    header_block,
+    letter_key,
+    message_headers,
+)
+from toymq_py.storage.scheduling import Scheduler
+from toymq_py.topic import Published, Topic
+
+logger = logging.getLogger("toymq_py.deadletter")
+
+RETRY_MIN_S, RETRY_MAX_S = 0.1, 30.0
+"""How soon a move that failed is tried again, doubling."""
+
+
+class DeadLetterMover:
+    """Moves what one topic's consumers hold to its dead-letter topic, a slice at a time; each slice waits for its commit."""
+
+    def __init__(
+        self,
+        topic: Topic,
+        ledger: MoveLedger,
+        *,
+        scheduler: Scheduler,
+        clock: Clock,
+        letters: Callable[[], Topic],
+        idle: Callable[[], None],
+    ) -> None:
+        """
+        Args:
+            letters: the dead-letter topic; raises RequestError when it cannot be had now.
+            idle: called when there is nothing to do, or nothing can be done for a while.
+        """
+        self._topic = topic
+        self._ledger = ledger
+        self._scheduler = scheduler
+        self._clock = clock
+        self._letters = letters
+        self._idle = idle
+        self._consumers: dict[Consumer, None] = {}
+        self._reader = RecordReader(topic)
+        self._unstored = 0
+        self._retry_s = RETRY_MIN_S
+        self.waiters: dict[Callable[[], None], None] = {}
+        """Called when the next ones are stored."""
+        self.busy = False
+        """It will go on by itself, now or when a disk is done."""
+        self.waiting = False
+        """The last try failed; the next is in time."""
+
+    def add(self, consumer: Consumer) -> None:
+        """The consumer holds something."""
+        self._consumers[consumer] = None
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if not self.busy and not self.waiting:
+            self.busy = True
+            self._scheduler.soon(self._next)
+
+    def _next(self) -> None:
+        if self._unstored >= UNSTORED_MAX:
+            self._topic.flush_offsets(self._offsets_stored)
+            return
+        while self._consumers:
+            consumer = next(iter(self._consumers))
+            del self._consumers[consumer]
+            if self._topic.deleted or self._topic.consumers.get(consumer.name) is not consumer:
+                continue
+            held = consumer.take_held(SLICE_ROWS_MAX)
+            if not held:
+                continue
+            self._consumers[consumer] = None  # behind the others
+            self._move(consumer, held)
+            return
+        self._reader = RecordReader(self._topic)  # nothing is kept in memory meanwhile
+        self.busy = False
+        self._idle()
+
+    def _offsets_stored(self, error: OSError | RequestError | None) -> None:
+        if error is not None and not self._topic.deleted:
+            self._fail(error)
+            return
+        self._unstored = 0
+        self._scheduler.soon(self._next)
+
+    def _move(self, consumer: Consumer, held: list[Held]) -> None:
+        first, last = held[0].first, held[-1].last
+        letters = Slice()
+        try:
+            after = self._write(consumer, held, letters)
+            consumer.unhold(after, last)
+            if not letters.ids:
+                self._scheduler.soon(self._next)
+                return
+            ids, target = letters.ids, self._letters()
+            letters.append_to(target, partial(self._stored, target, consumer, ids), partial(self._done, consumer, ids))
+        except (RequestError, OSError) as error:
+            consumer.unhold(first, last)
+            self._fail(error)
+
+    def _write(self, consumer: Consumer, held: list[Held], letters: Slice) -> int:
+        """Make letters of what is held, until the slice is full. Returns: the id behind the last. Raises: OSError."""
+        topic, name = self._topic, consumer.name
+        at = held[0].first
+        for item in held:
+            origin, times = self._shared_headers(name, item)
+            at = item.first
+            while at <= item.last:
+                if letters.full:
+                    return at
+                run, row = self._reader.find(at)
+                if run is None:
+                    next_id = row
+                    topic.pass_over_held(consumer, at, min(next_id - 1, item.last))
+                    at = next_id
+                    continue
+                key, block = run.keys[row], b"" if run.headers is None else run.headers[row]
+                failed = None if consumer.failures is None else consumer.failures.find(at)
+                letters.add(
+                    at,
+                    letter_key(topic.name, name, at, run.ts_ns[row], consumer.since_ns),
+                    run.payloads[row],
+                    message_headers(key, block, at) + origin + failure_headers(item.reason, failed) + times,
+                )
+                at += 1
+        return at
+
+    def _shared_headers(self, consumer: str, held: Held) -> tuple[bytes, bytes]:
+        """The headers before those of the failure, and those behind."""
+        origin = ((ORIGIN_TOPIC, self._topic.name.encode()), (CONSUMER, consumer.encode()), (ATTEMPTS, b"%d" % held.attempt))
+        times: list[tuple[bytes, bytes]] = []
+        if held.delivered is not None:
+            for name, at in zip((FIRST_DELIVERED, LAST_DELIVERED), held.delivered, strict=True):
+                if at is not None:
+                    ago_s = self._clock.monotonic() - at
+                    times.append((name, b"%d" % (self._clock.wall_ns() // 1_000_000 - round(ago_s * 1000))))
+        return header_block(origin), header_block(times)
+
+    def _stored(self, target: Topic, consumer: Consumer, ids: Sequence[int], start: int, stop: int, outcome: Published) -> None:
+        self._ledger.add(target, outcome.first_id)
+        self._topic.bury(consumer, ids[start], ids[stop - 1])
+        self._unstored += stop - start
+        waiters, self.waiters = self.waiters, {}
+        for call in waiters:
+            call()
+
+    def _done(self, consumer: Consumer, ids: Sequence[int], refused: RequestError | None) -> None:
+        if refused is not None:
+            consumer.unhold(ids[0], ids[-1])
+            self._fail(refused)
+            return
+        if self._retry_s > RETRY_MIN_S:
+            logger.warning("topic %s: dead letters are stored again", self._topic.name)
+        self._retry_s = RETRY_MIN_S
+        self._scheduler.soon(self._next)
+
+    def _fail(self, error: RequestError | OSError) -> None:
+        """Nothing is lost: what is held stays held, and is tried again."""
+        if self._retry_s == RETRY_MIN_S:  # once: a full disk may take long
+            logger.error("topic %s: messages cannot be moved to the dead letters (%s); trying again", self._topic.name, error)
+        delay_s = self._retry_s
+        self._retry_s = min(2 * delay_s, RETRY_MAX_S)
+        self.busy, self.waiting = False, True
+        self._scheduler.later(delay_s, self._again)
+        self._idle()
+
+    def _again(self) -> None:
+        self.waiting = False
+        self._go_on()

@@ -1,0 +1,166 @@
+"""The dead-letter format: headers and key of a dead letter, and of the record that REDRIVE makes of one. Pure.
+
+Contract: delivery.md, "Attempts"; ADR 0023, 0041, 0062. Clients may publish any key and any header, ones that look like these
+among them: a key says where to look, and no more.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from toymq_py.failure import Failure
+from toymq_py.model import DEAD_LETTERS, PRODUCER_PREFIX, Records
+
+ORIGIN_TOPIC, ORIGIN_ID, ORIGIN_KEY = b"toymq-origin-topic", b"toymq-origin-id", b"toymq-origin-key"
+CONSUMER, ATTEMPTS, REASON = b"toymq-consumer", b"toymq-attempts", b"toymq-reason"
+ERROR_TYPE, ERROR, FAILED_AT = b"toymq-error-type", b"toymq-error", b"toymq-failed-at"
+TRACEBACK = b"toymq-traceback"
+"""A JSON string: it has line breaks."""
+FIRST_DELIVERED, LAST_DELIVERED = b"toymq-first-delivered", b"toymq-last-delivered"
+"""Unix milliseconds."""
+REDRIVES, REDRIVE_CONSUMER = b"toymq-redrives", b"toymq-redrive-consumer"
+RESERVED = frozenset((
+    ORIGIN_TOPIC, ORIGIN_ID, ORIGIN_KEY, CONSUMER, ATTEMPTS, REASON, ERROR_TYPE, ERROR, TRACEBACK, FAILED_AT, FIRST_DELIVERED,
+    LAST_DELIVERED, REDRIVES, REDRIVE_CONSUMER,
+))  # fmt: skip
+"""Header names that only the broker sets."""
+LETTER_KEY = b"dlq:"
+"""Prefix of the key of a dead letter."""
+REDRIVE_KEY = b"redrive:"
+"""Prefix of the key of a record that came back from a dead-letter topic."""
+REDRIVES_DIGITS_MAX = 18
+"""A client that publishes under one of these keys may have written the header; ``int`` raises from 4301 digits on."""
+
+Witness = tuple[int, list[bytes]]
+"""A moved record: its id, and the fields of its key behind the name of its origin."""
+
+
+def split_headers(block: bytes) -> tuple[bytes, dict[bytes, bytes]]:
+    """Split a header block into the client's part, ended by a line break, and the reserved headers."""
+    if not block:
+        return b"", {}
+    ended = block if block.endswith(b"\n") else block + b"\n"
+    if b"toymq-" not in block:
+        return ended, {}
+    kept: list[bytes] = []
+    reserved: dict[bytes, bytes] = {}
+    for line in ended[:-1].split(b"\n"):
+        name, _, value = line.partition(b":")
+        if name in RESERVED:
+            reserved[name] = value.removeprefix(b" ")
+        else:
+            kept.append(line + b"\n")
+    return b"".join(kept), reserved
+
+
+def header_block(lines: Iterable[tuple[bytes, bytes]]) -> bytes:
+    return b"".join(b"%b: %b\n" % line for line in lines)
+
+
+# -- the letter of a message
+
+
+def letter_key(topic: str, consumer: str, msg_id: int, ts_ns: int, since_ns: int) -> bytes:
+    """The key under which a message becomes a dead letter only once: ``since_ns`` tells its consumer from an older namesake."""
+    return b"%b%b:%b:%d:%d:%d" % (LETTER_KEY, topic.encode(), consumer.encode(), msg_id, ts_ns, since_ns)
+
+
+def message_headers(key: bytes, block: bytes, msg_id: int) -> bytes:
+    """The first part of a letter's headers: the message's own headers, its id, and its key."""
+    kept, reserved = split_headers(block)
+    if not key.startswith(REDRIVE_KEY) or REDRIVES not in reserved:
+        own = key and not key.startswith(PRODUCER_PREFIX)
+        reserved = {ORIGIN_KEY: key} if own else {}  # whatever a publisher wrote under these names
+    redrives = b"" if REDRIVES not in reserved else b"%b: %b\n" % (REDRIVES, reserved[REDRIVES])
+    origin_key = b"" if ORIGIN_KEY not in reserved else b"%b: %b\n" % (ORIGIN_KEY, reserved[ORIGIN_KEY])
+    return b"%b%b%b%b: %d\n" % (kept, redrives, origin_key, ORIGIN_ID, msg_id)
+
+
+def failure_headers(held_reason: str, failed: tuple[Failure, int] | None) -> bytes:
+    """The part that says why the message died.
+
+    Args:
+        held_reason: why it was held, for a letter of which no NACK gave a reason.
+        failed: the last failure that a NACK told, and when, in unix milliseconds.
+    """
+    if failed is None:
+        return header_block([(REASON, held_reason.encode())])
+    failure, at_ms = failed
+    traceback = None if failure.traceback is None else json.dumps(failure.traceback, ensure_ascii=False)
+    lines = (
+        (REASON, failure.reason or held_reason), (ERROR_TYPE, failure.error_type), (ERROR, failure.error),
+        (TRACEBACK, traceback), (FAILED_AT, str(at_ms)),
+    )  # fmt: skip
+    return header_block([(name, text.encode()) for name, text in lines if text is not None])
+
+
+# -- the way back
+
+
+class Return(NamedTuple):
+    """The record that a letter comes back as, without id and time. Made of the letter alone, and so the same at every try."""
+
+    key: bytes
+    payload: bytes
+    headers: bytes
+    consumer: bytes
+    """The consumer that failed the message; b"" where the letter does not say."""
+
+
+def return_of(letters_topic: str, run: Records, row: int) -> Return:
+    """The record that a letter of a dead-letter topic comes back as."""
+    kept, reserved = split_headers(b"" if run.headers is None else run.headers[row])
+    redrives = reserved.get(REDRIVES, b"")
+    headers = kept
+    if ORIGIN_KEY in reserved:
+        headers += b"%b: %b\n" % (ORIGIN_KEY, reserved[ORIGIN_KEY])
+    counted = redrives.isdigit() and len(redrives) <= REDRIVES_DIGITS_MAX
+    headers += b"%b: %d\n" % (REDRIVES, int(redrives) + 1 if counted else 1)
+    if CONSUMER in reserved:
+        headers += b"%b: %b\n" % (REDRIVE_CONSUMER, reserved[CONSUMER])
+    key = b"%b%b:%d:%d" % (REDRIVE_KEY, letters_topic.encode(), run.ids[row], run.ts_ns[row])
+    return Return(key, run.payloads[row], headers, reserved.get(CONSUMER, b""))
+
+
+def rows_for(records: Records, start: int, stop: int, consumer: bytes) -> tuple[int, int]:
+    """Find the first rows that a consumer is to see: a record that came back for one consumer is for no other.
+
+    Returns: (first row, row behind those that follow it without a gap); (stop, stop) where there is none.
+    """
+    assert records.headers is not None
+    first = -1
+    for row in range(start, stop):
+        if _is_for(records.keys[row], records.headers[row], consumer):
+            if first < 0:
+                first = row
+        elif first >= 0:
+            return first, row
+    return (first, stop) if first >= 0 else (stop, stop)
+
+
+def _is_for(key: bytes, block: bytes, consumer: bytes) -> bool:
+    if not key.startswith(REDRIVE_KEY):
+        return True
+    _, reserved = split_headers(block)
+    return reserved.get(REDRIVE_CONSUMER, consumer) == consumer
+
+
+# -- what a restart finds
+
+
+def moved_records(keys: Iterable[tuple[int, Sequence[bytes]]], topic: str) -> list[Witness]:
+    """Find the records that were moved to ``topic`` by their keys: dead letters, or what came back from them.
+
+    Args:
+        keys: (id of the first, keys of it and those that follow), as recovery found them.
+    """
+    if topic.endswith(DEAD_LETTERS):
+        prefix = b"%b%b:" % (LETTER_KEY, topic.removesuffix(DEAD_LETTERS).encode())
+    else:
+        prefix = b"%b%b%b:" % (REDRIVE_KEY, topic.encode(), DEAD_LETTERS.encode())
+    return [
+        (first_id + row, key.removeprefix(prefix).split(b":"))
+        for first_id, run in keys
+        for row, key in enumerate(run)
+        if key.startswith(prefix)
+    ]
