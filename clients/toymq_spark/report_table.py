@@ -16,8 +16,8 @@ WINDOWS = {
     "topic": "topic", "start": "window from, UTC", "per_s": "records/s", **SIZES, "gaps": "gaps", "gap_ids": "ids missing",
 }  # fmt: skip
 REASONS = {
-    "topic": "dead letters", "reason": "reason", "count": "messages", "attempts_mean": "attempts, mean",
-    "attempts_max": "attempts, most",
+    "topic": "dead letters", "reason": "reason", "error_type": "type of error", "count": "messages",
+    "attempts_mean": "attempts, mean", "attempts_max": "attempts, most",
 }  # fmt: skip
 """What a report calls a column, and what people call it."""
 
@@ -55,7 +55,7 @@ def _table(columns: Mapping[str, str], rows: list[dict[str, Any]]) -> Iterator[s
     """Texts to the left, numbers to the right."""
     cells = [[cell(row.get(name)) for name in columns] for row in rows]
     widths = [max(map(len, column)) for column in zip(columns.values(), *cells, strict=True)]
-    to_left = [all(isinstance(row.get(name), str) for row in rows) for name in columns]
+    to_left = [all(isinstance(row.get(name), str | None) for row in rows) for name in columns]
     for line in (list(columns.values()), *cells):
         places = zip(line, widths, to_left, strict=True)
         yield "  ".join(text.ljust(width) if left else text.rjust(width) for text, width, left in places).rstrip()

@@ -126,14 +126,17 @@ def test_a_report_in_utc_wherever_it_is_made(monkeypatch: pytest.MonkeyPatch, sp
     records = spark.sql("""
         SELECT CAST(k AS BINARY) AS key, CAST(v AS BINARY) AS value, topic, offset, CAST(at AS TIMESTAMP) AS timestamp,
             IF(reason IS NULL, NULL, transform(
-                array(struct('toymq-reason' AS key, reason AS value), struct('toymq-attempts' AS key, tries AS value)),
+                filter(array(struct('toymq-reason' AS key, reason AS value), struct('toymq-attempts' AS key, tries AS value),
+                    struct('toymq-error-type' AS key, error AS value)), one -> one.value IS NOT NULL),
                 one -> named_struct('key', one.key, 'value', CAST(one.value AS BINARY)))) AS headers
-        FROM VALUES ('a', 'x', 't', 5L, '2026-01-01T00:00:10Z', NULL, NULL),
-            ('b', 'xxxx', 't', 6L, '2026-01-01T00:00:50Z', NULL, NULL),
-            (NULL, 'xx', 't', 9L, '2026-01-01T00:07:00Z', NULL, NULL),
-            ('a', 'x', 't.dlq', 0L, '2026-01-01T00:01:00Z', 'bad', '2'),
-            ('b', 'x', 't.dlq', 1L, '2026-01-01T00:01:00Z', 'bad', '5'),
-            ('b', 'x', CAST(NULL AS STRING), 3L, '2026-01-01T00:01:00Z', NULL, NULL) AS (k, v, topic, offset, at, reason, tries)
+        FROM VALUES ('a', 'x', 't', 5L, '2026-01-01T00:00:10Z', NULL, NULL, NULL),
+            ('b', 'xxxx', 't', 6L, '2026-01-01T00:00:50Z', NULL, NULL, NULL),
+            (NULL, 'xx', 't', 9L, '2026-01-01T00:07:00Z', NULL, NULL, NULL),
+            ('a', 'x', 't.dlq', 0L, '2026-01-01T00:01:00Z', 'bad', '2', 'KeyError'),
+            ('b', 'x', 't.dlq', 1L, '2026-01-01T00:01:00Z', 'bad', '5', 'KeyError'),
+            ('c', 'x', 't.dlq', 2L, '2026-01-01T00:01:00Z', 'bad', '1', NULL),
+            ('b', 'x', CAST(NULL AS STRING), 3L, '2026-01-01T00:01:00Z', NULL, NULL, NULL)
+            AS (k, v, topic, offset, at, reason, tries, error)
     """)
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
@@ -146,7 +149,7 @@ def test_a_report_in_utc_wherever_it_is_made(monkeypatch: pytest.MonkeyPatch, sp
     def at(minute: int, second: int = 0) -> datetime:
         return datetime(2026, 1, 1, 0, minute, second, tzinfo=UTC)
 
-    dead, live = {"topic": "t.dlq", "records": 2, "bytes": 2, "median": 1, "largest": 1, "keys": 2}, {"topic": "t"}
+    dead, live = {"topic": "t.dlq", "records": 3, "bytes": 3, "median": 1, "largest": 1, "keys": 3}, {"topic": "t"}
     named = {"topic": "__HIVE_DEFAULT_PARTITION__", "records": 1, "bytes": 1, "median": 1, "largest": 1, "keys": 1}
     whole, gap = {"gaps": 0, "gap_ids": 0}, {"gaps": 1, "gap_ids": 2}
     first, last = {"records": 2, "bytes": 5, "largest": 4, "median": 1, "keys": 2}, {"bytes": 2, "largest": 2, "median": 2}
@@ -154,7 +157,7 @@ def test_a_report_in_utc_wherever_it_is_made(monkeypatch: pytest.MonkeyPatch, sp
         {**named, **whole, "start": at(1), "end": at(2), "per_s": 1 / 60},
         {**live, **whole, **first, "start": at(0), "end": at(1), "per_s": 1 / 30},
         {**live, **gap, **last, "start": at(7), "end": at(8), "per_s": 1 / 60, "records": 1, "keys": 0},
-        {**dead, **whole, "start": at(1), "end": at(2), "per_s": 2 / 60},
+        {**dead, **whole, "start": at(1), "end": at(2), "per_s": 3 / 60},
     ]
     assert found.topics == [
         {**named, **whole, "first_id": 3, "last_id": 3, "oldest": at(1), "newest": at(1)},
@@ -162,9 +165,13 @@ def test_a_report_in_utc_wherever_it_is_made(monkeypatch: pytest.MonkeyPatch, sp
             **live, **gap, "records": 3, "bytes": 7, "largest": 4, "median": 2, "keys": 2, "first_id": 5, "last_id": 9,
             "oldest": at(0, 10), "newest": at(7),
         },
-        {**dead, **whole, "first_id": 0, "last_id": 1, "oldest": at(1), "newest": at(1)},
+        {**dead, **whole, "first_id": 0, "last_id": 2, "oldest": at(1), "newest": at(1)},
     ]  # fmt: skip
-    assert found.reasons == [{"topic": "t.dlq", "reason": "bad", "count": 2, "attempts_mean": 3.5, "attempts_max": 5}]
+    bad = {"topic": "t.dlq", "reason": "bad"}
+    assert found.reasons == [
+        {**bad, "error_type": "KeyError", "count": 2, "attempts_mean": 3.5, "attempts_max": 5},
+        {**bad, "error_type": None, "count": 1, "attempts_mean": 1.0, "attempts_max": 1},
+    ]
 
 
 def digest(payload: bytes) -> str:

@@ -18,7 +18,7 @@ from toymq_spark.manifest import NULL_PARTITION, Archive, Manifest
 SET = {"includeHeaders": "true", "failOnDataLoss": "false"}
 """Options of the source that are this job's own: it looks for reasons in headers, and for gaps."""
 DEAD_LETTERS = ".dlq"
-REASON_HEADER, ATTEMPTS_HEADER = "toymq-reason", "toymq-attempts"
+REASON_HEADER, ERROR_TYPE_HEADER, ATTEMPTS_HEADER = "toymq-reason", "toymq-error-type", "toymq-attempts"
 """Of a dead letter (delivery.md)."""
 NO_GAPS = {"gap_ids": 0, "gaps": 0}
 _UNITS_MS = {
@@ -32,7 +32,8 @@ _PART = re.compile(rf"\s*(\d{{1,15}})\s+({'|'.join(_UNITS_MS)})s?\b", re.IGNOREC
 class Report:
     """``windows``: a row for each topic and window. ``topics``: a row for each topic. Sizes in bytes, durations in seconds.
 
-    A gap is in the window of the record behind it. ``reasons``: why messages became dead letters, and after how many attempts.
+    A gap is in the window of the record behind it. ``reasons``: why messages became dead letters, by reason and type of error,
+    and after how many attempts.
     """
 
     windows: list[dict[str, Any]]
@@ -124,12 +125,13 @@ def _names() -> Sequence[str]:
 def _reasons(records: DataFrame) -> list[dict[str, Any]]:
     """Why messages became dead letters and after how many attempts, by topic."""
     dead = records.where("headers IS NOT NULL").select(
-        "topic", _header(REASON_HEADER).alias("reason"), _header(ATTEMPTS_HEADER).try_cast("bigint").alias("attempts")
+        "topic", _header(REASON_HEADER).alias("reason"), _header(ERROR_TYPE_HEADER).alias("error_type"),
+        _header(ATTEMPTS_HEADER).try_cast("bigint").alias("attempts"),
     )
-    by_reason = dead.where("reason IS NOT NULL").groupBy("topic", "reason").agg(
+    by_reason = dead.where("reason IS NOT NULL").groupBy("topic", "reason", "error_type").agg(
         F.count("*").alias("count"), F.avg("attempts").alias("attempts_mean"), F.max("attempts").alias("attempts_max")
     )  # fmt: skip
-    return [row.asDict() for row in by_reason.orderBy("topic", F.desc("count"), "reason").collect()]
+    return [row.asDict() for row in by_reason.orderBy("topic", F.desc("count"), "reason", "error_type").collect()]
 
 
 def _header(name: str) -> Column:

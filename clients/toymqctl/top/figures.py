@@ -44,7 +44,8 @@ class Line:
 
 TOPIC_COLUMNS = (
     Column("topic", number=False), Column("pub/s"), Column("ack/s"), Column("lag"), Column("lag time"), Column("inflight"),
-    Column("dead"), Column("messages"), Column("stored"), Column("consumers"), Column("state", number=False),
+    Column("scheduled"), Column("dead"), Column("messages"), Column("stored"), Column("consumers"),
+    Column("state", number=False),
 )  # fmt: skip
 CONSUMER_COLUMNS = (
     Column("consumer", number=False), Column("ack/s"), Column("lag"), Column("lag time"), Column("ready"), Column("inflight"),
@@ -111,6 +112,7 @@ class Figures:
             _count(max([consumer["backlog"] for consumer in consumers], default=0)),
             Cell(duration(lag_s) if lag_s else "-", lag_s),
             _count(sum(consumer["inflight"] for consumer in consumers)),
+            _count(max([consumer["scheduled"] for consumer in consumers], default=0)),
             _count(letters := self.letters(topic["topic"]), bad=letters > 0),
             _count(topic["messages"]),
             Cell(size(topic["bytes"]), topic["bytes"]),

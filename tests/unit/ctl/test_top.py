@@ -12,7 +12,7 @@ from textual.widgets import DataTable, Static
 from toymq_py.errors import ConnectionLost, Forbidden
 from toymqctl.lines import Row
 from toymqctl.top.feed import Feed
-from toymqctl.top.figures import Figures, Line, arranged, letter_lines
+from toymqctl.top.figures import TOPIC_COLUMNS, Figures, Line, arranged, letter_lines
 from toymqctl.top.screen import LINES_MAX, Help, Top
 
 
@@ -84,9 +84,16 @@ def test_lag_is_that_of_the_slowest_and_letters_that_went_back_do_not_count() ->
         topic("quiet", consumer(oldest_unacked_age_s=0.0), state="degraded"),
     ))  # fmt: skip
     lines = figures.topics()
-    assert [cell.text for cell in lines[0].cells[3:7]] == ["9", "1.5m", "0", "4"]
+    assert [cell.text for cell in lines[0].cells[3:8]] == ["9", "1.5m", "0", "0", "4"]
     assert [cell.text for cell in lines[2].cells[3:5]] == ["0", "-"]
     assert [line.key for line in lines if line.cells[-1].bad] == ["quiet"]
+
+
+def test_a_topic_shows_what_is_scheduled_beside_its_lag() -> None:
+    """A message that waits for its time is one, however many consumers wait for it."""
+    (line,) = Figures(stats(topic("mails", consumer(scheduled=7), consumer("d", scheduled=6, backlog=1)))).topics()
+    shown = {column.name: cell.text for column, cell in zip(TOPIC_COLUMNS, line.cells, strict=True)}
+    assert (shown["lag"], shown["scheduled"], shown["dead"]) == ("1", "7", "0")
 
 
 def test_the_overview_says_what_is_wrong() -> None:
@@ -239,7 +246,7 @@ async def test_cells_change_in_place() -> None:
         await app.poll()
         await pilot.pause()
         assert rows(app)[1][:2] == ["orders", "30.0"]
-        assert rows(app)[1][7] == "160"
+        assert rows(app)[1][8] == "160"
 
 
 async def test_sort_and_reverse() -> None:

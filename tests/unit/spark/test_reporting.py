@@ -54,10 +54,15 @@ def test_the_page_escapes_what_comes_from_topics() -> None:
         "median": 7, "largest": 9,
     }  # fmt: skip
     topic = {"topic": "t", "records": 150_000, "bytes": 7, "archive_delay_s": 1.25, "gaps": 0, "oldest": window["start"]}
-    reason = {"topic": "t.dlq", "reason": "<script>alert(1)</script>", "count": 3, "attempts_mean": 2.5, "attempts_max": 4}
+    reason = {
+        "topic": "t.dlq", "reason": "<script>alert(1)</script>", "error_type": "<E>", "count": 3, "attempts_mean": 2.5,
+        "attempts_max": 4,
+    }  # fmt: skip
     html = page(Report([window], [topic], [reason]))
     assert "<script>" not in html
     assert "&lt;script&gt;" in html
+    assert "<E>" not in html
+    assert "&lt;E&gt;" in html
     assert "150,000" in html
     assert "2026-01-01 00:00:00" in html
     assert html.count("<svg") == 1
@@ -72,8 +77,11 @@ def test_the_table() -> None:
     sizes = {"records": 1500, "bytes": 3000, "median": 2, "largest": 9, "keys": 0}
     window = {"topic": "t", "start": at, "end": at, **sizes, "per_s": 25.0, "gaps": 1, "gap_ids": 2}
     topic = {"topic": "t", **sizes, "first_id": 5, "last_id": 1506, "gaps": 1, "gap_ids": 2, "oldest": at, "newest": at}
-    reason = {"topic": "t.dlq", "reason": "max-attempts", "count": 3, "attempts_mean": 2.5, "attempts_max": None}
-    assert list(report_table.lines(Report([window, {**window, "per_s": 1 / 60}], [topic], [reason]))) == [
+    reasons = [
+        {"topic": "t.dlq", "reason": "max-attempts", "error_type": kind, "count": 3, "attempts_mean": 2.5, "attempts_max": None}
+        for kind in ("ValueError", None)
+    ]
+    assert list(report_table.lines(Report([window, {**window, "per_s": 1 / 60}], [topic], reasons))) == [
         "topic     window from, UTC  records/s  records  payload bytes  median  largest  keys, about  gaps  ids missing",
         "t      2026-01-01 00:07:00       25.0    1,500          3,000       2        9            0     1            2",
         "t      2026-01-01 00:07:00      0.017    1,500          3,000       2        9            0     1            2",
@@ -83,8 +91,9 @@ def test_the_table() -> None:
         "t        1,500          3,000       2        9            0         5    1,506     1            2"
         "  2026-01-01 00:07:00  2026-01-01 00:07:00",
         "",
-        "dead letters  reason        messages  attempts, mean  attempts, most",
-        "t.dlq         max-attempts         3             2.5",
+        "dead letters  reason        type of error  messages  attempts, mean  attempts, most",
+        "t.dlq         max-attempts  ValueError            3             2.5",
+        "t.dlq         max-attempts                        3             2.5",
     ]
     assert list(report_table.lines(Report([], [], [])))[1:] == ["nothing to report"]
 
