@@ -107,7 +107,7 @@ class Authority:
         """Raises: AuthFailed when the token has expired."""
         if grant.expires_ns is not None and self._wall_ns() >= grant.expires_ns:
             at = datetime.fromtimestamp(grant.expires_ns // 1_000_000_000, UTC)
-            raise AuthFailed(f"the token {grant.name} expired at {at:%Y-%m-%dT%H:%M:%SZ}")
+            raise AuthFailed(f"the token {grant.name} expired at {at:%Y-%m-%dT%H:%M:%SZ}", token=grant.name)
 
     def look_at_time(self) -> float | None:
         """Call ``on_change`` where tokens have expired since the last look. Returns: seconds until the next one, if any."""

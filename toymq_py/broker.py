@@ -347,7 +347,8 @@ class Broker:
         if self.quotas.memory_high:
             raise self.quotas.memory_refusal()
         if name.endswith(DEAD_LETTERS):
-            raise Forbidden(f"{name} holds dead letters; nobody publishes to it")
+            origin = name.removesuffix(DEAD_LETTERS)
+            raise Forbidden(f"{name} holds dead letters, which the broker alone writes: publish to {origin}")
         return self.topic_or_new(name)
 
     def _topic_or_new_one_more(self, name: str) -> Topic:

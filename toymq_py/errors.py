@@ -46,10 +46,12 @@ class ToymqError(Exception):
 class RequestError(ToymqError):
     """An error that travels as ``ERR <code> <text>``.
 
-    ``code`` is part of the wire's contract. ``fatal``: the session ends after the reply.
+    ``code`` is part of the wire's contract. ``fatal``: the session ends after the reply. ``token``: name of the token that was
+    refused, where it is known; for the audit trail.
     """
 
     fatal: bool = False
+    token: str | None = None
 
 
 class UnknownCommand(RequestError):
@@ -99,6 +101,10 @@ class AuthRequired(RequestError):
 class AuthFailed(RequestError):
     code = "AUTH_FAILED"
     fatal = True
+
+    def __init__(self, text: str, *, token: str | None = None) -> None:
+        super().__init__(text)
+        self.token = token
 
 
 class BadVersion(RequestError):

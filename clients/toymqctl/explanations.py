@@ -11,11 +11,10 @@ PROBE_S = 2.0
 """How long an error may take to find out more about itself."""
 
 ADVICE = {
-    "AUTH_FAILED": "the token is not in the broker's auth file; set another with TOYMQ_TOKEN or --token-file",
+    "AUTH_FAILED": "set another token with TOYMQ_TOKEN or --token-file (`toymqctl token create` makes one)",
     "AUTH_REQUIRED": "set a token with TOYMQ_TOKEN or --token-file",
     "DISK_FULL": "make room on the broker's disk; publishing resumes by itself",
     "DISK_LOW": "make room on the broker's disk; publishing resumes by itself",
-    "FORBIDDEN": "use a token that may",
     "EXISTS": "`toymqctl config TOPIC` shows and changes them",
     "MODE_CONFLICT": "subscribe with the --mode of those that are there, or as another --consumer",
     "NO_SUCH_CONSUMER": "`toymqctl consumers TOPIC` lists those that are there",

@@ -66,6 +66,26 @@ def test_who_was_refused_over_tcp(lines: pytest.LogCaptureFixture) -> None:
     ]
 
 
+EXPIRED = table("old", "admin = true\nexpires = 1970-01-01")
+
+
+def test_an_expired_token_is_named_over_tcp(lines: pytest.LogCaptureFixture) -> None:
+    """Found by a trial: the client was told the name, and the trail said ``token=-``."""
+    with SimServed(authority=authority(EXPIRED, wall_ns=lambda: 1)) as served:
+        served.client(hello("old"))
+        served.advance(1)
+    assert said(lines) == ["action=hello token=old address=- via=tcp result=AUTH_FAILED"]
+
+
+async def test_an_expired_token_is_named_over_http(lines: pytest.LogCaptureFixture) -> None:
+    async with gateway("/d", fs=SimDisk(random.Random(1)), authority=authority(EXPIRED, wall_ns=lambda: 1)) as rig:
+        await rig.ask("DELETE", "/v1/topics/t", headers={"authorization": f"Bearer {token('old')}"})
+        await rig.ask("POST", "/v1/login", json={"token": token("old")})
+    assert [line.split(" address=")[0] for line in said(lines)] == [
+        "action=deleteTopic topic=t token=old", "action=login token=old"
+    ]
+
+
 async def test_who_asked_over_http(lines: pytest.LogCaptureFixture) -> None:
     tokens = authority(EVERYTHING, table("reader", 'subscribe = ["t"]'))
     async with gateway("/d", fs=SimDisk(random.Random(1)), authority=tokens) as rig:

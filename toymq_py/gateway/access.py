@@ -13,7 +13,7 @@ from starlette.requests import HTTPConnection
 
 from toymq_py import audit
 from toymq_py.auth import Grant
-from toymq_py.errors import AuthFailed, AuthRequired, Forbidden
+from toymq_py.errors import AuthFailed, AuthRequired, Forbidden, RequestError
 from toymq_py.gateway.bodies import SEAT
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.logins import Login
@@ -145,15 +145,25 @@ def audit_new_topic(topic: Topic) -> None:
         audit_request(connection, CREATE_TOPIC, audit.OK, {"topic": topic.name})
 
 
-def audit_request(connection: HTTPConnection, action: str, result: str, about: Mapping[str, str] | None = None) -> None:
-    """Write a line of the audit trail; who asked is known by now. ``about``: what was acted on, else what the request says."""
+def audit_request(
+    connection: HTTPConnection, action: str, result: str | RequestError, about: Mapping[str, str] | None = None
+) -> None:
+    """Write a line of the audit trail; the token is known by now.
+
+    Args:
+        result: ``OK``, a status, or the refusal; that of an expired token names it.
+        about: what was acted on, else what the request says.
+    """
     grant = grant_of(connection)
+    token = None if grant is None else grant.name
+    if isinstance(result, RequestError):
+        token, result = token or result.token, result.code
     if about is None:
         about = {name: str(value) for name, value in (*connection.path_params.items(), *connection.query_params.items())
                  if name in ABOUT}  # fmt: skip
     client = connection.client
     audit.record(
-        action, result, token=None if grant is None else grant.name, address=None if client is None else client.host,
+        action, result, token=token, address=None if client is None else client.host,
         via="websocket" if connection.scope["type"] == "websocket" else "http", about=about,
     )  # fmt: skip
 

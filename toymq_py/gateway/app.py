@@ -150,7 +150,7 @@ class Endpoint:
             return response
         gateway.broker.metrics.refused(refusal.code)
         if operation is not None and (operation.changes or refusal.code in audit.REFUSED):
-            audit_request(request, operation.name, refusal.code)
+            audit_request(request, operation.name, refusal)
         return refuse(refusal)
 
 

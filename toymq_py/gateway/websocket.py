@@ -157,7 +157,7 @@ class Conversation:
                 answer = await self._carry_out(op, frame)
         except RequestError as error:
             if error.code in audit.REFUSED:
-                audit_request(self._socket, op, error.code)
+                audit_request(self._socket, op, error)
             answer = self._refusal(error)
         except OSError as error:
             answer = self._refusal(storage_error(error))
@@ -407,7 +407,7 @@ def route(gateway: Gateway) -> WebSocketRoute:
         except RequestError as error:
             gateway.broker.metrics.refused(error.code)
             if error.code in audit.REFUSED:
-                audit_request(socket, "websocket", error.code)
+                audit_request(socket, "websocket", error)
             await socket.send_denial_response(problem(error))
             return
         await socket.accept()

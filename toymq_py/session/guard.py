@@ -150,15 +150,15 @@ def _check(grant: Grant, command: Command) -> None:
     match command:
         case Publish():
             if not grant.may_publish(command.topic):
-                raise Forbidden(f"the token of {grant.name} may not publish to {command.topic}")
+                raise Forbidden(f"the token of {grant.name} may not publish to {command.topic}; use one that may")
         case Subscribe() | Pull() | Ack() | Nack() | Touch() | Fetch() | Offsets():
             if not grant.may_subscribe(command.topic):
-                raise Forbidden(f"the token of {grant.name} may not subscribe to {command.topic}")
+                raise Forbidden(f"the token of {grant.name} may not subscribe to {command.topic}; use one that may")
         case Describe():
             if not grant.sees(command.topic):
-                raise Forbidden(f"the token of {grant.name} may not see {command.topic}")
+                raise Forbidden(f"the token of {grant.name} may not see {command.topic}; use one that may")
         case Create() | Config() | Delete() | Purge() | Seek() | Forget() | Redrive():
             if not grant.admin:
-                raise Forbidden(f"the token of {grant.name} is no admin's: it may not administer {command.topic}")
+                raise Forbidden(f"the token of {grant.name} may not administer {command.topic}; use an admin's")
         case Hello() | Unsubscribe() | Pause() | Resume() | Topics() | Stats() | Ping() | Quit() | Rejected():
             pass

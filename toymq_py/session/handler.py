@@ -138,7 +138,7 @@ class Handler:
     def _refuse(self, command: Command, error: RequestError) -> None:
         """One ``ERR`` per command, a run of PUBs being many; a fatal one is said once."""
         if error.code in audit.REFUSED or isinstance(command, AUDITED):
-            self._audit(command, error.code)
+            self._audit(command, error.code, error.token)
         if isinstance(command, Publish) and command.seqs is not None:
             self._refused.refuse(command.topic, command.keys, command.seqs)
         for _ in range(len(command.keys) if isinstance(command, Publish) and not error.fatal else 1):
@@ -149,10 +149,11 @@ class Handler:
         """That of the client's token; None where none is asked for."""
         return None
 
-    def _audit(self, command: Command, result: str) -> None:
+    def _audit(self, command: Command, result: str, refused_token: str | None = None) -> None:
         about = {name: value for name in ("topic", "consumer") if isinstance(value := getattr(command, name, None), str)}
         audit.record(
-            _verb(command).lower(), result, token=self.token_name, address=self._address(), via="tcp", about=about
+            _verb(command).lower(), result, token=self.token_name or refused_token, address=self._address(), via="tcp",
+            about=about,
         )
 
     def _error(self, error: RequestError) -> None:

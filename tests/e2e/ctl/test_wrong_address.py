@@ -41,7 +41,7 @@ def answering(answer: bytes) -> Iterator[int]:
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "speaks HTTP: name the broker's TCP port, 6789 unless"),
         (b"220 mail.example ESMTP\r\n", "is 127.0.0.1:"),
-        (b"ERR AUTH_FAILED no\n", "AUTH_FAILED: no; the token is not in the broker's auth file; set another with TOYMQ_TOKEN"),
+        (b"ERR AUTH_FAILED no\n", "AUTH_FAILED: no; set another token with TOYMQ_TOKEN or --token-file"),
     ],
 )
 def test_somebody_else_answers(answer: bytes, text: str) -> None:
