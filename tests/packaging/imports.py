@@ -1,0 +1,77 @@
+"""The imports of all files, read from their sources: for those rules that the import linter cannot state.
+
+What a type checker alone reads and what a function imports when it runs count as any other import.
+"""
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from tests.support.broker_process import ROOT
+
+ROOTS = (ROOT, ROOT / "clients", ROOT / "chaos")
+PACKAGES = ("toymq_py", "toymq_client", "toymqctl", "toymq_bench", "toymq_spark", "pyspark_toymq", "toymq_chaos")
+
+
+def sources(roots: Iterable[Path] = ROOTS, packages: Iterable[str] = PACKAGES) -> dict[str, str]:
+    """The text of every module, by its name."""
+    found = {}
+    for root in roots:
+        for package in packages:
+            for file in (root / package).rglob("*.py"):
+                name = ".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+                found[name] = file.read_text()
+    return found
+
+
+def imports(modules: Mapping[str, str]) -> dict[str, set[str]]:
+    """Of each module, which of the others it imports. A package stands for its ``__init__.py``.
+
+    Names that a program puts together (``import_module(f"…{name}")``) are not seen.
+    """
+    return {name: {*_imported(text, modules)} - {name} for name, text in modules.items()}
+
+
+def _imported(text: str, modules: Mapping[str, str]) -> Iterator[str]:
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _nearest(alias.name, modules)
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                yield from _nearest(f"{node.module}.{alias.name}", modules)
+        elif isinstance(node, ast.Call) and (name := _loaded(node)) is not None:
+            yield from _nearest(name, modules)
+
+
+def _loaded(call: ast.Call) -> str | None:
+    """The literal name that an ``import_module`` is given."""
+    match call:
+        case ast.Call(func=ast.Name(id="import_module") | ast.Attribute(attr="import_module"), args=[ast.Constant(str(name))]):
+            return name
+    return None
+
+
+def _nearest(name: str, modules: Mapping[str, str]) -> Iterator[str]:
+    """The module itself, or the one that has the name."""
+    while name and name not in modules:
+        name = name.rpartition(".")[0]
+    if name:
+        yield name
+
+
+def circles(graph: Mapping[str, set[str]]) -> set[frozenset[str]]:
+    """The strongly connected components of more than one module: all in one reach each other."""
+    reached = {module: _reached(module, graph) for module in graph}
+    components = (frozenset(other for other in reached[module] if module in reached[other]) for module in graph)
+    return {component for component in components if len(component) > 1}
+
+
+def _reached(module: str, graph: Mapping[str, set[str]]) -> set[str]:
+    found: set[str] = set()
+    following = [module]
+    while following:
+        fresh = graph[following.pop()] - found
+        found |= fresh
+        following += fresh
+    return found
