@@ -3,11 +3,11 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from toymq_py.version import __version__
+
 if TYPE_CHECKING:
     from toymq_py import sync
     from toymq_py.embedded import open
-
-__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:

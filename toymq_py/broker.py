@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
-from toymq_py import __version__
 from toymq_py.clock import Clock
 from toymq_py.config import BrokerOptions, TopicSettings
 from toymq_py.consumer import FailureBudget
@@ -51,6 +50,7 @@ from toymq_py.topic import (
     Tracer,
     unopened_topic,
 )
+from toymq_py.version import __version__
 
 logger = logging.getLogger("toymq_py.broker")
 

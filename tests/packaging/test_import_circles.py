@@ -9,11 +9,6 @@ import pytest
 from tests.packaging.imports import PACKAGES, circles, imports, sources
 
 ALLOWED = {
-    "the broker and its front door": """
-        toymq_py toymq_py.broker toymq_py.candidate toymq_py.embedded toymq_py.server toymq_py.service toymq_py.session
-        toymq_py.session.guard toymq_py.session.handler toymq_py.session.pulling toymq_py.session.session toymq_py.session.tls
-        toymq_py.session.transport toymq_py.sync
-        """,
     "a topic and its parts": """
         toymq_py.topic.attachments toymq_py.topic.delivering toymq_py.topic.numbers toymq_py.topic.publishing
         toymq_py.topic.restored toymq_py.topic.retention toymq_py.topic.subscription toymq_py.topic.topic toymq_py.topic.tracer

@@ -50,7 +50,7 @@ def loaded_by(module: str) -> set[str]:
 
 
 def test_importing_the_package_loads_no_broker_module() -> None:
-    assert loaded_by("toymq_py") == {"toymq_py"}
+    assert loaded_by("toymq_py") == {"toymq_py", "toymq_py.version"}
 
 
 @pytest.mark.parametrize("module", ["toymq_client", "toymq_client.sync"])
@@ -58,7 +58,8 @@ def test_importing_a_client_loads_no_broker_module(module: str) -> None:
     loaded = loaded_by(module)
     assert module in loaded
     broker = {name for name in loaded if not name.startswith(("toymq_client", "toymq_py.protocol"))}
-    assert broker == {"toymq_py", "toymq_py.errors", "toymq_py.failure", "toymq_py.model", "toymq_py.rows"}
+    modules = ("errors", "failure", "model", "rows", "version")
+    assert broker == {"toymq_py", *(f"toymq_py.{name}" for name in modules)}
 
 
 def test_the_blocking_client_does_not_load_asyncio() -> None:

@@ -5,8 +5,8 @@ from importlib import import_module
 
 import click
 
-from toymq_py import __version__
 from toymq_py.errors import LocalError, RequestError
+from toymq_py.version import __version__
 
 COMMANDS = {
     "serve": "serve",

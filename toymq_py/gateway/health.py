@@ -3,10 +3,10 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from toymq_py import __version__
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.operations import Answer, Operation
 from toymq_py.gateway.topics import json_response
+from toymq_py.version import __version__
 
 FSYNC_P99_S_MAX = 1.0
 """A disk that takes longer than this for one sync in a hundred serves nobody well."""

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any
 
-from toymq_py import __version__
 from toymq_py.errors import (
     AuthFailed,
     AuthRequired,
@@ -22,6 +21,7 @@ from toymq_py.errors import (
 from toymq_py.gateway.access import COOKIE
 from toymq_py.gateway.operations import Operation
 from toymq_py.gateway.problems import STATUS, TooSlow, UnknownCoding
+from toymq_py.version import __version__
 
 COMMON_ERRORS: tuple[type[RequestError], ...] = (
     BadArgument, BadFraming, Forbidden, LineTooLong, TooManyConnections, TooSlow, ShuttingDown, InternalError,

@@ -17,10 +17,10 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar as Example
 
-from toymq_py import __version__
 from toymq_py.broker import Broker
 from toymq_py.clock import Clock, SystemClock
 from toymq_py.metrics import TABLE, Exemplar, Histogram, Kind, Metric
+from toymq_py.version import __version__
 
 PREFIX = "toymq_"
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4

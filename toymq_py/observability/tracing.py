@@ -39,13 +39,13 @@ from opentelemetry.trace import (
 )
 from opentelemetry.util.types import Attributes
 
-from toymq_py import __version__
 from toymq_py.clock import Clock
 from toymq_py.metrics import Exemplar, Histogram, Metrics
 from toymq_py.model import IdRange
 from toymq_py.storage.batch import CommitState
 from toymq_py.topic import Appended, Delivery, Tracer
 from toymq_py.trace_context import TraceContext, trace_context
+from toymq_py.version import __version__
 
 logger = logging.getLogger("toymq_py.tracing")
 

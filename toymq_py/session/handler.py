@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from toymq_py import __version__, audit
+from toymq_py import audit
 from toymq_py.broker import Broker, Done
 from toymq_py.errors import (
     BadArgument,
@@ -64,6 +64,7 @@ from toymq_py.session.sequences import RefusedSequences
 from toymq_py.storage.disk_errors import BeingExamined, storage_error
 from toymq_py.topic import Appended, Duplicate, PatternSubscription, Published, Refused, Registration, Topic
 from toymq_py.trace_context import log_fields
+from toymq_py.version import __version__
 
 logger = logging.getLogger("toymq_py.session")
 

@@ -13,9 +13,9 @@ from tests.support.broker_rig import BrokerRig
 from tests.support.fake_clock import FakeClock
 from tests.support.in_process import serving
 from tests.support.sim_disk import SimFile
-from toymq_py import __version__
 from toymq_py.metrics import TABLE, Exemplar
 from toymq_py.observability.prometheus import OTHERS, exported_names, render
+from toymq_py.version import __version__
 
 Found = dict[str, dict[tuple[str, ...], float]]
 """Series by name, then by label values in the order of the label's names."""
