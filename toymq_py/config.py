@@ -39,8 +39,8 @@ WhenFull = Literal["reject", "drop-oldest"]
 
 LEVELS = ("debug", "info", "warning", "error")
 SUBSYSTEMS = (
-    "acceptor", "audit", "broker", "daemon", "embedded", "gateway", "logs", "server", "session", "storage", "topic", "tracing",
-    "wire",
+    "acceptor", "audit", "broker", "daemon", "deadletter", "embedded", "gateway", "logs", "server", "session", "storage",
+    "topic", "tracing", "wire",
 )  # fmt: skip
 """What ``--log-level`` may name: the loggers below ``toymq_py``."""
 
