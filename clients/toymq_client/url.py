@@ -1,8 +1,9 @@
 """``toymq://[token@]host[:port]``, ``toymqs://`` over TLS (protocol.md), and ``unix:PATH`` of a socket."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from urllib.parse import unquote, urlsplit
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from urllib.parse import quote, unquote, urlsplit
 
 from toymq_py.errors import ConfigError
 
@@ -24,6 +25,14 @@ class Address:
         if self.path is not None:
             return UNIX + self.path
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """The URL that ``parse_url`` reads as this address, token included."""
+        if self.path is not None:
+            return str(self)
+        token = f"{quote(self.token, safe='')}@" if self.token is not None else ""
+        return f"toymq{'s' if self.tls else ''}://{token}{self}"
 
 
 def parse_url(url: str) -> Address:
@@ -55,3 +64,23 @@ def parse_urls(urls: str | Sequence[str]) -> tuple[Address, ...]:
     if not addresses:
         raise ConfigError("a client needs at least one URL")
     return addresses
+
+
+def address_with_token(url: str, token: str | None, token_file: str | None) -> Address:
+    """The address of a URL. The token in ``token_file`` precedes ``token``, that of TOYMQ_TOKEN, and both the URL's own.
+
+    Raises: ConfigError; OSError when the file cannot be read.
+    """
+    address = parse_url(url)
+    if token_file is not None:
+        token = Path(token_file).read_text(errors="replace").strip()
+        if not is_token(token):
+            raise ConfigError(f"the token in {token_file} is not one word of printable ASCII")
+    elif token is not None and not is_token(token):
+        raise ConfigError("the token in TOYMQ_TOKEN is not one word of printable ASCII")
+    return address if token is None else replace(address, token=token)
+
+
+def is_token(text: str) -> bool:
+    """Whether it is one word of printable ASCII."""
+    return bool(text) and text.isascii() and text.isprintable() and " " not in text

@@ -5,12 +5,12 @@ is replaced holds from the next connection on. Knows nothing of Spark.
 """
 
 import ssl
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
-from urllib.parse import quote
 
 from toymq_client import sync
-from toymq_client.url import parse_url
+from toymq_client.url import is_token, parse_url
 from toymq_py.errors import ConnectionLost, ShuttingDown, TooManyConnections
 from toymq_spark.errors import OptionError
 from toymq_spark.options import BrokerAddress, Certificates
@@ -34,10 +34,9 @@ def url_with_token(address: BrokerAddress) -> str:
         return address.url
     option = "toymq.token.file"
     token = _read(option, address.token_file).decode("utf-8", "replace").strip()
-    if not token or not token.isascii() or not token.isprintable() or " " in token:
+    if not is_token(token):
         _fail(option, f"{address.token_file} holds more or less than one word of printable ASCII")
-    parsed = parse_url(address.url)
-    return f"toymq{'s' if parsed.tls else ''}://{quote(token, safe='')}@{parsed}"
+    return replace(parse_url(address.url), token=token).url
 
 
 def tls_context(certificates: Certificates) -> ssl.SSLContext:

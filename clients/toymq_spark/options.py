@@ -7,9 +7,8 @@ is not known, or has no meaning where it stands, is refused by its name: one tha
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NoReturn, TypeVar
-from urllib.parse import quote
 
 from toymq_client.url import parse_url
 from toymq_py.errors import BadName, ConfigError
@@ -292,7 +291,7 @@ def _address(options: _Options) -> BrokerAddress:
     if address.token is not None and (token is not None or token_file is not None):
         options.fail("toymq.token" if token is not None else "toymq.token.file", "the URL has a token already")
     if token is not None:
-        url = f"{'toymqs' if address.tls else 'toymq'}://{quote(token, safe='')}@{address}"
+        url = replace(address, token=token).url
         options.checked("toymq.token", lambda: parse_url(url))
     retries = options.number("fetchOffset.numRetries", 0)
     interval_ms = options.number("fetchOffset.retryIntervalMs", 0)

@@ -4,14 +4,13 @@ import logging
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
 
 import click
 
 import toymq_client
 from toymq_client import sync
 from toymq_client.options import OnEvent
-from toymq_client.url import Address, parse_url
+from toymq_client.url import Address
 from toymq_py.errors import ConfigError
 
 
@@ -63,45 +62,17 @@ class Broker:
     def connect(self, *, connect_timeout_s: float = 5.0, timeout_s: float = 30.0) -> sync.Client:
         """Raises: ConfigError, ConnectFailed, RequestError (the token is not accepted), ProtocolViolation."""
         return sync.connect(
-            self._url, name="toymqctl", ssl=self._tls, connect_timeout_s=connect_timeout_s, timeout_s=timeout_s
+            self.address.url, name="toymqctl", ssl=self._tls, connect_timeout_s=connect_timeout_s, timeout_s=timeout_s
         )
 
     def client(self, *, timeout_s: float, on_event: OnEvent) -> "toymq_client.Client":
         """The asyncio client, not connected yet. Raises: ConfigError."""
-        return toymq_client.connect(self._url, name="toymqctl", ssl=self._tls, timeout_s=timeout_s, on_event=on_event)
-
-    @property
-    def _url(self) -> str:
-        token = f"{quote(self.address.token, safe='')}@" if self.address.token is not None else ""
-        return f"toymq{'s' if self.address.tls else ''}://{token}{self.address}"
+        return toymq_client.connect(self.address.url, name="toymqctl", ssl=self._tls, timeout_s=timeout_s, on_event=on_event)
 
     @property
     def _tls(self) -> ssl.SSLContext | None:
         """Raises: ConfigError."""
         return self.certificates.context() if self.address.tls else None
-
-
-def find_broker(
-    url: str, token: str | None, token_file: str | None, certificates: Certificates = Certificates()
-) -> Broker:
-    """``token_file`` goes before ``token``, and that before the URL's own.
-
-    Raises: ConfigError; OSError when the file cannot be read.
-    """
-    address = parse_url(url)
-    if token_file is not None:
-        token = _checked(Path(token_file).read_text(errors="replace").strip(), f"the token in {token_file}")
-    elif token is not None:
-        token = _checked(token, "the token in TOYMQ_TOKEN")
-    else:
-        token = address.token
-    return Broker(Address(address.host, address.port, token, address.tls), certificates)
-
-
-def _checked(token: str, what: str) -> str:
-    if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise ConfigError(f"{what} is not one word of printable ASCII")
-    return token
 
 
 class _Warnings(logging.Handler):

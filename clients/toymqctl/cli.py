@@ -6,11 +6,11 @@ from typing import Any, NoReturn
 import click
 from click.core import ParameterSource
 
-from toymq_client.url import DEFAULT_URL, parse_url
+from toymq_client.url import DEFAULT_URL, address_with_token, parse_url
 from toymq_py.command_line import INTERRUPTED
 from toymq_py.errors import ConfigError, ToymqError
 from toymqctl.ack import ack
-from toymqctl.broker import Broker, Certificates, find_broker, say_warnings
+from toymqctl.broker import Broker, Certificates, say_warnings
 from toymqctl.completion import completion
 from toymqctl.config import config
 from toymqctl.consumers import consumers
@@ -114,7 +114,7 @@ def main(
     for option in ("tls_ca", "tls_cert", "tls_key"):
         if ctx.get_parameter_source(option) is ParameterSource.COMMANDLINE and not parse_url(url).tls:
             raise click.UsageError(f"--{option.replace('_', '-')} belongs to a broker with TLS: --url toymqs://host:port")
-    ctx.obj = find_broker(url, token, token_file, Certificates(tls_ca, tls_cert, tls_key))
+    ctx.obj = Broker(address_with_token(url, token, token_file), Certificates(tls_ca, tls_cert, tls_key))
     say_warnings()
 
 

@@ -10,9 +10,10 @@ from click.shell_completion import CompletionItem
 
 from toymq_client import sync
 from toymq_client.message import parse_ranges
+from toymq_client.url import address_with_token
 from toymq_py.errors import BadArgument, ToymqError
 from toymq_py.model import IdRange, is_pattern
-from toymqctl.broker import Certificates, find_broker
+from toymqctl.broker import Broker, Certificates
 from toymqctl.settings import SETTINGS
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?\Z", re.ASCII)
@@ -54,8 +55,8 @@ class _Name(click.ParamType[str], ABC):
         root = ctx.find_root().params
         with suppress(ToymqError, OSError):
             certificates = Certificates(root.get("tls_ca"), root.get("tls_cert"), root.get("tls_key"))
-            broker = find_broker(root["url"], root.get("token"), root.get("token_file"), certificates)
-            with broker.connect(connect_timeout_s=COMPLETION_S, timeout_s=COMPLETION_S) as client:
+            address = address_with_token(root["url"], root.get("token"), root.get("token_file"))
+            with Broker(address, certificates).connect(connect_timeout_s=COMPLETION_S, timeout_s=COMPLETION_S) as client:
                 return [CompletionItem(name) for name in self.names(client, ctx) if name.startswith(incomplete)]
         return []
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from toymq_client import sync
+from toymq_client.url import address_with_token
 from toymq_py.clock import SystemClock
 from toymq_py.config import BrokerOptions
 from toymq_py.definitions import (
@@ -30,7 +31,6 @@ from toymq_py.errors import ConfigError, DataDirectoryError, DirectoryLocked, Re
 from toymq_py.model import DURATION_MS_MAX
 from toymq_py.service import apply_definitions, opened_broker, read_webhooks
 from toymq_py.webhook import SIGNED, Webhook
-from toymqctl.broker import find_broker
 
 TIMEOUT_S = 30.0
 
@@ -166,7 +166,7 @@ def reached(data_dir: str | None, url: str, http_url: str | None, token_file: st
             raise DataDirectoryError(f"there is no directory {data_dir}")
         yield Stopped(data_dir)
         return
-    broker = find_broker(url, os.environ.get("TOYMQ_TOKEN"), token_file)
-    gateway = Gateway(http_url, broker.address.token) if http_url is not None else None
-    with broker.connect() as client:
+    address = address_with_token(url, os.environ.get("TOYMQ_TOKEN"), token_file)
+    gateway = Gateway(http_url, address.token) if http_url is not None else None
+    with sync.connect(address.url, name="toymq", timeout_s=TIMEOUT_S) as client:
         yield Running(client, gateway)

@@ -1,0 +1,49 @@
+"""A broker's URL: read, written again, and with the token that a command line finds."""
+
+from pathlib import Path
+
+import pytest
+
+from toymq_client.url import Address, address_with_token, parse_url
+from toymq_py.errors import ConfigError
+
+URLS = [
+    "toymq://127.0.0.1:6789", "toymqs://broker.example:1", "toymq://[::1]:6789", "toymq://a-token@host:1",
+    "toymqs://%40%2F%3A@[::1]:2", "unix:/var/lib/queue/toymq.sock",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_an_address_is_written_as_it_was_read(url: str) -> None:
+    assert parse_url(url).url == url
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_the_text_of_an_address_has_no_token(url: str) -> None:
+    address = parse_url(url)
+    assert address.token is None or address.token not in f"{address} {address!r}"
+
+
+def test_the_token_file_precedes_the_environment_and_both_the_url(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("from-file\n")
+    found = [
+        address_with_token("toymqs://from-url@host:1", token, token_file).token
+        for token, token_file in ((None, None), ("given", None), ("given", str(path)), (None, str(path)))
+    ]
+    assert found == ["from-url", "given", "from-file", "from-file"]
+
+
+def test_the_rest_of_the_address_stays() -> None:
+    assert address_with_token("toymqs://[::1]:7", "given", None) == Address("::1", 7, "given", tls=True)
+    assert address_with_token("unix:/a/b", "given", None).url == "unix:/a/b"
+
+
+@pytest.mark.parametrize("token", ["", "two words", "line\nbreak", "ümlaut"])
+def test_a_token_is_one_word_and_what_is_none_is_named_by_where_it_stood(token: str, tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text(token)
+    with pytest.raises(ConfigError, match="the token in TOYMQ_TOKEN is not one word of printable ASCII"):
+        address_with_token("toymq://host", token, None)
+    with pytest.raises(ConfigError, match=f"the token in {path} is not one word of printable ASCII"):
+        address_with_token("toymq://host", None, str(path))
