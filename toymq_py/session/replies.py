@@ -150,7 +150,7 @@ class Replies:
         fifo = self._fifo
         self.due = self.unfinished = False
         freed = 0
-        size = sum(map(len, out))
+        size = sum(map(len, out)) if out else 0
         while fifo:
             reply = fifo[0]
             kind = type(reply)
@@ -197,7 +197,7 @@ class Replies:
         if error is not None:
             self._metrics.refused(error.code, count)
             return encode_error(error) * count, cost
-        return encode_dup(reply.first_id) * count if reply.duplicate else encode_ok_run(reply.first_id, count), cost
+        return encode_dup(reply.first_id) * count if type(reply) is Duplicate else encode_ok_run(reply.first_id, count), cost
 
     def _make_safely(self, make: Make) -> bytes | None:
         try:

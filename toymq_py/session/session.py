@@ -56,9 +56,8 @@ class Session:
     __slots__ = (
         "_caught_up", "_clock", "_commands", "_deliveries", "_ended", "_eof", "_greeting_timer", "_guard", "_handler", "_inbox",
         "_inbox_bytes", "_last_write_bytes", "_linger_bytes", "_linger_timer", "_loop", "_lost", "_max_held_bytes",
-        "_max_inflight_bytes",
-        "_max_payload_bytes", "_metrics", "_owed", "_parser", "_phase", "_place", "_reading_paused", "_replies", "_run_max",
-        "_seat", "_wire", "_write_paused", "number", "transport",
+        "_max_inflight_bytes", "_max_payload_bytes", "_metrics", "_owed", "_parser", "_parsing_bytes", "_phase", "_place",
+        "_reading_paused", "_replies", "_run_max", "_seat", "_wire", "_write_paused", "number", "transport",
     )  # fmt: skip
 
     def __init__(
@@ -91,6 +90,7 @@ class Session:
         self._run_max = COMMANDS_PER_RUN if authority is None else 1
         self._inbox: deque[bytes] | None = None  # an empty one has 760 bytes, and most sessions are idle
         self._inbox_bytes = 0
+        self._parsing_bytes = 0  # at most so many wait in the parser: counted anew when it matters, not in every turn
         self._reading_paused = False
         self._write_paused = False
         self._commands: Iterator[Command] = iter(())
@@ -185,10 +185,10 @@ class Session:
             if self._replies.due or self._deliveries.by_name or self._handler.ended or self._owed is not None:
                 more = self._write(slice_end) or more
             seat = self._seat
-            if seat is not None:
-                held_bytes = self._replies.held_bytes + self._parser.buffered_bytes + self._inbox_bytes
-                if held_bytes > FLOOR_BYTES or seat.held_bytes:
-                    more = self._settle(seat, held_bytes) or more
+            if seat is not None and (
+                self._replies.held_bytes + self._parsing_bytes + self._inbox_bytes > FLOOR_BYTES or seat.held_bytes
+            ):
+                more = self._settle(seat) or more
             return more or (not self._caught_up and self._has_room_again())
         except Exception:
             logger.exception("session %d ended by a bug", self.number)
@@ -196,9 +196,13 @@ class Session:
             self.abort()
             return False
 
-    def _settle(self, seat: Seat, held_bytes: int) -> bool:
-        """Account for what is held. While that is too much, together with others, no more is taken, and a body that is
-        arriving is dropped. Returns: whether there is something to apply."""
+    def _settle(self, seat: Seat) -> bool:
+        """Account for what is held, if it is more than every connection may hold or was. While that is too much, together with
+        others, no more is taken, and a body that is arriving is dropped. Returns: whether there is something to apply."""
+        self._parsing_bytes = self._parser.buffered_bytes
+        held_bytes = self._replies.held_bytes + self._parsing_bytes + self._inbox_bytes
+        if held_bytes <= FLOOR_BYTES and not seat.held_bytes:
+            return False
         room = seat.settle(held_bytes)
         self._max_held_bytes = self._max_inflight_bytes if room else FLOOR_BYTES
         if room or not self._caught_up or self._parser.buffered_bytes <= FLOOR_BYTES:
@@ -258,7 +262,9 @@ class Session:
                 return commands
             if inbox:
                 data = inbox.popleft()
-                self._inbox_bytes -= len(data)
+                length = len(data)
+                self._inbox_bytes -= length
+                self._parsing_bytes += length
                 parser.receive_data(data)
                 if self._reading_paused and self._inbox_bytes <= INBOX_BYTES_MAX:
                     self._reading_paused = False
@@ -314,7 +320,8 @@ class Session:
         while not self._write_paused:
             deliveries.begin_write()
             out = replies.take_due(slice_end)
-            if deliveries.hungry and self._phase is _Phase.SERVING:
+            hungry = deliveries.hungry
+            if hungry and self._phase is _Phase.SERVING:
                 deliveries.take(out, slice_end)
             if not out:
                 if replies.unfinished:
@@ -325,7 +332,7 @@ class Session:
             self.transport.write(data)
             if self._wire is not None:
                 self._wire.written(data)
-            if not replies.due and not deliveries.hungry:
+            if not replies.due and not (hungry and deliveries.hungry):
                 break
             if (
                 len(data) >= WRITE_BYTES // 2

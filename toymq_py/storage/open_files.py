@@ -10,14 +10,18 @@ class OpenFiles:
     """At most ``limit`` segment files are open; those that were not used for longest give way, but for those that a sync thread
     writes. So connections, offsets and directories find descriptors however many topics there are."""
 
-    __slots__ = ("_segments", "limit")
+    __slots__ = ("_newest", "_segments", "limit")
 
     def __init__(self, limit: int = OPEN_FILES_MAX) -> None:
         self.limit = limit
+        self._newest: Segment | None = None  # the one that was used last
         self._segments: dict[int, Segment] = {}  # by identity, the one that was not used for longest first
 
     def use(self, segment: Segment) -> None:
         """It is open, or will be at once."""
+        if segment is self._newest:
+            return
+        self._newest = segment
         segments = self._segments
         segments.pop(id(segment), None)
         segments[id(segment)] = segment
@@ -28,6 +32,8 @@ class OpenFiles:
         """Close its file, if it is open."""
         segment.close()
         self._segments.pop(id(segment), None)
+        if segment is self._newest:
+            self._newest = None
 
     def _make_room(self, wanted: Segment) -> None:
         idle = [segment for segment in self._segments.values() if segment is not wanted and not segment.busy]

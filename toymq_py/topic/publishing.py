@@ -186,7 +186,7 @@ class Publisher:
         if (
             producers is None
             and not keyless
-            and self._fits(keys, payloads, extras)
+            and (self.limit is None or self._fits(keys, payloads, extras))
             and dedupe.remember_new(keys, self.committer.next_id)
         ):
             return self._append(keys, payloads, extras, shape, remembered=True)
