@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import toymq_client as toymq
 import toymq_client.sync
@@ -25,6 +26,7 @@ from toymq_py import sync
 from toymq_py.candidate import EMBEDDED, SOCKET_NAME
 from toymq_py.config import BrokerOptions
 from toymq_py.errors import ConfigError, DataDirectoryError, DirectoryLocked, QueueFull
+from toymqctl.cli import main as toymqctl
 
 ROOMY = replace(EMBEDDED, min_free_bytes=0)
 
@@ -244,6 +246,14 @@ with sync.open(sys.argv[1], options=replace(EMBEDDED, min_free_bytes=0)):
     print("held", flush=True)
     sys.stdin.read()
 """
+
+
+def test_toymqctl_reaches_it_by_its_socket(tmp_path: Path) -> None:
+    with sync.open(tmp_path) as queue:
+        queue.pub("orders", b"x")
+        done = CliRunner().invoke(toymqctl, ["--url", f"unix:{tmp_path / SOCKET_NAME}", "topics"])
+    assert done.exit_code == 0, done.output
+    assert "orders" in done.output
 
 
 def test_a_blocking_client_takes_over_from_another(tmp_path: Path) -> None:

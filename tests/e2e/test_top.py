@@ -38,7 +38,7 @@ async def test_it_shows_a_brokers_figures(tmp_path: Path) -> None:
                 await app.poll()
                 table = app.query_one(DataTable)
                 shown = [[str(cell) for cell in table.get_row_at(row)] for row in range(2)]
-                assert [(row[0], row[3], row[5], row[6], row[7]) for row in shown] == [
+                assert [(row[0], row[3], row[5], row[7], row[8]) for row in shown] == [
                     ("orders", "3", "1", "1", "4"), ("orders.dlq", "1", "1", "0", "1")
                 ]  # fmt: skip
                 await pilot.press("d")
