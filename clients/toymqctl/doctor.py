@@ -158,7 +158,7 @@ def _topics(topics: list[dict[str, Any]]) -> Iterator[Finding]:
         elif "offsets_problem" in topic and not topic["lost"]:
             fine = False
             yield Finding(
-                name, "FAIL", f"{topic['state']}: the state of its consumers was damaged ({topic['offsets_problem']})",
+                name, "FAIL", f"{topic['state']}: state of its consumers is damaged or missing ({topic['offsets_problem']})",
                 "consumers that are missing begin at the first id until the broker is restarted; look at the disk",
             )  # fmt: skip
         elif topic["state"] != "ok" or topic["lost"]:

@@ -18,6 +18,8 @@ FILE_NAME = "offsets.json"
 PREVIOUS_NAME = "offsets.json.prev"
 TEMPORARY_NAME = "offsets.json.tmp"
 DAMAGED_NAME = "offsets.json.damaged"
+MARK_NAME = "has-offsets"
+"""Empty: a generation was written. Tells a topic whose generations are both gone from one that never had one (ADR 0070)."""
 VERSION = 1
 
 
@@ -72,7 +74,7 @@ class Source(Enum):
     CURRENT = "offsets.json"
     PREVIOUS = "its previous generation"
     NEW = "a topic that never had one"
-    LOST = "nothing: both generations are damaged"
+    LOST = "nothing: both generations are damaged or missing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +178,8 @@ def load(fs: FileSystem, directory: str) -> LoadedOffsets:
             problems.append(f"{name}: {error.strerror or error}")
         else:
             return LoadedOffsets(state, source, "; ".join(problems) or None)
+    if not problems and fs.exists(f"{directory}/{MARK_NAME}"):
+        problems.append(f"{FILE_NAME} and {PREVIOUS_NAME}: the files are missing")
     if problems:
         return LoadedOffsets(OffsetsState(), Source.LOST, "; ".join(problems))
     return LoadedOffsets(OffsetsState(), Source.NEW)
@@ -230,8 +234,17 @@ def write(fs: FileSystem, directory: str, data: bytes) -> None:
             fs.rename(path, f"{directory}/{PREVIOUS_NAME}")
         fs.rename(temporary, path)
         fs.sync_dir(directory)
+        _mark(fs, directory)
     except OSError:
         with contextlib.suppress(OSError):
             if fs.exists(path) or not fs.exists(f"{directory}/{PREVIOUS_NAME}"):  # else it tells that the renames were begun
                 fs.unlink(temporary)  # on a full disk the torn temp file would hold space that acks need
         raise
+
+
+def _mark(fs: FileSystem, directory: str) -> None:
+    """The next generation's sync of the directory makes it durable: never before the first generation is."""
+    mark = f"{directory}/{MARK_NAME}"
+    if not fs.exists(mark):
+        with contextlib.suppress(OSError):  # the next write tries again
+            fs.open(mark, create=True).close()

@@ -9,6 +9,7 @@ from toymq_py import definitions
 from toymq_py.model import EARLIEST
 from toymq_py.service import apply_definitions
 from toymq_py.storage import offsets
+from toymq_py.storage.verify import verify
 
 OFFSETS = "topics/t/offsets.json"
 
@@ -59,6 +60,35 @@ def test_a_consumer_that_the_previous_generation_lacks_begins_at_the_first_id(ho
     rig.reopen()
     assert rig.broker.topic("t").describe()["state"] == "ok"
     assert ids(rig.take(rig.subscribe("t", "later", start="latest"))) == []
+
+
+@pytest.mark.parametrize("restarts", [1, 2])
+def test_two_missing_generations_are_said_and_lose_no_message(restarts: int, caplog: pytest.LogCaptureFixture) -> None:
+    rig = younger_than_prev()
+    for name in (OFFSETS, f"{OFFSETS}.prev"):
+        rig.disk.unlink(f"{DIR}/{name}")
+    for _ in range(restarts):  # as long as nothing is flushed
+        rig.reopen()
+    described = rig.broker.topic("t").describe()
+    assert (described["state"], described["offsets_problem"]) == (
+        "degraded", "offsets.json and offsets.json.prev: the files are missing",
+    )  # fmt: skip
+    assert "topic t: offsets from nothing: both generations are damaged or missing" in caplog.text
+    (report,) = verify(rig.disk, DIR)
+    assert (report.damaged, "the files are missing; used is nothing" in report.findings[0].text) == (True, True)
+    assert ids(rig.take(rig.subscribe("t", "c", start="latest"))) == list(range(11))
+    rig.flush("t")
+    rig.reopen()
+    assert rig.broker.topic("t").describe()["state"] == "ok"
+
+
+def test_a_topic_that_never_had_a_consumer_misses_nothing() -> None:
+    rig = BrokerRig()
+    rig.publish("t", b"a")
+    rig.reopen()
+    assert rig.broker.topic("t").describe()["state"] == "ok"
+    assert not any(report.findings for report in verify(rig.disk, DIR))
+    assert not any("offsets" in name for name in rig.disk.listdir(f"{DIR}/topics/t"))
 
 
 def test_definitions_make_a_missing_consumer_at_the_first_id() -> None:
