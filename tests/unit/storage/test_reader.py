@@ -140,3 +140,21 @@ def test_names_and_places() -> None:
         DirectoryReader("/data", disk).topic("../t")
     with pytest.raises(DataDirectoryError, match="no topics directory"):
         DirectoryReader("/data/topics", disk)
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_time_is_found_behind_a_clock_that_jumped_ahead_and_back(sealed: bool) -> None:
+    """Three segments: the clock ran ten years ahead at the end of the first and again in the second (ADR 0050)."""
+    ahead = 10 * 365 * 86400
+    at_s = {0: [0, 10, ahead], 3: [20, ahead + 5, ahead + 6], 6: [30, 40]}
+    disk = disk_with({
+        base_id: b"".join(encode_frame(base_id + n, TS_NS + s * 10**9, b"", b"x") for n, s in enumerate(times))
+        for base_id, times in at_s.items()
+    })  # fmt: skip
+    if sealed:
+        seal(disk, 0)
+        seal(disk, 3)
+    reader = topic(disk)
+    asked = (-1, 0, 5, 10, 11, 20, 21, 30, 31, 40, 41, ahead, ahead + 5, 2 * ahead)
+    found = [reader.id_at_time(TS_NS + s * 10**9) for s in asked]
+    assert found == [0, 0, 1, 1, 2, 2, 4, 4, 7, 7, 8, 8, 8, 8], "one that is ahead may come early, none is left out"
