@@ -93,8 +93,7 @@ def test_the_variables_are_options() -> None:
     names = set(re.findall(r"\b(TOYMQ_[A-Z_]+)=", CONTAINERFILE))
     assert names == {"TOYMQ_DATA_DIR", "TOYMQ_CONFIG", "TOYMQ_AUTH_FILE"}
     mounts = {mount["name"]: mount["mountPath"] for mount in CONTAINER["volumeMounts"]}
-    (auth_file,) = re.findall(r"TOYMQ_AUTH_FILE=(\S+)", CONTAINERFILE)
-    assert str(Path(auth_file).parent) == mounts["tokens"]
+    assert auth_file(Path(mounts["tokens"])).parent.parent == Path(mounts["tokens"]), "volumes are open"
     assert in_json("VOLUME") == [mounts["data"], mounts["tokens"]]
     assert [f"toymq:{mounts['data']}", f"tokens:{mounts['tokens']}"] == COMPOSE["services"]["toymq"]["volumes"]
     assert re.search(r"TOYMQ_DATA_DIR=(\S+)", CONTAINERFILE)[1] == CONTAINER["volumeMounts"][0]["mountPath"]  # type: ignore[index]
@@ -119,10 +118,16 @@ def test_the_container_runs_with_its_arguments_and_its_probes_see_it(tmp_path: P
     assert failed.returncode != 0
 
 
+def auth_file(volume: Path) -> Path:
+    """Where the image has it, with its volume of tokens mounted there."""
+    (path,) = re.findall(r"TOYMQ_AUTH_FILE=(\S+)", CONTAINERFILE)
+    return volume / Path(path).relative_to(in_json("VOLUME")[1])
+
+
 def started(tmp_path: Path, *arguments: str) -> tuple[subprocess.Popen[str], str]:
     """What the image runs, in a process of this machine. Returns: it, and its address of HTTP."""
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "TOYMQ_CONFIG": "/dev/null"}
-    environment |= {"TOYMQ_AUTH_FILE": str(tmp_path / "auth.toml"), "TOYMQ_DATA_DIR": str(tmp_path / "d")}
+    environment |= {"TOYMQ_AUTH_FILE": str(auth_file(tmp_path)), "TOYMQ_DATA_DIR": str(tmp_path / "d")}
     entrypoint = ["sh", str(DEPLOY / Path(in_json("ENTRYPOINT")[1]).name)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen([*entrypoint, *arguments], env=environment, text=True, **pipes)
@@ -148,16 +153,17 @@ def status(url: str, token: str = "") -> int:
 
 
 def test_the_first_start_prints_a_token_and_all_starts_ask_for_it(tmp_path: Path) -> None:
-    """Found by a trial: what was shipped served everything to all that reached it."""
+    """Found by trials: what was shipped served everything to all that reached it; with a volume of mode 0777, nothing."""
+    tmp_path.chmod(0o777)
     options = [re.sub(r"^0\.0\.0\.0:\d+$", "127.0.0.1:0", word) for word in in_json("CMD")]
     process, address = started(tmp_path, *options)
     statuses = [status(f"{address}v1/topics"), status(f"{address}healthz")]
     said = ended(process)
     (token,) = re.findall(r"administrator, shown this once: (\S{43})$", said, re.MULTILINE)
     assert statuses == [401, 200]
-    auth_file = tmp_path / "auth.toml"
-    assert auth_file.stat().st_mode & 0o777 == 0o600
-    assert token not in auth_file.read_text()
+    file = auth_file(tmp_path)
+    assert [path.stat().st_mode & 0o777 for path in (file.parent, file)] == [0o700, 0o600]
+    assert token not in file.read_text()
     process, address = started(tmp_path, *options)
     statuses = [status(f"{address}v1/topics"), status(f"{address}v1/topics", token), status(f"{address}v1/webhooks", token)]
     assert "shown this once" not in ended(process)
