@@ -111,6 +111,8 @@ class Broker:
         self._tail_budget = TailBudget()
         self._files = OpenFiles(open_files_max)
         self._dead_letters = DeadLetters(scheduler, clock, self._topic_or_new_one_more)
+        self.on_made: Callable[[str], Done] = lambda name: lambda error: None
+        """Called when a command or a request makes a topic, in the context of that. What it returns is told how that went."""
         self._started = clock.monotonic()
         self._ticker = Ticker(lambda at: self.on_deadline(at))
         self._deleted = count()
@@ -332,11 +334,9 @@ class Broker:
         """
         topic = self.topics.get(name)
         if topic is None:
-            if name in self.unopened:
-                raise self.unopened[name]
-            if self.lost is not None:
-                raise StorageFailed(str(self.lost))
-            return self._new_topic(name, TopicSettings())
+            topic = self._new_topic(name)
+            self.on_made(name)(None)
+            return topic
         if topic.deleted:
             raise NoSuchTopic(f"{name} is being deleted")
         return topic
@@ -374,9 +374,14 @@ class Broker:
         """
         return self._dead_letters.when_stored(topic, call)
 
-    def _new_topic(self, name: str, settings: TopicSettings) -> Topic:
+    def _new_topic(self, name: str) -> Topic:
+        """Raises: TooManyTopics, StorageFailed."""
+        if name in self.unopened:
+            raise self.unopened[name]
+        if self.lost is not None:
+            raise StorageFailed(str(self.lost))
         self.quotas.admit_topic(name, len(self.topics))
-        return self._add_topic(name, settings)
+        return self._add_topic(name, TopicSettings())
 
     def _add_topic(self, name: str, settings: TopicSettings) -> Topic:
         topic = self.topics[name] = self._make(name, settings)
@@ -431,7 +436,8 @@ class Broker:
         known = name in self.topics
         if known and self.topics[name].deleted:
             raise TopicExists(f"{name} is being deleted")
-        topic = self.topic_or_new(name)
+        topic = self.topics[name] if known else self._new_topic(name)
+        told = None if known else self.on_made(name)
 
         def begin() -> None:
             settings = topic.settings.changed(changes)
@@ -444,6 +450,8 @@ class Broker:
             if error is not None and not known and topic.unused and self.topics.get(name) is topic:
                 del self.topics[name]
                 self.quotas.topic_gone(name)
+            if told is not None:
+                told(error)
             done(error)
 
         self._change_settings(topic, begin)

@@ -1,5 +1,6 @@
 """The audit trail: a line each, whatever a client says."""
 
+import errno
 import json
 import logging
 import random
@@ -43,7 +44,7 @@ def test_each_command_that_changes_something_has_a_line(lines: pytest.LogCapture
     assert sorted(said(lines)) == sorted(
         f"action={action} token=- address=- via=tcp result={result}"
         for action, result in (
-            ("create topic=u", "OK"), ("config topic=t", "OK"), ("seek topic=t consumer=c", "OK"),
+            ("create topic=t", "OK"), ("create topic=u", "OK"), ("config topic=t", "OK"), ("seek topic=t consumer=c", "OK"),
             ("forget topic=t consumer=c", "OK"), ("purge topic=t", "OK"), ("delete topic=t", "OK"),
             ("delete topic=t", "NO_SUCH_TOPIC"),
         )
@@ -159,4 +160,35 @@ async def test_each_topic_that_a_request_makes_has_a_line(lines: pytest.LogCaptu
     assert made == [
         f"action=createTopic topic={name} token=- address=127.0.0.1 via=http result=OK"
         for name in ("put", "published", "polled", "leased", "a.b", "queue")
+    ]
+
+
+def test_each_topic_that_a_command_makes_has_a_line(lines: pytest.LogCaptureFixture) -> None:
+    with SimServed() as served:
+        served.client(b"PUB a - 1\nx\nPUB a - 1\ny\nSUB b c\nPULL d c 1\nSUB e.* c\nCREATE g\nFETCH h 0 1\n")
+        served.advance(1)
+    assert sorted(said(lines)) == [f"action=create topic={name} token=- address=- via=tcp result=OK" for name in "abdg"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("PUT", "/v1/topics/t", b'{"ttl": 5}'),
+        ("PUT", "/t", b""),
+        ("POST", "/api/queues", b'{"name": "t"}'),
+    ],
+)
+async def test_a_topic_that_cannot_be_stored_has_one_line_and_its_error(
+    lines: pytest.LogCaptureFixture, method: str, path: str, body: bytes
+) -> None:
+    """What was written was OK for the topic, and an error for the request."""
+    disk = SimDisk(random.Random(1))
+    async with gateway("/data/d", fs=disk, dialects=["tinymq", "mq"]) as rig:
+        disk.fail("mkdir", 1, errno.EIO, path="topics/t")
+        answer = await rig.ask(method, path, content=body, headers={"content-type": "application/json"})
+        assert answer.status_code >= 500
+        answer = await rig.ask(method, path, content=body, headers={"content-type": "application/json"})
+        assert answer.status_code == 201
+    assert said(lines) == [
+        f"action=createTopic topic=t token=- address=127.0.0.1 via=http result={result}" for result in ("STORAGE_FAILED", "OK")
     ]

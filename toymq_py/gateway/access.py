@@ -13,6 +13,7 @@ from starlette.requests import HTTPConnection
 
 from toymq_py import audit
 from toymq_py.auth import Grant
+from toymq_py.broker import Done
 from toymq_py.errors import AuthFailed, AuthRequired, Forbidden, RequestError
 from toymq_py.gateway.bodies import SEAT
 from toymq_py.gateway.gateway import Gateway
@@ -20,7 +21,7 @@ from toymq_py.gateway.logins import Login
 from toymq_py.gateway.operations import Need
 from toymq_py.model import check_topic_or_pattern
 from toymq_py.quotas import Seat, acting
-from toymq_py.topic import Topic
+from toymq_py.storage.disk_errors import storage_error
 
 COOKIE = "toymq_login"
 SECURE_COOKIE = "__Host-toymq_login"
@@ -33,8 +34,8 @@ BROWSERS = ("Mozilla/", "Opera/")
 BROWSER_HEADERS = ("accept-language", "referer", "sec-fetch-mode", "sec-fetch-dest", "upgrade-insecure-requests")
 CREATE_TOPIC = "createTopic"
 """What the audit trail calls it, whatever request makes a topic."""
-_asked: ContextVar[Sequence[HTTPConnection]] = ContextVar("asked", default=())
-"""The request that is carried out; empty behind it."""
+_asked: ContextVar[Sequence[tuple[HTTPConnection, list[str]]]] = ContextVar("asked", default=())
+"""The request that is carried out, and the topics that it made; empty behind it."""
 _GRANT = "toymq.grant"
 _LOGIN = "toymq.login"
 ABOUT = frozenset(("topic", "queue", "q", "consumer", "group", "name"))
@@ -127,22 +128,31 @@ def grant_of(connection: HTTPConnection) -> Grant | None:
 
 
 @contextmanager
-def topics_made_by(connection: HTTPConnection) -> Iterator[None]:
+def topics_made_by(connection: HTTPConnection) -> Iterator[list[str]]:
     """Topics that are made meanwhile have a line in the audit trail: this request made them. What goes on behind it (the task
-    of a webhook, a timer) has its context, and is not the request."""
-    asked = [connection]
+    of a webhook, a timer) has its context, and is not the request. Gives the names of those topics."""
+    made: list[str] = []
+    asked = [(connection, made)]
     before = _asked.set(asked)
     try:
-        yield
+        yield made
     finally:
         asked.clear()
         _asked.reset(before)
 
 
-def audit_new_topic(topic: Topic) -> None:
-    """For ``Broker.when_topics_are_made``."""
-    for connection in _asked.get():
-        audit_request(connection, CREATE_TOPIC, audit.OK, {"topic": topic.name})
+def audit_new_topic(name: str) -> Done:
+    """For ``Broker.on_made``."""
+    asked = list(_asked.get())
+    for _, made in asked:
+        made.append(name)
+
+    def told(error: OSError | RequestError | None) -> None:
+        for connection, _ in asked:
+            result = storage_error(error) if isinstance(error, OSError) else error
+            audit_request(connection, CREATE_TOPIC, result or audit.OK, {"topic": name})
+
+    return told
 
 
 def audit_request(

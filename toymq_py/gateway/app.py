@@ -35,7 +35,6 @@ from toymq_py.gateway import (
     websocket,
 )
 from toymq_py.gateway.access import (
-    CREATE_TOPIC,
     audit_new_topic,
     audit_request,
     check_rights,
@@ -124,15 +123,16 @@ class Endpoint:
     async def _respond(self, request: Request) -> Response | None:
         """None when there is nobody left to answer."""
         gateway, operation = self._gateway, None
+        made: list[str] = []
         refuse: Callable[[RequestError], Response] = problem
         try:
             operation = self._find(request)
             refuse = operation.refuse
             self._check(operation, request)
-            if operation.safe or operation.name == CREATE_TOPIC:  # which has its line
+            if operation.safe:
                 response = await _handle(operation, gateway, request)
             else:
-                with topics_made_by(request):
+                with topics_made_by(request) as made:
                     response = await _handle(operation, gateway, request)
         except RequestError as error:
             refusal = error
@@ -145,11 +145,12 @@ class Endpoint:
             logger.exception("bug in %s %s", request.method, request.url.path)
             refusal = InternalError("a bug in the broker; its log has the details")
         else:
-            if operation.changes:
+            if operation.changes and not (operation.makes_topic and made):
                 audit_request(request, operation.name, audit.OK if response.status_code < 400 else str(response.status_code))
             return response
         gateway.broker.metrics.refused(refusal.code)
-        if operation is not None and (operation.changes or refusal.code in audit.REFUSED):
+        has_line = operation is not None and operation.makes_topic and made
+        if operation is not None and not has_line and (operation.changes or refusal.code in audit.REFUSED):
             audit_request(request, operation.name, refusal)
         return refuse(refusal)
 
@@ -178,7 +179,7 @@ class Application:
         """
         operations = (*OPERATIONS, *chain.from_iterable(DIALECTS[name] for name in dialects))
         self._hosts = hosts
-        gateway.broker.when_topics_are_made(audit_new_topic)
+        gateway.broker.on_made = audit_new_topic
         by_path: dict[str, list[Operation]] = defaultdict(list)
         for operation in operations:
             by_path[operation.path].append(operation)

@@ -122,6 +122,8 @@ class Operation:
     """Media types of those words."""
     topic: Parameter[str] | None = None
     """Where the topic is that the token must allow; by default ``topic`` of the path."""
+    makes_topic: bool = False
+    """Its act is to make a topic: where one is made, that has the line in the audit trail."""
 
     @property
     def changes(self) -> bool:

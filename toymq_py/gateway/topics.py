@@ -148,7 +148,7 @@ OPERATIONS = (
               put_topic, "admin", (TOPIC,),
               Body("Settings.", {"application/json": SETTINGS}),
               {201: Answer("It was created.", DESCRIPTION), 200: Answer("It was there.", DESCRIPTION)},
-              (BadArgument, BadFraming, BadName, NoSuchTopic, TopicExists, TooManyTopics, StorageFailed)),
+              (BadArgument, BadFraming, BadName, NoSuchTopic, TopicExists, TooManyTopics, StorageFailed), makes_topic=True),
     Operation("PATCH", "/v1/topics/{topic}", "configureTopic", "Change settings.", patch_topic, "admin", (TOPIC,),
               Body("Settings.", {"application/json": SETTINGS}),
               {200: Answer("They are on stable storage and in use.", DESCRIPTION)},

@@ -157,6 +157,10 @@ class Handler:
             about=about,
         )
 
+    def _audit_new(self, name: str) -> None:
+        """A topic that a command made beside what it does."""
+        audit.record("create", audit.OK, token=self.token_name, address=self._address(), via="tcp", about={"topic": name})
+
     def _error(self, error: RequestError) -> None:
         self._replies.add_error(error)
         self.ended = self.ended or error.fatal
@@ -243,7 +247,10 @@ class Handler:
         if command.hdr:
             headers = [body[: command.hdr] for body in bodies]
             bodies = [body[command.hdr :] for body in bodies]
+        known = command.topic in self._broker.topics
         topic = self._broker.topic_to_publish(command.topic)
+        if not known:
+            self._audit_new(command.topic)
         if command.seqs is None:
             shape = command.shape
             self._answer(topic.publisher.publish(keys, bodies, headers, command.delays_ms, command.ttls_ms, shape=shape))
@@ -305,7 +312,10 @@ class Handler:
         if pattern is not None:
             self._subscribe_pattern(command, pattern)
             return
+        known = name in self._broker.topics
         topic = self._broker.topic_or_new(name)
+        if not known:
+            self._audit_new(name)
         subscription, registration = topic.attachments.subscribe(
             command.consumer,
             command.start,
@@ -359,7 +369,10 @@ class Handler:
         subscription.when_registered(registered)
 
     def _pull(self, command: Pull) -> None:
+        known = command.topic in self._broker.topics
         pulling = Pulling(command, self._broker, self._replies, self._deliveries, self._pulls)
+        if not known and command.topic in self._broker.topics:  # else it is a pattern
+            self._audit_new(command.topic)
         if command.wait_ms:
             pulling.wait(self._loop.call_later(command.wait_ms / 1000, pulling.finish))
         pulling.begin()
