@@ -206,7 +206,8 @@ class Client:
         Args:
             topic: a name, or a pattern (``orders.*``, ``events.>``).
             auto_ack: acks a message, or a batch, when the next one is asked for, which is when the loop's body ended without an
-                exception, and the last one when the block of the subscription ends without one (also after ``break``).
+                exception, and the last one when the block of the subscription ends without one (also after ``break``). For one
+                task: while another one still has a message, ``next`` and iteration raise ConfigError.
             auto_extend: renews the leases of messages that were delivered and are not settled, those that wait for the next
                 iteration included, for as long as it takes.
             window: messages that may be delivered and not acked.

@@ -1,9 +1,11 @@
 """Deliveries of one consumer to asyncio code: an iterator that outlives connections."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Generator
 from contextlib import asynccontextmanager, nullcontext
 from types import TracebackType
+from typing import Any
 
 from toymq_client import requests
 from toymq_client.errors import RequestTimeout, SubscriptionEnded
@@ -12,8 +14,10 @@ from toymq_client.feed import Feed, FeedState
 from toymq_client.link import Link, settle
 from toymq_client.message import Delivery
 from toymq_client.renewal import Renewal
-from toymq_py.errors import ConnectionLost, ToymqError
+from toymq_py.errors import ConfigError, ConnectionLost, ToymqError
 from toymq_py.protocol import MessagePush, Subscribe
+
+logger = logging.getLogger("toymq_client")
 
 
 class Message(Delivery):
@@ -134,7 +138,8 @@ class Message(Delivery):
 
 
 class Subscription:
-    """What ``Client.sub`` returns: ``async with`` it, or await it; then iterate. Many tasks may iterate the same one.
+    """What ``Client.sub`` returns: ``async with`` it, or await it; then iterate. Many tasks may iterate the same one, but
+    not with ``auto_ack``.
 
     Ends only with ``close``, ``drain``, or an error: TakenOver, ConsumerDeleted, or why the client gave up.
     """
@@ -153,6 +158,8 @@ class Subscription:
         self._timeout_s = timeout_s
         self._last: list[Message] = []
         """What ``auto_ack`` acks when the next one is asked for, or the subscription's block ends."""
+        self._holder: asyncio.Task[Any] | None = None
+        """With ``auto_ack``, the task that asked for the last one, or waits for it."""
         self._waiters: list[asyncio.Future[None]] = []
         self._begun = False
 
@@ -191,7 +198,7 @@ class Subscription:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
+        if kind is None and not self._held_by_another():
             await self._ack_last()
         await self.close()
 
@@ -200,20 +207,47 @@ class Subscription:
         for message in last:
             await message.ack()
 
+    def _held_by_another(self) -> bool:
+        """Whether another task has what ``auto_ack`` would ack, and goes on. What a task that failed had is not acked."""
+        holder = self._holder
+        if holder is None or holder is asyncio.current_task():
+            return False
+        if not holder.done():
+            return True
+        error = asyncio.CancelledError() if holder.cancelled() else holder.exception()
+        if error is not None and self._last:
+            logger.warning("%d messages of %s are not acked: their task ended with %r", len(self._last), self.topic, error)
+            self._last = []
+        return False
+
     def __aiter__(self) -> AsyncIterator[Message]:
         return self
 
     async def __anext__(self) -> Message:
-        await self._ack_last()
+        if not self._auto_ack:
+            return await self._take()
+        if self._held_by_another():
+            raise ConfigError(
+                f"auto_ack acks a message when the next one is asked for; another task still has the last one of {self.topic}:"
+                " iterate in one task, or leave auto_ack out and ack each message (`async with message.process()`)"
+            )
+        self._holder = asyncio.current_task()
+        try:
+            await self._ack_last()
+            message = await self._take()
+        except BaseException:
+            self._holder = None
+            raise
+        self._last = [message]
+        return message
+
+    async def _take(self) -> Message:
         if not self._begun:
             await self._start()
         while True:
             push = self._feed.take()
             if push is not None:
-                message = Message(push, self._feed, self._link)
-                if self._auto_ack:
-                    self._last = [message]
-                return message
+                return Message(push, self._feed, self._link)
             if self._feed.error is not None:
                 raise self._feed.error
             if self._feed.state is FeedState.CLOSED:
@@ -226,7 +260,8 @@ class Subscription:
         Args:
             timeout: seconds; None waits for ever.
 
-        Raises: RequestTimeout, SubscriptionEnded (also when it is closed), ClientClosed.
+        Raises: RequestTimeout, SubscriptionEnded (also when it is closed), ClientClosed; with ``auto_ack`` ConfigError, when
+            another task still has the last one.
         """
         try:
             async with asyncio.timeout(timeout):

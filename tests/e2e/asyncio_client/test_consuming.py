@@ -8,9 +8,7 @@ import pytest
 import toymq_client as toymq
 from tests.support.in_process import InProcess
 from toymq_client import Client
-from toymq_py.errors import (
-    AlreadySubscribed,
-)
+from toymq_py.errors import AlreadySubscribed, ConfigError
 
 
 async def test_process_acks_or_gives_back(mq: Client) -> None:
@@ -126,6 +124,46 @@ async def test_auto_ack_acks_the_last_message_when_the_block_ends_without_an_exc
         await fail()
     (found,) = (await mq.describe("t"))["consumers"]
     assert (found["last_acked"], found["backlog"]) == (3, 1), "the exception's message comes again"
+
+
+async def test_auto_ack_acks_nothing_that_another_task_handles(mq: Client) -> None:
+    """The second of two tasks acked what the first still worked on; when that failed, its message was gone."""
+    await mq.pub_many("t", [b"0", b"1"])
+    taken, proceed = asyncio.Event(), asyncio.Event()
+    async with mq.sub("t", "c", auto_ack=True) as messages:
+
+        async def handle() -> None:
+            assert (await messages.next(5)).id == 0
+            taken.set()
+            await proceed.wait()
+            raise ZeroDivisionError
+
+        async def ask_meanwhile() -> None:
+            await taken.wait()
+            try:
+                with pytest.raises(ConfigError, match="another task still has the last one of t: iterate in one task"):
+                    await messages.next(5)
+            finally:
+                proceed.set()
+
+        outcomes = await asyncio.gather(handle(), ask_meanwhile(), return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [ZeroDivisionError, type(None)]
+        assert (await messages.next(5)).id == 1
+    assert (await mq.describe("t"))["consumers"][0]["backlog"] == 1
+    async with mq.sub("t", "c") as again:
+        assert (await again.next(5)).id == 0
+
+
+async def test_auto_ack_takes_a_task_for_each_next(mq: Client) -> None:
+    """``asyncio.wait_for`` makes one, before Python 3.12."""
+    await mq.pub_many("t", [b"0", b"1"])
+    async with mq.sub("t", "c", auto_ack=True) as messages:
+        for msg_id in range(2):
+            (message,) = await asyncio.gather(messages.next(5))
+            assert message.id == msg_id
+        with pytest.raises(TimeoutError):
+            await asyncio.gather(messages.next(0))
+    assert (await mq.describe("t"))["consumers"][0]["backlog"] == 0
 
 
 async def test_pub_many_that_nothing_awaits_warns_that_nothing_was_published(mq: Client) -> None:
