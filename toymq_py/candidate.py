@@ -72,10 +72,14 @@ class Candidate:
         Raises: ConfigError.
         """
         options = EMBEDDED if options is None else options
+        if not isinstance(options, BrokerOptions):
+            raise TypeError(f"options is a toymq_py.config.BrokerOptions or None, not {options!r:.100}")
         if options.data_dir != EMBEDDED.data_dir:
             raise ConfigError("the directory to open is the path; leave data_dir of the options alone")
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(f"path is a str or a Path of a directory, not {path!r:.100}")
         if not os.fspath(path):
-            raise ConfigError("the path of a directory is not empty")
+            raise ConfigError("path is empty: name the directory")
         self._options = replace(options, data_dir=os.path.abspath(path))  # noqa: PTH100 (no Path is needed)
         self._wait_s = wait_s
         self.socket_path = f"{self._options.data_dir}/{SOCKET_NAME}"

@@ -241,6 +241,8 @@ def format_size(size: int) -> str:
 DURATION_SETTINGS = frozenset(
     ("visibility", "nack_backoff_min", "nack_backoff_max", "retain_acked_for", "retain_max_age", "ttl")
 )
+MAY_BE_ZERO = frozenset(("retain_acked_for",))
+"""Of those; the others are a millisecond or more."""
 SIZE_SETTINGS = frozenset(("backlog_max_bytes", "retain_max_bytes"))
 """Topic settings that people write with a unit. On the wire they are integers: milliseconds and bytes."""
 

@@ -9,34 +9,29 @@ from random import Random
 from types import TracebackType
 from typing import Any, TypeVar
 
-from toymq_client import requests
+from toymq_client import arguments, requests
 from toymq_client.errors import ClientClosed
-from toymq_client.failures import describe
+from toymq_client.failures import Reason, describe
 from toymq_client.feed import Feed, FeedState
 from toymq_client.link import Link, closed
 from toymq_client.message import (
-    BATCH_MAX,
-    RANGES_BESIDE_A_FAILURE,
     Item,
     Key,
     Receipt,
     Settings,
     chunks,
-    key_bytes,
     lines_of,
-    payload_bytes,
-    to_ms,
-    too_large,
+    outgoing,
 )
-from toymq_client.options import DEFAULT_VISIBILITY_S, DRAIN_S, InjectHeaders, MessageTracing, OnEvent, Options
+from toymq_client.options import DRAIN_S, InjectHeaders, MessageTracing, OnEvent, Options
 from toymq_client.outages import Outages
 from toymq_client.publishing import Batch, PublishMany
 from toymq_client.slots import CallSlot
 from toymq_client.subscription import Message, Subscription
 from toymq_client.url import DEFAULT_URL, parse_urls
-from toymq_py.errors import AlreadySubscribed, BadArgument, ConnectionLost
-from toymq_py.model import PAYLOAD_BYTES_LIMIT, IdRange, Mode, Start
-from toymq_py.protocol import BatchReply, OkReply, Pause, Resume, Subscribe, encode_command, publish_options, publish_sequence
+from toymq_py.errors import AlreadySubscribed, ConnectionLost
+from toymq_py.model import PAYLOAD_BYTES_LIMIT, IdRange, Mode
+from toymq_py.protocol import BatchReply, OkReply, Pause, Resume, Subscribe
 
 T = TypeVar("T")
 
@@ -139,18 +134,13 @@ class Client:
             ConnectionLost: the same, with ``idempotent=False`` and no key only.
         """
         link = self._link
+        link.conversation.check_topic(topic)
         tracing, ended = self._options.tracing, None
         if tracing is not None:
+            if headers is not None:
+                arguments.headers(headers)
             headers, ended = tracing.publishing(topic, headers)
-        block = self._options.header_block(headers)
-        name = key_bytes(key) if key is not None else b""
-        options = publish_options(len(block), to_ms("delay", delay), to_ms("ttl", ttl))
-        if seq is not None:
-            options += publish_sequence(name, seq)
-        body = block + payload_bytes(payload)
-        if len(body) > self._body_bytes_max:
-            raise too_large(body, self._body_bytes_max)
-        item = (name, body, options)
+        item = outgoing(self._options.header_block, payload, key, headers, delay, ttl, seq, self._body_bytes_max)
         if link.crowded:
             await link.room(topic)
         batch, done = link.batch(1)
@@ -177,7 +167,7 @@ class Client:
 
         Raises: as ``pub``, at the place of the item that failed. What was on its way behind it is still published.
         """
-        return Publishing(self, topic, items, (to_ms("delay", delay), to_ms("ttl", ttl)), window)
+        return Publishing(self, topic, items, delay, ttl, window)
 
     @property
     def _body_bytes_max(self) -> int:
@@ -219,18 +209,15 @@ class Client:
         Raises: BadName, BadArgument, AlreadySubscribed (this client has that very subscription); when it is entered
             RequestError, RequestTimeout, ClientClosed; while it is iterated TakenOver, ConsumerDeleted, ClientClosed.
         """
-        begin = Start.parse(start) if start is not None else None
-        if auto_extend and visibility is None:
-            visibility = DEFAULT_VISIBILITY_S
-        command = Subscribe(topic, consumer, window, to_ms("visibility", visibility), begin, mode)
+        command = requests.subscription(topic, consumer, window, visibility, mode, start, auto_ack, auto_extend)
+        topic, consumer = command.topic, command.consumer
         living = [one for one in self._subscriptions if one._feed.state in (FeedState.ASKED, FeedState.LIVE)]
         if any((one.topic, one.consumer) == (topic, consumer) for one in living):
             raise AlreadySubscribed(f"this client is subscribed to {topic} as {consumer} already")
-        encode_command(command)  # a mistake costs no connection
         self._link  # noqa: B018 (raises when closed)
         subscription = Subscription(
-            self._link_for(topic, living), command, auto_ack=auto_ack, auto_extend_s=visibility if auto_extend else None,
-            timeout_s=self._options.timeout_s,
+            self._link_for(topic, living), command, auto_ack=auto_ack,
+            auto_extend_s=(command.visibility_ms or 0) / 1000 if auto_extend else None, timeout_s=self._options.timeout_s,
         )  # fmt: skip
         self._subscriptions = [*living, subscription]
         return subscription
@@ -261,14 +248,14 @@ class Client:
         Raises: RequestError, ConnectionLost (there was no time left to ask again; what was leased comes again when its time is
             over), RequestTimeout, BadName, BadArgument.
         """
+        command = requests.pull_command(topic, consumer, max, wait, visibility)
         main = self._link
         loop = asyncio.get_running_loop()
+        wait = command.wait_ms / 1000
         deadline = loop.time() + wait
-        feed = Feed(Subscribe(topic, consumer), lambda: None)
+        feed = Feed(Subscribe(command.topic, command.consumer), lambda: None)
         while True:
-            request = requests.pull(
-                topic, consumer, max, wait, visibility, lambda name, left: requests.give_back(main.conversation, name, left)
-            )
+            request = requests.pull(command, wait, lambda name, left: requests.give_back(main.conversation, name, left))
             try:
                 pushes = await self._ask_waiting(request)
             except ConnectionLost as error:
@@ -285,9 +272,11 @@ class Client:
 
         Raises: NoSuchTopic, NoSuchConsumer, BadArgument, ConnectionLost (ack again: that is harmless), RequestTimeout.
         """
+        ids = arguments.ids("ids", ids)
+        asked = requests.acks(topic, consumer, ids, sync=sync)
         for link in self._links:
             link.conversation.settle(topic, consumer, ids)
-        return sum([await self._ask(requests.ack(topic, consumer, line, sync=sync)) for line in lines_of(ids)])
+        return sum([await self._ask(request) for request in asked])
 
     async def nack(
         self,
@@ -297,7 +286,7 @@ class Client:
         *,
         delay: float | None = None,
         dead: bool = False,
-        reason: str | None = None,
+        reason: Reason = None,
         error: BaseException | None = None,
     ) -> int:
         """Give back by number, whichever session they were delivered to; how many were inflight.
@@ -305,15 +294,17 @@ class Client:
         Args:
             delay: seconds until they are delivered again; 0 means now, None takes the topic's backoff.
             dead: give them up instead: they go to the dead letters at once.
-            reason, error: why; their dead letters will say the last of them.
+            reason, error: why, a text and an exception, or the exception alone as ``reason``; their dead letters will say the
+                last of them.
 
         Raises: NoSuchTopic, NoSuchConsumer, BadArgument, ConnectionLost (the outcome is unknown), RequestTimeout.
         """
+        ids = arguments.ids("ids", ids)
+        failure = describe(reason, error, self._link.conversation.server, details=self._options.describe_errors)
+        asked = requests.nacks(topic, consumer, ids, delay, dead=dead, failure=failure)
         for link in self._links:
             link.conversation.settle(topic, consumer, ids)
-        failure = describe(reason, error, self._link.conversation.server, details=self._options.describe_errors)
-        lines = lines_of(ids) if failure is None else lines_of(ids, RANGES_BESIDE_A_FAILURE)
-        return sum([await self._ask(requests.nack(topic, consumer, line, delay, dead=dead, failure=failure)) for line in lines])
+        return sum([await self._ask(request) for request in asked])
 
     # -- looking
 
@@ -325,7 +316,7 @@ class Client:
         Raises: OutOfRange, NoSuchTopic, RequestError, RequestTimeout.
         """
         request = requests.fetch(topic, from_id, max_count, max_bytes, wait)
-        return await (self._ask_waiting(request) if wait else self._ask(request))
+        return await (self._ask_waiting(request) if request.wait_s else self._ask(request))
 
     async def offsets(self, topic: str, *, at_ms: int | None = None) -> tuple[int, int]:
         """(first retained id, next id); with ``at_ms`` (unix milliseconds) the first is the first at or after that time.
@@ -357,12 +348,19 @@ class Client:
     async def create(self, topic: str, settings: Settings | None = None) -> None:
         """Create a topic, or confirm that it is there with these settings.
 
+        Args:
+            settings: by name (delivery.md). Of a duration seconds or a text (``60``, ``"2m"``), of a size bytes or a text
+                (``"64MiB"``); ``"default"`` unsets.
+
         Raises: TopicExists, RequestError, RequestTimeout.
         """
         await self._ask(requests.create(topic, settings))
 
     async def config(self, topic: str, settings: Settings | None = None) -> dict[str, Any]:
-        """Change settings, and return all that are set. Raises: NoSuchTopic, BadArgument, RequestTimeout."""
+        """Change settings, as of ``create``, and return all that are set, durations in seconds.
+
+        Raises: NoSuchTopic, BadArgument, RequestTimeout.
+        """
         return await self._ask(requests.config(topic, settings))
 
     async def delete(self, topic: str) -> int:
@@ -400,10 +398,11 @@ class Client:
 
         Raises: NoSuchTopic, BadArgument, ConnectionLost (the outcome is unknown), RequestTimeout.
         """
+        whole = requests.redrive(topic, None, max)
         if ids is None:
-            return await self._ask(requests.redrive(topic, None, max))
+            return await self._ask(whole)
         count = 0
-        for line in lines_of(ids):
+        for line in lines_of(arguments.ids("ids", ids)):
             if max is None or count < max:
                 count += await self._ask(requests.redrive(topic, line, None if max is None else max - count))
         return count
@@ -420,6 +419,7 @@ class Client:
 
         Returns: whether nothing was left when the time was over.
         """
+        timeout = arguments.timeout("timeout", timeout)
         if self._main is None or self._closed:
             return True
         loop = asyncio.get_running_loop()
@@ -498,16 +498,10 @@ class Publishing(PublishMany):
     """What ``pub_many`` returns: await it, or iterate it, once."""
 
     def __init__(
-        self, client: Client, topic: str, items: Iterable[Item], times: tuple[int | None, int | None], window: int
+        self, client: Client, topic: str, items: Iterable[Item], delay: float | None, ttl: float | None, window: int
     ) -> None:
-        if window < 1:
-            raise BadArgument("a window is 1 or more messages")
-        super().__init__(topic, "await it, or iterate it")
+        super().__init__(topic, items, delay, ttl, window, "await it, or iterate it")
         self._client = client
-        self._items = items
-        self._times = times
-        self._window = window
-        self._size = min(max(window // 2, 1), BATCH_MAX)
 
     def __await__(self) -> Generator[object, None, list[Receipt]]:
         return self._all().__await__()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from itertools import count
 
+from toymq_client import arguments
 from toymq_client.errors import ClientClosed, RequestTimeout
 from toymq_client.feed import AckList, AckSlot, Feed, Told, ended
 from toymq_client.message import Outgoing
@@ -358,6 +359,11 @@ class Conversation:
         return self.online
 
     # -- publishing
+
+    def check_topic(self, topic: str) -> None:
+        """Whether it can be published to; a topic that was is known. Raises: TypeError, BadName."""
+        if type(topic) is not str or topic not in self._streams:
+            arguments.topic(topic)
 
     def publish(self, topic: str, items: Iterable[Outgoing], batch: Batch) -> None:
         """Put them on their way; as many as the batch awaits.

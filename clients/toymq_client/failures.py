@@ -5,6 +5,7 @@ Contract: protocol.md, NACK; ADR 0062. Written once for both clients.
 
 from traceback import format_tb
 
+from toymq_client import arguments
 from toymq_py.failure import Failure, cut, failure_of
 from toymq_py.model import DEAD_LETTERS
 from toymq_py.protocol import HelloReply
@@ -12,19 +13,24 @@ from toymq_py.protocol import HelloReply
 FRAMES_MAX = 20
 """The innermost frames of a traceback; a recursion has thousands."""
 OLD_REASON_BYTES_MAX = 256
+Reason = str | BaseException | None
 DeadOn = type[Exception] | tuple[type[Exception], ...]
 """As in ``except``."""
 
 
 def describe(
-    reason: str | None, error: BaseException | None, server: HelloReply | None, *, details: bool
+    reason: Reason, error: BaseException | None, server: HelloReply | None, *, details: bool
 ) -> Failure | None:
-    """What is said of a failure. Never raises: an exception whose ``str`` fails has its type alone.
+    """What is said of a failure. An exception whose ``str`` fails has its type alone.
 
     Args:
+        reason: a text, or the exception itself, as ``error`` has it.
         server: who hears it; an older broker takes a reason alone, one word, and this is encoded as one.
         details: beside its type the text of the exception, and the lines of source that it came through; no variables.
+
+    Raises: TypeError.
     """
+    reason, error = arguments.why(reason, error)
     failure = failure_of(reason) if error is None else failure_of(reason, _name(error), *(_details(error) if details else ()))
     if failure is None or server is None or server.tells_errors:
         return failure

@@ -4,9 +4,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from toymq_client import arguments
 from toymq_py.errors import BadArgument, PayloadTooLarge, ToymqError
-from toymq_py.model import DURATION_MS_MAX, PRODUCER_PREFIX, IdRange
-from toymq_py.protocol import MessagePush, publish_key, publish_options, publish_sequence
+from toymq_py.model import PRODUCER_PREFIX, IdRange
+from toymq_py.protocol import MessagePush, publish_options, publish_sequence
+from toymq_py.protocol.commands import SEQUENCE_MAX
 from toymq_py.protocol.frames import parse_ids
 
 RANGES_PER_LINE = 80
@@ -31,8 +33,9 @@ class Sequenced(NamedTuple):
 
 Item = bytes | tuple[Key | None, bytes] | Sequenced
 """What ``pub_many`` takes: a payload, (key, payload), or a message of a producer of the caller's."""
-Settings = Mapping[str, int | str]
-"""Settings of a topic by name; the value ``"default"`` unsets (delivery.md)."""
+Settings = Mapping[str, float | str]
+"""Settings of a topic by name (delivery.md). A duration is seconds or a text, ``"2m"``; a size is bytes or ``"64MiB"``;
+``"default"`` unsets."""
 
 
 @dataclass(slots=True)
@@ -94,11 +97,7 @@ def parse_headers(block: bytes) -> dict[str, str]:
 
 def format_headers(headers: Mapping[str, str]) -> bytes:
     """The inverse of ``parse_headers``. Raises: BadArgument for what would be read as something else, TypeError."""
-    for name, value in headers.items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise TypeError(f"a header's name and value are str, not {name!r:.100}: {value!r:.100}; use str()")
-        if not name or ":" in name or "\n" in name or "\n" in value:
-            raise BadArgument("a header is a name without colon and a value, both without a line break")
+    arguments.headers(headers)
     try:
         return b"".join(f"{name}: {value}\n".encode() for name, value in headers.items())
     except UnicodeEncodeError:
@@ -130,18 +129,6 @@ def lines_of(ranges: Sequence[IdRange], count: int = RANGES_PER_LINE) -> Iterato
         yield tuple(ranges[at : at + count])
 
 
-def key_bytes(key: Key | None) -> bytes:
-    """Raises: BadArgument, TypeError."""
-    data = key.encode() if isinstance(key, str) else key
-    if not isinstance(data, bytes | None):
-        raise TypeError(f"a key is str or bytes, not {type(key).__name__}: use str(key)")
-    if not data:
-        raise BadArgument("a key has at least one byte; None is no key")
-    if data.startswith(PRODUCER_PREFIX):
-        raise BadArgument(f"a key does not begin with {PRODUCER_PREFIX.decode()}: so do the names of producers")
-    return publish_key(data)
-
-
 BATCH_MAX = 256
 """Messages of ``pub_many`` whose outcomes are awaited together."""
 CHUNK_BYTES_MAX = 256 * 1024
@@ -168,20 +155,23 @@ def chunks(
         key: Key | None
         if isinstance(item, Sequenced):
             key, body = item.producer, item.body
+        elif not isinstance(item, tuple):
+            key, body = None, item
+        elif len(item) == 2:
+            key, body = item
         else:
-            key, body = item if isinstance(item, tuple) else (None, item)
-        body = payload_bytes(body)
+            raise TypeError(f"an item of pub_many is a payload, (key, payload) or Sequenced, not {arguments.shown(item)}")
+        body = arguments.payload_bytes(body)
         try:
             if isinstance(item, Sequenced):
-                options = publish_options(item.hdr, item.delay_ms, item.ttl_ms)
-                options += publish_sequence(item.producer.encode(), item.seq)
+                options = _sequenced_options(item)
             elif header_block is not None:
                 block = header_block()
                 body = block + body
                 options = publish_options(len(block), delay_ms, ttl_ms)
             else:
                 options = plain
-            chunk.append((b"" if key is None else key_bytes(key), body, options))
+            chunk.append((b"" if key is None else arguments.key_bytes(key), body, options))
             if len(body) > body_bytes_max:
                 chunk.pop()
                 raise too_large(body, body_bytes_max)
@@ -196,33 +186,31 @@ def chunks(
         yield chunk, None
 
 
-def payload_bytes(payload: object) -> bytes:
-    """Raises: TypeError, which says how it becomes one."""
-    if isinstance(payload, bytes):
-        return payload
-    if isinstance(payload, bytearray | memoryview):
-        return bytes(payload)
-    remedy = "payload.encode()" if isinstance(payload, str) else "json.dumps(payload).encode()"
-    raise TypeError(f"a payload is bytes, not {type(payload).__name__}: use {remedy}")
+def outgoing(
+    header_block: Callable[[Mapping[str, str] | None], bytes], payload: bytes, key: Key | None,
+    headers: Mapping[str, str] | None, delay: float | None, ttl: float | None, seq: int | None, body_bytes_max: int,
+) -> Outgoing:  # fmt: skip
+    """A message of ``pub``. Raises: TypeError, BadArgument, PayloadTooLarge."""
+    block = header_block(headers)
+    name = arguments.key_bytes(key) if key is not None else b""
+    options = publish_options(len(block), arguments.to_ms("delay", delay), arguments.to_ms("ttl", ttl, 1))
+    if seq is not None:
+        options += publish_sequence(name, arguments.whole("seq", seq, 0, SEQUENCE_MAX))
+    body = block + arguments.payload_bytes(payload)
+    if len(body) > body_bytes_max:
+        raise too_large(body, body_bytes_max)
+    return name, body, options
+
+
+def _sequenced_options(item: Sequenced) -> bytes:
+    """Raises: TypeError, BadArgument."""
+    try:
+        options = publish_options(item.hdr, item.delay_ms, item.ttl_ms)
+        return options + publish_sequence(item.producer.encode(), item.seq)
+    except (AttributeError, TypeError):
+        raise TypeError(f"the fields of {arguments.shown(item)} are a str, int, bytes, and int or None") from None
 
 
 def too_large(body: bytes, bytes_max: int) -> PayloadTooLarge:
     """What the broker would say, without sending it all."""
     return PayloadTooLarge(f"{len(body)} bytes with headers; this broker takes at most {bytes_max}")
-
-
-def to_ms(what: str, seconds: float | None) -> int | None:
-    """Raises: BadArgument for what is negative, nan, or longer than ten years; TypeError for what is no number."""
-    if seconds is None:
-        return None
-    check_seconds(what, seconds)
-    if not 0 <= seconds * 1000 <= DURATION_MS_MAX:
-        raise BadArgument(f"{what} is a duration in seconds, from 0 to ten years")
-    return round(seconds * 1000)
-
-
-def check_seconds(what: str, value: object) -> None:
-    """Raises: TypeError for ``"5s"``, a timedelta, and whatever else is no number of seconds."""
-    if not hasattr(value, "__float__"):
-        remedy = f"use {what}.total_seconds()" if hasattr(value, "total_seconds") else f"{what}=5 is five seconds"
-        raise TypeError(f"{what} is a number of seconds, not {value!r:.100}: {remedy}")

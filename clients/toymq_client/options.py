@@ -9,11 +9,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from random import Random
 
+from toymq_client import arguments
 from toymq_client.backoff import Backoff
-from toymq_client.message import Delivery, Receipt, check_seconds, format_headers
-from toymq_client.url import Address
-from toymq_py.errors import ConfigError, ToymqError
-from toymq_py.model import PRODUCER_PREFIX
+from toymq_client.message import Delivery, Receipt, format_headers
+from toymq_client.url import Address, is_token
+from toymq_py.errors import BadArgument, ConfigError, ToymqError
+from toymq_py.model import DURATION_MS_MAX, PRODUCER_PREFIX
 from toymq_py.protocol import Hello, encode_command
 
 OUTSTANDING_BYTES_MAX = 8 * 1024 * 1024
@@ -94,12 +95,23 @@ class Options:
     def __post_init__(self) -> None:
         """Raises: ConfigError, BadArgument, TypeError."""
         for what in ("timeout_s", "connect_timeout_s", "wait_s", "backoff_min_s", "backoff_max_s"):
-            check_seconds(what, getattr(self, what))
-        for what, value in (("timeout_s", self.timeout_s), ("connect_timeout_s", self.connect_timeout_s)):
-            if not value > 0:
-                raise ConfigError(f"{what} is more than 0 seconds")
-        if not self.wait_s >= 0:
-            raise ConfigError("wait_s is 0 seconds or more")
+            seconds = arguments.number_of_seconds(what, getattr(self, what))
+            above = seconds > 0 or (what == "wait_s" and seconds == 0)
+            if not above or seconds * 1000 > DURATION_MS_MAX:
+                form = "0 or more" if what == "wait_s" else "more than 0"
+                raise ConfigError(f"{what} is {form} seconds, at most ten years, not {seconds:g}")
+        if self.name is not None:
+            arguments.word("name", self.name)
+        arguments.instance("ssl", self.tls, ssl.SSLContext, "an ssl.SSLContext")
+        arguments.instance("tracing", self.tracing, MessageTracing, "a toymq_client.tracing.Tracing")
+        arguments.instance("random", self.random, Random, "a random.Random")
+        arguments.function("on_event", self.on_event)
+        arguments.function("inject_headers", self.inject_headers)
+        arguments.flag("idempotent", self.idempotent)
+        arguments.flag("describe_errors", self.describe_errors)
+        for address in self.addresses:
+            if address.token is not None and not is_token(address.token):
+                raise BadArgument("the token in urls is printable ASCII without a space")
         if self.tls is not None and not all(address.tls for address in self.addresses):
             raise ConfigError("an SSL context belongs to toymqs:// URLs")
         self.backoff()
@@ -123,9 +135,9 @@ class Options:
     def header_block(self, headers: Mapping[str, str] | None) -> bytes:
         """With what ``inject_headers`` adds. Raises: BadArgument."""
         if self.inject_headers is not None:
-            headers = dict(headers or {})
+            headers = dict(arguments.headers(headers)) if headers is not None else {}
             self.inject_headers(headers)
-        return format_headers(headers) if headers else b""
+        return format_headers(headers) if headers is not None else b""
 
     def header_block_of_many(self, topic: str) -> Callable[[], bytes] | None:
         """Makes that of each message of ``pub_many``; None when none is needed."""

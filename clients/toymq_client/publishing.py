@@ -12,9 +12,10 @@ Numbers and refusals. The broker refuses what follows a refused number (``OUT_OF
 """
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-from toymq_client.message import Outgoing, Receipt
+from toymq_client import arguments
+from toymq_client.message import BATCH_MAX, Item, Outgoing, Receipt
 from toymq_client.slots import Slot, leaves_no_trace, unexpected
 from toymq_py.errors import ConnectionLost, OutOfSequence, ToymqError
 from toymq_py.protocol import DupReply, OkReply, Reply, publish_head
@@ -50,8 +51,15 @@ class PublishMany:
 
     _begun = True
 
-    def __init__(self, topic: str, remedy: str) -> None:
-        self._topic = topic
+    def __init__(
+        self, topic: str, items: Iterable[Item], delay: float | None, ttl: float | None, window: int, remedy: str
+    ) -> None:
+        """Raises: TypeError, BadName, BadArgument."""
+        self._topic = arguments.topic(topic)
+        self._items = arguments.items(items)
+        self._times = arguments.to_ms("delay", delay), arguments.to_ms("ttl", ttl, 1)
+        self._window = arguments.count("window", window)
+        self._size = min(max(window // 2, 1), BATCH_MAX)
         self._remedy = remedy
         self._begun = False
 
@@ -147,7 +155,7 @@ class Stream:
         Raises: BadName.
         """
         self.topic = topic
-        self.head = publish_head(topic)
+        self.head = publish_head(arguments.topic(topic))
         self.outstanding = outstanding
         self.producer = next(names).encode() if names is not None else b""
         self._names = names

@@ -1,19 +1,21 @@
 """What one may ask a broker beside publishing and subscribing: the command, its reply, and what the reply is in Python.
 
-Written once for both clients; each method of theirs that has a request here is documented here.
+Written once for both clients, with the checks of what their callers say (``arguments``).
 """
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
+from toymq_client import arguments
 from toymq_client.conversation import Conversation
-from toymq_client.message import Settings, lines_of, to_ms, to_ranges
+from toymq_client.message import RANGES_BESIDE_A_FAILURE, Settings, lines_of, to_ranges
+from toymq_client.options import DEFAULT_VISIBILITY_S
 from toymq_client.slots import CallSlot, GiveBack, PullSlot
 from toymq_py.errors import ToymqError
 from toymq_py.failure import Failure
-from toymq_py.model import IdRange, Start
+from toymq_py.model import MSG_ID_MAX, IdRange, Mode
 from toymq_py.protocol import (
     Ack,
     BatchReply,
@@ -38,10 +40,11 @@ from toymq_py.protocol import (
     Reply,
     Seek,
     Stats,
+    Subscribe,
     Topics,
     Touch,
 )
-from toymq_py.protocol.frames import DEFAULT_FETCH_BYTES
+from toymq_py.protocol.frames import DEFAULT_FETCH_BYTES, FETCH_BYTES_MAX
 
 T = TypeVar("T")
 
@@ -80,8 +83,8 @@ def _json(reply: JsonReply) -> Any:
     return json.loads(reply.body)
 
 
-def _settings(settings: Settings | None) -> dict[str, str]:
-    return {name: str(value) for name, value in (settings or {}).items()}
+def _settings_in_seconds(reply: JsonReply) -> dict[str, Any]:
+    return arguments.settings_in_seconds(json.loads(reply.body))
 
 
 def ping() -> Request[None]:
@@ -89,15 +92,16 @@ def ping() -> Request[None]:
 
 
 def offsets(topic: str, at_ms: int | None) -> Request[tuple[int, int]]:
-    return _request(Offsets(topic, at_ms), OffsetsReply, lambda reply: (reply.first_id, reply.next_id))
+    command = Offsets(arguments.topic(topic), arguments.unix_ms("at_ms", at_ms))
+    return _request(command, OffsetsReply, lambda reply: (reply.first_id, reply.next_id))
 
 
 def topics(pattern: str | None) -> Request[list[dict[str, Any]]]:
-    return _request(Topics(pattern), JsonReply, _json)
+    return _request(Topics(None if pattern is None else arguments.topic_or_pattern(pattern, "pattern")), JsonReply, _json)
 
 
 def describe(topic: str) -> Request[dict[str, Any]]:
-    return _request(Describe(topic), JsonReply, _json)
+    return _request(Describe(arguments.topic(topic)), JsonReply, _json)
 
 
 def stats() -> Request[dict[str, Any]]:
@@ -105,18 +109,42 @@ def stats() -> Request[dict[str, Any]]:
 
 
 def fetch(topic: str, from_id: int, max_count: int, max_bytes: int | None, wait: float) -> Request[BatchReply]:
-    command = Fetch(topic, from_id, max_count, max_bytes or DEFAULT_FETCH_BYTES, to_ms("wait", wait) or 0)
-    return _request(command, BatchReply, lambda reply: reply, wait_s=wait)
+    command = Fetch(
+        arguments.topic(topic), arguments.whole("from_id", from_id, 0, MSG_ID_MAX), arguments.count("max_count", max_count),
+        DEFAULT_FETCH_BYTES if max_bytes is None else arguments.whole("max_bytes", max_bytes, 1, FETCH_BYTES_MAX),
+        arguments.duration_ms("wait", wait),
+    )  # fmt: skip
+    return _request(command, BatchReply, lambda reply: reply, wait_s=command.wait_ms / 1000)
 
 
-def pull(
-    topic: str, consumer: str, max_count: int, wait: float, visibility: float | None, give_back: GiveBack
-) -> Request[list[MessagePush]]:
+def subscription(
+    topic: str, consumer: str, window: int, visibility: float | None, mode: Mode | None, start: str | None,
+    auto_ack: bool, auto_extend: bool,
+) -> Subscribe:  # fmt: skip
+    """What opens it. Raises: TypeError, BadName, BadArgument."""
+    arguments.flag("auto_ack", auto_ack)
+    if arguments.flag("auto_extend", auto_extend) and visibility is None:
+        visibility = DEFAULT_VISIBILITY_S
+    return Subscribe(
+        arguments.topic_or_pattern(topic), arguments.consumer(consumer), arguments.count("window", window),
+        arguments.to_ms("visibility", visibility, 1), None if start is None else arguments.start("start", start),
+        arguments.mode(mode),
+    )  # fmt: skip
+
+
+def pull_command(topic: str, consumer: str, max_count: int, wait: float, visibility: float | None) -> Pull:
+    """Raises: TypeError, BadName, BadArgument."""
+    return Pull(
+        arguments.topic_or_pattern(topic), arguments.consumer(consumer), arguments.count("max", max_count),
+        arguments.duration_ms("wait", wait), arguments.to_ms("visibility", visibility, 1),
+    )  # fmt: skip
+
+
+def pull(command: Pull, wait_s: float, give_back: GiveBack) -> Request[list[MessagePush]]:
     """Not said again by itself: the wait would begin anew. What a lost reply had leased comes back by its deadline;
-    ``give_back`` gets what nobody takes."""
-    command = Pull(topic, consumer, max_count, to_ms("wait", wait) or 0, to_ms("visibility", visibility))
-    slot = PullSlot(command, give_back)
-    return Request(slot, lambda _: slot.messages, wait)
+    ``give_back`` gets what nobody takes. ``wait_s`` is what is left of the wait."""
+    slot = PullSlot(replace(command, wait_ms=round(wait_s * 1000)), give_back)
+    return Request(slot, lambda _: slot.messages, wait_s)
 
 
 def give_back(conversation: Conversation, consumer: str, messages: Sequence[MessagePush]) -> None:
@@ -130,44 +158,64 @@ def give_back(conversation: Conversation, consumer: str, messages: Sequence[Mess
             conversation.say_now(nack(topic, consumer, line, 0.0).slot)
 
 
-def ack(topic: str, consumer: str, ids: tuple[IdRange, ...], *, sync: bool) -> Request[int]:
-    return _request(Ack(topic, consumer, ids, sync), OkReply, _value, again=False)
+def acks(topic: str, consumer: str, ids: Sequence[IdRange], *, sync: bool) -> list[Request[int]]:
+    """A request for each line that they fit into."""
+    topic, consumer, sync = arguments.topic(topic), arguments.consumer(consumer), arguments.flag("sync", sync)
+    lines = lines_of(arguments.ids("ids", ids))
+    return [_request(Ack(topic, consumer, line, sync), OkReply, _value, again=False) for line in lines]
+
+
+def nacks(
+    topic: str, consumer: str, ids: Sequence[IdRange], delay: float | None, *, dead: bool, failure: Failure | None
+) -> list[Request[int]]:
+    """The same."""
+    topic, consumer, dead = arguments.topic(topic), arguments.consumer(consumer), arguments.flag("dead", dead)
+    arguments.to_ms("delay", delay)
+    ranges = arguments.ids("ids", ids)
+    lines = lines_of(ranges) if failure is None else lines_of(ranges, RANGES_BESIDE_A_FAILURE)
+    return [nack(topic, consumer, line, delay, dead=dead, failure=failure) for line in lines]
 
 
 def nack(
     topic: str, consumer: str, ids: Sequence[IdRange], delay: float | None,
     *, dead: bool = False, failure: Failure | None = None,
 ) -> Request[int]:  # fmt: skip
-    return _request(Nack(topic, consumer, tuple(ids), to_ms("delay", delay), dead, failure), OkReply, _value, again=False)
+    """Of ids that are known to be some."""
+    command = Nack(topic, consumer, tuple(ids), arguments.to_ms("delay", delay), dead, failure)
+    return _request(command, OkReply, _value, again=False)
 
 
 def touch(topic: str, consumer: str, ids: Sequence[IdRange], visibility: float | None) -> Request[int]:
-    return _request(Touch(topic, consumer, tuple(ids), to_ms("visibility", visibility)), OkReply, _value, again=False)
+    command = Touch(topic, consumer, tuple(ids), arguments.to_ms("visibility", visibility, 1))
+    return _request(command, OkReply, _value, again=False)
 
 
 def create(topic: str, settings: Settings | None) -> Request[None]:
-    return _request(Create(topic, _settings(settings)), OkReply, _nothing)
+    return _request(Create(arguments.topic(topic), arguments.settings(settings)), OkReply, _nothing)
 
 
 def config(topic: str, settings: Settings | None) -> Request[dict[str, Any]]:
-    return _request(Config(topic, _settings(settings)), JsonReply, _json)
+    return _request(Config(arguments.topic(topic), arguments.settings(settings)), JsonReply, _settings_in_seconds)
 
 
 def delete(topic: str) -> Request[int]:
-    return _request(Delete(topic), OkReply, _value, again=False)
+    return _request(Delete(arguments.topic(topic)), OkReply, _value, again=False)
 
 
 def purge(topic: str) -> Request[int]:
-    return _request(Purge(topic), OkReply, _value, again=False)
+    return _request(Purge(arguments.topic(topic)), OkReply, _value, again=False)
 
 
 def seek(topic: str, consumer: str, to: str) -> Request[int]:
-    return _request(Seek(topic, consumer, Start.parse(to)), OkReply, _value, again=False)
+    command = Seek(arguments.topic(topic), arguments.consumer(consumer), arguments.start("to", to))
+    return _request(command, OkReply, _value, again=False)
 
 
 def forget(topic: str, consumer: str) -> Request[None]:
-    return _request(Forget(topic, consumer), OkReply, _nothing, again=False)
+    return _request(Forget(arguments.topic(topic), arguments.consumer(consumer)), OkReply, _nothing, again=False)
 
 
 def redrive(topic: str, ids: Sequence[IdRange] | None, max_count: int | None) -> Request[int]:
-    return _request(Redrive(topic, tuple(ids) if ids else None, max_count), OkReply, _value, again=False)
+    """Of ids that fit into one line."""
+    max_count = None if max_count is None else arguments.count("max", max_count)
+    return _request(Redrive(arguments.topic(topic), tuple(ids) if ids else None, max_count), OkReply, _value, again=False)

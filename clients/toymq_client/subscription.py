@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager, nullcontext
 from types import TracebackType
 from typing import Any
 
-from toymq_client import requests
+from toymq_client import arguments, requests
 from toymq_client.errors import RequestTimeout, SubscriptionEnded
-from toymq_client.failures import DeadOn, describe, is_dead
+from toymq_client.failures import DeadOn, Reason, describe, is_dead
 from toymq_client.feed import Feed, FeedState
 from toymq_client.link import Link, settle
 from toymq_client.message import Delivery
@@ -39,26 +39,27 @@ class Message(Delivery):
 
         Raises: with ``sync`` RequestError, ClientClosed, RequestTimeout.
         """
-        if sync:
+        if sync and arguments.flag("sync", sync):
             await self._link.ack_synced(self._feed, self.topic, self.id)
         else:
             self._link.conversation.ack(self._feed, self.topic, self.id)
 
     async def nack(
-        self, delay: float | None = None, *, reason: str | None = None, error: BaseException | None = None
+        self, delay: float | None = None, *, reason: Reason = None, error: BaseException | None = None
     ) -> None:
         """Give it back, to be delivered again.
 
         Args:
             delay: in so many seconds; 0 means now, None takes the topic's backoff. A connection that is lost gives everything
                 back at once; that is no error here.
-            reason, error: why. Its dead letter will say the last of them; see ``process``.
+            reason, error: why, a text and an exception, or the exception alone as ``reason``. Its dead letter will say the last
+                of them; see ``process``.
 
         Raises: RequestError, RequestTimeout, BadArgument.
         """
         await self._give_back(self._refusal(delay, reason, error))
 
-    async def dead_letter(self, reason: str | None = None, *, error: BaseException | None = None) -> bool:
+    async def dead_letter(self, reason: Reason = None, *, error: BaseException | None = None) -> bool:
         """Give it up: to the topic's dead letters, ``<topic>.dlq``.
 
         Args:
@@ -105,6 +106,8 @@ class Message(Delivery):
                 cancellation it is at once.
             dead_on: exceptions after which it would fail again: it goes to the dead letters at once.
         """
+        arguments.to_ms("retry_delay", retry_delay)
+        arguments.exceptions("dead_on", dead_on)
         tracing = self._link._options.tracing
         try:
             with tracing.processing(self, self._feed.command.consumer) if tracing is not None else nullcontext():
@@ -120,7 +123,7 @@ class Message(Delivery):
         await self.ack()
 
     def _refusal(
-        self, delay: float | None, reason: str | None = None, error: BaseException | None = None, *, dead: bool = False
+        self, delay: float | None, reason: Reason = None, error: BaseException | None = None, *, dead: bool = False
     ) -> requests.Request[int]:
         link, consumer = self._link, self._feed.command.consumer
         failure = describe(reason, error, link.conversation.server, details=link._options.describe_errors)
@@ -263,6 +266,7 @@ class Subscription:
         Raises: RequestTimeout, SubscriptionEnded (also when it is closed), ClientClosed; with ``auto_ack`` ConfigError, when
             another task still has the last one.
         """
+        timeout = None if timeout is None else arguments.timeout("timeout", timeout)
         try:
             async with asyncio.timeout(timeout):
                 return await self.__anext__()
@@ -283,6 +287,7 @@ class Subscription:
 
         Raises: SubscriptionEnded.
         """
+        max, wait = arguments.count("max", max), arguments.duration_ms("wait", wait) / 1000
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -321,6 +326,7 @@ class Subscription:
 
         Returns: whether all of it was settled in time.
         """
+        timeout = arguments.timeout("timeout", timeout)
         self._feed.close()
         try:
             async with asyncio.timeout(timeout):

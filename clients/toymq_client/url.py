@@ -1,6 +1,6 @@
 """``toymq://[token@]host[:port]``, ``toymqs://`` over TLS (protocol.md), and ``unix:PATH`` of a socket."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
@@ -44,7 +44,7 @@ def parse_url(url: str) -> Address:
         port = parts.port
     except ValueError as error:
         raise ConfigError(f"a broker's URL is toymq://host:port: {error}") from None
-    known = parts.scheme in ("toymq", "toymqs")
+    known = parts.scheme in ("toymq", "toymqs") and len((parts.hostname or "").split()) == 1
     if not known or not parts.hostname or parts.path.strip("/") or parts.query or parts.fragment or parts.password is not None:
         raise ConfigError("a broker's URL is toymq://[token@]host[:port], or toymqs:// for TLS")
     token = unquote(parts.username) if parts.username else None
@@ -59,10 +59,20 @@ def _parse_unix(path: str) -> Address:
 
 
 def parse_urls(urls: str | Sequence[str]) -> tuple[Address, ...]:
-    """One URL or several, which are tried in turn. Raises: ConfigError."""
-    addresses = tuple(map(parse_url, [urls] if isinstance(urls, str) else urls))
+    """One URL or several, which are tried in turn.
+
+    Raises: TypeError, ConfigError; without the value, which may have a token in it.
+    """
+    found: list[str] = [urls] if isinstance(urls, str) or not isinstance(urls, Iterable) else list(urls)
+    if isinstance(urls, bytes | Mapping) or not all(isinstance(url, str) for url in found):
+        kind = "None: is the environment variable set?" if urls is None else f"a {type(urls).__name__} of something else"
+        raise TypeError(f'urls is "toymq://host:port", or a list of such, not {kind}')
+    try:
+        addresses = tuple(map(parse_url, found))
+    except ConfigError as error:
+        raise ConfigError(f"urls: {error}") from None
     if not addresses:
-        raise ConfigError("a client needs at least one URL")
+        raise ConfigError("urls is empty: a client needs at least one URL")
     return addresses
 
 

@@ -4,7 +4,7 @@ import click
 
 from toymqctl.broker import Broker
 from toymqctl.quantities import SETTING, TOPIC
-from toymqctl.settings import format_settings, parse_settings
+from toymqctl.settings import format_settings, in_wire_units, parse_settings
 from toymqctl.tables import as_json as json_option
 from toymqctl.tables import print_json
 
@@ -23,7 +23,7 @@ def config(broker: Broker, topic: str, settings: tuple[str, ...], as_json: bool)
     Durations take 250ms, 30s, 24h, 7d; sizes take bytes or 64MiB. With --json they are milliseconds and bytes.
     """
     with broker.connect() as client:
-        found = client.config(topic, parse_settings(settings))
+        found = in_wire_units(client.config(topic, parse_settings(settings)))
     if as_json:
         print_json([found])
     else:

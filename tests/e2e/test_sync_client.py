@@ -102,11 +102,11 @@ def test_a_refused_publish_says_why_and_the_connection_lives(client: Client) -> 
 
 
 def test_looking_and_arranging(client: Client) -> None:
-    client.create("made", {"visibility": 5000})
-    client.create("made", {"visibility": 5000})
+    client.create("made", {"visibility": 5})
+    client.create("made", {"visibility": "5s"})
     with pytest.raises(TopicExists):
-        client.create("made", {"visibility": 6000})
-    assert client.config("made", {"dedupe_keys": 7}) == {"visibility": 5000, "dedupe_keys": 7}
+        client.create("made", {"visibility": 6})
+    assert client.config("made", {"dedupe_keys": 7}) == {"visibility": 5, "dedupe_keys": 7}
     assert client.config("made", {"visibility": "default"}) == {"dedupe_keys": 7}
     for n in range(5):
         client.pub("made", b"%d" % n)

@@ -7,7 +7,7 @@ import pytest
 
 from toymq_py.config import SETTINGS, BrokerOptions, TopicSettings
 from toymq_py.errors import BadArgument, ConfigError
-from toymq_py.model import DURATION_MS_MAX, DURATION_SETTINGS, SIZE_SETTINGS, parse_duration_ms, parse_size
+from toymq_py.model import DURATION_MS_MAX, DURATION_SETTINGS, MAY_BE_ZERO, SIZE_SETTINGS, parse_duration_ms, parse_size
 
 
 @pytest.mark.parametrize(
@@ -97,6 +97,7 @@ def test_how_people_write_them_is_known_for_each_setting() -> None:
     counts = {"max_attempts", "dedupe_keys", "backlog_max_messages", "when_full"}
     assert DURATION_SETTINGS | SIZE_SETTINGS | counts == set(SETTINGS)
     assert not DURATION_SETTINGS & SIZE_SETTINGS
+    assert {name for name in DURATION_SETTINGS if SETTINGS[name][0] == 0} == MAY_BE_ZERO
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import json
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from http.client import HTTPException
@@ -28,7 +28,7 @@ from toymq_py.definitions import (
     plan,
 )
 from toymq_py.errors import ConfigError, DataDirectoryError, DirectoryLocked, RequestError
-from toymq_py.model import DURATION_MS_MAX
+from toymq_py.model import DURATION_MS_MAX, format_setting
 from toymq_py.service import apply_definitions, opened_broker, read_webhooks
 from toymq_py.webhook import SIGNED, Webhook
 
@@ -117,11 +117,16 @@ class Running:
     def _make(self, change: CreateTopic | ChangeSettings | MakeConsumer) -> None:
         match change:
             case CreateTopic():
-                self._client.create(change.topic, change.settings)
+                self._client.create(change.topic, _with_units(change.settings))
             case ChangeSettings():
-                self._client.config(change.topic, change.settings)
+                self._client.config(change.topic, _with_units(change.settings))
             case MakeConsumer():
                 self._client.seek(change.topic, change.consumer, str(change.start))
+
+
+def _with_units(settings: Mapping[str, str]) -> dict[str, str]:
+    """As a client takes them."""
+    return {name: format_setting(name, text) for name, text in settings.items()}
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from toymq_py.model import IdRange, Mode, Shape, Start, check_name, check_topic_
 from toymq_py.protocol.frames import (
     COUNT_MAX,
     DEFAULT_FETCH_BYTES,
+    FETCH_BYTES_MAX,
     LINE_BYTES_MAX,
     NO_KEY,
     format_ids,
@@ -303,7 +304,7 @@ def _touch(a: list[str], o: Options) -> Command:
 def _fetch(a: list[str], o: Options) -> Command:
     from_id = parse_number("a message id", a[1])
     count = parse_number("max-count", a[2], 1, COUNT_MAX)
-    max_bytes = _number(o, "max_bytes", 1, 1 << 40) or DEFAULT_FETCH_BYTES
+    max_bytes = _number(o, "max_bytes", 1, FETCH_BYTES_MAX) or DEFAULT_FETCH_BYTES
     return Fetch(topic_name(a[0]), from_id, count, max_bytes, _ms(o, "wait") or 0)
 
 
@@ -423,7 +424,7 @@ def _text(text: str | None) -> str | None:
     return None if text is None else encode_text(text)
 
 
-def _line(verb: str, *args: object, **options: object) -> bytes:
+def _line(verb: str, /, *args: object, **options: object) -> bytes:
     shown = [f"{name}={value}" for name, value in options.items() if value is not None]
     return " ".join([verb, *map(str, args), *shown]).encode("ascii") + b"\n"
 

@@ -14,6 +14,7 @@ DRAIN_BYTES_MAX = 64 * 1024 * 1024
 """An announced body up to here is read and dropped when it is refused; beyond, the connection ends."""
 COUNT_MAX = 2**31 - 1
 DEFAULT_FETCH_BYTES = 1024 * 1024
+FETCH_BYTES_MAX = 1 << 40
 
 NO_KEY = b"-"
 NEWLINE: Final = 10

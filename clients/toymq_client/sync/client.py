@@ -12,27 +12,21 @@ from random import Random
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from toymq_client import requests
+from toymq_client import arguments, requests
 from toymq_client.errors import ClientClosed
-from toymq_client.failures import describe
+from toymq_client.failures import Reason, describe
 from toymq_client.feed import Feed, FeedState
 from toymq_client.message import (
-    BATCH_MAX,
-    RANGES_BESIDE_A_FAILURE,
     Item,
     Key,
     Outgoing,
     Receipt,
     Settings,
     chunks,
-    key_bytes,
     lines_of,
-    payload_bytes,
-    to_ms,
-    too_large,
+    outgoing,
 )
 from toymq_client.options import (
-    DEFAULT_VISIBILITY_S,
     DRAIN_S,
     GOODBYE_S,
     OUTSTANDING_BYTES_MAX,
@@ -47,8 +41,8 @@ from toymq_client.sync.link import CLOSED, FORKED, BlockingLink, now
 from toymq_client.sync.subscription import Message, Subscription
 from toymq_client.url import DEFAULT_URL, parse_urls
 from toymq_py.errors import AlreadySubscribed, ConnectionLost
-from toymq_py.model import PAYLOAD_BYTES_LIMIT, IdRange, Mode, Start
-from toymq_py.protocol import BatchReply, Subscribe, encode_command, publish_options, publish_sequence
+from toymq_py.model import PAYLOAD_BYTES_LIMIT, IdRange, Mode
+from toymq_py.protocol import BatchReply, Subscribe
 
 if TYPE_CHECKING:
     from toymq_client.sync.lease_keeper import LeaseKeeper
@@ -124,18 +118,14 @@ class Client:
         """Publish one message and wait until it is on stable storage. Arguments and errors are those of the asyncio client's
         ``pub``.
         """
+        self._conversation.check_topic(topic)
         tracing, ended = self._options.tracing, None
         if tracing is not None:
+            if headers is not None:
+                arguments.headers(headers)
             headers, ended = tracing.publishing(topic, headers)
-        block = self._options.header_block(headers)
-        body = block + payload_bytes(payload)
-        if len(body) > self._body_bytes_max:
-            raise too_large(body, self._body_bytes_max)
-        name = key_bytes(key) if key is not None else b""
-        options = publish_options(len(block), to_ms("delay", delay), to_ms("ttl", ttl))
-        if seq is not None:
-            options += publish_sequence(name, seq)
-        batch = self._publish(topic, [(name, body, options)])
+        item = outgoing(self._options.header_block, payload, key, headers, delay, ttl, seq, self._body_bytes_max)
+        batch = self._publish(topic, [item])
         try:
             return next(self._receipts(topic, batch))
         except BaseException:
@@ -153,16 +143,14 @@ class Client:
 
         Raises: as ``pub``, at the place of the item that failed. What was on its way behind it is still published.
         """
-        return Publishing(topic, self._publish_many(topic, items, delay, ttl, window))
+        return Publishing(self, topic, items, delay, ttl, window)
 
     def _publish_many(
-        self, topic: str, items: Iterable[Item], delay: float | None, ttl: float | None, window: int
+        self, topic: str, items: Iterable[Item], times: tuple[int | None, int | None], window: int, size: int
     ) -> Iterator[Receipt]:
         flying: deque[Batch] = deque()
         outstanding = 0
-        size = min(max(window // 2, 1), BATCH_MAX)
         block = self._options.header_block_of_many(topic)
-        times = to_ms("delay", delay), to_ms("ttl", ttl)
         for chunk, error in chunks(items, size, self._body_bytes_max, block, *times):
             flying.append(self._publish(topic, chunk))
             outstanding += len(chunk)
@@ -221,15 +209,12 @@ class Client:
         Raises: BadName, BadArgument, AlreadySubscribed (this client has that very subscription), RequestError, RequestTimeout,
             ClientClosed; ConfigError, ConnectFailed: leases cannot be renewed, and nothing is subscribed.
         """
-        begin = Start.parse(start) if start is not None else None
-        if auto_extend and visibility is None:
-            visibility = DEFAULT_VISIBILITY_S
-        command = Subscribe(topic, consumer, window, to_ms("visibility", visibility), begin, mode)
+        command = requests.subscription(topic, consumer, window, visibility, mode, start, auto_ack, auto_extend)
+        topic, consumer = command.topic, command.consumer
         self._open_or_raise()
         feeds = [feed for link in self._links for feed in link.conversation.feeds]
         if any((feed.command.topic, feed.command.consumer) == (topic, consumer) for feed in feeds):
             raise AlreadySubscribed(f"this client is subscribed to {topic} as {consumer} already")
-        encode_command(command)  # a mistake costs no connection
         keeper = self._keeper_or_raise() if auto_extend else None
         link = self._link_for(topic)
         feed = Feed(command, lambda: None)
@@ -244,8 +229,8 @@ class Client:
             raise link.overdue(f"the OK of SUB {topic} {consumer}")
         if feed.error is not None:
             raise feed.error
-        if keeper is not None and visibility is not None:
-            keeper.keep(feed, visibility)
+        if keeper is not None:
+            keeper.keep(feed, (command.visibility_ms or 0) / 1000)
         return Subscription(link, feed, auto_ack=auto_ack, on_end=keeper.leave if keeper is not None else None)
 
     def _keeper_or_raise(self) -> "LeaseKeeper":
@@ -273,13 +258,12 @@ class Client:
     ) -> list[Message]:
         """Lease up to ``max`` messages without a subscription; see the asyncio client's ``pull``. Interrupted, it loses
         nothing either."""
+        command = requests.pull_command(topic, consumer, max, wait, visibility)
+        wait = command.wait_ms / 1000
         deadline = now() + wait
-        feed = Feed(Subscribe(topic, consumer), lambda: None)
+        feed = Feed(Subscribe(command.topic, command.consumer), lambda: None)
         while True:
-            request = requests.pull(
-                topic, consumer, max, wait, visibility,
-                lambda name, left: requests.give_back(self._conversation, name, left),
-            )  # fmt: skip
+            request = requests.pull(command, wait, lambda name, left: requests.give_back(self._conversation, name, left))
             try:
                 pushes = self._ask_waiting(request)
             except ConnectionLost as error:
@@ -296,9 +280,11 @@ class Client:
 
         Raises: NoSuchTopic, NoSuchConsumer, BadArgument, ConnectionLost (ack again: that is harmless), RequestTimeout.
         """
+        ids = arguments.ids("ids", ids)
+        asked = requests.acks(topic, consumer, ids, sync=sync)
         for link in self._links:
             link.conversation.settle(topic, consumer, ids)
-        return sum([self._ask(requests.ack(topic, consumer, line, sync=sync)) for line in lines_of(ids)])
+        return sum([self._ask(request) for request in asked])
 
     def nack(
         self,
@@ -308,16 +294,17 @@ class Client:
         *,
         delay: float | None = None,
         dead: bool = False,
-        reason: str | None = None,
+        reason: Reason = None,
         error: BaseException | None = None,
     ) -> int:
         """Give back by number, whichever session they were delivered to; how many were inflight. Arguments and errors are
         those of the asyncio client's ``nack``."""
+        ids = arguments.ids("ids", ids)
+        failure = describe(reason, error, self._conversation.server, details=self._options.describe_errors)
+        asked = requests.nacks(topic, consumer, ids, delay, dead=dead, failure=failure)
         for link in self._links:
             link.conversation.settle(topic, consumer, ids)
-        failure = describe(reason, error, self._conversation.server, details=self._options.describe_errors)
-        lines = lines_of(ids) if failure is None else lines_of(ids, RANGES_BESIDE_A_FAILURE)
-        return sum([self._ask(requests.nack(topic, consumer, line, delay, dead=dead, failure=failure)) for line in lines])
+        return sum([self._ask(request) for request in asked])
 
     # -- looking
 
@@ -329,7 +316,7 @@ class Client:
         Raises: OutOfRange, NoSuchTopic, RequestError, RequestTimeout.
         """
         request = requests.fetch(topic, from_id, max_count, max_bytes, wait)
-        return self._ask_waiting(request) if wait else self._ask(request)
+        return self._ask_waiting(request) if request.wait_s else self._ask(request)
 
     def offsets(self, topic: str, *, at_ms: int | None = None) -> tuple[int, int]:
         """(first retained id, next id); with ``at_ms`` (unix milliseconds) the first is the first at or after that time."""
@@ -358,12 +345,16 @@ class Client:
     def create(self, topic: str, settings: Settings | None = None) -> None:
         """Create a topic, or confirm that it is there with these settings.
 
+        Args:
+            settings: by name (delivery.md). Of a duration seconds or a text (``60``, ``"2m"``), of a size bytes or a text
+                (``"64MiB"``); ``"default"`` unsets.
+
         Raises: TopicExists, RequestError, RequestTimeout.
         """
         self._ask(requests.create(topic, settings))
 
     def config(self, topic: str, settings: Settings | None = None) -> dict[str, Any]:
-        """Change settings, and return all that are set."""
+        """Change settings, as of ``create``, and return all that are set, durations in seconds."""
         return self._ask(requests.config(topic, settings))
 
     def delete(self, topic: str) -> int:
@@ -388,10 +379,11 @@ class Client:
     def redrive(self, topic: str, *, ids: Sequence[IdRange] | None = None, max: int | None = None) -> int:
         """Move dead letters back to where they came from, for the consumer that failed them; how many went. Arguments and
         errors are those of the asyncio client's ``redrive``."""
+        whole = requests.redrive(topic, None, max)
         if ids is None:
-            return self._ask(requests.redrive(topic, None, max))
+            return self._ask(whole)
         count = 0
-        for line in lines_of(ids):
+        for line in lines_of(arguments.ids("ids", ids)):
             if max is None or count < max:
                 count += self._ask(requests.redrive(topic, line, None if max is None else max - count))
         return count
@@ -403,7 +395,7 @@ class Client:
 
         Returns: whether nothing was left when ``timeout`` seconds were over.
         """
-        deadline = now() + timeout
+        deadline = now() + arguments.timeout("timeout", timeout)
         for link in self._links:
             for feed in list(link.conversation.feeds):
                 if self._keeper is not None:
@@ -458,9 +450,11 @@ class Client:
 class Publishing(PublishMany):
     """What ``pub_many`` returns: an iterator of receipts."""
 
-    def __init__(self, topic: str, receipts: Iterator[Receipt]) -> None:
-        super().__init__(topic, "iterate it; list(mq.pub_many(...)) publishes all")
-        self._receipts = receipts
+    def __init__(
+        self, client: Client, topic: str, items: Iterable[Item], delay: float | None, ttl: float | None, window: int
+    ) -> None:
+        super().__init__(topic, items, delay, ttl, window, "iterate it; list(mq.pub_many(...)) publishes all")
+        self._receipts = client._publish_many(topic, self._items, self._times, self._window, self._size)
 
     def __iter__(self) -> Iterator[Receipt]:
         self._begun = True

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from types import TracebackType
 
-from toymq_client import requests
+from toymq_client import arguments, requests
 from toymq_client.errors import RequestTimeout, SubscriptionEnded
-from toymq_client.failures import DeadOn, describe, is_dead
+from toymq_client.failures import DeadOn, Reason, describe, is_dead
 from toymq_client.feed import Feed, FeedState
 from toymq_client.message import Delivery
 from toymq_client.sync.link import BlockingLink, now
@@ -32,13 +32,13 @@ class Message(Delivery):
 
         Raises: with ``sync`` RequestError, ClientClosed, RequestTimeout.
         """
-        if sync:
+        if sync and arguments.flag("sync", sync):
             self._link.ack_synced(self._feed, self.topic, self.id)
         else:
             self._link.ack_soon(self._feed, self.topic, self.id)
 
     def nack(
-        self, delay: float | None = None, *, reason: str | None = None, error: BaseException | None = None
+        self, delay: float | None = None, *, reason: Reason = None, error: BaseException | None = None
     ) -> None:
         """Give it back, to be delivered again in ``delay`` seconds; 0 means now, None takes the topic's backoff. Its dead
         letter will say the last ``reason`` and ``error``.
@@ -52,7 +52,7 @@ class Message(Delivery):
             with suppress(ConnectionLost):  # which gives it back, too
                 request.result()
 
-    def dead_letter(self, reason: str | None = None, *, error: BaseException | None = None) -> bool:
+    def dead_letter(self, reason: Reason = None, *, error: BaseException | None = None) -> bool:
         """Give it up: to the topic's dead letters, ``<topic>.dlq``. The letter says ``reason`` and ``error``.
 
         Returns: False when its lease was over, so that it comes again, here or elsewhere.
@@ -86,6 +86,8 @@ class Message(Delivery):
         """``with message.process():`` acks when the block ends, and gives the message back when it raises; ``retry_delay``
         seconds later it is delivered again, None takes the topic's backoff. After exceptions of ``dead_on`` it goes to the
         dead letters at once. Its letter says the last exception, as the asyncio client's."""
+        arguments.to_ms("retry_delay", retry_delay)
+        arguments.exceptions("dead_on", dead_on)
         tracing = self._link.options.tracing
         try:
             with tracing.processing(self, self._feed.command.consumer) if tracing is not None else nullcontext():
@@ -102,7 +104,7 @@ class Message(Delivery):
         self.ack()
 
     def _refusal(
-        self, delay: float | None, reason: str | None = None, error: BaseException | None = None, *, dead: bool = False
+        self, delay: float | None, reason: Reason = None, error: BaseException | None = None, *, dead: bool = False
     ) -> requests.Request[int]:
         link, consumer = self._link, self._feed.command.consumer
         failure = describe(reason, error, link.conversation.server, details=link.options.describe_errors)
@@ -154,6 +156,7 @@ class Subscription:
 
         Raises: RequestTimeout, SubscriptionEnded (also when it is closed), ClientClosed.
         """
+        timeout = None if timeout is None else arguments.timeout("timeout", timeout)
         deadline = None if timeout is None else now() + timeout
         message = self._take(deadline)
         if message is not None:
@@ -167,6 +170,7 @@ class Subscription:
 
         Raises: SubscriptionEnded, ClientClosed.
         """
+        max, wait = arguments.count("max", max), arguments.duration_ms("wait", wait) / 1000
         for first in self:
             batch = [first]
             deadline = now() + wait

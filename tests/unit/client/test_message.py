@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from toymq_client import connect, sync
-from toymq_client.message import chunks, format_headers, key_bytes, payload_bytes, to_ms
+from toymq_client.arguments import key_bytes, payload_bytes, to_ms
+from toymq_client.message import chunks, format_headers
 
 
 @pytest.mark.parametrize(
@@ -15,7 +16,7 @@ from toymq_client.message import chunks, format_headers, key_bytes, payload_byte
     [
         (lambda: payload_bytes("text"), "a payload is bytes, not str: use payload.encode()"),
         (lambda: payload_bytes({"id": 17}), "a payload is bytes, not dict: use json.dumps(payload).encode()"),
-        (lambda: payload_bytes(None), "a payload is bytes, not NoneType: use json.dumps(payload).encode()"),
+        (lambda: payload_bytes(None), "a payload is bytes, not None: use json.dumps(payload).encode()"),
         (lambda: next(chunks(["text"], 8, 100, None, None, None)), "a payload is bytes, not str: use payload.encode()"),  # type: ignore[list-item]
         (lambda: to_ms("delay", "5s"), "delay is a number of seconds, not '5s': delay=5 is five seconds"),  # type: ignore[arg-type]
         (

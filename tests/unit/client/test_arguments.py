@@ -1,0 +1,313 @@
+"""What the clients' methods take: every argument of every public method of both, with values that it may not have."""
+
+import inspect
+import math
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from datetime import timedelta
+from enum import Enum
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import toymq_client as toymq
+from tests.support.obliging_broker import ObligingBroker
+from toymq_client import arguments, sockets, sync
+from toymq_py.errors import BadArgument, BadName, ConfigError, ToymqError
+from toymq_py.protocol import Config, Create, Nack, Offsets
+from toymqctl.broker import Broker
+from toymqctl.cli import main as toymqctl
+
+URL = "unix:/in/memory"
+VALUES = (None, 5, b"x", "", "a b", [], object(), math.nan, -1, 0, 10**30)
+CLIENT: dict[str, dict[str, Any]] = {
+    "pub": {"topic": "t", "payload": b"x", "key": "k"},
+    "pub_many": {"topic": "t", "items": [b"x"]},
+    "sub": {"topic": "t", "consumer": "c"},
+    "pull": {"topic": "t", "consumer": "c"},
+    "ack": {"topic": "t", "consumer": "c", "ids": [(7, 7)]},
+    "nack": {"topic": "t", "consumer": "c", "ids": [(7, 7)]},
+    "fetch": {"topic": "t", "from_id": 0, "max_count": 1},
+    "offsets": {"topic": "t"},
+    "topics": {},
+    "describe": {"topic": "t"},
+    "stats": {},
+    "ping": {},
+    "create": {"topic": "t"},
+    "config": {"topic": "t"},
+    "delete": {"topic": "t"},
+    "purge": {"topic": "t"},
+    "seek": {"topic": "t", "consumer": "c", "to": "latest"},
+    "forget": {"topic": "t", "consumer": "c"},
+    "redrive": {"topic": "t.dlq"},
+    "drain": {"timeout": 1},
+    "open": {},
+}
+MESSAGE: dict[str, dict[str, Any]] = {"ack": {}, "nack": {}, "dead_letter": {}, "extend": {}, "process": {}}
+SUBSCRIPTION: dict[str, dict[str, Any]] = {"next": {}, "batches": {"max": 1, "wait": 0}}
+LAST = {"close": {}, "drain": {"timeout": 1}}
+"""Of a subscription; each has one of its own."""
+NOT_OURS = "has no attribute|object is not|unsupported operand|NoneType|not subscriptable|must be str|expected str|cannot be"
+ROWS = [
+    (kind, method, base)
+    for kind, table in (("Client", CLIENT), ("Message", MESSAGE), ("Subscription", SUBSCRIPTION))
+    for method, base in table.items()
+]
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObligingBroker]:
+    found = ObligingBroker()
+    monkeypatch.setattr(sockets, "connect_unix", found.connect)
+    yield found
+    found.close()
+
+
+def wrong(method: Callable[..., object], base: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Arguments with one that may be wrong, and its name."""
+    names = [name for name in inspect.signature(method).parameters if name != "self"]
+    assert base.keys() <= set(names)
+    for name in names:
+        for value in VALUES:
+            yield name, {**base, name: value}
+
+
+def check(method: str, name: str, said: dict[str, Any], error: Exception) -> None:
+    """That an error is one for whoever wrote the call."""
+    call = f"{method}({said}): {type(error).__name__}: {error}"
+    if isinstance(error, toymq.RequestTimeout) and method == "next":
+        return
+    assert isinstance(error, TypeError | BadArgument | BadName | ConfigError), call
+    words = {"headers": "headers?", "items": "items|payload"}.get(name, name)
+    assert re.search(rf"\b({words})\b", str(error)), call
+    assert not re.search(NOT_OURS, str(error)), call
+
+
+def test_the_tables_have_all_public_methods() -> None:
+    for module in (toymq, sync):
+        for kind, tables in (("Client", (CLIENT,)), ("Message", (MESSAGE,)), ("Subscription", (SUBSCRIPTION, LAST))):
+            public = {name for name, _ in inspect.getmembers(getattr(module, kind), inspect.isfunction) if name[0] != "_"}
+            known = {name for table in tables for name in table} | {"close"}
+            assert public <= known, (module, kind)
+            assert known - public <= {"drain", "close"}, (module, kind)
+
+
+@pytest.mark.parametrize(("kind", "method", "base"), ROWS, ids=[f"{kind}.{method}" for kind, method, _ in ROWS])
+def test_a_wrong_argument_is_named_and_harms_nothing(
+    broker: ObligingBroker, kind: str, method: str, base: dict[str, Any]
+) -> None:
+    with sync.connect(URL, timeout_s=10) as mq:
+        messages = mq.sub("books", "c") if kind != "Client" else None
+        target: Any = mq
+        if messages is not None:
+            target = messages if kind == "Subscription" else messages.next(timeout=5)
+        for name, said in wrong(getattr(getattr(sync, kind), method), base):
+            try:
+                found = getattr(target, method)(**said)
+                if method == "process":
+                    with found:
+                        pass
+                elif method == "batches":
+                    next(found)
+                elif method == "pub_many":
+                    list(found)
+                elif method == "sub":
+                    found.close()
+            except Exception as error:  # noqa: BLE001 (looked at)
+                check(method, name, said, error)
+            mq.ping()
+        if messages is not None:
+            messages.close()
+
+
+async def use(target: Any, method: str, said: dict[str, Any]) -> None:
+    found = getattr(target, method)(**said)
+    if method == "process":
+        async with found:
+            return
+    if method == "batches":
+        await anext(found)
+        await found.aclose()
+    elif method == "sub":
+        async with found:
+            return
+    else:
+        assert isinstance(found, Awaitable)
+        await found
+
+
+@pytest.mark.parametrize(("kind", "method", "base"), ROWS, ids=[f"{kind}.{method}" for kind, method, _ in ROWS])
+async def test_the_same_with_asyncio(broker: ObligingBroker, kind: str, method: str, base: dict[str, Any]) -> None:
+    async with toymq.connect(URL, timeout_s=10) as mq:
+        messages = await mq.sub("books", "c") if kind != "Client" else None
+        target: Any = mq
+        if messages is not None:
+            target = messages if kind == "Subscription" else await messages.next(timeout=5)
+        for name, said in wrong(getattr(getattr(toymq, kind), method), base):
+            try:
+                await use(target, method, said)
+            except Exception as error:  # noqa: BLE001 (looked at)
+                check(method, name, said, error)
+            await mq.ping()
+        if messages is not None:
+            await messages.close()
+
+
+async def test_a_subscription_that_is_drained(broker: ObligingBroker) -> None:
+    async with toymq.connect(URL) as mq:
+        for name, said in wrong(toymq.Subscription.drain, LAST["drain"]):
+            messages = await mq.sub("books", "c")
+            try:
+                assert await messages.drain(**said)
+            except (TypeError, ToymqError) as error:
+                check("drain", name, said, error)
+                await messages.close()
+
+
+@pytest.mark.parametrize("connect", [toymq.connect, sync.connect], ids=["asyncio", "sync"])
+async def test_a_client_that_cannot_be(broker: ObligingBroker, connect: Callable[..., Any]) -> None:
+    for name, said in wrong(connect, {}):
+        try:
+            client = connect(**{"urls": URL, **said})
+        except (TypeError, ToymqError) as error:
+            check("connect", name, said, error)
+        else:
+            closed = client.close()
+            if closed is not None:
+                await closed
+
+
+def test_a_url_that_is_none_says_where_to_look() -> None:
+    for connect in (toymq.connect, sync.connect):
+        with pytest.raises(TypeError, match=r"urls is .* not None: is the environment variable set"):
+            connect(None)  # type: ignore[arg-type]
+        with pytest.raises(TypeError) as caught:
+            connect(b"toymq://s3cret@h")  # type: ignore[arg-type]
+        assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "said"),
+    [
+        (lambda mq: mq.sub("a b", "c"), BadName, "topic name must be 1 to 196 of .*; topic is 'a b'"),
+        (lambda mq: mq.sub("t", ""), BadName, "consumer name must be .*; consumer is ''"),
+        (lambda mq: mq.sub("t", "c mode=shared"), BadName, "consumer name must be"),
+        (lambda mq: mq.sub("a*", "c"), BadName, "a wildcard is a whole word.*; topic is 'a\\*'"),
+        (lambda mq: mq.sub("t", "c", window="8"), TypeError, "window is a whole number, not '8'"),
+        (lambda mq: mq.sub("t", "c", window=True), TypeError, "window is a whole number, not True"),
+        (lambda mq: mq.sub("t", "c", mode="both"), BadArgument, "mode is .*exclusive.* or .*shared.*, not 'both'"),
+        (lambda mq: mq.sub("t", "c", start="soon"), BadArgument, "a position is .*; start is 'soon'"),
+        (lambda mq: mq.sub("t", "c", visibility=0), BadArgument, "visibility is .* seconds, from 0.001 to ten years, not 0"),
+        (lambda mq: mq.pub("t", b"x", ttl=0), BadArgument, "ttl is a duration in seconds, from 0.001 to ten years, not 0"),
+        (lambda mq: mq.pub("t", b"x", key="k", seq="5"), TypeError, "seq is a whole number, not '5'"),
+        (lambda mq: mq.pub(b"t", b"x"), TypeError, "topic is a str, not b't': use topic.decode()"),
+        (lambda mq: mq.pub("t", b"x", headers=["a"]), TypeError, r"headers is a dict of str to str, not \['a'\]"),
+        (lambda mq: mq.pub_many("t", b"x"), TypeError, r"items is an iterable .*, not b'x': use \[b'x'\]"),
+        (lambda mq: list(mq.pub_many("t", [(b"k", b"x", 1)])), TypeError, "an item of pub_many is a payload"),
+        (lambda mq: mq.pull("t", "c", wait="5"), TypeError, "wait is a number of seconds, not '5': wait=5 is"),
+        (lambda mq: mq.ack("t", "c", [7]), TypeError, r"ids is a list of ranges \(first, last\), .*, not of 7"),
+        (lambda mq: mq.ack("t", "c", [(9, 7)]), BadArgument, r"ids ascend .*; \(9, 7\) does not"),
+        (lambda mq: mq.offsets("t", at_ms=1.5), TypeError, "at_ms is a whole number, not 1.5: of a datetime"),
+        (lambda mq: mq.create("t", {"ttl": "60"}), BadArgument, "'ttl'.* is a number of seconds, or a str with a unit"),
+        (lambda mq: mq.create("t", {"ttl": "soon"}), BadArgument, r"settings\['ttl'\]: 'soon' is no duration"),
+        (lambda mq: mq.create("t", {"ttl": 0}), BadArgument, r"settings\['ttl'\] is a duration in seconds, from 0.001"),
+        (lambda mq: mq.create("t", {"ttl": timedelta(1)}), TypeError, "is a number of seconds, .*total_seconds"),
+        (lambda mq: mq.create("t", {"max_attempts": 1.5}), TypeError, r"settings\['max_attempts'\] is a whole number, not 1.5"),
+        (lambda mq: mq.create("t", {"verb": 1, "A": 2}), BadArgument, "a name in settings is a word .*, not 'A'"),
+    ],
+)
+def test_what_is_said(
+    broker: ObligingBroker, call: Callable[[sync.Client], object], kind: type[Exception], said: str
+) -> None:
+    with sync.connect(URL) as mq:
+        with pytest.raises(kind, match=said):
+            call(mq)
+        assert broker.commands == []
+
+
+def test_numbers_of_settings_are_seconds_and_texts_have_their_unit(broker: ObligingBroker) -> None:
+    """Found by a trial: 60 was 60 milliseconds, silently, and "2m" was refused."""
+    with sync.connect(URL) as mq:
+        mq.create("t", {"visibility": 60, "ttl": "2m", "nack_backoff_min": 0.25, "retain_acked_for": 0})
+        mq.config("t", {"visibility": "default", "max_attempts": 3, "when_full": "reject", "retain_max_bytes": "64KiB"})
+    assert broker.commands[:2] == [
+        Create("t", {
+            "visibility": "60000", "ttl": "120000", "nack_backoff_min": "250", "retain_acked_for": "0",
+        }),
+        Config("t", {"visibility": "default", "max_attempts": "3", "when_full": "reject", "retain_max_bytes": "65536"}),
+    ]  # fmt: skip
+
+
+def test_settings_that_were_read_can_be_said_again() -> None:
+    wire = {"visibility": 60_000, "ttl": 250, "max_attempts": 3, "when_full": "reject", "retain_max_bytes": 9}
+    read = arguments.settings_in_seconds(wire)
+    assert (read["visibility"], read["ttl"]) == (60, 0.25)
+    assert arguments.settings(read) == {name: str(value) for name, value in wire.items()}
+
+
+def test_an_exception_is_a_reason(broker: ObligingBroker) -> None:
+    """Found by a trial: in an ``except`` block ``dead_letter(exc)`` hid the exception behind an error of its own."""
+    broken = ValueError("no such invoice")
+    with sync.connect(URL) as mq:
+        messages = mq.sub("t", "c")
+        messages.next(5).dead_letter(broken)
+        messages.next(5).nack(reason=broken)
+        mq.nack("t", "c", [(7, 7)], reason=broken)
+        with pytest.raises(TypeError, match=r"reason is a str, or an exception .*, not b'x': use reason.decode()"):
+            messages.next(5).dead_letter(b"x")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="error is an exception, not 'x': say a text as reason"):
+            messages.next(5).nack(error="x")  # type: ignore[arg-type]
+    told = [command.failure for command in broker.commands if isinstance(command, Nack) and command.failure]
+    assert [(each.reason, each.error_type, each.error) for each in told] == [(None, "ValueError", "no such invoice")] * 3
+
+
+def test_a_mistake_in_process_is_said_before_the_handler_runs(broker: ObligingBroker) -> None:
+    """Said behind it, it would hide the handler's own exception."""
+    with sync.connect(URL) as mq:
+        message = mq.sub("t", "c").next(5)
+        for wrong_one, said in (({"dead_on": "x"}, "dead_on is"), ({"retry_delay": "5s"}, "retry_delay is")):
+            with pytest.raises(TypeError, match=said), message.process(**wrong_one):  # type: ignore[arg-type]
+                pytest.fail("the handler ran")
+
+
+def test_a_name_may_be_a_member_of_an_enum(broker: ObligingBroker) -> None:
+    class Topic(str, Enum):  # noqa: UP042 (what programs have; str() of it is another text)
+        ORDERS = "orders"
+
+    with sync.connect(URL) as mq:
+        mq.offsets(Topic.ORDERS)
+        mq.pub(Topic.ORDERS, b"x")
+    assert broker.commands[0] == Offsets("orders")
+
+
+class _Nameless:
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
+def test_a_value_is_shown_whatever_it_is() -> None:
+    assert arguments.shown(_Nameless()) == "a _Nameless" or arguments.shown(_Nameless()).startswith("<_Nameless")
+    assert len(arguments.shown("x" * 10**6)) <= 102
+    assert arguments.shown(10**5000)
+
+
+COMMANDS = (
+    ("pub", "T", "x"), ("sub", "T"), ("sub", "t", "--consumer", "T"), ("pull", "T", "c"), ("pull", "t", "T"), ("tail", "T"),
+    ("topics", "T"), ("describe", "T"), ("consumers", "T"), ("create", "T"), ("config", "T"), ("delete", "T", "--yes"),
+    ("purge", "T", "--yes"), ("seek", "T", "c", "latest"), ("seek", "t", "T", "latest"),
+    ("forget", "T", "c"), ("forget", "t", "T"), ("ack", "T", "c", "7"), ("nack", "t", "T", "7"), ("dlq", "list", "T"),
+    ("dlq", "redrive", "T", "7"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("name", ["", "a b", "ü", "a mode=shared"])
+def test_toymqctl_says_what_a_name_is(
+    broker: ObligingBroker, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], name: str
+) -> None:
+    monkeypatch.setattr(Broker, "connect", lambda _, **more: sync.connect(URL))
+    result = CliRunner().invoke(toymqctl, [name if word == "T" else word for word in words])
+    assert result.exit_code == 1
+    said = r"toymqctl: BAD_NAME: (topic|consumer) name must be .*; (topic|consumer|pattern) is '"
+    assert re.match(said, result.stderr), result.stderr
