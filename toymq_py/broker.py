@@ -125,8 +125,11 @@ class Broker:
 
     # -- opening
 
-    def open(self, pid: int) -> None:
+    def open(self, pid: int, address: str | None = None) -> None:
         """Take the directory and recover every topic (storage.md, "Recovery"). Blocks; listen only afterwards.
+
+        Args:
+            address: at which clients will reach it; for who finds the directory locked.
 
         Raises:
             DirectoryLocked: another broker has it.
@@ -145,7 +148,7 @@ class Broker:
                     raise
         except OSError as error:
             raise DataDirectoryError(f"cannot make {data_dir}: {error.strerror or error}") from error
-        self._lock = DirectoryLock.take(fs, data_dir, pid)
+        self._lock = DirectoryLock.take(fs, data_dir, pid, address)
         with contextlib.suppress(OSError):  # where there are no topics yet, they are made for their owner
             if fs.is_open_to_others(data_dir) and fs.is_open_to_others(self._root):
                 logger.warning("%s: other users of this machine can read it, an older version made it so: `chmod -R go= %s`",

@@ -167,7 +167,8 @@ class Candidate:
                 return
             except (DirectoryLocked, DataDirectoryError, OSError) as error:
                 locked = isinstance(error, DirectoryLocked)
-                if not self.ready.done() and not (locked and loop.time() < give_up_at):
+                served = isinstance(error, DirectoryLocked) and error.address is not None  # by no one that opened it
+                if not self.ready.done() and (served or not locked or loop.time() >= give_up_at):
                     self.ready.set_exception(self._explained(error))
                     return
                 if not locked:
@@ -178,6 +179,8 @@ class Candidate:
     def _explained(self, error: Exception) -> Exception:
         data_dir = self._options.data_dir
         if isinstance(error, DirectoryLocked):
+            if error.address is not None:
+                return error
             error.add_note(f"and nobody answers at {self.socket_path}: a broker that runs by itself is reached by its address")
         elif isinstance(error, OSError):
             wrapped = DataDirectoryError(f"cannot serve {data_dir}: {error.strerror or error}")

@@ -125,7 +125,8 @@ async def _serve(
         tls_listeners = _bind("--tls-listen", options.tls_listen, options, bound) if options.tls_listen is not None else []
         https_listeners = _bind("--https", options.https, options, bound) if options.https is not None else []
         metrics_listeners = _bind("--metrics", options.metrics, options, bound) if options.metrics is not None else []
-        with _tracer(options, clock) as tracer, opened_broker(options, clock, loop, tracer) as broker:
+        url = f"toymq://{_address(listeners[0])}"
+        with _tracer(options, clock) as tracer, opened_broker(options, clock, loop, tracer, url) as broker:
             for change in await apply_definitions(openable(wanted, broker), broker):
                 logger.info("%s: %s", options.definitions, change)
             gc.collect()

@@ -215,15 +215,18 @@ class ConfigError(LocalError):
 
 
 class DirectoryLocked(LocalError):
-    """Another process owns the data directory. ``pid`` is None when the lock file does not say."""
+    """Another process owns the data directory. ``pid`` and ``address`` are None when the lock file does not say; an address is
+    that of a ``toymq serve``."""
 
     code = "DIRECTORY_LOCKED"
 
-    def __init__(self, path: str, pid: int | None) -> None:
+    def __init__(self, path: str, pid: int | None, address: str | None = None) -> None:
         owner = f"process {pid}" if pid is not None else "another process"
-        super().__init__(f"{path} is in use by {owner}")
+        instead = f", a broker: connect to {address} instead" if address is not None else ""
+        super().__init__(f"{path} is in use by {owner}{instead}")
         self.path = path
         self.pid = pid
+        self.address = address
 
 
 class DataDirectoryError(LocalError):

@@ -164,11 +164,12 @@ class MemoryWatch:
 
 @contextmanager
 def opened_broker(
-    options: BrokerOptions, clock: Clock, loop: asyncio.AbstractEventLoop, tracer: Tracer | None = None
-) -> Iterator[Broker]:
+    options: BrokerOptions, clock: Clock, loop: asyncio.AbstractEventLoop, tracer: Tracer | None = None,
+    address: str | None = None,
+) -> Iterator[Broker]:  # fmt: skip
     """A broker that has its directory and has recovered it; both are given back at the end. Blocks.
 
-    ``tracer`` follows messages.
+    ``tracer`` follows messages; ``address`` as of ``Broker.open``.
 
     Raises: DirectoryLocked, DataDirectoryError.
     """
@@ -181,7 +182,7 @@ def opened_broker(
     )  # fmt: skip
     watch = DirectoryWatch(loop, broker)
     try:
-        broker.open(os.getpid())
+        broker.open(os.getpid(), address)
         lag.start()
         watch.start()
         yield broker

@@ -6,6 +6,9 @@ from contextlib import suppress
 from toymq_py.errors import DataDirectoryError, DirectoryLocked
 from toymq_py.storage.fs import File, FileSystem, write_all
 
+TEXT_BYTES_MAX = 512
+"""Of ``LOCK``: a pid, and a line with an address."""
+
 
 class DirectoryLock:
     """The held lock; the kernel drops it when the process dies, however it dies.
@@ -21,11 +24,11 @@ class DirectoryLock:
         self._watched = {data_dir: fs.inode(data_dir), f"{data_dir}/LOCK": file.inode()}
 
     @classmethod
-    def take(cls, fs: FileSystem, data_dir: str, pid: int) -> "DirectoryLock":
-        """Lock the directory and write our pid into the file.
+    def take(cls, fs: FileSystem, data_dir: str, pid: int, address: str | None = None) -> "DirectoryLock":
+        """Lock the directory and write our pid into the file, and the address at which clients reach us.
 
         Raises:
-            DirectoryLocked: another process holds it; its pid as far as the file says.
+            DirectoryLocked: another process holds it; its pid and address as far as the file says.
             DataDirectoryError: the file cannot be opened or written.
         """
         path = f"{data_dir}/LOCK"
@@ -36,14 +39,14 @@ class DirectoryLock:
             _close(directory)
             raise DataDirectoryError(f"cannot use {data_dir}: {error.strerror or error}") from error
         if not file.lock():
-            text = file.pread(32, 0).strip()
+            text = file.pread(TEXT_BYTES_MAX, 0)
             file.close()
             _close(directory)
-            raise DirectoryLocked(data_dir, int(text) if text.isdigit() else None)
+            raise _locked(data_dir, text)
         # A full disk must not keep a broker from starting: the lock holds without the pid in the file.
         with suppress(OSError):
             file.truncate(0)
-            write_all(file, b"%d\n" % pid, 0)
+            write_all(file, b"%d\n" % pid + (f"{address}\n".encode() if address is not None else b""), 0)
         try:
             return cls(fs, data_dir, file, directory)
         except OSError as error:
@@ -93,8 +96,14 @@ def _lock_directory(fs: FileSystem, data_dir: str) -> File | None:
     directory.close()
     text = b""
     with suppress(OSError):
-        text = fs.read_file(f"{data_dir}/LOCK").strip()
-    raise DirectoryLocked(data_dir, int(text) if text.isdigit() else None)
+        text = fs.read_file(f"{data_dir}/LOCK")[:TEXT_BYTES_MAX]
+    raise _locked(data_dir, text)
+
+
+def _locked(data_dir: str, text: bytes) -> DirectoryLocked:
+    """What the text of its ``LOCK`` says of the owner."""
+    pid, _, address = text.strip().partition(b"\n")
+    return DirectoryLocked(data_dir, int(pid) if pid.isdigit() else None, address.decode(errors="replace") or None)
 
 
 def _close(file: File | None) -> None:
