@@ -128,7 +128,7 @@ def test_the_block_blocks() -> None:
 def run_it(directory: Path, broker: list[str], operator: list[str]) -> None:
     """Serve, publish, consume, stop; nothing is warned of. ``broker`` and ``operator``: how to call toymq and toymqctl."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("TOYMQ_", "PYTHON"))}
-    serve = [*broker, "serve", "--data-dir", "d", "--listen", "127.0.0.1:0", "--min-free-bytes", "0"]
+    serve = [*broker, "serve", "--data-dir", "d", "--listen", "127.0.0.1:0", "--min-free-bytes", "0", "--log-level", "warning"]
     pipe = subprocess.PIPE
     with subprocess.Popen(serve, cwd=directory, env=env, stdout=pipe, stderr=pipe, text=True) as process:
         try:
