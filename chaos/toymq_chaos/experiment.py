@@ -383,6 +383,8 @@ class Experiment:
                     for number, client in enumerate(sorted(self._clients, key=lambda client: client.name)):
                         if number % 2 == 0 and not client.lost:
                             client.transport.abort()
+                    for user in self._users:
+                        user.cut()
 
 
 def token_of(seed: int) -> str:

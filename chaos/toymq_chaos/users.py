@@ -11,7 +11,9 @@ one connection here, so that what it says of outages (``on_event``) tells which 
 """
 
 import asyncio
+import os
 import random
+import socket
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator
@@ -22,7 +24,9 @@ from toymq_chaos.history import Recorder, Result, digest_of
 from toymq_chaos.leases import BUFFERED
 from toymq_chaos.workload import Habits
 from toymq_client import Client, ClientClosed, Connected, ConnectionLost, Disconnected, Receipt, RequestTimeout, connect, sync
+from toymq_client.link import Link
 from toymq_client.message import Delivery
+from toymq_client.sync.link import BlockingLink
 from toymq_py.errors import ToymqError
 
 TIMEOUT_S = 60.0
@@ -199,12 +203,22 @@ class User(ABC):
 
     def __init__(self, where: Surroundings, diary: Diary, rng: random.Random) -> None:
         self.diary = diary
+        self.client: Client | sync.Client | None = None
+        """While there is one."""
         self._where = where
         self._rng = rng
 
     @abstractmethod
     async def run(self) -> None:
         """Publishers end when the faults are over; subscribers when they are cancelled."""
+
+    def cut(self) -> None:
+        """End the client's connections as a network does: its own close says nothing of it. It connects again by itself."""
+        links: tuple[Link | BlockingLink, ...] = () if self.client is None else tuple(self.client._links)
+        for link in links:
+            if (number := link.descriptor) is not None and number >= 0:
+                with suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:
+                    connection.shutdown(socket.SHUT_RDWR)
 
     @property
     def publishes(self) -> bool:
@@ -225,6 +239,7 @@ class AsyncPublisher(User):
     async def run(self) -> None:
         await self._where.ready()
         async with connect(self._where.url, **self._client()) as mq, asyncio.TaskGroup() as tasks:
+            self.client = mq
             for _ in range(AT_A_TIME):
                 tasks.create_task(self._publish(mq))
         self.diary.close()
@@ -250,7 +265,7 @@ class AsyncSubscriber(User):
 
     async def run(self) -> None:
         where, diary = self._where, self.diary
-        mq = await connect(where.url, **self._client())
+        self.client = mq = await connect(where.url, **self._client())
         try:
             messages = await mq.sub(TOPIC, diary.name, window=self._window)
             diary.subscribed()
@@ -316,6 +331,7 @@ class BlockingPublisher(_InThread):
     def _work(self, ending: threading.Event) -> None:
         again: Item | None = None
         with sync.connect(self._where.url, **self._client()) as mq:
+            self.client = mq
             while not ending.is_set() and (again is not None or not self._where.calm()):
                 item = again or next(self._source)
                 sent_ns, losses = self.diary.now_ns, self.diary.losses
@@ -340,7 +356,7 @@ class BlockingSubscriber(_InThread):
 
     def _work(self, ending: threading.Event, loop: asyncio.AbstractEventLoop) -> None:
         where, diary = self._where, self.diary
-        mq = sync.connect(where.url, **self._client())
+        self.client = mq = sync.connect(where.url, **self._client())
         try:
             messages = mq.sub(TOPIC, diary.name, window=self._window)
             diary.subscribed()

@@ -88,6 +88,12 @@ class BlockingLink:
         self._drop_socket()
         self.conversation.close(ClientClosed(FORKED))
 
+    @property
+    def descriptor(self) -> int | None:
+        """Of its socket, while there is a connection."""
+        connection = self._socket
+        return None if connection is None else connection.fileno()
+
     def until(self, done: Callable[[], bool], deadline: float | None) -> bool:
         """Exchange bytes, connect again when needed. Returns: False when the time was over before ``done``."""
         while not done():

@@ -1,12 +1,14 @@
 """What the product's own clients do is written down as the raw ones' is, and held against the same promises."""
 
 import random
+import socket
+from types import SimpleNamespace
 
 import pytest
 
 from toymq_chaos.checker import check
 from toymq_chaos.history import Event, Recorder
-from toymq_chaos.users import TOPIC, Diary, Item, choose, items
+from toymq_chaos.users import TOPIC, AsyncPublisher, Diary, Item, Surroundings, choose, items
 from toymq_chaos.workload import Habits
 from toymq_client import ConnectionLost, Receipt, RequestTimeout
 from toymq_client.message import Delivery
@@ -109,6 +111,18 @@ def test_a_synced_ack_binds_on_any_connection_a_nack_on_that_of_its_delivery() -
         ("ack", "ok", True), ("ack", "unknown", None), ("nack", "ok", None),
         ("ack", "ok", True), ("nack", "unknown", None), ("ack", "unknown", True),
     ]  # fmt: skip
+
+
+def test_the_nemesis_cuts_the_connections_of_the_products_clients() -> None:
+    ours, theirs = socket.socketpair()
+    where = Surroundings(Recorder(lambda: 0, [].append), "toymq://b", Habits(), lambda: True, None, None)  # type: ignore[arg-type]
+    user = AsyncPublisher(where, Written().diary, random.Random(1), iter(()))
+    user.cut()
+    links = [SimpleNamespace(descriptor=ours.fileno()), SimpleNamespace(descriptor=None)]
+    user.client = SimpleNamespace(_links=links)  # type: ignore[assignment]
+    with ours, theirs:
+        user.cut()
+        assert (ours.recv(1), theirs.recv(1)) == (b"", b""), "both ends see that it is over"
 
 
 def test_a_stalled_one_says_which() -> None:
