@@ -116,6 +116,7 @@ class Experiment:
         self._all_subscribed = asyncio.Event()
         self._last_activity_ns = 0
         self._answered = 0
+        self._wanted = 0.0
         self._users: dict[User, asyncio.Task[None]] = {}
         self._tasks: asyncio.TaskGroup
 
@@ -278,12 +279,13 @@ class Experiment:
             raise BrokerFailed(f"the broker ended with code {code}: {self._broker.telltale()}")
 
     async def _work(self, lasts_s: float) -> None:
-        """Ends when a life's seconds are over, its publishes are answered, and every client of the product's own has moved."""
-        wanted = self._answered + int(PUBLISHES_PER_S * lasts_s)
+        """Ends when a life's seconds are over, its publishes are answered, with those that lives before it died
+        without, and every client of the product's own has moved."""
+        self._wanted += PUBLISHES_PER_S * lasts_s
         await asyncio.sleep(lasts_s)
         with suppress(TimeoutError):
             async with asyncio.timeout(STALLED_S):
-                while self._answered < wanted:  # noqa: ASYNC110 (counted for each publish, looked at ten times a second)
+                while self._answered < self._wanted:  # noqa: ASYNC110 (counted for each publish, looked at ten times a second)
                     await asyncio.sleep(0.1)
         await self._move()
 
@@ -312,7 +314,7 @@ class Experiment:
         self._set_clock(self._farthest_ns)
         await self._broker.start(None, "--min-free-bytes", "0")
         self._started()
-        await self._move()
+        await self._work(0)
         self.calm = True
         self._tell("the faults are over; draining")
         try:

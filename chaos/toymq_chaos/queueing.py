@@ -62,6 +62,8 @@ DECLARED = (
 DELAYS_MS = (None, None, None, 20, 150, 400)
 TTLS_MS = (None, None, None, 100, 86_400_000)
 PAYLOAD_BYTES = (0, 3, 40, 900, 2500)
+CHORES = ("redrive", "config", "config", "settings", "purge", "delete")
+"""What the operator does until the faults are over, afterwards it sends letters back only."""
 REDRIVE_S = 0.3
 """How often dead letters are sent back at the end."""
 NEEDED = frozenset((
@@ -182,6 +184,7 @@ class Operator:
         self._name = name
         self._rng = rng
         self._made = False
+        self._chores: list[str] = []
 
     async def run(self) -> None:
         connection = 0
@@ -197,6 +200,12 @@ class Operator:
                 client.transport.abort()
                 self._world.recorder(client.name, "disconnect")
 
+    def _next_chore(self) -> str:
+        """Each of them comes, in an order of chance, before any comes again: chance alone may leave one out."""
+        if not self._chores:
+            self._chores = self._rng.sample(CHORES, len(CHORES))
+        return self._chores.pop()
+
     async def _use(self, client: Client) -> None:
         world, rng = self._world, self._rng
         while not self._made:
@@ -204,7 +213,7 @@ class Operator:
         world.subscribed("", "operator")
         while True:
             await asyncio.sleep(REDRIVE_S if world.calm else 0.3 * rng.random())
-            what = "redrive" if world.calm else rng.choice(("redrive", "config", "config", "settings", "purge", "delete"))
+            what = "redrive" if world.calm else self._next_chore()
             match what:
                 case "config":
                     await self._configure(client, *rng.choice([(t, s, rng.choice(values)) for t, s, values in CHANGES]))

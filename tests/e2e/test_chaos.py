@@ -47,7 +47,8 @@ def test_a_broker_under_faults_keeps_its_promises(out: Path) -> None:
     rows = events(out / "history.jsonl")
     ops = Counter(row["op"] for row in rows)
     assert ops["kill"] >= 4
-    assert ops["pub"] > 200, "a life lasts until its publishes are answered, however busy the machine is"
+    answered = sum(row["op"] == "pub" and row["result"] in ("ok", "dup") for row in rows)
+    assert answered >= 300, "20 for each of its seconds: a run lasts until they are answered, however busy the machine is"
     assert ops["deliver"] > ops["pub"], "every topic has two consumers"
     code, found, _ = verdict(out / "history.jsonl")
     assert code == 0

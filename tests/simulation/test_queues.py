@@ -47,7 +47,7 @@ def test_every_promise_is_kept(part: int) -> None:
     assert total.kills > SEEDS // PARTS
     assert len(total.duplicated) >= 5, "causes of redeliveries"
     for op in ("pull", "letter", "return", "redrive", "purge", "delete", "config", "settings", "dropped"):
-        assert done[op], f"{op} occurs: {done}"
+        assert done[op] > 1, f"{op} occurs: {done}"
 
 
 @pytest.mark.torture

@@ -318,14 +318,14 @@ class Committer:
                 logger.warning("topic %s: publishing resumes", log.topic)
             self._adopt(batch)
             if self._fsync == "always":
-                if self._heads.due and batch.size:
-                    self._record_heads()
                 self.on_sync(job.sync_s)
             elif self._fsync == "interval":
                 self._unsynced = log.segments[-1].busy = True
                 self._arm_sync_timer()
             if self._pending:
                 self._start()
+            if self._fsync == "always" and self._heads.due and batch.size:
+                self._record_heads()  # behind the next commit, which takes a sync thread first
             if batch.producers:
                 self.on_sequences(batch.producers)
             self._tell_stored(batch)

@@ -127,12 +127,12 @@ def buckets(found: Found, name: str) -> dict[float, float]:
 
 async def test_each_message_is_timed_from_its_own_loop_pass_to_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = BrokerRig()
+    rig.publish("t", b"first of its segment")  # what is written once a segment is written behind it
     sync = SimFile.sync
 
     def slow_sync(file: SimFile) -> None:
         sync(file)
-        if file.path.endswith(".log"):  # not what is written once a segment, behind its first commit (ADR 0048)
-            rig.clock.advance(0.03)
+        rig.clock.advance(0.03)
 
     monkeypatch.setattr(SimFile, "sync", slow_sync)
     publisher = rig.broker.topic_or_new("t").publisher
@@ -147,11 +147,11 @@ async def test_each_message_is_timed_from_its_own_loop_pass_to_its_commit(monkey
     publisher.publish([b""], [b"later, in the same batch"])
     rig.loop.drain()
     found = await scrape(rig)
-    assert buckets(found, "commit_messages") == {4.0: 2}
-    assert found["toymq_commit_messages_sum"] == {(): 5}
-    assert buckets(found, "fsync_seconds") == {0.05: 2}
+    assert buckets(found, "commit_messages") == {1.0: 1, 4.0: 2}
+    assert found["toymq_commit_messages_sum"] == {(): 6}
+    assert buckets(found, "fsync_seconds") == {0.0001: 1, 0.05: 2}
     assert found["toymq_fsync_seconds_sum"] == {(): pytest.approx(0.06)}
-    assert buckets(found, "publish_seconds") == {0.1: 5}
+    assert buckets(found, "publish_seconds") == {0.0001: 1, 0.1: 5}
     assert found["toymq_publish_seconds_sum"] == {(): pytest.approx(2 * 0.07 + 2 * 0.09 + 0.06)}
 
 

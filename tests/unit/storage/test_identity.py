@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.broker_rig import DIR, BrokerRig
+from tests.support.log_rig import LogRig
 from tests.support.sim_disk import SimDisk
 from toymq_py.storage import identity
 from toymq_py.storage.backup import back_up, restore
@@ -287,3 +288,21 @@ def test_two_segments_that_begin_at_once_do_not_share_a_temp_file() -> None:
     assert keeper.due
     keeper.record([0, 1], lambda base_id: True)
     assert (len(jobs), keeper.due) == (1, False)
+
+
+def test_the_next_commit_takes_a_sync_thread_before_the_heads_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = LogRig()
+    monkeypatch.setattr(rig.loop, "_rng", FirstComeFirstServed())
+    rig.append(b"begins a segment")
+    rig.loop.step()  # the pass is over: the batch is the disk's
+    rig.append(b"waits for it")
+    rig.loop.drain()
+    synced = [name.rpartition("/")[2] for op, name, _ in rig.disk.trace if op == "sync"]
+    assert synced == [segment_name(0), segment_name(0), f"{identity.FILE_NAME}.tmp"]
+
+
+class FirstComeFirstServed(random.Random):
+    """One sync thread, which takes the jobs in their order."""
+
+    def randrange(self, *_: object) -> int:  # type: ignore[override]
+        return 0
