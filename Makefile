@@ -58,8 +58,9 @@ run: $(RUN)/.stamp ## start the broker on port 6789, its dashboard on http://127
 demo: $(READY) ## send a file through a broker and compare: make demo FILE=README.md
 	$(BIN)/toymq demo --file "$(or $(FILE),README.md)"
 
+# Bytecode is kept, whatever the environment says: each of some hundred processes would compile the sources again.
 test: $(TESTABLE) ## run the tests, a file at a time on each of two cores
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 test-all: ## run the tests on every Python from 3.11 to 3.14 that is here, and name those that are not
 	@missing=; failed=; for v in 3.11 3.12 3.13 3.14; do found=; \

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from collections import Counter
 from collections.abc import Iterator
 
 import hypothesis
@@ -14,11 +15,22 @@ hypothesis.settings.register_profile("seeded", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("explore", deadline=None)
 hypothesis.settings.load_profile(os.environ.get("TOYMQ_HYPOTHESIS", "seeded"))
 
+LONG = ("tests/simulation/", "tests/e2e/test_chaos", "tests/e2e/test_soak", "tests/e2e/test_power_loss", "tests/fault/")
+"""Files that take long for the tests they have: ``make test`` begins with them, or one core waits for the other at the end."""
+
 INSISTED = pytest.StashKey[frozenset[str]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[INSISTED] = requirements.insisted(os.environ)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Files in the order in which the workers take them: the long ones, then those of the most tests."""
+    if hasattr(config, "workerinput"):
+        tests = Counter(item.path for item in items)
+        items.sort(key=lambda item: (not item.nodeid.startswith(LONG), -tests[item.path]))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
