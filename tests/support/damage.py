@@ -2,7 +2,9 @@
 
 import random
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from toymq_py.storage.record import encode_attributes, encode_run
 from toymq_py.storage.segment import segment_name
@@ -10,6 +12,12 @@ from toymq_py.storage.segment import segment_name
 TS_NS = 1_781_767_800_000_000_000
 BYTES_KINDS = ("bit", "page of zeros", "page of noise", "sector of noise", "cut")
 FILE_KINDS = ("swapped", "duplicated", "missing")
+MANY_KINDS = (
+    "every second page", "every second page but the first", "first page", "several pages", "every third page, noise",
+    "two pages change places", "a page is an earlier one", "sectors of noise", "bits",
+)  # fmt: skip
+"""Many damages of one segment."""
+PAGE = 4096
 
 
 @dataclass
@@ -25,8 +33,15 @@ class DamagedLog:
     """What the directory is to hold; filled by ``settle``."""
 
     @classmethod
-    def of(cls, size: int, segment_bytes: int, rng: random.Random, *, payload_max: int = 400) -> "DamagedLog":
-        """Records of random length, some with keys, headers or a sequence."""
+    def of(
+        cls, size: int, segment_bytes: int, rng: random.Random, *, payload_max: int = 400,
+        payload: Callable[[int], bytes] | None = None,
+    ) -> "DamagedLog":  # fmt: skip
+        """Records of random length, some with keys, headers or a sequence.
+
+        Args:
+            payload: of the record with this id; random bytes when it is not given.
+        """
         log = cls()
         written = 0
         while written < size:
@@ -34,7 +49,7 @@ class DamagedLog:
             while len(data) < segment_bytes and written + len(data) < size:
                 rows = range(log.next_id, log.next_id + 64)
                 keys = [b"key-%d" % row if row % 3 else b"" for row in rows]
-                payloads = [rng.randbytes(rng.randrange(payload_max)) for _ in rows]
+                payloads = [payload(row) if payload else rng.randbytes(rng.randrange(payload_max)) for row in rows]
                 blocks = [encode_attributes(headers=b"A: b\n") if rng.random() < 0.2 else b"" for _ in rows]
                 pieces = encode_run(log.next_id, TS_NS + log.next_id, keys, payloads, blocks)
                 for body, checksum in zip(pieces[::2], pieces[1::2], strict=True):
@@ -63,6 +78,35 @@ class DamagedLog:
             data[first:last] = bytes(last - first) if kind.endswith("zeros") else rng.randbytes(last - first)
         low, high = _row(starts, first), _row(starts, last - 1)
         self.hit.update(range(base_id + low, base_id + high + 1))
+
+    def damage_many(self, kind: str, base_id: int, rng: random.Random) -> None:
+        """Of a segment, and what that hits: a record is intact when all its bytes are what they were, where they were."""
+        data, starts = self.segments[base_id], self.starts[base_id]
+        before, pages = bytes(data), range(0, len(data), PAGE)
+        if kind.startswith("every"):
+            hit = pages[1::3] if "third" in kind else pages[2::2] if "first" in kind else pages[::2]
+            for at in hit:
+                data[at : at + PAGE] = rng.randbytes(PAGE) if "noise" in kind else bytes(PAGE)
+        elif kind == "first page":
+            data[:PAGE] = bytes(PAGE)
+        elif kind == "several pages":
+            for at in rng.sample(pages, 6):
+                data[at : at + PAGE] = bytes(PAGE)
+        elif kind == "two pages change places":
+            one, other = rng.sample(pages[:-2], 2)
+            data[one : one + PAGE], data[other : other + PAGE] = data[other : other + PAGE], data[one : one + PAGE]
+        elif kind == "a page is an earlier one":
+            one, other = sorted(rng.sample(pages[:-2], 2))
+            data[other : other + PAGE] = data[one : one + PAGE]
+        elif kind == "sectors of noise":
+            for at in rng.sample(range(0, len(data), 512), 20):
+                data[at : at + 512] = rng.randbytes(512)
+        else:
+            for at in rng.sample(range(len(data)), 20):
+                data[at] ^= 1 << rng.randrange(8)
+        del data[len(before) :]
+        rows = pairwise(starts)
+        self.hit.update(base_id + row for row, (at, end) in enumerate(rows) if data[at:end] != before[at:end])
 
     def settle(self, kinds: list[str], rng: random.Random) -> None:
         """Damage of whole files, and what the directory is to hold. The first segment stays, or the log would begin later."""

@@ -1,26 +1,32 @@
 """Finding the valid frames behind damage, in linear time whatever the bytes.
 
-Contract: storage.md, "Recovery", step 6; ADR 0003 and ADR 0046 tell the rule and its limits. Pure: bytes in, positions out.
+Contract: storage.md, "Recovery", step 6; ADR 0003, ADR 0046 and ADR 0067 tell the rule and its limits. Pure: bytes in,
+positions out.
 
 A break is a position where the frame of the next id should begin and none does. In order:
   1. Chains that an earlier break of this segment found (4) are gone on with: they were judged with everything in sight.
   2. A whole frame of another id stands there: it belongs to another place, and its length says nothing about this one. Go to 4.
   3. The header at the break still tells where its record ends (``trusted_end``): go on there. What lies between is
      payload, however much it looks like frames.
-  4. Otherwise collect the chains behind the break: valid frames of consecutive ids, each chain as long as it gets. Walk them
-     from the end of the data backwards (``find_chains``). A chain counts only as a whole, and only if
-       - the bytes before it have room for the ids that are missing there, at 30 bytes each, and at least one is missing
-         (bytes of a log always belong to some record), and
-       - it ends at the end of the data or at a torn frame of the next id, or where such a frame was hit and another
-         accepted chain follows, or the id that is known to follow the segment.
-     A payload that holds frames ends with its own record's checksum and not in such a way.
+  4. Otherwise collect the chains behind the break: valid frames of consecutive ids, each chain as long as it gets. A chain
+     counts only as a whole, and only if it ends like a chain that was broken off (``_broken_off``): where the log ends, or in
+     front of a record that was hit. A payload that holds frames ends with its own record's checksum and not in such a way.
+  5. Of those, the reading that keeps most bytes: chains of ascending ids, at least one id missing before each, with room for
+     the missing ones at 30 bytes each (bytes of a log always belong to some record). A reading that ends where the log does
+     goes before any other: a payload is followed by real records.
+  6. When no chain has such room, records stand where they were never written (pages changed places): the reading that keeps
+     most, wherever it begins. What the others hold is lost, and not torn.
 
-The search of 4 happens once a segment. Checksums of what is long come from prefix sums.
+The search of 4 happens once a segment. The work is bounded for each byte, by construction: a checksum that fails covers a few
+hundred bytes, or no more than what was valid before it; those of what is longer come from prefix sums.
 """
 
 import re
+from array import array
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import lru_cache
+from heapq import heappop, heappush
 
 from toymq_py.storage.record import (
     CRC_RESIDUE,
@@ -29,6 +35,7 @@ from toymq_py.storage.record import (
     HEADER,
     LENGTH_MAX,
     LENGTH_MIN,
+    Stop,
     claimed_extent,
     crc32,
     possible_ends,
@@ -37,11 +44,15 @@ from toymq_py.storage.record import (
 
 KEY_LEN_PLAUSIBLE = 1024
 """Longer keys than any that a broker writes: 512 bytes from clients, somewhat more of its own."""
-DIRECT_CRC_BYTES = 16 * 1024
+ATTRIBUTES_PLAUSIBLE = 64
+"""More of them than any record has."""
+DIRECT_CRC_BYTES = 512
 """Up to this length a checksum is computed as it stands; beyond, from prefix sums, so that a payload made of overlapping long
 claims cannot make the search quadratic."""
-PREFIX_BYTES = 4096
+PREFIX_BYTES = 256
 """Distance of the prefix sums."""
+WINDOW_BYTES = 1 << 20
+"""Valid frames are walked in windows that grow up to this with what was valid."""
 SECTOR_BYTES = 512
 """What a medium loses at once begins on such a boundary."""
 
@@ -51,19 +62,16 @@ _NOT_ZERO = re.compile(rb"[^\0]")
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Valid frames of consecutive ids, one behind the other."""
+    """Valid frames of consecutive ids, one behind the other; none when ``end`` is ``start``."""
 
     start: int
     end: int
     first_id: int
-    last_id: int
+    next_id: int
 
 
 class Salvage:
-    """The rest of a segment from its first break on: asked at every break where to go on.
-
-    ``examined`` counts bytes that were looked at, for tests: it grows with the data and not with the number of breaks.
-    """
+    """The rest of a segment from its first break on: asked at every break where to go on."""
 
     def __init__(
         self, data: bytes, next_id: int | None = None, *, committed_id: int | None = None, origin: int = 0
@@ -78,28 +86,26 @@ class Salvage:
         self.data = data
         self.written = len(data.rstrip(b"\0"))
         """Where the zeros begin that end the data."""
-        self.examined = 0
+        self.reached = 0
+        """The log reached this id, by records that stand in a wrong place (6)."""
         self._next_id = next_id
         self._committed_id = committed_id
         self._origin = origin
         self._view = memoryview(data)
-        self._prefixes: list[int] = []
+        self._prefixes = array("I")
         self._chains: list[Chain] | None = None
         self._chain = 0
 
-    def resume(self, pos: int, msg_id: int) -> tuple[int, int] | None:
-        """Where scanning goes on behind a break, and with which id; None when nothing behind it may be trusted."""
+    def resume(self, pos: int, msg_id: int) -> Chain | None:
+        """What follows behind a break; None when nothing behind it may be trusted."""
         if self._chains is None:
             end = None if self._is_foreign(pos, msg_id) else self.trusted_end(pos, msg_id)
             if end is not None:
-                return (end, msg_id + 1) if end < self.written else None
+                return self._chain_at(end, msg_id + 1) if end < self.written else None
             self._chains = self.find_chains(pos, msg_id - 1)
         while self._chain < len(self._chains) and self._chains[self._chain].start < pos:
             self._chain += 1
-        if self._chain == len(self._chains):
-            return None
-        found = self._chains[self._chain]
-        return found.start, found.first_id
+        return self._chains[self._chain] if self._chain < len(self._chains) else None
 
     # -- one frame
 
@@ -113,24 +119,29 @@ class Salvage:
         return claim
 
     def _is_foreign(self, pos: int, msg_id: int) -> bool:
-        found = self.valid_frame(pos)
-        return found is not None and found[0] != msg_id
+        return self.data[pos + 4 : pos + 12] != msg_id.to_bytes(8, "little") and self.valid_frame(pos) is not None
 
     def trusted_end(self, pos: int, msg_id: int) -> int | None:
         """Where the damaged record at ``pos`` ends, when its header still tells.
 
-        One of its lengths leads to a valid frame of the next id, or makes the checksum fit; or all lengths agree; or one leads
-        to the end of the data exactly. The end may lie beyond the data: then the record was torn, if its lengths agree on
-        that, too: a flipped bit in one of them must not hide what is behind it.
+        All lengths agree; or one of them leads to a valid frame of the next id, or makes the checksum fit; or one leads to
+        where the log ends, exactly. The end may lie beyond the data: then the record was torn, if its lengths agree on that: a
+        flipped bit in one of them must not hide what is behind it.
         """
+        claim = claimed_extent(self.data, pos)
+        if claim is not None and pos + claim[1] <= len(self.data):
+            return pos + claim[1]
         ends = self._lone_ends(pos)
         for end in ends:
             if self.valid_frame(end, msg_id + 1) is not None or (end <= len(self.data) and self._fits_with_length(pos, end)):
                 return end
-        claim = claimed_extent(self.data, pos)
-        if claim is not None and (pos + claim[1] <= len(self.data) or reaches_beyond(self.data, pos)):
+        if claim is not None and reaches_beyond(self.data, pos):
             return pos + claim[1]
-        return next((end for end in ends if self.written <= end <= len(self.data)), None)
+        return next((end for end in ends if self._is_written_end(end)), None)
+
+    def _is_written_end(self, end: int) -> bool:
+        """Whether a record that ends here is the log's last: at most its checksum ends with zeros."""
+        return self.written <= end <= min(self.written + 4, len(self.data))
 
     def _fits_with_length(self, pos: int, end: int) -> bool:
         """Whether only the length field was hit: with the one that leads to ``end`` the checksum fits. No payload can feign
@@ -152,19 +163,16 @@ class Salvage:
     def _crc(self, start: int, end: int) -> int:
         """The checksum of a part of the data."""
         if end - start <= DIRECT_CRC_BYTES:
-            self.examined += end - start
             return int(crc32(self._view[start:end]))
         if not self._prefixes:
-            self.examined += len(self.data)
-            crc = 0
+            crc, view, append = 0, self._view, self._prefixes.append
             for at in range(0, len(self.data), PREFIX_BYTES):
-                self._prefixes.append(crc)
-                crc = crc32(self._view[at : at + PREFIX_BYTES], crc)
+                append(crc)
+                crc = crc32(view[at : at + PREFIX_BYTES], crc)
         return self._prefix(end) ^ _shift(self._prefix(start), end - start)
 
     def _prefix(self, end: int) -> int:
         block = min(end // PREFIX_BYTES, len(self._prefixes) - 1)
-        self.examined += end - block * PREFIX_BYTES
         return int(crc32(self._view[block * PREFIX_BYTES : end], self._prefixes[block]))
 
     # -- chains
@@ -176,40 +184,84 @@ class Salvage:
             start: position of the break.
             last_id: id of the valid frame before it, -1 for none.
         """
-        chains = [chain for chain in self._collect(start, last_id) if _fits(start, last_id, chain.start, chain.first_id)]
-        accepted: list[Chain] = []
-        if self._next_id is None:
-            accepted = self._accept(chains, None)
-        for known in (self._next_id, self._committed_id):
-            if not accepted and known is not None:
-                accepted = self._accept(chains, Chain(len(self.data), len(self.data), known, known))
-        if not accepted and self._next_id is not None:  # the id is that of a later segment, and those between are missing
-            accepted = self._accept([chain for chain in chains if chain.last_id < (self._next_id or 0)], None)
-        return accepted
+        chains = [chain for chain in self._collect(start, last_id) if self._broken_off(chain.end, chain.next_id)]
+        behind = [chain for chain in chains if _fits(start, last_id + 1, chain)]
+        if behind:
+            return self._best(behind)
+        self.reached = max((chain.next_id for chain in chains), default=0)
+        return self._best(chains, displaced=True)
 
-    def _accept(self, chains: list[Chain], following: Chain | None) -> list[Chain]:
-        """Chains that lead from one to the other, and to ``following``; without, to where a log may end."""
-        accepted: list[Chain] = []
-        for chain in reversed(chains):
-            if following is None:
-                fits = chain.end == len(self.data) or self._looks_torn(chain.end, chain.last_id + 1)
-            elif chain.end >= self.written and not accepted:
-                fits = chain.last_id + 1 == following.first_id
+    def _best(self, chains: list[Chain], *, displaced: bool = False) -> list[Chain]:
+        """The reading that ends where the log does, or else that keeps most bytes; then the one that keeps most before that.
+
+        Behind a chain that goes up to ``next_id`` and is passed at ``(id, end)``, another one may follow if its first id is
+        higher than ``next_id``, and its ``start`` leaves the missing ids room: ``30 * id - end`` is no less than
+        ``30 * first_id - start``. So one goes through the ids once, the best readings so far in a Fenwick tree.
+        """
+        passed = [self._passed(chain) for chain in chains]
+        room = [FRAME_OVERHEAD * msg_id - end for msg_id, end in passed]
+        slacks = sorted(set(room))
+        tree = [-1] * (len(slacks) + 1)
+        """Rows of chains: of those with as much slack or more, the one that ends the best reading."""
+        kept, before = [0] * len(chains), [-1] * len(chains)
+        events = sorted(
+            [(chain.next_id, 0, row) for row, chain in enumerate(chains)]
+            + [(chain.first_id - 1, 1, row) for row, chain in enumerate(chains)]
+        )
+        for _, asks, row in events:
+            chain = chains[row]
+            if asks:
+                at = len(slacks) - bisect_left(slacks, FRAME_OVERHEAD * chain.first_id - chain.start)
+                while at:
+                    other = tree[at]
+                    if other >= 0 and (before[row] < 0 or kept[other] > kept[before[row]]):
+                        before[row] = other
+                    at &= at - 1
+                kept[row] = chain.end - chain.start + (kept[before[row]] if before[row] >= 0 else 0)
             else:
-                fits = _fits(chain.end, chain.last_id, following.start, following.first_id) and self._looks_hit(
-                    chain.end, chain.last_id + 1
-                )
-            if fits:
-                accepted.append(chain)
-                following = chain
-        accepted.reverse()
-        return accepted
+                at = len(slacks) - bisect_left(slacks, room[row])
+                while at < len(tree):
+                    if tree[at] < 0 or kept[row] > kept[tree[at]]:
+                        tree[at] = row
+                    at += at & -at
+        row = -1 if displaced else self._last(chains, passed)
+        if row < 0:
+            row = max(range(len(chains)), key=kept.__getitem__, default=-1)
+        best = []
+        while row >= 0:
+            best.append(chains[row])
+            row = before[row]
+        best.reverse()
+        return best
+
+    def _last(self, chains: list[Chain], passed: list[tuple[int, int]]) -> int:
+        """Row of the chain that the log ends with; -1 for none. Not one that stands in a record which was hit, by the word of
+        the header that another chain leads to."""
+        found, hiding = -1, list[tuple[int, int]]()
+        for row, chain in enumerate(chains):
+            while hiding and hiding[0][1] <= chain.start:
+                heappop(hiding)
+            hidden = bool(hiding) and hiding[0][0] <= chain.first_id
+            if not hidden and self._ends_log(chain, *passed[row]):
+                found = row
+            claim = claimed_extent(self.data, chain.end, check_attributes=False)
+            if claim is not None and claim[0] == chain.next_id:
+                heappush(hiding, (chain.next_id, chain.end + claim[1]))
+        return found
+
+    def _passed(self, chain: Chain) -> tuple[int, int]:
+        """Where a later chain may begin behind one, and with which id: behind the record that was hit, if its header tells."""
+        pos, msg_id = chain.end, chain.next_id
+        end = None if self._is_foreign(pos, msg_id) else self.trusted_end(pos, msg_id)
+        return (msg_id, pos) if end is None else (msg_id + 1, end)
 
     def _collect(self, start: int, last_id: int) -> list[Chain]:
         """Every chain behind ``start`` whose ids could be there at all, in order. What stands inside one is payload."""
         data, stop = self.data, self.written
         low = last_id + 1
         high = last_id + 1 + (len(data) - start) // FRAME_OVERHEAD
+        if self._next_id is not None:
+            high = min(high, self._next_id - 1)
         # The upper id bytes are the same for all that may be found: bytes.find finds the places, Python looks only there.
         constant = 8
         while constant and low >> (64 - 8 * constant) != high >> (64 - 8 * constant):
@@ -218,7 +270,6 @@ class Salvage:
         before = 12 - constant
         chains: list[Chain] = []
         at = start + 1
-        self.examined += len(data) - start
         while True:
             at = data.find(upper, at + before) - before
             if at < 0 or at >= stop:
@@ -228,27 +279,47 @@ class Salvage:
                 at = len(data) if behind is None else max(at + 1, behind.start() - 3)
                 continue
             claim = claimed_extent(data, at, check_attributes=False)
-            if (
-                claim is None
-                or not low <= claim[0] <= high
-                or at + claim[1] > len(data)
-                or (claim[1] > DIRECT_CRC_BYTES and not self._leads_on(at + claim[1], claim[0] + 1))
-                or self.valid_frame(at) is None
-            ):
+            if claim is None or not low <= claim[0] <= high or self.valid_frame(at) is None:
                 at += 1
                 continue
-            end, next_id, _ = scan(data, at, claim[0])
-            self.examined += end - at
-            chains.append(Chain(at, end, claim[0], next_id - 1))
-            at = end
+            chains.append(self._chain_at(at, claim[0]))
+            at = chains[-1].end
 
-    def _leads_on(self, pos: int, msg_id: int) -> bool:
-        """Whether a long claim ends where one might: otherwise it is not worth its checksum."""
-        return pos == len(self.data) or self._looks_torn(pos, msg_id) or self._looks_hit(pos, msg_id)
+    def _chain_at(self, start: int, first_id: int) -> Chain:
+        """Valid frames from here on. What is checked in vain is no more than what was valid, or a few hundred bytes."""
+        pos, msg_id = start, first_id
+        while pos < len(self.data):
+            window = min(max(DIRECT_CRC_BYTES, pos - start), WINDOW_BYTES)
+            used, msg_id, stop = scan(self.data[pos : pos + window], 0, msg_id)
+            pos += used
+            if stop is Stop.PARTIAL and not used:
+                found = self.valid_frame(pos, msg_id)
+                if found is None:
+                    break
+                pos, msg_id = pos + found[1], msg_id + 1
+            elif stop is Stop.INVALID or stop is Stop.ZERO:
+                break
+        return Chain(start, pos, first_id, msg_id)
+
+    # -- ends
+
+    def _broken_off(self, pos: int, msg_id: int) -> bool:
+        """Whether a log may have been broken off here, before the record with this id."""
+        return pos >= self.written or self._looks_torn(pos, msg_id) or self._looks_hit(pos, msg_id)
+
+    def _ends_log(self, chain: Chain, id_behind: int, end_behind: int) -> bool:
+        """Whether the log ends with a chain, or with the record that was hit behind it, with the id that it should end with."""
+        if end_behind < self.written and not self._looks_torn(chain.end, chain.next_id):
+            return False
+        if self._next_id is not None:
+            return self._next_id in (chain.next_id, id_behind)
+        return self._committed_id is None or id_behind >= self._committed_id
 
     def _looks_hit(self, pos: int, msg_id: int) -> bool:
         """Whether a frame of this id was here before it was damaged: a lost page reads as zeros, damage of a bit rarely takes
         both the length and the id, and what a sector took of them begins where the sector does."""
+        if pos + FRAME_OVERHEAD > len(self.data):
+            return False
         head = self.data[pos : pos + 12]
         if not head.strip(b"\0"):
             return True
@@ -258,12 +329,13 @@ class Salvage:
         return claimed_extent(self.data, pos, check_attributes=False) is not None
 
     def _looks_torn(self, pos: int, msg_id: int) -> bool:
-        """Whether the rest of the data is the beginning of the frame of this id, or unwritten."""
-        if pos >= self.written:
-            return True
+        """Whether the rest of the data is the beginning of the frame of this id. A record's checksum has four bytes, so fewer
+        are no end of one."""
         head = self.data[pos : pos + 12]
+        if len(head) < 4:
+            return True
         length = int.from_bytes(head[:4], "little")
-        if len(head) < 5 or not LENGTH_MIN <= length <= LENGTH_MAX:
+        if not LENGTH_MIN <= length <= LENGTH_MAX:
             return False
         return head[4:] == msg_id.to_bytes(8, "little")[: len(head) - 4] and pos + 4 + length > len(self.data)
 
@@ -279,7 +351,9 @@ def reaches_beyond(data: bytes, pos: int) -> bool:
         return key_len <= KEY_LEN_PLAUSIBLE  # at most so many bytes of data are in question
     at += 4 + int.from_bytes(data[at : at + 4], "little")
     stop = pos + length
-    while at + 5 <= len(data) and at < stop:
+    for _ in range(ATTRIBUTES_PLAUSIBLE):
+        if at + 5 > len(data) or at >= stop:
+            break
         at += 5 + int.from_bytes(data[at + 1 : at + 5], "little")
     return at == stop or (at > len(data) and at <= stop) or (at <= len(data) < at + 5 and at < stop)
 
@@ -290,10 +364,9 @@ def frame_bytes(data: bytes) -> int | None:
     return claim[1] if claim is not None and claim[1] <= FRAME_BYTES_MAX and reaches_beyond(data, 0) else None
 
 
-def _fits(end: int, last_id: int, start: int, first_id: int) -> bool:
-    """Whether the ids missing between two frames have room in the bytes between them."""
-    missing = first_id - last_id - 1
-    return 1 <= missing <= (start - end) // FRAME_OVERHEAD
+def _fits(end: int, next_id: int, chain: Chain) -> bool:
+    """Whether at least one id is missing before a chain, and all that are have room in the bytes before it."""
+    return 1 <= chain.first_id - next_id <= (chain.start - end) // FRAME_OVERHEAD
 
 
 def _multiply(a: int, b: int) -> int:

@@ -51,8 +51,6 @@ class ScanResult:
     """Size of the file, with preallocated space."""
     unreadable_tail: bool = False
     """The disk refuses to give bytes behind ``segment.end``: how many records stand there is not known."""
-    examined: int = 0
-    """Bytes that were looked at, for tests: a small multiple of ``size`` whatever the bytes."""
     unreadable: list[tuple[int, int]] = field(default_factory=list)
     """Parts of the file that the disk refuses to give (EIO), by position."""
 
@@ -87,7 +85,7 @@ def scan_segment(
         scanning.run()
     finally:
         file.close()
-    _end(result, scanning.written, next_id, end)
+    _end(result, scanning, next_id, end)
     return result
 
 
@@ -192,17 +190,19 @@ def _position(file: File, segment: Segment, msg_id: int, pos: int, wanted: int) 
     return pos
 
 
-def _end(result: ScanResult, written: int, next_id: int | None, end: int | None) -> None:
+def _end(result: ScanResult, scanning: "_Scanning", next_id: int | None, end: int | None) -> None:
     """Breaks with no valid record behind them are no holes: the tail was torn there, or all of it is lost."""
     segment = result.segment
     while segment.damages and segment.damages[-1].resume >= segment.end:
         damage = segment.damages.pop()
         segment.end, segment.next_id = damage.position, damage.first_id
-    result.torn_bytes = max(written - segment.end, 0)
+    result.torn_bytes = max(scanning.written - segment.end, 0)
     result.unreadable_tail = any(stop > segment.end for _, stop in result.unreadable)
-    if next_id is None or next_id <= segment.next_id:
+    if next_id is None:
+        next_id = scanning.reached
+    if next_id <= segment.next_id:
         return
-    if segment.end < result.size or segment.next_id == segment.base_id or end is not None:
+    if segment.end < result.size or segment.next_id == segment.base_id or end is not None or scanning.reached:
         # Of a sealed segment that is damage: its tail was synced before the next one was made, and none is without records.
         resume = max(result.size, end or 0, segment.end + 1)
         segment.damages.append(Damage(segment.end, resume, segment.next_id, next_id - 1, result.unreadable_tail))
@@ -231,6 +231,8 @@ class _Scanning:
         self._progress = progress or (lambda _bytes: None)
         self.written = 0
         """Where the zeros begin that end the file, when there was a break."""
+        self.reached = 0
+        """``Salvage.reached``."""
 
     def run(self) -> None:
         pos = self._by_windows()
@@ -243,7 +245,7 @@ class _Scanning:
         window = WINDOW_BYTES
         while pos < size:
             data = self._pread(min(window, size - pos), pos)
-            used, msg_id, stop = self._walk(data, 0, pos, msg_id)
+            used, msg_id, stop = self._walk(data, pos, msg_id)
             pos += used
             at_end = pos - used + len(data) >= size or not data
             if stop is Stop.PARTIAL and not at_end and not used:
@@ -269,33 +271,28 @@ class _Scanning:
         data = self._pread(result.size - base, base)
         salvage = Salvage(data, self._next_id, committed_id=self._committed_id, origin=base)
         pos, msg_id = 0, segment.next_id
-        while True:
-            found = salvage.resume(pos, msg_id)
-            if found is None:
-                break
-            self._lose(base + pos, base + found[0], msg_id, found[1] - 1)
-            self._progress(found[0] - pos)
-            pos, msg_id = found
-            stop = Stop.COUNT
-            while stop is Stop.COUNT:
-                used, msg_id, stop = self._walk(data, pos, base, msg_id, WINDOW_BYTES)
+        while pos < salvage.written and (chain := salvage.resume(pos, msg_id)) is not None:
+            self._lose(base + pos, base + chain.start, msg_id, chain.first_id - 1)
+            self._progress(chain.start - pos)
+            pos, msg_id = chain.start, chain.first_id
+            segment.end, segment.next_id = base + pos, msg_id
+            while pos < chain.end:
+                window = max(WINDOW_BYTES, 4 + int.from_bytes(data[pos : pos + 4], "little"))
+                used, msg_id, _ = self._walk(data[pos : min(pos + window, chain.end)], base + pos, msg_id)
                 pos += used
-            if stop is Stop.END or (stop is Stop.ZERO and pos >= salvage.written):
-                break
-        self.written = base + salvage.written
-        result.examined += salvage.examined
+        self.written, self.reached = base + salvage.written, salvage.reached
         self._progress(len(data) - pos)
 
-    def _walk(self, data: bytes, at: int, base: int, msg_id: int, max_bytes: int | None = None) -> tuple[int, int, Stop]:
-        """Valid frames from ``at`` on. ``base``: where the data stands in the file. Returns: bytes, next id, why it stopped."""
+    def _walk(self, data: bytes, base: int, msg_id: int) -> tuple[int, int, Stop]:
+        """Valid frames from the beginning of the data on. ``base``: where that stands in the file. Returns: bytes, next id, why
+        it stopped."""
         columns = Columns()
-        end, next_id, stop = scan(data, at, msg_id, columns, max_bytes=max_bytes)
+        end, next_id, stop = scan(data, 0, msg_id, columns)
         _account(self._segment, columns, base, msg_id)
         self._visit(base, msg_id, columns)
-        self._progress(end - at)
-        self._result.examined += end - at
+        self._progress(end)
         self._segment.end, self._segment.next_id = base + end, next_id
-        return end - at, next_id, stop
+        return end, next_id, stop
 
     def _lose(self, position: int, resume: int, first_id: int, last_id: int) -> None:
         unreadable = any(start < resume and stop > position for start, stop in self._result.unreadable)
@@ -308,7 +305,6 @@ class _Scanning:
     def _all_zero(self, pos: int) -> bool:
         while pos < self._result.size:
             data = self._pread(min(WINDOW_BYTES, self._result.size - pos), pos)
-            self._result.examined += len(data)
             if data.count(0) != len(data):
                 return False
             pos += len(data)

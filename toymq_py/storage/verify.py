@@ -145,12 +145,10 @@ def _check_segment(fs: FileSystem, each: Part, report: TopicReport, gaps: list[I
         report.findings.append(Finding(name, f"what is behind record {segment.next_id - 1} cannot be read"))
     if result is not None and result.torn_bytes:
         where = f"{result.torn_bytes} bytes behind record {segment.next_id - 1} (byte {segment.end})"
-        if each.following is None:
-            report.findings.append(
-                Finding(name, f"torn tail: {where} hold no valid record; never acknowledged, or damaged", damage=False)
-            )
-        else:
-            report.findings.append(Finding(name, f"{where} hold no valid record"))
+        text = f"torn tail: {where} hold no valid record; never acknowledged, or damaged"
+        if each.following is not None:  # all of its records are there
+            text = f"{where} hold no valid record, and none is missing"
+        report.findings.append(Finding(name, text, damage=False))
     if result is not None and each.following is not None and segment.start == 0 and fs.exists(segment.sidecar_path):
         known = load_sidecar(fs, name, segment.base_id, each.following)
         if known is None or known.damages != segment.damages:
