@@ -296,3 +296,14 @@ def test_a_repaired_topic_is_published_to_and_consumed() -> None:
     (outcome,) = rig.publish("t", b"new")
     assert outcome.first_id == 9
     assert [msg_id for msg_id, _ in rig.take(rig.subscribe("t"))] == [1, 2, 3, 5, 6, 7, 8, 9]
+
+
+@pytest.mark.parametrize("cut", [0, 40, -3])
+def test_one_run_is_enough_when_the_newest_segment_was_cut(cut: int) -> None:
+    """The second run put the cut file aside: the first had made a segment behind it, and its torn tail was damage only then."""
+    frames = some_frames(12)
+    disk = disk_with({0: b"".join(frames[:6]), 6: b"".join(frames[6:])[:cut]})
+    offsets.write(disk, PATH, offsets.encode(OffsetsState(next_id=12)))
+    mend(disk)
+    assert not report_of(disk).findings
+    assert mend(disk) is None, "nothing is left to do"

@@ -174,7 +174,8 @@ class _TopicRepairer:
                 present.append((segment.base_id, segment.next_id - 1))
                 continue
             stretches = list(_stretches(segment))
-            broken = each.following is not None and (bool(result.torn_bytes) or not stretches)
+            behind = each.following is not None or files.end(max(end, state.next_id)) > segment.next_id
+            broken = behind and (bool(result.torn_bytes) or not stretches)  # a file will stand behind it
             if segment.damages or segment.start or broken:
                 damaged.append(_Damaged(segment.path, each.following is None, stretches))
             present += [(stretch.first_id, stretch.next_id - 1) for stretch in stretches]
