@@ -167,7 +167,9 @@ def test_a_copy_goes_to_the_quarantine() -> None:
 
 
 def test_junk_behind_a_sealed_segment() -> None:
-    assert check(disk_with({0: LOG + b"junk" * 9, 12: SECOND}), "junk").lost == []
+    disk = disk_with({0: LOG + b"junk" * 9, 12: SECOND})
+    assert (report_of(disk).damaged, report_of(disk).lost, recover(disk).lost) == (False, 0, []), "one verdict"
+    assert mend(disk) is None, "no record is missing: there is nothing to do"
 
 
 @pytest.mark.parametrize("current", [b"", b"{}", b"\xff" * 40])
