@@ -7,6 +7,7 @@ import contextlib
 import errno
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -14,14 +15,16 @@ from tests.support.broker_rig import DIR, BrokerRig
 from tests.support.logs import PATH, disk_with, ids_of, recover, report_of, some_frames
 from tests.support.sim_disk import SimDisk
 from toymq_py.errors import DirectoryLocked
-from toymq_py.storage import offsets
+from toymq_py.storage import identity, offsets
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.dump import dump_topic
+from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.offsets import OffsetsState
 from toymq_py.storage.record import Frame, encode_attributes, encode_frame
 from toymq_py.storage.recovery import recover_log
 from toymq_py.storage.repair import TopicRepair, repair
 from toymq_py.storage.segment import segment_name
+from toymq_py.storage.verify import verify_topic
 
 FRAMES = some_frames(12)
 LOG = b"".join(FRAMES)
@@ -309,3 +312,26 @@ def test_one_run_is_enough_when_the_newest_segment_was_cut(cut: int) -> None:
     mend(disk)
     assert not report_of(disk).findings
     assert mend(disk) is None, "nothing is left to do"
+
+
+def test_a_directory_in_the_place_of_a_segment_harms_itself_alone(tmp_path: Path) -> None:
+    """Beside other damage it ended the repair half-way: "Is a directory", of no name. What stands in its place is not another
+    log's file when it can be read again."""
+    fs, topic = RealFileSystem(), tmp_path / "topics" / "t"
+    topic.mkdir(parents=True)
+    frames = some_frames(16)
+    for base_id in range(0, 16, 4):
+        (topic / segment_name(base_id)).write_bytes(b"".join(frames[base_id : base_id + 4]))
+    identity.store(fs, str(topic), identity.read_heads(fs, str(topic), range(0, 16, 4), {}))
+    aside = (topic / segment_name(4)).rename(tmp_path / "aside")
+    (topic / segment_name(4)).mkdir()
+    hit = bytearray((topic / segment_name(8)).read_bytes())
+    hit[len(frames[8]) + 6] ^= 1
+    (topic / segment_name(8)).write_bytes(hit)
+
+    done = list(repair(fs, str(tmp_path), pid=1))
+    assert [(each.topic, each.lost, len(each.notes)) for each in done] == [("t", [(9, 9)], 1)]
+    (topic / segment_name(4)).rmdir()
+    aside.rename(topic / segment_name(4))
+    report = verify_topic(fs, str(topic), "t")
+    assert (report.findings, report.records, report.lost) == ([], 15, 0)

@@ -95,6 +95,21 @@ class FileSystem(Protocol):
         """Space that an unprivileged process may still use on the file system of ``path``."""
 
 
+def named(error: OSError, path: str) -> OSError:
+    """An error of a descriptor, with the path that the system does not tell."""
+    error.filename = path
+    return error
+
+
+if sys.platform == "darwin":
+
+    def _sync(fd: int) -> None:
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+
+else:
+    _sync = os.fdatasync  # flushes the size too where reading the data needs it
+
+
 class RealFile:
     """A file descriptor. Closed at most once."""
 
@@ -105,34 +120,40 @@ class RealFile:
         self.path = path
 
     def pwrite(self, data: bytes, offset: int) -> int:
-        return os.pwrite(self.fd, data, offset)
+        try:
+            return os.pwrite(self.fd, data, offset)
+        except OSError as error:
+            raise named(error, self.path) from None
 
     def pread(self, length: int, offset: int) -> bytes:
-        data = os.pread(self.fd, length, offset)
-        if len(data) == length or not data:
-            return data
-        parts = [data]  # a signal or a file system may cut a read short before the end of the file
-        got = len(data)
-        while got < length:
-            data = os.pread(self.fd, length - got, offset + got)
-            if not data:
-                break
-            parts.append(data)
-            got += len(data)
-        return b"".join(parts)
+        try:
+            data = os.pread(self.fd, length, offset)
+            if len(data) == length or not data:
+                return data
+            parts = [data]  # a signal or a file system may cut a read short before the end of the file
+            got = len(data)
+            while got < length:
+                data = os.pread(self.fd, length - got, offset + got)
+                if not data:
+                    break
+                parts.append(data)
+                got += len(data)
+            return b"".join(parts)
+        except OSError as error:
+            raise named(error, self.path) from None
+
+    def sync(self) -> None:
+        try:
+            _sync(self.fd)
+        except OSError as error:
+            raise named(error, self.path) from None
 
     if sys.platform == "darwin":
 
-        def sync(self) -> None:
-            fcntl.fcntl(self.fd, fcntl.F_FULLFSYNC)
-
         def allocate(self, offset: int, length: int) -> None:
-            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), self.path)
 
     else:
-
-        def sync(self) -> None:
-            os.fdatasync(self.fd)  # flushes the size too where reading the data needs it
 
         def allocate(self, offset: int, length: int) -> None:
             if _fallocate(self.fd, 0, offset, length) != 0:
@@ -140,7 +161,10 @@ class RealFile:
                 raise OSError(code, os.strerror(code), self.path)
 
     def truncate(self, length: int) -> None:
-        os.ftruncate(self.fd, length)
+        try:
+            os.ftruncate(self.fd, length)
+        except OSError as error:
+            raise named(error, self.path) from None
 
     def size(self) -> int:
         return os.fstat(self.fd).st_size
@@ -220,6 +244,8 @@ class RealFileSystem:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
+        except OSError as error:
+            raise named(error, path) from None
         finally:
             os.close(fd)
 

@@ -104,6 +104,8 @@ class _TopicRepairer:
         self._grave = f"{data_dir}/{'/'.join(self._names)}"
         self._done = TopicRepair(topic)
         self._copies: list[str] = []
+        self._unread: list[int] = []
+        """First ids of segments that stay, since the disk refuses some of them."""
 
     def repair(self) -> TopicRepair:
         fs = self._fs
@@ -126,8 +128,9 @@ class _TopicRepairer:
         if next_id > end or (damaged and damaged[-1].last):
             self._begin_anew(next_id)
         self._drop_caches()
-        if damaged or self._copies:
-            identity.store(fs, self._path, identity.read_heads(fs, self._path, list_bases(fs, self._path), {}))
+        heads = {base_id: files.heads[base_id] for base_id in self._unread if base_id in files.heads}
+        if (damaged or self._copies) and len(heads) == len(self._unread):  # else one would look like another log's
+            identity.store(fs, self._path, identity.read_heads(fs, self._path, list_bases(fs, self._path), heads))
         self._settings()
         fs.sync_dir(self._path)
         return self._done
@@ -172,6 +175,7 @@ class _TopicRepairer:
             if result is None or segment.unreadable or result.unreadable_tail:
                 self._done.notes.append(f"{segment.path} cannot be read: it stays as it is, and its records are not given up")
                 present.append((segment.base_id, segment.next_id - 1))
+                self._unread.append(segment.base_id)
                 continue
             stretches = list(_stretches(segment))
             behind = each.following is not None or files.end(max(end, state.next_id)) > segment.next_id

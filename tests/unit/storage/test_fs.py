@@ -4,6 +4,7 @@ import errno
 import logging
 import os
 import queue
+import re
 import stat
 import threading
 import weakref
@@ -16,7 +17,7 @@ from tests.support.fake_clock import FakeClock
 from toymq_py.errors import DataDirectoryError, DirectoryLocked, DiskLow
 from toymq_py.storage import fs as fs_module
 from toymq_py.storage.dirlock import DirectoryLock
-from toymq_py.storage.fs import RealFileSystem, replace_file, write_all
+from toymq_py.storage.fs import RealFile, RealFileSystem, replace_file, write_all
 from toymq_py.storage.scheduling import SyncThreads
 from toymq_py.storage.space import SpaceGuard
 
@@ -43,6 +44,21 @@ def test_a_file_is_written_read_cut_and_reserved(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="Bad file"):
         file.size()
     assert FS.file_size(path) in (4, 8196)
+
+
+def test_an_error_of_a_descriptor_names_its_file(tmp_path: Path) -> None:
+    """A directory in a segment's place ended a command with "Is a directory", and nothing else."""
+    path = str(tmp_path)
+    file = FS.open(path, write=False)
+    for operation in (lambda: file.pread(1, 0), lambda: file.pwrite(b"x", 0), lambda: file.truncate(0)):
+        with pytest.raises(OSError, match=re.escape(repr(path))):
+            operation()
+    file.close()
+    end, other = os.pipe()
+    with pytest.raises(OSError, match=re.escape(repr(path))):
+        RealFile(end, path).sync()
+    os.close(end)
+    os.close(other)
 
 
 def test_opening(tmp_path: Path) -> None:
