@@ -7,6 +7,7 @@ embedded API stand on the same thing. Belongs to the event loop; the scheduler, 
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -230,8 +231,8 @@ class Broker:
             logger.error("topic %s is degraded: %d records are lost, %d unreadable", name, log.lost_count(), unreadable)
 
     def _make(self, name: str, settings: TopicSettings, **recovered: Any) -> Topic:
-        kind = Topic if self._tracer is None else TracedTopic
-        topic = kind(
+        make = Topic if self._tracer is None else partial(TracedTopic, self._tracer)
+        return make(
             name,
             f"{self._root}/{name}",
             fs=self._fs,
@@ -253,9 +254,6 @@ class Broker:
             lost=self._lock.lost if self._lock is not None else lambda: None,
             **recovered,
         )
-        if self._tracer is not None and isinstance(topic, TracedTopic):
-            topic.follow(self._tracer)
-        return topic
 
     # -- the directory below
 

@@ -175,7 +175,7 @@ async def test_who_is_stalled_is_passed_over(rig: HttpRig, stalled: list[Gateway
     connection, flood = await silent_websocket(rig.port), frame_of(1, b"{}") * 50_000
 
     def idle() -> int:
-        attached = rig.broker.topic_or_new("t").attachments.of("c")
+        attached = rig.broker.topic_or_new("t").channels.get("c")
         return 0 if attached is None else len(attached.idle)
 
     def flooded() -> bool:
@@ -232,7 +232,7 @@ async def test_who_is_stalled_after_it_was_woken_is_passed_over(rig: HttpRig, mo
         assert [(await ws.ask(**subscribe))["op"] for ws in (one, other)] == ["subscribed"] * 2
 
         def idle() -> int:
-            attached = rig.broker.topics["t"].attachments.of("c")
+            attached = rig.broker.topics["t"].channels.get("c")
             return 0 if attached is None else len(attached.idle)
 
         await rig.until(lambda: idle() == 2)

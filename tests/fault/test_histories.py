@@ -192,7 +192,7 @@ def publish(topic: Topic, history: History, rng: random.Random) -> None:
 
 def subscribe(topic: Topic, rng: random.Random) -> Subscription:
     window = rng.choice([1, 5, 100])
-    return topic.attachments.subscribe(
+    return topic.subscribe(
         CONSUMER, None, window=window, visibility_s=5, wake=lambda _: True, ended=lambda _, __: None
     )[0]
 

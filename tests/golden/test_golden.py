@@ -67,7 +67,7 @@ def test_a_broker_opens_it_and_goes_on(tmp_path: Path, sidecars: bool, version: 
     }
 
     def ready(topic: str, consumer: str) -> list[tuple[int, int]]:
-        subscription, _ = broker.topics[topic].attachments.subscribe(
+        subscription, _ = broker.topics[topic].subscribe(
             consumer, None, window=100, visibility_s=None, wake=lambda _: True, ended=lambda _, __: None
         )
         taken = []

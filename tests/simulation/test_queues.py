@@ -20,8 +20,8 @@ from toymq_py.model import Records
 from toymq_py.storage import recovery
 from toymq_py.storage.recovery import RecoveredLog
 from toymq_py.topic import Delivery, Subscription, Topic
-from toymq_py.topic.attachments import Attachments
-from toymq_py.topic.delivering import Deliverer
+from toymq_py.topic.channel import Channel
+from toymq_py.topic.delivery import Deliverer
 from toymq_py.topic.publishing import Published, Publisher, Refused
 from toymq_py.topic.redriver import Redriver
 from toymq_py.topic.schedule import Schedule
@@ -92,11 +92,11 @@ def test_a_schedule_that_is_forgotten_by_a_restart_is_caught(monkeypatch: pytest
 def drop_expired(monkeypatch: pytest.MonkeyPatch, over: Callable[[int, int], int]) -> None:
     real = Deliverer._drop_expired
 
-    def other(self: Deliverer, subscription: Subscription, run: Records, start: int, rows: int) -> int:
-        now_ns = self._clock.wall_ns()
+    def other(self: Deliverer, run: Records, start: int, rows: int) -> int:
+        now_ns = self._context.clock.wall_ns()
         times, run.expires_at_ns = run.expires_at_ns, [over(at_ns, now_ns) for at_ns in run.expires_at_ns or ()]  # type: ignore[misc]
         try:
-            return real(self, subscription, run, start, rows)
+            return real(self, run, start, rows)
         finally:
             run.expires_at_ns = times  # type: ignore[misc]
 
@@ -179,7 +179,7 @@ def test_a_dead_letter_that_is_acked_before_it_is_back_is_caught(monkeypatch: py
 
 
 def test_a_dead_letter_that_comes_back_to_everyone_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toymq_py.topic.delivering.rows_for", lambda run, start, stop, name: (start, stop))
+    monkeypatch.setattr("toymq_py.topic.delivery.rows_for", lambda run, start, stop, name: (start, stop))
     monkeypatch.setattr(Topic, "hide", lambda self, msg_id, name: None)
     assert caught("a dead letter came back to another consumer")
 
@@ -214,27 +214,27 @@ def test_a_limit_that_does_not_count_what_it_drops_is_caught(monkeypatch: pytest
 
 
 def test_a_message_of_two_workers_at_a_time_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    take = Topic.take
+    take = Channel.take
 
-    def twice(self: Topic, subscription: Subscription, room: int, max_bytes: int) -> Delivery | None:
+    def twice(self: Channel, subscription: Subscription, room: int, max_bytes: int) -> Delivery | None:
         delivery = take(self, subscription, room, max_bytes)
-        if delivery is not None and delivery.attempt == 1 and subscription.consumer.name == "worker":
-            subscription.consumer.nack(delivery.ranges(), self._clock.monotonic(), 0.0, self.policy)
+        if delivery is not None and delivery.attempt == 1 and self.consumer.name == "worker":
+            self.consumer.nack(delivery.ranges(), self.context.clock.monotonic(), 0.0, self.context.policy)
         return delivery
 
-    monkeypatch.setattr(Topic, "take", twice)
+    monkeypatch.setattr(Channel, "take", twice)
     assert caught("a message came again before its visibility timeout, without a nack")
 
 
 def test_a_lease_that_ends_with_the_poll_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    detach = Attachments.detach
+    detach = Channel.detach
 
-    def released(self: Attachments, subscription: Subscription) -> None:
+    def released(self: Channel, subscription: Subscription) -> None:
         detach(self, subscription)
-        subscription.consumer.release(subscription.lessee)
-        self._topic.look_again(subscription.consumer)
+        self.consumer.release(subscription.lessee)
+        self.notify_ready()
 
-    monkeypatch.setattr(Attachments, "detach", released)
+    monkeypatch.setattr(Channel, "detach", released)
     assert caught("a message came again before its visibility timeout, without a nack")
 
 

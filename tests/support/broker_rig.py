@@ -74,7 +74,7 @@ class BrokerRig:
         mode: Mode = "exclusive",
         wake: Callable[[Subscription], bool] | None = None,
     ) -> Subscription:
-        return self.broker.topic_or_new(topic).attachments.subscribe(
+        return self.broker.topic_or_new(topic).subscribe(
             consumer, Start.parse(start) if start else None, mode=mode, window=window, visibility_s=visibility_s,
             wake=wake or self._woken, ended=lambda _, code: self.ended.append(code),
         )[0]  # fmt: skip

@@ -44,7 +44,7 @@ async def frames(rig: HttpRig, topic: str = "t", **more: Any) -> AsyncIterator[F
 
 def sessions(rig: HttpRig, topic: str = "t", consumer: str = "c") -> int:
     """How many are attached."""
-    attached = rig.broker.topics[topic].attachments.of(consumer)
+    attached = rig.broker.topics[topic].channels.get(consumer)
     return 0 if attached is None else len(attached.sessions)
 
 

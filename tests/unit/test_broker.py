@@ -302,7 +302,7 @@ def test_create_confirms_what_is_equal_and_refuses_what_is_not() -> None:
     assert rig.change("create", "u", colour="1") == "BAD_ARGUMENT"
     assert "u" not in rig.broker.topics
     rig.reopen(power_cut=True)
-    assert rig.broker.topic("t").policy.visibility_s == 5
+    assert rig.broker.topic("t").context.policy.visibility_s == 5
 
 
 def test_config_changes_and_unsets() -> None:

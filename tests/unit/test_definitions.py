@@ -175,7 +175,7 @@ async def test_a_broker_is_made_to_have_it(tmp_path: Path) -> None:
         assert list(map(type, changes)) == [ChangeSettings, MakeConsumer, CreateTopic]
         assert await apply_definitions(WANTED, served.broker) == [], "idempotent"
         await wire.nothing_before_pong()
-        billing, audit = (served.broker.topic("orders.eu").consumer(name) for name in ("billing", "audit"))
+        billing, audit = (served.broker.topic("orders.eu").channel(name).consumer for name in ("billing", "audit"))
         assert (billing.floor, audit.floor) == (1, 1), "a new one at the end, the other where it was"
     async with serving(tmp_path / "d") as served:
         assert described(served.broker.describe(None)) == parse(TEXT.replace('start = "latest"', ""), "x")

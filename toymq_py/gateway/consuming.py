@@ -185,7 +185,7 @@ async def extend(gateway: Gateway, request: Request) -> Response:
 async def get_consumer(gateway: Gateway, request: Request) -> Response:
     """``GET …/consumers/{c}``."""
     topic = gateway.broker.topic(TOPIC.need(request))
-    return json_response(topic.describe_consumer(topic.consumer(CONSUMER_OF_PATH.need(request))))
+    return json_response(topic.describe_consumer(CONSUMER_OF_PATH.need(request)))
 
 
 async def put_consumer(gateway: Gateway, request: Request) -> Response:
@@ -200,7 +200,7 @@ async def put_consumer(gateway: Gateway, request: Request) -> Response:
     gateway.refuse_late()
     topic.seek(name, Start.parse(str(target)))
     await gateway.stored(topic.flush_offsets)
-    return json_response(topic.describe_consumer(topic.consumer(name)))
+    return json_response(topic.describe_consumer(name))
 
 
 async def delete_consumer(gateway: Gateway, request: Request) -> Response:

@@ -193,7 +193,7 @@ class Webhooks:
 
     async def _push(self, name: str, webhook: Webhook, delivery: Delivery, row: int) -> None:
         """Push one message; ack it, or give it back."""
-        consumer, topic, msg_id = CONSUMER_PREFIX + name, delivery.subscription.topic, delivery.records.ids[row]
+        channel, msg_id = delivery.subscription.channel, delivery.records.ids[row]
         trace = log_fields(delivery.records.headers[row] if delivery.records.headers is not None else None)
         try:
             failure = await self._send(webhook, delivery, row)
@@ -202,17 +202,14 @@ class Webhooks:
         except Exception:
             logger.exception("bug in a push of webhook %s", name, extra=trace)
             failure = "a bug in the broker; its log has the details"
-        try:
-            if failure is None:
-                self.failures.pop(name, None)
-                topic.ack(consumer, [(msg_id, msg_id)])
-            else:
-                if name not in self.failures:  # once an episode
-                    logger.warning("webhook %s: %s", name, failure, extra=trace)
-                self.failures[name] = failure
-                topic.nack(consumer, [(msg_id, msg_id)], backoff_s(delivery.attempt), failure=failure_of(error=failure))
-        except RequestError:
-            pass  # topic or consumer went away meanwhile
+        if failure is None:
+            self.failures.pop(name, None)
+            channel.ack([(msg_id, msg_id)])
+        else:
+            if name not in self.failures:  # once an episode
+                logger.warning("webhook %s: %s", name, failure, extra=trace)
+            self.failures[name] = failure
+            channel.nack([(msg_id, msg_id)], backoff_s(delivery.attempt), failure=failure_of(error=failure))
 
     async def _send(self, webhook: Webhook, delivery: Delivery, row: int) -> str | None:
         """One attempt. Returns: why it failed, None when it did not. Raises: httpx.HTTPError, OSError, Forbidden."""

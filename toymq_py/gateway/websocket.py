@@ -194,23 +194,21 @@ class Conversation:
                 self._unsubscribe()
                 return {"op": "unsubscribed"}
             case "ack":
-                topic = self._held().topic
-                count = topic.ack(self._held().consumer_name, parse_ids(frame.get("ids")))
-                await self._gateway.stored(topic.flush_offsets)
+                count = self._held().channel.ack(parse_ids(frame.get("ids")))
+                await self._gateway.stored(self._gateway.broker.topic(self._name).flush_offsets)
                 return {"op": "acked", "count": count}
             case "nack":
-                held = self._held()
+                channel = self._held().channel
                 dead = frame.get("dead", False)
                 if type(dead) is not bool:
                     raise BadArgument("dead is true or false")
-                count = held.topic.nack(
-                    held.consumer_name, parse_ids(frame.get("ids")), _seconds(frame, "delay_s", 0),
+                count = channel.nack(
+                    parse_ids(frame.get("ids")), _seconds(frame, "delay_s", 0),
                     dead=dead, failure=parse_failure(frame.get("reason"), frame.get("error")),
                 )  # fmt: skip
                 return {"op": "nacked", "count": count}
             case _:
-                held = self._held()
-                count = held.topic.touch(held.consumer_name, parse_ids(frame.get("ids")), _seconds(frame, "visibility_s", 1))
+                count = self._held().channel.touch(parse_ids(frame.get("ids")), _seconds(frame, "visibility_s", 1))
                 return {"op": "extended", "count": count}
 
     def _may(self, needs: Need) -> None:
@@ -257,7 +255,7 @@ class Conversation:
         if start is not None and type(start) not in (str, int):
             raise BadArgument("start is earliest, latest, a message id or @<unix-ms>")
         topic = self._gateway.broker.topic_or_new(self._name)
-        subscription, registration = topic.attachments.subscribe(
+        subscription, registration = topic.subscribe(
             check_name("consumer", consumer),
             None if start is None else Start.parse(str(start)),
             mode="shared" if mode == "shared" else "exclusive",

@@ -127,7 +127,7 @@ async def _collect(broker: Broker, slices: _Slices, sees: Callable[[str], bool])
         _add(found, (label,), topic.describe(consumers=False), OF_TOPIC)
         for consumer in consumers:
             await slices.turn()
-            described = topic.describe_consumer(consumer)
+            described = topic.describe_consumer(consumer.name)
             labels = (label, consumer.name if label == name else OTHERS)
             _add(found, labels, described, OF_CONSUMER)
             oldest = found["consumer_oldest_unacked_seconds"]

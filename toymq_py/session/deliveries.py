@@ -89,7 +89,7 @@ class Deliveries:
         parts: list[Subscription] = []
         for subscription in self.by_name.values():
             parts += [subscription] if isinstance(subscription, Subscription) else subscription.parts.values()
-        return [(part.consumer, ids) for part in parts for ids in part.consumer.inflight_to(part.lessee)]
+        return [(part.channel.consumer, ids) for part in parts for ids in part.channel.consumer.inflight_to(part.lessee)]
 
     def pause(self, paused: bool) -> None:
         """PAUSE and RESUME."""
@@ -190,7 +190,7 @@ class Deliveries:
                 continue
             if delivery is None:
                 continue
-            if delivery.subscription.attached.takers > 1:
+            if delivery.subscription.channel.takers > 1:
                 shared.append(subscription)
             else:
                 self._hungry[subscription] = None  # behind the others

@@ -316,7 +316,7 @@ class Handler:
         topic = self._broker.topic_or_new(name)
         if not known:
             self._audit_new(name)
-        subscription, registration = topic.attachments.subscribe(
+        subscription, registration = topic.subscribe(
             command.consumer,
             command.start,
             mode=command.mode or "exclusive",

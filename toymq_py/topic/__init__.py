@@ -1,10 +1,10 @@
 """One topic. Contract: delivery.md, storage.md."""
 
 from toymq_py.storage.batch import Appended
+from toymq_py.topic.channel import Channel, Delivery, Registration, Subscription
 from toymq_py.topic.following import Followers, Following, PatternSubscription, Poll
 from toymq_py.topic.numbers import unopened_topic
 from toymq_py.topic.publishing import Duplicate, Published, Refused
-from toymq_py.topic.subscription import Delivery, Registration, Subscription
 from toymq_py.topic.ticker import Ticker
 from toymq_py.topic.topic import Topic
 from toymq_py.topic.traced import TracedTopic
@@ -12,6 +12,7 @@ from toymq_py.topic.tracer import Tracer
 
 __all__ = [
     "Appended",
+    "Channel",
     "Delivery",
     "Duplicate",
     "Followers",

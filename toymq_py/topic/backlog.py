@@ -15,6 +15,7 @@ from toymq_py.errors import PayloadTooLarge, QueueFull, RequestError
 from toymq_py.model import IdRange
 from toymq_py.storage.committer import Committer
 from toymq_py.storage.log import Log
+from toymq_py.topic.channel import Channel
 
 UNLIMITED = 1 << 62
 COST_SHARE_MAX = 0.05
@@ -29,26 +30,29 @@ class Backlog:
     """The ids that some consumer has not acked, due or not: what is scheduled takes space, too. Exact in messages; in bytes as
     exact as ``Log.bytes_between``."""
 
-    def __init__(self, log: Log, consumers: Mapping[str, Consumer]) -> None:
-        """``consumers`` is the topic's own, as it changes."""
+    def __init__(self, log: Log, channels: Mapping[str, Channel]) -> None:
+        """``channels`` is the topic's own, as it changes."""
         self._log = log
-        self._consumers = consumers
+        self._channels = channels
         self._common: CommonAcks | None = None  # where there is a limit, and more than one consumer
 
     def follow(self) -> None:
         """From now on it is asked often. To be called again when a consumer came, went or moved."""
         self.unfollow()
-        if len(self._consumers) > 1:
-            self._common = Consumer.follow(list(self._consumers.values()))
+        if len(self._channels) > 1:
+            self._common = Consumer.follow(self._consumers())
 
     def unfollow(self) -> None:
         """It is not asked often any more."""
         self._common = None
-        for consumer in self._consumers.values():
+        for consumer in self._consumers():
             consumer.unfollow()
 
+    def _consumers(self) -> list[Consumer]:
+        return [channel.consumer for channel in self._channels.values()]
+
     def _views(self) -> Sequence[Consumer | CommonAcks]:
-        return list(self._consumers.values()) if self._common is None else (self._common,)
+        return self._consumers() if self._common is None else (self._common,)
 
     def ranges(self, first: int, limit: int) -> Iterator[IdRange]:
         """The ids from ``first`` on and below ``limit``, as ascending ranges that do not touch."""

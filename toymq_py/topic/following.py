@@ -16,7 +16,7 @@ from toymq_py.consumer import Lessee
 from toymq_py.errors import ModeConflict, NoSuchConsumer, NoSuchTopic, RequestError, TooManyConsumers
 from toymq_py.model import Mode, Start, TopicPattern, is_pattern
 from toymq_py.storage.scheduling import Scheduler
-from toymq_py.topic.subscription import Delivery, Registration, Subscription
+from toymq_py.topic.channel import Delivery, Registration, Subscription
 from toymq_py.topic.topic import Topic
 
 logger = logging.getLogger("toymq_py.topic")
@@ -79,7 +79,7 @@ class Following(Lessee, ABC):
 
     def attach(self, topic: Topic, start: Start | None) -> Registration:
         """Raises: ModeConflict, TooManyConsumers, OSError."""
-        part, registration = topic.attachments.subscribe(
+        part, registration = topic.subscribe(
             self.consumer_name, start,
             mode=self.mode, window=self.window, visibility_s=self.visibility_s,
             wake=self._part_woken, ended=self._part_ended, lessee=self,
@@ -87,10 +87,10 @@ class Following(Lessee, ABC):
         self.parts[topic.name] = part
         self.matched += 1
         self._adopted(part)
-        if topic.available(part.consumer):
+        if part.channel.available():
             self._hungry[part] = None
         else:
-            part.attached.idle[part] = None
+            part.channel.idle[part] = None
         return registration
 
     def _adopted(self, part: Subscription) -> None:
@@ -112,8 +112,8 @@ class Following(Lessee, ABC):
     def _part_ended(self, part: Subscription, code: str) -> None:
         self._hungry.pop(part, None)
         self._promised.pop(part, None)
-        if self.parts.get(part.topic.name) is part:
-            del self.parts[part.topic.name]
+        if self.parts.get(part.name) is part:
+            del self.parts[part.name]
         if not self.closed:
             self.part_lost(part, code)
 
@@ -217,7 +217,7 @@ class PatternSubscription(Following):
         return self._wake(self)
 
     def part_lost(self, part: Subscription, code: str) -> None:
-        self._ended(self, part.topic.name, code)
+        self._ended(self, part.name, code)
 
     def end(self, code: str) -> None:
         if not self.closed:
@@ -237,7 +237,7 @@ class PatternSubscription(Following):
             try:
                 delivery = part.take_some(room, max_bytes)
             except OSError:
-                logger.exception("cannot read %s", part.topic.name)
+                logger.exception("cannot read %s", part.name)
                 if self.followers is not None:
                     self.followers.later(RETRY_S, partial(self._look_again, part))
                 continue
@@ -276,7 +276,7 @@ class Poll(Following):
         if self.pattern is None:
             if code == "SHUTTING_DOWN":
                 self.close()
-            elif part.topic.deleted:
+            elif part.channel.context.topic_deleted:
                 self.problem = NoSuchTopic(f"{self.name} was deleted")
             else:
                 self.problem = NoSuchConsumer(f"{self.consumer_name} on {self.name} was deleted")
@@ -314,7 +314,7 @@ class Poll(Following):
             taken.append(delivery)
             max_count -= len(delivery)
             max_bytes -= delivery.size + RECORD_COST_BYTES * len(delivery)
-            if part.attached.takers > 1:
+            if part.channel.takers > 1:
                 again.append(part)
             else:
                 self._hungry[part] = None

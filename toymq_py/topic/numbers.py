@@ -5,54 +5,34 @@ be wrong, and nothing to restore after a restart.
 """
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from toymq_py.consumer import Consumer
 from toymq_py.storage.log import Log
 from toymq_py.storage.record import ATTRIBUTE_DELIVER_AT, iter_frames
-
-if TYPE_CHECKING:
-    from toymq_py.topic.topic import Topic
+from toymq_py.topic.channel import Channel
 
 PASSES_MAX = 8
 """Reads that find nothing but lost records, which count as acked afterwards."""
 
 
-def describe(topic: "Topic", *, consumers: bool = True) -> dict[str, Any]:
-    """The JSON object of a topic; thousands of ``consumers`` take a while."""
-    log = topic.log
-    return {
-        "topic": topic.name,
-        "first_id": log.first_id,
-        "next_id": log.committed_id,
-        "messages": log.messages(),
-        "bytes": log.size_bytes,
-        "segments": len(log.segments),
-        "state": topic.state,
-        "settings": topic.settings.to_json(),
-        "consumers": [topic.describe_consumer(each) for each in topic.consumers.values()] if consumers else [],
-        "expired_total": topic.expired_total,
-        "dead_lettered_total": topic.dead_lettered_total,
-        "dropped_total": topic.dropped_total,
-        "lost": log.lost_count(),
-        **({"offsets_problem": topic.offsets_problem} if topic.lacks_consumers else {}),
-    } | (topic.redriver.describe() if topic.is_dead_letters else {})
-
-
-def describe_consumer(log: Log, consumer: Consumer, mode: str, now_ns: int) -> dict[str, Any]:
-    """One of ``consumers`` in it, without its sessions."""
+def describe_channel(channel: Channel) -> dict[str, Any]:
+    """The JSON object of a consumer and its sessions."""
+    consumer, log, sessions = channel.consumer, channel.context.log, channel.sessions
     counts = consumer.counts(log.committed_id)
     has_acked = consumer.has_acked and consumer.floor > 0  # 1 acked and 0 open: there is no last acked id to show
     return {
         "consumer": consumer.name,
-        "mode": mode,
+        "mode": channel.mode,
         "has_acked": has_acked,
         "last_acked": consumer.last_acked if has_acked else 0,
         "ready": counts.ready,
         "inflight": counts.inflight,
         "scheduled": counts.scheduled,
         "backlog": counts.backlog,
-        "oldest_unacked_age_s": round(_oldest_unacked_age_s(log, consumer, now_ns), 3),
+        "oldest_unacked_age_s": round(_oldest_unacked_age_s(log, consumer, channel.context.clock.wall_ns()), 3),
+        "sessions": len(sessions),
+        "paused": bool(sessions) and all(session.paused for session in sessions),
     }
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import lt
-from typing import TYPE_CHECKING
 
 from toymq_py.clock import Clock
 from toymq_py.dedupe import DedupeTable, KeyBudget, ProducerTable
@@ -20,9 +19,7 @@ from toymq_py.storage.record import FRAME_OVERHEAD, Extras, encode_sequences
 from toymq_py.storage.recovery import RecoveredLog
 from toymq_py.storage.segment import PRODUCERS_MAX
 from toymq_py.topic.backlog import BacklogLimit
-
-if TYPE_CHECKING:
-    from toymq_py.topic.tracer import Tracer
+from toymq_py.topic.tracer import Tracer
 
 ATTRIBUTES_BYTES = 64
 """More than a record's attributes take, but for what is in its headers."""

@@ -9,7 +9,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 
 from toymq_py.clock import Clock
-from toymq_py.consumer import Consumer, IdSet
+from toymq_py.consumer import IdSet
+from toymq_py.topic.channel import Channel
 
 DUE_PER_SLICE = 1024
 """Messages that fall due in one piece, fewer where there are many consumers: about two milliseconds."""
@@ -128,21 +129,16 @@ class Delays:
     def __init__(
         self,
         clock: Clock,
-        consumers: Mapping[str, Consumer],
+        channels: Mapping[str, Channel],
         *,
-        arm: Callable[[float], None],
-        ready: Callable[[Consumer], None],
+        arm: Callable[["Delays", float], None],
     ) -> None:
-        """
-        Args:
-            arm: has ``tick`` called at a monotonic time, in seconds.
-            ready: told when something became ready for a consumer.
-        """
+        """``arm`` has ``due`` called at a monotonic time, in seconds."""
         self.schedule = Schedule()
         self._clock = clock
-        self._consumers = consumers
+        self._channels = channels
         self._arm = arm
-        self._ready = ready
+        self._closed = False
 
     def enter(self, ids: Sequence[int], deliver_at_ns: Sequence[int]) -> None:
         """Records that are committed, or were found by recovery, with their times."""
@@ -150,18 +146,24 @@ class Delays:
             self.schedule.add(ids, deliver_at_ns, self._clock.wall_ns())
             self._arm_next()
 
-    def tick(self) -> None:
+    def due(self, now: float) -> None:
         """Messages may be due."""
-        consumers = self._consumers.values()
-        due = self.schedule.take_due(self._clock.wall_ns(), max(DUE_PER_SLICE // max(len(consumers) // 8, 1), 1))
+        if self._closed:
+            return
+        channels = self._channels.values()
+        due = self.schedule.take_due(self._clock.wall_ns(), max(DUE_PER_SLICE // max(len(channels) // 8, 1), 1))
         if due:
-            for consumer in consumers:
-                consumer.fall_due(due)
-                self._ready(consumer)
+            for channel in channels:
+                channel.consumer.fall_due(due)
+                channel.notify_ready()
         self._arm_next()
+
+    def close(self) -> None:
+        """The topic is deleted."""
+        self._closed = True
 
     def _arm_next(self) -> None:
         at_ns = self.schedule.next_at_ns()
         if at_ns is not None:
             wait_s = (at_ns - self._clock.wall_ns()) / 1e9
-            self._arm(self._clock.monotonic() + min(max(wait_s, NEXT_SLICE_S), LOOK_AGAIN_S))
+            self._arm(self, self._clock.monotonic() + min(max(wait_s, NEXT_SLICE_S), LOOK_AGAIN_S))

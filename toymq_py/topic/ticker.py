@@ -6,9 +6,14 @@ Contract: delivery.md, "Visibility timeout" (one ticker, driven by ``tick(now)``
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from itertools import count
+from typing import Protocol
 
-from toymq_py.consumer import Consumer
-from toymq_py.topic.topic import Topic
+
+class Due(Protocol):
+    """Something with a time: a channel's leases, a topic's delays."""
+
+    def due(self, now: float) -> None:
+        """Do what is due at ``now`` (monotonic seconds), and arm again for the rest."""
 
 
 class Ticker:
@@ -17,23 +22,23 @@ class Ticker:
     def __init__(self, earlier: Callable[[float], None]) -> None:
         """``earlier``: told when ``tick`` must run before it was said."""
         self._earlier = earlier
-        self._due: list[tuple[float, int, Topic, Consumer | Topic]] = []
-        self._armed: dict[Consumer | Topic, tuple[float, Topic]] = {}
+        self._due: list[tuple[float, int, Due]] = []
+        self._armed: dict[Due, float] = {}
         self._ticket = count()
 
-    def arm(self, topic: Topic, who: Consumer | Topic, at: float) -> None:
-        """Look at ``who`` at a monotonic time, in seconds: a consumer of the topic, or the topic itself for its schedule."""
+    def arm(self, who: Due, at: float) -> None:
+        """Have ``who.due`` called at a monotonic time, in seconds, unless that is so earlier."""
         armed = self._armed.get(who)
-        if armed is not None and armed[0] <= at:
+        if armed is not None and armed <= at:
             return
-        self._armed[who] = (at, topic)
+        self._armed[who] = at
         if len(self._due) > 2 * len(self._armed) + 64:  # entries that an earlier deadline made void
-            self._due = [(when, next(self._ticket), of, each) for each, (when, of) in self._armed.items()]
+            self._due = [(when, next(self._ticket), each) for each, when in self._armed.items()]
             heapify(self._due)
             self._earlier(self._due[0][0])
             return
         earliest = not self._due or at < self._due[0][0]
-        heappush(self._due, (at, next(self._ticket), topic, who))
+        heappush(self._due, (at, next(self._ticket), who))
         if earliest:
             self._earlier(at)
 
@@ -41,11 +46,8 @@ class Ticker:
         """Do all that is due at ``now``. Returns: when there is something to do next, None for never."""
         due = self._due
         while due and due[0][0] <= now:
-            at, _, topic, who = heappop(due)
-            if self._armed.get(who) == (at, topic):
+            at, _, who = heappop(due)
+            if self._armed.get(who) == at:
                 del self._armed[who]
-                if isinstance(who, Topic):
-                    topic.schedule_due()
-                else:
-                    topic.consumer_due(who, now)
+                who.due(now)
         return due[0][0] if due else None

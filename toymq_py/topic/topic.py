@@ -7,15 +7,13 @@ no other topic. Belongs to the event loop.
 import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
-from math import inf
 from typing import Any, Protocol
 
 from toymq_py.clock import Clock
 from toymq_py.config import BrokerOptions, TopicSettings
-from toymq_py.consumer import Consumer, DeliveryPolicy, FailureBudget
+from toymq_py.consumer import Consumer, DeliveryPolicy, FailureBudget, Lessee
 from toymq_py.dedupe import KeyBudget
 from toymq_py.errors import (
-    BadArgument,
     NoSuchConsumer,
     NoSuchTopic,
     OutOfRange,
@@ -24,7 +22,7 @@ from toymq_py.errors import (
 )
 from toymq_py.failure import Failure
 from toymq_py.metrics import Metrics
-from toymq_py.model import DEAD_LETTERS, IdRange, Start
+from toymq_py.model import DEAD_LETTERS, IdRange, Mode, Start
 from toymq_py.quotas import Quotas
 from toymq_py.storage.committer import Committer
 from toymq_py.storage.disk_errors import NO_SPACE
@@ -37,16 +35,16 @@ from toymq_py.storage.recovery import RecoveredLog
 from toymq_py.storage.scheduling import Scheduler
 from toymq_py.storage.space import SpaceGuard
 from toymq_py.storage.tail import TailBudget
-from toymq_py.topic.attachments import Attachments
 from toymq_py.topic.backlog import Backlog, BacklogLimit
-from toymq_py.topic.delivering import Deliverer
-from toymq_py.topic.numbers import describe, describe_consumer
+from toymq_py.topic.channel import Channel, Registration, Subscription
+from toymq_py.topic.delivery import ChannelContext
+from toymq_py.topic.numbers import describe_channel
 from toymq_py.topic.publishing import Publisher
-from toymq_py.topic.redriver import Redriver
-from toymq_py.topic.restored import restore
+from toymq_py.topic.redriver import REDRIVER, Redriver
+from toymq_py.topic.restored import restore, skip_missing
 from toymq_py.topic.retention import Purged, RetentionKeeper
 from toymq_py.topic.schedule import Delays
-from toymq_py.topic.subscription import Delivery, Subscription
+from toymq_py.topic.ticker import Due
 
 
 class OffsetsWatch(Protocol):
@@ -83,21 +81,23 @@ class Topic:
         quotas: Quotas,
         failure_budget: FailureBudget,
         metrics: Metrics,
-        arm: Callable[["Topic", "Consumer | Topic", float], None],
+        arm: Callable[[Due, float], None],
         held: Callable[["Topic", Consumer], None],
         lost: Callable[[], str | None] = lambda: None,
         keys_kept: int = 0,
         recovered: RecoveredLog | None = None,
         offsets: LoadedOffsets | None = None,
     ) -> None:
-        """``arm`` asks the broker to call ``consumer_due`` at a monotonic time, or ``schedule_due`` for the topic itself;
-        ``held`` to move what is held to the dead letters. ``keys_kept``: so many keys are remembered whatever the settings and
-        the budget of all topics say."""
+        """
+        Args:
+            arm: has something's ``due`` called at a monotonic time, in seconds.
+            held: told that messages of a consumer wait for the dead-letter topic.
+            keys_kept: so many keys are remembered, whatever the settings and the budget of all topics say.
+        """
         recovered = recovered or RecoveredLog()
         self.name = name
         self.path = path
         self.settings = settings
-        self.deleted = False
         self._fs = fs
         self._clock = clock
         self._scheduler = scheduler
@@ -105,9 +105,7 @@ class Topic:
         self._quotas = quotas
         self._flusher = flusher
         self._metrics = metrics
-        self._failure_budget = failure_budget
         self._arm = arm
-        self._held = held
         self.log = Log(
             fs, path, name, recovered.segments,
             next_id=recovered.next_id, first_id=recovered.first_id,
@@ -137,17 +135,19 @@ class Topic:
             keys_kept=keys_kept,
         )  # fmt: skip
         self.committer.on_scheduled = self._scheduled
-        self.consumers: dict[str, Consumer] = {}
-        self.delays = Delays(clock, self.consumers, arm=lambda at: arm(self, self, at), ready=self.look_again)
+        self._hold: Callable[[Consumer], None] = lambda consumer: held(self, consumer)
+        self.context = ChannelContext(
+            name, self.log, clock, scheduler, metrics, self._delivery_policy(), failure_budget, self.changed
+        )
+        self.channels: dict[str, Channel] = {}
+        """By consumer."""
+        self.delays = Delays(clock, self.channels, arm=arm)
         self.redriver = Redriver(self.log, clock)
-        self._deliverer = Deliverer(self, clock=clock, scheduler=scheduler, metrics=metrics)
-        self.attachments = Attachments(self)
         self._commit_waiters: dict[Callable[[], None], None] = {}
         self._flushed: OffsetsState | None = None
-        self.expired_total = self.dead_lettered_total = self.dropped_total = 0
-        """Messages since the start of the broker: past their ttl (once for every consumer), moved to the dead letters, dropped
-        unacked by a limit."""
-        self.backlog = Backlog(self.log, self.consumers)
+        self.dead_lettered_total = self.dropped_total = 0
+        """Messages since the start of the broker: moved to the dead letters, dropped unacked by a limit."""
+        self.backlog = Backlog(self.log, self.channels)
         self._limit: BacklogLimit | None = None
         self._retention = RetentionKeeper(
             self, fs=fs, scheduler=scheduler, clock=clock, space=space, segment_bytes_max=options.segment_bytes
@@ -164,11 +164,23 @@ class Topic:
         self.pinned_from: Callable[[], int | None] = lambda: None
         """The id from which on no segment goes by acks or limits, if any: only its records tell what was moved here."""
         if offsets is not None:
-            self._flushed = restore(self, offsets)
+            self._restore(offsets)
         else:
             self.log.run_behind = self.committer.run_behind
         if recovered.closed is not None:
             self.committer.failed = StorageFailed(f"{name}: {recovered.closed}; publishing is refused until a restart")
+
+    def _restore(self, offsets: LoadedOffsets) -> None:
+        restored = restore(offsets, self.log, self.delays.schedule.ids)
+        self._flushed = restored.stored
+        self.offsets_problem, self.lacks_consumers = restored.problem, restored.lacks_consumers
+        for first, last in self.log.lost:
+            self.delays.schedule.drop(first, last)
+        for consumer in restored.consumers:
+            if consumer.name == REDRIVER:
+                self.redriver.consumers = [consumer]
+            else:
+                self._add_channel(consumer)
 
     def opened(self) -> None:
         """All topics are recovered, and what was moved between them is settled: limits and retention may do their work, and
@@ -186,16 +198,19 @@ class Topic:
             value = getattr(self._options, name if name in ("dedupe_keys", "max_attempts") else f"{name}_ms")
         return int(value)
 
-    def _set_policy(self) -> None:
-        self.policy = DeliveryPolicy(
+    def _delivery_policy(self) -> DeliveryPolicy:
+        return DeliveryPolicy(
             visibility_s=self._setting("visibility") / 1000,
             nack_backoff_min_s=self._setting("nack_backoff_min") / 1000,
             nack_backoff_max_s=self._setting("nack_backoff_max") / 1000,
         )
+
+    def _set_policy(self) -> None:
+        self.context.policy = self._delivery_policy()
         self.publisher.ttl_ms = self.settings.ttl
         self._max_attempts = 0 if self.is_dead_letters else self._setting("max_attempts")
-        for consumer in self.consumers.values():
-            self.limit_attempts(consumer)
+        for channel in self.channels.values():
+            channel.limit_attempts(self._max_attempts)
 
     def apply_settings(self, settings: TopicSettings) -> None:
         """Take new settings into use; they are on stable storage already."""
@@ -224,7 +239,9 @@ class Topic:
         if next_id > first_id:
             self._metrics.publish_total += next_id - first_id
             self._metrics.commit_messages.observe(next_id - first_id)
-        self.attachments.wake_all(next_id - first_id)
+        for channel in self.channels.values():
+            if channel.idle:
+                channel.wake(next_id - first_id)
         if self._commit_waiters:
             waiters, self._commit_waiters = self._commit_waiters, {}
             for call in waiters:
@@ -256,63 +273,98 @@ class Topic:
             return self.log.first_id
         return min(max(self.resolve(start), self.log.first_id), self.log.committed_id)
 
-    def consumer(self, name: str) -> Consumer:
+    @property
+    def deleted(self) -> bool:
+        return self.context.topic_deleted
+
+    @property
+    def expired_total(self) -> int:
+        """Messages past their ttl since the start of the broker, once for every consumer."""
+        return self.context.expired_total
+
+    @property
+    def consumers(self) -> dict[str, Consumer]:
+        """By name; made when it is asked for."""
+        return {name: channel.consumer for name, channel in self.channels.items()}
+
+    def channel(self, name: str) -> Channel:
         """Raises: NoSuchConsumer."""
-        found = self.consumers.get(name)
+        found = self.channels.get(name)
         if found is None:
             raise NoSuchConsumer(f"{self.name} has no consumer {name}")
         return found
 
-    def all_consumers(self) -> list[Consumer]:
-        """Those with a name that clients use, and who sends dead letters back."""
-        return [*self.consumers.values(), *self.redriver.consumers]
+    def _all_consumers(self) -> list[Consumer]:
+        """Those that clients name, and ``#redrive``."""
+        return [*(channel.consumer for channel in self.channels.values()), *self.redriver.consumers]
 
-    def make_consumer(self, name: str, start: int) -> Consumer:
-        """One that begins at the id ``start``, and is not on the disk yet. Raises: TooManyConsumers."""
-        self._quotas.admit_consumer(self.name, name, self.consumers)
+    def _make_channel(self, name: str, start: int) -> Channel:
+        """A consumer that begins at the id ``start``, and is not on the disk yet. Raises: TooManyConsumers."""
+        self._quotas.admit_consumer(self.name, name, self.channels)
         consumer = Consumer(name, start=start, since_ns=self._clock.wall_ns(), scheduled=self.delays.schedule.ids)
-        self.limit_attempts(consumer)
-        self.skip_known(consumer)
-        self.consumers[name] = consumer
+        skip_missing(consumer, self.log)
+        channel = self._add_channel(consumer)
         self.changed()
         self._backlog_grew()
-        return consumer
+        return channel
 
-    def skip_known(self, consumer: Consumer) -> None:
-        """Ids that no record stands for count as acked."""
-        for first, last in (*self.log.lost, *self.log.removed):
-            if last >= consumer.floor:
-                consumer.skip(max(first, consumer.floor), last)
+    def _add_channel(self, consumer: Consumer) -> Channel:
+        channel = self.channels[consumer.name] = self._open_channel(consumer)
+        channel.limit_attempts(self._max_attempts)
+        return channel
 
-    def unsend(self, subscription: Subscription, first: int, last: int) -> None:
-        """See ``Subscription.unsend``."""
-        subscription.consumer.unsend(subscription.lessee, first, last)
-        self.changed()
-        self.look_again(subscription.consumer)
+    def _open_channel(self, consumer: Consumer) -> Channel:
+        return Channel(self.context, consumer, arm=self._arm, held=self._hold)
 
-    def available(self, consumer: Consumer) -> int:
-        """How many messages a consumer could be handed now, about."""
-        return consumer.available(self.log.committed_id)
+    def subscribe(
+        self,
+        name: str,
+        start: Start | None = None,
+        *,
+        mode: Mode | None = "exclusive",
+        window: int,
+        visibility_s: float | None,
+        wake: Callable[[Subscription], bool],
+        ended: Callable[[Subscription, str], None],
+        lessee: Lessee | None = None,
+    ) -> tuple[Subscription, Registration]:
+        """Attach a session to a consumer, or a poll (``mode`` None). An exclusive one takes over from an older one at once.
 
-    def look_again(self, consumer: Consumer) -> None:
-        """Something of a consumer became ready again, or what was leased is not any more: whoever waits for that is woken."""
-        for lessee in consumer.take_freed():
-            lessee.roomy()
-        self.attachments.wake(consumer)
-        self._tell_held(consumer)
+        Args:
+            start: where the consumer begins if it is new; by default at the first id.
+            visibility_s: how long its leases last; the topic's time-out when None.
+            window, wake, ended, lessee: see ``Subscription``.
+
+        Returns: the subscription, and what the caller owes the disk before it answers.
+
+        Raises: ModeConflict (sessions of the other mode are attached), TooManyConsumers, OSError.
+        """
+        channel = self.channels.get(name)
+        registration = Registration.KNOWN
+        if channel is None:
+            at = self.start_of_new(start)
+            registration = Registration.NEW if at == self.log.first_id else Registration.NEW_AHEAD
+            channel = self._make_channel(name, at)
+            if mode is None:
+                channel.mode = "shared"
+        subscription = channel.attach(
+            mode=mode, window=window, visibility_s=visibility_s, wake=wake, ended=ended, lessee=lessee
+        )
+        return subscription, registration
+
+    @property
+    def sessions(self) -> int:
+        """How many, on all consumers."""
+        return sum(len(channel.sessions) for channel in self.channels.values())
 
     @property
     def unused(self) -> bool:
         """Nothing was published, nobody consumes."""
-        return not self.consumers and not self.committer.next_id and not self.log.segments
-
-    def take(self, subscription: Subscription, room: int, max_bytes: int) -> Delivery | None:
-        """See ``Subscription.take``. With None it is woken when there is something."""
-        return self._deliverer.take(subscription, room, max_bytes)
+        return not self.channels and not self.committer.next_id and not self.log.segments
 
     def records_lost(self, first: int, last: int) -> None:
         self.delays.schedule.drop(first, last)
-        for consumer in self.all_consumers():
+        for consumer in self._all_consumers():
             consumer.skip(first, last)
         self.changed()
         active = self.log.segments[-1]
@@ -323,16 +375,9 @@ class Topic:
     def ack(self, name: str, ids: Sequence[IdRange], *, unseen: bool = False) -> int:
         """With ``unseen`` also what was never handed to the consumer, which is made when it is not there: its user saw it in
         the log. Returns: how many were not acked before. Raises: NoSuchConsumer, TooManyConsumers."""
-        if unseen and name not in self.consumers:
-            self.make_consumer(name, self.log.first_id)
-        consumer = self.consumer(name)
-        count = consumer.ack_unseen(ids, self.log.committed_id) if unseen else consumer.ack(ids)
-        if count:
-            self._metrics.ack_total += count
-            self.changed()
-            for lessee in consumer.take_freed():
-                lessee.roomy()
-        return count
+        if unseen and name not in self.channels:
+            self._make_channel(name, self.log.first_id)
+        return self.channel(name).ack(ids, unseen=unseen)
 
     def nack(
         self, name: str, ids: Sequence[IdRange], delay_s: float | None, *, dead: bool = False, failure: Failure | None = None
@@ -341,30 +386,14 @@ class Topic:
 
         Returns: how many were inflight. Raises: NoSuchConsumer, BadArgument (dead letters have none of their own).
         """
-        consumer = self.consumer(name)
-        if dead and self.is_dead_letters:
-            raise BadArgument(f"{self.name} holds dead letters and has no dead-letter topic of its own")
-        if failure is not None:
-            consumer.note(ids, (failure, self._clock.wall_ns() // 1_000_000), self._failure_budget)
-        count = consumer.give_up(ids) if dead else consumer.nack(ids, self._clock.monotonic(), delay_s, self.policy)
-        if count:
-            self._metrics.nack_total += count
-            self.arm_for(consumer)
-            self.look_again(consumer)
-        return count
+        return self.channel(name).nack(ids, delay_s, dead=dead, failure=failure)
 
     def touch(self, name: str, ids: Sequence[IdRange], visibility_s: float | None) -> int:
         """Restart the visibility clock, by default with the topic's time-out.
 
         Returns: how many were inflight. Raises: NoSuchConsumer.
         """
-        consumer = self.consumer(name)
-        if visibility_s is None:
-            visibility_s = self.policy.visibility_s
-        count = consumer.touch(ids, self._clock.monotonic() + visibility_s)
-        if count:
-            self.arm_for(consumer)
-        return count
+        return self.channel(name).touch(ids, visibility_s)
 
     def seek(self, name: str, start: Start) -> int:
         """Move a consumer, or make it there. The caller has the offsets flushed before it answers.
@@ -374,46 +403,37 @@ class Topic:
         target = self.resolve(start)
         if not self.log.first_id <= target <= self.log.committed_id:
             raise OutOfRange(self.log.first_id, f"is the first id of {self.name}, {self.log.committed_id} the next")
-        consumer = self.consumers.get(name)
-        if consumer is None:
-            self.make_consumer(name, target)
+        channel = self.channels.get(name)
+        if channel is None:
+            self._make_channel(name, target)
             return target
-        self.attachments.end_sessions(name, "SEEK")
+        channel.end_sessions("SEEK")
         self._moved_back = True
-        consumer.seek(target, self._clock.wall_ns())
-        self.skip_known(consumer)
+        channel.consumer.seek(target, self._clock.wall_ns())
+        skip_missing(channel.consumer, self.log)
         self.changed()
-        self.look_again(consumer)
+        channel.notify_ready()
         self._backlog_grew()
         return target
 
     def forget(self, name: str) -> None:
         """Delete a consumer's state. The caller has the offsets flushed before it answers. Raises: NoSuchConsumer."""
-        self.consumer(name)
+        self._remove(self.channel(name))
         self._moved_back = True
-        del self.consumers[name]
-        self.attachments.forget(name, "DELETED")
-        self.changed()
-        self._backlog_grew()
 
     def withdraw(self, subscription: Subscription) -> None:
         """The consumer that this subscription made could not be stored, and its SUB is refused: it never was."""
-        name = subscription.consumer.name
-        if self.consumers.get(name) is subscription.consumer and not subscription.attached.takers:
-            del self.consumers[name]
-            self.attachments.forget(name, "DELETED")
-            self.changed()
-            self._backlog_grew()
+        channel = subscription.channel
+        if not channel.closed and not channel.takers:
+            self._remove(channel)
+
+    def _remove(self, channel: Channel) -> None:
+        del self.channels[channel.consumer.name]
+        channel.close("DELETED")
+        self.changed()
+        self._backlog_grew()
 
     # -- dead letters
-
-    def limit_attempts(self, consumer: Consumer) -> None:
-        consumer.limit_attempts(self._max_attempts)
-        self._tell_held(consumer)
-
-    def _tell_held(self, consumer: Consumer) -> None:
-        if consumer.has_held():
-            self._held(self, consumer)
 
     def bury(self, consumer: Consumer, first: int, last: int) -> None:
         """What was handed over of the range is a dead letter on stable storage: it is done."""
@@ -429,9 +449,9 @@ class Topic:
 
     def hide(self, msg_id: int, name: str) -> None:
         """A record came back for one consumer: it counts as acked for the others."""
-        for consumer in self.consumers.values():
-            if consumer.name != name:
-                consumer.skip(msg_id, msg_id)
+        for channel in self.channels.values():
+            if channel.consumer.name != name:
+                channel.consumer.skip(msg_id, msg_id)
         self.changed()
 
     def mark_redriven(self, ids: Sequence[int]) -> int:
@@ -442,69 +462,51 @@ class Topic:
 
     # -- time
 
-    def arm_for(self, consumer: Consumer) -> None:
-        """Have the consumer looked at when its next lease or backoff ends."""
-        deadline = consumer.next_deadline()
-        if deadline is not None and deadline != inf:
-            self._arm(self, consumer, deadline)
-
-    def consumer_due(self, consumer: Consumer, now: float) -> None:
-        """Leases and backoffs end. Called by the broker's ticker, at the time that was asked for with ``arm``."""
-        if consumer.tick(now):
-            self.look_again(consumer)
-        if self.consumers.get(consumer.name) is consumer:
-            self.arm_for(consumer)
-
     def _scheduled(self, first_id: int, deliver_at_ns: Sequence[int]) -> None:
         """Records with a delay are committed."""
         self.delays.enter(range(first_id, first_id + len(deliver_at_ns)), deliver_at_ns)
 
-    def schedule_due(self) -> None:
-        """Messages with a delay may be due. Called as ``consumer_due``."""
-        if not self.deleted:
-            self.delays.tick()
-
     # -- what goes
 
     def expire(self, first: int, last: int) -> bool:
-        """The time of these records is over: they count as acked, but for what is in somebody's hands. Returns: whether that is
-        nothing."""
+        """Ack expired records except leased ones. Returns: whether none remain."""
         over = True
-        for consumer in self.consumers.values():
+        for channel in self.channels.values():
+            consumer = channel.consumer
             if consumer.has_acked_all(first, last):
                 continue
             if expired := consumer.expire(first, last):
-                self.expired_total += expired
+                self.context.expired_total += expired
                 self.changed()
-                self.look_again(consumer)
+                channel.notify_ready()
             over = over and consumer.has_acked_all(first, last)
         return over
 
     def drop(self, first: int, last: int) -> None:
         """A limit drops what is not acked of these ids: it counts as acked for everyone, inflight or not."""
         self.dropped_total += self.backlog.messages(first, last + 1)
-        for consumer in self.consumers.values():
-            consumer.skip(first, last)
+        for channel in self.channels.values():
+            channel.consumer.skip(first, last)
         self._gone()
 
     def _gone(self) -> None:
         """Ids count as acked that nobody acked: there may be room in a window."""
         self.changed()
-        for consumer in self.consumers.values():
-            self.look_again(consumer)
+        for channel in self.channels.values():
+            channel.notify_ready()
 
     def _drop_below(self, msg_id: int) -> None:
         """``when_full=drop-oldest``. What nobody consumes has no other way to go than out of the retained range."""
         self.drop(self.log.first_id, msg_id - 1)
-        if not self.consumers:
+        if not self.channels:
             self.forget_below(msg_id)
             self.apply_retention()
 
     def forget_below(self, first_id: int) -> None:
         """Ids below are not retained any more: they count as acked for everyone. Files are the retention's business."""
         self.log.forget_below(first_id)
-        for consumer in self.consumers.values():
-            consumer.drop_below(self.log.first_id)
+        for channel in self.channels.values():
+            channel.consumer.drop_below(self.log.first_id)
         self.delays.schedule.drop(0, self.log.first_id - 1)
         self._gone()
 
@@ -540,7 +542,7 @@ class Topic:
         return OffsetsState(
             self.log.first_id,
             self.log.committed_id,
-            {consumer.name: consumer.snapshot().to_json() for consumer in self.all_consumers()},
+            {consumer.name: consumer.snapshot().to_json() for consumer in self._all_consumers()},
             tuple(self.log.removed),
         )
 
@@ -577,27 +579,41 @@ class Topic:
 
     def describe(self, *, consumers: bool = True) -> dict[str, Any]:
         """The JSON object of protocol.md; thousands of ``consumers`` take a while."""
-        return describe(self, consumers=consumers)
-
-    def describe_consumer(self, consumer: Consumer) -> dict[str, Any]:
-        """One of ``consumers`` in it."""
-        attached = self.attachments.of(consumer.name)
-        sessions = attached.sessions if attached is not None else {}
-        mode = attached.mode if attached is not None else "exclusive"
-        return describe_consumer(self.log, consumer, mode, self._clock.wall_ns()) | {
-            "sessions": len(sessions),
-            "paused": bool(sessions) and all(session.paused for session in sessions),
+        log = self.log
+        described = {
+            "topic": self.name,
+            "first_id": log.first_id,
+            "next_id": log.committed_id,
+            "messages": log.messages(),
+            "bytes": log.size_bytes,
+            "segments": len(log.segments),
+            "state": self.state,
+            "settings": self.settings.to_json(),
+            "consumers": [describe_channel(channel) for channel in self.channels.values()] if consumers else [],
+            "expired_total": self.expired_total,
+            "dead_lettered_total": self.dead_lettered_total,
+            "dropped_total": self.dropped_total,
+            "lost": log.lost_count(),
         }
+        if self.lacks_consumers:
+            described["offsets_problem"] = self.offsets_problem
+        return described | (self.redriver.describe() if self.is_dead_letters else {})
+
+    def describe_consumer(self, name: str) -> dict[str, Any]:
+        """One of ``consumers`` in it. Raises: NoSuchConsumer."""
+        return describe_channel(self.channel(name))
 
     # -- ending
 
     def stop_deliveries(self, code: str) -> None:
         """End every subscription with a CLOSED code, and every poll."""
-        self.attachments.end_all(code)
+        for channel in self.channels.values():
+            channel.end_all(code)
 
     def begin_delete(self) -> None:
         """Refuse everything from now on; what is in flight still commits."""
-        self.deleted = True
+        self.context.topic_deleted = True
+        self.delays.close()
         self.committer.refuse(NoSuchTopic(f"{self.name} is being deleted"))
         self.stop_deliveries("DELETED")
         self._flusher.discard(self)

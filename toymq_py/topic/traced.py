@@ -1,24 +1,28 @@
 """A topic that tells a tracer what becomes of its messages.
 
-A class of its own, so that a broker without tracing pays nothing for it: nobody looks whether there is a tracer, nor into
-headers. What is followed is found by the message's headers, so it is the same after a restart.
+Classes of their own, so that a broker without tracing pays nothing for it: nothing asks whether there is a tracer, nor looks
+into headers. What is followed is found by the message's headers, so it is the same after a restart.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from toymq_py.consumer import Consumer
 from toymq_py.failure import Failure
 from toymq_py.model import IdRange
-from toymq_py.topic.subscription import Delivery, Subscription
+from toymq_py.topic.channel import Channel, Delivery, Subscription
+from toymq_py.topic.delivery import ChannelContext
 from toymq_py.topic.topic import Topic
 from toymq_py.topic.tracer import Tracer
 
 
 class TracedTopic(Topic):
-    """See the module. Assumes ``follow`` before the first command."""
+    """See the module."""
 
-    def follow(self, tracer: Tracer) -> None:
-        """Tell this one from now on."""
+    def __init__(self, tracer: Tracer, *args: Any, **options: Any) -> None:
+        """Behind the tracer as ``Topic``."""
         self._tracer = tracer
+        Topic.__init__(self, *args, **options)
         self.publisher.tracer = tracer
         count_sync = self.committer.on_sync
 
@@ -28,22 +32,43 @@ class TracedTopic(Topic):
 
         self.committer.on_sync = synced
 
+    def _open_channel(self, consumer: Consumer) -> Channel:
+        return TracedChannel(self._tracer, self.context, consumer, arm=self._arm, held=self._hold)
+
+
+class TracedChannel(Channel):
+    """See the module."""
+
+    __slots__ = ("_tracer",)
+
+    def __init__(
+        self,
+        tracer: Tracer,
+        context: ChannelContext,
+        consumer: Consumer,
+        *,
+        arm: Callable[[Channel, float], None],
+        held: Callable[[Consumer], None],
+    ) -> None:
+        Channel.__init__(self, context, consumer, arm=arm, held=held)
+        self._tracer = tracer
+
     def take(self, subscription: Subscription, room: int, max_bytes: int) -> Delivery | None:
         delivery = super().take(subscription, room, max_bytes)
         if delivery is not None and delivery.records.headers is not None:
             self._tracer.delivered(delivery)
         return delivery
 
-    def ack(self, name: str, ids: Sequence[IdRange], *, unseen: bool = False) -> int:
-        count = super().ack(name, ids, unseen=unseen)
+    def ack(self, ids: Sequence[IdRange], *, unseen: bool = False) -> int:
+        count = super().ack(ids, unseen=unseen)
         if count:
-            self._tracer.settled("ack", self.name, name, ids)
+            self._tracer.settled("ack", self.context.topic, self.consumer.name, ids)
         return count
 
     def nack(
-        self, name: str, ids: Sequence[IdRange], delay_s: float | None, *, dead: bool = False, failure: Failure | None = None
+        self, ids: Sequence[IdRange], delay_s: float | None, *, dead: bool = False, failure: Failure | None = None
     ) -> int:
-        count = super().nack(name, ids, delay_s, dead=dead, failure=failure)
+        count = super().nack(ids, delay_s, dead=dead, failure=failure)
         if count:
-            self._tracer.settled("nack", self.name, name, ids)
+            self._tracer.settled("nack", self.context.topic, self.consumer.name, ids)
         return count

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from toymq_py.metrics import Metrics
 from toymq_py.model import IdRange
 from toymq_py.storage.batch import Appended
-from toymq_py.topic.subscription import Delivery
+from toymq_py.topic.channel import Delivery
 
 
 class Tracer(ABC):

@@ -22,7 +22,7 @@ def test_what_the_socket_took_whole_counts_as_an_attempt(whole: int, part: int) 
     replies = Replies(rig.broker.metrics, place, rig.clock)
     deliveries = Deliveries(replies, place, rig.clock, loop.call_later)
     topic = rig.broker.topic("t")
-    subscription, _ = topic.attachments.subscribe(
+    subscription, _ = topic.subscribe(
         "c", Start("earliest"), window=100, visibility_s=None, wake=deliveries.wake, ended=deliveries.ended
     )
     deliveries.add(subscription)

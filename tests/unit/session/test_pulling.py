@@ -106,6 +106,6 @@ def test_one_whose_connection_ends_leaves_nothing_behind(desk: Desk) -> None:
     desk.pull(wait_ms=1000)
     assert desk.write() == b""
     desk.handler.close()
-    (attached,) = desk.rig.broker.topic("t").attachments._attached.values()
+    (attached,) = desk.rig.broker.topic("t").channels.values()
     assert (attached.takers, len(attached.idle)) == (0, 0)
     assert all(timer.cancelled() for timer in desk.loop._scheduled)

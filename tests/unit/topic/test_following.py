@@ -193,7 +193,7 @@ def test_thousands_of_topics_are_attached_and_left_in_pieces() -> None:
     assert len(subscription.parts) == count - TOPICS_PER_TURN
     rig.loop.drain()
     assert subscription.parts == {}
-    assert sum(topic.attachments.sessions for topic in rig.broker.topics.values()) == 0
+    assert sum(topic.sessions for topic in rig.broker.topics.values()) == 0
 
 
 def test_it_is_registered_when_its_new_consumers_are_on_the_disk() -> None:

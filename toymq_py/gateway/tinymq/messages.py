@@ -184,15 +184,15 @@ async def hand_out(
         give_back(deliveries)
         return Response(status_code=204)
     for delivery in deliveries:
-        delivery.subscription.topic.ack(place.consumer, delivery.ranges())
+        delivery.subscription.channel.ack(delivery.ranges())
     for delivery in deliveries:
-        await _store_acks(gateway, delivery.subscription.topic)
+        await _store_acks(gateway, delivery.topic)
     return Response(content, 200, None, "application/json")
 
 
-async def _store_acks(gateway: Gateway, topic: Topic) -> None:
+async def _store_acks(gateway: Gateway, topic: str) -> None:
     with suppress(RequestError):  # they are acked: without an answer they would be lost; at worst they come again
-        await gateway.stored(topic.flush_offsets)
+        await gateway.stored(gateway.broker.topic(topic).flush_offsets)
 
 
 async def _peek(gateway: Gateway, place: Place, limit: int) -> Response:
@@ -218,7 +218,7 @@ async def _select(
     if acked:  # what another one took meanwhile is not told
         found = [each for each in found if each[0].ack(place.consumer, [(each[1], each[1])], unseen=True)]
         for topic in dict.fromkeys(topic for topic, _, _ in found):
-            await _store_acks(gateway, topic)
+            await _store_acks(gateway, topic.name)
     messages = [shown for _, _, shown in found]
     return Response(_one_or_all(messages, limit), 200, None, "application/json") if found else Response(status_code=204)
 

@@ -56,8 +56,7 @@ def _queue(gateway: Gateway, topic: Topic) -> dict[str, Any]:
 
 def _waiting(topic: Topic) -> int:
     """Sessions, and polls that wait; not those of webhooks, which always do."""
-    attached = (topic.attachments.of(name) for name in topic.consumers if not name.startswith(CONSUMER_PREFIX))
-    return sum(each.takers for each in attached if each is not None)
+    return sum(channel.takers for name, channel in topic.channels.items() if not name.startswith(CONSUMER_PREFIX))
 
 
 def _pushes(webhook: Webhook, topic: str) -> bool:

@@ -1,0 +1,371 @@
+"""One consumer of a topic, what it is handed, and the sessions and polls that take from it.
+
+Contract: delivery.md, "mode", "Session gone", "Visibility timeout". Knows no wire and no topic. Belongs to the event loop.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from math import inf
+
+from toymq_py.consumer import Consumer, Lessee
+from toymq_py.errors import BadArgument, ModeConflict
+from toymq_py.failure import Failure
+from toymq_py.model import DEAD_LETTERS, IdRange, Mode, Records, TopicPattern
+from toymq_py.topic.delivery import ChannelContext, Deliverer, Nothing, ranges_of
+
+
+class Registration(Enum):
+    """Whether a consumer is on the disk when it subscribes (ADR 0009)."""
+
+    KNOWN = "it was there before"
+    NEW = "made at the first id: its SUB waits for the flush, but a disk that refuses it does not refuse the SUB"
+    NEW_AHEAD = "made above the first id: without the flush a restart would bring back what it skips"
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Leased records: rows ``start`` to ``stop`` of a run, all at the same attempt; ids ascend, with gaps in what fell due."""
+
+    subscription: "Subscription"
+    """What they were leased through; of a pattern or a poll, the part that is the topic's."""
+    records: Records
+    start: int
+    stop: int
+    attempt: int
+    size: int
+    """Payload bytes, about."""
+
+    def ranges(self, skip: int = 0) -> list[IdRange]:
+        """The ids behind the first so many, as ranges: they need not follow each other."""
+        return ranges_of(self.records.ids[self.start + skip : self.stop])
+
+    @property
+    def topic(self) -> str:
+        """The topic's name."""
+        return self.subscription.channel.context.topic
+
+    @property
+    def first_id(self) -> int:
+        return self.records.ids[self.start]
+
+    @property
+    def last_id(self) -> int:
+        return self.records.ids[self.stop - 1]
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+class Subscription(Lessee):
+    """A hold on one consumer of one topic: a session's, or one topic's part of a pattern or a poll.
+
+    ``wake`` is called when there may be something to take, and says whether that will be looked at soon; ``ended`` with a
+    CLOSED code when the topic ends it. After ``close`` or ``ended`` it takes nothing and does nothing.
+    """
+
+    __slots__ = ("channel", "closed", "ended", "lessee", "mode", "paused", "visibility_s", "wake")
+
+    def __init__(
+        self,
+        channel: "Channel",
+        *,
+        mode: Mode | None,
+        window: int,
+        visibility_s: float | None,
+        wake: Callable[["Subscription"], bool],
+        ended: Callable[["Subscription", str], None],
+        lessee: Lessee | None = None,
+    ) -> None:
+        """
+        Args:
+            mode: None for a poll, whose leases end by their deadline alone.
+            lessee: whose the leases are, and whose window counts; by default its own.
+        """
+        Lessee.__init__(self, window)
+        self.channel = channel
+        self.mode = mode
+        self.visibility_s = visibility_s
+        self.wake = wake
+        self.ended = ended
+        self.lessee: Lessee = lessee or self
+        self.closed = False
+        self.paused = False
+        """Its session holds its deliveries (PAUSE)."""
+
+    @property
+    def pattern(self) -> TopicPattern | None:
+        """None: it is of one topic."""
+        return None
+
+    @property
+    def name(self) -> str:
+        """The topic's."""
+        return self.channel.context.topic
+
+    @property
+    def consumer_name(self) -> str:
+        return self.channel.consumer.name
+
+    def roomy(self) -> None:
+        self.wake(self)
+
+    def take(self, max_bytes: int, max_count: int | None = None) -> Delivery | None:
+        """Lease what comes next, redeliveries first; None when there is nothing or the window is full. Where others take from
+        the same consumer, no more than its share of what is ready, and one at least.
+
+        Raises: OSError when the log cannot be read.
+        """
+        lessee = self.lessee
+        room = lessee.window - lessee.inflight
+        if room <= 0 and not self.closed:
+            lessee.wants_room = True
+            return None
+        return self.take_some(room if max_count is None else min(room, max_count), max_bytes)
+
+    def take_some(self, max_count: int, max_bytes: int) -> Delivery | None:
+        """The same with another limit than the window."""
+        if self.closed:
+            return None
+        channel = self.channel
+        if (takers := channel.takers) > 1:
+            max_count = min(max_count, max(channel.available() // takers, 1))
+        return channel.take(self, max_count, max_bytes)
+
+    def unsend(self, first: int, last: int) -> None:
+        """A delivery that never left our buffer: it goes back uncounted."""
+        self.channel.unsend(self, first, last)
+
+    def pass_on(self) -> None:
+        """It was woken and cannot take now: another taker is woken for what is there."""
+        self.channel.wake_next()
+
+    def close(self) -> None:
+        """Its holder lets go: unless it is a poll's, its inflight is ready again at once. Idempotent."""
+        if not self.closed:
+            self.closed = True
+            self.channel.detach(self)
+
+
+class Channel:
+    """One consumer of a topic on the topic's log, with the sessions and polls that take from it.
+
+    ``idle`` are those that found nothing, the longest idle first: each message that comes wakes one of them, so they are
+    served in turn, and a thousand do not get up for one message. Does not know its topic: see ``ChannelContext``.
+    """
+
+    __slots__ = ("_arm", "_deliverer", "_held", "closed", "consumer", "context", "idle", "mode", "polls", "sessions")
+
+    def __init__(
+        self,
+        context: ChannelContext,
+        consumer: Consumer,
+        *,
+        arm: Callable[["Channel", float], None],
+        held: Callable[[Consumer], None],
+    ) -> None:
+        """
+        Args:
+            arm: has ``due`` called at a monotonic time, in seconds.
+            held: told that messages are held: they wait for the dead-letter topic.
+        """
+        self.context = context
+        self.consumer = consumer
+        self.mode: Mode = "exclusive"
+        """Of the sessions; when there are none, of the last one. A consumer that PULL made is shared."""
+        self.sessions: dict[Subscription, None] = {}
+        self.polls: dict[Subscription, None] = {}
+        self.idle: OrderedDict[Subscription, None] = OrderedDict()
+        self.closed = False
+        """The consumer was deleted."""
+        self._arm = arm
+        self._held = held
+        self._deliverer = Deliverer(context, consumer, self.notify_ready)
+
+    # -- takers
+
+    @property
+    def takers(self) -> int:
+        """How many share what there is."""
+        return len(self.sessions) + len(self.polls)
+
+    def attach(
+        self,
+        *,
+        mode: Mode | None,
+        window: int,
+        visibility_s: float | None,
+        wake: Callable[[Subscription], bool],
+        ended: Callable[[Subscription, str], None],
+        lessee: Lessee | None,
+    ) -> Subscription:
+        """Attach a session, or a poll (``mode`` None); see ``Topic.subscribe``. Raises: ModeConflict."""
+        if mode is not None and self.sessions and self.mode != mode:
+            raise ModeConflict(f"{self.consumer.name} on {self.context.topic} is consumed with mode={self.mode}")
+        if mode == "exclusive":
+            self.end_sessions("TAKEN_OVER")
+        subscription = Subscription(
+            self, mode=mode, window=window, visibility_s=visibility_s, wake=wake, ended=ended, lessee=lessee
+        )
+        if mode is None:
+            self.polls[subscription] = None
+        else:
+            self.sessions[subscription] = None
+            self.mode = mode
+        self._count_takers(1)
+        return subscription
+
+    def detach(self, subscription: Subscription) -> None:
+        """The subscription is closed: its leases end, attempts kept, but for those of a poll."""
+        self.idle.pop(subscription, None)
+        self._count_takers(-1)
+        if subscription.mode is None:
+            del self.polls[subscription]
+        else:
+            del self.sessions[subscription]
+            self.consumer.release(subscription.lessee)
+        self.notify_ready()
+
+    def _count_takers(self, change: int) -> None:
+        self.context.takers += change
+        self.context.log.tail.enable(self.context.takers > 0)
+
+    def end_sessions(self, code: str) -> None:
+        """Sessions end with a CLOSED code; polls go on."""
+        for subscription in list(self.sessions):
+            self._end(subscription, code)
+
+    def end_all(self, code: str) -> None:
+        """Sessions and polls end with a CLOSED code."""
+        for subscription in (*self.sessions, *self.polls):
+            self._end(subscription, code)
+
+    def close(self, code: str) -> None:
+        """The consumer is deleted."""
+        self.closed = True
+        self.end_all(code)
+
+    def _end(self, subscription: Subscription, code: str) -> None:
+        if not subscription.closed:
+            subscription.closed = True
+            self.detach(subscription)
+            subscription.ended(subscription, code)
+
+    # -- waking
+
+    def available(self) -> int:
+        """How many messages could be taken now, about."""
+        return self.consumer.available(self.context.log.committed_id)
+
+    def wake(self, messages: int) -> None:
+        """So many became ready. A taker that cannot take now is passed over, and looks by itself when it can."""
+        idle = self.idle
+        while messages > 0 and idle:
+            subscription, _ = idle.popitem(last=False)
+            messages -= subscription.wake(subscription)
+
+    def wake_next(self) -> None:
+        """Wake takers for what is ready."""
+        if self.idle:
+            self.wake(self.available())
+
+    def notify_ready(self) -> None:
+        """Messages became ready again, or leases ended: wake takers that wait for either."""
+        self._notify_room()
+        if not self.closed:
+            self.wake_next()
+            self._notify_held()
+
+    def _notify_room(self) -> None:
+        for lessee in self.consumer.take_freed():
+            lessee.roomy()
+
+    def limit_attempts(self, max_attempts: int) -> None:
+        """The topic's settings say so; 0 for no limit."""
+        self.consumer.limit_attempts(max_attempts)
+        self._notify_held()
+
+    def _notify_held(self) -> None:
+        if self.consumer.has_held():
+            self._held(self.consumer)
+
+    # -- leases
+
+    def take(self, subscription: Subscription, room: int, max_bytes: int) -> Delivery | None:
+        """See ``Subscription.take_some``. With None it is woken when there is something."""
+        context = self.context
+        visibility_s = subscription.visibility_s
+        if visibility_s is None:
+            visibility_s = context.policy.visibility_s
+        now = context.clock.monotonic()
+        rows = self._deliverer.take(
+            subscription.lessee, now + visibility_s, now, room, max_bytes, patient=subscription.mode is None
+        )
+        if isinstance(rows, Nothing):
+            if rows is Nothing.YET:
+                context.scheduler.soon(subscription.roomy)
+            else:
+                self.idle[subscription] = None
+            return None
+        records, start, stop, attempt, size = rows
+        self.arm()
+        context.changed()
+        context.metrics.deliver_total += stop - start
+        return Delivery(subscription, records, start, stop, attempt, size)
+
+    def unsend(self, subscription: Subscription, first: int, last: int) -> None:
+        """See ``Subscription.unsend``."""
+        self.consumer.unsend(subscription.lessee, first, last)
+        self.context.changed()
+        self.notify_ready()
+
+    def ack(self, ids: Sequence[IdRange], *, unseen: bool = False) -> int:
+        """See ``Topic.ack``."""
+        consumer, context = self.consumer, self.context
+        count = consumer.ack_unseen(ids, context.log.committed_id) if unseen else consumer.ack(ids)
+        if count:
+            context.metrics.ack_total += count
+            context.changed()
+            self._notify_room()
+        return count
+
+    def nack(
+        self, ids: Sequence[IdRange], delay_s: float | None, *, dead: bool = False, failure: Failure | None = None
+    ) -> int:
+        """See ``Topic.nack``."""
+        consumer, context = self.consumer, self.context
+        if dead and context.topic.endswith(DEAD_LETTERS):
+            raise BadArgument(f"{context.topic} holds dead letters and has no dead-letter topic of its own")
+        if failure is not None:
+            consumer.note(ids, (failure, context.clock.wall_ns() // 1_000_000), context.failure_budget)
+        count = consumer.give_up(ids) if dead else consumer.nack(ids, context.clock.monotonic(), delay_s, context.policy)
+        if count:
+            context.metrics.nack_total += count
+            self.arm()
+            self.notify_ready()
+        return count
+
+    def touch(self, ids: Sequence[IdRange], visibility_s: float | None) -> int:
+        """See ``Topic.touch``."""
+        if visibility_s is None:
+            visibility_s = self.context.policy.visibility_s
+        count = self.consumer.touch(ids, self.context.clock.monotonic() + visibility_s)
+        if count:
+            self.arm()
+        return count
+
+    # -- time
+
+    def arm(self) -> None:
+        """Have ``due`` called when the next lease or backoff ends."""
+        deadline = self.consumer.next_deadline()
+        if deadline is not None and deadline != inf:
+            self._arm(self, deadline)
+
+    def due(self, now: float) -> None:
+        """Leases and backoffs end."""
+        if not self.closed:
+            if self.consumer.tick(now):
+                self.notify_ready()
+            self.arm()

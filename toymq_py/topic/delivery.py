@@ -1,0 +1,245 @@
+"""What a consumer is handed next, and what stands in the way of that: lost, expired and unreadable records.
+
+Contract: delivery.md, "Order", "Delay", "Clocks"; storage.md, "Recovery" (its last paragraph). Leases come from the consumer,
+records from the log. Belongs to the event loop.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from math import inf
+
+from toymq_py.clock import Clock
+from toymq_py.consumer import Consumer, DeliveryPolicy, FailureBudget, Lessee
+from toymq_py.letter import rows_for
+from toymq_py.metrics import Metrics
+from toymq_py.model import IdRange, Records
+from toymq_py.storage.disk_errors import BeingExamined
+from toymq_py.storage.log import READ_BYTES, Log
+from toymq_py.storage.scheduling import Scheduler
+
+UNREADABLE = Lessee(0)
+"""Owner of the leases that stand for records the disk refuses to give: held until a restart, never delivered."""
+DUE_PER_DELIVERY = 128
+"""Each is read and leased by itself: two milliseconds."""
+PASSES_MAX = 8
+"""Reads of one take that found nothing to deliver: lost or expired records, or another consumer's."""
+
+Rows = tuple[Records, int, int, int, int]
+"""Leased records: a run, the first row, the row behind the last, the attempt, payload bytes, about."""
+
+
+class Nothing(Enum):
+    """Why nothing was taken."""
+
+    READY = "nothing is ready"
+    YET = "many reads found nothing to deliver: others have their turn before it goes on"
+    EXAMINED = "a thread looks how far damage goes; the channel is told when that is known"
+
+
+@dataclass(slots=True)
+class ChannelContext:
+    """What the channels of one topic share."""
+
+    topic: str
+    log: Log
+    clock: Clock
+    scheduler: Scheduler
+    metrics: Metrics
+    policy: DeliveryPolicy
+    failure_budget: FailureBudget
+    changed: Callable[[], None]
+    """Consumer state has unsaved changes."""
+    takers: int = 0
+    """Sessions and polls, on all channels."""
+    expired_total: int = 0
+    """Messages past their ttl since the start of the broker, once for every consumer."""
+    topic_deleted: bool = False
+
+
+class Deliverer:
+    """Hands out what one consumer has not seen, and what it shall see again."""
+
+    __slots__ = ("_consumer", "_context", "_log", "_on_examined", "_waiting")
+
+    def __init__(self, context: ChannelContext, consumer: Consumer, on_examined: Callable[[], None]) -> None:
+        """``on_examined`` is called when what was ``Nothing.EXAMINED`` can be taken."""
+        self._context = context
+        self._consumer = consumer
+        self._log = context.log
+        self._on_examined = on_examined
+        self._waiting = False
+
+    def take(
+        self, lessee: Lessee, deadline: float, now: float, room: int, max_bytes: int, *, patient: bool
+    ) -> Rows | Nothing:
+        """Lease what comes next, redeliveries first: at most ``room`` messages, and about ``max_bytes``, but one at least.
+
+        Args:
+            deadline, now: monotonic, in seconds.
+            patient: go on where many reads find nothing.
+
+        Raises: OSError when the log cannot be read.
+        """
+        consumer = self._consumer
+        passes = 0
+        while True:
+            passes += 1
+            if passes > PASSES_MAX and not patient:
+                return Nothing.YET
+            try:
+                if consumer.has_ready():
+                    rows = self._take_ready(lessee, room, max_bytes, deadline, now)
+                else:
+                    fresh = consumer.next_fresh(self._log.committed_id)
+                    if fresh is None:
+                        return Nothing.READY
+                    rows = self._take_fresh(lessee, fresh, room, max_bytes, deadline, now)
+            except BeingExamined as busy:
+                self._wait_for(busy)
+                return Nothing.EXAMINED
+            if rows is not None:
+                return rows
+
+    def _wait_for(self, busy: BeingExamined) -> None:
+        if not self._waiting:
+            self._waiting = True
+            busy.when_done(self._examined)
+
+    def _examined(self) -> None:
+        self._waiting = False
+        self._on_examined()
+
+    def _take_ready(
+        self, lessee: Lessee, room: int, max_bytes: int, deadline: float, now: float
+    ) -> Rows | None:
+        consumer = self._consumer
+        if ids := consumer.due(min(room, DUE_PER_DELIVERY)):
+            return self._take_due(lessee, ids, max_bytes, deadline, now)
+        ((first, last, attempt),) = consumer.take_ready(lessee, min(room, 256), deadline, max_runs=1, now=now)
+        try:
+            run, start, next_id = self._log.read(first, last - first + 1, min(max_bytes, READ_BYTES))
+        except OSError:
+            consumer.unsend(lessee, first, last)
+            raise
+        if run is None:
+            self._pass_over(lessee, first, min(next_id - 1, last))
+            if next_id <= last:
+                consumer.unsend(lessee, next_id, last)
+            return None
+        count = min(last, next_id - 1) - first + 1
+        if run.expires_at_ns is not None and not (count := self._drop_expired(run, start, count)):
+            consumer.unsend(lessee, first, last)
+            return None
+        if run.headers is not None and attempt == 1 and not (count := self._drop_others(run, start, count)):
+            consumer.unsend(lessee, first, last)
+            return None
+        stop, size = _fit(run, start, count, max_bytes)
+        if run.ids[stop - 1] < last:
+            consumer.unsend(lessee, run.ids[stop - 1] + 1, last)
+        self._context.metrics.redeliver_total += stop - start if attempt > 1 else 0
+        return run, start, stop, attempt, size
+
+    def _take_due(
+        self, lessee: Lessee, ids: list[int], max_bytes: int, deadline: float, now: float
+    ) -> Rows | None:
+        """What fell due behind the cursor, as much of it as can be read without ado; only that is leased. None when the lowest
+        is expired, another consumer's, or has to be read with more care: that one is ready as any other then."""
+        consumer = self._consumer
+        run = self._log.read_each(ids, min(max_bytes, READ_BYTES))
+        if run is None:
+            consumer.take_due(lessee, ids[:1], deadline, now)
+            consumer.unsend(lessee, ids[0], ids[0])
+            return None
+        count = len(run) if run.expires_at_ns is None else self._drop_expired(run, 0, len(run))
+        if run.headers is not None and count:
+            count = self._drop_others(run, 0, count)
+        if not count:
+            return None
+        consumer.take_due(lessee, ids[:count], deadline, now)
+        return run, 0, count, 1, run.payload_bytes
+
+    def _take_fresh(
+        self, lessee: Lessee, fresh: IdRange, room: int, max_bytes: int, deadline: float, now: float
+    ) -> Rows | None:
+        first, last = fresh
+        count = min(room, last - first + 1)
+        run, start, next_id = self._log.read(first, count, min(max_bytes, READ_BYTES))
+        if run is None:
+            self._pass_over(lessee, first, min(next_id - 1, last), fresh=True)
+            return None
+        count = min(count, next_id - first)
+        if run.expires_at_ns is not None and not (count := self._drop_expired(run, start, count)):
+            return None
+        if run.headers is not None and not (count := self._drop_others(run, start, count)):
+            return None
+        stop, size = _fit(run, start, count, max_bytes)
+        self._consumer.take_fresh(lessee, first, run.ids[stop - 1], deadline, now)
+        return run, start, stop, 1, size
+
+    def _drop_expired(self, run: Records, start: int, count: int) -> int:
+        """Ack records that have expired. Returns: how many rows from ``start`` on are to be delivered; 0 when those at the
+        front were dropped."""
+        assert run.expires_at_ns is not None
+        now_ns = self._context.clock.wall_ns()
+        over = [0 < at_ns <= now_ns for at_ns in run.expires_at_ns[start : start + count]]
+        if not over[0]:
+            return over.index(True) if True in over else count
+        dropped = over.index(False) if False in over else count
+        for first, last in ranges_of(run.ids[start : start + dropped]):
+            self._consumer.skip(first, last)
+        self._context.expired_total += dropped
+        self._context.changed()
+        return 0
+
+    def _drop_others(self, run: Records, start: int, count: int) -> int:
+        """Ack records that came back from the dead letters for another consumer. Returns: as ``_drop_expired``."""
+        mine, stop = rows_for(run, start, start + count, self._consumer.name.encode())
+        if mine == start:
+            return stop - start
+        for first, last in ranges_of(run.ids[start:mine]):
+            self._consumer.skip(first, last)
+        self._context.changed()
+        return 0
+
+    def _pass_over(self, lessee: Lessee, first: int, last: int, *, fresh: bool = False) -> None:
+        """Pass over records that cannot be read. Lost ones count as acked; those that the disk refuses (EIO) do not: they stay
+        leased to ``UNREADABLE`` until a restart."""
+        consumer = self._consumer
+        if self._log.is_unreadable(first):
+            if fresh:
+                consumer.take_fresh(lessee, first, last, inf)
+            consumer.unsend(lessee, first, last)
+            consumer.hold(UNREADABLE, first, last)
+        else:
+            consumer.skip(first, last)  # the read that found the damage may have done so already
+        self._context.changed()
+
+
+def _fit(run: Records, start: int, count: int, max_bytes: int) -> tuple[int, int]:
+    """(row after the last that fits, bytes): as many rows as ``max_bytes`` allows, at least one."""
+    stop = start + count
+    if start == 0 and stop == len(run) and run.payload_bytes <= max_bytes:
+        return stop, run.payload_bytes
+    sizes = list(map(len, run.payloads[start:stop]))
+    if run.headers is not None:
+        sizes = [size + len(block) for size, block in zip(sizes, run.headers[start:stop], strict=True)]
+    total = sum(sizes)
+    while total > max_bytes and len(sizes) > 1:
+        total -= sizes.pop()
+    return start + len(sizes), total
+
+
+def ranges_of(ids: Sequence[int]) -> list[IdRange]:
+    """Ascending ids as ranges."""
+    if not ids:
+        return []
+    if ids[-1] - ids[0] + 1 == len(ids):
+        return [(ids[0], ids[-1])]
+    ranges = [(ids[0], ids[0])]
+    for msg_id in ids[1:]:
+        if msg_id == ranges[-1][1] + 1:
+            ranges[-1] = ranges[-1][0], msg_id
+        else:
+            ranges.append((msg_id, msg_id))
+    return ranges
