@@ -574,7 +574,7 @@ class Broker:
 
     def _disk_low(self) -> None:
         for topic in self.topics.values():
-            topic.apply_retention()
+            topic.retention.apply()
 
     # -- numbers
 

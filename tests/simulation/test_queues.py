@@ -24,6 +24,7 @@ from toymq_py.topic.channel import Channel
 from toymq_py.topic.delivery import Deliverer
 from toymq_py.topic.publishing import Published, Publisher, Refused
 from toymq_py.topic.redriver import Redriver
+from toymq_py.topic.retention import Retention
 from toymq_py.topic.schedule import Schedule
 
 pytestmark = pytest.mark.usefixtures("without_log")
@@ -203,13 +204,13 @@ def test_an_ack_that_does_not_wait_for_its_flush_is_caught(monkeypatch: pytest.M
 
 
 def test_a_limit_that_does_not_count_what_it_drops_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Topic.drop
+    real = Retention.drop
 
-    def uncounted(self: Topic, first: int, last: int) -> None:
+    def uncounted(self: Retention, first: int, last: int) -> None:
         real(self, first, last)
         self.dropped_total = min(1, self.dropped_total)
 
-    monkeypatch.setattr(Topic, "drop", uncounted)
+    monkeypatch.setattr(Retention, "drop", uncounted)
     assert caught("were counted", 150)
 
 

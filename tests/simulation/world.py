@@ -333,8 +333,8 @@ class World:
 
     def _tell_dropped(self, broker: Broker) -> None:
         for topic in broker.topics.values():
-            if topic.dropped_total:
-                self.recorder("broker", "dropped", topic=topic.name, count=topic.dropped_total)
+            if topic.retention.dropped_total:
+                self.recorder("broker", "dropped", topic=topic.name, count=topic.retention.dropped_total)
 
 
 def run(seed: int, plan: Plan = Plan()) -> tuple[list[Event], Verdict]:

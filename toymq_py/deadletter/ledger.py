@@ -30,7 +30,7 @@ class MoveLedger:
             return
         if target is not self._target:  # the first one, or the one before was deleted
             self._target, self._moved, self._writing = target, None, None
-            target.pinned_from = lambda: self._first_unstored(target)
+            target.retention.pinned_from = lambda: self._first_unstored(target)
         self._moved = first_id if self._moved is None else min(first_id, self._moved)
 
     def _first_unstored(self, target: Topic) -> int | None:
@@ -51,14 +51,14 @@ class MoveLedger:
             self._writing = None
             if self._moved is None:
                 self._target = None
-            target.apply_retention()
+            target.retention.apply()
 
     def topic_deleted(self) -> None:
         """The source is deleted: no ack is stored there any more, and nothing comes from it again."""
         self._deleted = True
         target, self._target = self._target, None
         if target is not None:
-            target.apply_retention()
+            target.retention.apply()
 
 
 def settle_letters(source: Topic, target: Topic, witnesses: Sequence[Witness], ledger: MoveLedger) -> None:

@@ -113,7 +113,7 @@ async def browse(gateway: Gateway, request: Request) -> Response:
     max_count = MAX.or_(100, request)
     messages: list[str] = []
     size, at = 0, start
-    while len(messages) < max_count and size < PAGE_BYTES_MAX and at < topic.log.committed_id and not topic.deleted:
+    while len(messages) < max_count and size < PAGE_BYTES_MAX and at < topic.next_id and not topic.deleted:
         part, at, read = read_log(topic, at, max_count - len(messages), min(READ_BYTES, PAGE_BYTES_MAX - size))
         messages += (text for _, text in part)
         size += read

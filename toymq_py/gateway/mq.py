@@ -136,7 +136,7 @@ async def delete_message(gateway: Gateway, request: Request) -> Response:
     """``DELETE /{q}/messages/{id}``, whether it was ever got or not. Twice is fine, as deleting always was."""
     topic = gateway.broker.topic(QUEUE.need(request))
     msg_id = MESSAGE_ID.need(request)
-    if msg_id >= topic.log.committed_id:
+    if msg_id >= topic.next_id:
         raise NotLeased(f"{msg_id} is the id of no message")
     topic.ack(CONSUMER, [(msg_id, msg_id)], unseen=True)
     await gateway.stored(topic.flush_offsets)

@@ -93,7 +93,7 @@ async def publish(gateway: Gateway, request: Request) -> Response:
     check_size(payload, headers, bytes_max)
     gateway.refuse_late()
     topic = gateway.broker.topic_to_publish(name)
-    (outcome,) = topic.publisher.publish(
+    (outcome,) = topic.publish(
         [key], [payload], [headers] if headers else None,
         None if delay_ms is None else [delay_ms], None if ttl_ms is None else [ttl_ms],
     )  # fmt: skip
@@ -187,7 +187,7 @@ def append(topic: Topic, messages: Sequence[Message]) -> Sequence[Published]:
     headers = [message.headers for message in messages]
     delays_ms = [message.delay_ms for message in messages if message.delay_ms is not None]
     ttls_ms = [message.ttl_ms for message in messages if message.ttl_ms is not None]
-    return topic.publisher.publish(
+    return topic.publish(
         [message.key for message in messages], [message.payload for message in messages], headers if any(headers) else None,
         delays_ms or None, ttls_ms or None,
     )  # fmt: skip

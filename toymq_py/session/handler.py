@@ -253,7 +253,7 @@ class Handler:
             self._audit_new(command.topic)
         if command.seqs is None:
             shape = command.shape
-            self._answer(topic.publisher.publish(keys, bodies, headers, command.delays_ms, command.ttls_ms, shape=shape))
+            self._answer(topic.publish(keys, bodies, headers, command.delays_ms, command.ttls_ms, shape=shape))
         else:
             self._publish_sequenced(topic, command, bodies, headers)
 
@@ -285,7 +285,7 @@ class Handler:
                 at += 1
                 continue
             part = slice(at, stop)
-            outcomes = topic.publisher.publish_sequenced(
+            outcomes = topic.publish_sequenced(
                 keys[part], bodies[part], headers and headers[part], sequences[part],
                 delays_ms and delays_ms[part], ttls_ms and ttls_ms[part],
             )  # fmt: skip
@@ -408,13 +408,13 @@ class Handler:
 
     def _fetch(self, command: Fetch) -> None:
         topic = self._broker.topic(command.topic)
-        waits = command.wait_ms and command.from_id == topic.log.committed_id
+        waits = command.wait_ms and command.from_id == topic.next_id
         held = self._replies.hold(Held(WAIT_COST_BYTES) if waits else None)
 
         def make() -> bytes | None:
             max_bytes = min(command.max_bytes, FETCH_BYTES_MAX)
             try:
-                frames, count, next_id = _living(topic).log.read_frames(command.from_id, command.max_count, max_bytes)
+                frames, count, next_id = _living(topic).fetch(command.from_id, command.max_count, max_bytes)
             except BeingExamined as busy:
                 held.make = None
                 busy.when_done(lambda: self._replies.fill(held, make))

@@ -1,4 +1,4 @@
-"""When a topic's segments go: by acks, age and bytes, and all of them with PURGE.
+"""Removing messages that nothing retains: by acks, age, size, ttl and backlog limit, and all of them with PURGE.
 
 Contract: storage.md, "Retention". Which segments may go is decided in ``storage.retention``. Belongs to the event loop.
 
@@ -8,70 +8,99 @@ like a loss (ADR 0008): out of the log in memory, offsets that say so, then unli
 
 import contextlib
 import weakref
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
 
-from toymq_py.clock import Clock
+from toymq_py.config import TopicSettings
 from toymq_py.errors import NoSuchTopic, RequestError
 from toymq_py.model import IdRange
 from toymq_py.storage import retention
+from toymq_py.storage.committer import Committer
 from toymq_py.storage.disk_errors import NO_SPACE
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.offsets import AckedView, OffsetsState
-from toymq_py.storage.scheduling import Scheduler
 from toymq_py.storage.segment import Segment, removed_name
 from toymq_py.storage.space import SpaceGuard
-
-if TYPE_CHECKING:
-    from toymq_py.topic.topic import Topic
+from toymq_py.topic.backlog import Backlog
+from toymq_py.topic.channel import Channel
+from toymq_py.topic.delivery import ChannelContext
+from toymq_py.topic.redriver import Redriver
+from toymq_py.topic.schedule import Delays
 
 MS_NS = 1_000_000
 LEASED_LOOK_S = 10.0
 """How soon after a lease on something that expired a segment is looked at again."""
+Flushed = Callable[[OSError | RequestError | None], None]
 Purged = Callable[[int, OSError | RequestError | None], None]
 """Told how many messages went once that is on stable storage, or why it is not."""
 
 
-class RetentionKeeper:
-    """Looks at a topic's segments whenever something changed that may let one go, and when one gets old enough."""
+class Retention:
+    """Looks at a topic's segments whenever something changed that may let one go, and when one gets old enough.
+
+    ``pinned_from`` gives the id from which on no segment goes by acks or limits, if any: only its records tell what was moved
+    here. ``stored`` is the consumers' state that is on stable storage, None when there is none to go by.
+    """
 
     def __init__(
         self,
-        topic: "Topic",
+        context: ChannelContext,
+        path: str,
+        channels: Mapping[str, Channel],
         *,
+        committer: Committer,
+        delays: Delays,
+        backlog: Backlog,
+        redriver: Redriver,
         fs: FileSystem,
-        scheduler: Scheduler,
-        clock: Clock,
         space: SpaceGuard,
         segment_bytes_max: int,
+        flush_offsets: Callable[[Flushed], None],
     ) -> None:
-        self._topic = topic
+        """``channels`` is the topic's own, as it changes. ``flush_offsets`` calls its argument when the present state of the
+        consumers is on stable storage, or with why it is not."""
+        self.settings = TopicSettings()
+        self.retain_acked_for_ms = 0
+        self.stored: OffsetsState | None = None
+        self.pinned_from: Callable[[], int | None] = lambda: None
+        self.dropped_total = 0
+        """Messages that a limit dropped unacked, since the start of the broker."""
+        self._context = context
+        self._log = context.log
+        self._path = path
+        self._channels = channels
+        self._committer = committer
+        self._delays = delays
+        self._backlog = backlog
+        self._redriver = redriver
         self._fs = fs
-        self._scheduler = scheduler
-        self._clock = clock
         self._space = space
         self._segment_bytes_max = segment_bytes_max
+        self._flush_offsets = flush_offsets
         self._look_at: float | None = None
         self._waiting: list[Segment] = []
         """Out of the log; their files wait for offsets that justify it."""
         self._marks: list[IdRange] = []
         """Of segments whose files were taken before the offsets could say so."""
 
-    def apply(self, stored: OffsetsState | None, *, retain_acked_for_ms: int, full: bool = False) -> None:
-        """Remove what may go, and see that the active segment can go in its turn.
+    def apply(self) -> None:
+        """Remove what may go, and see that the active segment can go in its turn."""
+        if not self._context.topic_deleted:
+            self._apply(self.stored, full=False)
 
-        Args:
-            stored: the consumers' state that is on stable storage, None when there is none to go by; with ``full`` the present
-                one, as nothing can be stored.
-        """
-        topic = self._topic
-        log, settings, now_ns = topic.log, topic.settings, self._clock.wall_ns()
+    def apply_on_full_disk(self, present: OffsetsState) -> None:
+        """The same by the consumers' present state, which cannot be stored: what all have acked holds the space for that."""
+        if not self._context.topic_deleted:
+            self._apply(present, full=True)
+
+    def _apply(self, stored: OffsetsState | None, *, full: bool) -> None:
+        log, settings, now_ns = self._log, self.settings, self._context.clock.wall_ns()
+        retain_acked_for_ms = self.retain_acked_for_ms
         retention.date(log.segments, now_ns)
-        topic.committer.segment_bytes = retention.segment_bytes(self._segment_bytes_max, settings.retain_max_bytes)
+        self._committer.segment_bytes = retention.segment_bytes(self._segment_bytes_max, settings.retain_max_bytes)
         views: list[AckedView] = []
-        consumers = list(topic.consumers.values())
+        consumers = [channel.consumer for channel in self._channels.values()]
         if stored is not None:
-            stored, consumers = topic.redriver.pinning(stored, consumers)
+            stored, consumers = self._redriver.pinning(stored, consumers)
         if stored is not None and consumers:
             views = [AckedView.of(raw) for raw in stored.consumers.values()]
         low = full or self._space.getting_low()
@@ -88,45 +117,57 @@ class RetentionKeeper:
         gone = {segment.base_id for segment in going}
         dropped = self._over([segment for segment in sealed if segment.base_id not in gone], now_ns)
         for segment in dropped:
-            topic.drop(segment.base_id, segment.next_id - 1)
+            self.drop(segment.base_id, segment.next_id - 1)
         gone.update(segment.base_id for segment in dropped)
         if gone:
             self._remove([segment for segment in log.segments if segment.base_id in gone])
         self._roll(now_ns, [retain_acked_for_ms] if views else [], views, low=low)
 
     def _expire(self, now_ns: int) -> None:
-        """A message is found to have expired when its turn comes. Of a segment in which all have, nobody's turn is waited for:
-        where nobody takes, it would never go."""
-        for segment in self._topic.log.segments[:-1]:
-            if retention.expired(segment, now_ns) and not self._topic.expire(segment.base_id, segment.next_id - 1):
+        """A message is found to have expired when its turn comes. Of a segment in which all have, no turn is waited for: where
+        nothing takes, it would never go."""
+        for segment in self._log.segments[:-1]:
+            if retention.expired(segment, now_ns) and not self._ack_expired(segment.base_id, segment.next_id - 1):
                 self._look_again(LEASED_LOOK_S)
 
+    def _ack_expired(self, first: int, last: int) -> bool:
+        """Ack expired records except leased ones. Returns: whether none remain."""
+        over = True
+        for channel in self._channels.values():
+            consumer = channel.consumer
+            if consumer.has_acked_all(first, last):
+                continue
+            if expired := consumer.expire(first, last):
+                self._context.expired_total += expired
+                self._context.changed()
+                channel.notify_ready()
+            over = over and consumer.has_acked_all(first, last)
+        return over
+
     def _unpinned(self, segments: list[Segment]) -> list[Segment]:
-        """Without those that are pinned (``Topic.pinned_from``)."""
-        kept_from = self._topic.pinned_from()
+        kept_from = self.pinned_from()
         return segments if kept_from is None else [segment for segment in segments if segment.next_id <= kept_from]
 
     def _over(self, segments: list[Segment], now_ns: int) -> list[Segment]:
         """What the topic's own limits drop, acked or not."""
-        settings = self._topic.settings
+        settings = self.settings
         dropped: list[Segment] = []
         if settings.retain_max_age is not None:
             dropped = retention.removable_by_age(segments, now_ns=now_ns, retain_max_age_ns=settings.retain_max_age * MS_NS)
         if settings.retain_max_bytes is not None:
             old = {segment.base_id for segment in dropped}
             rest = [segment for segment in segments if segment.base_id not in old]
-            bytes_max = max(settings.retain_max_bytes - self._topic.committer.segment_bytes, 0)  # room for the active one
+            bytes_max = max(settings.retain_max_bytes - self._committer.segment_bytes, 0)  # room for the active one
             dropped += retention.removable_by_bytes(rest, now_ns=now_ns, bytes_max=bytes_max)
         return dropped
 
     def _roll(self, now_ns: int, retain_ms: list[int], views: Sequence[AckedView], *, low: bool) -> None:
         """Seal an active segment that is old or large enough, or that stands in the way of a low disk; and look again in
         time."""
-        topic = self._topic
-        segments, committer = topic.log.segments, topic.committer
-        if topic.settings.retain_max_age is not None:
-            retain_ms = [*retain_ms, topic.settings.retain_max_age]
-        if not segments or not (retain_ms or topic.settings.retain_max_bytes is not None):
+        segments, committer, settings = self._log.segments, self._committer, self.settings
+        if settings.retain_max_age is not None:
+            retain_ms = [*retain_ms, settings.retain_max_age]
+        if not segments or not (retain_ms or settings.retain_max_bytes is not None):
             return
         active = segments[-1]
         due_ns = [segment.age_ts_ns + ms * MS_NS - now_ns for segment in segments[:-1] for ms in retain_ms]
@@ -149,12 +190,12 @@ class RetentionKeeper:
             self._look_again(max(min(waiting) / 1e9, 1.0))
 
     def committed(self) -> None:
-        """Something was committed: on a topic that nobody consumes nothing else tells that there is an age to look at."""
-        if self._look_at is None and self._topic.settings.retain_max_age is not None:
-            self._topic.apply_retention()
+        """Records were committed: on a topic without consumers nothing else tells that there is an age to look at."""
+        if self._look_at is None and self.settings.retain_max_age is not None:
+            self.apply()
 
     def _look_again(self, delay_s: float) -> None:
-        at = self._clock.monotonic() + delay_s
+        at = self._context.clock.monotonic() + delay_s
         if self._look_at is not None and self._look_at <= at:
             return
         self._look_at = at
@@ -164,11 +205,39 @@ class RetentionKeeper:
             keeper = itself()
             if keeper is not None and keeper._look_at == at:
                 keeper._look_at = None
-                keeper._topic.apply_retention()
+                keeper.apply()
 
-        self._scheduler.later(delay_s, due)
+        self._context.scheduler.later(delay_s, due)
 
     # -- removing
+
+    def drop(self, first: int, last: int) -> None:
+        """A limit drops what is not acked of these ids: it counts as acked for all consumers, inflight or not."""
+        self.dropped_total += self._backlog.messages(first, last + 1)
+        for channel in self._channels.values():
+            channel.consumer.skip(first, last)
+        self._notify_gone()
+
+    def drop_below(self, msg_id: int) -> None:
+        """``when_full=drop-oldest``. What has no consumer goes out of the retained range."""
+        self.drop(self._log.first_id, msg_id - 1)
+        if not self._channels:
+            self._forget_below(msg_id)
+            self.apply()
+
+    def _forget_below(self, first_id: int) -> None:
+        """Ids below are not retained any more: they count as acked for all consumers."""
+        self._log.forget_below(first_id)
+        for channel in self._channels.values():
+            channel.consumer.drop_below(self._log.first_id)
+        self._delays.schedule.drop(0, self._log.first_id - 1)
+        self._notify_gone()
+
+    def _notify_gone(self) -> None:
+        """Ids count as acked without an ack: there may be room in a window."""
+        self._context.changed()
+        for channel in self._channels.values():
+            channel.notify_ready()
 
     def purge(self, done: Purged) -> None:
         """Drop all messages that are there now, those that wait for their commit included; ids go on. ``done`` is told how many
@@ -176,45 +245,43 @@ class RetentionKeeper:
 
         Raises: StorageFailed, NoSuchTopic; then ``done`` is not called.
         """
-        topic, log = self._topic, self._topic.log
-        first_id, commit = topic.committer.begin_segment()
+        log = self._log
+        first_id, commit = self._committer.begin_segment()
 
         def begun() -> None:
-            if topic.deleted:
-                done(0, NoSuchTopic(f"{topic.name} was deleted"))
+            if self._context.topic_deleted:
+                done(0, NoSuchTopic(f"{self._context.topic} was deleted"))
             elif commit.error is not None:
                 done(0, commit.error)
-            elif topic.unused:
-                done(0, None)
+            elif not self._channels and not self._committer.next_id and not log.segments:
+                done(0, None)  # neither records nor consumers: there is nothing on the disk
             else:
                 count = sum(last - first + 1 for first, last in log.retained(log.first_id, first_id))
                 going = [segment for segment in log.segments if segment.base_id < first_id]
-                topic.forget_below(first_id)
+                self._forget_below(first_id)
                 self._remove(going, lambda error: done(count, error))
 
         commit.add_waiter(begun)
 
-    def _remove(
-        self, going: list[Segment], done: Callable[[OSError | RequestError | None], None] = lambda error: None
-    ) -> None:
+    def _remove(self, going: list[Segment], done: Flushed = lambda error: None) -> None:
         """Take segments out of the log and have their files removed. Only a full disk is not waited for: they hold the space
         that the offsets need."""
-        topic = self._topic
-        topic.log.take_out(going)
-        topic.forget_below(topic.log.first_id)
+        self._log.take_out(going)
+        self._forget_below(self._log.first_id)
         self._waiting += going
 
         def stored(error: OSError | RequestError | None) -> None:
-            if isinstance(error, OSError) and error.errno in NO_SPACE and self._waiting and not topic.deleted:
+            if isinstance(error, OSError) and error.errno in NO_SPACE and self._waiting and not self._context.topic_deleted:
                 going, self._waiting = self._waiting, []
-                self._unlink(going, lambda: topic.flush_offsets(done), marked=True)
+                self._unlink(going, lambda: self._flush_offsets(done), marked=True)
             else:
                 done(error)
 
-        topic.flush_offsets(stored)
+        self._flush_offsets(stored)
 
     def offsets_stored(self, state: OffsetsState) -> None:
-        """``state`` is on stable storage: what it justifies is unlinked."""
+        """``state`` is on stable storage: what it justifies is unlinked, and more may go."""
+        self.stored = state
         waiting, self._waiting = self._waiting, []
         justified: list[Segment] = []
 
@@ -227,6 +294,7 @@ class RetentionKeeper:
         self._marks = [ids for ids in self._marks if not gone(ids[0])]
         if justified or marks:
             self._unlink(justified, lambda: None, marks=marks)
+        self.apply()
 
     def _unlink(
         self, going: Sequence[Segment], done: Callable[[], None], *, marked: bool = False, marks: Sequence[IdRange] = ()
@@ -237,7 +305,7 @@ class RetentionKeeper:
             marked: that word cannot be written: the name of what was a segment says it until then (ADR 0065).
             marks: of this kind, whose word is written.
         """
-        fs, path = self._fs, self._topic.path
+        fs, path = self._fs, self._path
         if marked:
             self._marks += [(segment.base_id, segment.next_id - 1) for segment in going if segment.next_id > segment.base_id]
 
@@ -258,7 +326,7 @@ class RetentionKeeper:
                 with contextlib.suppress(OSError):
                     fs.sync_dir(path)
 
-        self._topic.committer.run_behind(job, done)
+        self._committer.run_behind(job, done)
 
 
 def _empty(fs: FileSystem, path: str, segment: Segment) -> None:

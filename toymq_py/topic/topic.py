@@ -22,7 +22,7 @@ from toymq_py.errors import (
 )
 from toymq_py.failure import Failure
 from toymq_py.metrics import Metrics
-from toymq_py.model import DEAD_LETTERS, IdRange, Mode, Start
+from toymq_py.model import DEAD_LETTERS, IdRange, Mode, Records, Shape, Start
 from toymq_py.quotas import Quotas
 from toymq_py.storage.committer import Committer
 from toymq_py.storage.disk_errors import NO_SPACE
@@ -39,10 +39,10 @@ from toymq_py.topic.backlog import Backlog, BacklogLimit
 from toymq_py.topic.channel import Channel, Registration, Subscription
 from toymq_py.topic.delivery import ChannelContext
 from toymq_py.topic.numbers import describe_channel
-from toymq_py.topic.publishing import Publisher
+from toymq_py.topic.publishing import Published, Publisher
 from toymq_py.topic.redriver import REDRIVER, Redriver
 from toymq_py.topic.restored import restore, skip_missing
-from toymq_py.topic.retention import Purged, RetentionKeeper
+from toymq_py.topic.retention import Purged, Retention
 from toymq_py.topic.schedule import Delays
 from toymq_py.topic.ticker import Due
 
@@ -126,7 +126,6 @@ class Topic:
         self.committer.on_committed = self._committed
         self.committer.on_sync = metrics.synced
         self.committer.on_stored = metrics.publish_seconds.observe
-        self.committer.on_sealed = self.apply_retention
         self.is_dead_letters = name.endswith(DEAD_LETTERS)
         self.publisher = Publisher(
             self.log, self.committer, clock, recovered,
@@ -144,14 +143,16 @@ class Topic:
         self.delays = Delays(clock, self.channels, arm=arm)
         self.redriver = Redriver(self.log, clock)
         self._commit_waiters: dict[Callable[[], None], None] = {}
-        self._flushed: OffsetsState | None = None
-        self.dead_lettered_total = self.dropped_total = 0
-        """Messages since the start of the broker: moved to the dead letters, dropped unacked by a limit."""
+        self.dead_lettered_total = 0
+        """Messages that were moved to the dead letters, since the start of the broker."""
         self.backlog = Backlog(self.log, self.channels)
         self._limit: BacklogLimit | None = None
-        self._retention = RetentionKeeper(
-            self, fs=fs, scheduler=scheduler, clock=clock, space=space, segment_bytes_max=options.segment_bytes
-        )
+        self.retention = Retention(
+            self.context, path, self.channels,
+            committer=self.committer, delays=self.delays, backlog=self.backlog, redriver=self.redriver, fs=fs, space=space,
+            segment_bytes_max=options.segment_bytes, flush_offsets=self.flush_offsets,
+        )  # fmt: skip
+        self.committer.on_sealed = self.retention.apply
         self.settings_changes: deque[Callable[[], None]] = deque()
         """Changes of the settings that wait for the one at the head to be stored; the broker runs them in turn."""
         self.lacks_consumers = False
@@ -161,8 +162,6 @@ class Topic:
         self._set_policy()
         self.delays.enter(recovered.scheduled_ids, recovered.deliver_at_ns)
         self.offsets_watch: OffsetsWatch | None = None
-        self.pinned_from: Callable[[], int | None] = lambda: None
-        """The id from which on no segment goes by acks or limits, if any: only its records tell what was moved here."""
         if offsets is not None:
             self._restore(offsets)
         else:
@@ -172,7 +171,7 @@ class Topic:
 
     def _restore(self, offsets: LoadedOffsets) -> None:
         restored = restore(offsets, self.log, self.delays.schedule.ids)
-        self._flushed = restored.stored
+        self.retention.stored = restored.stored
         self.offsets_problem, self.lacks_consumers = restored.problem, restored.lacks_consumers
         for first, last in self.log.lost:
             self.delays.schedule.drop(first, last)
@@ -187,7 +186,7 @@ class Topic:
         nothing blocks the loop any more."""
         self.log.run_behind = self.committer.run_behind
         self._set_limit()
-        self.apply_retention()
+        self.retention.apply()
 
     # -- settings
 
@@ -208,6 +207,8 @@ class Topic:
     def _set_policy(self) -> None:
         self.context.policy = self._delivery_policy()
         self.publisher.ttl_ms = self.settings.ttl
+        self.retention.settings = self.settings
+        self.retention.retain_acked_for_ms = self._setting("retain_acked_for")
         self._max_attempts = 0 if self.is_dead_letters else self._setting("max_attempts")
         for channel in self.channels.values():
             channel.limit_attempts(self._max_attempts)
@@ -218,24 +219,75 @@ class Topic:
         self._set_policy()
         self.publisher.resize(self._setting("dedupe_keys"))
         self._set_limit()
-        self.apply_retention()
+        self.retention.apply()
 
     def _set_limit(self) -> None:
         self._limit = self.publisher.limit = None
         self.backlog.unfollow()
         if BacklogLimit.wanted(self.settings):
             self._limit = self.publisher.limit = BacklogLimit(
-                self.name, self.log, self.committer, self.backlog, self._clock, self.settings, self._drop_below
+                self.name, self.log, self.committer, self.backlog, self._clock, self.settings, self.retention.drop_below
             )
             self._backlog_grew()
 
-    # -- what is committed
+    # -- records
+
+    @property
+    def first_id(self) -> int:
+        """The first retained id."""
+        return self.log.first_id
+
+    @property
+    def next_id(self) -> int:
+        """The id behind the last committed record."""
+        return self.log.committed_id
+
+    def publish(
+        self,
+        keys: Sequence[bytes],
+        payloads: Sequence[bytes],
+        headers: Sequence[bytes] | None = None,
+        delays_ms: Sequence[int] | None = None,
+        ttls_ms: Sequence[int] | None = None,
+        *,
+        shape: Shape | None = None,
+    ) -> Sequence[Published]:
+        """See ``Publisher.publish``."""
+        return self.publisher.publish(keys, payloads, headers, delays_ms, ttls_ms, shape=shape)
+
+    def publish_sequenced(
+        self,
+        producers: Sequence[bytes],
+        payloads: Sequence[bytes],
+        headers: Sequence[bytes] | None,
+        sequences: Sequence[int],
+        delays_ms: Sequence[int] | None = None,
+        ttls_ms: Sequence[int] | None = None,
+    ) -> Sequence[Published]:
+        """See ``Publisher.publish_sequenced``."""
+        return self.publisher.publish_sequenced(producers, payloads, headers, sequences, delays_ms, ttls_ms)
+
+    def read(self, first: int, max_count: int, max_bytes: int) -> tuple[Records | None, int, int]:
+        """See ``Log.read``."""
+        return self.log.read(first, max_count, max_bytes)
+
+    def fetch(self, first: int, max_count: int, max_bytes: int) -> tuple[bytes, int, int]:
+        """See ``Log.read_frames``."""
+        return self.log.read_frames(first, max_count, max_bytes)
+
+    def is_scheduled(self, msg_id: int) -> bool:
+        """Whether a record waits for its time."""
+        return msg_id in self.delays.schedule.ids
+
+    def messages(self) -> int:
+        """How many records are retained."""
+        return self.log.messages()
 
     def _committed(self, first_id: int, next_id: int, keys: list[bytes]) -> None:
         self.publisher.committed(next_id, keys)
         if self._limit is not None:
             self._limit.committed(first_id, next_id)
-        self._retention.committed()
+        self.retention.committed()
         if next_id > first_id:
             self._metrics.publish_total += next_id - first_id
             self._metrics.commit_messages.observe(next_id - first_id)
@@ -466,70 +518,20 @@ class Topic:
         """Records with a delay are committed."""
         self.delays.enter(range(first_id, first_id + len(deliver_at_ns)), deliver_at_ns)
 
-    # -- what goes
-
-    def expire(self, first: int, last: int) -> bool:
-        """Ack expired records except leased ones. Returns: whether none remain."""
-        over = True
-        for channel in self.channels.values():
-            consumer = channel.consumer
-            if consumer.has_acked_all(first, last):
-                continue
-            if expired := consumer.expire(first, last):
-                self.context.expired_total += expired
-                self.changed()
-                channel.notify_ready()
-            over = over and consumer.has_acked_all(first, last)
-        return over
-
-    def drop(self, first: int, last: int) -> None:
-        """A limit drops what is not acked of these ids: it counts as acked for everyone, inflight or not."""
-        self.dropped_total += self.backlog.messages(first, last + 1)
-        for channel in self.channels.values():
-            channel.consumer.skip(first, last)
-        self._gone()
-
-    def _gone(self) -> None:
-        """Ids count as acked that nobody acked: there may be room in a window."""
-        self.changed()
-        for channel in self.channels.values():
-            channel.notify_ready()
-
-    def _drop_below(self, msg_id: int) -> None:
-        """``when_full=drop-oldest``. What nobody consumes has no other way to go than out of the retained range."""
-        self.drop(self.log.first_id, msg_id - 1)
-        if not self.channels:
-            self.forget_below(msg_id)
-            self.apply_retention()
-
-    def forget_below(self, first_id: int) -> None:
-        """Ids below are not retained any more: they count as acked for everyone. Files are the retention's business."""
-        self.log.forget_below(first_id)
-        for channel in self.channels.values():
-            channel.consumer.drop_below(self.log.first_id)
-        self.delays.schedule.drop(0, self.log.first_id - 1)
-        self._gone()
-
     def _backlog_grew(self) -> None:
         """A consumer came, went or moved."""
         if self._limit is not None:
             self.backlog.follow()
             self._limit.look_again()
 
-    def apply_retention(self) -> None:
-        """Remove what may go. Called when acks are on disk, a segment was sealed, the disk gets low, the settings change."""
-        if not self.deleted:
-            self._retention.apply(self._flushed, retain_acked_for_ms=self._setting("retain_acked_for"))
-
     def purge(self, done: Purged) -> None:
-        """Drop all messages; see ``RetentionKeeper.purge``."""
-        self._retention.purge(done)
+        """Drop all messages; see ``Retention.purge``."""
+        self.retention.purge(done)
 
     def offsets_refused(self, error: OSError) -> None:
         """The offsets cannot be written. On a full disk, what all consumers have acked in memory may go: it holds the space."""
-        if error.errno in NO_SPACE and not self.deleted:
-            retain_ms = self._setting("retain_acked_for")
-            self._retention.apply(self._offsets_state(), retain_acked_for_ms=retain_ms, full=True)
+        if error.errno in NO_SPACE:
+            self.retention.apply_on_full_disk(self._offsets_state())
 
     # -- offsets
 
@@ -547,11 +549,9 @@ class Topic:
         )
 
     def offsets_flushed(self, state: OffsetsState) -> None:
-        self._flushed = state
         if self.offsets_watch is not None:
             self.offsets_watch.offsets_written()
-        self._retention.offsets_stored(state)
-        self.apply_retention()
+        self.retention.offsets_stored(state)
 
     def changed(self) -> None:
         """Consumer state has unsaved changes. A deleted topic has nothing to save."""
@@ -592,7 +592,7 @@ class Topic:
             "consumers": [describe_channel(channel) for channel in self.channels.values()] if consumers else [],
             "expired_total": self.expired_total,
             "dead_lettered_total": self.dead_lettered_total,
-            "dropped_total": self.dropped_total,
+            "dropped_total": self.retention.dropped_total,
             "lost": log.lost_count(),
         }
         if self.lacks_consumers:

@@ -266,7 +266,7 @@ def test_what_nobody_consumes_leaves_the_retained_range() -> None:
     for _ in range(6):
         rig.publish("t", bytes(3000))
     topic = rig.broker.topic("t")
-    assert (topic.log.first_id, topic.log.messages(), topic.dropped_total) == (4, 2, 4)
+    assert (topic.log.first_id, topic.log.messages(), topic.retention.dropped_total) == (4, 2, 4)
     rig.loop.advance(1)
     assert len([name for name in rig.files("t") if name.endswith(".log")]) == 2, "its segments are removed"
     rig.reopen(power_cut=True)
@@ -397,7 +397,7 @@ def test_a_look_is_not_a_walk_over_what_two_consumers_have_acked(when_full: str,
     counting("next_open")
     counting("open_until")
     assert publish(rig, *[b""] * 10) == (["OK"] * 10 if when_full == "drop-oldest" else ["QUEUE_FULL"] * 10)
-    assert topic.dropped_total == (10 if when_full == "drop-oldest" else 0), "together they have open all there is"
+    assert topic.retention.dropped_total == (10 if when_full == "drop-oldest" else 0), "together they have open all there is"
     assert len(asked) < 500, "4,000 ranges are not walked through"
 
 

@@ -195,7 +195,7 @@ def test_what_is_too_old_goes_acked_or_not(consumed: bool) -> None:
         rig.advance(6)
     assert (topic.log.messages(), topic.log.first_id, topic.state) == (0, 3, "ok"), "the active one, too, on a quiet topic"
     assert logs(rig) == [segment_name(3)]
-    assert topic.dropped_total == (2 if consumed else 3)
+    assert topic.retention.dropped_total == (2 if consumed else 3)
     assert rig.publish("t", b"new")[0].first_id == 3
     if subscription is not None:
         assert rig.ack("t", 0, 2) == 0
@@ -268,7 +268,7 @@ def test_no_more_than_so_many_bytes_are_kept() -> None:
         assert topic.log.size_bytes <= 1 << 20
         assert rig.disk.used_bytes <= (1 << 20) + 100_000
     assert topic.log.size_bytes > 700_000, "and not much less"
-    assert topic.dropped_total == topic.log.first_id
+    assert topic.retention.dropped_total == topic.log.first_id
     assert rig.numbers("t")["consumers"]["c"]["backlog"] == topic.log.messages()
 
 
@@ -304,9 +304,9 @@ def test_what_is_acked_and_dropped_is_counted_for_what_was_not_acked() -> None:
     rig.ack("t", 0, 1, "two")
     rig.loop.drain()
     topic = rig.broker.topic("t")
-    assert (topic.log.first_id, topic.dropped_total) == (2, 0)
+    assert (topic.log.first_id, topic.retention.dropped_total) == (2, 0)
     rig.advance(5)
-    assert (topic.log.first_id, topic.dropped_total) == (4, 2)
+    assert (topic.log.first_id, topic.retention.dropped_total) == (4, 2)
     assert [consumer["backlog"] for consumer in rig.numbers("t")["consumers"].values()] == [0, 0]
 
 
@@ -330,7 +330,7 @@ def test_disk_use_of_a_topic_that_is_consumed_stays_bounded_for_an_hour() -> Non
     assert max(used[1800:]) < 1.5 * max(used[:600]), "it does not grow"
     other = rig.broker.topic("other").log
     assert (other.first_id, len(other.segments) < 40) == (0, True), "the stuck message pins its segment and no other"
-    assert rig.broker.topic("t").dropped_total == rig.broker.topic("other").dropped_total == 0
+    assert rig.broker.topic("t").retention.dropped_total == rig.broker.topic("other").retention.dropped_total == 0
 
 
 # -- crashes
@@ -346,7 +346,7 @@ def test_a_crash_while_old_segments_go_brings_back_all_or_nothing_of_each(op: st
         rig.flush("t")
         rig.clock.advance(20)
         fault = rig.disk.fail(op, nth, errno.EIO, sticky=True)
-        rig.broker.topic("t").apply_retention()
+        rig.broker.topic("t").retention.apply()
         rig.loop.advance(0)
         for seed in range(3):
             after = BrokerRig(disk=rig.disk.peek_crash(random.Random(seed)))
@@ -408,7 +408,7 @@ def test_a_segment_that_expired_as_a_whole_goes_although_nobody_takes(restart: s
     assert logs(rig)[:2] == [segment_name(2), segment_name(4)], "what never expires stays"
     assert (topic.log.first_id, topic.log.removed) == (2, [(3, 3)])
     assert topic.expired_total == 3
-    assert topic.dropped_total == 0
+    assert topic.retention.dropped_total == 0
     assert rig.take(rig.subscribe("t")) == [(2, 1), (4, 1)]
     rig.reopen(power_cut=True)
     assert (rig.broker.topic("t").log.lost, rig.broker.topic("t").log.first_id) == ([], 2)

@@ -233,7 +233,7 @@ async def ack(gateway: Gateway, request: Request) -> Response:
     msg_id, holder = _whose(topic, MESSAGE_ID.need(request), group, Consumer.has_delivered, Consumer.maybe_delivered)
     if holder != CONSUMER and holder not in topic.consumers:
         raise NotLeased(NOT_FOUND)
-    if not topic.log.first_id <= msg_id < topic.log.committed_id or not topic.ack(holder, [(msg_id, msg_id)], unseen=True):
+    if not topic.first_id <= msg_id < topic.next_id or not topic.ack(holder, [(msg_id, msg_id)], unseen=True):
         raise NotLeased(NOT_FOUND)
     await gateway.stored(topic.flush_offsets)
     return json_response({"status": "success", "message": "Message acknowledged"})

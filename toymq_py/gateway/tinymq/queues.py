@@ -44,7 +44,7 @@ from toymq_py.webhook import Webhook
 def _queue(gateway: Gateway, topic: Topic) -> dict[str, Any]:
     hooked = any(name.startswith(CONSUMER_PREFIX) for name in topic.consumers)
     state = topic.consumers.get(CONSUMER)
-    backlog = state.unacked(topic.log.committed_id) if state is not None else topic.log.messages()
+    backlog = state.unacked(topic.next_id) if state is not None else topic.messages()
     return {
         "Name": topic.name,
         "MessageCount": backlog,

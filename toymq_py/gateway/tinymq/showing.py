@@ -111,12 +111,12 @@ async def look(gateway: Gateway, place: Place, limit: int, wanted: Filter | None
     for topic in [topics[each] for each in sorted(topics) if matches(each)]:
         at = _next_unacked(topic, place.consumer, 0)
         while at is not None and not enough() and not topic.deleted:
-            run, row, next_id = topic.log.read(at, PAGE_MAX, READ_BYTES)
+            run, row, next_id = topic.read(at, PAGE_MAX, READ_BYTES)
             delayed: dict[int, dict[str, Any]] = {}
             while run is not None and row < len(run) and run.ids[row] < next_id and not enough():
                 looked_at += 1
                 msg_id = run.ids[row]
-                late = msg_id in topic.delays.schedule.ids
+                late = topic.is_scheduled(msg_id)
                 if not (late and wanted) and _is_open(gateway, topic, place.consumer, run, row, wanted):
                     state = topic.consumers.get(place.consumer)
                     shown = describe(place, topic.name, run, row, 0 if state is None else state.failed(msg_id))
@@ -134,12 +134,12 @@ async def look(gateway: Gateway, place: Place, limit: int, wanted: Filter | None
 
 def _next_unacked(topic: Topic, consumer: str, at: int) -> int | None:
     """The first id from ``at`` on that is not acked, None behind the last."""
-    at = max(at, topic.log.first_id)
+    at = max(at, topic.first_id)
     state = topic.consumers.get(consumer)
     if state is not None:
-        gap = state.next_unacked(at, topic.log.committed_id)
+        gap = state.next_unacked(at, topic.next_id)
         return None if gap is None else gap[0]
-    return at if at < topic.log.committed_id else None
+    return at if at < topic.next_id else None
 
 
 def _is_open(
@@ -158,7 +158,7 @@ def _add_times(topic: Topic, delayed: dict[int, dict[str, Any]]) -> None:
     """When messages of one page are due, which stands in their records alone: it is read once more."""
     at, last = min(delayed), max(delayed)
     while at <= last:
-        frames, _, at = topic.log.read_frames(at, last + 1 - at, READ_BYTES)
+        frames, _, at = topic.fetch(at, last + 1 - at, READ_BYTES)
         for frame in iter_frames(frames):
             if frame.msg_id in delayed and (due_ns := frame.number(ATTRIBUTE_DELIVER_AT)) is not None:
                 delayed[frame.msg_id]["deliver_at"] = rfc3339(due_ns)

@@ -50,7 +50,7 @@ class Tail:
             found = [topic for name, topic in broker.topics.items() if self._pattern.matches(name)]
         for topic in found:
             if not topic.deleted:
-                self._follow(topic, topic.log.committed_id)
+                self._follow(topic, topic.next_id)
         if self._pattern is not None or self._awaited:
             self._unhook = broker.when_topics_are_made(self._made)
 
@@ -80,9 +80,9 @@ class Tail:
         if topic.deleted:
             del self._at[topic]
             return []
-        at = max(self._at[topic], topic.log.first_id)
-        if at < topic.log.committed_id:
-            run, row, at = topic.log.read(at, min(PAGE_MAX, topic.log.committed_id - at), READ_BYTES)
+        at = max(self._at[topic], topic.first_id)
+        if at < topic.next_id:
+            run, row, at = topic.read(at, min(PAGE_MAX, topic.next_id - at), READ_BYTES)
             while run is not None and row < len(run) and run.ids[row] < at:
                 if self._wanted is None or self._wanted.wants(run, row):
                     texts.append(json.dumps(describe(self.place, topic.name, run, row, 0)))
@@ -95,7 +95,7 @@ class Tail:
     def _follow(self, topic: Topic, at: int) -> None:
         self._awaited = False
         self._at[topic] = at
-        if at < topic.log.committed_id:
+        if at < topic.next_id:
             self._hungry[topic] = None
         else:
             self._withdraw[topic] = topic.when_committed(partial(self._grew, topic))
