@@ -189,7 +189,7 @@ class Checker:
         self._leases.delivered(event, self._verdict)
         if event.attempt is not None and event.attempt < 1:
             self._verdict.broken("an attempt was below 1", event)
-        if event.attempt == 1 and not self._leases.shared(event):
+        if len(before) == 1 and event.attempt == 1 and not self._leases.shared(event):  # what did not count comes as 1 again
             session = (event.process, event.topic, event.consumer)
             last = self._last_fresh.get(session)
             if last is not None and last.id is not None and event.id <= last.id:
@@ -259,7 +259,7 @@ class Checker:
         else:
             self._leases.again(before, event, self._verdict)
         late = self._leases.shared(event) and event.process != before.process  # another connection may have read first
-        if event.attempt <= before.attempt and not late and not any(killed for _, killed in self._ends[life_before:life]):
+        if event.attempt < before.attempt and not late and not any(killed for _, killed in self._ends[life_before:life]):
             self._verdict.broken("attempts fell", before, event)
 
     def _was_read_late(self, ack: Event | None, event: Event) -> bool:

@@ -24,13 +24,14 @@ SPAN = 32  # ids beyond the base that a run looks at: small, so that operations 
 BASES = st.sampled_from([0, 1, 5, 2**63])
 
 
-@dataclass
+@dataclass(eq=False)
 class Row:
     state: str = "fresh"  # fresh, ready, inflight, delayed, held, acked
     scheduled: bool = False  # what is fresh or ready is not due
     owner: object = None
     deadline: float = 0.0
     attempt: int = 0
+    spared: bool = False  # uncounted, but delivered
     reason: str = "max-attempts"
 
     def become(self, state: str, owner: object = None, deadline: float = 0.0) -> None:
@@ -66,10 +67,10 @@ class Model:
         return next((i for i in self.rows if self.rows[i].state != "acked"), self.end)
 
     def ack(self, first: int, last: int) -> int:
-        got = [r for r in self.pick(first, last, "ready", "inflight", "delayed") if r.attempt]
+        got = [r for r in self.pick(first, last, "ready", "inflight", "delayed") if r.attempt or r.spared]
         limit = min(last + 1, self.maybe_below)
         if not any(self.rows[i].scheduled for i in range(first, limit)):
-            got += [r for r in self.pick(first, limit - 1, "fresh", "ready", "inflight", "delayed") if not r.attempt]
+            got += [r for r in self.pick(first, limit - 1, "fresh", "ready", "inflight", "delayed") if r not in got]
         for row in got:
             row.become("acked")
         return len(got)
@@ -83,17 +84,30 @@ class Model:
     def tick(self, now: float) -> bool:
         rows = [r for r in self.rows.values() if r.state in ("inflight", "delayed")]
         due = [row for row in rows if row.deadline <= now]
+        self.count_lowest(due)
         for row in due:
             self.return_(row)
         return bool(due)
 
+    def count_lowest(self, rows: list[Row]) -> None:
+        """Of what comes back from one owner without a word, only the lowest id that it holds counts."""
+        lowest: dict[int, Row] = {}
+        for row in self.rows.values():
+            if row.state == "inflight":
+                lowest.setdefault(id(row.owner), row)
+        for row in rows:
+            if row.state == "inflight" and lowest[id(row.owner)] is not row:
+                row.attempt -= 1
+                row.spared = row.spared or not row.attempt
+
     def restart(self) -> None:
+        self.count_lowest(list(self.rows.values()))
         live = (i for i, r in self.rows.items() if r.state != "acked" and r.attempt)
         top = max(live, default=-1)
         for i, row in self.rows.items():
             if row.state != "acked":
                 row.become("ready" if i <= top and (row.attempt or not row.scheduled) else "fresh")
-                row.reason = "max-attempts"
+                row.reason, row.spared = "max-attempts", False
 
 
 class ConsumerMachine(RuleBasedStateMachine):
@@ -286,6 +300,7 @@ class ConsumerMachine(RuleBasedStateMachine):
     @rule(owner=owners)
     def release(self, owner: Lessee) -> None:
         mine = [r for r in self.model.pick(0, SPAN - 1, "inflight") if r.owner == owner]
+        self.model.count_lowest(mine)
         for row in mine:
             self.model.return_(row)
         assert self.real.release(owner) == len(mine)
@@ -343,6 +358,10 @@ class ConsumerMachine(RuleBasedStateMachine):
         rows = self.model.rows
         start = self.real.start - self.base
         snapshot = self.real.snapshot()
+        leases = self.model.pick(0, SPAN - 1, "inflight")
+        self.model.count_lowest(leases)
+        for row in leases:
+            row.become("ready")
         beyond = any(r.state == "acked" or r.attempt for i, r in rows.items() if i >= cut[1])
         lost = any(r.state != "acked" for i, r in rows.items() if i < cut[0])
         self.scheduled.discard_range(next_id, self.base + SPAN)

@@ -29,7 +29,13 @@ class Row:
     deadline: float = 0.0
     delayed_until: float = 0.0
     attempts: int = 0
+    delivered: bool = False
     acked: bool = False
+
+    def lose(self, lowest: bool) -> None:
+        """It comes back without a word: only the lowest of each worker counts as an attempt (ADR 0053)."""
+        self.attempts -= not lowest
+        self.holder = None
 
 
 class Worker:
@@ -132,6 +138,7 @@ class SharedMachine(RuleBasedStateMachine):
                 assert row.holder is None, f"{delivery.topic} {msg_id} is with another worker"
                 assert row.delayed_until <= self.now, f"{delivery.topic} {msg_id} comes before its backoff is over"
                 row.attempts += 1
+                row.delivered = True
                 assert delivery.attempt == row.attempts, f"{delivery.topic} {msg_id}"
                 row.holder, row.deadline = worker, self.now + VISIBILITY_S
         if isinstance(worker, Poller) and deliveries:
@@ -143,6 +150,8 @@ class SharedMachine(RuleBasedStateMachine):
 
     @rule(at=at)
     def stall(self, at: int) -> None:
+        if not self.workers:  # the last was a poll
+            return
         worker = self.workers[at % len(self.workers)]
         if not isinstance(worker, Poller):
             worker.stalled = not worker.stalled
@@ -172,15 +181,23 @@ class SharedMachine(RuleBasedStateMachine):
             worker.poll.close()
             return
         worker.hold.close()
-        for row in self.rows.values():
-            if row.holder is worker:
-                row.holder = None
-                self.seen["given back by the dead"] += 1
+        self.seen["given back by the dead"] += self.lose([key for key, row in self.rows.items() if row.holder is worker])
+
+    def lose(self, keys: list[tuple[str, int]]) -> int:
+        """Returns: how many."""
+        for key, lowest in [(key, self.is_lowest(*key)) for key in keys]:
+            self.rows[key].lose(lowest)
+        return len(keys)
+
+    def is_lowest(self, topic: str, msg_id: int) -> bool:
+        """Of what its holder has of the topic."""
+        holder = self.rows[topic, msg_id].holder
+        return not any(self.rows[topic, below].holder is holder for below in range(msg_id))
 
     @rule(at=at)
     def ack(self, at: int) -> None:
         """Anyone may: what was delivered is acked, whatever became of its lease."""
-        chosen = self.pick(at, [key for key, row in self.rows.items() if row.attempts and not row.acked])
+        chosen = self.pick(at, [key for key, row in self.rows.items() if row.delivered and not row.acked])
         if chosen is not None:
             row = self.rows[chosen]
             row.acked, row.holder = True, None
@@ -198,10 +215,8 @@ class SharedMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1, 5, 31]))
     def advance(self, seconds: int) -> None:
         self.rig.advance(seconds)
-        for row in self.rows.values():
-            if row.holder is not None and row.deadline <= self.now:
-                row.holder = None
-                self.seen["expired"] += 1
+        due = [key for key, row in self.rows.items() if row.holder is not None and row.deadline <= self.now]
+        self.seen["expired"] += self.lose(due)  # all in one tick
 
     @rule(topic=st.sampled_from(TOPICS))
     def let_expire(self, topic: str) -> None:
@@ -221,8 +236,9 @@ class SharedMachine(RuleBasedStateMachine):
             if topic in self.rig.broker.topics:
                 self.rig.flush(topic)
         self.rig.reopen()
+        self.lose([key for key, row in self.rows.items() if row.holder is not None])
         for row in self.rows.values():
-            row.holder, row.delayed_until = None, 0.0
+            row.delivered, row.delayed_until = row.attempts > 0, 0.0
         self.workers.clear()
         self.join(["a.x", "a.*"][at % 2], 3)
         self.seen["killed"] += 1

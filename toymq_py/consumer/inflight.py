@@ -16,9 +16,9 @@ a dead letter. ``take_held`` hands it to who does that, ``unhold`` takes it back
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
-from itertools import count, islice, repeat
+from itertools import count
 from math import inf
-from operator import add, attrgetter, eq
+from operator import attrgetter
 from typing import Final
 
 from toymq_py.consumer.idset import IdSet
@@ -37,6 +37,8 @@ from toymq_py.consumer.run import (
     Lessee,
     Run,
     RunState,
+    counted,
+    lowest_of_each,
 )
 from toymq_py.model import ID_ROWS_BLOCK, IdRange, IdRows
 
@@ -116,20 +118,17 @@ class RunTable:
         return None
 
     def attempts(self) -> IdRows:
-        """What was delivered, in id order, neighbours with equal attempts joined. Rows of an ``AttemptRange``."""
-        runs = self._runs
-        lasts = [run.last for run in runs]
-        attempts = [run.attempt for run in runs]
-        firsts = self._firsts
-        if 0 in attempts or any(map(eq, map(add, lasts, repeat(1)), islice(firsts, 1, None))):
-            firsts, lasts, attempts = [], [], []
-            for run in runs:
-                if attempts and run.attempt == attempts[-1] and run.first == lasts[-1] + 1:
-                    lasts[-1] = run.last
-                elif run.attempt:
-                    firsts.append(run.first)
-                    lasts.append(run.last)
-                    attempts.append(run.attempt)
+        """What counts as attempted, in id order, neighbours with equal attempts joined. Rows of an ``AttemptRange``."""
+        firsts: list[int] = []
+        lasts: list[int] = []
+        attempts: list[int] = []
+        for first, last, attempt in counted(self._runs):
+            if attempts and attempt == attempts[-1] and first == lasts[-1] + 1:
+                lasts[-1] = last
+            else:
+                firsts.append(first)
+                lasts.append(last)
+                attempts.append(attempt)
         return IdRows(3, [
             (array("Q", firsts[at : at + ID_ROWS_BLOCK]), array("Q", lasts[at : at + ID_ROWS_BLOCK]),
              array("Q", attempts[at : at + ID_ROWS_BLOCK]))
@@ -138,15 +137,13 @@ class RunTable:
 
     # -- deliveries
 
-    def lease(
-        self, owner: Lessee, first: int, last: int, deadline: float, now: float | None = None
-    ) -> None:
+    def lease(self, owner: Lessee, first: int, last: int, deadline: float, now: float | None = None) -> None:
         """First delivery, at ``now``, of ids above every run in the table."""
         self._count_lease(owner, last + 1 - first)
         delivered: Delivered = None if now is None else (now, now)
         if self._runs:
             newest = self._runs[-1]
-            if newest.accepts(first, INFLIGHT, owner, deadline, deadline, 1):
+            if newest.accepts(first, INFLIGHT, owner, deadline, deadline, 1) and not newest.spared:
                 newest.extend(last, deadline, deadline, delivered)
                 return
         run = Run(first, last, INFLIGHT, owner, deadline, 1)
@@ -168,7 +165,7 @@ class RunTable:
             if i > at:
                 added += runs[at:i]
                 before, at = runs[i - 1], i
-            if before is not None and before.accepts(msg_id, INFLIGHT, owner, deadline, deadline, 1):
+            if before is not None and not before.spared and before.accepts(msg_id, INFLIGHT, owner, deadline, deadline, 1):
                 before.extend(msg_id, deadline, deadline, delivered)
                 continue
             before = Run(msg_id, msg_id, INFLIGHT, owner, deadline, 1)
@@ -224,7 +221,7 @@ class RunTable:
                 self._ready.pop()
             else:  # what is left keeps its heap entry, which top() puts right
                 run.first = firsts[i] = last + 1
-            if before is not None and before.accepts(
+            if before is not None and before.spared == run.spared and before.accepts(
                 first, INFLIGHT, owner, deadline, deadline, attempt
             ):
                 before.extend(last, deadline, deadline, delivered)
@@ -241,6 +238,7 @@ class RunTable:
             else:
                 lease = Run(first, last, INFLIGHT, owner, deadline, attempt)
                 lease.delivered = delivered
+                lease.spared = run.spared
                 runs.insert(i, lease)
                 firsts.insert(i, first)
                 self._deadlines.push(lease)
@@ -279,7 +277,7 @@ class RunTable:
         self._settle(i, j)
 
     def release(self, owner: Lessee) -> int:
-        """All leases of ``owner`` are READY again, attempts kept. Returns how many ids."""
+        """All leases of ``owner`` are READY again, as a lost session leaves them. Returns how many ids."""
         if not owner.inflight:
             return 0
         mine = [r for r in self._runs if r.state is INFLIGHT and r.owner is owner]
@@ -419,7 +417,7 @@ class RunTable:
         span_first: int | None = None  # of the span that is still growing, up to span_last
         span_last = 0
         for run in self._runs[i:j]:
-            if delivered_only and (run.attempt == 0 or run.state is HELD):
+            if delivered_only and ((run.attempt == 0 and not run.spared) or run.state is HELD):
                 kept.append(run)
                 if span_first is not None:
                     spans.append((span_first, span_last))
@@ -500,7 +498,23 @@ class RunTable:
         self._enqueue(rest)
 
     def _return(self, changed: list[Run]) -> None:
-        """Make timed runs READY: a few by looking each up, many with one pass over the table."""
+        """Make timed runs READY: a few by looking each up, many with one pass over the table. Of what comes back without a word
+        from one lessee, only the lowest id that it holds counts as attempted."""
+        lowest = lowest_of_each(changed)
+        kept = {owner: owner.inflight for owner in lowest}
+        for run in changed:
+            if run.state is INFLIGHT and (owner := run.owner) is not None:
+                kept[owner] -= run.last + 1 - run.first
+                if lowest[owner] is not run:
+                    run.spare()
+        for owner, run in lowest.items():
+            i = self._index(run.first)
+            if kept[owner] and self._holds_below(owner, i):
+                run.spare()
+            elif run.last > run.first:
+                self._split(i, run.first + 1)
+                self._runs[i + 1].spare()
+                changed.append(self._runs[i + 1])
         for run in changed:
             self._to_ready(run)
         if len(changed) * _SINGLY_FACTOR > len(self._runs):
@@ -509,6 +523,10 @@ class RunTable:
         for run in changed:
             i = self._index(run.first)  # of what has absorbed it, when it is already gone
             self._settle(i, i + 1)
+
+    def _holds_below(self, owner: Lessee, i: int) -> bool:
+        """Whether a run below run i is leased to the owner. Nearly always the next one is, or none."""
+        return any(run.owner is owner and run.state is INFLIGHT for run in map(self._runs.__getitem__, range(i - 1, -1, -1)))
 
     def _to_ready(self, run: Run) -> bool:
         """READY, or HELD when it is out of attempts. Assumes a timed run, and a ``_settle`` over it next, which gives it its
@@ -541,7 +559,7 @@ class RunTable:
         kept = span[:1]
         for run in span[1:]:
             left = kept[-1]
-            if left.reason == run.reason and left.accepts(
+            if left.reason == run.reason and left.spared == run.spared and left.accepts(
                 run.first, run.state, run.owner, run.earliest, run.deadline, run.attempt
             ):
                 left.extend(run.last, run.earliest, run.deadline, run.delivered)

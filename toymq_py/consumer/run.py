@@ -3,8 +3,10 @@
 Pure state, changed only by the table that holds it. Contract: delivery.md, "Runs, not rows".
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from math import inf
 from typing import Final
 
 AttemptRange = tuple[int, int, int]
@@ -83,12 +85,14 @@ class Run:
 
     ``deadline`` is the latest and ``earliest`` the earliest of the deadlines that were merged into
     this run; both mean nothing while READY or HELD. ``attempt`` counts deliveries so far; 0 when all
-    were given back uncounted. ``delivered`` spans them in time, those of all ids that were merged;
-    None when it is not known. ``reason`` is why it is HELD. ``ticket`` names the one heap entry that
-    stands for this run; None when there is none (yet, or any more).
+    were given back uncounted, ``spared`` when one of those had been written (ADR 0053). ``delivered``
+    spans them in time, those of all ids that were merged; None when it is not known. ``reason`` is why
+    it is HELD. ``ticket`` names the one heap entry that stands for this run; None when there is none
+    (yet, or any more).
     """
 
-    __slots__ = ("attempt", "deadline", "delivered", "earliest", "first", "last", "owner", "reason", "state", "ticket")
+    __slots__ = ("attempt", "deadline", "delivered", "earliest", "first", "last", "owner", "reason", "spared",
+                 "state", "ticket")  # fmt: skip
 
     def __init__(
         self,
@@ -108,6 +112,7 @@ class Run:
         self.attempt = attempt
         self.delivered: Delivered = None
         self.reason = OUT_OF_ATTEMPTS
+        self.spared = False
         self.ticket: int | None = None
 
     def tail(self, first: int) -> "Run":
@@ -116,7 +121,13 @@ class Run:
         run.earliest = self.earliest
         run.delivered = self.delivered
         run.reason = self.reason
+        run.spared = self.spared
         return run
+
+    def spare(self) -> None:
+        """The delivery under way counts as no attempt: the message was in a buffer, behind another one."""
+        self.attempt -= 1
+        self.spared = self.spared or self.attempt == 0
 
     def accepts(
         self,
@@ -127,7 +138,7 @@ class Run:
         deadline: float,
         attempt: int,
     ) -> bool:
-        """Whether ids from ``first`` on, in this condition, may become part of this run.
+        """Whether ids from ``first`` on, in this condition and ``spared`` alike, may become part of this run.
 
         The whole spread of merged deadlines counts, not the distance to the last one: otherwise a
         steady stream would push the deadline of its first message before it for ever.
@@ -163,3 +174,29 @@ class Run:
         """No longer in the table: its heap entry is stale, and must not keep a session alive."""
         self.ticket = None
         self.owner = None
+
+
+def counted(runs: Iterable[Run]) -> Iterator[AttemptRange]:
+    """What counts of runs in id order if the broker is killed now: of what is inflight to one lessee, only the lowest id."""
+    seen = set[Lessee | None]()
+    for run in runs:
+        first, attempt = run.first, run.attempt
+        if run.state is INFLIGHT and run.deadline != inf:
+            if run.owner not in seen:
+                seen.add(run.owner)
+                yield first, first, attempt
+                first += 1
+            attempt -= 1
+        if attempt and first <= run.last:
+            yield first, run.last, attempt
+
+
+def lowest_of_each(runs: Iterable[Run]) -> dict[Lessee, Run]:
+    """Of what is inflight among the runs, the lowest run of each lessee."""
+    lowest: dict[Lessee, Run] = {}
+    for run in runs:
+        if run.state is INFLIGHT and run.owner is not None:
+            known = lowest.get(run.owner)
+            if known is None or run.first < known.first:
+                lowest[run.owner] = run
+    return lowest

@@ -234,7 +234,7 @@ class Consumer:
         self._runs.hold(owner, first, last)
 
     def release(self, owner: Lessee) -> int:
-        """The owner is gone: what is inflight to it is ready at once, attempts kept.
+        """The owner is gone: what is inflight to it is ready at once, and the lowest id counts as attempted.
 
         Returns: how many messages.
         """
@@ -299,7 +299,9 @@ class Consumer:
         def delay_of(attempt: int) -> float:
             return policy.backoff_s(attempt) if delay_s is None else delay_s
 
-        return sum(self._runs.postpone(first, last, now, delay_of) for first, last in ranges)
+        returned = sum(self._runs.postpone(first, last, now, delay_of) for first, last in ranges)
+        self.changes += returned > 0
+        return returned
 
     def touch(self, ranges: Iterable[IdRange], deadline: float) -> int:
         """Leases in the ranges end at ``deadline`` instead. Returns how many messages."""
@@ -307,7 +309,10 @@ class Consumer:
 
     def tick(self, now: float) -> bool:
         """Leases and backoffs that are due at ``now`` end; whether anything became ready."""
-        return self._runs.tick(now)
+        if self._runs.tick(now):
+            self.changes += 1
+            return True
+        return False
 
     def next_deadline(self) -> float | None:
         """When ``tick`` has work next; None when nothing waits for a time."""
@@ -321,7 +326,9 @@ class Consumer:
 
     def give_up(self, ranges: Iterable[IdRange]) -> int:
         """Hold leases at once, whatever their attempts. Returns: how many messages."""
-        return sum(self._runs.give_up(first, last) for first, last in ranges)
+        given_up = sum(self._runs.give_up(first, last) for first, last in ranges)
+        self.changes += given_up > 0
+        return given_up
 
     def has_held(self) -> bool:
         """Whether anything is held, or on its way to the dead letters."""
@@ -386,7 +393,7 @@ class Consumer:
     def has_delivered(self, msg_id: int) -> bool:
         """Whether it was delivered and ``ack`` would take it."""
         run = self._runs.holding(msg_id)
-        return run is not None and run.attempt > 0 and run.state is not RunState.HELD
+        return run is not None and (run.attempt > 0 or run.spared) and run.state is not RunState.HELD
 
     def maybe_delivered(self, msg_id: int) -> bool:
         """Whether ``ack`` would take it because an earlier life of the broker may have delivered it."""

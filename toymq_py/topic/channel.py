@@ -342,6 +342,7 @@ class Channel:
         count = consumer.give_up(ids) if dead else consumer.nack(ids, context.clock.monotonic(), delay_s, context.policy)
         if count:
             context.metrics.nack_total += count
+            context.changed()
             self.arm()
             self.notify_ready()
         return count
@@ -367,5 +368,6 @@ class Channel:
         """Leases and backoffs end."""
         if not self.closed:
             if self.consumer.tick(now):
+                self.context.changed()
                 self.notify_ready()
             self.arm()

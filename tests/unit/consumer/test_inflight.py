@@ -99,7 +99,7 @@ def test_release_joins_what_the_sessions_had_split() -> None:
     assert table.release(A) == 50
     assert table.leased_to(A) == []
     assert table.release(B) == 50
-    assert rows(table) == [(0, 99, "READY", None, 1)]
+    assert rows(table) == [(0, 1, "READY", None, 1), (2, 99, "READY", None, 0)], "the lowest of each counts"
     assert table.messages(READY) == 100
 
 

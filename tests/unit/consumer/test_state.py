@@ -251,7 +251,7 @@ def test_unsend_gives_the_attempt_back() -> None:
 
 def test_unsend_of_a_redelivery_keeps_the_earlier_attempts() -> None:
     it = consumer(delivered=2)
-    it.release(S)
+    it.nack([(0, 1)], 0.0, 0.0, POLICY)
     assert it.take_ready(T, 2, 60.0) == [(0, 1, 2)]
     it.unsend(T, 1, 1)
     assert it.snapshot().attempts == ((0, 0, 2), (1, 1, 1))
@@ -278,7 +278,7 @@ def test_release_makes_everything_of_one_owner_ready_at_once() -> None:
     assert it.release(S) == 0
     assert it.changes == before, "a snapshot shows no leases"
     assert it.counts(6) == Counts(ready=2, inflight=3, scheduled=1, backlog=5)
-    assert all_ready(it) == [(1, 2, 2)]
+    assert all_ready(it) == [(1, 1, 2), (2, 2, 1)], "the lowest counts"
 
 
 def test_redeliveries_come_lowest_id_first_and_in_portions() -> None:
@@ -324,7 +324,7 @@ def test_a_lease_ends_at_its_deadline_and_not_before() -> None:
     assert not it.tick(30.5)
     assert it.tick(1000.0)
     assert it.next_deadline() is None
-    assert all_ready(it) == [(0, 3, 2)]
+    assert all_ready(it) == [(0, 0, 2), (1, 1, 1), (2, 2, 2), (3, 3, 1)], "of each that ends, the lowest counts"
 
 
 def test_merged_deadlines_never_expire_early() -> None:
@@ -347,12 +347,26 @@ def test_touch_keeps_a_lease() -> None:
     assert it.next_deadline() == 90.0
 
 
+@pytest.mark.parametrize("touched", [False, True], ids=["hangs", "touches"])
+def test_a_time_out_counts_only_the_lowest_that_the_lessee_holds(touched: bool) -> None:
+    """It hangs on 0, or is at work on it and touches it: what was delivered behind it, later, was in its buffer."""
+    it = consumer()
+    for msg_id in range(100):
+        it.take_fresh(S, msg_id, msg_id, 30.0 + msg_id)
+    for now in range(30, 300):
+        if touched:
+            it.touch([(0, 0)], now + 30.0)
+        it.tick(float(now))
+        it.take_ready(S, 100, now + 30.0)
+    assert list(it.snapshot().attempts) == [(0, 0, 1 if touched else 10)]
+
+
 def test_touch_may_shorten_a_lease() -> None:
     it = consumer(delivered=10)
     assert it.touch([(3, 3)], 5.0) == 1
     assert it.next_deadline() == 5.0
     assert it.tick(5.0)
-    assert all_ready(it) == [(3, 3, 2)]
+    assert all_ready(it) == [(3, 3, 1)], "uncounted: 0 to 2 are still held"
     assert it.next_deadline() == 30.0
 
 
@@ -368,7 +382,7 @@ def test_seek_forgets_everything() -> None:
     assert (it.inflight, held(it, S), it.next_deadline()) == (0, 0, None)
     assert it.ack([(0, U64)]) == 0, "the old deliveries are forgotten"
     it.take_fresh(S, 2, 4, 30.0)
-    assert it.snapshot().attempts == ((2, 4, 1),)
+    assert it.snapshot().attempts == ((2, 2, 1),)
 
 
 # -- restart
@@ -419,20 +433,22 @@ def test_a_skipped_prefix_without_an_ack_survives() -> None:
 
 def test_attempts_survive_and_nothing_is_inflight() -> None:
     it = consumer(delivered=10)
-    it.release(S)
+    it.nack([(0, 9)], 0.0, 0.0, POLICY)
     it.take_ready(S, 4, 30.0)
     it.nack([(0, 0)], 0.0, 60.0, POLICY)
     it.ack([(2, 2)])
     again = restarted(it)
     assert (again.inflight, again.next_deadline()) == (0, None)
-    assert all_ready(again) == [(0, 1, 3), (3, 3, 3), (4, 9, 2)]
+    assert all_ready(again) == [(0, 1, 3), (3, 9, 2)], "of what was inflight the lowest counts"
     assert again.cursor == 10
 
 
 def test_neighbours_with_equal_attempts_are_one_range() -> None:
     it = consumer(delivered=3)
     it.take_fresh(T, 3, 5, 60.0)
-    it.nack([(5, 5)], 0.0, 60.0, POLICY)
+    assert it.snapshot().attempts == ((0, 0, 1), (3, 3, 1)), "the lowest of each session"
+    it.nack([(0, 1)], 0.0, 60.0, POLICY)
+    it.nack([(2, 5)], 0.0, 30.0, POLICY)
     assert it.snapshot().attempts == ((0, 5, 1),)
 
 
@@ -440,6 +456,7 @@ def test_given_back_ids_are_ready_or_fresh_after_a_restart() -> None:
     it = consumer(delivered=10)
     it.unsend(S, 2, 3)
     it.unsend(S, 7, 9)
+    it.nack([(0, 6)], 0.0, 0.0, POLICY)
     again = restarted(it)
     assert again.cursor == 7
     assert all_ready(again) == [(0, 1, 2), (2, 3, 1), (4, 6, 2)]
@@ -448,6 +465,7 @@ def test_given_back_ids_are_ready_or_fresh_after_a_restart() -> None:
 
 def test_holes_ahead_of_the_cursor_stay_ahead_after_a_restart() -> None:
     it = consumer(delivered=2)
+    it.nack([(0, 1)], 0.0, 0.0, POLICY)
     it.skip(500, 500)
     again = restarted(it)
     assert again.cursor == 2
@@ -626,3 +644,15 @@ def test_what_an_ack_may_take_is_what_is_said() -> None:
     for msg_id in range(12):
         told = it.has_delivered(msg_id) or it.maybe_delivered(msg_id)
         assert told == bool(it.ack([(msg_id, msg_id)])), msg_id
+
+
+def test_an_ack_takes_what_was_spared() -> None:
+    """It counts as no attempt, but its client has it."""
+    it = consumer(delivered=4)
+    it.release(S)
+    assert all_ready(it) == [(0, 0, 2), (1, 3, 1)]
+    it = consumer(delivered=4)
+    it.release(S)
+    it.take_ready(T, 2, 60.0)
+    it.unsend(T, 0, 1)
+    assert it.ack([(0, 9)]) == 4

@@ -151,7 +151,7 @@ def test_shared_patterns_compete_on_each_topic() -> None:
     rig.publish("a.x", b"1", b"2", b"3", b"4")
     assert rig.shown(one.take(TAKE_BYTES), two.take(TAKE_BYTES)) == ["a.x 0-1 x1", "a.x 2-2 x1"]
     one.close()
-    assert sorted(rig.take(two)) == [(0, 2), (1, 2), (3, 1)]
+    assert sorted(rig.take(two)) == [(0, 2), (1, 1), (3, 1)]
 
 
 def test_the_other_mode_on_one_topic_refuses_the_pattern() -> None:
@@ -249,7 +249,7 @@ def test_a_poll_takes_what_there_is_and_its_leases_outlive_it() -> None:
     assert rig.shown(*poll.take(9, TAKE_BYTES)) == ["t 2-2 x1"]
     poll.close()
     rig.advance(10.1)
-    assert rig.shown(*rig.poll("t").take(9, TAKE_BYTES)) == ["t 0-1 x2"]
+    assert rig.shown(*rig.poll("t").take(9, TAKE_BYTES)) == ["t 0-0 x2", "t 1-1 x1"], "the lowest counts"
     assert rig.ack("t", 0, 1) == 2
 
 

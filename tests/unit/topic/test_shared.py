@@ -75,7 +75,7 @@ def test_what_a_dead_worker_held_goes_to_the_others_at_once() -> None:
     rig.woken.clear()
     first.close()
     assert rig.woken == [second]
-    assert rig.take(second) == [(0, 2), (1, 2), (2, 2), (3, 2)]
+    assert rig.take(second) == [(0, 2), (1, 1), (2, 1), (3, 1)]
 
 
 def test_windows_are_each_ones_own_and_room_wakes_whose_it_is() -> None:
@@ -91,7 +91,7 @@ def test_windows_are_each_ones_own_and_room_wakes_whose_it_is() -> None:
     assert rig.woken == [second, second]
     rig.advance(31)
     assert rig.woken[2:] == [first], "room for it; second has not looked yet"
-    assert rig.take(first) == [(0, 2), (1, 2)]
+    assert rig.take(first) == [(0, 2), (1, 1)]
 
 
 def test_the_mode_is_that_of_the_attached_sessions() -> None:
