@@ -31,6 +31,8 @@ def test_nothing_above_reaches_into_a_topic(package: str) -> None:
     assert not found, "give Topic a method for it"
 
 
-@pytest.mark.parametrize("source", ["topic.log.x", "self._topic.publisher.publish()", "broker.topic('a').committer", "topic_or_new('a').log"])
+@pytest.mark.parametrize(
+    "source", ["topic.log.x", "self._topic.publisher.publish()", "broker.topic('a').committer", "topic_or_new('a').log"]
+)
 def test_a_reach_into_a_topic_is_seen(source: str) -> None:
     assert reached_into(source)

@@ -72,9 +72,8 @@ def read_log(topic: Topic, from_id: int, max_count: int, max_bytes: int) -> tupl
     """
     found: list[tuple[int, str]] = []
     size = 0
-    log = topic.log
-    while from_id < log.committed_id and len(found) < max_count and size < max_bytes:
-        run, row, next_id = log.read(from_id, max_count - len(found), max_bytes - size)
+    while from_id < topic.next_id and len(found) < max_count and size < max_bytes:
+        run, row, next_id = topic.read(from_id, max_count - len(found), max_bytes - size)
         if run is None:
             from_id = next_id
             continue
@@ -100,10 +99,9 @@ LAST_EVENT_ID: Parameter[int] = Parameter(
 def _resolve(topic: Topic, start: Start) -> int:
     """Raises: OutOfRange, OSError."""
     at = topic.resolve(start)
-    log = topic.log
-    if start.kind == "id" and not log.first_id <= at <= log.committed_id:
-        raise OutOfRange(log.first_id, f"is the first id of {topic.name}, {log.committed_id} the next")
-    return min(max(at, log.first_id), log.committed_id)
+    if start.kind == "id" and not topic.first_id <= at <= topic.next_id:
+        raise OutOfRange(topic.first_id, f"is the first id of {topic.name}, {topic.next_id} the next")
+    return min(max(at, topic.first_id), topic.next_id)
 
 
 async def browse(gateway: Gateway, request: Request) -> Response:
@@ -118,13 +116,12 @@ async def browse(gateway: Gateway, request: Request) -> Response:
         messages += (text for _, text in part)
         size += read
         await gateway.waiting.pause()
-    log = topic.log
     content = (
-        f'{{"first_id": {log.first_id}, "next_id": {log.committed_id}, "next": {at}, "messages": [{", ".join(messages)}]}}'
+        f'{{"first_id": {topic.first_id}, "next_id": {topic.next_id}, "next": {at}, "messages": [{", ".join(messages)}]}}'
     )
     headers = {"cache-control": "no-store"}
     if at > start:
-        headers["content-range"] = f"messages {start}-{at - 1}/{log.committed_id}"
+        headers["content-range"] = f"messages {start}-{at - 1}/{topic.next_id}"
     return Response(content, 200, headers, "application/json")
 
 
@@ -151,16 +148,16 @@ async def follow(gateway: Gateway, request: Request, topic: Topic, at: int) -> A
 
     What is no longer there is named by an event ``gap``; a topic that was deleted ends with an event ``deleted``.
     """
-    waiting, log = gateway.waiting, topic.log
+    waiting = gateway.waiting
     yield b"retry: 1000\n\n"
     while not waiting.stopped and still_may(gateway, request, topic):
         if topic.deleted:
             yield b"event: deleted\ndata: {}\n\n"
             return
-        if not log.first_id <= at <= log.committed_id:
-            yield b'event: gap\ndata: {"from": %d, "next": %d}\n\n' % (at, log.first_id)
-            at = log.first_id
-        if at < log.committed_id:
+        if not topic.first_id <= at <= topic.next_id:
+            yield b'event: gap\ndata: {"from": %d, "next": %d}\n\n' % (at, topic.first_id)
+            at = topic.first_id
+        if at < topic.next_id:
             messages, at, _ = read_log(topic, at, PAGE_MAX, READ_BYTES)
             yield "".join(f"id: {msg_id}\ndata: {text}\n\n" for msg_id, text in messages).encode()
             await waiting.pause()

@@ -291,9 +291,10 @@ class Topic:
         if next_id > first_id:
             self._metrics.publish_total += next_id - first_id
             self._metrics.commit_messages.observe(next_id - first_id)
-        for channel in self.channels.values():
-            if channel.idle:
-                channel.wake(next_id - first_id)
+        if self.context.takers:
+            for channel in self.channels.values():
+                if channel.idle:
+                    channel.wake(next_id - first_id)
         if self._commit_waiters:
             waiters, self._commit_waiters = self._commit_waiters, {}
             for call in waiters:
