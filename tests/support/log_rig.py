@@ -7,10 +7,28 @@ from tests.support.fake_clock import FakeClock
 from tests.support.logs import PATH
 from tests.support.sim_disk import SimDisk
 from tests.support.sim_loop import SimLoop
+from toymq_py.storage.commit_listener import CommitListener
 from toymq_py.storage.committer import Appended, Committer
 from toymq_py.storage.log import Log
 from toymq_py.storage.recovery import RecoveredLog, recover_log
+from toymq_py.storage.segment import Producers
 from toymq_py.storage.space import SpaceGuard
+
+
+class _Told(CommitListener):
+    """Writes down what the committer tells."""
+
+    def __init__(self, rig: "LogRig") -> None:
+        self._rig = rig
+
+    def committed(self, first_id: int, next_id: int, keys: list[bytes], producers: Producers) -> None:
+        self._rig.committed.append((first_id, next_id, keys))
+
+    def failed(self, keys: list[bytes]) -> None:
+        self._rig.failed_keys += keys
+
+    def sealed(self) -> None:
+        self._rig.sealed += 1
 
 
 class LogRig:
@@ -42,12 +60,7 @@ class LogRig:
             self.log, self.loop, self.clock,
             space=self.space, segment_bytes=segment_bytes, roll_first=self.recovered.roll_first, **options,
         )  # fmt: skip
-        self.committer.on_committed = lambda first, after, keys: self.committed.append((first, after, keys))
-        self.committer.on_failed = self.failed_keys.extend
-        self.committer.on_sealed = self._sealed
-
-    def _sealed(self) -> None:
-        self.sealed += 1
+        self.committer.listener = _Told(self)
 
     def append(self, *payloads: bytes, key: bytes = b"") -> list[Appended]:
         """Append without running the loop."""

@@ -23,6 +23,7 @@ from toymq_py.clock import Clock
 from toymq_py.errors import DiskFull, DiskLow, RequestError, StorageFailed
 from toymq_py.model import Records, Shape, shape_of
 from toymq_py.storage.batch import COMMITTED, Appended, Batch, Commit
+from toymq_py.storage.commit_listener import CommitListener
 from toymq_py.storage.disk_errors import what_passes
 from toymq_py.storage.fs import replace_file
 from toymq_py.storage.identity import Head, HeadsKeeper
@@ -31,7 +32,7 @@ from toymq_py.storage.next_segment import NextSegment
 from toymq_py.storage.offsets import lost_of
 from toymq_py.storage.record import FRAME_OVERHEAD, Extras
 from toymq_py.storage.scheduling import Scheduler
-from toymq_py.storage.segment import CLOCK_AHEAD_MAX_NS, Producers, Segment, segment_name
+from toymq_py.storage.segment import CLOCK_AHEAD_MAX_NS, Segment, segment_name
 from toymq_py.storage.space import SpaceGuard
 from toymq_py.storage.sync_job import SyncJob
 
@@ -79,23 +80,7 @@ class Committer:
         self.next_id = log.committed_id
         self.failed: StorageFailed | None = None
         self.closing: RequestError | None = None
-        self.on_committed: Callable[[int, int, list[bytes]], None] = lambda first_id, next_id, keys: None
-        """(first id, next id, keys) of a batch, before its waiters are told."""
-        self.on_sequences: Callable[[Producers], None] = lambda producers: None
-        """Where a batch left its producers, before ``on_committed``."""
-        self.on_scheduled: Callable[[int, Sequence[int]], None] = lambda first_id, deliver_at_ns: None
-        """First id of a committed run with a delay, and when each of its records is due; before readers can see them."""
-        self.producers_since: Callable[[int], Producers] = lambda first_id: {}
-        """Asked for the committed producers from an id on, when a segment that begins there is sealed."""
-        self.on_failed: Callable[[list[bytes]], None] = lambda keys: None
-        """Keys of a batch that did not become durable."""
-        self.on_sync: Callable[[float], None] = lambda seconds: None
-        """How long the disk took to sync."""
-        self.on_stored: Callable[[float, int], None] = lambda seconds, count: None
-        """For each loop pass that appended to a batch: how long ago that was when the batch was committed, and how many
-        messages."""
-        self.on_sealed: Callable[[], None] = lambda: None
-        """A segment was sealed, and its successor, if that could be made, is there."""
+        self.listener = CommitListener()
         self._last_ts_ns = log.last_ts_ns
         if (ahead_ns := self._last_ts_ns - clock.wall_ns()) > CLOCK_AHEAD_MAX_NS:
             logger.error("topic %s: its newest record is %.1f days ahead of the clock: one of the two is wrong",
@@ -133,7 +118,7 @@ class Committer:
         Args:
             keys: b"" for none; same length as ``payloads``.
             attributes: encoded attribute blocks, b"" for none.
-            extras: what else they hold, for the tail in memory and for ``on_scheduled``.
+            extras: what else they hold, for the tail in memory and for ``CommitListener.scheduled``.
             sequences: those in the attributes again, when the keys name producers.
             shape: of all keys and payloads, where the caller knows it.
 
@@ -318,7 +303,7 @@ class Committer:
                 logger.warning("topic %s: publishing resumes", log.topic)
             self._adopt(batch)
             if self._fsync == "always":
-                self.on_sync(job.sync_s)
+                self.listener.synced(job.sync_s)
             elif self._fsync == "interval":
                 self._unsynced = log.segments[-1].busy = True
                 self._arm_sync_timer()
@@ -326,16 +311,14 @@ class Committer:
                 self._start()
             if self._fsync == "always" and self._heads.due and batch.size:
                 self._record_heads()  # behind the next commit, which takes a sync thread first
-            if batch.producers:
-                self.on_sequences(batch.producers)
             self._tell_stored(batch)
-            self.on_committed(batch.first_id, batch.next_id, batch.keys)
+            self.listener.committed(batch.first_id, batch.next_id, batch.keys, batch.producers)
             batch.commit.resolve(None)
             self._prepare_next()
         else:
             self._fail(batch, job)
         if job.sealed:
-            self.on_sealed()
+            self.listener.sealed()
         self._space.tell()
         self._tell_idle()
 
@@ -347,7 +330,7 @@ class Committer:
             active.add_index_entry(msg_id, active.end + offset, active.keyed + keyed, ts_ns)
         for first_id, deliver_at_ns in batch.scheduled:
             active.newest_deliver_at_ns = max(active.newest_deliver_at_ns, max(deliver_at_ns))
-            self.on_scheduled(first_id, deliver_at_ns)
+            self.listener.scheduled(first_id, deliver_at_ns)
         active.expiring += batch.expiring
         active.newest_expires_at_ns = max(active.newest_expires_at_ns, batch.expires_at_ns)
         active.end += batch.size
@@ -369,7 +352,7 @@ class Committer:
                 passes.popleft()
                 continue
             stop = min(passes[1][0], batch.next_id) if len(passes) > 1 else batch.next_id
-            self.on_stored(now - passes[0][1], stop - first)
+            self.listener.stored(now - passes[0][1], stop - first)
             first = stop
 
     def _fail(self, batch: Batch, job: SyncJob) -> None:
@@ -404,7 +387,7 @@ class Committer:
         self._reset_tail()
         for each in failed:
             each.close()
-            self.on_failed(each.keys)
+            self.listener.failed(each.keys)
         for each in failed:
             each.commit.resolve(error)
 
@@ -423,7 +406,7 @@ class Committer:
         if segment.unreadable:  # what the disk refuses now it may give to the next start, which has to look
             return
         fs = self._log.fs
-        segment.producers = self.producers_since(segment.base_id)
+        segment.producers = self.listener.producers_since(segment.base_id)
         data = segment.sidecar()
         segment.producers = {}
 
@@ -495,7 +478,7 @@ class Committer:
         def done() -> None:
             active.busy = not active.sealed and (self._unsynced or self._running is not None)
             for seconds in took_s:
-                self.on_sync(seconds)
+                self.listener.synced(seconds)
             if not errors and self._heads.due and self._log.segments[-1] is active:
                 self._record_heads()
             if errors and not (active.sealed and errors[0].errno == errno.EBADF):  # that one was closed behind our back

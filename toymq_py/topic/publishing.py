@@ -17,7 +17,7 @@ from toymq_py.storage.committer import Committer
 from toymq_py.storage.log import Log
 from toymq_py.storage.record import FRAME_OVERHEAD, Extras, encode_sequences
 from toymq_py.storage.recovery import RecoveredLog
-from toymq_py.storage.segment import PRODUCERS_MAX
+from toymq_py.storage.segment import PRODUCERS_MAX, Producers
 from toymq_py.topic.backlog import BacklogLimit
 from toymq_py.topic.tracer import Tracer
 
@@ -96,9 +96,6 @@ class Publisher:
         self.dedupe.settle(recovered.next_id)
         self.producers = ProducerTable(min(self.dedupe.capacity, PRODUCERS_MAX), key_budget)
         self.producers.settle(dict(sorted(recovered.producers.items(), key=lambda item: item[1][1])))
-        committer.on_sequences = self.producers.settle
-        committer.producers_since = self.producers.since
-        committer.on_failed = self._failed
 
     def _remember(self, first_id: int, keys: Sequence[bytes]) -> None:
         """Keys of records that stand in the log, the newest so far."""
@@ -123,12 +120,17 @@ class Publisher:
         self.dedupe.clear()
         self.producers.clear()
 
-    def committed(self, next_id: int, keys: list[bytes]) -> None:
-        """Records below ``next_id`` are on stable storage, with these plain keys among the newest."""
+    def committed(self, first_id: int, next_id: int, keys: list[bytes], producers: Producers) -> None:
+        """See ``CommitListener.committed``."""
+        if producers:
+            self.producers.settle(producers)
         if keys:
             self.dedupe.settle(next_id)
+        if self.limit is not None:
+            self.limit.committed(first_id, next_id)
 
-    def _failed(self, keys: list[bytes]) -> None:
+    def failed(self, keys: list[bytes]) -> None:
+        """See ``CommitListener.failed``."""
         self.dedupe.forget(keys)
         self.dedupe.fail()
         self.producers.fail()

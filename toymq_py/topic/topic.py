@@ -37,6 +37,7 @@ from toymq_py.storage.space import SpaceGuard
 from toymq_py.storage.tail import TailBudget
 from toymq_py.topic.backlog import Backlog, BacklogLimit
 from toymq_py.topic.channel import Channel, Registration, Subscription
+from toymq_py.topic.commits import TopicCommits
 from toymq_py.topic.delivery import ChannelContext
 from toymq_py.topic.numbers import describe_channel
 from toymq_py.topic.publishing import Published, Publisher
@@ -123,9 +124,6 @@ class Topic:
             heads=recovered.heads,
             lost=lost,
         )  # fmt: skip
-        self.committer.on_committed = self._committed
-        self.committer.on_sync = metrics.synced
-        self.committer.on_stored = metrics.publish_seconds.observe
         self.is_dead_letters = name.endswith(DEAD_LETTERS)
         self.publisher = Publisher(
             self.log, self.committer, clock, recovered,
@@ -133,7 +131,6 @@ class Topic:
             key_budget=key_budget,
             keys_kept=keys_kept,
         )  # fmt: skip
-        self.committer.on_scheduled = self._scheduled
         self._hold: Callable[[Consumer], None] = lambda consumer: held(self, consumer)
         self.context = ChannelContext(
             name, self.log, clock, scheduler, metrics, self._delivery_policy(), failure_budget, self.changed
@@ -142,17 +139,16 @@ class Topic:
         """By consumer."""
         self.delays = Delays(clock, self.channels, arm=arm)
         self.redriver = Redriver(self.log, clock)
-        self._commit_waiters: dict[Callable[[], None], None] = {}
         self.dead_lettered_total = 0
         """Messages that were moved to the dead letters, since the start of the broker."""
         self.backlog = Backlog(self.log, self.channels)
-        self._limit: BacklogLimit | None = None
         self.retention = Retention(
             self.context, path, self.channels,
             committer=self.committer, delays=self.delays, backlog=self.backlog, redriver=self.redriver, fs=fs, space=space,
             segment_bytes_max=options.segment_bytes, flush_offsets=self.flush_offsets,
         )  # fmt: skip
-        self.committer.on_sealed = self.retention.apply
+        self.commits = self._listen()
+        self.committer.listener = self.commits
         self.settings_changes: deque[Callable[[], None]] = deque()
         """Changes of the settings that wait for the one at the head to be stored; the broker runs them in turn."""
         self.lacks_consumers = False
@@ -168,6 +164,11 @@ class Topic:
             self.log.run_behind = self.committer.run_behind
         if recovered.closed is not None:
             self.committer.failed = StorageFailed(f"{name}: {recovered.closed}; publishing is refused until a restart")
+
+    def _listen(self) -> TopicCommits:
+        return TopicCommits(
+            self.context, self.channels, publisher=self.publisher, delays=self.delays, retention=self.retention
+        )
 
     def _restore(self, offsets: LoadedOffsets) -> None:
         restored = restore(offsets, self.log, self.delays.schedule.ids)
@@ -222,10 +223,10 @@ class Topic:
         self.retention.apply()
 
     def _set_limit(self) -> None:
-        self._limit = self.publisher.limit = None
+        self.publisher.limit = None
         self.backlog.unfollow()
         if BacklogLimit.wanted(self.settings):
-            self._limit = self.publisher.limit = BacklogLimit(
+            self.publisher.limit = BacklogLimit(
                 self.name, self.log, self.committer, self.backlog, self._clock, self.settings, self.retention.drop_below
             )
             self._backlog_grew()
@@ -283,27 +284,9 @@ class Topic:
         """How many records are retained."""
         return self.log.messages()
 
-    def _committed(self, first_id: int, next_id: int, keys: list[bytes]) -> None:
-        self.publisher.committed(next_id, keys)
-        if self._limit is not None:
-            self._limit.committed(first_id, next_id)
-        self.retention.committed()
-        if next_id > first_id:
-            self._metrics.publish_total += next_id - first_id
-            self._metrics.commit_messages.observe(next_id - first_id)
-        if self.context.takers:
-            for channel in self.channels.values():
-                if channel.idle:
-                    channel.wake(next_id - first_id)
-        if self._commit_waiters:
-            waiters, self._commit_waiters = self._commit_waiters, {}
-            for call in waiters:
-                call()
-
     def when_committed(self, call: Callable[[], None]) -> Callable[[], object]:
-        """Have ``call`` called once, when the next batch is committed or the topic is deleted. Returns what withdraws it."""
-        self._commit_waiters[call] = None
-        return lambda: self._commit_waiters.pop(call, None)
+        """See ``TopicCommits.when_committed``."""
+        return self.commits.when_committed(call)
 
     # -- consumers
 
@@ -515,15 +498,11 @@ class Topic:
 
     # -- time
 
-    def _scheduled(self, first_id: int, deliver_at_ns: Sequence[int]) -> None:
-        """Records with a delay are committed."""
-        self.delays.enter(range(first_id, first_id + len(deliver_at_ns)), deliver_at_ns)
-
     def _backlog_grew(self) -> None:
         """A consumer came, went or moved."""
-        if self._limit is not None:
+        if self.publisher.limit is not None:
             self.backlog.follow()
-            self._limit.look_again()
+            self.publisher.limit.look_again()
 
     def purge(self, done: Purged) -> None:
         """Drop all messages; see ``Retention.purge``."""
@@ -620,9 +599,7 @@ class Topic:
         self._flusher.discard(self)
         if self.offsets_watch is not None:
             self.offsets_watch.topic_deleted()
-        waiters, self._commit_waiters = self._commit_waiters, {}
-        for call in waiters:
-            call()
+        self.commits.notify_waiters()
 
     def close(self) -> None:
         """Cut the active segment's preallocated tail and close the files. Assumes an idle committer."""

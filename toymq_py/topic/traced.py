@@ -4,14 +4,18 @@ Classes of their own, so that a broker without tracing pays nothing for it: noth
 into headers. What is followed is found by the message's headers, so it is the same after a restart.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from toymq_py.consumer import Consumer
 from toymq_py.failure import Failure
 from toymq_py.model import IdRange
 from toymq_py.topic.channel import Channel, Delivery, Subscription
+from toymq_py.topic.commits import TopicCommits
 from toymq_py.topic.delivery import ChannelContext
+from toymq_py.topic.publishing import Publisher
+from toymq_py.topic.retention import Retention
+from toymq_py.topic.schedule import Delays
 from toymq_py.topic.topic import Topic
 from toymq_py.topic.tracer import Tracer
 
@@ -24,16 +28,36 @@ class TracedTopic(Topic):
         self._tracer = tracer
         Topic.__init__(self, *args, **options)
         self.publisher.tracer = tracer
-        count_sync = self.committer.on_sync
 
-        def synced(seconds: float) -> None:
-            count_sync(seconds)
-            tracer.synced(seconds)
-
-        self.committer.on_sync = synced
+    def _listen(self) -> TopicCommits:
+        return TracedCommits(
+            self._tracer, self.context, self.channels,
+            publisher=self.publisher, delays=self.delays, retention=self.retention,
+        )  # fmt: skip
 
     def _open_channel(self, consumer: Consumer) -> Channel:
         return TracedChannel(self._tracer, self.context, consumer, arm=self._arm, held=self._hold)
+
+
+class TracedCommits(TopicCommits):
+    """See the module."""
+
+    def __init__(
+        self,
+        tracer: Tracer,
+        context: ChannelContext,
+        channels: Mapping[str, Channel],
+        *,
+        publisher: Publisher,
+        delays: Delays,
+        retention: Retention,
+    ) -> None:
+        TopicCommits.__init__(self, context, channels, publisher=publisher, delays=delays, retention=retention)
+        self._tracer = tracer
+
+    def synced(self, seconds: float) -> None:
+        super().synced(seconds)
+        self._tracer.synced(seconds)
 
 
 class TracedChannel(Channel):
