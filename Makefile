@@ -9,8 +9,8 @@ FAST := .venv-fast
 COMPILED := $(patsubst %,toymq_py/%.py,dedupe model rows \
   protocol/buffer protocol/client_connection protocol/commands protocol/frames protocol/replies protocol/server_connection \
   session/deliveries session/guard session/handler session/pulling session/replies session/sequences session/session \
-  session/transport session/turns topic/channel topic/commits topic/delivery topic/following topic/publishing topic/schedule \
-  topic/topic topic/traced \
+  session/transport session/turns topic/channel topic/commits topic/delivery topic/publishing topic/schedule \
+  subscription/patterns subscription/polls subscription/registry topic/topic topic/traced \
   consumer/acks consumer/common consumer/idset consumer/inflight consumer/lazy_heap consumer/run consumer/state \
   storage/batch storage/commit_listener storage/committer storage/log storage/open_files storage/space storage/sync_job storage/tail \
   storage/record/attributes storage/record/checksum storage/record/frame storage/record/run storage/record/scanning)

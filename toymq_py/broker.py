@@ -41,10 +41,8 @@ from toymq_py.storage.recovery import recover_log
 from toymq_py.storage.scheduling import Scheduler
 from toymq_py.storage.space import SpaceGuard
 from toymq_py.storage.tail import TailBudget
+from toymq_py.subscription import PatternSubscription, Poll, SubscriptionRegistry
 from toymq_py.topic import (
-    Followers,
-    PatternSubscription,
-    Poll,
     Ticker,
     Topic,
     TracedTopic,
@@ -117,7 +115,7 @@ class Broker:
         self._started = clock.monotonic()
         self._ticker = Ticker(lambda at: self.on_deadline(at))
         self._deleted = count()
-        self._followers = Followers(scheduler)
+        self._subscriptions = SubscriptionRegistry(scheduler)
         self._lock: DirectoryLock | None = None
         self.lost: DirectoryLost | None = None
         """The data directory is not this broker's any more: what it would write is not kept."""
@@ -388,14 +386,14 @@ class Broker:
         topic = self.topics[name] = self._make(name, settings)
         whose = acting.set(None)  # the consumers that follow are not whose topic it is
         try:
-            self._followers.topic_made(topic)
+            self._subscriptions.topic_made(topic)
         finally:
             acting.reset(whose)
         return topic
 
     def when_topics_are_made(self, made: Callable[[Topic], None]) -> Callable[[], object]:
         """Have ``made`` called with every topic that appears. Returns: what ends that."""
-        return self._followers.watch(made)
+        return self._subscriptions.watch(made)
 
     def poll(self, name: str, consumer: str, *, visibility_s: float | None = None, wake: Callable[[], bool]) -> Poll:
         """Look for messages of a topic, or of all topics of a pattern, without a subscription; see ``Poll``. A plain topic is
@@ -418,14 +416,14 @@ class Broker:
             raise ShuttingDown("the broker is shutting down")
         poll = Poll(name, consumer, visibility_s=visibility_s, wake=wake)
         if poll.pattern is None:
-            self._followers.attach_one(poll, self.topic_or_new(name))
+            self._subscriptions.attach_one(poll, self.topic_or_new(name))
         else:
-            self._followers.follow(poll, self.topics)
+            self._subscriptions.follow(poll, self.topics)
         return poll
 
     def follow(self, subscription: PatternSubscription) -> None:
         """Attach a pattern's subscription to all topics that match, and to those to come; see its ``when_registered``."""
-        self._followers.follow(subscription, self.topics)
+        self._subscriptions.follow(subscription, self.topics)
 
     def create(self, name: str, changes: Mapping[str, str], done: Done) -> None:
         """Create a topic, or confirm one whose named settings are equal; ``done`` is told TopicExists when they are not.
@@ -626,7 +624,7 @@ class Broker:
     def stop_deliveries(self) -> None:
         """Shutdown begins: no more deliveries, subscribers are told."""
         self.shutting_down = True
-        self._followers.end_all("SHUTTING_DOWN")
+        self._subscriptions.end_all("SHUTTING_DOWN")
         for topic in self.topics.values():
             topic.stop_deliveries("SHUTTING_DOWN")
 

@@ -122,15 +122,15 @@ async def test_an_ack_says_by_its_id_or_its_topic_whose_it_is(rig: HttpRig) -> N
     await publish(rig, "a/b", b"x")
     found = {group: (await get(rig, f"/consume/a/b?group={group}"))[1] for group in ("g", "h")}
     assert [found[group]["topic"] for group in found] == ["a/b::g", "a/b::h"]
-    consumers = rig.broker.topics["a.b"].consumers
+    channels = rig.broker.topics["a.b"].channels
     assert (await post(rig, f"/ack/a/b/{found['g']['id']}"))[0] == 200
-    assert [consumers[group].floor for group in ("g", "h")] == [1, 0]
+    assert [channels[group].consumer.floor for group in ("g", "h")] == [1, 0]
     assert (await post(rig, f"/ack/{found['h']['topic']}/{found['h']['id']}"))[0] == 200
-    assert consumers["h"].floor == 1
+    assert channels["h"].consumer.floor == 1
     _, peeked = await get(rig, "/consume/a/b?peek=true")
     assert peeked["topic"] == "a/b"
     assert (await post(rig, f"/ack/a/b/{peeked['id']}"))[0] == 200
-    assert consumers["tinymq"].floor == 1
+    assert channels["tinymq"].consumer.floor == 1
     assert (await get(rig, "/consume/a/b::i"))[1]["group"] == "i", "and what a virtual topic is asked for"
     assert (await get(rig, "/consume/a/b::i?group=k"))[0] == 400
     assert (await get(rig, "/consume/a/b::.i"))[0] == 400
@@ -311,14 +311,14 @@ async def test_a_stream_of_a_glob_has_topics_to_come_and_a_filter(listener: Http
 
 
 async def test_a_stream_ends_with_its_topic(listener: HttpRig) -> None:
-    watchers = dict(listener.broker._followers._watchers)
+    watchers = dict(listener.broker._subscriptions._watchers)
     async with asyncio.timeout(TIMEOUT_S), events(listener, "/stream/t") as found:
         await anext(found)
         await publish(listener, "t", {"n": 1})
         assert "payload" in str(await anext(found))
         assert (await listener.ask("DELETE", "/api/queues/delete?queue=t")).status_code == 200
         assert [each async for each in found] == []
-    assert listener.broker._followers._watchers == watchers
+    assert listener.broker._subscriptions._watchers == watchers
 
 
 @pytest.mark.parametrize("path", ["/publish/t", "/v1/topics/t/messages"])
@@ -374,13 +374,13 @@ async def test_a_websocket_publishes_and_looks_on(listener: HttpRig) -> None:
 
 
 async def test_a_websocket_has_globs_and_filters(listener: HttpRig) -> None:
-    watchers = dict(listener.broker._followers._watchers)
+    watchers = dict(listener.broker._subscriptions._watchers)
     async with frames(listener) as ws:
         assert (await ask(ws, action="subscribe", topic="*", filter_key="n", filter_val="2"))["status"] == "subscribed"
         await publish(listener, "t", {"n": 1}, {"n": 2})
         await publish(listener, "u", {"n": 2})
         assert sorted([(await hear(ws))["topic"] for _ in range(2)]) == ["t", "u"]
-    await listener.until(lambda: listener.broker._followers._watchers == watchers)
+    await listener.until(lambda: listener.broker._subscriptions._watchers == watchers)
 
 
 @pytest.mark.parametrize(

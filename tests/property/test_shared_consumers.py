@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from tests.support.broker_rig import BrokerRig
-from toymq_py.topic import Delivery, PatternSubscription, Poll, Subscription
+from toymq_py.subscription import PatternSubscription, Poll
+from toymq_py.topic import Delivery, Subscription
 
 TOPICS = ("a.x", "a.y")
 VISIBILITY_S = 30.0

@@ -14,7 +14,9 @@ from toymq_py.errors import RequestError
 from toymq_py.failure import failure_of
 from toymq_py.model import Mode, Start, TopicPattern
 from toymq_py.storage.open_files import OPEN_FILES_MAX
-from toymq_py.topic import Delivery, Following, PatternSubscription, Poll, Published, Subscription, Tracer
+from toymq_py.subscription import PatternSubscription, Poll
+from toymq_py.subscription.patterns import MultiSubscription
+from toymq_py.topic import Delivery, Published, Subscription, Tracer
 
 DIR = "/data/d"
 
@@ -110,7 +112,7 @@ class BrokerRig:
         self.settle(poll)
         return poll
 
-    def settle(self, following: Following) -> None:
+    def settle(self, following: MultiSubscription) -> None:
         """It is registered now. Raises: what was wrong."""
         told: list[OSError | RequestError | None] = []
         following.when_registered(told.append)

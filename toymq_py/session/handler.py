@@ -62,7 +62,8 @@ from toymq_py.session.pulling import Pulling
 from toymq_py.session.replies import WAIT_COST_BYTES, Held, Replies
 from toymq_py.session.sequences import RefusedSequences
 from toymq_py.storage.disk_errors import BeingExamined, storage_error
-from toymq_py.topic import Appended, Duplicate, PatternSubscription, Published, Refused, Registration, Topic
+from toymq_py.subscription import PatternSubscription
+from toymq_py.topic import Appended, Duplicate, Published, Refused, Registration, Topic
 from toymq_py.trace_context import log_fields
 from toymq_py.version import __version__
 

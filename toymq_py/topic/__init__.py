@@ -2,7 +2,6 @@
 
 from toymq_py.storage.batch import Appended
 from toymq_py.topic.channel import Channel, Delivery, Registration, Subscription
-from toymq_py.topic.following import Followers, Following, PatternSubscription, Poll
 from toymq_py.topic.numbers import unopened_topic
 from toymq_py.topic.publishing import Duplicate, Published, Refused
 from toymq_py.topic.ticker import Ticker
@@ -15,10 +14,6 @@ __all__ = [
     "Channel",
     "Delivery",
     "Duplicate",
-    "Followers",
-    "Following",
-    "PatternSubscription",
-    "Poll",
     "Published",
     "Refused",
     "Registration",

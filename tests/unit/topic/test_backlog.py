@@ -359,7 +359,7 @@ def test_it_is_the_same_whatever_consumers_do(seed: int) -> None:
             case 1 if name in topic.consumers:
                 topic.forget(name)
             case 2:
-                topic.drop(0, rng.randrange(12))
+                topic.retention.drop(0, rng.randrange(12))
             case 3:
                 assert rig.change("configure", "t", backlog_max_messages=rng.choice(["default", "10000"])) == "OK"
             case 4 if name in topic.consumers:

@@ -9,8 +9,10 @@ import pytest
 from tests.support.broker_rig import BrokerRig
 from toymq_py.errors import ModeConflict, NoSuchConsumer, NoSuchTopic, RequestError, ShuttingDown, TooManyConsumers
 from toymq_py.model import EARLIEST, TopicPattern
-from toymq_py.topic import PatternSubscription
-from toymq_py.topic.following import MESSAGES_PER_POLL, RETRY_S, TOPICS_PER_TURN
+from toymq_py.subscription import PatternSubscription
+from toymq_py.subscription.patterns import RETRY_S
+from toymq_py.subscription.polls import MESSAGES_PER_POLL
+from toymq_py.subscription.registry import TOPICS_PER_TURN
 
 TAKE_BYTES = 1 << 20
 

@@ -1,0 +1,253 @@
+"""A session's subscription of a pattern: one window over a consumer of many topics.
+
+Contract: delivery.md, "Window" (one over all topics, taken fairly in turn); protocol.md, "SUB". Knows no wire and no sessions.
+Belongs to the event loop.
+"""
+
+import logging
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from toymq_py.consumer import Lessee
+from toymq_py.errors import RequestError
+from toymq_py.model import Mode, Start, TopicPattern
+from toymq_py.topic import Delivery, Registration, Subscription, Topic
+
+logger = logging.getLogger("toymq_py.subscription")
+
+RETRY_S = 0.5
+"""How soon a read that failed (no descriptor left, say) is tried again."""
+
+Done = Callable[[OSError | RequestError | None], None]
+
+
+class Registry(Protocol):
+    """What attaches a subscription to its topics."""
+
+    def leave(self, subscription: "MultiSubscription") -> None:
+        """It is closed: its parts are detached."""
+
+    def later(self, delay_s: float, call: Callable[[], None]) -> None:
+        """Have ``call`` called after a time."""
+
+
+class MultiSubscription(Lessee, ABC):
+    """One window over the parts (``Subscription``) that it has of each topic; it is the lessee of them all.
+
+    A part stands in ``_hungry`` when there may be something to take of it. They are asked in turn, so that a take costs the
+    same however many topics there are. In ``_promised`` stand those that were woken and said that they will look.
+    """
+
+    __slots__ = ("_hungry", "_promised", "_registering", "closed", "consumer_name", "matched", "mode", "name",
+                 "parts", "pattern", "problem", "registered", "registry", "start", "visibility_s")  # fmt: skip
+
+    def __init__(
+        self,
+        name: str,
+        consumer_name: str,
+        *,
+        pattern: TopicPattern | None,
+        mode: Mode | None,
+        window: int,
+        visibility_s: float | None,
+        start: Start | None,
+    ) -> None:
+        """``name`` is the topic's, or the pattern's text; see ``SubscriptionRegistry``."""
+        Lessee.__init__(self, window)
+        self.name = name
+        self.consumer_name = consumer_name
+        self.pattern = pattern
+        self.mode = mode
+        self.visibility_s = visibility_s
+        self.start = start
+        self.parts: dict[str, Subscription] = {}
+        """By topic."""
+        self.matched = 0
+        """How many topics it was attached to."""
+        self.closed = False
+        self.registry: Registry | None = None
+        """That attached it; set by that."""
+        self.problem: OSError | RequestError | None = None
+        """Why it cannot be registered, or why there is nothing more to come."""
+        self.registered = False
+        self._registering: list[Done] = []
+        self._hungry: OrderedDict[Subscription, None] = OrderedDict()
+        self._promised: dict[Subscription, None] = {}
+
+    # -- its topics
+
+    def attach(self, topic: Topic, start: Start | None) -> Registration:
+        """Raises: ModeConflict, TooManyConsumers, OSError."""
+        part, registration = topic.subscribe(
+            self.consumer_name, start,
+            mode=self.mode, window=self.window, visibility_s=self.visibility_s,
+            wake=self._part_woken, ended=self._part_ended, lessee=self,
+        )  # fmt: skip
+        self.parts[topic.name] = part
+        self.matched += 1
+        self._adopted(part)
+        if part.channel.available():
+            self._hungry[part] = None
+        else:
+            part.channel.idle[part] = None
+        return registration
+
+    def _adopted(self, part: Subscription) -> None:
+        """A part was added."""
+
+    def _part_woken(self, part: Subscription) -> bool:
+        self._hungry[part] = None
+        if not self.woken():
+            return False
+        self._promised[part] = None
+        return True
+
+    def _next_hungry(self) -> Subscription:
+        """Assumes that there is one."""
+        part, _ = self._hungry.popitem(last=False)
+        self._promised.pop(part, None)
+        return part
+
+    def _part_ended(self, part: Subscription, code: str) -> None:
+        self._hungry.pop(part, None)
+        self._promised.pop(part, None)
+        if self.parts.get(part.name) is part:
+            del self.parts[part.name]
+        if not self.closed:
+            self.part_lost(part, code)
+
+    @abstractmethod
+    def woken(self) -> bool:
+        """There may be something to take. Returns: whether that is looked at soon."""
+
+    @abstractmethod
+    def part_lost(self, part: Subscription, code: str) -> None:
+        """A topic ended its part."""
+
+    @abstractmethod
+    def end(self, code: str) -> None:
+        """All of it is lost, for the reason of a CLOSED code."""
+
+    def roomy(self) -> None:
+        self.woken()
+
+    def pass_on(self) -> None:
+        """It was woken and cannot take now: others are woken for what is there."""
+        promised, self._promised = self._promised, {}
+        for part in promised:
+            part.pass_on()
+
+    def close(self) -> None:
+        """The holder lets go. Idempotent. Leases of a subscription are ready again at once, but for very many topics, of which
+        some follow within a moment."""
+        if not self.closed:
+            self.closed = True
+            self._hungry.clear()
+            self._promised.clear()
+            if self.registry is not None:
+                self.registry.leave(self)
+            self.settle(None)
+
+    # -- its registration
+
+    def when_registered(self, done: Done) -> None:
+        """Have ``done`` called, maybe at once, when every topic is attached and every new consumer is on stable storage
+        (ADR 0009), or when it is closed before; or with what went wrong: then it is of no use, and to be closed."""
+        if self.registered:
+            done(self.problem)
+        else:
+            self._registering.append(done)
+
+    def settle(self, problem: OSError | RequestError | None) -> None:
+        """Its registration ended so. Called by ``SubscriptionRegistry``."""
+        if not self.registered:
+            self.registered = True
+            self.problem = problem or self.problem
+            waiting, self._registering = self._registering, []
+            for done in waiting:
+                done(problem)
+
+
+class PatternSubscription(MultiSubscription):
+    """A session's subscription of a pattern: ``Subscription`` over all topics that match, those to come included.
+
+    ``wake`` and ``ended`` are as in ``Subscription``; ``ended`` gets the name that was lost, one topic's or the pattern's.
+    """
+
+    __slots__ = ("_ended", "_paused", "_wake")
+
+    def __init__(
+        self,
+        pattern: TopicPattern,
+        consumer_name: str,
+        *,
+        mode: Mode,
+        window: int,
+        visibility_s: float | None,
+        start: Start | None,
+        wake: Callable[["PatternSubscription"], bool],
+        ended: Callable[["PatternSubscription", str, str], None],
+    ) -> None:
+        MultiSubscription.__init__(
+            self, pattern.text, consumer_name, pattern=pattern, mode=mode, window=window, visibility_s=visibility_s, start=start
+        )
+        self._wake = wake
+        self._ended = ended
+        self._paused = False
+
+    @property
+    def paused(self) -> bool:
+        """Its session holds its deliveries (PAUSE)."""
+        return self._paused
+
+    @paused.setter
+    def paused(self, paused: bool) -> None:
+        self._paused = paused
+        for part in self.parts.values():
+            part.paused = paused
+
+    def _adopted(self, part: Subscription) -> None:
+        part.paused = self._paused
+
+    def woken(self) -> bool:
+        if self.inflight >= self.window:
+            self.wants_room = True
+            return False
+        return self._wake(self)
+
+    def part_lost(self, part: Subscription, code: str) -> None:
+        self._ended(self, part.name, code)
+
+    def end(self, code: str) -> None:
+        if not self.closed:
+            self.close()
+            self._ended(self, self.name, code)
+
+    def take(self, max_bytes: int) -> Delivery | None:
+        """See ``Subscription.take``. A topic that cannot be read (logged) is tried again after a moment, and harms no other."""
+        hungry = self._hungry
+        while hungry:
+            room = self.window - self.inflight
+            if room <= 0:
+                self.wants_room = True
+                self.pass_on()
+                return None
+            part = self._next_hungry()
+            try:
+                delivery = part.take_some(room, max_bytes)
+            except OSError:
+                logger.exception("cannot read %s", part.name)
+                if self.registry is not None:
+                    self.registry.later(RETRY_S, partial(self._look_again, part))
+                continue
+            if delivery is not None:
+                hungry[part] = None
+                return delivery
+        return None
+
+    def _look_again(self, part: Subscription) -> None:
+        if not part.closed:
+            self._part_woken(part)

@@ -1,0 +1,89 @@
+"""A look for messages of one topic, or of all topics of a pattern, without a subscription.
+
+Contract: protocol.md, "PULL"; delivery.md. Knows no wire and no sessions. Belongs to the event loop.
+"""
+
+from collections.abc import Callable
+from sys import maxsize
+
+from toymq_py.errors import NoSuchConsumer, NoSuchTopic
+from toymq_py.model import TopicPattern, is_pattern
+from toymq_py.subscription.patterns import MultiSubscription
+from toymq_py.topic import Delivery, Subscription
+
+MESSAGES_PER_POLL = 4096
+"""What one ``Poll.take`` returns at most, whatever it asks for: a hundred thousand of one byte would hold the loop."""
+RECORD_COST_BYTES = 64
+"""What a message counts towards ``max_bytes`` of ``Poll.take`` beside its payload, about: its header line."""
+
+
+class Poll(MultiSubscription):
+    """A look for messages without a session: leases them at once, or is woken when there is something to lease.
+
+    Its leases end by their deadline alone, never with the poll; ``close`` gives nothing back. What was taken and did not
+    get out can be given back uncounted with ``delivery.subscription.unsend`` of each of ``delivery.ranges()``.
+    Made by ``Broker.poll``; take nothing before ``when_registered`` said None. It belongs to whoever made it and must be
+    closed.
+    """
+
+    __slots__ = ("_wake",)
+
+    def __init__(self, name: str, consumer_name: str, *, visibility_s: float | None, wake: Callable[[], bool]) -> None:
+        pattern = TopicPattern(name) if is_pattern(name) else None
+        MultiSubscription.__init__(
+            self, name, consumer_name, pattern=pattern, mode=None, window=maxsize, visibility_s=visibility_s, start=None
+        )
+        self._wake = wake
+
+    def woken(self) -> bool:
+        return self._wake()
+
+    def part_lost(self, part: Subscription, code: str) -> None:
+        if self.pattern is None:
+            if code == "SHUTTING_DOWN":
+                self.close()
+            elif part.channel.context.topic_deleted:
+                self.problem = NoSuchTopic(f"{self.name} was deleted")
+            else:
+                self.problem = NoSuchConsumer(f"{self.consumer_name} on {self.name} was deleted")
+        self._wake()
+
+    def end(self, code: str) -> None:
+        if not self.closed:
+            self.close()
+            self._wake()
+
+    def take(self, max_count: int, max_bytes: int) -> list[Delivery]:
+        """Lease what is ready now, redeliveries first, the topics in turn: at most ``max_count`` messages, and about
+        ``max_bytes``, but one message at least. [] when there is nothing: ``wake`` is called when that may have changed. Where
+        others take from the same consumer, no more than the share of one.
+
+        Raises: OSError when a log cannot be read, and nothing was taken; NoSuchTopic, NoSuchConsumer when it was deleted
+            meanwhile.
+        """
+        if self.problem is not None:
+            raise self.problem
+        taken: list[Delivery] = []
+        again: list[Subscription] = []
+        max_count = min(max_count, MESSAGES_PER_POLL)
+        while self._hungry and max_count > 0 and max_bytes > 0:
+            part = self._next_hungry()
+            try:
+                delivery = part.take_some(max_count, max_bytes)
+            except OSError:
+                again.append(part)
+                if not taken:
+                    raise
+                break
+            if delivery is None:
+                continue
+            taken.append(delivery)
+            max_count -= len(delivery)
+            max_bytes -= delivery.size + RECORD_COST_BYTES * len(delivery)
+            if part.channel.takers > 1:
+                again.append(part)
+            else:
+                self._hungry[part] = None
+        for part in again:
+            self._hungry[part] = None
+        return taken
