@@ -9,7 +9,7 @@ FAST := .venv-fast
 COMPILED := $(patsubst %,toymq_py/%.py,dedupe model rows \
   protocol/buffer protocol/client_connection protocol/commands protocol/frames protocol/replies protocol/server_connection \
   session/deliveries session/guard session/handler session/pulling session/replies session/sequences session/session \
-  session/transport session/turns topic/channel topic/commits topic/delivery topic/publishing topic/schedule \
+  session/transport session/turns topic/channel topic/commits topic/delivery topic/offsets topic/publishing topic/schedule \
   subscription/patterns subscription/polls subscription/registry topic/topic topic/traced \
   consumer/acks consumer/common consumer/idset consumer/inflight consumer/lazy_heap consumer/run consumer/state \
   storage/batch storage/commit_listener storage/committer storage/log storage/open_files storage/space storage/sync_job storage/tail \

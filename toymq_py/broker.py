@@ -45,6 +45,7 @@ from toymq_py.subscription import PatternSubscription, Poll, SubscriptionRegistr
 from toymq_py.topic import (
     Ticker,
     Topic,
+    TopicServices,
     TracedTopic,
     Tracer,
     unopened_topic,
@@ -105,10 +106,6 @@ class Broker:
         self._space = SpaceGuard(fs, options.data_dir, options.min_free_bytes, clock)
         self._space.on_low = self._disk_low
         self._flusher = OffsetsFlusher(fs, scheduler, clock)
-        self._key_budget = KeyBudget(options.dedupe_keys_total)
-        self._failure_budget = FailureBudget()
-        self._tail_budget = TailBudget()
-        self._files = OpenFiles(open_files_max)
         self._dead_letters = DeadLetters(scheduler, clock, self._topic_or_new_one_more)
         self.on_made: Callable[[str], Done] = lambda name: lambda error: None
         """Called when a command or a request makes a topic, in the context of that. What it returns is told how that went."""
@@ -117,6 +114,11 @@ class Broker:
         self._deleted = count()
         self._subscriptions = SubscriptionRegistry(scheduler)
         self._lock: DirectoryLock | None = None
+        self._services = TopicServices(
+            fs, scheduler, clock, options, self.metrics, self.quotas, self._space, self._flusher,
+            files=OpenFiles(open_files_max), key_budget=KeyBudget(options.dedupe_keys_total), failure_budget=FailureBudget(),
+            tail_budget=TailBudget(), arm=self._ticker.arm, lost=lambda: self._lock.lost() if self._lock is not None else None,
+        )  # fmt: skip
         self.lost: DirectoryLost | None = None
         """The data directory is not this broker's any more: what it would write is not kept."""
         self.on_lost: Callable[[], None] = lambda: None
@@ -214,9 +216,9 @@ class Broker:
         topic = self._make(name, settings, recovered=recovered, offsets=loaded)
         self.topics[name] = topic
         self._dead_letters.found(name, recovered.keys)
-        if topic.offsets_problem is not None:
+        if topic.offsets.problem is not None:
             level = logging.WARNING if loaded.source is offsets.Source.CURRENT else logging.ERROR
-            logger.log(level, "topic %s: offsets from %s: %s", name, loaded.source.value, topic.offsets_problem)
+            logger.log(level, "topic %s: offsets from %s: %s", name, loaded.source.value, topic.offsets.problem)
         log = topic.log
         if log.degraded and self.options.strict_recovery:
             first, last = (log.lost or log.unreadable)[0]
@@ -231,27 +233,9 @@ class Broker:
     def _make(self, name: str, settings: TopicSettings, **recovered: Any) -> Topic:
         make = Topic if self._tracer is None else partial(TracedTopic, self._tracer)
         return make(
-            name,
-            f"{self._root}/{name}",
-            fs=self._fs,
-            scheduler=self._scheduler,
-            clock=self._clock,
-            options=self.options,
-            settings=settings,
-            space=self._space,
-            flusher=self._flusher,
-            key_budget=self._key_budget,
-            failure_budget=self._failure_budget,
-            tail_budget=self._tail_budget,
-            files=self._files,
-            quotas=self.quotas,
-            metrics=self.metrics,
-            arm=self._ticker.arm,
-            held=self._dead_letters.held,
-            keys_kept=LETTER_KEYS if name.endswith(DEAD_LETTERS) else 0,
-            lost=self._lock.lost if self._lock is not None else lambda: None,
-            **recovered,
-        )
+            name, f"{self._root}/{name}", self._services, settings,
+            held=self._dead_letters.held, keys_kept=LETTER_KEYS if name.endswith(DEAD_LETTERS) else 0, **recovered,
+        )  # fmt: skip
 
     # -- the directory below
 

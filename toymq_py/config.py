@@ -234,6 +234,13 @@ class TopicSettings:
             raise BadArgument("nack_backoff_min is above nack_backoff_max")
         return changed
 
+    def value(self, name: str, options: "BrokerOptions") -> int:
+        """A setting in force: the topic's own, or the broker's default. Milliseconds, bytes, counts."""
+        own = getattr(self, name)
+        if own is None:
+            own = getattr(options, name if name in ("dedupe_keys", "max_attempts") else f"{name}_ms")
+        return int(own)
+
     def to_json(self) -> dict[str, int | str]:
         """Those that are set."""
         return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}

@@ -255,5 +255,5 @@ def _begin(change: CreateTopic | ChangeSettings | MakeConsumer, broker: Broker, 
         case MakeConsumer():
             topic = broker.topic(change.topic)
             # It is new, and nobody is moved; or it is not, and its state is lost.
-            topic.seek(change.consumer, EARLIEST if topic.lacks_consumers else change.start)
+            topic.seek(change.consumer, EARLIEST if topic.offsets.lacks_consumers else change.start)
             topic.flush_offsets(done)

@@ -131,8 +131,8 @@ def test_a_second_dead_letter_after_a_kill_is_caught(monkeypatch: pytest.MonkeyP
 
 
 def test_a_dead_letter_that_is_acked_before_it_is_stored_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stored_at_once(self: DeadLetterMover, consumer: Consumer, held: Any) -> None:
-        self._topic.bury(consumer, held[0].first, held[-1].last)
+    def stored_at_once(self: DeadLetterMover, channel: Channel, held: Any) -> None:
+        channel.bury(held[0].first, held[-1].last)
         self._scheduler.soon(self._next)
 
     monkeypatch.setattr(DeadLetterMover, "_move", stored_at_once)

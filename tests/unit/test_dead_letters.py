@@ -163,7 +163,7 @@ def test_what_was_acked_sought_or_never_leased_has_no_failure() -> None:
     assert len(consumer.failures) == 1
     rig.broker.topic("t").seek("c", Start.parse("earliest"))
     assert consumer.failures is None
-    assert rig.broker._failure_budget.bytes == 0
+    assert rig.broker._services.failure_budget.bytes == 0
 
 
 def test_a_letter_that_went_back_begins_anew() -> None:

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from toymq_py.clock import Clock
-from toymq_py.consumer import Consumer
 from toymq_py.deadletter.ledger import MoveLedger, settle_letters, settle_returns
 from toymq_py.deadletter.mover import DeadLetterMover
 from toymq_py.deadletter.redrive import Redrive, RedriveDone
@@ -16,7 +15,7 @@ from toymq_py.errors import BadArgument, RequestError, ShuttingDown
 from toymq_py.letter import Witness, moved_records
 from toymq_py.model import DEAD_LETTERS, IdRange
 from toymq_py.storage.scheduling import Scheduler
-from toymq_py.topic import Topic
+from toymq_py.topic import Channel, Topic
 
 
 class DeadLetters:
@@ -38,7 +37,7 @@ class DeadLetters:
         ledger = self._ledgers.get(topic)
         if ledger is None:
             ledger = self._ledgers[topic] = MoveLedger()
-            topic.offsets_watch = ledger
+            topic.offsets.watch = ledger
         return ledger
 
     # -- recovery
@@ -59,7 +58,7 @@ class DeadLetters:
 
     # -- at work
 
-    def held(self, topic: Topic, consumer: Consumer) -> None:
+    def held(self, topic: Topic, channel: Channel) -> None:
         """Something is held there."""
         if self._closed:
             return  # it is found again at the next start
@@ -73,7 +72,7 @@ class DeadLetters:
                 letters=lambda: self._topic(topic.name + DEAD_LETTERS),
                 idle=self._settle,
             )
-        mover.add(consumer)
+        mover.add(channel)
 
     def forget(self, topic: Topic) -> None:
         """It was deleted."""

@@ -69,7 +69,7 @@ def settle_letters(source: Topic, target: Topic, witnesses: Sequence[Witness], l
         if consumer is not None and consumer.since_ns == since_ns and not consumer.has_acked_all(msg_id, msg_id):
             consumer.skip(msg_id, msg_id)
             ledger.add(target, record_id)
-            source.changed()
+            source.offsets.changed()
 
 
 def settle_returns(source: Topic, target: Topic, witnesses: Sequence[Witness], ledger: MoveLedger) -> None:
@@ -88,7 +88,7 @@ def settle_returns(source: Topic, target: Topic, witnesses: Sequence[Witness], l
                 ledger.add(target, record_id)
     if ids:
         source.redriver.ack(sorted(ids))
-        source.changed()
+        source.offsets.changed()
 
 
 def _integers(numbers: Sequence[bytes], count: int) -> list[int]:

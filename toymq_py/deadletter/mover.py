@@ -29,7 +29,7 @@ from toymq_py.letter import (
     message_headers,
 )
 from toymq_py.storage.scheduling import Scheduler
-from toymq_py.topic import Published, Topic
+from toymq_py.topic import Channel, Published, Topic
 
 logger = logging.getLogger("toymq_py.deadletter")
 
@@ -61,7 +61,7 @@ class DeadLetterMover:
         self._clock = clock
         self._letters = letters
         self._idle = idle
-        self._consumers: dict[Consumer, None] = {}
+        self._channels: dict[Channel, None] = {}
         self._reader = RecordReader(topic)
         self._unstored = 0
         self._retry_s = RETRY_MIN_S
@@ -72,9 +72,9 @@ class DeadLetterMover:
         self.waiting = False
         """The last try failed; the next is in time."""
 
-    def add(self, consumer: Consumer) -> None:
-        """The consumer holds something."""
-        self._consumers[consumer] = None
+    def add(self, channel: Channel) -> None:
+        """The channel's consumer holds something."""
+        self._channels[channel] = None
         self._go_on()
 
     def _go_on(self) -> None:
@@ -86,16 +86,16 @@ class DeadLetterMover:
         if self._unstored >= UNSTORED_MAX:
             self._topic.flush_offsets(self._offsets_stored)
             return
-        while self._consumers:
-            consumer = next(iter(self._consumers))
-            del self._consumers[consumer]
-            if self._topic.deleted or self._topic.consumers.get(consumer.name) is not consumer:
+        while self._channels:
+            channel = next(iter(self._channels))
+            del self._channels[channel]
+            if self._topic.deleted or channel.closed:
                 continue
-            held = consumer.take_held(SLICE_ROWS_MAX)
+            held = channel.consumer.take_held(SLICE_ROWS_MAX)
             if not held:
                 continue
-            self._consumers[consumer] = None  # behind the others
-            self._move(consumer, held)
+            self._channels[channel] = None  # behind the others
+            self._move(channel, held)
             return
         self._reader = RecordReader(self._topic)  # nothing is kept in memory meanwhile
         self.busy = False
@@ -108,24 +108,26 @@ class DeadLetterMover:
         self._unstored = 0
         self._scheduler.soon(self._next)
 
-    def _move(self, consumer: Consumer, held: list[Held]) -> None:
+    def _move(self, channel: Channel, held: list[Held]) -> None:
+        consumer = channel.consumer
         first, last = held[0].first, held[-1].last
         letters = Slice()
         try:
-            after = self._write(consumer, held, letters)
+            after = self._write(channel, held, letters)
             consumer.unhold(after, last)
             if not letters.ids:
                 self._scheduler.soon(self._next)
                 return
             ids, target = letters.ids, self._letters()
-            letters.append_to(target, partial(self._stored, target, consumer, ids), partial(self._done, consumer, ids))
+            letters.append_to(target, partial(self._stored, target, channel, ids), partial(self._done, consumer, ids))
         except (RequestError, OSError) as error:
             consumer.unhold(first, last)
             self._fail(error)
 
-    def _write(self, consumer: Consumer, held: list[Held], letters: Slice) -> int:
+    def _write(self, channel: Channel, held: list[Held], letters: Slice) -> int:
         """Make letters of what is held, until the slice is full. Returns: the id behind the last. Raises: OSError."""
-        topic, name = self._topic, consumer.name
+        topic, consumer = self._topic, channel.consumer
+        name = consumer.name
         at = held[0].first
         for item in held:
             origin, times = self._shared_headers(name, item)
@@ -136,7 +138,7 @@ class DeadLetterMover:
                 run, row = self._reader.find(at)
                 if run is None:
                     next_id = row
-                    topic.pass_over_held(consumer, at, min(next_id - 1, item.last))
+                    channel.pass_over_held(at, min(next_id - 1, item.last))
                     at = next_id
                     continue
                 key, block = run.keys[row], b"" if run.headers is None else run.headers[row]
@@ -161,9 +163,9 @@ class DeadLetterMover:
                     times.append((name, b"%d" % (self._clock.wall_ns() // 1_000_000 - round(ago_s * 1000))))
         return header_block(origin), header_block(times)
 
-    def _stored(self, target: Topic, consumer: Consumer, ids: Sequence[int], start: int, stop: int, outcome: Published) -> None:
+    def _stored(self, target: Topic, channel: Channel, ids: Sequence[int], start: int, stop: int, outcome: Published) -> None:
         self._ledger.add(target, outcome.first_id)
-        self._topic.bury(consumer, ids[start], ids[stop - 1])
+        channel.bury(ids[start], ids[stop - 1])
         self._unstored += stop - start
         waiters, self.waiters = self.waiters, {}
         for call in waiters:

@@ -4,6 +4,7 @@ from toymq_py.storage.batch import Appended
 from toymq_py.topic.channel import Channel, Delivery, Registration, Subscription
 from toymq_py.topic.numbers import unopened_topic
 from toymq_py.topic.publishing import Duplicate, Published, Refused
+from toymq_py.topic.services import TopicServices
 from toymq_py.topic.ticker import Ticker
 from toymq_py.topic.topic import Topic
 from toymq_py.topic.traced import TracedTopic
@@ -20,6 +21,7 @@ __all__ = [
     "Subscription",
     "Ticker",
     "Topic",
+    "TopicServices",
     "TracedTopic",
     "Tracer",
     "unopened_topic",

@@ -163,7 +163,7 @@ class Channel:
         consumer: Consumer,
         *,
         arm: Callable[["Channel", float], None],
-        held: Callable[[Consumer], None],
+        held: Callable[["Channel"], None],
     ) -> None:
         """
         Args:
@@ -288,7 +288,7 @@ class Channel:
 
     def _notify_held(self) -> None:
         if self.consumer.has_held():
-            self._held(self.consumer)
+            self._held(self)
 
     # -- leases
 
@@ -355,6 +355,19 @@ class Channel:
         if count:
             self.arm()
         return count
+
+    # -- dead letters
+
+    def bury(self, first: int, last: int) -> None:
+        """Messages of the range that were handed over are dead letters on stable storage: they count as acked."""
+        self.context.dead_lettered_total += self.consumer.bury(first, last)
+        self.context.changed()
+
+    def pass_over_held(self, first: int, last: int) -> None:
+        """Messages of the range that were handed over have no record. What the disk refuses (EIO) stays until a restart."""
+        if not self.context.log.is_unreadable(first):
+            self.consumer.skip(first, last)
+            self.context.changed()
 
     # -- time
 

@@ -22,7 +22,6 @@ class TopicCommits(CommitListener):
         self,
         context: ChannelContext,
         channels: Mapping[str, Channel],
-        *,
         publisher: Publisher,
         delays: Delays,
         retention: Retention,

@@ -54,6 +54,8 @@ class ChannelContext:
     """Sessions and polls, on all channels."""
     expired_total: int = 0
     """Messages past their ttl since the start of the broker, once for every consumer."""
+    dead_lettered_total: int = 0
+    """Messages that were moved to the dead letters since the start of the broker."""
     topic_deleted: bool = False
 
 

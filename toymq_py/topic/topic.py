@@ -7,12 +7,10 @@ no other topic. Belongs to the event loop.
 import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from toymq_py.clock import Clock
-from toymq_py.config import BrokerOptions, TopicSettings
-from toymq_py.consumer import Consumer, DeliveryPolicy, FailureBudget, Lessee
-from toymq_py.dedupe import KeyBudget
+from toymq_py.config import TopicSettings
+from toymq_py.consumer import Consumer, DeliveryPolicy, Lessee
 from toymq_py.errors import (
     NoSuchConsumer,
     NoSuchTopic,
@@ -21,44 +19,24 @@ from toymq_py.errors import (
     StorageFailed,
 )
 from toymq_py.failure import Failure
-from toymq_py.metrics import Metrics
 from toymq_py.model import DEAD_LETTERS, IdRange, Mode, Records, Shape, Start
-from toymq_py.quotas import Quotas
 from toymq_py.storage.committer import Committer
-from toymq_py.storage.disk_errors import NO_SPACE
-from toymq_py.storage.flusher import OffsetsFlusher
-from toymq_py.storage.fs import FileSystem
+from toymq_py.storage.flusher import Done
 from toymq_py.storage.log import Log
-from toymq_py.storage.offsets import LoadedOffsets, OffsetsState
-from toymq_py.storage.open_files import OpenFiles
+from toymq_py.storage.offsets import LoadedOffsets
 from toymq_py.storage.recovery import RecoveredLog
-from toymq_py.storage.scheduling import Scheduler
-from toymq_py.storage.space import SpaceGuard
-from toymq_py.storage.tail import TailBudget
 from toymq_py.topic.backlog import Backlog, BacklogLimit
 from toymq_py.topic.channel import Channel, Registration, Subscription
 from toymq_py.topic.commits import TopicCommits
 from toymq_py.topic.delivery import ChannelContext
 from toymq_py.topic.numbers import describe_channel
+from toymq_py.topic.offsets import TopicOffsets
 from toymq_py.topic.publishing import Published, Publisher
 from toymq_py.topic.redriver import REDRIVER, Redriver
 from toymq_py.topic.restored import restore, skip_missing
 from toymq_py.topic.retention import Purged, Retention
 from toymq_py.topic.schedule import Delays
-from toymq_py.topic.ticker import Due
-
-
-class OffsetsWatch(Protocol):
-    """Told of the offsets of one topic."""
-
-    def offsets_writing(self) -> None:
-        """The present state is being written."""
-
-    def offsets_written(self) -> None:
-        """The state of the last ``offsets_writing`` is on stable storage."""
-
-    def topic_deleted(self) -> None:
-        """Nothing is written any more."""
+from toymq_py.topic.services import TopicServices
 
 
 class Topic:
@@ -68,96 +46,74 @@ class Topic:
         self,
         name: str,
         path: str,
-        *,
-        fs: FileSystem,
-        scheduler: Scheduler,
-        clock: Clock,
-        options: BrokerOptions,
+        services: TopicServices,
         settings: TopicSettings,
-        space: SpaceGuard,
-        flusher: OffsetsFlusher,
-        key_budget: KeyBudget,
-        tail_budget: TailBudget,
-        files: OpenFiles,
-        quotas: Quotas,
-        failure_budget: FailureBudget,
-        metrics: Metrics,
-        arm: Callable[[Due, float], None],
-        held: Callable[["Topic", Consumer], None],
-        lost: Callable[[], str | None] = lambda: None,
+        *,
+        held: Callable[["Topic", Channel], None],
         keys_kept: int = 0,
         recovered: RecoveredLog | None = None,
         offsets: LoadedOffsets | None = None,
     ) -> None:
         """
         Args:
-            arm: has something's ``due`` called at a monotonic time, in seconds.
-            held: told that messages of a consumer wait for the dead-letter topic.
+            held: told of channels with messages that wait for the dead-letter topic.
             keys_kept: so many keys are remembered, whatever the settings and the budget of all topics say.
         """
         recovered = recovered or RecoveredLog()
+        clock, scheduler, options = services.clock, services.scheduler, services.options
         self.name = name
         self.path = path
         self.settings = settings
-        self._fs = fs
+        self._services = services
         self._clock = clock
-        self._scheduler = scheduler
-        self._options = options
-        self._quotas = quotas
-        self._flusher = flusher
-        self._metrics = metrics
-        self._arm = arm
         self.log = Log(
-            fs, path, name, recovered.segments,
+            services.fs, path, name, recovered.segments,
             next_id=recovered.next_id, first_id=recovered.first_id,
-            lost=recovered.lost, removed=recovered.removed, unreadable=recovered.unreadable, tail_budget=tail_budget,
-            files=files,
+            lost=recovered.lost, removed=recovered.removed, unreadable=recovered.unreadable,
+            tail_budget=services.tail_budget, files=services.files,
         )  # fmt: skip
         self.log.on_lost = self.records_lost
         self.committer = Committer(
             self.log, scheduler, clock,
-            space=space,
+            space=services.space,
             segment_bytes=options.segment_bytes,
             fsync=options.fsync,
             fsync_interval_s=options.fsync_interval_ms / 1000,
             roll_first=recovered.roll_first,
             heads=recovered.heads,
-            lost=lost,
+            lost=services.lost,
         )  # fmt: skip
         self.is_dead_letters = name.endswith(DEAD_LETTERS)
         self.publisher = Publisher(
             self.log, self.committer, clock, recovered,
             dedupe_keys=self._setting("dedupe_keys"),
-            key_budget=key_budget,
+            key_budget=services.key_budget,
             keys_kept=keys_kept,
         )  # fmt: skip
-        self._hold: Callable[[Consumer], None] = lambda consumer: held(self, consumer)
-        self.context = ChannelContext(
-            name, self.log, clock, scheduler, metrics, self._delivery_policy(), failure_budget, self.changed
-        )
         self.channels: dict[str, Channel] = {}
         """By consumer."""
-        self.delays = Delays(clock, self.channels, arm=arm)
         self.redriver = Redriver(self.log, clock)
-        self.dead_lettered_total = 0
-        """Messages that were moved to the dead letters, since the start of the broker."""
+        self.offsets = TopicOffsets(name, path, self.log, self.channels, self.redriver, services.flusher)
+        self._held: Callable[[Channel], None] = lambda channel: held(self, channel)
+        self.context = ChannelContext(
+            name, self.log, clock, scheduler, services.metrics, self._delivery_policy(), services.failure_budget,
+            self.offsets.changed,
+        )
+        self.delays = Delays(clock, self.channels, arm=services.arm)
         self.backlog = Backlog(self.log, self.channels)
         self.retention = Retention(
             self.context, path, self.channels,
-            committer=self.committer, delays=self.delays, backlog=self.backlog, redriver=self.redriver, fs=fs, space=space,
-            segment_bytes_max=options.segment_bytes, flush_offsets=self.flush_offsets,
+            committer=self.committer, delays=self.delays, backlog=self.backlog, redriver=self.redriver,
+            fs=services.fs, space=services.space, segment_bytes_max=options.segment_bytes, flush_offsets=self.offsets.flush,
         )  # fmt: skip
+        self.offsets.on_stored = self.retention.offsets_stored
+        self.offsets.on_full = self.retention.apply_on_full_disk
         self.commits = self._listen()
         self.committer.listener = self.commits
         self.settings_changes: deque[Callable[[], None]] = deque()
         """Changes of the settings that wait for the one at the head to be stored; the broker runs them in turn."""
-        self.lacks_consumers = False
-        """The offsets were damaged: new consumers may be missing ones, and begin at the first id until the next restart."""
-        self.offsets_problem: str | None = None
-        self._moved_back = False
         self._set_policy()
         self.delays.enter(recovered.scheduled_ids, recovered.deliver_at_ns)
-        self.offsets_watch: OffsetsWatch | None = None
         if offsets is not None:
             self._restore(offsets)
         else:
@@ -166,14 +122,12 @@ class Topic:
             self.committer.failed = StorageFailed(f"{name}: {recovered.closed}; publishing is refused until a restart")
 
     def _listen(self) -> TopicCommits:
-        return TopicCommits(
-            self.context, self.channels, publisher=self.publisher, delays=self.delays, retention=self.retention
-        )
+        return TopicCommits(self.context, self.channels, self.publisher, self.delays, self.retention)
 
     def _restore(self, offsets: LoadedOffsets) -> None:
         restored = restore(offsets, self.log, self.delays.schedule.ids)
         self.retention.stored = restored.stored
-        self.offsets_problem, self.lacks_consumers = restored.problem, restored.lacks_consumers
+        self.offsets.problem, self.offsets.lacks_consumers = restored.problem, restored.lacks_consumers
         for first, last in self.log.lost:
             self.delays.schedule.drop(first, last)
         for consumer in restored.consumers:
@@ -192,11 +146,7 @@ class Topic:
     # -- settings
 
     def _setting(self, name: str) -> int:
-        """The topic's own value, or the broker's default. Milliseconds, bytes, counts."""
-        value = getattr(self.settings, name)
-        if value is None:
-            value = getattr(self._options, name if name in ("dedupe_keys", "max_attempts") else f"{name}_ms")
-        return int(value)
+        return self.settings.value(name, self._services.options)
 
     def _delivery_policy(self) -> DeliveryPolicy:
         return DeliveryPolicy(
@@ -305,7 +255,7 @@ class Topic:
 
     def start_of_new(self, start: Start | None) -> int:
         """Where a consumer begins that is not known here. Raises: as ``resolve``."""
-        if start is None or self.lacks_consumers:
+        if start is None or self.offsets.lacks_consumers:
             return self.log.first_id
         return min(max(self.resolve(start), self.log.first_id), self.log.committed_id)
 
@@ -330,17 +280,13 @@ class Topic:
             raise NoSuchConsumer(f"{self.name} has no consumer {name}")
         return found
 
-    def _all_consumers(self) -> list[Consumer]:
-        """Those that clients name, and ``#redrive``."""
-        return [*(channel.consumer for channel in self.channels.values()), *self.redriver.consumers]
-
     def _make_channel(self, name: str, start: int) -> Channel:
         """A consumer that begins at the id ``start``, and is not on the disk yet. Raises: TooManyConsumers."""
-        self._quotas.admit_consumer(self.name, name, self.channels)
+        self._services.quotas.admit_consumer(self.name, name, self.channels)
         consumer = Consumer(name, start=start, since_ns=self._clock.wall_ns(), scheduled=self.delays.schedule.ids)
         skip_missing(consumer, self.log)
         channel = self._add_channel(consumer)
-        self.changed()
+        self.offsets.changed()
         self._backlog_grew()
         return channel
 
@@ -350,7 +296,7 @@ class Topic:
         return channel
 
     def _open_channel(self, consumer: Consumer) -> Channel:
-        return Channel(self.context, consumer, arm=self._arm, held=self._hold)
+        return Channel(self.context, consumer, arm=self._services.arm, held=self._held)
 
     def subscribe(
         self,
@@ -400,9 +346,9 @@ class Topic:
 
     def records_lost(self, first: int, last: int) -> None:
         self.delays.schedule.drop(first, last)
-        for consumer in self._all_consumers():
+        for consumer in self.offsets.consumers():
             consumer.skip(first, last)
-        self.changed()
+        self.offsets.changed()
         active = self.log.segments[-1]
         if active.damages and not active.sealed:
             with contextlib.suppress(RequestError):  # closed for publishing: nothing is appended to it
@@ -444,10 +390,10 @@ class Topic:
             self._make_channel(name, target)
             return target
         channel.end_sessions("SEEK")
-        self._moved_back = True
+        self.offsets.moved_back()
         channel.consumer.seek(target, self._clock.wall_ns())
         skip_missing(channel.consumer, self.log)
-        self.changed()
+        self.offsets.changed()
         channel.notify_ready()
         self._backlog_grew()
         return target
@@ -455,7 +401,7 @@ class Topic:
     def forget(self, name: str) -> None:
         """Delete a consumer's state. The caller has the offsets flushed before it answers. Raises: NoSuchConsumer."""
         self._remove(self.channel(name))
-        self._moved_back = True
+        self.offsets.moved_back()
 
     def withdraw(self, subscription: Subscription) -> None:
         """The consumer that this subscription made could not be stored, and its SUB is refused: it never was."""
@@ -466,37 +412,23 @@ class Topic:
     def _remove(self, channel: Channel) -> None:
         del self.channels[channel.consumer.name]
         channel.close("DELETED")
-        self.changed()
+        self.offsets.changed()
         self._backlog_grew()
 
     # -- dead letters
-
-    def bury(self, consumer: Consumer, first: int, last: int) -> None:
-        """What was handed over of the range is a dead letter on stable storage: it is done."""
-        self.dead_lettered_total += consumer.bury(first, last)
-        self.changed()
-
-    def pass_over_held(self, consumer: Consumer, first: int, last: int) -> None:
-        """What was handed over has no record to become a letter of. What the disk refuses (EIO) stays as it is until a
-        restart."""
-        if not self.log.is_unreadable(first):
-            consumer.skip(first, last)
-            self.changed()
 
     def hide(self, msg_id: int, name: str) -> None:
         """A record came back for one consumer: it counts as acked for the others."""
         for channel in self.channels.values():
             if channel.consumer.name != name:
                 channel.consumer.skip(msg_id, msg_id)
-        self.changed()
+        self.offsets.changed()
 
     def mark_redriven(self, ids: Sequence[int]) -> int:
         """Letters that are stored where they came from are done. Returns: how many had not been."""
         self.redriver.total += (count := self.redriver.ack(ids))
-        self.changed()
+        self.offsets.changed()
         return count
-
-    # -- time
 
     def _backlog_grew(self) -> None:
         """A consumer came, went or moved."""
@@ -508,46 +440,9 @@ class Topic:
         """Drop all messages; see ``Retention.purge``."""
         self.retention.purge(done)
 
-    def offsets_refused(self, error: OSError) -> None:
-        """The offsets cannot be written. On a full disk, what all consumers have acked in memory may go: it holds the space."""
-        if error.errno in NO_SPACE:
-            self.retention.apply_on_full_disk(self._offsets_state())
-
-    # -- offsets
-
-    def offsets_snapshot(self) -> OffsetsState:
-        if self.offsets_watch is not None:
-            self.offsets_watch.offsets_writing()
-        return self._offsets_state()
-
-    def _offsets_state(self) -> OffsetsState:
-        return OffsetsState(
-            self.log.first_id,
-            self.log.committed_id,
-            {consumer.name: consumer.snapshot().to_json() for consumer in self._all_consumers()},
-            tuple(self.log.removed),
-        )
-
-    def offsets_flushed(self, state: OffsetsState) -> None:
-        if self.offsets_watch is not None:
-            self.offsets_watch.offsets_written()
-        self.retention.offsets_stored(state)
-
-    def changed(self) -> None:
-        """Consumer state has unsaved changes. A deleted topic has nothing to save."""
-        if not self.deleted:
-            self._flusher.mark(self)
-
-    def flush_offsets(self, done: Callable[[OSError | RequestError | None], None]) -> None:
-        """``done`` is told when the present state is on stable storage, or why it is not. After SEEK and FORGET that is so when
-        both generations hold it: the previous one would take back what the consumer shall see again."""
-        if self.deleted:
-            done(NoSuchTopic(f"{self.name} was deleted"))
-        elif self._moved_back:
-            self._moved_back = False
-            self._flusher.flush(self, lambda error: self.flush_offsets(done) if error is None else done(error))
-        else:
-            self._flusher.flush(self, done)
+    def flush_offsets(self, done: Done) -> None:
+        """See ``TopicOffsets.flush``."""
+        self.offsets.flush(done)
 
     # -- numbers
 
@@ -555,7 +450,7 @@ class Topic:
     def state(self) -> str:
         if self.committer.failed is not None:
             return "failed"
-        return "degraded" if self.log.degraded or self.lacks_consumers else "ok"
+        return "degraded" if self.log.degraded or self.offsets.lacks_consumers else "ok"
 
     def describe(self, *, consumers: bool = True) -> dict[str, Any]:
         """The JSON object of protocol.md; thousands of ``consumers`` take a while."""
@@ -571,12 +466,12 @@ class Topic:
             "settings": self.settings.to_json(),
             "consumers": [describe_channel(channel) for channel in self.channels.values()] if consumers else [],
             "expired_total": self.expired_total,
-            "dead_lettered_total": self.dead_lettered_total,
+            "dead_lettered_total": self.context.dead_lettered_total,
             "dropped_total": self.retention.dropped_total,
             "lost": log.lost_count(),
         }
-        if self.lacks_consumers:
-            described["offsets_problem"] = self.offsets_problem
+        if self.offsets.lacks_consumers:
+            described["offsets_problem"] = self.offsets.problem
         return described | (self.redriver.describe() if self.is_dead_letters else {})
 
     def describe_consumer(self, name: str) -> dict[str, Any]:
@@ -596,9 +491,7 @@ class Topic:
         self.delays.close()
         self.committer.refuse(NoSuchTopic(f"{self.name} is being deleted"))
         self.stop_deliveries("DELETED")
-        self._flusher.discard(self)
-        if self.offsets_watch is not None:
-            self.offsets_watch.topic_deleted()
+        self.offsets.close()
         self.commits.notify_waiters()
 
     def close(self) -> None:

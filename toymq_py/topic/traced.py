@@ -30,13 +30,10 @@ class TracedTopic(Topic):
         self.publisher.tracer = tracer
 
     def _listen(self) -> TopicCommits:
-        return TracedCommits(
-            self._tracer, self.context, self.channels,
-            publisher=self.publisher, delays=self.delays, retention=self.retention,
-        )  # fmt: skip
+        return TracedCommits(self._tracer, self.context, self.channels, self.publisher, self.delays, self.retention)
 
     def _open_channel(self, consumer: Consumer) -> Channel:
-        return TracedChannel(self._tracer, self.context, consumer, arm=self._arm, held=self._hold)
+        return TracedChannel(self._tracer, self.context, consumer, arm=self._services.arm, held=self._held)
 
 
 class TracedCommits(TopicCommits):
@@ -47,12 +44,11 @@ class TracedCommits(TopicCommits):
         tracer: Tracer,
         context: ChannelContext,
         channels: Mapping[str, Channel],
-        *,
         publisher: Publisher,
         delays: Delays,
         retention: Retention,
     ) -> None:
-        TopicCommits.__init__(self, context, channels, publisher=publisher, delays=delays, retention=retention)
+        TopicCommits.__init__(self, context, channels, publisher, delays, retention)
         self._tracer = tracer
 
     def synced(self, seconds: float) -> None:
@@ -72,7 +68,7 @@ class TracedChannel(Channel):
         consumer: Consumer,
         *,
         arm: Callable[[Channel, float], None],
-        held: Callable[[Consumer], None],
+        held: Callable[[Channel], None],
     ) -> None:
         Channel.__init__(self, context, consumer, arm=arm, held=held)
         self._tracer = tracer

@@ -42,7 +42,7 @@ def test_purge_drops_everything_and_ids_go_on() -> None:
         consumer = rig.numbers("t")["consumers"][name]
         assert (consumer["backlog"], consumer["ready"], consumer["inflight"]) == (1, 1, 0)
     rig.reopen(power_cut=True)
-    assert rig.broker.topic("t").offsets_problem is None
+    assert rig.broker.topic("t").offsets.problem is None
     assert rig.take(rig.subscribe("t")) == [(6, 1)]
     assert rig.take(rig.subscribe("t", "later")) == [(6, 1)]
 

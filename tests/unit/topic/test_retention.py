@@ -202,7 +202,7 @@ def test_what_is_too_old_goes_acked_or_not(consumed: bool) -> None:
         assert rig.take(subscription) == [(3, 1)]
         assert rig.ended == []
     rig.reopen(power_cut=True)
-    assert (rig.broker.topic("t").log.first_id, rig.broker.topic("t").offsets_problem) == (3, None)
+    assert (rig.broker.topic("t").log.first_id, rig.broker.topic("t").offsets.problem) == (3, None)
 
 
 def test_age_is_looked_at_after_a_restart_without_a_publish() -> None:
