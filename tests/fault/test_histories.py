@@ -253,6 +253,11 @@ def test_a_sync_and_the_cut_after_it_fail() -> None:
     run_history(49_184)
 
 
+def test_a_head_that_is_forgotten_before_its_file_is_gone() -> None:
+    """The next process took the segment for another log's, and counted it as lost."""
+    run_history(813)
+
+
 def test_the_same_seed_is_the_same_history() -> None:
     assert run_history(4711) == run_history(4711)
 

@@ -216,13 +216,16 @@ class HeadsKeeper:
         self._writing = False
 
     def record(self, bases: Sequence[int], keep: Callable[[int], bool]) -> None:
-        """Write the heads of the segments with these first ids; of others that are known those to ``keep``. Assumes that their
-        first records are on stable storage."""
+        """Write the heads of the segments with these first ids; of others that are known those to ``keep``, and those whose files
+        are still there: a segment that retention took out of the log may be in it again after a kill. Assumes that their first
+        records are on stable storage."""
         self.due = self._writing
         if self._writing:  # two writers of one temp file; what began meanwhile comes with the next commit
             return
-        known = {base_id: head for base_id, head in self._known.items() if keep(base_id)}
-        if known.keys() >= set(bases) and len(known) == len(self._known):
+        present = set(bases)
+        known = {base_id: head for base_id, head in self._known.items() if base_id in present or keep(base_id)}
+        others = {base_id: head for base_id, head in self._known.items() if base_id not in known}
+        if known.keys() >= present and not others:
             return
         fs, path = self._fs, self._path
         stored: list[dict[int, Head]] = []
@@ -230,6 +233,7 @@ class HeadsKeeper:
         def job() -> None:
             try:
                 heads = known | read_heads(fs, path, bases, known)
+                heads |= {base_id: others[base_id] for base_id in others if fs.exists(f"{path}/{segment_name(base_id)}")}
                 store(fs, path, heads)
                 stored.append(heads)
             except OSError as error:

@@ -1,6 +1,7 @@
 """Segments of another topic, of an older incarnation, from elsewhere: found by start, verify, backup, restore and repair, and
 never served. ADR 0048."""
 
+import errno
 import random
 from collections.abc import Callable
 
@@ -263,6 +264,26 @@ def test_no_end_of_the_broker_makes_a_segment_look_like_another_logs(end: Callab
             if rig.disk.is_dir(f"{DIR}/topics/t"):
                 files = identity.survey(rig.disk, f"{DIR}/topics/t")
                 assert (files.foreign, files.problem) == ({}, None), f"seed {seed}, round {round_}"
+
+
+def test_a_segment_that_retention_took_out_and_a_kill_brings_back_is_the_logs_own() -> None:
+    """Seen in seed 813 of the histories: its head was forgotten before the offsets could say that it went."""
+    rig = broker(retain_acked_for_ms=0)
+    refused = rig.disk.fail("open", 1, errno.EIO, sticky=True, path="public/offsets.json")
+    rig.take(rig.subscribe("public"))
+    rig.ack("public", 0, 9, flush=False)
+    rig.advance(1)  # the offsets are refused
+    topic = rig.broker.topics["public"]
+    topic.purge(lambda count, error: None)  # out of the log; the files wait for the offsets
+    for word in payloads(b"later", 6):  # and a new segment's head is written
+        rig.publish("public", word)
+    assert refused.fired
+    assert topic.log.first_id == 10
+    assert rig.disk.exists(path("public", segment_name(0)))
+    rig.disk.heal()
+    rig.reopen()
+    assert identity.survey(rig.disk, f"{DIR}/topics/public").foreign == {}
+    assert rig.broker.topics["public"].state == "ok"
 
 
 def test_it_costs_one_file_a_segment_and_nothing_a_message() -> None:
