@@ -40,7 +40,7 @@ WhenFull = Literal["reject", "drop-oldest"]
 LEVELS = ("debug", "info", "warning", "error")
 SUBSYSTEMS = (
     "acceptor", "audit", "broker", "daemon", "deadletter", "embedded", "gateway", "logs", "server", "session", "storage",
-    "topic", "tracing", "wire",
+    "subscription", "topic", "tracing", "wire",
 )  # fmt: skip
 """What ``--log-level`` may name: the loggers below ``toymq_py``."""
 

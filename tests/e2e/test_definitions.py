@@ -47,7 +47,10 @@ def test_the_same_on_a_running_and_on_a_stopped_broker(tmp_path: Path, file: str
         assert definitions("export", url).stdout == WANTED
         refused = definitions("export", f"--data-dir={data}")
         assert refused.exit_code == 2
-        assert refused.stderr == f"toymq: {data} is in use by process {broker.pid}: a running broker is reached with --url\n"
+        address = f"toymq://127.0.0.1:{broker.port}"
+        assert refused.stderr == (
+            f"toymq: {data} is in use by process {broker.pid}, a broker: connect to {address} instead: name it with --url\n"
+        )
         broker.stop()
     here = f"--data-dir={data}"
     exported = definitions("export", "--json", here)

@@ -53,7 +53,7 @@ async def test_redelivery_in_a_thousand_pieces() -> None:
         await wire.close()
         again = await served.connect()
         await again.ask(b"SUB t c window=2000\n")
-        assert [(await again.message())[:2] for _ in range(1000)] == [(n, 2) for n in range(1, 2000, 2)]
+        assert [(await again.message())[:2] for _ in range(1000)] == [(n, 2 if n == 1 else 1) for n in range(1, 2000, 2)]
 
 
 async def test_many_waits_end_together() -> None:
@@ -62,10 +62,10 @@ async def test_many_waits_end_together() -> None:
         await wire.ask(b"PUB t - 1\nx\n")
         wire.send(b"FETCH t 1 1 wait=600000\n" * 20_000)
         topic = served.broker.topics["t"]
-        while len(topic._commit_waiters) < 20_000:
+        while len(topic.commits._waiters) < 20_000:
             await other.ask(b"PING\n")
         await wire.close()
-        while topic._commit_waiters:
+        while topic.commits._waiters:
             await other.ask(b"PING\n")
 
 

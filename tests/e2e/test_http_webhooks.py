@@ -150,7 +150,7 @@ async def test_a_webhook_that_moves_to_another_topic_leaves_nothing_behind(rig: 
     async with receiving() as receiver:
         for topic in ("a.b", "a.c"):
             await rig.publish(topic, "x")
-        consumers = {topic: rig.broker.topic(topic).consumers for topic in ("a.b", "a.c")}
+        consumers = {topic: rig.broker.topic(topic).channels for topic in ("a.b", "a.c")}
         for topic, has in (("a.b", ["a.b"]), ("a.*", ["a.b", "a.c"]), ("a.c", ["a.c"])):
             await rig.ask("PUT", "/v1/webhooks/hook", json=definition(receiver, topic=topic))
             await rig.until(lambda has=has: all("webhook.hook" in consumers[each] for each in has))

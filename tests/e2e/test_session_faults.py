@@ -188,8 +188,8 @@ async def test_a_connection_that_goes_takes_its_waits_with_it() -> None:
         wire.send(b"FETCH t 1 1 wait=60000\n")
         assert await other.ask(b"PING\n") == b"PONG"
         topic = served.broker.topics["t"]
-        assert len(topic._commit_waiters) == 1
+        assert len(topic.commits._waiters) == 1
         wire.writer.transport.abort()
         while served.broker.metrics.connections > 1:
             await other.ask(b"PING\n")
-        assert not topic._commit_waiters
+        assert not topic.commits._waiters

@@ -86,7 +86,10 @@ def test_two_brokers_on_one_directory(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "d") as broker:
         second = run("serve", "--data-dir", broker.data_dir, "--listen", "127.0.0.1:0")
         assert second.returncode == 2
-        assert second.stderr == f"toymq: {broker.data_dir} is in use by process {broker.pid}\n"
+        assert second.stderr == (
+            f"toymq: {broker.data_dir} is in use by process {broker.pid}, a broker: "
+            f"connect to toymq://127.0.0.1:{broker.port} instead\n"
+        )
         with broker.connect() as wire:
             assert wire.ask(b"PING\n") == b"PONG", "the first one does not notice"
 

@@ -44,7 +44,7 @@ def test_each_command_that_changes_something_has_a_line(lines: pytest.LogCapture
     assert sorted(said(lines)) == sorted(
         f"action={action} token=- address=- via=tcp result={result}"
         for action, result in (
-            ("create topic=t", "OK"), ("create topic=u", "OK"), ("config topic=t", "OK"), ("seek topic=t consumer=c", "OK"),
+            ("create topic=u", "OK"), ("config topic=t", "OK"), ("seek topic=t consumer=c", "OK"),
             ("forget topic=t consumer=c", "OK"), ("purge topic=t", "OK"), ("delete topic=t", "OK"),
             ("delete topic=t", "NO_SUCH_TOPIC"),
         )
@@ -164,10 +164,15 @@ async def test_each_topic_that_a_request_makes_has_a_line(lines: pytest.LogCaptu
 
 
 def test_each_topic_that_a_command_makes_has_a_line(lines: pytest.LogCaptureFixture) -> None:
-    with SimServed() as served:
-        served.client(b"PUB a - 1\nx\nPUB a - 1\ny\nSUB b c\nPULL d c 1\nSUB e.* c\nCREATE g\nFETCH h 0 1\n")
+    commands = b"PUB a - 1\nx\nPUB a - 1\ny\nSUB b c\nPULL d c 1\nSUB e.* c\nCREATE g\nFETCH h 0 1\n"
+    with SimServed(authority=authority(EVERYTHING)) as served:
+        served.client(hello("all") + commands)
         served.advance(1)
-    assert sorted(said(lines)) == [f"action=create topic={name} token=- address=- via=tcp result=OK" for name in "abdg"]
+    assert sorted(said(lines)) == [f"action=create topic={name} token=all address=- via=tcp result=OK" for name in "abdg"]
+    with SimServed() as served:
+        served.client(commands)
+        served.advance(1)
+    assert said(lines) == ["action=create topic=g token=- address=- via=tcp result=OK"], "by name"
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,8 @@ class Stopped:
                 await finished
                 return present, changes
         except DirectoryLocked as error:
-            raise ConfigError(f"{error}: a running broker is reached with --url") from error
+            reach = "name it with --url" if error.address is not None else "a running broker is reached with --url"
+            raise ConfigError(f"{error}: {reach}") from error
 
 
 @contextmanager

@@ -159,7 +159,9 @@ class Handler:
         )
 
     def _audit_new(self, name: str) -> None:
-        """A topic that a command made beside what it does."""
+        """A topic that a command made beside what it does. Without tokens there is nothing to say of whose it is."""
+        if self.token_name is None:
+            return
         audit.record("create", audit.OK, token=self.token_name, address=self._address(), via="tcp", about={"topic": name})
 
     def _error(self, error: RequestError) -> None:

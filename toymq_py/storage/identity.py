@@ -216,9 +216,9 @@ class HeadsKeeper:
         self._writing = False
 
     def record(self, bases: Sequence[int], keep: Callable[[int], bool]) -> None:
-        """Write the heads of the segments with these first ids; of others that are known those to ``keep``, and those whose files
-        are still there: a segment that retention took out of the log may be in it again after a kill. Assumes that their first
-        records are on stable storage."""
+        """Write the heads of the segments with these first ids; of others that are known those to ``keep``, and those whose
+        files are still there: a segment that retention took out of the log may be in it again after a kill. Assumes that their
+        first records are on stable storage."""
         self.due = self._writing
         if self._writing:  # two writers of one temp file; what began meanwhile comes with the next commit
             return
