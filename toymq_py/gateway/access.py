@@ -106,11 +106,15 @@ def present_grant(gateway: Gateway, connection: HTTPConnection) -> Grant | None:
 
 
 def check_again(gateway: Gateway, connection: HTTPConnection, needs: Need, name: str) -> None:
-    """Whether what was allowed when a stream or a wait began still is. Raises: AuthFailed, Forbidden."""
+    """Whether what was allowed when a body, a stream or a wait began still is; ``grant_of`` has the rights of now.
+
+    Raises: AuthFailed, Forbidden.
+    """
     if grant_of(connection) is not None:
         present = present_grant(gateway, connection)
         if present is None:
             raise AuthFailed("this token or login is not known here any more")
+        connection.scope[_GRANT] = present
         check_grant(present, needs, name)
 
 

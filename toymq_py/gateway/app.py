@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 
 from starlette.convertors import PathConvertor, register_url_convertor
@@ -37,10 +38,12 @@ from toymq_py.gateway import (
 from toymq_py.gateway.access import (
     audit_new_topic,
     audit_request,
+    check_again,
     check_rights,
     check_site,
     topics_made_by,
 )
+from toymq_py.gateway.bodies import WHEN_WHOLE
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.operations import Operation
 from toymq_py.gateway.problems import MethodNotAllowed, problem
@@ -110,8 +113,10 @@ class Endpoint:
         """Whether the request may be made. Raises: AuthRequired, AuthFailed, Forbidden, BadArgument."""
         check_site(request, safe=operation.safe)
         if self._gateway.authority is not None:
-            topic = None if operation.topic is None else operation.topic.of(request)
+            topic = _topic_of(operation, request)
             check_rights(self._gateway, request, operation.needs, topic)
+            if operation.needs is not None:
+                request.scope[WHEN_WHOLE] = partial(check_again, self._gateway, request, operation.needs, topic)
         if request.scope["query_string"]:
             known, query = self._queries[request.method], request.query_params
             for name in query:
@@ -153,6 +158,12 @@ class Endpoint:
         if operation is not None and not has_line and (operation.changes or refusal.code in audit.REFUSED):
             audit_request(request, operation.name, refusal)
         return refuse(refusal)
+
+
+def _topic_of(operation: Operation, request: Request) -> str:
+    """What rights are asked for: what the dialect says, else the path's."""
+    found = None if operation.topic is None else operation.topic.of(request)
+    return request.path_params.get("topic", "") if found is None else found
 
 
 async def _handle(operation: Operation, gateway: Gateway, request: Request) -> Response:

@@ -27,6 +27,8 @@ DISCARD_BYTES_MAX = 1024 * 1024
 """A body that was answered before its end is discarded so far, that no reset eats the answer; then the connection is closed."""
 SEAT = "toymq.seat"
 """In the ASGI scope's ``state``: the connection's ``Seat``, which a token makes its own and what is held counts for."""
+WHEN_WHOLE = "toymq.when_whole"
+"""In the ASGI scope: called when the body is whole, which may be hours behind its head; raises when the rights have gone."""
 PLAIN_CODINGS = frozenset({"", "identity", "7bit", "8bit", "binary"})
 """Those that change nothing: none, HTTP's, and those of a part's ``Content-Transfer-Encoding`` (RFC 2045, 6.2)."""
 CONTENT_TYPE_CHARS_MAX = 1024
@@ -49,7 +51,7 @@ async def read_pieces(request: Request, bytes_max: int, line_bytes_max: int | No
 
     Raises: PayloadTooLarge, before the first byte where the request says its length, else with the byte that is too much;
         BadArgument for a length that is none; UnknownCoding; ClientDisconnect; QueueFull, when it is too much with what
-        others hold.
+        others hold; AuthFailed, Forbidden, when the rights went while it arrived.
     """
     check_coding(", ".join(request.headers.getlist("content-encoding")))
     announced = request.headers.get("content-length", "0")
@@ -75,6 +77,9 @@ async def read_pieces(request: Request, bytes_max: int, line_bytes_max: int | No
         if line_bytes_max is not None:
             line_size = _check_lines(piece, line_size, line_bytes_max)
         more = message.get("more_body", False)
+    check: Callable[[], None] | None = request.scope.get(WHEN_WHOLE)
+    if check is not None:
+        check()
     return pieces or [b""]
 
 

@@ -5,11 +5,13 @@ broker's loop. With ``--http`` the same page is on that listener, and this one i
 """
 
 import asyncio
+import io
 import socket
 import threading
 from collections.abc import Callable, Iterable
 from socketserver import ThreadingMixIn
-from typing import Any
+from time import monotonic
+from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from toymq_py.acceptor import Acceptor
@@ -20,13 +22,42 @@ from toymq_py.observability.prometheus import render
 REQUESTS_MAX = 8
 """At a time; who comes beyond is hung up on. One scraper asks every few seconds."""
 REQUEST_TIMEOUT_S = 10.0
-"""For each read of a request, and for the scrape."""
+"""For the whole head of a request, for the scrape, and for each write of the answer."""
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 StartResponse = Callable[[str, list[tuple[str, str]]], object]
 
 
+class _Head(io.RawIOBase):
+    """What a connection sends, until one deadline: a byte every few seconds does not keep a seat."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._deadline = monotonic() + REQUEST_TIMEOUT_S
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        left_s = self._deadline - monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the head of the request took too long")
+        self._connection.settimeout(left_s)
+        try:
+            return self._connection.recv_into(buffer)
+        finally:
+            self._connection.settimeout(REQUEST_TIMEOUT_S)
+
+
 class _Handler(WSGIRequestHandler):
     timeout = REQUEST_TIMEOUT_S
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BufferedReader(_Head(self.connection))
 
     def log_message(self, format: str, *args: object) -> None:
         """A scrape every few seconds is no news."""

@@ -5,6 +5,7 @@ import json
 import random
 import re
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from hashlib import sha256
 
 import pytest
@@ -115,6 +116,32 @@ async def test_a_token_that_is_taken_away_is_refused_at_once(rig: HttpRig, autho
     assert (await rig.ask("GET", "/v1/topics", headers=bearer("billing"))).status_code == 200
     authority.replace(grants("operator"))
     refused(await rig.ask("GET", "/v1/topics", headers=bearer("billing")), 401, "AUTH_FAILED")
+
+
+@pytest.mark.parametrize("present", [(), ("nobody",)], ids=["gone", "less"])
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/v1/topics/orders.1/messages", b"x"),
+        ("POST", "/v1/topics/orders.1/messages:batch", b'{"payload":"x"}'),
+        ("PUT", "/v1/topics/orders.1", b"{}"),
+        ("PUT", "/v1/webhooks/late", b'{"topic":"orders.1","url":"http://localhost:1/"}'),
+    ],
+)
+async def test_a_body_that_ends_after_its_token_lost_its_rights_does_nothing(
+    rig: HttpRig, authority: Authority, method: str, path: str, body: bytes, present: tuple[str, ...]
+) -> None:
+    name = "operator" if method == "PUT" else "billing"
+
+    async def late() -> AsyncIterator[bytes]:
+        yield body[:1]
+        less = [replace(grants("nobody")[0], digest=grants(name)[0].digest)] if present else []
+        authority.replace(less)
+        yield body[1:]
+
+    answer = await rig.ask(method, path, content=late(), headers=bearer(name) | {"content-type": "application/x-ndjson"})
+    refused(answer, *((403, "FORBIDDEN") if present else (401, "AUTH_FAILED")))
+    assert not rig.broker.topics
 
 
 async def test_a_wait_under_a_token_that_is_taken_away_gets_nothing(rig: HttpRig, authority: Authority) -> None:
