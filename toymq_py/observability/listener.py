@@ -10,12 +10,12 @@ import socket
 import threading
 from collections.abc import Callable, Iterable
 from socketserver import ThreadingMixIn
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from toymq_py.acceptor import Acceptor
 from toymq_py.broker import Broker
+from toymq_py.clock import Clock, SystemClock
 from toymq_py.hosts import Hosts
 from toymq_py.observability.prometheus import render
 
@@ -33,15 +33,16 @@ StartResponse = Callable[[str, list[tuple[str, str]]], object]
 class _Head(io.RawIOBase):
     """What a connection sends, until one deadline: a byte every few seconds does not keep a seat."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, clock: Clock) -> None:
         self._connection = connection
-        self._deadline = monotonic() + REQUEST_TIMEOUT_S
+        self._clock = clock
+        self._deadline = clock.monotonic() + REQUEST_TIMEOUT_S
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: "WriteableBuffer") -> int:
-        left_s = self._deadline - monotonic()
+        left_s = self._deadline - self._clock.monotonic()
         if left_s <= 0:
             raise TimeoutError("the head of the request took too long")
         self._connection.settimeout(left_s)
@@ -53,11 +54,12 @@ class _Head(io.RawIOBase):
 
 class _Handler(WSGIRequestHandler):
     timeout = REQUEST_TIMEOUT_S
+    server: "_Requests"
 
     def setup(self) -> None:
         super().setup()
         self.rfile.close()
-        self.rfile = io.BufferedReader(_Head(self.connection))
+        self.rfile = io.BufferedReader(_Head(self.connection, self.server.clock))
 
     def log_message(self, format: str, *args: object) -> None:
         """A scrape every few seconds is no news."""
@@ -71,7 +73,8 @@ class _Requests(ThreadingMixIn, WSGIServer):
 
     daemon_threads = True  # a scraper that hangs does not keep the process
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
         WSGIServer.__init__(self, ("", 0), _Handler, bind_and_activate=False)
         self.socket.close()  # made and not bound
         self.server_name, self.server_port = "toymq", 0
@@ -96,7 +99,7 @@ class MetricsListener:
         self._broker = broker
         self._hosts = hosts
         self._loop = loop
-        self._requests = _Requests()
+        self._requests = _Requests(SystemClock())
         self._requests.set_app(self._app)
         self._acceptors = [Acceptor(listener, loop, self._take) for listener in listeners]
 

@@ -2,15 +2,25 @@
 
 import socket
 
-import pytest
-
 from toymq_py.observability import listener
 
 
-def test_a_head_that_comes_in_drops_ends_at_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = iter(range(0, 1000, 8))  # a byte every 8 s
-    monkeypatch.setattr(listener, "monotonic", lambda: next(now), raising=False)
-    requests = listener._Requests()
+class Slow:
+    """Eight seconds go by between two looks."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def wall_ns(self) -> int:
+        return 0
+
+    def monotonic(self) -> float:
+        self._now += 8
+        return self._now
+
+
+def test_a_head_that_comes_in_drops_ends_at_one_deadline() -> None:
+    requests = listener._Requests(Slow())
     ours, theirs = socket.socketpair()
     with ours:
         assert requests.room.acquire(blocking=False)
