@@ -215,6 +215,7 @@ class Broker:
         )  # fmt: skip
         topic = self._make(name, settings, recovered=recovered, offsets=loaded)
         self.topics[name] = topic
+        self.quotas.topic_there(name, self.topics)
         self._dead_letters.found(name, recovered.keys)
         if topic.offsets.problem is not None:
             level = logging.WARNING if loaded.source is offsets.Source.CURRENT else logging.ERROR
@@ -335,8 +336,8 @@ class Broker:
         return self.topic_or_new(name)
 
     def _topic_or_new_one_more(self, name: str) -> Topic:
-        """As ``topic_or_new``, beyond the limit if need be: what could not become a dead letter would come again for ever, and
-        there is at most one such topic to each."""
+        """As ``topic_or_new``, whatever the limit: what could not become a dead letter would wait for ever. There is at most
+        one such topic to each, and it does not count (ADR 0074)."""
         if name in self.topics or name in self.unopened:
             return self.topic_or_new(name)
         return self._add_topic(name, TopicSettings())
@@ -368,6 +369,7 @@ class Broker:
 
     def _add_topic(self, name: str, settings: TopicSettings) -> Topic:
         topic = self.topics[name] = self._make(name, settings)
+        self.quotas.topic_there(name, self.topics)
         whose = acting.set(None)  # the consumers that follow are not whose topic it is
         try:
             self._subscriptions.topic_made(topic)

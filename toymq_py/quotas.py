@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from toymq_py.errors import QueueFull, RequestError, TooManyConnections, TooManyConsumers, TooManyTopics
 from toymq_py.metrics import Metrics
+from toymq_py.model import DEAD_LETTERS
 
 RESERVE_PART = 10
 """The reserve for admins is at most this part of a limit: a broker with ten places keeps one."""
@@ -140,6 +141,8 @@ class Quotas:
         self.memory_high = False
         """The process has more memory than it should: publishes are refused."""
         self._topic_makers: dict[str, str] = {}  # topic to token, since the broker started
+        self._beside: set[str] = set()
+        """Dead-letter topics whose origin is there: at most one to each, which the broker makes and the limit has no say in."""
         self._topics_made: dict[str, int] = {}
         self._consumer_makers: dict[str, dict[str, str]] = {}  # topic to consumer to token
 
@@ -251,7 +254,8 @@ class Quotas:
     # -- topics and consumers
 
     def admit_topic(self, name: str, present: int) -> None:
-        """A topic is to be made beside so many. Raises: TooManyTopics."""
+        """A topic is to be made beside so many. Dead-letter topics beside their origin do not count. Raises: TooManyTopics."""
+        present -= len(self._beside)
         limit, maker = self._limits.max_topics, acting.get()
         made = 0 if maker is None else self._topics_made.get(maker.name, 0)
         self._admit("topics", TooManyTopics, limit, "--max-topics", maker, present, made)
@@ -259,8 +263,16 @@ class Quotas:
             self._topic_makers[name] = maker.name
             self._topics_made[maker.name] = made + 1
 
+    def topic_there(self, name: str, topics: Collection[str]) -> None:
+        """It is one of ``topics`` now, whatever made it."""
+        origin = name.removesuffix(DEAD_LETTERS)
+        letters = origin + DEAD_LETTERS
+        if origin in topics and letters in topics and not origin.endswith(DEAD_LETTERS):
+            self._beside.add(letters)
+
     def topic_gone(self, name: str) -> None:
         """It is no more. Idempotent."""
+        self._beside -= {name, name + DEAD_LETTERS}  # letters whose origin went are a topic like others
         self._consumer_makers.pop(name, None)
         maker = self._topic_makers.pop(name, None)
         if maker is not None:

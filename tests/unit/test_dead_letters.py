@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.broker_rig import BrokerRig
 from tests.support.fake_clock import EPOCH_NS
-from toymq_py.errors import BadArgument, Forbidden, NoSuchTopic, ShuttingDown
+from toymq_py.errors import BadArgument, Forbidden, NoSuchTopic, ShuttingDown, TooManyTopics
 from toymq_py.failure import failure_of
 from toymq_py.model import Start
 
@@ -315,6 +315,38 @@ def test_the_limit_of_topics_does_not_hold_dead_letters_back() -> None:
     rig = poisoned(max_attempts=1, max_topics=1)
     rig.nack("t", 0, 0)
     assert len(rig.records("t.dlq")) == 1
+
+
+def test_a_dead_letter_topic_takes_no_other_topic_its_place() -> None:
+    rig = poisoned(max_attempts=1, max_topics=2)
+    rig.nack("t", 0, 0)
+    rig.publish("b", b"")
+    with pytest.raises(TooManyTopics, match="there are 2 topics"):
+        rig.publish("c", b"")
+    rig.delete("t")
+    with pytest.raises(TooManyTopics):
+        rig.publish("c", b"")  # letters whose origin went are a topic like others
+    rig.delete("t.dlq")
+    rig.publish("c", b"")
+    with pytest.raises(TooManyTopics):
+        rig.publish("d", b"")
+
+
+def test_a_restart_counts_dead_letter_topics_the_same() -> None:
+    rig = poisoned(max_attempts=1, max_topics=2)
+    rig.nack("t", 0, 0)
+    rig.reopen()
+    rig.publish("b", b"")
+    with pytest.raises(TooManyTopics):
+        rig.publish("c", b"")
+
+
+def test_names_of_letters_of_letters_count() -> None:
+    rig = poisoned(max_attempts=1, max_topics=2)
+    rig.nack("t", 0, 0)
+    rig.subscribe("t.dlq.dlq")
+    with pytest.raises(TooManyTopics):
+        rig.subscribe("t.dlq.dlq.dlq")
 
 
 def test_a_topic_or_consumer_that_goes_takes_what_it_holds_with_it() -> None:
