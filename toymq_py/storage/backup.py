@@ -87,6 +87,9 @@ class _Topic:
     """Of which ``first_id`` and ``removed`` count: those that held when the segments were listed."""
     bases: set[int] = field(default_factory=set)
     """Segments that the backup has or keeps."""
+    begin: int = 0
+    end: int = 0
+    """The ids where the log begins, and that it reaches, by another log's files, too: the copy does not have those."""
 
 
 def back_up(
@@ -211,8 +214,10 @@ class _Backup:
         topic.structure = offsets.load(fs, path).state
         files = identity.survey(fs, path)
         bases = files.bases
-        if not _same_segments(topic.structure, offsets.load(fs, path).state):
+        after = offsets.load(fs, path)
+        if not _same_segments(topic.structure, after.state):
             raise _Changed
+        topic.begin = topic.end = replace(files, told=after.told).begin(after.state.first_id)
         topic.structure = replace(topic.structure, removed=(*topic.structure.removed, *files.removed))
         self._forget_another_log(path, to, bases)
         fs.mkdir(to)
@@ -223,7 +228,7 @@ class _Backup:
             file = f"{path}/{segment_name(base_id)}"
             try:
                 if base_id == bases[-1]:
-                    self._copy_newest(file, f"{to}/{segment_name(base_id)}", base_id)
+                    topic.end = max(topic.end, self._copy_newest(file, f"{to}/{segment_name(base_id)}", base_id))
                 else:
                     self._copy_sealed(file, f"{to}/{segment_name(base_id)}")
             except OSError as error:
@@ -235,6 +240,7 @@ class _Backup:
         if mark != topic.mark:  # deleted and made anew, or the first record came: its acks are read anew, too
             self._topics[name] = self._look(name)
             raise _Changed
+        topic.end = files.end(max(topic.end, after.state.next_id)) if files.foreign else topic.begin
         topic.bases = {*bases, *files.foreign}  # what an earlier backup has in their place is right
         for base_id, reason in files.foreign.items():
             self._not_copied(f"{path}/{segment_name(base_id)}", reason)
@@ -288,8 +294,8 @@ class _Backup:
         if not fs.exists(copy) or fs.read_file(copy) != data:
             replace_file(fs, copy, data)
 
-    def _copy_newest(self, file: str, to: str, base_id: int) -> None:
-        """To its last valid record. What is behind it was not acknowledged, and may be half there."""
+    def _copy_newest(self, file: str, to: str, base_id: int) -> int:
+        """To its last valid record. What is behind it was not acknowledged, and may be half there. Returns: the id behind."""
         fs = self._fs
         found = _settled(fs, file, base_id)
         # With damage in it, what is behind the last record is part of what that was judged by.
@@ -299,6 +305,7 @@ class _Backup:
             raise _Changed  # it was cut meanwhile
         with contextlib.suppress(FileNotFoundError):
             fs.unlink(to[:-4] + ".idx")
+        return found.segment.next_id
 
     def _copy(self, file: str, to: str, size: int) -> None:
         """Put ``size`` bytes of a file in place of ``to``, which stays as it was until they are all on the disk."""
@@ -335,15 +342,16 @@ class _Backup:
     def _copy_small(self, name: str, path: str, to: str) -> None:
         """Acks as they were when the backup began; what segments there are, as it is now."""
         fs, topic = self._fs, self._topics[name]
-        if topic.acks.source is Source.LOST:
+        current, lost = f"{to}/{offsets.FILE_NAME}", topic.acks.source is Source.LOST
+        if lost:
             problem = f"topic {name}: both generations of its offsets are damaged: the backup has none that are newer"
             if problem not in self.report.problems:
                 self.report.problems.append(problem)
-        elif topic.acks.source is not Source.NEW or topic.structure != OffsetsState():
-            state, now = topic.acks.state, topic.structure
-            next_id = max(state.next_id, now.first_id)
-            data = offsets.encode(replace(state, first_id=now.first_id, next_id=next_id, removed=now.removed))
-            current = f"{to}/{offsets.FILE_NAME}"
+        known = topic.acks.source is not Source.NEW or topic.structure != OffsetsState() or topic.end > topic.begin
+        if known and not (lost and fs.exists(current)):
+            state = topic.acks.state
+            next_id = max(state.next_id, topic.end)
+            data = offsets.encode(replace(state, first_id=topic.begin, next_id=next_id, removed=topic.structure.removed))
             if not fs.exists(current) or fs.read_file(current) != data:
                 offsets.write(fs, to, data)
         file = f"{to}/{settings.FILE_NAME}"

@@ -10,7 +10,7 @@ import pytest
 from tests.support.broker_rig import DIR, BrokerRig
 from tests.support.log_rig import LogRig
 from tests.support.sim_disk import SimDisk
-from toymq_py.storage import identity
+from toymq_py.storage import identity, offsets
 from toymq_py.storage.backup import back_up, restore
 from toymq_py.storage.dump import dump_topic
 from toymq_py.storage.identity import HeadsKeeper
@@ -327,3 +327,75 @@ class FirstComeFirstServed(random.Random):
 
     def randrange(self, *_: object) -> int:  # type: ignore[override]
         return 0
+
+
+@pytest.mark.parametrize("heads", [True, False])
+@pytest.mark.parametrize("known", ["no offsets", "offsets", "damaged offsets", "no current offsets", "lost offsets"])
+@pytest.mark.parametrize("source", [path("public", segment_name(4)), path("payroll", segment_name(4))])
+def test_a_first_segment_that_is_another_logs_is_the_same_loss_for_all(source: str, known: str, heads: bool) -> None:
+    """The copy of a backup does not have the file, which alone may tell where the log began: its offsets say so."""
+    rig = broker()
+    if known != "no offsets":
+        rig.subscribe("payroll").close()
+        rig.flush("payroll")
+        rig.publish("payroll", b"behind")
+        rig.subscribe("payroll", "other").close()
+        rig.flush("payroll")
+    rig.broker.close()
+    disk = rig.disk.kill()
+    copy(disk, source, path("payroll", segment_name(0)))
+    if not heads:
+        disk.unlink(path("payroll", identity.FILE_NAME))
+    if known in ("damaged offsets", "lost offsets"):
+        copy(disk, path("public", segment_name(0)), path("payroll", offsets.FILE_NAME))
+    if known == "lost offsets":
+        copy(disk, path("public", segment_name(0)), path("payroll", offsets.PREVIOUS_NAME))
+    elif known == "no current offsets":
+        disk.unlink(path("payroll", offsets.FILE_NAME))
+    report = report_of(disk, "payroll")
+    assert (report.lost, report.first_id) == (4, 0)
+    for _ in range(2):
+        back_up(disk, DIR, "/backup", pid=2, wall_ns=1)
+        copied = report_of(disk, "payroll", "/backup")
+        assert (copied.lost, copied.first_id, copied.records) == (4, 0, report.records)
+    restore(disk, "/backup", "/restored", pid=2)
+    assert report_of(disk, "payroll", "/restored").lost == 4
+    for data_dir in ("/restored", DIR):
+        rig = BrokerRig(disk=disk, data_dir=data_dir)
+        for _ in range(3):
+            assert (rig.broker.topic("payroll").log.lost_count(), rig.broker.topic("payroll").log.first_id) == (4, 0)
+            rig.publish("payroll", b"more")
+            rig.flush("payroll")
+            rig.reopen()
+        rig.broker.close()
+        disk = rig.disk.kill()
+    assert [done.lost for done in repair(disk, DIR, pid=3) if done.topic == "payroll"] == [[(0, 3)]]
+
+
+def test_a_backup_knows_of_another_logs_file_where_the_log_ends() -> None:
+    """Its id is not used again, and the record that it stands for is lost, in the copy, too."""
+    rig = broker()
+    rig.broker.close()
+    disk = rig.disk.kill()
+    copy(disk, path("public", segment_name(4)), path("payroll", segment_name(8)))
+    disk.unlink(path("payroll", identity.FILE_NAME))
+    back_up(disk, DIR, "/backup", pid=2, wall_ns=1)
+    assert report_of(disk, "payroll").lost == report_of(disk, "payroll", "/backup").lost == 1
+
+
+def test_a_backup_begins_where_the_log_does_when_the_offsets_of_before_a_removal_are_taken() -> None:
+    """The present generation is damaged and the one before is older than the removal: what went is no loss of the copy."""
+    rig = broker()
+    rig.subscribe("payroll").close()
+    rig.flush("payroll")
+    first = rig.disk.read_file(path("payroll", offsets.FILE_NAME))
+    rig.broker.close()
+    disk = rig.disk.kill()
+    assert offsets.decode(first).first_id == 0
+    for suffix in (".log", ".idx"):
+        disk.unlink(path("payroll", f"{0:020d}{suffix}"))
+    disk.rename(path("payroll", offsets.FILE_NAME), path("payroll", offsets.PREVIOUS_NAME))
+    copy(disk, path("public", segment_name(0)), path("payroll", offsets.FILE_NAME))
+    back_up(disk, DIR, "/backup", pid=2, wall_ns=1)
+    found, copied = report_of(disk, "payroll"), report_of(disk, "payroll", "/backup")
+    assert (found.lost, found.first_id) == (copied.lost, copied.first_id) == (0, 4)
