@@ -1,6 +1,5 @@
 """``toymqctl dlq``: messages that nobody could process."""
 
-import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from itertools import islice
@@ -9,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from toymq_client import sync
+from toymq_py import terminal
 from toymq_py.errors import BadArgument
 from toymq_py.model import DEAD_LETTERS, IdRange
 from toymqctl.broker import Broker
@@ -169,9 +169,7 @@ def show(broker: Broker, topic: str, letter: int, form: str) -> None:
             click.echo()
             click.echo("\n".join(map(printable, [*lines, error_of(row.headers) or ""])))
         click.echo()
-    out = sys.stdout.buffer
-    out.write(row.payload + b"\n" if form == "text" else row.format(form))
-    out.flush()
+    terminal.write(row.payload + b"\n" if form == "text" else row.format(form))
 
 
 @dlq.command()

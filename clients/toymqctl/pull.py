@@ -1,9 +1,8 @@
 """``toymqctl pull``."""
 
-import sys
-
 import click
 
+from toymq_py import terminal
 from toymqctl.broker import Broker
 from toymqctl.lines import Row, format_option, json_flag
 from toymqctl.quantities import CONSUMER, TOPIC, Seconds
@@ -39,12 +38,10 @@ def pull(
 
     Exit code 0 and a word on stderr when there is nothing.
     """
-    out = sys.stdout.buffer
     with broker.connect() as client:
         found = client.pull(topic, consumer, max_count, wait=wait_s, visibility=visibility_s)
         for message in found:
-            out.write(Row.delivered(message).format(form))
-            out.flush()
+            terminal.write(Row.delivered(message).format(form))
             if acks:
                 message.ack()
     if not found:

@@ -1,11 +1,11 @@
 """``toymqctl sub``."""
 
-import sys
 from contextlib import suppress
 
 import click
 
 from toymq_client import RequestTimeout, sync
+from toymq_py import terminal
 from toymq_py.errors import NoSuchTopic
 from toymq_py.model import Mode, is_pattern
 from toymqctl.broker import Broker
@@ -51,7 +51,6 @@ def sub(
 
     To look without a consumer there is `toymqctl tail`.
     """
-    out = sys.stdout.buffer
     count = 0
     with broker.connect() as client:
         window = min(window, max_count) if max_count is not None else window
@@ -62,8 +61,7 @@ def sub(
                 message = subscription.next(timeout_s)
             except RequestTimeout:
                 return
-            out.write(Row.delivered(message).format(form))
-            out.flush()
+            terminal.write(Row.delivered(message).format(form))
             count += 1
             if not no_ack:
                 message.ack()

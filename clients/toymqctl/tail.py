@@ -1,10 +1,9 @@
 """``toymqctl tail``."""
 
-import sys
-
 import click
 
 from toymq_client import sync
+from toymq_py import terminal
 from toymq_py.errors import OutOfRange
 from toymq_py.model import Start
 from toymqctl.broker import Broker
@@ -35,7 +34,6 @@ def tail(broker: Broker, topic: str, count: int, begin: str | None, follow: bool
     """
     from toymq_py.storage.record import iter_frames  # no other command needs the records' codec
 
-    out = sys.stdout.buffer
     with broker.connect() as client:
         at, end = _range(client, topic, count, begin)
         left = max_count
@@ -49,13 +47,14 @@ def tail(broker: Broker, topic: str, count: int, begin: str | None, follow: bool
                 click.echo(f"toymqctl: {at} to {error.first_id - 1} were removed before they were read", err=True)
                 at = error.first_id
                 continue
+            lines: list[bytes] = []
             for frame in iter_frames(batch.frames):
                 if not follow and frame.msg_id >= end:
                     break
-                out.write(
+                lines.append(
                     Row.fetched(topic, frame.msg_id, frame.ts_ns, frame.key, frame.headers, frame.payload).format(form)
                 )
-            out.flush()
+            terminal.write(b"".join(lines))
             left = None if left is None else left - batch.count
             at = batch.next_id if follow else min(batch.next_id, end)
 

@@ -2,10 +2,10 @@
 
 import base64
 import json
-import sys
 
 import click
 
+from toymq_py import terminal
 from toymq_py.errors import DataDirectoryError
 from toymq_py.storage.dump import dump_topic
 from toymq_py.storage.fs import RealFileSystem
@@ -72,7 +72,7 @@ def dump(directory: str, topic: str, from_id: int, max_count: int | None, form: 
                     return
                 left -= 1
             if form == "raw":
-                sys.stdout.buffer.write(item.payload + b"\n")
+                terminal.write(item.payload + b"\n", flush=False)
             else:
                 click.echo(json.dumps(as_json(item)))
         elif form == "json":

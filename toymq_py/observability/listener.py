@@ -21,8 +21,10 @@ from toymq_py.observability.prometheus import render
 
 REQUESTS_MAX = 8
 """At a time; who comes beyond is hung up on. One scraper asks every few seconds."""
+HEAD_TIMEOUT_S = 10.0
+"""For the whole head of a request."""
 REQUEST_TIMEOUT_S = 10.0
-"""For the whole head of a request, for the scrape, and for each write of the answer."""
+"""For the scrape, and for each write of the answer."""
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -36,7 +38,7 @@ class _Head(io.RawIOBase):
     def __init__(self, connection: socket.socket, clock: Clock) -> None:
         self._connection = connection
         self._clock = clock
-        self._deadline = clock.monotonic() + REQUEST_TIMEOUT_S
+        self._deadline = clock.monotonic() + HEAD_TIMEOUT_S
 
     def readable(self) -> bool:
         return True
@@ -49,7 +51,7 @@ class _Head(io.RawIOBase):
         try:
             return self._connection.recv_into(buffer)
         finally:
-            self._connection.settimeout(REQUEST_TIMEOUT_S)
+            self._connection.settimeout(_Handler.timeout)
 
 
 class _Handler(WSGIRequestHandler):
