@@ -16,6 +16,7 @@ from tests.support.sim_disk import SimDisk
 from toymq_py.model import IdRange
 from toymq_py.storage import identity, offsets, salvage
 from toymq_py.storage.backup import back_up
+from toymq_py.storage.batch import Appended
 from toymq_py.storage.dump import dump_topic
 from toymq_py.storage.fs import RealFileSystem, write_all
 from toymq_py.storage.offsets import OffsetsState
@@ -300,6 +301,24 @@ def test_halves_that_changed_places_keep_one_of_them_and_lose_the_ids_of_the_oth
     kept = {item.msg_id for item in dump_topic(disk, TOPIC) if isinstance(item, Frame)}
     assert len(kept) > log.next_id // 3
     agree_on(disk, kept, set(range(log.next_id)) - kept)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_halves_that_changed_places_give_no_id_twice_whatever_the_payloads_hold(seed: int) -> None:
+    """Frames in payloads had room where the records had none: few of them were kept, and the log went on behind those."""
+    rng = random.Random(seed)
+    log = DamagedLog.of(100_000, 1 << 22, rng, payload=payload_of("frames", rng))
+    whole = bytes(log.segments[0])
+    half = len(whole) // 2 // PAGE * PAGE
+    disk = directory({segment_name(0): whole[half:] + whole[:half]})
+    for _ in range(2):
+        rig = BrokerRig(disk=disk, segment_bytes=1 << 22)
+        (published,) = rig.publish("t", b"behind")
+        assert isinstance(published, Appended)
+        assert published.first_id >= log.next_id
+        assert rig.broker.topic("t").log.lost
+        rig.broker.close()
+        disk = rig.disk.kill()
 
 
 # -- linear, whatever the bytes

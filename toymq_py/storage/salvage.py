@@ -186,10 +186,10 @@ class Salvage:
         """
         chains = [chain for chain in self._collect(start, last_id) if self._broken_off(chain.end, chain.next_id)]
         behind = [chain for chain in chains if _fits(start, last_id + 1, chain)]
-        if behind:
-            return self._best(behind)
-        self.reached = max((chain.next_id for chain in chains), default=0)
-        return self._best(chains, displaced=True)
+        longest = max(chains, key=lambda chain: chain.end - chain.start, default=None)
+        if longest is not None and not _fits(start, last_id + 1, longest):  # what was never moved fits
+            self.reached = max(chain.next_id for chain in chains)
+        return self._best(behind) if behind else self._best(chains, displaced=True)
 
     def _best(self, chains: list[Chain], *, displaced: bool = False) -> list[Chain]:
         """The reading that ends where the log does, or else that keeps most bytes; then the one that keeps most before that.
