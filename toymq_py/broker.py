@@ -16,6 +16,7 @@ from toymq_py.config import BrokerOptions, TopicSettings
 from toymq_py.consumer import FailureBudget
 from toymq_py.deadletter import LETTER_KEYS, DeadLetters, RedriveDone
 from toymq_py.dedupe import KeyBudget
+from toymq_py.directory_watch import DirectoryWatch
 from toymq_py.errors import (
     BadArgument,
     DamagedData,
@@ -33,7 +34,7 @@ from toymq_py.model import DEAD_LETTERS, IdRange, TopicPattern, check_name, is_p
 from toymq_py.quotas import Quotas, acting
 from toymq_py.storage import offsets
 from toymq_py.storage import settings as settings_file
-from toymq_py.storage.dirlock import DirectoryLock, not_there
+from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.flusher import OffsetsFlusher
 from toymq_py.storage.fs import FileSystem, replace_file
 from toymq_py.storage.open_files import OPEN_FILES_MAX, OpenFiles
@@ -114,6 +115,7 @@ class Broker:
         self._deleted = count()
         self._subscriptions = SubscriptionRegistry(scheduler)
         self._lock: DirectoryLock | None = None
+        self._watch: DirectoryWatch | None = None
         self._services = TopicServices(
             fs, scheduler, clock, options, self.metrics, self.quotas, self._space, self._flusher,
             files=OpenFiles(open_files_max), key_budget=KeyBudget(options.dedupe_keys_total), failure_budget=FailureBudget(),
@@ -150,6 +152,7 @@ class Broker:
         except OSError as error:
             raise DataDirectoryError(f"cannot make {data_dir}: {error.strerror or error}") from error
         self._lock = DirectoryLock.take(fs, data_dir, pid, address)
+        self._watch = DirectoryWatch(fs, self._scheduler, self._lock, self.topics, self._lose)
         with contextlib.suppress(OSError):  # where there are no topics yet, they are made for their owner
             if fs.is_open_to_others(data_dir) and fs.is_open_to_others(self._root):
                 logger.warning("%s: other users of this machine can read it, an older version made it so: `chmod -R go= %s`",
@@ -243,34 +246,8 @@ class Broker:
     def look_at_directory(self, done: Callable[[], None] = lambda: None) -> None:
         """Look whether the directory, ``LOCK`` and the files that are appended to are still those that were opened; off the
         loop. A topic whose file is gone is closed for publishing, a directory that is gone ends the broker."""
-        lock, fs = self._lock, self._fs
-        if lock is None or self.lost is not None:
-            return
-        files: list[tuple[Topic, str, tuple[int, int]]] = []
-        for topic in self.topics.values():
-            with contextlib.suppress(OSError):
-                if (file := topic.committer.active_file()) is not None:
-                    files.append((topic, *file))
-        reasons: list[str] = []
-        gone: list[tuple[Topic, str, str]] = []
-
-        def job() -> None:
-            if (lost := lock.lost()) is not None:
-                reasons.append(lost)
-                return
-            for topic, path, inode in files:
-                if (reason := not_there(fs, path, inode)) is not None:
-                    gone.append((topic, path, reason))
-
-        def looked() -> None:
-            for reason in reasons:
-                self._lose(reason)
-            for topic, path, reason in gone:
-                if not topic.deleted and topic.log.segments and topic.log.segments[-1].path == path:  # else it went on purpose
-                    topic.committer.poison(reason)
-            done()
-
-        self._scheduler.offload(job, looked)
+        if self._watch is not None and self.lost is None:
+            self._watch.look(done)
 
     def _lose(self, reason: str) -> None:
         if self.lost is None:
@@ -424,12 +401,11 @@ class Broker:
         topic = self.topics[name] if known else self._new_topic(name)
         told = None if known else self.on_made(name)
 
-        def begin() -> None:
-            settings = topic.settings.changed(changes)
-            if known and settings != topic.settings:
-                self._next_settings(topic, done, TopicExists(f"{name} exists with other settings; change them with CONFIG"))
-            else:  # also when it is known: it may live in memory alone
-                self._store_settings(topic, settings, created)
+        def changed(present: TopicSettings) -> TopicSettings:
+            settings = present.changed(changes)
+            if known and settings != present:
+                raise TopicExists(f"{name} exists with other settings; change them with CONFIG")
+            return settings  # also when it is known: it may live in memory alone
 
         def created(error: OSError | RequestError | None) -> None:
             if error is not None and not known and topic.unused and self.topics.get(name) is topic:
@@ -439,7 +415,7 @@ class Broker:
                 told(error)
             done(error)
 
-        self._change_settings(topic, begin)
+        topic.settings_queue.change(changed, created)
 
     def configure(self, name: str, changes: Mapping[str, str], done: Done) -> None:
         """Change settings. Raises: NoSuchTopic, BadArgument; then ``done`` is not called."""
@@ -447,42 +423,11 @@ class Broker:
         topic.settings.changed(changes)
         _check_dead_letter_settings(name, changes)
 
-        def begin() -> None:
-            settings = topic.settings.changed(changes)
-            if settings == topic.settings:
-                self._next_settings(topic, done, None)
-            else:
-                self._store_settings(topic, settings, done)
+        def changed(present: TopicSettings) -> TopicSettings | None:
+            settings = present.changed(changes)
+            return None if settings == present else settings
 
-        self._change_settings(topic, begin)
-
-    def _change_settings(self, topic: Topic, begin: Callable[[], None]) -> None:
-        """One change of a topic's settings at a time: each sees what the one before made, and they share a temp file."""
-        topic.settings_changes.append(begin)
-        if len(topic.settings_changes) == 1:
-            begin()
-
-    def _next_settings(self, topic: Topic, done: Done, error: OSError | RequestError | None) -> None:
-        topic.settings_changes.popleft()
-        done(error)
-        if topic.settings_changes:
-            topic.settings_changes[0]()
-
-    def _store_settings(self, topic: Topic, settings: TopicSettings, done: Done) -> None:
-        errors: list[OSError] = []
-
-        def job() -> None:
-            try:
-                settings_file.store(self._fs, topic.path, settings)
-            except OSError as error:
-                errors.append(error)
-
-        def stored() -> None:
-            if not errors:
-                topic.apply_settings(settings)
-            self._next_settings(topic, done, errors[0] if errors else None)
-
-        self._scheduler.offload(job, stored)
+        topic.settings_queue.change(changed, done)
 
     def delete(self, name: str, done: Callable[[int, OSError | None], None]) -> None:
         """Remove a topic with everything in it; ``done`` is told how many messages went, once that is certain.
@@ -524,10 +469,7 @@ class Broker:
                 lambda: self._flusher.when_quiet(lambda: self._scheduler.offload(job, renamed))
             )
 
-        if topic.settings_changes:
-            topic.settings_changes.append(lambda: self._next_settings(topic, lambda error: settled(), None))
-        else:
-            settled()
+        topic.settings_queue.when_idle(settled)
 
     def describe(self, pattern: str | None, sees: Callable[[str], bool] | None = None) -> Iterator[dict[str, Any]]:
         """The JSON objects of TOPICS under a name or pattern, by name, those that could not be opened among them. Each is made
@@ -640,7 +582,7 @@ class Broker:
         self.topics.clear()
         if self._lock is not None:
             self._lock.release()
-            self._lock = None
+            self._lock = self._watch = None
 
 
 def _check_dead_letter_settings(name: str, changes: Mapping[str, str]) -> None:

@@ -5,7 +5,6 @@ no other topic. Belongs to the event loop.
 """
 
 import contextlib
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -37,6 +36,7 @@ from toymq_py.topic.restored import restore, skip_missing
 from toymq_py.topic.retention import Purged, Retention
 from toymq_py.topic.schedule import Delays
 from toymq_py.topic.services import TopicServices
+from toymq_py.topic.settings_queue import SettingsQueue
 
 
 class Topic:
@@ -110,8 +110,9 @@ class Topic:
         self.offsets.on_full = self.retention.apply_on_full_disk
         self.commits = self._listen()
         self.committer.listener = self.commits
-        self.settings_changes: deque[Callable[[], None]] = deque()
-        """Changes of the settings that wait for the one at the head to be stored; the broker runs them in turn."""
+        self.settings_queue = SettingsQueue(
+            services.fs, scheduler, path, present=lambda: self.settings, apply=self.apply_settings
+        )
         self._set_policy()
         self.delays.enter(recovered.scheduled_ids, recovered.deliver_at_ns)
         if offsets is not None:

@@ -1,0 +1,59 @@
+"""Looking whether the data directory, ``LOCK`` and the files that are appended to are still those that were opened (ADR 0049).
+
+Belongs to the event loop; the look itself is made off it.
+"""
+
+import contextlib
+from collections.abc import Callable, Mapping
+
+from toymq_py.storage.dirlock import DirectoryLock, not_there
+from toymq_py.storage.fs import FileSystem
+from toymq_py.storage.scheduling import Scheduler
+from toymq_py.topic import Topic
+
+
+class DirectoryWatch:
+    """Of one broker."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        scheduler: Scheduler,
+        lock: DirectoryLock,
+        topics: Mapping[str, Topic],
+        lost: Callable[[str], None],
+    ) -> None:
+        """``lost`` is told why the directory is not the broker's any more."""
+        self._fs = fs
+        self._scheduler = scheduler
+        self._lock = lock
+        self._topics = topics
+        self._lost = lost
+
+    def look(self, done: Callable[[], None]) -> None:
+        """Look once. A topic whose active file is gone is closed for publishing."""
+        files: list[tuple[Topic, str, tuple[int, int]]] = []
+        for topic in self._topics.values():
+            with contextlib.suppress(OSError):
+                if (file := topic.committer.active_file()) is not None:
+                    files.append((topic, *file))
+        reasons: list[str] = []
+        gone: list[tuple[Topic, str, str]] = []
+
+        def job() -> None:
+            if (reason := self._lock.lost()) is not None:
+                reasons.append(reason)
+                return
+            for topic, path, inode in files:
+                if (reason := not_there(self._fs, path, inode)) is not None:
+                    gone.append((topic, path, reason))
+
+        def looked() -> None:
+            for reason in reasons:
+                self._lost(reason)
+            for topic, path, reason in gone:
+                if not topic.deleted and topic.log.segments and topic.log.segments[-1].path == path:  # else it went on purpose
+                    topic.committer.poison(reason)
+            done()
+
+        self._scheduler.offload(job, looked)

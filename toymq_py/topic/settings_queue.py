@@ -1,0 +1,92 @@
+"""Changes of a topic's settings, one at a time: each sees what the one before made, and they share a temp file.
+
+Contract: storage.md, "topic.json"; delivery.md, "Per-topic settings". Belongs to the event loop.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from toymq_py.config import TopicSettings
+from toymq_py.errors import RequestError
+from toymq_py.storage import settings as settings_file
+from toymq_py.storage.flusher import Done
+from toymq_py.storage.fs import FileSystem
+from toymq_py.storage.scheduling import Scheduler
+
+Change = Callable[[TopicSettings], TopicSettings | None]
+"""Gives the settings to store for those in force, None when they stay. Raises: RequestError to refuse."""
+
+
+class SettingsQueue:
+    """Of one topic."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        scheduler: Scheduler,
+        path: str,
+        *,
+        present: Callable[[], TopicSettings],
+        apply: Callable[[TopicSettings], None],
+    ) -> None:
+        """
+        Args:
+            path: the topic's directory.
+            present: gives the settings in force.
+            apply: takes settings into use that are on stable storage.
+        """
+        self._fs = fs
+        self._scheduler = scheduler
+        self._path = path
+        self._present = present
+        self._apply = apply
+        self._waiting: deque[Callable[[], None]] = deque()  # the one at the head runs
+
+    def change(self, make: Change, done: Done) -> None:
+        """Make a change in its turn; ``done`` is told when it is on stable storage and in use, or why it is not."""
+        self._add(lambda: self._begin(make, done))
+
+    def when_idle(self, call: Callable[[], None]) -> None:
+        """Have ``call`` called when all changes so far are done; maybe at once."""
+        if self._waiting:
+            self._waiting.append(lambda: self._end(lambda error: call(), None))
+        else:
+            call()
+
+    def _add(self, begin: Callable[[], None]) -> None:
+        self._waiting.append(begin)
+        if len(self._waiting) == 1:
+            begin()
+
+    def _begin(self, make: Change, done: Done) -> None:
+        try:
+            settings = make(self._present())
+        except RequestError as error:
+            self._end(done, error)
+            return
+        if settings is None:
+            self._end(done, None)
+        else:
+            self._store(settings, done)
+
+    def _store(self, settings: TopicSettings, done: Done) -> None:
+        errors: list[OSError] = []
+
+        def job() -> None:
+            try:
+                settings_file.store(self._fs, self._path, settings)
+            except OSError as error:
+                errors.append(error)
+
+        def stored() -> None:
+            if not errors:
+                self._apply(settings)
+            self._end(done, errors[0] if errors else None)
+
+        self._scheduler.offload(job, stored)
+
+    def _end(self, done: Done, error: OSError | RequestError | None) -> None:
+        self._waiting.popleft()
+        done(error)
+        if self._waiting:
+            self._waiting[0]()
