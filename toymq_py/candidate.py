@@ -43,6 +43,8 @@ have, half are its own. A server that leaves does not let the others wait for ha
 later, the next server takes."""
 RETRY_MIN_S, RETRY_MAX_S = 0.01, 0.2
 """Bounds of the random wait before another look: a dead server is replaced within a second."""
+SILENT_S = 1.0
+"""A start takes less, as a rule: whoever waits longer for one is told."""
 CLOSE_S = 5.0
 """How long closing waits for the thread; only a disk that hangs takes longer."""
 
@@ -154,7 +156,7 @@ class Candidate:
         bug: others then serve."""
         loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
-        give_up_at = loop.time() + self._wait_s
+        give_up_at, say_at, said = loop.time() + self._wait_s, loop.time() + SILENT_S, False
         backoff = Backoff(RETRY_MIN_S, RETRY_MAX_S, Random())
         while not self._closing:
             if await self._watch():
@@ -167,10 +169,13 @@ class Candidate:
                 return
             except (DirectoryLocked, DataDirectoryError, OSError) as error:
                 locked = isinstance(error, DirectoryLocked)
-                served = isinstance(error, DirectoryLocked) and error.address is not None  # by no one that opened it
-                if not self.ready.done() and (served or not locked or loop.time() >= give_up_at):
+                other = isinstance(error, DirectoryLocked) and (error.address or error.command) is not None  # not one of us
+                if not self.ready.done() and (other or not locked or loop.time() >= give_up_at):
                     self.ready.set_exception(self._explained(error))
                     return
+                if locked and not self.ready.done() and not said and loop.time() >= say_at:
+                    said = True
+                    logger.warning("%s, and it does not answer there yet: waiting, at most %g s", error, self._wait_s)
                 if not locked:
                     logger.error("%s: cannot serve it: %s", self._options.data_dir, error)  # noqa: TRY400 (no bug of ours)
             if not self._closing:
@@ -179,7 +184,7 @@ class Candidate:
     def _explained(self, error: Exception) -> Exception:
         data_dir = self._options.data_dir
         if isinstance(error, DirectoryLocked):
-            if error.address is not None:
+            if error.address is not None or error.command is not None:
                 return error
             error.add_note(f"and nobody answers at {self.socket_path}: a broker that runs by itself is reached by its address")
         elif isinstance(error, OSError):

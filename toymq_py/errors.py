@@ -215,18 +215,21 @@ class ConfigError(LocalError):
 
 
 class DirectoryLocked(LocalError):
-    """Another process owns the data directory. ``pid`` and ``address`` are None when the lock file does not say; an address is
-    that of a ``toymq serve``."""
+    """Another process owns the data directory. ``pid``, ``address`` and ``command`` are None when the lock file does not say;
+    an address is that of a ``toymq serve``, a command ends by itself: ``toymq repair``."""
 
     code = "DIRECTORY_LOCKED"
 
-    def __init__(self, path: str, pid: int | None, address: str | None = None) -> None:
+    def __init__(self, path: str, pid: int | None, address: str | None = None, command: str | None = None) -> None:
         owner = f"process {pid}" if pid is not None else "another process"
         instead = f", a broker: connect to {address} instead" if address is not None else ""
+        if command is not None:
+            instead = f", `{command}`: try again when that has ended"
         super().__init__(f"{path} is in use by {owner}{instead}")
         self.path = path
         self.pid = pid
         self.address = address
+        self.command = command
 
 
 class DataDirectoryError(LocalError):

@@ -22,10 +22,12 @@ from tests.support.broker_process import TIMEOUT_S, BrokerProcess, environment, 
 from tests.support.embedded_worker import CONSUMER
 from toymq_client.errors import ClientClosed
 from toymq_client.sockets import UNIX_PATH_BYTES_MAX
-from toymq_py import sync
+from toymq_py import candidate, sync
 from toymq_py.candidate import EMBEDDED, SOCKET_NAME
 from toymq_py.config import BrokerOptions
 from toymq_py.errors import ConfigError, DataDirectoryError, DirectoryLocked, QueueFull
+from toymq_py.storage.dirlock import DirectoryLock
+from toymq_py.storage.fs import RealFileSystem
 from toymqctl.cli import main as toymqctl
 
 ROOMY = replace(EMBEDDED, min_free_bytes=0)
@@ -157,7 +159,7 @@ async def test_a_handler_that_blocks_the_serving_process_harms_nobody(tmp_path: 
 
 OTHER = """
 import sys
-from toymq_py import sync
+from toymq_py import candidate, sync
 with sync.open(sys.argv[1]) as mq:
     mq.pub("fast", b"other's")
     with mq.sub("fast", "c") as messages:
@@ -240,7 +242,7 @@ async def test_every_subscription_moves_after_each_takeover(tmp_path: Path) -> N
 HOLDING = """
 import sys
 from dataclasses import replace
-from toymq_py import sync
+from toymq_py import candidate, sync
 from toymq_py.candidate import EMBEDDED
 with sync.open(sys.argv[1], options=replace(EMBEDDED, min_free_bytes=0)):
     print("held", flush=True)
@@ -283,7 +285,7 @@ def test_a_program_that_ends_without_closing_gives_the_directory_back(tmp_path: 
 
 CARELESS = """
 import sys
-from toymq_py import sync
+from toymq_py import candidate, sync
 mq = sync.open(sys.argv[1])
 mq.pub("t", b"x")
 sys.exit(3)
@@ -333,6 +335,27 @@ async def test_a_directory_that_a_broker_serves_is_refused(tmp_path: Path) -> No
         assert f"process {os.getpid()}" in served.stderr
 
 
+@pytest.mark.parametrize("command", ["toymq backup", "toymq restore", "toymq repair"])
+async def test_a_directory_that_a_command_uses_is_refused_at_once(tmp_path: Path, command: str) -> None:
+    """It was waited for, ten seconds and without a word."""
+    lock = DirectoryLock.take(RealFileSystem(), str(tmp_path), 4711, command)
+    with pytest.raises(DirectoryLocked, match=f"process 4711, `{command}`"):
+        await asyncio.wait_for(toymq_py.open(tmp_path, wait_s=600).open(), 20)
+    lock.release()
+
+
+def test_waiting_for_a_process_that_says_nothing_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(candidate, "SILENT_S", 0.0)
+    lock = DirectoryLock.take(RealFileSystem(), str(tmp_path), 4711)
+    with pytest.raises(DirectoryLocked, match="process 4711"):
+        sync.open(tmp_path, wait_s=0.1)
+    lock.release()
+    told = [record.getMessage() for record in caplog.records if record.name == "toymq_py.embedded"]
+    assert told == [f"{tmp_path} is in use by process 4711, and it does not answer there yet: waiting, at most 0.1 s"]
+
+
 def test_what_cannot_be_opened_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "no" / "parent"):
@@ -361,7 +384,7 @@ def test_a_child_that_outlives_its_parent_keeps_nobody_out(tmp_path: Path) -> No
 
 FORKING = """
 import os, sys
-from toymq_py import sync
+from toymq_py import candidate, sync
 from toymq_client.errors import ClientClosed
 mq = sync.open(sys.argv[1])
 mq.pub("t", b"parent's")

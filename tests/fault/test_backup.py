@@ -483,6 +483,16 @@ def test_what_somebody_uses_is_refused() -> None:
     lock.release()
 
 
+def test_it_says_in_the_lock_what_it_is() -> None:
+    rig = broker()
+    said: set[bytes] = set()
+    back_up(rig.disk, DIR, TO, pid=2, wall_ns=1, progress=lambda _bytes: said.add(rig.disk.read_file(f"{TO}/LOCK")))
+    assert said == {b"2\ntoymq backup\n"}
+    said.clear()
+    restore(rig.disk, TO, BACK, pid=3, progress=lambda _bytes: said.add(rig.disk.read_file(f"{BACK}/LOCK")))
+    assert said == {b"3\ntoymq restore\n"}
+
+
 def test_restoring_overwrites_nothing() -> None:
     rig = broker()
     do_backup(rig)

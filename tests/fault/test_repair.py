@@ -241,6 +241,13 @@ def test_a_broker_that_runs_keeps_it_out() -> None:
     lock.release()
 
 
+def test_it_says_in_the_lock_what_it_is() -> None:
+    disk = disk_with({0: LOG})
+    said: list[bytes] = []
+    assert list(repair(disk, "/data", pid=7, progress=lambda _bytes: said.append(disk.read_file("/data/LOCK")))) == []
+    assert set(said) == {b"7\ntoymq repair\n"}
+
+
 def damaged_disk() -> SimDisk:
     data = bytearray(LOG)
     for hit in (0, 3, 8):

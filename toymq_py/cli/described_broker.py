@@ -160,6 +160,8 @@ class Stopped:
                 await finished
                 return present, changes
         except DirectoryLocked as error:
+            if error.command is not None:
+                raise ConfigError(str(error)) from error
             reach = "name it with --url" if error.address is not None else "a running broker is reached with --url"
             raise ConfigError(f"{error}: {reach}") from error
 

@@ -125,7 +125,7 @@ def back_up(
         raise DataDirectoryError(f"{to} is neither empty nor an earlier backup: nothing is overwritten")
     fs.mkdir(to)
     fs.sync_dir(_parent(to))
-    lock = DirectoryLock.take(fs, to, pid)
+    lock = DirectoryLock.take(fs, to, pid, "toymq backup")
     try:
         _write_mark(fs, to, began_ns=wall_ns, finished=False)
         backup = _Backup(fs, data_dir, to, progress)
@@ -449,9 +449,9 @@ def restore(
         raise DataDirectoryError(f"{data_dir} is not empty: nothing is overwritten")
     fs.mkdir(data_dir)
     fs.sync_dir(_parent(data_dir))
-    source = DirectoryLock.take(fs, backup_dir, pid)
+    source = DirectoryLock.take(fs, backup_dir, pid, "toymq restore")
     try:
-        target = DirectoryLock.take(fs, data_dir, pid)
+        target = DirectoryLock.take(fs, data_dir, pid, "toymq restore")
         try:
             staging = f"{data_dir}/{RESTORING}"
             fs.mkdir(staging)

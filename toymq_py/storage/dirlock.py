@@ -7,7 +7,9 @@ from toymq_py.errors import DataDirectoryError, DirectoryLocked
 from toymq_py.storage.fs import File, FileSystem, write_all
 
 TEXT_BYTES_MAX = 512
-"""Of ``LOCK``: a pid, and a line with an address."""
+"""Of ``LOCK``: a pid, and a line with an address, or with a command."""
+COMMAND = "toymq "
+"""What a command begins with, and no address does."""
 
 
 class DirectoryLock:
@@ -24,11 +26,12 @@ class DirectoryLock:
         self._watched = {data_dir: fs.inode(data_dir), f"{data_dir}/LOCK": file.inode()}
 
     @classmethod
-    def take(cls, fs: FileSystem, data_dir: str, pid: int, address: str | None = None) -> "DirectoryLock":
-        """Lock the directory and write our pid into the file, and the address at which clients reach us.
+    def take(cls, fs: FileSystem, data_dir: str, pid: int, says: str | None = None) -> "DirectoryLock":
+        """Lock the directory and write our pid into the file, and the address at which clients reach us, or the command that
+        we are: `toymq <name>`.
 
         Raises:
-            DirectoryLocked: another process holds it; its pid and address as far as the file says.
+            DirectoryLocked: another process holds it; its pid and what it says as far as the file has it.
             DataDirectoryError: the file cannot be opened or written.
         """
         path = f"{data_dir}/LOCK"
@@ -46,7 +49,7 @@ class DirectoryLock:
         # A full disk must not keep a broker from starting: the lock holds without the pid in the file.
         with suppress(OSError):
             file.truncate(0)
-            write_all(file, b"%d\n" % pid + (f"{address}\n".encode() if address is not None else b""), 0)
+            write_all(file, b"%d\n" % pid + (f"{says}\n".encode() if says is not None else b""), 0)
         try:
             return cls(fs, data_dir, file, directory)
         except OSError as error:
@@ -102,8 +105,10 @@ def _lock_directory(fs: FileSystem, data_dir: str) -> File | None:
 
 def _locked(data_dir: str, text: bytes) -> DirectoryLocked:
     """What the text of its ``LOCK`` says of the owner."""
-    pid, _, address = text.strip().partition(b"\n")
-    return DirectoryLocked(data_dir, int(pid) if pid.isdigit() else None, address.decode(errors="replace") or None)
+    pid, _, line = text.strip().partition(b"\n")
+    says = line.decode(errors="replace") or None
+    command = says if says is not None and says.startswith(COMMAND) else None
+    return DirectoryLocked(data_dir, int(pid) if pid.isdigit() else None, None if command else says, command)
 
 
 def _close(file: File | None) -> None:

@@ -82,7 +82,7 @@ def repair(
         DataDirectoryError: it cannot be locked.
         OSError: a file cannot be read or written; what was not reached is as it was.
     """
-    lock = DirectoryLock.take(fs, data_dir, pid)
+    lock = DirectoryLock.take(fs, data_dir, pid, "toymq repair")
     try:
         run = next(n for n in range(1, 1 << 31) if not fs.exists(f"{data_dir}/{QUARANTINE}/{n}"))
         for name in topic_names(fs, data_dir):

@@ -78,3 +78,11 @@ def test_it_names_the_pid_that_has_it(data: Path) -> None:
     with pytest.raises(DirectoryLocked, match="4711"):
         DirectoryLock.take(FS, str(data), 2)
     lock.release()
+
+
+def test_it_names_the_command_that_has_it(data: Path) -> None:
+    lock = DirectoryLock.take(FS, str(data), 4711, "toymq repair")
+    with pytest.raises(DirectoryLocked, match="4711, `toymq repair`: try again when that has ended") as raised:
+        DirectoryLock.take(FS, str(data), 2)
+    assert (raised.value.command, raised.value.address) == ("toymq repair", None)
+    lock.release()
