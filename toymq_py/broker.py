@@ -544,6 +544,7 @@ class Broker:
                 "max_topics": self.options.max_topics,
                 "max_consumers": self.options.max_consumers,
                 "min_free_bytes": self.options.min_free_bytes,
+                "max_attempts": self.options.max_attempts,
             },
         }
 

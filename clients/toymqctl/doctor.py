@@ -10,6 +10,7 @@ from typing import Any, Literal
 import click
 
 from toymq_py.errors import ToymqError
+from toymq_py.model import DEAD_LETTERS
 from toymqctl.broker import Broker
 from toymqctl.explanations import explain
 from toymqctl.tables import as_json as json_option
@@ -28,7 +29,8 @@ SPARE_FACTOR = 4
 """Free space below so many times --min-free-bytes is worth a word; publishing resumes at twice."""
 STALE_S = 24 * 3600.0
 """Nobody attached and unacked for so long: a consumer that was left behind keeps its messages on the disk."""
-
+ATTEMPTS_MANY = 100
+"""Five times the --max-attempts of a broker that is told nothing: such a message is not helped by another delivery."""
 EXPIRES_SOON_S = 14 * 24 * 3600.0
 """Time to make another token and give it out."""
 
@@ -63,7 +65,7 @@ def examine(
     yield _clock(skew_s)
     yield from _tokens(stats)
     yield from _topics(stats["topics"])
-    yield from _consumers(stats["topics"])
+    yield from _consumers(stats["topics"], stats["limits"].get("max_attempts"))
 
 
 def _speed(round_trip_s: float) -> Finding:
@@ -171,7 +173,8 @@ def _topics(topics: list[dict[str, Any]]) -> Iterator[Finding]:
         yield Finding("topics", "ok", f"{len(topics)}, none degraded")
 
 
-def _consumers(topics: list[dict[str, Any]]) -> Iterator[Finding]:
+def _consumers(topics: list[dict[str, Any]], max_attempts: int | None) -> Iterator[Finding]:
+    """``max_attempts``: where a topic has none of its own."""
     for topic in topics:
         for consumer in topic["consumers"]:
             age_s = consumer["oldest_unacked_age_s"]
@@ -181,6 +184,25 @@ def _consumers(topics: list[dict[str, Any]]) -> Iterator[Finding]:
                     f"{consumer['backlog']} unacked, the oldest for {duration(age_s)}, and nobody is attached",
                     f"start it, or `toymqctl forget {topic['topic']} {consumer['consumer']}`: its messages stay on the disk",
                 )  # fmt: skip
+            attempts = consumer.get("attempts_max", 0)  # a broker of an older version does not tell
+            if attempts >= ATTEMPTS_MANY and _is_endless(topic, max_attempts):
+                yield Finding(
+                    f"consumer {consumer['consumer']} of {topic['topic']}", "warn",
+                    f"message {consumer['attempts_max_id']} was redelivered {attempts - 1} times and max_attempts is 0",
+                    _against_redelivery(topic["topic"], consumer),
+                )  # fmt: skip
+
+
+def _is_endless(topic: dict[str, Any], max_attempts: int | None) -> bool:
+    """Whether messages of a topic are delivered again for ever. A letter of dead letters has nowhere to go."""
+    return bool(topic["topic"].endswith(DEAD_LETTERS)) or topic["settings"].get("max_attempts", max_attempts) == 0
+
+
+def _against_redelivery(topic: str, consumer: dict[str, Any]) -> str:
+    ack = f"`toymqctl ack {topic} {consumer['consumer']} {consumer['attempts_max_id']}`"
+    if topic.endswith(DEAD_LETTERS):
+        return f"see why its handler fails; {ack} gives the letter up"
+    return f"see why its handler fails; `toymqctl config {topic} max_attempts=20` makes it a dead letter, {ack} gives it up"
 
 
 def _look(broker: Broker) -> Iterator[Finding]:
@@ -203,7 +225,7 @@ def _look(broker: Broker) -> Iterator[Finding]:
 @json_option
 @click.pass_obj
 def doctor(broker: Broker, as_json: bool) -> None:
-    """Look for trouble, and say what to do: reachability, versions, disk, limits, clock, tokens, degraded topics.
+    """Look for trouble, and say what to do: reachability, versions, disk, limits, clock, tokens, degraded topics, consumers.
 
     Exit code 1 when something FAILs; a warning alone is 0.
     """

@@ -117,6 +117,14 @@ class RunTable:
                 return run.first
         return None
 
+    def most_attempted(self) -> tuple[int, int]:
+        """The highest number of deliveries of an id, and the lowest id that has it; zeros for an empty table."""
+        attempt = msg_id = 0
+        for run in self._runs:
+            if run.attempt > attempt:
+                attempt, msg_id = run.attempt, run.first
+        return attempt, msg_id
+
     def attempts(self) -> IdRows:
         """What counts as attempted, in id order, neighbours with equal attempts joined. Rows of an ``AttemptRange``."""
         firsts: list[int] = []

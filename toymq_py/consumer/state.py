@@ -448,6 +448,10 @@ class Consumer:
         due += self._due.lowest(1, limit)
         return due if fresh is None else [*due, fresh[0]]
 
+    def most_attempted(self) -> tuple[int, int]:
+        """The highest number of deliveries of a message that is not acked, and the lowest id that has it; zeros for none."""
+        return self._runs.most_attempted()
+
     # -- moves, and the life across restarts
 
     def seek(self, target: int, since_ns: int) -> None:

@@ -20,6 +20,7 @@ def describe_channel(channel: Channel) -> dict[str, Any]:
     """The JSON object of a consumer and its sessions."""
     consumer, log, sessions = channel.consumer, channel.context.log, channel.sessions
     counts = consumer.counts(log.committed_id)
+    attempts, attempted_id = consumer.most_attempted()
     has_acked = consumer.has_acked and consumer.floor > 0  # 1 acked and 0 open: there is no last acked id to show
     return {
         "consumer": consumer.name,
@@ -33,6 +34,8 @@ def describe_channel(channel: Channel) -> dict[str, Any]:
         "oldest_unacked_age_s": round(_oldest_unacked_age_s(log, consumer, channel.context.clock.wall_ns()), 3),
         "sessions": len(sessions),
         "paused": bool(sessions) and all(session.paused for session in sessions),
+        "attempts_max": attempts,
+        "attempts_max_id": attempted_id if attempts else None,
     }
 
 

@@ -10,15 +10,18 @@ GIB = 1 << 30
 
 
 def consumer(**changes: Any) -> dict[str, Any]:
-    return {"consumer": "c", "backlog": 0, "sessions": 0, "oldest_unacked_age_s": 0.0, **changes}
+    return {"consumer": "c", "backlog": 0, "sessions": 0, "oldest_unacked_age_s": 0.0, "attempts_max": 1, **changes}
+
+
+ENDLESS = consumer(backlog=1, sessions=1, attempts_max=101, attempts_max_id=7)
 
 
 def topic(**changes: Any) -> dict[str, Any]:
-    return {"topic": "t", "state": "ok", "lost": 0, "consumers": [consumer()], **changes}
+    return {"topic": "t", "state": "ok", "lost": 0, "settings": {}, "consumers": [consumer()], **changes}
 
 
 def stats(**changes: Any) -> dict[str, Any]:
-    limits = {"max_connections": 100, "max_topics": 10, "max_consumers": 10, "min_free_bytes": GIB}
+    limits = {"max_connections": 100, "max_topics": 10, "max_consumers": 10, "min_free_bytes": GIB, "max_attempts": 20}
     return {
         "fsync": "always", "fsync_total": 7, "fsync_p99_s": 0.001, "disk_free_bytes": 50 * GIB, "disk_low": False,
         "connections": 1, "limits": limits, "topics": [topic()], **changes,
@@ -62,6 +65,11 @@ def test_a_sound_broker_has_no_trouble() -> None:
         ({"time_ms": 10, "tokens": [{"name": "a", "expires_ms": 9}]}, "token a", "FAIL", "it is refused", "token create"),
         ({"time_ms": 0, "tokens": [{"name": "a", "expires_ms": 86_400_000}]}, "token a", "warn", "expires in 1.0d", "SIGHUP"),
         (
+            {"topics": [topic(settings={"max_attempts": 0}, consumers=[ENDLESS])]}, "consumer c of t", "warn",
+            "message 7 was redelivered 100 times and max_attempts is 0", "toymqctl config t max_attempts=20",
+        ),
+        ({"topics": [topic(topic="t.dlq", consumers=[ENDLESS])]}, "consumer c of t.dlq", "warn", "100 times", "ack t.dlq c 7"),
+        (
             {"topics": [topic(consumers=[consumer(backlog=5, oldest_unacked_age_s=86_401.0)])]},
             "consumer c of t", "warn", "5 unacked, the oldest for 1.0d", "toymqctl forget t c",
         ),
@@ -95,3 +103,11 @@ def test_what_we_measure_ourselves(measured: dict[str, Any], check: str, text: s
 )
 def test_a_consumer_that_works_or_left_today_is_no_trouble(quiet: dict[str, Any]) -> None:
     assert {finding.state for finding in found(stats(topics=[topic(consumers=[quiet])]))} == {"ok"}
+
+
+def test_many_attempts_that_end_are_no_trouble() -> None:
+    """A limit of its own, or the broker's: the message will be a dead letter. 0 of the broker's is none."""
+    told = stats(topics=[topic(consumers=[ENDLESS]), topic(settings={"max_attempts": 1000}, consumers=[ENDLESS])])
+    assert {finding.state for finding in found(told)} == {"ok"}
+    told["limits"]["max_attempts"] = 0
+    assert [finding.check for finding in found(told) if finding.state != "ok"] == ["consumer c of t"]
