@@ -15,7 +15,10 @@ COMPILED := $(patsubst %,toymq_py/%.py,dedupe model rows \
   storage/batch storage/commit_listener storage/committer storage/log storage/open_files storage/space storage/sync_job storage/tail \
   storage/record/attributes storage/record/checksum storage/record/frame storage/record/run storage/record/scanning)
 RUN := $(if $(wildcard $(FAST)/.stamp),$(FAST),.venv)
-# Tests and types want Spark too (400 MB), and Spark a Java: neither run nor demo should wait for that.
+# What a target waits for, and no more: demo the broker, run its gateway too, others the developer's tools; tests and types Spark
+# (400 MB), and a Java for it.
+CORE := .venv/.stamp-core
+RUNNABLE := $(if $(wildcard $(FAST)/.stamp),$(FAST)/.stamp,.venv/.stamp-run)
 TESTABLE := .venv/.stamp-tests
 # 3.11 first: 3.12 and 3.13 cost 10 to 19 % more CPU here. A name on PATH may be a pyenv shim that does not run: each is
 # tried.
@@ -27,9 +30,17 @@ help: ## list the targets
 
 setup: $(READY) ## make .venv, once and again when pyproject.toml changes
 
-%/.stamp: pyproject.toml
+%/.stamp-core: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer with venv and ensurepip on PATH" >&2; exit 1; }
 	$(PYTHON) -m venv $*
+	$*/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[fast]'
+	@touch $@
+
+%/.stamp-run: %/.stamp-core
+	$*/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[fast,http]'
+	@touch $@
+
+%/.stamp: %/.stamp-core
 	$*/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
@@ -52,10 +63,10 @@ $(FAST)/.stamp: pyproject.toml $(wildcard toymq_py/*.py toymq_py/*/*.py toymq_py
 	  || $*/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[java]'
 	@touch $@
 
-run: $(RUN)/.stamp ## start the broker on port 6789, its dashboard on http://127.0.0.1:7800/, data in ./data
+run: $(RUNNABLE) ## start the broker on port 6789, its dashboard on http://127.0.0.1:7800/, data in ./data
 	$(RUN)/bin/toymq serve --data-dir ./data --listen 127.0.0.1:6789 --http 127.0.0.1:7800
 
-demo: $(READY) ## send a file through a broker and compare: make demo FILE=README.md
+demo: $(CORE) ## send a file through a broker and compare: make demo FILE=README.md
 	$(BIN)/toymq demo --file "$(or $(FILE),README.md)"
 
 # Bytecode is kept, whatever the environment says: each of some hundred processes would compile the sources again.
