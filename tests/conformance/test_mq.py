@@ -1,28 +1,16 @@
 """The dialect ``mq``, row by row as dialects.md lists it, and what the original lost."""
 
 import errno
-import random
-from collections.abc import AsyncIterator
 
 import httpx
 import pytest
 
+from tests.support.broker_rig import DIR
 from tests.support.http_rig import HttpRig, gateway
 from tests.support.sim_disk import SimDisk
 from toymq_py.gateway.mq import RESERVED
 
-DIR = "/data/d"
-
-
-@pytest.fixture
-def fs() -> SimDisk:
-    return SimDisk(random.Random(1))
-
-
-@pytest.fixture
-async def rig(fs: SimDisk) -> AsyncIterator[HttpRig]:
-    async with gateway(DIR, fs=fs, dialects=["mq"]) as rig:
-        yield rig
+DIALECT = "mq"
 
 
 async def status(rig: HttpRig, method: str, path: str, body: bytes = b"") -> int:

@@ -5,13 +5,13 @@ import base64
 import errno
 import json
 import random
-from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from starlette.requests import Request
 
+from tests.support.broker_rig import DIR
 from tests.support.http_rig import HttpRig, gateway
 from tests.support.sim_disk import SimDisk
 from toymq_py.auth import Authority
@@ -23,20 +23,9 @@ from toymq_py.gateway.tinymq.showing import Place
 from toymq_py.gateway.tinymq.tail import Tail
 from toymq_py.gateway.tinymq.words import shown_id
 
-DIR = "/data/d"
+DIALECT = "tinymq"
 TWO_MIB = 2_097_152
 MADE_HERE = {"max_attempts": 3, "backlog_max_messages": 100_000}
-
-
-@pytest.fixture
-def fs() -> SimDisk:
-    return SimDisk(random.Random(1))
-
-
-@pytest.fixture
-async def rig(fs: SimDisk) -> AsyncIterator[HttpRig]:
-    async with gateway(DIR, fs=fs, dialects=["tinymq"]) as rig:
-        yield rig
 
 
 async def publish(rig: HttpRig, topic: str, body: bytes, **more: Any) -> tuple[int, Any]:

@@ -5,7 +5,6 @@ import asyncio
 import base64
 import errno
 import json
-import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from hashlib import sha256
@@ -16,24 +15,14 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
 
+from tests.support.broker_rig import DIR
 from tests.support.http_rig import TIMEOUT_S, HttpRig, gateway, listening
 from tests.support.sim_disk import SimDisk
 from toymq_py.auth import Authority, parse_grants
 from toymq_py.gateway.tinymq import messages, socket
 from toymq_py.gateway.tinymq.words import shown_id
 
-DIR = "/data/d"
-
-
-@pytest.fixture
-def fs() -> SimDisk:
-    return SimDisk(random.Random(1))
-
-
-@pytest.fixture
-async def rig(fs: SimDisk) -> AsyncIterator[HttpRig]:
-    async with gateway(DIR, fs=fs, dialects=["tinymq"]) as rig:
-        yield rig
+DIALECT = "tinymq"
 
 
 async def publish(rig: HttpRig, topic: str, *payloads: Any, **query: str) -> list[str]:
