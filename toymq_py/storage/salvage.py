@@ -321,8 +321,10 @@ class Salvage:
         if pos + FRAME_OVERHEAD > len(self.data):
             return False
         head = self.data[pos : pos + 12]
-        if not head.strip(b"\0"):
-            return True
+        if not head.strip(b"\0"):  # too few zeros for a record are a payload's, unless they end where a sector does
+            lost = self.data[pos : pos + FRAME_OVERHEAD]
+            zeros = len(lost) - len(lost.lstrip(b"\0"))
+            return zeros == FRAME_OVERHEAD or (self._origin + pos + zeros) % SECTOR_BYTES == 0
         seen = -(self._origin + pos) % SECTOR_BYTES
         if head[4:seen] == msg_id.to_bytes(8, "little")[: max(seen - 4, 0)]:
             return True
