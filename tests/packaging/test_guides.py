@@ -15,6 +15,8 @@ GUIDES = (
     "quickstart", "delivery-guarantees", "reconnects", "idempotent-publishing", "work-queues", "dead-letters",
     "delays-and-expiry", "embedded", "tracing", "testing-your-app",
 )  # fmt: skip
+COMING = sorted(path.stem for path in (ROOT / "docs").glob("coming-from-*.md"))
+"""Pages with the other system's code (```py, not run) beside ours (```python and what it prints)."""
 README = (ROOT / "README.md").read_text()
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -70,7 +72,26 @@ def test_the_guides_come_in_the_order_of_the_readme() -> None:
     assert tuple(linked) == GUIDES
 
 
-@pytest.mark.parametrize("guide", GUIDES)
+@pytest.mark.parametrize("page", COMING)
+def test_our_code_of_a_coming_from_page_runs_twice_on_one_broker_and_theirs_compiles(page: str, tmp_path: Path) -> None:
+    blocks = BLOCK.findall(text_of(page))
+    for kind, program in blocks:
+        if kind == "py":
+            compile(program, page, "exec")
+    ours = [(kind, text) for kind, text in blocks if kind != "py"]
+    assert len(ours) >= 2 and [kind for kind, _ in ours] == ["python", "text"] * (len(ours) // 2)
+    with BrokerProcess(tmp_path / "d") as broker:
+        for _ in range(2):
+            for (_, program), (_, said) in zip(ours[::2], ours[1::2], strict=True):
+                done = run_program(program, broker, tmp_path)
+                assert (done.stderr, done.stdout) == ("", said), program
+
+
+def test_the_readme_links_every_coming_from_page() -> None:
+    assert COMING == sorted(re.findall(r"\]\(docs/(coming-from-[\w-]+)\.md\)", README))
+
+
+@pytest.mark.parametrize("guide", (*GUIDES, *COMING))
 def test_links_lead_somewhere(guide: str) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", text_of(guide)):
         assert (ROOT / "docs" / target).exists(), target
