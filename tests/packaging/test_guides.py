@@ -79,7 +79,8 @@ def test_our_code_of_a_coming_from_page_runs_twice_on_one_broker_and_theirs_comp
         if kind == "py":
             compile(program, page, "exec")
     ours = [(kind, text) for kind, text in blocks if kind != "py"]
-    assert len(ours) >= 2 and [kind for kind, _ in ours] == ["python", "text"] * (len(ours) // 2)
+    assert len(ours) >= 2
+    assert [kind for kind, _ in ours] == ["python", "text"] * (len(ours) // 2)
     with BrokerProcess(tmp_path / "d") as broker:
         for _ in range(2):
             for (_, program), (_, said) in zip(ours[::2], ours[1::2], strict=True):
@@ -88,10 +89,10 @@ def test_our_code_of_a_coming_from_page_runs_twice_on_one_broker_and_theirs_comp
 
 
 def test_the_readme_links_every_coming_from_page() -> None:
-    assert COMING == sorted(re.findall(r"\]\(docs/(coming-from-[\w-]+)\.md\)", README))
+    assert sorted(re.findall(r"\]\(docs/(coming-from-[\w-]+)\.md\)", README)) == COMING
 
 
-@pytest.mark.parametrize("guide", (*GUIDES, *COMING))
+@pytest.mark.parametrize("guide", [*GUIDES, *COMING])
 def test_links_lead_somewhere(guide: str) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", text_of(guide)):
         assert (ROOT / "docs" / target).exists(), target
