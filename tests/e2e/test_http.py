@@ -5,6 +5,7 @@ import json
 import operator
 import os
 import random
+import socket
 from functools import partial
 from pathlib import Path
 
@@ -419,6 +420,29 @@ async def test_held_bodies_are_bounded_over_all_connections() -> None:
             writer.close()
         await rig.until(lambda: rig.broker.quotas.held_bytes == 0)
         assert rig.broker.metrics.limits_reached["held_bytes"] == len(refused)
+
+
+async def test_pages_that_are_not_read_count_as_held() -> None:
+    """A trial's 100 connections that read nothing held 600 MB of pages, and no limit knew of it."""
+    async with listening(DIR, fs=disk(), max_held_bytes=8 << 20) as rig:
+        await rig.publish("t", *["x" * 1_000_000] * 3)
+        head = b"GET /v1/topics/t/log?max=1000 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        wires = []
+        for _ in range(12):
+            taken = socket.create_connection(("127.0.0.1", rig.port))
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            taken.setblocking(False)
+            wires.append(taken)
+            taken.send(head)
+        metrics = rig.broker.metrics
+        await rig.until(lambda: metrics.limits_reached["held_bytes"] > 0)
+        assert 0 < rig.broker.quotas.held_bytes <= 8 << 20
+        for taken in wires:
+            taken.close()
+        await rig.until(lambda: rig.broker.quotas.held_bytes == 0)
+        answer = await rig.ask("GET", "/v1/topics/t/log?max=2")
+        assert len(answer.json()["messages"]) == 2
+        assert rig.broker.quotas.held_bytes == 0
 
 
 async def test_a_stream_goes_on_where_it_was() -> None:

@@ -105,7 +105,7 @@ def test_a_torn_tail_is_left_to_the_broker() -> None:
     disk = disk_with({0: LOG + b"\x21" * 9})
     before = disk.snapshot()
     assert mend(disk) is None
-    assert disk.snapshot().items() - before.items() <= {("/data/LOCK", b"1\n")}
+    assert disk.snapshot().items() - before.items() <= {("/data/LOCK", b"1\ntoymq repair\n")}
 
 
 def test_many_holes_and_a_torn_tail_become_one_segment_a_stretch() -> None:
@@ -230,7 +230,7 @@ def test_other_topics_and_a_whole_directory_are_left_alone() -> None:
     disk = disk_with({0: LOG})
     before = disk.snapshot()
     assert mend(disk) is None
-    assert disk.snapshot().items() - before.items() <= {("/data/LOCK", b"1\n")}
+    assert disk.snapshot().items() - before.items() <= {("/data/LOCK", b"1\ntoymq repair\n")}
 
 
 def test_a_broker_that_runs_keeps_it_out() -> None:

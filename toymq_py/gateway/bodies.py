@@ -43,6 +43,12 @@ async def read_body(request: Request, bytes_max: int) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
+def seat_of(request: Request) -> Seat | None:
+    """Of the request's connection; None where nothing is counted."""
+    seat: Seat | None = request.scope.get("state", {}).get(SEAT)
+    return seat
+
+
 async def read_pieces(request: Request, bytes_max: int, line_bytes_max: int | None = None) -> list[bytes]:
     """The whole body, as it arrived: some hundred KiB in each piece; one empty piece when there is nothing.
 
@@ -59,7 +65,7 @@ async def read_pieces(request: Request, bytes_max: int, line_bytes_max: int | No
         raise BadArgument("Content-Length is a whole number")
     if len(announced) > 18 or int(announced) > bytes_max:
         raise too_large(bytes_max, last=len(announced) > 18 or int(announced) > DISCARD_BYTES_MAX)
-    seat: Seat | None = request.scope.get("state", {}).get(SEAT)
+    seat = seat_of(request)
     pieces: list[bytes] = []
     size, line_size, more = 0, 0, True
     while more:

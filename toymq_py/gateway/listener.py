@@ -259,7 +259,7 @@ class GatewayProtocol(HttpToolsProtocol):
         if self.cycle.more_body and self.cycle.keep_alive and not self._in_head:
             self._discard()
         if self._seat is not None:
-            self._seat.settle(0)  # its body is stored, or dropped
+            self._seat.settle(self.transport.get_write_buffer_size())  # its body is gone; the answer may not be taken yet
             if not self.pipeline:
                 self._seat.idle()
             anonymous = self.quotas.guarded and self._seat.token is None
@@ -267,6 +267,11 @@ class GatewayProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if self._unread and not self.pipeline:
             self.loop.call_soon(self._parse)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._seat is not None and (self.cycle is None or self.cycle.response_complete):
+            self._seat.settle(self.transport.get_write_buffer_size())
 
     def _discard(self) -> None:
         """The rest of a body that is answered, for a moment; then the connection is closed."""

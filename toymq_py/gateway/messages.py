@@ -8,8 +8,9 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from toymq_py.errors import BadArgument, BadName, NoSuchTopic, OutOfRange, RequestError, StorageFailed
+from toymq_py.errors import BadArgument, BadName, NoSuchTopic, OutOfRange, QueueFull, RequestError, StorageFailed
 from toymq_py.gateway.access import check_again
+from toymq_py.gateway.bodies import seat_of
 from toymq_py.gateway.events import EVENT_STREAM, stream_response
 from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.headers import parse_block
@@ -109,11 +110,21 @@ async def browse(gateway: Gateway, request: Request) -> Response:
     topic = gateway.broker.topic(TOPIC.need(request))
     start = _resolve(topic, FROM.or_(Start("earliest"), request))
     max_count = MAX.or_(100, request)
+    seat = seat_of(request)
     messages: list[str] = []
     size, at = 0, start
     while len(messages) < max_count and size < PAGE_BYTES_MAX and at < topic.next_id and not topic.deleted:
-        part, at, read = read_log(topic, at, max_count - len(messages), min(READ_BYTES, PAGE_BYTES_MAX - size))
-        messages += (text for _, text in part)
+        part, behind, read = read_log(topic, at, max_count - len(messages), min(READ_BYTES, PAGE_BYTES_MAX - size))
+        texts = [text for _, text in part]
+        try:
+            if seat is not None:
+                seat.hold(sum(map(len, texts)))  # until the client has taken it: see the listener
+        except QueueFull:
+            if not messages:
+                raise
+            break  # a shorter page
+        messages += texts
+        at = behind
         size += read
         await gateway.waiting.pause()
     content = (
