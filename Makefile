@@ -1,6 +1,6 @@
 # Needs make and Python 3.11 or newer; everything else goes into .venv. "make" alone lists what there is.
 .DEFAULT_GOAL := help
-.PHONY: help setup fast run demo test test-all test-spark-slow test-browser spark-demo simulate chaos soak fuzz bench profile bench-peers bench-compare torture check lint types imports docs audit dist coverage clean
+.PHONY: help setup fast run demo test test-all test-spark-slow test-browser spark-demo simulate chaos soak fuzz bench profile bench-peers bench-compare torture check lint types imports docs site audit dist coverage clean
 
 BIN := .venv/bin
 READY := .venv/.stamp
@@ -140,6 +140,11 @@ imports: $(READY) ## who may import whom (import-linter)
 docs: $(READY) ## write again what the guides have from the code
 	$(BIN)/python -m tests.packaging.configuration_page
 	$(BIN)/python -m tests.packaging.metrics_page
+
+site: $(READY) ## build the guides, references and decisions as a site, build/site/index.html; a broken link fails
+	@test -x $(BIN)/zensical || $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[site]'
+	$(BIN)/python -m tests.packaging.site build/site-pages
+	$(BIN)/zensical build --strict
 
 audit: $(READY) ## known vulnerabilities of what is installed; fails where pip-audit gets no answer, and says for what
 	@test -x .venv-audit/bin/pip-audit || { $(PYTHON) -m venv .venv-audit && \
