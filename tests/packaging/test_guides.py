@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.broker_process import ROOT, TIMEOUT_S, BrokerProcess, environment
 
 GUIDES = (
