@@ -419,8 +419,9 @@ class Handler:
             try:
                 frames, count, next_id = _living(topic).fetch(command.from_id, command.max_count, max_bytes)
             except BeingExamined as busy:
-                held.make = None
-                busy.when_done(lambda: self._replies.fill(held, make))
+                again, held.make = held.make, None  # not by its own name: a million pipelined ones would be a million cycles
+                assert again is not None
+                busy.when_done(lambda: self._replies.fill(held, again))
                 return None
             return b"%b%b\n" % (encode_batch_header(topic.name, count, next_id, len(frames)), frames)
 

@@ -171,7 +171,7 @@ class Replies:
                 if made is None:
                     self.due = self.unfinished = reply.make is not None
                     break
-                text, cost = made, reply.cost
+                text, cost, reply.make = made, reply.cost, None
                 if reply.released is not None:
                     reply.released(size)
             fifo.popleft()

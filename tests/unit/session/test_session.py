@@ -1,5 +1,7 @@
 """What a session's turn costs beside its commands. Contract: delivery.md, "Sessions"."""
 
+import gc
+
 import pytest
 
 from tests.support.sim_served import SimServed
@@ -27,3 +29,18 @@ def test_what_waits_in_the_parser_is_counted_once_for_many_small_publishes(
             served.advance(0.01)
         assert len(client.lines()) == messages
     assert looks <= most, f"{messages} publishes of {size} bytes, and {FLOOR_BYTES} are free"
+
+
+def test_a_fetch_leaves_no_cycle_behind() -> None:
+    """A million pipelined ones left 700 MB to the garbage collector, which seldom comes."""
+    with SimServed() as served:
+        client = served.client(b"PUB t - 1\nx\n" + b"FETCH t 1 1\n" * 10)
+        served.advance(1)
+        gc.collect()
+        gc.disable()
+        try:
+            client.send(b"FETCH t 1 1\n" * 500)
+            served.advance(1)
+            assert gc.collect() < 500
+        finally:
+            gc.enable()
