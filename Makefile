@@ -6,13 +6,13 @@ BIN := .venv/bin
 READY := .venv/.stamp
 # make fast compiles the same source into a place of its own; run and bench use it from then on (ADR 0015).
 FAST := .venv-fast
-COMPILED := $(patsubst %,toymq_py/%.py,dedupe model rows \
+COMPILED := $(patsubst %,toymq_py/%.py,dedupe model fixed_rows \
   protocol/buffer protocol/client_connection protocol/commands protocol/frames protocol/replies protocol/server_connection \
-  session/deliveries session/guard session/handler session/pulling session/replies session/sequences session/session \
-  session/transport session/turns topic/channel topic/commits topic/delivery topic/offsets topic/publishing topic/schedule \
-  subscription/patterns subscription/polls subscription/registry topic/topic topic/traced \
-  consumer/acks consumer/common consumer/idset consumer/inflight consumer/lazy_heap consumer/run consumer/state \
-  storage/batch storage/commit_listener storage/committer storage/log storage/open_files storage/space storage/sync_job storage/tail \
+  session/deliveries session/authorization session/handler session/pull session/replies session/producer_sequences session/session \
+  session/transport session/fair_queue topic/channel topic/commits topic/delivery topic/consumer_offsets topic/publisher topic/delays \
+  subscription/patterns subscription/polls subscription/registry topic/topic topic/traced_topic \
+  consumer/acks consumer/shared_acks consumer/id_set consumer/lease_table consumer/lazy_heap consumer/lease consumer/consumer \
+  storage/commit/batch storage/commit/listener storage/commit/committer storage/log storage/open_files storage/commit/disk_space storage/commit/commit_job storage/tail_cache \
   storage/record/attributes storage/record/checksum storage/record/frame storage/record/run storage/record/scanning)
 RUN := $(if $(wildcard $(FAST)/.stamp),$(FAST),.venv)
 # What a target waits for, and no more: demo the broker, run its gateway too, others the developer's tools; tests and types Spark

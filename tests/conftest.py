@@ -58,7 +58,7 @@ def without_log() -> Iterator[None]:
 @pytest.fixture(scope="module", autouse=True)
 def _clients_logger_is_left_as_it_was() -> Iterator[None]:
     """A ``toymqctl`` command takes the client's logger for its process, which is ours when it is called in it."""
-    logger = logging.getLogger("toymq_client")
+    logger = logging.getLogger("toymq")
     before = logger.propagate, list(logger.handlers)
     yield
     logger.propagate, logger.handlers = before

@@ -11,8 +11,9 @@ from functools import partial
 from itertools import count
 from typing import Any
 
+from toymq_py.auth.quotas import Quotas, acting
 from toymq_py.clock import Clock
-from toymq_py.config import BrokerOptions, TopicSettings
+from toymq_py.config.options import BrokerOptions, TopicSettings
 from toymq_py.consumer import FailureBudget
 from toymq_py.deadletter import LETTER_KEYS, DeadLetters, RedriveDone
 from toymq_py.dedupe import KeyBudget
@@ -31,17 +32,16 @@ from toymq_py.errors import (
 )
 from toymq_py.metrics import Metrics
 from toymq_py.model import DEAD_LETTERS, IdRange, TopicPattern, check_name, is_pattern
-from toymq_py.quotas import Quotas, acting
 from toymq_py.storage import offsets
-from toymq_py.storage import settings as settings_file
+from toymq_py.storage import topic_settings as settings_file
+from toymq_py.storage.commit.disk_space import SpaceGuard
+from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.storage.dirlock import DirectoryLock
-from toymq_py.storage.flusher import OffsetsFlusher
 from toymq_py.storage.fs import FileSystem, replace_file
+from toymq_py.storage.offsets_flusher import OffsetsFlusher
 from toymq_py.storage.open_files import OPEN_FILES_MAX, OpenFiles
 from toymq_py.storage.recovery import recover_log
-from toymq_py.storage.scheduling import Scheduler
-from toymq_py.storage.space import SpaceGuard
-from toymq_py.storage.tail import TailBudget
+from toymq_py.storage.tail_cache import TailBudget
 from toymq_py.subscription import PatternSubscription, Poll, SubscriptionRegistry
 from toymq_py.topic import (
     Ticker,

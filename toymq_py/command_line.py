@@ -31,4 +31,4 @@ def run(name: str, module: str) -> None:
 def missing(error: ModuleNotFoundError) -> str | None:
     """What to install, behind the name of what needs it; None when no extra brings it."""
     package = str(error.name).partition(".")[0]
-    return f"needs {package}: pip install 'toymq_py[{EXTRAS[package]}]'" if package in EXTRAS else None
+    return f"needs {package}: pip install 'toymq[{EXTRAS[package]}]'" if package in EXTRAS else None

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 import uvloop
 
-from toymq_py import memory
-from toymq_py.auth import Authority, check_access, read_grants
+from toymq_py.auth.tokens import Authority, check_access, read_grants
 from toymq_py.broker import Broker
-from toymq_py.certificates import Certificates
 from toymq_py.clock import Clock, SystemClock
-from toymq_py.config import ServeOptions
-from toymq_py.definitions import Definitions, parse
+from toymq_py.config.definitions import Definitions, parse
+from toymq_py.config.option_schema import is_public, parse_address
+from toymq_py.config.options import ServeOptions
 from toymq_py.errors import ConfigError, DataDirectoryError
-from toymq_py.hosts import Hosts
-from toymq_py.schema import is_public, parse_address
+from toymq_py.net.certificates import Certificates
+from toymq_py.net.host_names import Hosts
+from toymq_py.runtime import heap_trimming
+from toymq_py.runtime.broker_loop import MemoryWatch, apply_definitions, openable, opened_broker
 from toymq_py.server import Server
-from toymq_py.service import MemoryWatch, apply_definitions, openable, opened_broker
 from toymq_py.topic import Tracer
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def serve(options: ServeOptions, ready: Callable[[list[str]], None], reloads: Ma
     """
     wanted, authority, certificates = _read_definitions(options), _read_authority(options), _read_certificates(options)
     options = replace(options, max_connections=room_for_connections(options.max_connections))
-    memory.set_up()
+    heap_trimming.set_up()
     _run(_serve(options, wanted, authority, certificates, ready, reloads))
 
 
@@ -131,7 +131,7 @@ async def _serve(
                 logger.info("%s: %s", options.definitions, change)
             gc.collect()
             gc.freeze()  # what recovery made stays; the collector need not look at it again and again
-            some_left = memory.Keeper(loop).look
+            some_left = heap_trimming.Keeper(loop).look
             watch = MemoryWatch(loop, broker.quotas, options.memory_max_bytes)
             bound.callback(watch.stop)
             watch.look()
@@ -176,7 +176,7 @@ def _http_server(
     try:
         from toymq_py.gateway import HttpServer
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{'--http' if listeners else '--https'} needs {error.name}: pip install 'toymq_py[http]'") from None
+        raise ConfigError(f"{'--http' if listeners else '--https'} needs {error.name}: pip install 'toymq[http]'") from None
     return HttpServer(
         broker, clock, loop,
         local=not any(is_public(listener.getsockname()[0]) for listener in listeners),
@@ -220,9 +220,9 @@ def _metrics(
         yield
         return
     try:
-        from toymq_py.observability.listener import MetricsListener
+        from toymq_py.observability.metrics_server import MetricsListener
     except ModuleNotFoundError as error:
-        raise ConfigError(f"--metrics needs {error.name}: pip install 'toymq_py[observability]'") from error
+        raise ConfigError(f"--metrics needs {error.name}: pip install 'toymq[observability]'") from error
     listener = MetricsListener(broker, loop, listeners, Hosts(allowed_hosts))
     listener.start()
     try:
@@ -240,7 +240,7 @@ def _tracer(options: ServeOptions, clock: Clock) -> Iterator[Tracer | None]:
     try:
         from toymq_py.observability.tracing import opened_tracer
     except ModuleNotFoundError as error:
-        raise ConfigError(f"--otlp-endpoint needs {error.name}: pip install 'toymq_py[observability]'") from error
+        raise ConfigError(f"--otlp-endpoint needs {error.name}: pip install 'toymq[observability]'") from error
     with opened_tracer(options.otlp_endpoint, clock, fsync=options.fsync) as tracer:
         yield tracer
 

@@ -6,9 +6,9 @@ Belongs to the event loop; the look itself is made off it.
 import contextlib
 from collections.abc import Callable, Mapping
 
+from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.storage.dirlock import DirectoryLock, not_there
 from toymq_py.storage.fs import FileSystem
-from toymq_py.storage.scheduling import Scheduler
 from toymq_py.topic import Topic
 
 

@@ -41,7 +41,7 @@ LIMITS = (
     "connections", "address_connections", "token_connections", "reserve_connections", "topics", "token_topics",
     "reserve_topics", "held_bytes", "holder_held_bytes", "memory", "consumers", "token_consumers", "reserve_consumers",
 )  # fmt: skip
-"""What ``quotas`` refuses by: of all, of one address, of one token, what is left for admins."""
+"""What ``auth.quotas`` refuses by: of all, of one address, of one token, what is left for admins."""
 TOPIC = ("topic",)
 CONSUMER = ("topic", "consumer")
 

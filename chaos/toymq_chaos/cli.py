@@ -24,7 +24,7 @@ from toymq_py.model import parse_duration_ms
 
 T = TypeVar("T")
 
-NO_PICTURE = "no picture: matplotlib is not installed (pip install 'toymq_py[plots]')"
+NO_PICTURE = "no picture: matplotlib is not installed (pip install 'toymq[plots]')"
 
 
 class Duration(click.ParamType[float]):
@@ -130,7 +130,7 @@ def run(seed: int | None, spark_verify: bool, **values: Any) -> None:
     options = _options(seed, {**values, "keep_log": spark_verify})
     pipeline = Path(sys.executable).with_name("toymq-pipeline")
     if spark_verify and not pipeline.exists():
-        raise ConfigError(f"--spark-verify needs {pipeline}: pip install 'toymq_py[spark]'")
+        raise ConfigError(f"--spark-verify needs {pipeline}: pip install 'toymq[spark]'")
     _run(options, verbose=False)
     if spark_verify:
         kept = str(options.out / "data" / "d")
@@ -243,7 +243,7 @@ def _run(options: Options, *, verbose: bool) -> None:
             kills = sum(count for what, count in counts.items() if what.startswith("kill"))
             bar.update(max(0, min(round(elapsed_s), bar.length or 0) - bar.pos), f"{kills} kills")
 
-        logging.getLogger("toymq_client").setLevel(logging.ERROR)  # outages are what is tried
+        logging.getLogger("toymq").setLevel(logging.ERROR)  # outages are what is tried
         experiment = Experiment(options, tell, progress)
         report = _finish(experiment.run())
     _show(report.verdict)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from toymq_chaos.inside import PLACES, Point
+from toymq_chaos.fault_injection import PLACES, Point
 
 Kind = Literal["pause", "cut", "full", "clock"]
 

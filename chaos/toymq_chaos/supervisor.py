@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from toymq_chaos import inside
-from toymq_chaos.inside import Point
-from toymq_client.sockets import reserved_port
+from toymq.sockets import reserved_port
+from toymq_chaos import fault_injection
+from toymq_chaos.fault_injection import Point
 from toymq_py.errors import LocalError
 
 READY_S = 60.0
@@ -39,7 +39,7 @@ class BrokerProcess:
         """
         Args:
             log: its stderr is appended there.
-            clock: the file that bends its wall clock (``inside``).
+            clock: the file that bends its wall clock (``fault_injection``).
         """
         self.port: int | None = None
         """Where it listens; None while it does not."""
@@ -51,7 +51,7 @@ class BrokerProcess:
         self._options = options
         self._log = log
         self._clock = clock
-        clock.write_bytes(bytes(inside.CLOCK_BYTES))
+        clock.write_bytes(bytes(fault_injection.CLOCK_BYTES))
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -68,15 +68,15 @@ class BrokerProcess:
         self._process = None
         environment = {
             **os.environ,
-            inside.CLOCK_VARIABLE: str(self._clock),
-            inside.PARENT_VARIABLE: str(os.getpid()),
+            fault_injection.CLOCK_VARIABLE: str(self._clock),
+            fault_injection.PARENT_VARIABLE: str(os.getpid()),
             "TOYMQ_CONFIG": os.devnull,
             "PYTHONPATH": os.pathsep.join(
-                filter(None, [str(Path(inside.__file__).with_name("site")), os.environ.get("PYTHONPATH")])
+                filter(None, [str(Path(fault_injection.__file__).with_name("site")), os.environ.get("PYTHONPATH")])
             ),
         }
         if point is not None:
-            environment[inside.POINT_VARIABLE] = str(point)
+            environment[fault_injection.POINT_VARIABLE] = str(point)
         with self._log.open("ab") as log:
             try:
                 self._process = await asyncio.create_subprocess_exec(
@@ -122,7 +122,7 @@ class BrokerProcess:
     def set_clock(self, ahead_ns: int) -> None:
         """Its wall clock is so far ahead of ours from now on, also in its next lives."""
         with self._clock.open("r+b") as file:
-            file.write(ahead_ns.to_bytes(inside.CLOCK_BYTES, "little", signed=True))
+            file.write(ahead_ns.to_bytes(fault_injection.CLOCK_BYTES, "little", signed=True))
 
     def telltale(self) -> str:
         """The last line that it wrote to stderr."""

@@ -20,13 +20,13 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
+from toymq import Client, ClientClosed, Connected, ConnectionLost, Disconnected, Receipt, RequestTimeout, connect, sync
+from toymq.link import Link
+from toymq.message import Delivery
+from toymq.sync.link import BlockingLink
 from toymq_chaos.history import Recorder, Result, digest_of
 from toymq_chaos.leases import BUFFERED
 from toymq_chaos.workload import Habits
-from toymq_client import Client, ClientClosed, Connected, ConnectionLost, Disconnected, Receipt, RequestTimeout, connect, sync
-from toymq_client.link import Link
-from toymq_client.message import Delivery
-from toymq_client.sync.link import BlockingLink
 from toymq_py.errors import ToymqError
 
 TIMEOUT_S = 60.0

@@ -12,10 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from toymq import sync
 from toymq_bench import process
 from toymq_bench.errors import BenchError
 from toymq_chaos.supervisor import find_toymq
-from toymq_client import sync
 
 STOP_S = 60.0
 """Longer than any shutdown; then it is killed."""

@@ -34,7 +34,7 @@ class _OneLineErrors(click.Group):
 
 
 @click.group(cls=_OneLineErrors, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="toymq_py", prog_name="toymq-bench")
+@click.version_option(package_name="toymq", prog_name="toymq-bench")
 def main() -> None:
     """Measure a broker: rate, latency, CPU per message, memory, beside what the disk itself takes.
 

@@ -4,14 +4,14 @@ import asyncio
 import time
 from collections.abc import Iterator
 
-import toymq_client
+import toymq
+from toymq import sync
+from toymq.message import Item
 from toymq_bench.broker import Broker
 from toymq_bench.errors import WrongReply
 from toymq_bench.frames import payload
 from toymq_bench.progress import phase
 from toymq_bench.traffic import delete, names
-from toymq_client import sync
-from toymq_client.message import Item
 
 WINDOW = 4096
 CONSUMER = "c"
@@ -54,7 +54,7 @@ def measure(broker: Broker, kind: str, count: int, size: int, label: str, *, key
 
 async def _asyncio(url: str, topic: str, load: Iterator[Item], count: int) -> tuple[float, float]:
     """Seconds until all is published, and until all is consumed."""
-    async with toymq_client.connect(url) as mq:
+    async with toymq.connect(url) as mq:
         began = time.perf_counter()
 
         async def publish() -> float:

@@ -10,13 +10,13 @@ import sys
 import time
 from collections import Counter
 
+from toymq.message import lines_of, to_ranges
 from toymq_bench.broker import Broker
 from toymq_bench.errors import BenchError, WrongReply
 from toymq_bench.frames import payload
 from toymq_bench.latency import summary_ms
 from toymq_bench.progress import phase
 from toymq_bench.traffic import names
-from toymq_client.message import lines_of, to_ranges
 from toymq_py.protocol import Ack, Publish, Subscribe, encode_command
 
 CHUNK = 500

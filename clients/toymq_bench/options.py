@@ -69,7 +69,7 @@ def _is_picture(_: click.Context, __: click.Parameter, path: Path | None) -> Pat
     if path.suffix not in (".png", ".svg"):
         raise click.BadParameter(f"{path} is neither a .png nor a .svg file")
     if find_spec("matplotlib") is None:
-        raise click.UsageError("--plot needs matplotlib: pip install 'toymq_py[plots]'")
+        raise click.UsageError("--plot needs matplotlib: pip install 'toymq[plots]'")
     return path
 
 

@@ -27,7 +27,7 @@ def pyspy() -> str:
     beside = Path(sys.executable).with_name("py-spy")
     found = str(beside) if beside.is_file() else shutil.which("py-spy")
     if found is None:
-        raise BenchError("py-spy is not installed: pip install 'toymq_py[profile]'")
+        raise BenchError("py-spy is not installed: pip install 'toymq[profile]'")
     return found
 
 

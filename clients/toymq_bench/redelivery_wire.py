@@ -2,9 +2,9 @@
 
 import re
 
+from toymq.message import lines_of, to_ranges
 from toymq_bench.errors import WrongReply
 from toymq_bench.frames import Chunk
-from toymq_client.message import lines_of, to_ranges
 from toymq_py.model import IdRange
 from toymq_py.protocol import Ack, Nack, encode_command
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from toymq_client import sync
-from toymq_client.url import is_token, parse_url
+from toymq import sync
+from toymq.url import is_token, parse_url
 from toymq_py.errors import ConnectionLost, ShuttingDown, TooManyConnections
 from toymq_spark.errors import OptionError
 from toymq_spark.options import BrokerAddress, Certificates

@@ -26,8 +26,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
-from toymq_client import Receipt
-from toymq_client.message import Sequenced
+from toymq import Receipt
+from toymq.message import Sequenced
 from toymq_py.errors import Forbidden
 from toymq_py.storage.record import ATTRIBUTE_SEQUENCE, Frame
 from toymq_spark.errors import OptionError, ReplayMismatch

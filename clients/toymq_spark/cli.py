@@ -14,7 +14,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from toymq_client.url import DEFAULT_URL
+from toymq.url import DEFAULT_URL
 from toymq_py.command_line import INTERRUPTED, missing
 from toymq_py.errors import ConfigError, ToymqError
 from toymq_py.model import parse_duration_ms, parse_size
@@ -62,7 +62,7 @@ USAGE = {f"{kind.__module__}.{kind.__name__}" for kind in (ConfigError, OptionEr
 def explain(said: str) -> tuple[str | None, str]:
     """Of what Spark says of a failed job, our own error if there is one, by class and text; else None and its first line."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith(("toymq_spark.", "toymq_py.", "toymq_client."))]
+    ours = [line for line in lines if line.startswith(("toymq_spark.", "toymq_py.", "toymq."))]
     if ours:
         kind, _, text = ours[-1].partition(": ")
         return kind, text or kind
@@ -72,7 +72,7 @@ def explain(said: str) -> tuple[str | None, str]:
 
 
 @click.group(cls=_OneLineErrors, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="toymq_py", prog_name="toymq-pipeline")
+@click.version_option(package_name="toymq", prog_name="toymq-pipeline")
 @click.option("--master", default="local[*]", show_default=True, help='Where Spark runs; "" leaves it to spark-submit.')
 @click.pass_context
 def main(ctx: click.Context, master: str) -> None:

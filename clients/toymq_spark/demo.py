@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from toymq_client import sync
+from toymq import sync
 from toymq_py.errors import LocalError
 from toymq_spark.manifest import Archive
 
@@ -102,8 +102,8 @@ def _publish(url: str, lines: list[bytes], ledger: Path) -> None:
 
 def _copied(url: str) -> list[bytes]:
     from toymq_py.storage.reader import walk_columns
-    from toymq_spark.logs import BrokerLogs
     from toymq_spark.options import BrokerAddress
+    from toymq_spark.record_sources import BrokerLogs
 
     logs = BrokerLogs(BrokerAddress(url))
     try:

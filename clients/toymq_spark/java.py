@@ -40,7 +40,7 @@ def ensure_java(environ: MutableMapping[str, str]) -> None:
             have = "there is none on PATH"
         else:
             have = f"{candidate} is Java {found}" if found else f"{candidate} does not run"
-        remedy = "install one, or pip install 'toymq_py[java]'"
+        remedy = "install one, or pip install 'toymq[java]'"
         raise NoJava(f"Spark needs Java {JAVA_MIN} or newer, and {have}: {remedy}") from None
     environ["JAVA_HOME"] = str(wrapped(runtime))
 

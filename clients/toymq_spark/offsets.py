@@ -12,8 +12,8 @@ from typing import Any
 
 from toymq_py.errors import NoSuchTopic
 from toymq_spark.errors import DataLoss, OptionError
-from toymq_spark.logs import Logs
 from toymq_spark.options import EARLIEST, LATEST, Edge, SourceOptions
+from toymq_spark.record_sources import Logs
 
 logger = logging.getLogger("toymq_spark")
 

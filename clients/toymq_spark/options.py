@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NoReturn, TypeVar
 
-from toymq_client.url import parse_url
+from toymq.url import parse_url
 from toymq_py.errors import BadName, ConfigError
 from toymq_py.model import MSG_ID_MAX, check_name, parse_duration_ms
 from toymq_spark.errors import OptionError

@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from toymq_client import Receipt, sync
-from toymq_client.message import Sequenced
+from toymq import Receipt, sync
+from toymq.message import Sequenced
 from toymq_py.errors import DamagedData, PayloadTooLarge, ToymqError
 from toymq_py.storage.record import Frame, iter_frames
 from toymq_spark.broker import TRANSIENT, connect

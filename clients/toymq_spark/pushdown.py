@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, IsNotNull, LessThan, LessThanOrEqual
 
-from toymq_spark.logs import AT_MS_MAX
 from toymq_spark.offsets import Offsets
+from toymq_spark.record_sources import AT_MS_MAX
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
 

@@ -26,10 +26,10 @@ from toymq_py.storage.reader import Run, Walk
 from toymq_spark import offsets
 from toymq_spark.batches import joined
 from toymq_spark.frames import RowWalk
-from toymq_spark.logs import POLL_INTERVAL_S, Logs, open_logs
 from toymq_spark.offsets import IdSpan, Offsets
 from toymq_spark.options import SourceOptions
 from toymq_spark.pushdown import Bounds
+from toymq_spark.record_sources import POLL_INTERVAL_S, Logs, open_logs
 from toymq_spark.schema import arrow_schema, check_projection
 
 logger = logging.getLogger("toymq_spark")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-import toymq_client
-from toymq_client import sync
-from toymq_client.options import OnEvent
-from toymq_client.url import Address
+import toymq
+from toymq import sync
+from toymq.options import OnEvent
+from toymq.url import Address
 from toymq_py.errors import ConfigError
 
 
@@ -65,9 +65,9 @@ class Broker:
             self.address.url, name="toymqctl", ssl=self._tls, connect_timeout_s=connect_timeout_s, timeout_s=timeout_s
         )
 
-    def client(self, *, timeout_s: float, on_event: OnEvent) -> "toymq_client.Client":
+    def client(self, *, timeout_s: float, on_event: OnEvent) -> "toymq.Client":
         """The asyncio client, not connected yet. Raises: ConfigError."""
-        return toymq_client.connect(self.address.url, name="toymqctl", ssl=self._tls, timeout_s=timeout_s, on_event=on_event)
+        return toymq.connect(self.address.url, name="toymqctl", ssl=self._tls, timeout_s=timeout_s, on_event=on_event)
 
     @property
     def _tls(self) -> ssl.SSLContext | None:
@@ -88,12 +88,12 @@ _warnings = _Warnings()
 
 def say_warnings() -> None:
     """Outages of the connection are said on stderr. Idempotent."""
-    logger = logging.getLogger("toymq_client")
+    logger = logging.getLogger("toymq")
     logger.addHandler(_warnings)
     logger.propagate = False
 
 
 def hush_warnings() -> None:
     """What takes the whole screen says them itself."""
-    logging.getLogger("toymq_client").removeHandler(_warnings)
-    logging.getLogger("toymq_client").addHandler(logging.NullHandler())
+    logging.getLogger("toymq").removeHandler(_warnings)
+    logging.getLogger("toymq").addHandler(logging.NullHandler())

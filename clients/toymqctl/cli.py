@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 import click
 from click.core import ParameterSource
 
-from toymq_client.url import DEFAULT_URL, address_with_token, parse_url
+from toymq.url import DEFAULT_URL, address_with_token, parse_url
 from toymq_py.command_line import INTERRUPTED
 from toymq_py.errors import ConfigError, ToymqError
 from toymqctl.ack import ack
@@ -80,7 +80,7 @@ class _OneLineErrors(click.Group):
 
 
 @click.group("toymqctl", cls=_OneLineErrors, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="toymq_py", prog_name="toymqctl")
+@click.version_option(package_name="toymq", prog_name="toymqctl")
 @click.option("--url", envvar="TOYMQ_URL", default=DEFAULT_URL, show_default=True, help="The broker; also TOYMQ_URL.")
 @click.option(
     "--token-file",

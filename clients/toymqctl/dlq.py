@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from toymq_client import sync
+from toymq import sync
 from toymq_py import terminal
 from toymq_py.errors import BadArgument
 from toymq_py.model import DEAD_LETTERS, IdRange

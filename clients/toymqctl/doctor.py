@@ -214,7 +214,7 @@ def _look(broker: Broker) -> Iterator[Finding]:
             stats = client.stats()
             ours = (asked + datetime.now(UTC).timestamp()) / 2
             yield from examine(
-                stats, client.server or "", version("toymq_py"), client.max_payload or 0, round_trip_s,
+                stats, client.server or "", version("toymq"), client.max_payload or 0, round_trip_s,
                 stats["time_ms"] / 1000 - ours,
             )  # fmt: skip
     except (ToymqError, OSError) as error:

@@ -3,8 +3,8 @@
 import socket
 from contextlib import suppress
 
-import toymq_client
-from toymq_client.url import DEFAULT_PORT, Address
+import toymq
+from toymq.url import DEFAULT_PORT, Address
 from toymq_py.errors import ProtocolViolation, RequestError
 
 PROBE_S = 2.0
@@ -38,13 +38,13 @@ _ENDED = {
 
 def explain(address: Address, error: Exception) -> str:
     """One line that says what is wrong and, where we know, what to do."""
-    if isinstance(error, toymq_client.ConnectFailed):
+    if isinstance(error, toymq.ConnectFailed):
         return _unreachable(address, error)
     if isinstance(error, ProtocolViolation):
         if _speaks_http(address):
             return _http(address)
         return f"{error}; is {address} the broker's TCP port?"
-    if isinstance(error, toymq_client.SubscriptionEnded):
+    if isinstance(error, toymq.SubscriptionEnded):
         return f"{error} ({_ENDED.get(error.code, 'see the broker')})"
     if isinstance(error, RequestError):
         advice = ADVICE.get(error.code)
@@ -52,7 +52,7 @@ def explain(address: Address, error: Exception) -> str:
     return str(error)
 
 
-def _unreachable(address: Address, error: toymq_client.ConnectFailed) -> str:
+def _unreachable(address: Address, error: toymq.ConnectFailed) -> str:
     cause = error.__cause__
     if isinstance(cause, ConnectionRefusedError):
         return f"no broker at {address}: start one with `make run` or `toymq serve`, or name another with --url"

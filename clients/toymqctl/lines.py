@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import click
 
-from toymq_client import sync
-from toymq_client.message import parse_headers
+from toymq import sync
+from toymq.message import parse_headers
 from toymq_py.model import DEAD_LETTERS, PRODUCER_PREFIX
 
 FORMATS = ("text", "json", "raw")

@@ -7,7 +7,7 @@ from typing import BinaryIO
 
 import click
 
-from toymq_client import Receipt
+from toymq import Receipt
 from toymq_py.model import PAYLOAD_BYTES_LIMIT
 from toymqctl.broker import Broker
 from toymqctl.quantities import TOPIC, Seconds

@@ -8,9 +8,9 @@ from contextlib import suppress
 import click
 from click.shell_completion import CompletionItem
 
-from toymq_client import sync
-from toymq_client.message import parse_ranges
-from toymq_client.url import address_with_token
+from toymq import sync
+from toymq.message import parse_ranges
+from toymq.url import address_with_token
 from toymq_py.errors import BadArgument, ToymqError
 from toymq_py.model import IdRange, is_pattern
 from toymqctl.broker import Broker, Certificates

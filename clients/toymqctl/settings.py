@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from toymq_client import arguments
-from toymq_client.message import Settings
+from toymq import arguments
+from toymq.message import Settings
 from toymq_py.errors import BadArgument
 from toymq_py.model import DURATION_SETTINGS, SIZE_SETTINGS, format_setting
 

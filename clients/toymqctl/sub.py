@@ -4,7 +4,7 @@ from contextlib import suppress
 
 import click
 
-from toymq_client import RequestTimeout, sync
+from toymq import RequestTimeout, sync
 from toymq_py import terminal
 from toymq_py.errors import NoSuchTopic
 from toymq_py.model import Mode, is_pattern

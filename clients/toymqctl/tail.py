@@ -2,7 +2,7 @@
 
 import click
 
-from toymq_client import sync
+from toymq import sync
 from toymq_py import terminal
 from toymq_py.errors import OutOfRange
 from toymq_py.model import Start

@@ -8,13 +8,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.support.broker_process import ROOT, BrokerProcess
+from toymq import sync
 from toymq_bench import commits, goals, profile
 from toymq_bench.cli import main
 from toymq_bench.errors import BenchError
 from toymq_bench.options import Duration
 from toymq_bench.result import Session
 from toymq_bench.traffic import Traffic
-from toymq_client import sync
 
 SHORT = ["--seconds", "200ms", "--warmup", "50ms"]
 
@@ -154,7 +154,7 @@ def test_a_profile_names_the_hottest_lines() -> None:
 def test_without_py_spy_a_profile_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(profile.sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(BenchError, match=r"toymq_py\[profile\]"):
+    with pytest.raises(BenchError, match=r"toymq\[profile\]"):
         profile.pyspy()
 
 

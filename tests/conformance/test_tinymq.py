@@ -14,14 +14,14 @@ from starlette.requests import Request
 from tests.support.broker_rig import DIR
 from tests.support.http_rig import HttpRig, gateway
 from tests.support.sim_disk import SimDisk
-from toymq_py.auth import Authority
+from toymq_py.auth.tokens import Authority
 from toymq_py.errors import BadArgument
 from toymq_py.gateway.dialects import go_duration_ms, rfc3339
 from toymq_py.gateway.problems import RETRY_AFTER_S
-from toymq_py.gateway.tinymq import messages, showing
-from toymq_py.gateway.tinymq.showing import Place
-from toymq_py.gateway.tinymq.tail import Tail
-from toymq_py.gateway.tinymq.words import shown_id
+from toymq_py.gateway.tinymq import message_views, messages
+from toymq_py.gateway.tinymq.live_tail import Tail
+from toymq_py.gateway.tinymq.message_views import Place
+from toymq_py.gateway.tinymq.names import shown_id
 
 DIALECT = "tinymq"
 TWO_MIB = 2_097_152
@@ -264,7 +264,7 @@ async def test_a_peek_is_bounded(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) 
     assert len(await peek(rig, "limit=1000")) == 2, "in bytes, as consume"
     for n in range(8):
         await publish(rig, "u", b"x", headers={"X-MQ-N": str(n)})
-    monkeypatch.setattr(showing, "LOOKED_AT_MAX", 6)
+    monkeypatch.setattr(message_views, "LOOKED_AT_MAX", 6)
     assert len(await consume(rig, "u", "peek=true&limit=1000")) == 6
     assert await consume(rig, "u", "filter_key=X-MQ-N&filter_val=6") is None
     topic = rig.broker.topics["u"]

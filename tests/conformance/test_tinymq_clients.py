@@ -18,9 +18,9 @@ from websockets.exceptions import InvalidStatus
 from tests.support.broker_rig import DIR
 from tests.support.http_rig import TIMEOUT_S, HttpRig, gateway, listening
 from tests.support.sim_disk import SimDisk
-from toymq_py.auth import Authority, parse_grants
+from toymq_py.auth.tokens import Authority, parse_grants
 from toymq_py.gateway.tinymq import messages, socket
-from toymq_py.gateway.tinymq.words import shown_id
+from toymq_py.gateway.tinymq.names import shown_id
 
 DIALECT = "tinymq"
 

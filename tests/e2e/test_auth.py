@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import toymq_client as toymq
+import toymq
 from tests.support.in_process import AsyncWire, InProcess, serving
 from tests.support.tokens import EVERYTHING, authority, grants, hello, table, token
 from toymq_py.errors import AuthRequired

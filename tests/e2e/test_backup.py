@@ -6,9 +6,9 @@ import stat
 from pathlib import Path
 
 from tests.support.broker_process import BrokerProcess, run
+from toymq_py.config.webhooks import DOCUMENT
 from toymq_py.storage import checked_json
 from toymq_py.storage.segment import segment_name
-from toymq_py.webhook import DOCUMENT
 
 WINDOW = 64
 

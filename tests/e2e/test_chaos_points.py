@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker_process import Wire, run
-from toymq_chaos.inside import PLACES, Point
+from toymq_chaos.fault_injection import PLACES, Point
 from toymq_chaos.supervisor import BrokerFailed, BrokerProcess
 
 OPTIONS = ["--min-free-bytes", "0", "--segment-bytes", "64KiB", "--retain-acked-for", "0"]

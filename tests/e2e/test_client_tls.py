@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-import toymq_client as toymq
+import toymq
 from tests.support.certificates import CERT, KEY, client_context
 from tests.support.in_process import serving
-from toymq_client import sync
-from toymq_py.certificates import Certificates
+from toymq import sync
+from toymq_py.net.certificates import Certificates
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 from tests.support.broker_process import BrokerProcess, Wire, run
-from toymq_client import sync
-from toymq_py.storage.dump import dump_topic
+from toymq import sync
 from toymq_py.storage.fs import RealFileSystem
+from toymq_py.storage.offline.dump import dump_topic
 from toymq_py.storage.record import Frame
 
 COUNT = 100_000

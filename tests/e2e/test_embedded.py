@@ -1,4 +1,4 @@
-"""``toymq_py.open``: processes share a directory with no broker to run; whoever serves it may be killed at any time."""
+"""``toymq.open``: processes share a directory with no broker to run; whoever serves it may be killed at any time."""
 
 import asyncio
 import os
@@ -14,17 +14,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import toymq_client as toymq
-import toymq_client.sync
-import toymq_py
+import toymq
+import toymq.sync
 from tests.support import moving
 from tests.support.broker_process import TIMEOUT_S, BrokerProcess, environment, run
 from tests.support.embedded_worker import CONSUMER
-from toymq_client.errors import ClientClosed
-from toymq_client.sockets import UNIX_PATH_BYTES_MAX
-from toymq_py import candidate, sync
-from toymq_py.candidate import EMBEDDED, SOCKET_NAME
-from toymq_py.config import BrokerOptions
+from toymq.errors import ClientClosed
+from toymq.sockets import UNIX_PATH_BYTES_MAX
+from toymq_py.config.options import BrokerOptions
+from toymq_py.embedded import host
+from toymq_py.embedded.host import EMBEDDED, SOCKET_NAME
 from toymq_py.errors import ConfigError, DataDirectoryError, DirectoryLocked, QueueFull
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import RealFileSystem
@@ -120,7 +119,7 @@ class Workers:
         """Everything is there once and acked, and it is a data directory like any other."""
         done = run("verify", str(self._data_dir))
         assert done.returncode == 0, done.stdout + done.stderr
-        with BrokerProcess(self._data_dir) as broker, toymq_client.sync.connect(f"127.0.0.1:{broker.port}") as mq:
+        with BrokerProcess(self._data_dir) as broker, toymq.sync.connect(f"127.0.0.1:{broker.port}") as mq:
             for number in range(len(self._processes)):
                 assert mq.offsets(self.topic(number)) == (0, self._messages), "each is stored exactly once"
                 (consumer,) = mq.describe(self.topic(number))["consumers"]
@@ -145,7 +144,7 @@ async def test_eight_processes_with_three_kills_of_the_server(tmp_path: Path) ->
 
 
 async def test_a_handler_that_blocks_the_serving_process_harms_nobody(tmp_path: Path) -> None:
-    async with toymq_py.open(tmp_path / "q", options=ROOMY) as mq:
+    async with toymq.open(tmp_path / "q", options=ROOMY) as mq:
         await mq.pub("slow", b"work")
         async with mq.sub("slow", "c") as messages:
             message = await messages.next(TIMEOUT_S)
@@ -159,7 +158,8 @@ async def test_a_handler_that_blocks_the_serving_process_harms_nobody(tmp_path: 
 
 OTHER = """
 import sys
-from toymq_py import candidate, sync
+from toymq import sync
+from toymq_py.embedded import host
 with sync.open(sys.argv[1]) as mq:
     mq.pub("fast", b"other's")
     with mq.sub("fast", "c") as messages:
@@ -170,7 +170,7 @@ with sync.open(sys.argv[1]) as mq:
 
 
 async def test_it_has_all_that_a_broker_has(tmp_path: Path) -> None:
-    async with toymq_py.open(tmp_path / "q", options=ROOMY) as mq, toymq_py.open(tmp_path / "q", options=ROOMY) as other:
+    async with toymq.open(tmp_path / "q", options=ROOMY) as mq, toymq.open(tmp_path / "q", options=ROOMY) as other:
         await mq.create("jobs.a", {"max_attempts": 1, "backlog_max_messages": 4})
         assert (await other.config("jobs.a"))["max_attempts"] == 1
         async with asyncio.TaskGroup() as tasks:
@@ -193,14 +193,14 @@ async def test_it_has_all_that_a_broker_has(tmp_path: Path) -> None:
 
 
 def test_a_wait_outlives_the_process_that_serves(tmp_path: Path) -> None:
-    first = sync.open(tmp_path / "q", options=ROOMY)
+    first = toymq.sync.open(tmp_path / "q", options=ROOMY)
 
     def leave_and_publish() -> None:
         first.close()
-        with sync.open(tmp_path / "q", options=ROOMY) as third:
+        with toymq.sync.open(tmp_path / "q", options=ROOMY) as third:
             third.pub("t", b"x")
 
-    with sync.open(tmp_path / "q", options=ROOMY) as second:
+    with toymq.sync.open(tmp_path / "q", options=ROOMY) as second:
         assert second.pull("t", "c") == []
         thread = threading.Thread(target=leave_and_publish)
         thread.start()
@@ -211,7 +211,7 @@ def test_a_wait_outlives_the_process_that_serves(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", moving.OUTPUTS)
 async def test_a_client_that_speaks_as_its_connection_ends_comes_back(tmp_path: Path, what: str) -> None:
-    async with toymq_py.open(tmp_path / "q", options=ROOMY, timeout_s=moving.MOVE_S) as mq:
+    async with toymq.open(tmp_path / "q", options=ROOMY, timeout_s=moving.MOVE_S) as mq:
         await moving.speaks_as_its_connection_ends(mq, moving.OUTPUTS[what])
 
 
@@ -226,7 +226,7 @@ async def test_every_subscription_moves_after_each_takeover(tmp_path: Path) -> N
             assert holder.stdout is not None
             assert await holder.stdout.readline() == b"held\n"
         async with (
-            toymq_py.open(tmp_path / "q", options=ROOMY, timeout_s=120) as mq, moving.UnderLoad(mq).running() as load,
+            toymq.open(tmp_path / "q", options=ROOMY, timeout_s=120) as mq, moving.UnderLoad(mq).running() as load,
         ):  # fmt: skip
             await load.all_move()
             while (server := int((tmp_path / "q" / "LOCK").read_text())) != os.getpid():
@@ -242,8 +242,9 @@ async def test_every_subscription_moves_after_each_takeover(tmp_path: Path) -> N
 HOLDING = """
 import sys
 from dataclasses import replace
-from toymq_py import candidate, sync
-from toymq_py.candidate import EMBEDDED
+from toymq import sync
+from toymq_py.embedded import host
+from toymq_py.embedded.host import EMBEDDED
 with sync.open(sys.argv[1], options=replace(EMBEDDED, min_free_bytes=0)):
     print("held", flush=True)
     sys.stdin.read()
@@ -251,7 +252,7 @@ with sync.open(sys.argv[1], options=replace(EMBEDDED, min_free_bytes=0)):
 
 
 def test_toymqctl_reaches_it_by_its_socket(tmp_path: Path) -> None:
-    with sync.open(tmp_path) as queue:
+    with toymq.sync.open(tmp_path) as queue:
         queue.pub("orders", b"x")
         done = CliRunner().invoke(toymqctl, ["--url", f"unix:{tmp_path / SOCKET_NAME}", "topics"])
     assert done.exit_code == 0, done.output
@@ -259,8 +260,8 @@ def test_toymqctl_reaches_it_by_its_socket(tmp_path: Path) -> None:
 
 
 def test_a_blocking_client_takes_over_from_another(tmp_path: Path) -> None:
-    first = sync.open(tmp_path / "q", options=ROOMY)
-    with sync.open(tmp_path / "q", options=ROOMY) as second:
+    first = toymq.sync.open(tmp_path / "q", options=ROOMY)
+    with toymq.sync.open(tmp_path / "q", options=ROOMY) as second:
         assert second.pub("t", b"one").msg_id == 0
         first.close()
         first.close()
@@ -285,7 +286,8 @@ def test_a_program_that_ends_without_closing_gives_the_directory_back(tmp_path: 
 
 CARELESS = """
 import sys
-from toymq_py import candidate, sync
+from toymq import sync
+from toymq_py.embedded import host
 mq = sync.open(sys.argv[1])
 mq.pub("t", b"x")
 sys.exit(3)
@@ -295,16 +297,16 @@ sys.exit(3)
 async def test_a_path_that_is_too_long_for_a_socket(tmp_path: Path) -> None:
     path = tmp_path / ("long" * 30)
     assert len(os.fsencode(path)) > UNIX_PATH_BYTES_MAX
-    async with toymq_py.open(path, options=ROOMY) as server, toymq_py.open(path) as other:
+    async with toymq.open(path, options=ROOMY) as server, toymq.open(path) as other:
         assert (await server.pub("t", b"1")).msg_id == 0
         assert (await other.pub("t", b"2")).msg_id == 1
-        blocking = await asyncio.to_thread(sync.open, path)
+        blocking = await asyncio.to_thread(toymq.sync.open, path)
         assert blocking.pub("t", b"3").msg_id == 2
         await asyncio.to_thread(blocking.close)
 
 
 async def test_a_client_that_was_closed_stays_closed(tmp_path: Path) -> None:
-    mq = toymq_py.open(tmp_path / "q")
+    mq = toymq.open(tmp_path / "q")
     await mq.close()
     with pytest.raises(ClientClosed):
         await mq.open()
@@ -312,12 +314,12 @@ async def test_a_client_that_was_closed_stays_closed(tmp_path: Path) -> None:
 
 
 async def test_opening_that_is_cancelled_leaves_the_directory(tmp_path: Path) -> None:
-    opening = asyncio.ensure_future(toymq_py.open(tmp_path / "q").open())
+    opening = asyncio.ensure_future(toymq.open(tmp_path / "q").open())
     await asyncio.sleep(0)
     opening.cancel()
     with pytest.raises(asyncio.CancelledError):
         await opening
-    async with toymq_py.open(tmp_path / "q", options=ROOMY) as mq:  # it waits until the first one has let go
+    async with toymq.open(tmp_path / "q", options=ROOMY) as mq:  # it waits until the first one has let go
         assert (await mq.pub("t", b"x")).msg_id == 0
 
 
@@ -325,10 +327,10 @@ async def test_a_directory_that_a_broker_serves_is_refused(tmp_path: Path) -> No
     with BrokerProcess(tmp_path / "q") as broker:
         instead = f"process {broker.pid}, a broker: connect to toymq://127.0.0.1:{broker.port} instead"
         with pytest.raises(DirectoryLocked, match=instead):
-            await asyncio.wait_for(toymq_py.open(tmp_path / "q", wait_s=600).open(), 60)  # at once, not when it has waited
+            await asyncio.wait_for(toymq.open(tmp_path / "q", wait_s=600).open(), 60)  # at once, not when it has waited
         with pytest.raises(DirectoryLocked, match=instead):
-            sync.open(tmp_path / "q", wait_s=600)
-    async with toymq_py.open(tmp_path / "q") as mq:
+            toymq.sync.open(tmp_path / "q", wait_s=600)
+    async with toymq.open(tmp_path / "q") as mq:
         assert await mq.topics() == []
         served = run("serve", "--data-dir", str(tmp_path / "q"), "--listen", "127.0.0.1:0")
         assert served.returncode == 2
@@ -340,17 +342,17 @@ async def test_a_directory_that_a_command_uses_is_refused_at_once(tmp_path: Path
     """It was waited for, ten seconds and without a word."""
     lock = DirectoryLock.take(RealFileSystem(), str(tmp_path), 4711, command)
     with pytest.raises(DirectoryLocked, match=f"process 4711, `{command}`"):
-        await asyncio.wait_for(toymq_py.open(tmp_path, wait_s=600).open(), 20)
+        await asyncio.wait_for(toymq.open(tmp_path, wait_s=600).open(), 20)
     lock.release()
 
 
 def test_waiting_for_a_process_that_says_nothing_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(candidate, "SILENT_S", 0.0)
+    monkeypatch.setattr(host, "SILENT_S", 0.0)
     lock = DirectoryLock.take(RealFileSystem(), str(tmp_path), 4711)
     with pytest.raises(DirectoryLocked, match="process 4711"):
-        sync.open(tmp_path, wait_s=0.1)
+        toymq.sync.open(tmp_path, wait_s=0.1)
     lock.release()
     told = [record.getMessage() for record in caplog.records if record.name == "toymq_py.embedded"]
     assert told == [f"{tmp_path} is in use by process 4711, and it does not answer there yet: waiting, at most 0.1 s"]
@@ -360,11 +362,11 @@ def test_what_cannot_be_opened_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "no" / "parent"):
         with pytest.raises(DataDirectoryError, match=str(path)):
-            sync.open(path)
+            toymq.sync.open(path)
     with pytest.raises(ConfigError, match="data_dir"):
-        toymq_py.open(tmp_path / "q", options=BrokerOptions(data_dir="elsewhere"))
+        toymq.open(tmp_path / "q", options=BrokerOptions(data_dir="elsewhere"))
     with pytest.raises(ConfigError, match="empty"):
-        toymq_py.open("")
+        toymq.open("")
 
 
 def test_a_child_that_outlives_its_parent_keeps_nobody_out(tmp_path: Path) -> None:
@@ -375,7 +377,7 @@ def test_a_child_that_outlives_its_parent_keeps_nobody_out(tmp_path: Path) -> No
         assert parent.stdin is not None
         assert parent.stdout is not None
         assert parent.stdout.readline() == b"CLIENT_CLOSED\n", "what was opened before the fork is refused behind it"
-        with sync.open(tmp_path / "q", options=ROOMY) as mq:
+        with toymq.sync.open(tmp_path / "q", options=ROOMY) as mq:
             assert mq.offsets("t") == (0, 2), "the child opened it anew"
             parent.kill()
             assert mq.pub("t", b"x").msg_id == 2, "the child lives, and we serve"
@@ -384,8 +386,9 @@ def test_a_child_that_outlives_its_parent_keeps_nobody_out(tmp_path: Path) -> No
 
 FORKING = """
 import os, sys
-from toymq_py import candidate, sync
-from toymq_client.errors import ClientClosed
+from toymq import sync
+from toymq_py.embedded import host
+from toymq.errors import ClientClosed
 mq = sync.open(sys.argv[1])
 mq.pub("t", b"parent's")
 if os.fork():

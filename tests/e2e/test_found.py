@@ -14,7 +14,7 @@ import pytest
 from tests.support.broker_process import COMMAND, BrokerProcess, environment
 from tests.support.in_process import AsyncWire, serving
 from tests.support.sim_disk import SimDisk
-from toymq_client import sync
+from toymq import sync
 from toymq_py.errors import NoSuchTopic, PayloadTooLarge
 
 

@@ -13,10 +13,10 @@ import pytest
 
 from tests.support.http_rig import HttpRig, listening, refused
 from tests.support.sim_disk import SimDisk
+from toymq_py.config.webhooks import DOCUMENT, Webhook
 from toymq_py.errors import BadArgument, BadName
-from toymq_py.gateway import pushing
-from toymq_py.gateway.pushing import backoff_s, sign
-from toymq_py.webhook import DOCUMENT, Webhook
+from toymq_py.gateway import webhook_pusher
+from toymq_py.gateway.webhook_pusher import backoff_s, sign
 
 DIR = "/data/d"
 SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef").decode()
@@ -173,7 +173,7 @@ async def test_a_trace_goes_on_where_it_is_pushed_to(rig: HttpRig, caplog: pytes
 
 
 async def test_what_fails_is_pushed_again(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pushing, "RETRY_MIN_S", 0.001)
+    monkeypatch.setattr(webhook_pusher, "RETRY_MIN_S", 0.001)
     async with receiving() as receiver:
         receiver.answer = lambda number: (500, 302, 404, 200)[number]
         await rig.ask("PUT", "/v1/webhooks/mine", json=definition(receiver))

@@ -17,8 +17,8 @@ from tests.support.http_rig import HttpRig, listening
 from tests.support.in_process import TIMEOUT_S
 from tests.support.sim_disk import SimDisk
 from tests.support.tokens import EVERYTHING, authority, token
-from toymq_py.certificates import Certificates
 from toymq_py.gateway import tls
+from toymq_py.net.certificates import Certificates
 
 DIR = "/data/d"
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import toymq_client as toymq
-import toymq_py
+import toymq
 from tests.support.broker_process import BrokerProcess, Wire, run
 
 
@@ -64,7 +63,7 @@ def test_a_second_broker_is_refused_although_lock_was_removed(tmp_path: Path) ->
 
 async def test_an_embedded_broker_does_not_begin_a_new_directory_in_its_place(tmp_path: Path) -> None:
     data = tmp_path / "queue"
-    async with toymq_py.open(data, timeout_s=1) as mq:
+    async with toymq.open(data, timeout_s=1) as mq:
         await mq.pub("orders", b"x")
         remove(data)
         ended = asyncio.wrap_future(mq._candidate.ended)

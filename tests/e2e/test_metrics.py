@@ -13,9 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.broker_process import BrokerProcess, run
 from tests.support.in_process import InProcess, serving
-from toymq_py.hosts import Hosts
-from toymq_py.observability import listener as listener_module
-from toymq_py.observability.listener import REQUESTS_MAX, MetricsListener
+from toymq_py.net.host_names import Hosts
+from toymq_py.observability import metrics_server as listener_module
+from toymq_py.observability.metrics_server import REQUESTS_MAX, MetricsListener
 from toymq_py.server import Server
 
 
@@ -155,4 +155,4 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("PYTHONPATH", str(absent.parent))
     done = run("serve", "--data-dir", str(tmp_path / "d"), "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "toymq: --metrics needs prometheus_client: pip install 'toymq_py[observability]'\n"
+    assert done.stderr == "toymq: --metrics needs prometheus_client: pip install 'toymq[observability]'\n"

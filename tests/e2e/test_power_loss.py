@@ -11,7 +11,7 @@ import pytest
 from tests.support.broker_process import BrokerProcess, Wire
 from tests.support.fuse_disk import FuseDisk
 from tests.support.requirements import require
-from toymq_client import sync
+from toymq import sync
 from toymq_py.storage.record import iter_frames
 
 pytestmark = require("fuse")

@@ -49,8 +49,8 @@ def test_a_broker_can_be_stopped_killed_and_asked_for_other_options(pytester: py
         pytester,
         """
         import pytest
-        from toymq_client import ConnectFailed, sync
-        from toymq_client.pytest_plugin import BrokerUnderTest
+        from toymq import ConnectFailed, sync
+        from toymq.testing import BrokerUnderTest
 
         def test_gone_and_back(toymq_broker):
             url = toymq_broker.url

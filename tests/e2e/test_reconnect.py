@@ -10,10 +10,10 @@ from random import Random
 
 import pytest
 
-import toymq_client as toymq
+import toymq
 from tests.support.broker_process import BrokerProcess
 from tests.support.moving import UnderLoad
-from toymq_client import sync
+from toymq import sync
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -57,7 +57,7 @@ async def run_through_outages(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, messages: int, kills: int, keyed: bool,
     end: Callable[[BrokerProcess], object] = BrokerProcess.kill,
 ) -> None:  # fmt: skip
-    caplog.set_level(logging.WARNING, "toymq_client")
+    caplog.set_level(logging.WARNING, "toymq")
     payloads = [b"message %d" % number for number in range(messages)]
     seen: dict[str, set[bytes]] = {"billing": set(), "audit": set()}
     with BrokerProcess(tmp_path / "d") as broker:

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker_process import ROOT, environment
-from toymq_client import sync
-from toymq_client.pytest_plugin import reserved_port
+from toymq import sync
+from toymq.testing import reserved_port
 from toymq_py.storage.segment import segment_name
 
 PAGE = (ROOT / "docs" / "operations.md").read_text()
@@ -189,7 +189,7 @@ def moving(machine: Machine) -> None:
 def upgrade(machine: Machine) -> None:
     before, install = chapter("Upgrade")
     machine.sh(before)
-    assert "pip install --upgrade toymq_py" in machine.sh(install)
+    assert "pip install --upgrade toymq" in machine.sh(install)
 
 
 @pytest.mark.parametrize("tried", [poisoned, slow_consumer, dead_letters, moving, upgrade])

@@ -16,16 +16,16 @@ import httpx
 import pytest
 from click.testing import CliRunner, Result
 
-import toymq_client as toymq
+import toymq
 from tests.support.broker_process import BrokerProcess, run
 from tests.support.certificates import CERT, CLIENT_CERT, CLIENT_KEY, KEY, client_context
 from tests.support.http_rig import HttpRig, listening
 from tests.support.in_process import TIMEOUT_S, serving
 from tests.support.tokens import EVERYTHING, authority, grants, hello, table, token
 from toymq_py import daemon
-from toymq_py.certificates import Certificates
-from toymq_py.config import ServeOptions
+from toymq_py.config.options import ServeOptions
 from toymq_py.errors import AuthFailed, ConfigError, Forbidden
+from toymq_py.net.certificates import Certificates
 from toymqctl.cli import main as toymqctl
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"

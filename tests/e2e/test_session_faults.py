@@ -12,7 +12,7 @@ from tests.support.sim_disk import SimDisk
 from toymq_py.session.session import LINGER_BYTES
 from toymq_py.storage.segment import segment_name
 from toymq_py.topic import Subscription, Topic
-from toymq_py.topic.publishing import Publisher
+from toymq_py.topic.publisher import Publisher
 
 DIR = "/data/d"
 

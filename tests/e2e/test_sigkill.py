@@ -11,8 +11,8 @@ import pytest
 
 from tests.support.broker_process import BrokerProcess, Wire, run
 from tests.support.requirements import require
-from toymq_py.storage.dump import dump_topic
 from toymq_py.storage.fs import RealFileSystem
+from toymq_py.storage.offline.dump import dump_topic
 from toymq_py.storage.record import Frame
 
 WINDOW = 300

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from tests.support.broker_process import BrokerProcess
-from toymq_client import ConnectFailed, RequestTimeout, SubscriptionEnded, TakenOver, sync
-from toymq_client.message import Receipt, parse_headers, to_ranges
-from toymq_client.sync import Client
-from toymq_client.url import Address, parse_url
+from toymq import ConnectFailed, RequestTimeout, SubscriptionEnded, TakenOver, sync
+from toymq.message import Receipt, parse_headers, to_ranges
+from toymq.sync import Client
+from toymq.url import Address, parse_url
 from toymq_py.errors import (
     AlreadySubscribed,
     AuthFailed,
@@ -519,7 +519,7 @@ def test_a_pull_that_is_interrupted_loses_nothing(client: Client, monkeypatch: p
         raise KeyboardInterrupt
 
     monkeypatch.setattr(link, "until", interrupted)
-    monkeypatch.setattr("toymq_client.sync.client.GOODBYE_S", 20)
+    monkeypatch.setattr("toymq.sync.client.GOODBYE_S", 20)
     began = time.perf_counter()
     with pytest.raises(KeyboardInterrupt):
         client.pull(topic, "c", wait=3600, visibility=3600)

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker_process import TIMEOUT_S, BrokerProcess, environment
-from toymq_client import ClientClosed, ConfigError, ConnectFailed, sync
-from toymq_client.sync import Client
+from toymq import ClientClosed, ConfigError, ConnectFailed, sync
+from toymq.sync import Client
 from toymq_py.errors import TooManyConnections
 
 LEASE_S = 0.4
 NOT_CLOSED = """
 import sys
-from toymq_client import sync
+from toymq import sync
 mq = sync.connect(sys.argv[1])
 mq.pub("left", b"x")
 messages = mq.sub("left", "c", auto_extend=True)
@@ -28,7 +28,7 @@ print(messages.next(5).attempt)
 """
 FORKED = """
 import os, sys
-from toymq_client import ClientClosed, sync
+from toymq import ClientClosed, sync
 mq = sync.connect(sys.argv[1])
 mq.pub("forked", b"x")
 messages = mq.sub("forked", "c", visibility=0.4, auto_extend=True)
@@ -98,7 +98,7 @@ def test_all_that_came_is_read_before_a_handler_has_the_next(
     broker: BrokerProcess, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is still in the kernel has no number that could be renewed."""
-    monkeypatch.setattr("toymq_client.sync.link.RECEIVE_BYTES", 320)  # two messages and a bit
+    monkeypatch.setattr("toymq.sync.link.RECEIVE_BYTES", 320)  # two messages and a bit
     list(client.pub_many("pieces", [bytes(100)] * 3))
     with client.sub("pieces", "c", mode="shared", visibility=LEASE_S, auto_extend=True) as messages:
         assert [messages.next(5).id for _ in range(2)] == [0, 1]
@@ -189,8 +189,8 @@ def test_an_outage_is_told_once_and_renewing_goes_on(tmp_path: Path, caplog: pyt
 def test_closing_does_not_wait_for_a_broker_that_hangs(
     client: Client, broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toymq_client.link.GOODBYE_S", 0.02)
-    monkeypatch.setattr("toymq_client.sync.client.GOODBYE_S", 0.02)
+    monkeypatch.setattr("toymq.link.GOODBYE_S", 0.02)
+    monkeypatch.setattr("toymq.sync.client.GOODBYE_S", 0.02)
     client.sub("hangs", "c", auto_extend=True)
     (thread,) = renewing()
     os.kill(broker.pid, signal.SIGSTOP)

@@ -14,9 +14,9 @@ from textual.widgets import DataTable
 
 from tests.support.broker_process import TIMEOUT_S, BrokerProcess, environment
 from tests.support.in_process import serving
-from toymq_client.url import parse_url
+from toymq.url import parse_url
 from toymqctl.broker import Broker
-from toymqctl.top.feed import FETCH_COUNT, BrokerFeed
+from toymqctl.top.poller import FETCH_COUNT, BrokerFeed
 from toymqctl.top.screen import Top
 
 
@@ -72,7 +72,7 @@ def test_without_the_extra_one_line_says_so() -> None:
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert line.startswith("toymqctl: top needs textual")
-    assert "pip install 'toymq_py[tui]'" in line
+    assert "pip install 'toymq[tui]'" in line
 
 
 def test_without_a_terminal_one_line_says_so() -> None:

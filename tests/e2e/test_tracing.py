@@ -14,15 +14,15 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 
-import toymq_client as toymq
+import toymq
 from tests.support.broker_process import TIMEOUT_S, BrokerProcess, environment
 from tests.support.collector import collecting
 from tests.support.http_rig import gateway
 from tests.support.in_process import serving
-from toymq_client import sync
-from toymq_client.tracing import Tracing
+from toymq import sync
+from toymq.tracing import Tracing
 from toymq_py.clock import SystemClock
-from toymq_py.config import ServeOptions
+from toymq_py.config.options import ServeOptions
 from toymq_py.observability.tracing import OpenTelemetryTracer
 
 PROCESS = """
@@ -31,8 +31,8 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from toymq_client import sync
-from toymq_client.tracing import Tracing
+from toymq import sync
+from toymq.tracing import Tracing
 
 who, url, endpoint = sys.argv[1:]
 provider = TracerProvider(resource=Resource({"service.name": who}))
@@ -94,7 +94,7 @@ def test_without_the_extra_one_line_says_so(tmp_path: Path) -> None:
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert line.startswith("toymq: --otlp-endpoint needs opentelemetry")
-    assert line.endswith("pip install 'toymq_py[observability]'")
+    assert line.endswith("pip install 'toymq[observability]'")
 
 
 @pytest.mark.parametrize("endpoint", ["localhost:4318", "ftp://h", "http://", "http://h:99999", "http://u:p@h", "http://h/ x"])

@@ -1,4 +1,4 @@
-"""``toymq_client.compat.vsqs``: what programs written to vsqs 0.3 rely on, with the faults it has left out (dialects.md)."""
+"""``toymq.compat.vsqs``: what programs written to vsqs 0.3 rely on, with the faults it has left out (dialects.md)."""
 
 import signal
 import subprocess
@@ -12,13 +12,13 @@ from subprocess import PIPE, Popen
 import pytest
 
 from tests.support.broker_process import TIMEOUT_S, environment, run
-from toymq_client.compat.vsqs import QueueException, QueueFullException, QueueManager
+from toymq.compat.vsqs import QueueException, QueueFullException, QueueManager
 from toymq_py.errors import BadArgument, BadName, DataDirectoryError
 
 LONG_S = 3600
 CONSUME = """
 import sys
-from toymq_client.compat.vsqs import QueueManager
+from toymq.compat.vsqs import QueueManager
 queue = QueueManager(sys.argv[1]).get_queue("jobs")
 print("ready", flush=True)
 sys.stdin.readline()
@@ -28,7 +28,7 @@ while (found := queue.receive(visibility_timeout=3600, timeout=float(sys.argv[2]
 """
 SINK = """
 import sys
-from toymq_client.compat.vsqs import QueueManager
+from toymq.compat.vsqs import QueueManager
 queue = QueueManager(sys.argv[1]).get_queue("jobs")
 while True:
     m_id, data = queue.receive(timeout=1)
@@ -41,7 +41,7 @@ while True:
 """As ``vsqssink`` of the original, but for its end."""
 FORK = """
 import os, sys
-from toymq_client.compat.vsqs import QueueException, QueueManager
+from toymq.compat.vsqs import QueueException, QueueManager
 manager = QueueManager(sys.argv[1])
 queue = manager.get_queue("jobs")
 queue.publish(b"x")

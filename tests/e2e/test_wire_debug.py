@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-import toymq_client
+import toymq
 from tests.support.in_process import InProcess, serving
-from toymq_py.session import wire
+from toymq_py.session import wire_log
 
 BROKER = "toymq_py.wire"
-CLIENT = "toymq_client.wire"
+CLIENT = "toymq.wire_log"
 
 
 def lines(caplog: pytest.LogCaptureFixture, logger: str) -> list[str]:
@@ -19,7 +19,7 @@ def lines(caplog: pytest.LogCaptureFixture, logger: str) -> list[str]:
 
 async def a_visit(served: InProcess) -> None:
     """Publish, consume, ack, with a token that nobody asks for."""
-    async with toymq_client.connect(f"toymq://s3cret@127.0.0.1:{served.port}", name="visitor", idempotent=False) as client:
+    async with toymq.connect(f"toymq://s3cret@127.0.0.1:{served.port}", name="visitor", idempotent=False) as client:
         await client.pub("t", b"payload", key="k")
         async with client.sub("t", "c") as messages:
             async for message in messages:
@@ -70,8 +70,8 @@ async def test_off_it_is_not_even_there(tmp_path: Path, monkeypatch: pytest.Monk
         raise AssertionError("wire debug is off")
 
     for name in ("say", "received", "written"):
-        monkeypatch.setattr(wire.Wire, name, never)
+        monkeypatch.setattr(wire_log.Wire, name, never)
     for name in ("say", "received", "sent"):
-        monkeypatch.setattr(toymq_client.wire.Wire, name, never)
+        monkeypatch.setattr(toymq.wire_log.Wire, name, never)
     async with serving(tmp_path / "d") as served:
         await a_visit(served)

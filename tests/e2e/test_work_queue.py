@@ -14,9 +14,9 @@ from random import Random
 
 import pytest
 
-import toymq_client as toymq
+import toymq
 from tests.support.broker_process import TIMEOUT_S, BrokerProcess, environment, run
-from toymq_client import Client
+from toymq import Client
 from toymq_py.errors import NoSuchTopic
 
 TOPIC, CONSUMER = "jobs", "workers"
@@ -178,7 +178,7 @@ def test_the_check_finds_a_message_with_two_workers() -> None:
 
 async def test_a_poison_message_is_tried_so_often_and_comes_back_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The broker is killed after each attempt: it counts all the same. (A synced ack of a good message is a flush of both.)"""
-    caplog.set_level(logging.CRITICAL, "toymq_client")
+    caplog.set_level(logging.CRITICAL, "toymq")
     attempts: list[int] = []
     with BrokerProcess(tmp_path / "d") as broker:
         async with toymq.connect(f"127.0.0.1:{broker.port}", backoff_max_s=0.05, timeout_s=TIMEOUT_S) as mq:

@@ -13,13 +13,13 @@ import pytest
 
 from tests.support.broker_rig import DIR, BrokerRig
 from tests.support.sim_disk import SimDisk
+from toymq_py.config.webhooks import DOCUMENT
 from toymq_py.errors import DataDirectoryError, DirectoryLocked
 from toymq_py.storage import checked_json, offsets
-from toymq_py.storage.backup import BackupReport, back_up, restore
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import File
+from toymq_py.storage.offline.backup import BackupReport, back_up, restore
 from toymq_py.storage.segment import segment_name
-from toymq_py.webhook import DOCUMENT
 
 TO = "/data/backup"
 BACK = "/data/back"

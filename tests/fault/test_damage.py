@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.logs import PATH, disk_with, ids_of, recover, report_of, some_frames
-from toymq_py.storage.dump import dump_topic
+from toymq_py.storage.offline.dump import dump_topic
 from toymq_py.storage.record import HEADER, Frame
 from toymq_py.storage.segment import segment_name
 

@@ -14,8 +14,8 @@ from tests.support.logs import some_frames
 from tests.support.sim_disk import SimDisk
 from toymq_py.errors import StorageFailed
 from toymq_py.storage.fs import write_all
+from toymq_py.storage.offline.verify import verify_topic
 from toymq_py.storage.record import decode_frame
-from toymq_py.storage.verify import verify_topic
 
 Files = dict[str, bytes]
 """Path to content, below the data directory."""

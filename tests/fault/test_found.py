@@ -12,10 +12,10 @@ from tests.support.logs import PATH, disk_with, recover
 from tests.support.sim_disk import SimDisk
 from toymq_py.errors import DiskLow, NoSuchTopic, StorageFailed
 from toymq_py.model import Start
-from toymq_py.storage.batch import CommitState
+from toymq_py.storage.commit.batch import CommitState
+from toymq_py.storage.commit.disk_space import LOOKED_FOR_S
 from toymq_py.storage.record import encode_frame
 from toymq_py.storage.segment import segment_name
-from toymq_py.storage.space import LOOKED_FOR_S
 
 FIRST = f"{DIR}/topics/t/{segment_name(0)}"
 

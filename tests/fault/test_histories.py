@@ -16,9 +16,9 @@ from tests.support.fake_clock import FakeClock
 from tests.support.sim_disk import SimDisk
 from tests.support.sim_loop import SimLoop
 from toymq_py.broker import Broker
-from toymq_py.config import BrokerOptions
+from toymq_py.config.options import BrokerOptions
 from toymq_py.model import Start
-from toymq_py.storage.batch import CommitState
+from toymq_py.storage.commit.batch import CommitState
 from toymq_py.topic import Published, Subscription, Topic
 
 pytestmark = pytest.mark.usefixtures("without_log")

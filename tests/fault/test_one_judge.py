@@ -15,18 +15,18 @@ from tests.support.logs import PATH, disk_with
 from tests.support.sim_disk import SimDisk
 from toymq_py.model import IdRange
 from toymq_py.storage import identity, offsets, salvage
-from toymq_py.storage.backup import back_up
-from toymq_py.storage.batch import Appended
-from toymq_py.storage.dump import dump_topic
+from toymq_py.storage.commit.batch import Appended
 from toymq_py.storage.fs import RealFileSystem, write_all
+from toymq_py.storage.offline.backup import back_up
+from toymq_py.storage.offline.dump import dump_topic
+from toymq_py.storage.offline.repair import repair
+from toymq_py.storage.offline.verify import verify_topic
 from toymq_py.storage.offsets import OffsetsState
 from toymq_py.storage.reader import DirectoryReader, walk_columns
 from toymq_py.storage.record import Frame, encode_frame, scanning
 from toymq_py.storage.recovery import recover_log
-from toymq_py.storage.repair import repair
 from toymq_py.storage.scanner import scan_segment
 from toymq_py.storage.segment import segment_name
-from toymq_py.storage.verify import verify_topic
 
 TOPIC = f"{DIR}/topics/t"
 

@@ -17,14 +17,14 @@ from tests.support.sim_disk import SimDisk
 from toymq_py.errors import DirectoryLocked
 from toymq_py.storage import identity, offsets
 from toymq_py.storage.dirlock import DirectoryLock
-from toymq_py.storage.dump import dump_topic
 from toymq_py.storage.fs import RealFileSystem
+from toymq_py.storage.offline.dump import dump_topic
+from toymq_py.storage.offline.repair import TopicRepair, repair
+from toymq_py.storage.offline.verify import verify_topic
 from toymq_py.storage.offsets import OffsetsState
 from toymq_py.storage.record import Frame, encode_attributes, encode_frame
 from toymq_py.storage.recovery import recover_log
-from toymq_py.storage.repair import TopicRepair, repair
 from toymq_py.storage.segment import segment_name
-from toymq_py.storage.verify import verify_topic
 
 FRAMES = some_frames(12)
 LOG = b"".join(FRAMES)

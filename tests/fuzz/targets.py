@@ -23,11 +23,11 @@ from tests.support.wire_events import events_of, flat
 from toymq_py.errors import REQUEST_ERRORS, DamagedData, ProtocolViolation
 from toymq_py.protocol import ClientConnection, Command, Rejected, ServerConnection, encode_command
 from toymq_py.protocol.frames import LINE_BYTES_MAX
-from toymq_py.storage.dump import dump_topic
 from toymq_py.storage.fs import write_all
+from toymq_py.storage.offline.dump import dump_topic
+from toymq_py.storage.offline.verify import verify_topic
 from toymq_py.storage.record import FRAME_OVERHEAD, Frame, claimed_extent, crc32
 from toymq_py.storage.segment import segment_name
-from toymq_py.storage.verify import verify_topic
 
 PAYLOADS_MAX = (1, 7, 100, 5000)
 RUNS_MAX = (1, 2, 7, 512)

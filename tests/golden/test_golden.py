@@ -10,8 +10,8 @@ from tests.golden import make_golden
 from tests.support.fake_clock import FakeClock
 from tests.support.sim_loop import SimLoop
 from toymq_py.broker import Broker
-from toymq_py.config import BrokerOptions
-from toymq_py.storage.batch import CommitState
+from toymq_py.config.options import BrokerOptions
+from toymq_py.storage.commit.batch import CommitState
 from toymq_py.storage.fs import RealFileSystem
 
 VERSIONS = [Path(__file__).with_name(name) for name in ("v1", "v2", "v3")]

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from toymq_py.cli.options import OPTIONS
-from toymq_py.schema import Flag, Option
+from toymq_py.config.option_schema import Flag, Option
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
-BEGIN = "<!-- made from toymq_py/config.py by `make docs` -->\n"
+BEGIN = "<!-- made from toymq_py/config/options.py by `make docs` -->\n"
 END = "<!-- end -->\n"
 
 

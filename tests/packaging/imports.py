@@ -10,7 +10,7 @@ from tests.support.broker_process import ROOT
 
 PACKAGES = {
     "toymq_py": "toymq_py",
-    "toymq_client": "clients/toymq_client",
+    "toymq": "clients/toymq",
     "toymqctl": "clients/toymqctl",
     "toymq_bench": "clients/toymq_bench",
     "toymq_spark": "clients/toymq_spark",

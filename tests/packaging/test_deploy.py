@@ -21,8 +21,8 @@ from click.testing import CliRunner
 
 from tests.support.broker_process import ROOT, BrokerProcess, run
 from toymq_py.cli import main
-from toymq_py.config import ServeOptions
-from toymq_py.gateway.targets import is_public
+from toymq_py.config.options import ServeOptions
+from toymq_py.gateway.webhook_addresses import is_public
 from toymq_py.metrics import TABLE, Kind
 from toymq_py.observability.prometheus import PREFIX, exported_names
 

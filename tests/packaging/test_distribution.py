@@ -17,12 +17,12 @@ from tests.support.broker_process import ROOT, TIMEOUT_S
 
 CORE = ("click", "crcmod", "uvloop")
 """What the core needs; pyproject.toml, ``dependencies``."""
-OF_AN_EXTRA = re.compile(r"toymq_py\.(gateway|observability)\b|toymq_client\.(pytest_plugin|tracing)$|toymqctl\.top\.screen$")
+OF_AN_EXTRA = re.compile(r"toymq_py\.(gateway|observability)\b|toymq\.(testing|tracing)$|toymqctl\.top\.screen$")
 ONLY_THE_CORE = f"""
 import sys
 from importlib.metadata import packages_distributions
 
-OURS = {{"toymq_py", "toymq_client", "toymqctl"}}
+OURS = {{"toymq_py", "toymq", "toymqctl"}}
 OTHERS = set(packages_distributions()) - OURS - set({CORE!r})
 
 class Nothing:
@@ -70,10 +70,10 @@ def test_the_same_bytes_wherever_it_is_built(released: dict[str, Path], tmp_path
 
 def test_the_version_comes_from_one_place(released: dict[str, Path]) -> None:
     version = toymq_py.__version__
-    assert [path.name for path in released.values()].count(f"toymq_py-{version}-py3-none-any.whl") == 1
-    assert released[".gz"].name == f"toymq_py-{version}.tar.gz"
+    assert [path.name for path in released.values()].count(f"toymq-{version}-py3-none-any.whl") == 1
+    assert released[".gz"].name == f"toymq-{version}.tar.gz"
     with zipfile.ZipFile(released[".whl"]) as wheel:
-        metadata = wheel.read(f"toymq_py-{version}.dist-info/METADATA").decode()
+        metadata = wheel.read(f"toymq-{version}.dist-info/METADATA").decode()
     assert f"\nVersion: {version}\n" in metadata
     ours = (path for top in ("toymq_py", "clients", "chaos") for path in (ROOT / top).rglob("*.py"))
     said = [path for path in ours if f'"{version}"' in path.read_text()]
@@ -87,8 +87,8 @@ def test_the_wheel_has_what_is_used_and_no_more(released: dict[str, Path]) -> No
         names = wheel.namelist()
         entry_points = wheel.read(next(name for name in names if name.endswith("entry_points.txt"))).decode()
     tops = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
-    assert tops == {"toymq_py", "toymq_client", "toymqctl", "toymq_bench", "toymq_spark", "pyspark_toymq", "toymq_chaos"}
-    assert {"toymq_py/py.typed", "toymq_client/py.typed"} <= set(names)
+    assert tops == {"toymq_py", "toymq", "toymqctl", "toymq_bench", "toymq_spark", "pyspark_toymq", "toymq_chaos"}
+    assert {"toymq_py/py.typed", "toymq/py.typed"} <= set(names)
     assert set(re.findall(r"^(toymq[\w-]*) = toymq[\w.]*:main$", entry_points, re.MULTILINE)) == {
         "toymq", "toymqctl", "toymq-bench", "toymq-chaos", "toymq-pipeline",
     }  # fmt: skip
@@ -103,7 +103,7 @@ def python(code: str, *arguments: str, executable: str = sys.executable) -> list
 
 
 def modules() -> Iterator[str]:
-    for root in (ROOT / "toymq_py", ROOT / "clients" / "toymq_client", ROOT / "clients" / "toymqctl"):
+    for root in (ROOT / "toymq_py", ROOT / "clients" / "toymq", ROOT / "clients" / "toymqctl"):
         for path in sorted(root.rglob("*.py")):
             parts = path.relative_to(root.parent).with_suffix("").parts
             name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)

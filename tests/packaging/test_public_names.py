@@ -17,13 +17,13 @@ PACKAGES = sorted(
 )
 
 PUBLIC = {
-    "toymq_py": ["__version__", "open", "sync"],
-    "toymq_client": [
+    "toymq_py": ["__version__"],
+    "toymq": [
         "Client", "ClientClosed", "ConfigError", "ConnectFailed", "Connected", "ConnectionLost", "ConsumerDeleted",
         "Disconnected", "Message", "ProtocolViolation", "Publishing", "Receipt", "RequestError", "RequestTimeout",
-        "Subscription", "SubscriptionEnded", "TakenOver", "ToymqError", "connect",
+        "Subscription", "SubscriptionEnded", "TakenOver", "ToymqError", "__version__", "connect", "errors", "open", "sync",
     ],
-    "toymq_client.sync": ["Client", "Message", "Subscription", "connect"],
+    "toymq.sync": ["Client", "Message", "Subscription", "connect", "open"],
 }  # fmt: skip
 
 
@@ -53,23 +53,23 @@ def test_importing_the_package_loads_no_broker_module() -> None:
     assert loaded_by("toymq_py") == {"toymq_py", "toymq_py.version"}
 
 
-@pytest.mark.parametrize("module", ["toymq_client", "toymq_client.sync"])
+@pytest.mark.parametrize("module", ["toymq", "toymq.sync"])
 def test_importing_a_client_loads_no_broker_module(module: str) -> None:
     loaded = loaded_by(module)
     assert module in loaded
-    broker = {name for name in loaded if not name.startswith(("toymq_client", "toymq_py.protocol"))}
-    modules = ("errors", "failure", "model", "rows", "version")
+    broker = {name for name in loaded if name.startswith("toymq_py") and not name.startswith("toymq_py.protocol")}
+    modules = ("errors", "failure", "fixed_rows", "model", "version")
     assert broker == {"toymq_py", *(f"toymq_py.{name}" for name in modules)}
 
 
 def test_the_blocking_client_does_not_load_asyncio() -> None:
-    program = "import sys, toymq_client.sync; print('asyncio' in sys.modules)"
+    program = "import sys, toymq.sync; print('asyncio' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True, check=True)
     assert run.stdout == "False\n", "it is half of the time that a command line takes to start"
 
 
 def test_errors_have_codes_of_their_own() -> None:
-    client = importlib.import_module("toymq_client")
+    client = importlib.import_module("toymq")
     kinds = [getattr(client, name) for name in client.__all__]
     errors = [kind for kind in kinds if inspect.isclass(kind) and issubclass(kind, client.ToymqError)]
     leaves = [kind for kind in errors if kind not in (client.ToymqError, client.RequestError)]
@@ -82,18 +82,19 @@ def public(kind: type) -> set[str]:
 
 @pytest.mark.parametrize("name", ["Client", "Subscription", "Message"])
 def test_both_clients_have_the_same_names(name: str) -> None:
-    asyncio_one, blocking_one = (getattr(importlib.import_module(one), name) for one in ("toymq_client", "toymq_client.sync"))
+    asyncio_one, blocking_one = (getattr(importlib.import_module(one), name) for one in ("toymq", "toymq.sync"))
     only_one = {"drain"} if name == "Subscription" else set()  # in one thread no handler runs while another is waited for
     assert public(asyncio_one) - public(blocking_one) == only_one
     assert public(blocking_one) - public(asyncio_one) == set()
 
 
 def test_the_client_is_typed() -> None:
-    client = importlib.import_module("toymq_client")
+    client = importlib.import_module("toymq")
     assert Path(client.__file__ or "").with_name("py.typed").exists(), "without it type checkers take all for Any"
     functions = {"connect": client.connect}
     for name in client.__all__:
-        functions |= {f"{name}.{key}": value for key, value in vars(getattr(client, name)).items() if key[0] != "_"}
+        members = vars(getattr(client, name)) if inspect.isclass(getattr(client, name)) else {}
+        functions |= {f"{name}.{key}": value for key, value in members.items() if key[0] != "_"}
     signatures = {name: inspect.signature(function) for name, function in functions.items() if inspect.isfunction(function)}
     assert len(signatures) > 20
     for name, signature in signatures.items():

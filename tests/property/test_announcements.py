@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.conversing import GREETING, Conversing, ids_of, message
-from toymq_client.feed import Feed, FeedState
-from toymq_client.slots import CallSlot
+from toymq.delivery_window import Feed, FeedState
+from toymq.pending_replies import CallSlot
 from toymq_py.protocol import Hello, Nack, OkReply, Ping, PongReply
 
 ANSWERS = {"HELLO": GREETING, "PING": b"PONG\n"}

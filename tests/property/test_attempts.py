@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support.broker_rig import BrokerRig
 from toymq_py.consumer import Consumer
-from toymq_py.consumer.run import Lessee
+from toymq_py.consumer.lease import Lessee
 
 MAX_ATTEMPTS = 4
 MESSAGES = 60

@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 )
 
 from toymq_py.consumer import Consumer, ConsumerSnapshot, Counts, DeliveryPolicy, IdSet
-from toymq_py.consumer.run import DELAYED, HELD, INFLIGHT, MERGE_SLACK_S, MOVING, READY, Lessee
+from toymq_py.consumer.lease import DELAYED, HELD, INFLIGHT, MERGE_SLACK_S, MOVING, READY, Lessee
 
 POLICY = DeliveryPolicy(nack_backoff_min_s=1.0, nack_backoff_max_s=8.0)
 A, B = Lessee(100), Lessee(100)

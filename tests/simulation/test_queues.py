@@ -11,7 +11,7 @@ import pytest
 from tests.simulation.world import QUEUES, run
 from toymq_chaos.verdict import Verdict
 from toymq_py.broker import Broker
-from toymq_py.config import TopicSettings
+from toymq_py.config.options import TopicSettings
 from toymq_py.consumer import Consumer
 from toymq_py.deadletter.mover import DeadLetterMover
 from toymq_py.deadletter.transfer import Slice
@@ -21,11 +21,11 @@ from toymq_py.storage import recovery
 from toymq_py.storage.recovery import RecoveredLog
 from toymq_py.topic import Delivery, Subscription, Topic
 from toymq_py.topic.channel import Channel
+from toymq_py.topic.delays import Schedule
 from toymq_py.topic.delivery import Deliverer
-from toymq_py.topic.publishing import Published, Publisher, Refused
-from toymq_py.topic.redriver import Redriver
+from toymq_py.topic.publisher import Published, Publisher, Refused
+from toymq_py.topic.redrive_consumer import Redriver
 from toymq_py.topic.retention import Retention
-from toymq_py.topic.schedule import Schedule
 
 pytestmark = pytest.mark.usefixtures("without_log")
 
@@ -262,5 +262,5 @@ def test_a_producer_that_is_forgotten_by_a_restart_is_caught(monkeypatch: pytest
 
 
 def test_settings_that_are_forgotten_by_a_restart_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toymq_py.storage.settings.load", lambda fs, path: TopicSettings())
+    monkeypatch.setattr("toymq_py.storage.topic_settings.load", lambda fs, path: TopicSettings())
     assert caught("a setting is not what it was set to")

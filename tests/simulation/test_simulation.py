@@ -14,8 +14,8 @@ from tests.simulation.world import VISIBILITY_MS, Plan, run
 from tests.support.sim_disk import SimDisk, SimFile
 from toymq_chaos.verdict import Verdict
 from toymq_py.consumer import Consumer, ConsumerSnapshot, Lessee
-from toymq_py.storage import parts, recovery
-from toymq_py.storage.batch import Commit, CommitState
+from toymq_py.storage import recovery, segment_inventory
+from toymq_py.storage.commit.batch import Commit, CommitState
 from toymq_py.storage.recovery import RecoveredLog
 from toymq_py.storage.scanner import ScanResult
 from toymq_py.topic import Delivery, Registration, Subscription, Topic
@@ -104,7 +104,7 @@ def test_a_broker_that_does_not_rebuild_its_dedupe_table_is_caught(monkeypatch: 
 
 
 def test_a_broker_that_keeps_a_torn_tail_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    scan = parts.scan_segment
+    scan = segment_inventory.scan_segment
 
     def careless(fs: Any, path: str, base_id: int, **options: Any) -> ScanResult:
         result = scan(fs, path, base_id, **options)
@@ -112,7 +112,7 @@ def test_a_broker_that_keeps_a_torn_tail_is_caught(monkeypatch: pytest.MonkeyPat
             result.segment.end, result.torn_bytes = result.size, 0
         return result
 
-    monkeypatch.setattr(parts, "scan_segment", careless)
+    monkeypatch.setattr(segment_inventory, "scan_segment", careless)
     assert caught(60, first=260) != "nothing", "it is rare: look again from 0 when the workload has changed"
 
 

@@ -22,7 +22,7 @@ from toymq_chaos.history import Event, Recorder
 from toymq_chaos.verdict import Verdict
 from toymq_chaos.workload import Client, Habits, Message, Publisher, Subscriber
 from toymq_py.broker import Broker
-from toymq_py.config import BrokerOptions
+from toymq_py.config.options import BrokerOptions
 from toymq_py.server import Server
 
 EPOCH_NS = 1_781_767_800_000_000_000
@@ -82,7 +82,7 @@ class VirtualClock:
 
 
 class VirtualThreads:
-    """Implements ``toymq_py.storage.scheduling.Scheduler`` for one process; a dead one does nothing any more."""
+    """Implements ``toymq_py.storage.commit.sync_threads.Scheduler`` for one process; a dead one does nothing any more."""
 
     def __init__(self, loop: SimEventLoop, disk: MortalDisk, killed: Callable[[], None]) -> None:
         self._loop = loop

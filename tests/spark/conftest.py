@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.broker_process import BrokerProcess
-from toymq_client import sync
+from toymq import sync
 from toymq_spark.session import build_session
 
 WAIT_S = 300

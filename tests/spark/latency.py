@@ -25,10 +25,10 @@ from pyspark.sql.types import StructType
 
 from tests.spark.speed import PAYLOAD, aggregate
 from tests.support.broker_process import BrokerProcess
-from toymq_client import sync
+from toymq import sync
 from toymq_spark.datasource import ToymqDataSource
-from toymq_spark.logs import FETCH_BYTES_MAX, FETCH_COUNT_MAX
 from toymq_spark.options import parse_source
+from toymq_spark.record_sources import FETCH_BYTES_MAX, FETCH_COUNT_MAX
 from toymq_spark.session import build_session
 from toymq_spark.source import BatchReader
 

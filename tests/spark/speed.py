@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.support.broker_process import BrokerProcess
-from toymq_client import sync
+from toymq import sync
 from toymq_spark.session import build_session
 
 PAYLOAD = b"x" * 256

@@ -19,7 +19,7 @@ from tests.spark.test_spark import records
 from tests.support.broker_process import BrokerProcess
 from tests.support.requirements import require
 from tests.unit.spark.test_ledgers import MALFORMED, WELL_FORMED, line
-from toymq_client import sync
+from toymq import sync
 from toymq_py.errors import ConfigError, DamagedData
 from toymq_spark import cli
 from toymq_spark.jobs import archive, compact, replay, report, verify, watch

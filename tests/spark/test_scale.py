@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.broker_process import BrokerProcess, environment
 from tests.support.requirements import require
-from toymq_client import sync
+from toymq import sync
 
 pytestmark = [require("java"), pytest.mark.spark_slow]
 

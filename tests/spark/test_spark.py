@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from tests.spark.conftest import WAIT_S
 from tests.support.broker_process import BrokerProcess
 from tests.support.requirements import require
-from toymq_client import sync
+from toymq import sync
 from toymq_py.storage.record import Frame, iter_frames
 from toymq_spark.metrics import BehindLatest, Progress
 from toymq_spark.rows import CLAIMS_TOPIC

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from tests.spark.test_spark import records
 from tests.support.broker_process import BrokerProcess, environment
 from tests.support.requirements import require
-from toymq_client import sync
+from toymq import sync
 from toymq_spark.jobs import archive
 from toymq_spark.manifest import Archive
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from toymq_client.pytest_plugin import reserved_port
+from toymq.testing import reserved_port
 
 COMMAND = [sys.executable, "-c", "from toymq_py.cli import main; main()"]
 TIMEOUT_S = 20

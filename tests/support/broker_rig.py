@@ -9,7 +9,7 @@ from tests.support.sim_disk import SimDisk
 from tests.support.sim_loop import SimLoop
 from toymq_py.broker import Broker
 from toymq_py.clock import Clock
-from toymq_py.config import BrokerOptions
+from toymq_py.config.options import BrokerOptions
 from toymq_py.errors import RequestError
 from toymq_py.failure import failure_of
 from toymq_py.model import Mode, Start, TopicPattern

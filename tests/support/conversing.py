@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from toymq_client.conversation import Conversation
-from toymq_client.feed import Feed
-from toymq_client.message import Receipt
-from toymq_client.publishing import Batch, Outcome
+from toymq.conversation import Conversation
+from toymq.delivery_window import Feed
+from toymq.message import Receipt
+from toymq.pending_publishes import Batch, Outcome
 from toymq_py.errors import ConnectionLost, ToymqError
 from toymq_py.protocol import Hello, HelloReply, Subscribe
 

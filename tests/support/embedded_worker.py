@@ -10,9 +10,9 @@ import sys
 import time
 from dataclasses import replace
 
-import toymq_py
-from toymq_client import Client
-from toymq_py.candidate import EMBEDDED
+import toymq
+from toymq import Client
+from toymq_py.embedded.host import EMBEDDED
 
 CONSUMER = "worker"
 
@@ -44,7 +44,7 @@ async def until_acked(mq: Client, topic: str, handled: asyncio.Event) -> None:
 
 
 async def work(data_dir: str, own: str, neighbours: str, messages: int, block_s: float) -> None:
-    queue = toymq_py.open(data_dir, options=replace(EMBEDDED, min_free_bytes=0), timeout_s=120)
+    queue = toymq.open(data_dir, options=replace(EMBEDDED, min_free_bytes=0), timeout_s=120)
     async with queue as mq, asyncio.TaskGroup() as tasks:
         handled = asyncio.Event()
         producing = tasks.create_task(produce(mq, own, messages))

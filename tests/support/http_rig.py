@@ -10,14 +10,14 @@ from typing import Any
 import httpx
 
 from tests.support.in_process import TIMEOUT_S, InProcess, serving
-from toymq_py.auth import Authority
-from toymq_py.certificates import Certificates
+from toymq_py.auth.tokens import Authority
 from toymq_py.clock import SystemClock
 from toymq_py.gateway import HttpServer
 from toymq_py.gateway.app import Application
-from toymq_py.gateway.gateway import Gateway
-from toymq_py.gateway.pushing import Webhooks
-from toymq_py.hosts import Hosts
+from toymq_py.gateway.request_context import Gateway
+from toymq_py.gateway.webhook_pusher import Webhooks
+from toymq_py.net.certificates import Certificates
+from toymq_py.net.host_names import Hosts
 from toymq_py.server import Server
 from toymq_py.storage.fs import FileSystem
 

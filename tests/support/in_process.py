@@ -10,10 +10,10 @@ from typing import Any
 
 from toymq_py.broker import Broker
 from toymq_py.clock import SystemClock
-from toymq_py.config import BrokerOptions
-from toymq_py.memory import rss_bytes
+from toymq_py.config.options import BrokerOptions
+from toymq_py.runtime.broker_loop import LoopScheduler
+from toymq_py.runtime.heap_trimming import rss_bytes
 from toymq_py.server import Server
-from toymq_py.service import LoopScheduler
 from toymq_py.storage.fs import RealFileSystem
 
 TIMEOUT_S = 10

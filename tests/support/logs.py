@@ -4,10 +4,10 @@ import random
 
 from tests.support.sim_disk import SimDisk
 from toymq_py.storage.fs import write_all
+from toymq_py.storage.offline.verify import TopicReport, verify_topic
 from toymq_py.storage.record import encode_attributes, encode_frame
 from toymq_py.storage.recovery import RecoveredLog, recover_log
 from toymq_py.storage.segment import segment_name
-from toymq_py.storage.verify import TopicReport, verify_topic
 
 PATH = "/data/topics/t"
 TS_NS = 1_781_767_800_000_000_000

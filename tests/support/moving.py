@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from toymq_client import Client, Message, Subscription
-from toymq_client.link import Link
+from toymq import Client, Message, Subscription
+from toymq.link import Link
 from toymq_py.errors import ConnectionLost
 
 TOPIC = "load"

@@ -9,7 +9,7 @@ import sys
 import time
 from contextlib import suppress
 
-import toymq_client as toymq
+import toymq
 
 WORK_S = 0.002
 WINDOW = 4

@@ -3,12 +3,12 @@
 from collections.abc import Awaitable
 from random import Random
 
-import toymq_client as toymq
-from toymq_client import Client
+import toymq
+from toymq import Client
 
 
 def connect(url: str, **options: object) -> Client:
-    """As ``toymq_client.connect``."""
+    """As ``toymq.connect``."""
     return toymq.connect(url, backoff_min_s=0.001, backoff_max_s=0.01, random=Random(1), **options)  # type: ignore[arg-type]
 
 

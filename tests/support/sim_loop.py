@@ -12,7 +12,7 @@ Call = Callable[[], None]
 
 
 class SimLoop:
-    """Implements ``toymq_py.storage.scheduling.Scheduler``. Nothing runs before ``step``, ``drain`` or ``advance``."""
+    """Implements ``toymq_py.storage.commit.sync_threads.Scheduler``. Nothing runs before ``step``, ``drain`` or ``advance``."""
 
     def __init__(self, clock: FakeClock, rng: random.Random) -> None:
         self.clock = clock

@@ -8,10 +8,10 @@ from types import TracebackType
 
 from tests.simulation.world import MortalDisk, VirtualClock, VirtualThreads
 from tests.support.sim_event_loop import SimEventLoop, SimListener, SimTransport
-from toymq_py.auth import Authority
+from toymq_py.auth.tokens import Authority
 from toymq_py.broker import Broker
-from toymq_py.certificates import Certificates
-from toymq_py.config import BrokerOptions
+from toymq_py.config.options import BrokerOptions
+from toymq_py.net.certificates import Certificates
 from toymq_py.server import Server
 
 

@@ -3,7 +3,7 @@
 from hashlib import sha256
 from typing import Any
 
-from toymq_py.auth import Authority, Grant, parse_grants
+from toymq_py.auth.tokens import Authority, Grant, parse_grants
 
 
 def token(name: str) -> str:

@@ -3,10 +3,9 @@ has its ``type: ignore``, which mypy reports when nothing is to be ignored any m
 
 from typing import assert_type
 
-import toymq_client as toymq
-import toymq_py
-from toymq_client import sync
-from toymq_client.compat import vsqs
+import toymq
+from toymq import sync
+from toymq.compat import vsqs
 
 
 async def asyncio_client() -> None:
@@ -84,13 +83,13 @@ def as_vsqs() -> None:
 
 
 async def embedded() -> None:
-    async with toymq_py.open("./queue", timeout_s=5) as mq:
+    async with toymq.open("./queue", timeout_s=5) as mq:
         assert_type(await mq.pub("t", b"x"), toymq.Receipt)
         client: toymq.Client = mq
         assert_type(client.connected, bool)
-    with toymq_py.sync.open("./queue") as blocking:
+    with toymq.sync.open("./queue") as blocking:
         same: sync.Client = blocking
         assert_type(same.connected, bool)
 
-    toymq_py.open(1)  # type: ignore[arg-type]
-    toymq_py.sync.open("./queue", url="x")  # type: ignore[call-arg]
+    toymq.open(1)  # type: ignore[arg-type]
+    toymq.sync.open("./queue", url="x")  # type: ignore[call-arg]

@@ -14,7 +14,7 @@ from tests.support.broker_rig import DIR, BrokerRig
 from tests.support.fake_clock import FakeClock
 from tests.support.sim_loop import SimLoop
 from toymq_py.broker import Broker
-from toymq_py.config import BrokerOptions
+from toymq_py.config.options import BrokerOptions
 from toymq_py.errors import (
     DataDirectoryError,
     NoSuchConsumer,
@@ -25,13 +25,13 @@ from toymq_py.errors import (
 )
 from toymq_py.model import Start
 from toymq_py.storage import offsets
-from toymq_py.storage.backup import back_up, restore
-from toymq_py.storage.batch import CommitState
+from toymq_py.storage.commit.batch import CommitState
 from toymq_py.storage.fs import RealFileSystem
+from toymq_py.storage.offline.backup import back_up, restore
+from toymq_py.storage.offline.repair import repair
 from toymq_py.storage.offsets import OffsetsState
-from toymq_py.storage.repair import repair
 from toymq_py.storage.segment import segment_name
-from toymq_py.topic.publishing import Refused
+from toymq_py.topic.publisher import Refused
 
 FIRST = segment_name(0)
 

@@ -10,7 +10,7 @@ from tests.support.broker_rig import BrokerRig
 from toymq_py.errors import (
     NoSuchTopic,
 )
-from toymq_py.storage.batch import CommitState
+from toymq_py.storage.commit.batch import CommitState
 from toymq_py.storage.segment import segment_name
 
 FIRST = segment_name(0)

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
-from toymq_py.config import BrokerOptions
-from toymq_py.memory import available_bytes
+from toymq_py.auth.quotas import Quotas
+from toymq_py.config.options import BrokerOptions
 from toymq_py.metrics import Metrics
-from toymq_py.quotas import Quotas
-from toymq_py.service import MEMORY_PERIOD_S, MemoryWatch
+from toymq_py.runtime.broker_loop import MEMORY_PERIOD_S, MemoryWatch
+from toymq_py.runtime.heap_trimming import available_bytes
 
 
 class Timers:

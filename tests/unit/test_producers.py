@@ -10,9 +10,9 @@ from tests.simulation.world import Killed, MortalDisk
 from tests.support.broker_rig import DIR, BrokerRig
 from toymq_py.dedupe import KeyBudget, ProducerTable
 from toymq_py.errors import BadArgument, DiskFull, OutOfSequence
-from toymq_py.session.sequences import REFUSED_MAX, RefusedSequences
+from toymq_py.session.producer_sequences import REFUSED_MAX, RefusedSequences
 from toymq_py.storage import checked_json
-from toymq_py.storage.batch import Commit, CommitState
+from toymq_py.storage.commit.batch import Commit, CommitState
 from toymq_py.storage.segment import PRODUCERS_MAX, join_producers, load_sidecar, segment_name
 from toymq_py.topic import Published
 

@@ -2,7 +2,7 @@
 
 import random
 
-from toymq_py.topic.schedule import BLOCK_ROWS_MAX, Schedule
+from toymq_py.topic.delays import BLOCK_ROWS_MAX, Schedule
 
 
 def of(times: dict[int, int], now_ns: int = 0) -> Schedule:

@@ -9,9 +9,9 @@ import click
 from toymq_py.cli.verify import print_reports
 from toymq_py.clock import SystemClock
 from toymq_py.errors import DataDirectoryError
-from toymq_py.storage import backup as storage
 from toymq_py.storage.fs import RealFileSystem
-from toymq_py.storage.verify import log_bytes
+from toymq_py.storage.offline import backup as storage
+from toymq_py.storage.offline.verify import log_bytes
 
 
 @click.command()

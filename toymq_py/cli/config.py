@@ -7,9 +7,9 @@ import click
 from click.core import ParameterSource
 
 from toymq_py.cli.options import DEFAULT_FILE, OPTIONS, find_file, look_into, serve_options, unknown_variables
-from toymq_py.config import ServeOptions
+from toymq_py.config.option_schema import Option
+from toymq_py.config.options import ServeOptions
 from toymq_py.errors import ConfigError
-from toymq_py.schema import Option
 
 
 @click.group()

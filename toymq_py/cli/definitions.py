@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from toymq_client.url import DEFAULT_URL, parse_url
-from toymq_py.definitions import Change, Definitions, change_to_json, parse, plan, to_json, to_toml
+from toymq.url import DEFAULT_URL, parse_url
+from toymq_py.config.definitions import Change, Definitions, change_to_json, parse, plan, to_json, to_toml
 from toymq_py.errors import ConfigError
 
 if TYPE_CHECKING:

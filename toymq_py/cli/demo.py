@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from toymq_client import RequestTimeout, sync
+from toymq import RequestTimeout, sync
 from toymq_py.errors import DataDirectoryError
 
 TOPIC = "demo"

@@ -13,11 +13,10 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from toymq_client import sync
-from toymq_client.url import address_with_token
+from toymq import sync
+from toymq.url import address_with_token
 from toymq_py.clock import SystemClock
-from toymq_py.config import BrokerOptions
-from toymq_py.definitions import (
+from toymq_py.config.definitions import (
     Change,
     ChangeSettings,
     CreateTopic,
@@ -27,10 +26,11 @@ from toymq_py.definitions import (
     described,
     plan,
 )
+from toymq_py.config.options import BrokerOptions
+from toymq_py.config.webhooks import SIGNED, Webhook
 from toymq_py.errors import ConfigError, DataDirectoryError, DirectoryLocked, RequestError
 from toymq_py.model import DURATION_MS_MAX, format_setting
-from toymq_py.service import apply_definitions, opened_broker, read_webhooks
-from toymq_py.webhook import SIGNED, Webhook
+from toymq_py.runtime.broker_loop import apply_definitions, opened_broker, read_webhooks
 
 TIMEOUT_S = 30.0
 

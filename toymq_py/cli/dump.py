@@ -7,8 +7,8 @@ import click
 
 from toymq_py import terminal
 from toymq_py.errors import DataDirectoryError
-from toymq_py.storage.dump import dump_topic
 from toymq_py.storage.fs import RealFileSystem
+from toymq_py.storage.offline.dump import dump_topic
 from toymq_py.storage.record import (
     ATTRIBUTE_DELIVER_AT,
     ATTRIBUTE_EXPIRES_AT,

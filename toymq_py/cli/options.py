@@ -1,7 +1,7 @@
 """The options of ``toymq serve`` and where their values come from: command line > environment > ``toymq.toml`` > default.
 
-Contract: clients.md, "Command lines". What options there are, and what is right for each, ``config`` says. click does the
-layering: the file is its ``default_map``.
+Contract: clients.md, "Command lines". ``config.options`` says which options there are, and what is right for
+each. click does the layering: the file is its ``default_map``.
 """
 
 import os
@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from toymq_py.config import ServeOptions
+from toymq_py.config.option_schema import Flag, Kind, Option, Several, did_you_mean, options_of, shown_key
+from toymq_py.config.options import ServeOptions
 from toymq_py.errors import ConfigError
-from toymq_py.schema import Flag, Kind, Option, Several, did_you_mean, options_of, shown_key
 
 OPTIONS = options_of(ServeOptions)
 DEFAULT_FILE = "./toymq.toml"

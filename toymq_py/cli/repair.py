@@ -8,9 +8,9 @@ from dataclasses import asdict
 import click
 
 from toymq_py.storage.fs import RealFileSystem
-from toymq_py.storage.repair import check_directory
-from toymq_py.storage.repair import repair as repair_directory
-from toymq_py.storage.verify import log_bytes
+from toymq_py.storage.offline.repair import check_directory
+from toymq_py.storage.offline.repair import repair as repair_directory
+from toymq_py.storage.offline.verify import log_bytes
 
 
 @click.command()

@@ -8,9 +8,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from toymq_py.cli import logs
+from toymq_py.cli import log_output
 from toymq_py.cli.options import read_file, serve_options, unknown_variables
-from toymq_py.config import ServeOptions
+from toymq_py.config.options import ServeOptions
 
 logger = logging.getLogger("toymq_py.daemon")
 DEFAULT_LEVELS = ServeOptions().log_level
@@ -32,7 +32,7 @@ def serve(ctx: click.Context, /, *, config: str | None, **values: Any) -> None:
     if config is not None:
         pinned = ctx.get_parameter_source("log_level") in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
         reloads["log levels"] = lambda: _read_levels(options, config, pinned=pinned)
-    with logs.to_stderr(options.log_level, options.log_format):
+    with log_output.to_stderr(options.log_level, options.log_format):
         _serve(options, config, reloads)
 
 
@@ -40,7 +40,7 @@ def _read_levels(options: ServeOptions, file: str, *, pinned: bool) -> None:
     """Take the file's ``log_level`` into use, unless the command line or the environment has one. Raises: ConfigError."""
     values = read_file(file)
     if not pinned:
-        logs.set_levels(values.get("log_level", DEFAULT_LEVELS))
+        log_output.set_levels(values.get("log_level", DEFAULT_LEVELS))
 
 
 def _serve(options: ServeOptions, file: str | None, reloads: Mapping[str, Callable[[], None]]) -> None:

@@ -9,8 +9,8 @@ import click
 
 from toymq_py.errors import DataDirectoryError
 from toymq_py.storage.fs import RealFileSystem
-from toymq_py.storage.verify import TopicReport, log_bytes
-from toymq_py.storage.verify import verify as verify_directory
+from toymq_py.storage.offline.verify import TopicReport, log_bytes
+from toymq_py.storage.offline.verify import verify as verify_directory
 
 
 @click.command()

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final
 
-from toymq_py.consumer.run import Run
+from toymq_py.consumer.lease import Run
 
 _STALE_SLACK: Final = 64  # a small heap is not worth compacting
 

@@ -14,7 +14,7 @@ from toymq_py.deadletter.redrive import Redrive, RedriveDone
 from toymq_py.errors import BadArgument, RequestError, ShuttingDown
 from toymq_py.letter import Witness, moved_records
 from toymq_py.model import DEAD_LETTERS, IdRange
-from toymq_py.storage.scheduling import Scheduler
+from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.topic import Channel, Topic
 
 

@@ -28,7 +28,7 @@ from toymq_py.letter import (
     letter_key,
     message_headers,
 )
-from toymq_py.storage.scheduling import Scheduler
+from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.topic import Channel, Published, Topic
 
 logger = logging.getLogger("toymq_py.deadletter")

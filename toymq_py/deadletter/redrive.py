@@ -14,7 +14,7 @@ from toymq_py.deadletter.transfer import SLICE_ROWS_MAX, UNSTORED_MAX, RecordRea
 from toymq_py.errors import InternalError, NoSuchTopic, RequestError, ShuttingDown
 from toymq_py.letter import Return, return_of
 from toymq_py.model import IdRange
-from toymq_py.storage.scheduling import Scheduler
+from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.topic import Appended, Published, Topic
 
 logger = logging.getLogger("toymq_py.deadletter")

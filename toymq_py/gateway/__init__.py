@@ -1,5 +1,5 @@
 """The HTTP gateway: a peer of the server, over the same broker. Contract: gateway.md; ADR 0024. Needs the extra ``[http]``."""
 
-from toymq_py.gateway.listener import HttpServer
+from toymq_py.gateway.http_server import HttpServer
 
 __all__ = ["HttpServer"]

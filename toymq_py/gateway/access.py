@@ -11,16 +11,16 @@ from contextvars import ContextVar
 from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 
-from toymq_py import audit
-from toymq_py.auth import Grant
+from toymq_py.auth import audit
+from toymq_py.auth.quotas import Seat, acting
+from toymq_py.auth.tokens import Grant
 from toymq_py.broker import Done
 from toymq_py.errors import AuthFailed, AuthRequired, Forbidden, RequestError
 from toymq_py.gateway.bodies import SEAT
-from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.logins import Login
 from toymq_py.gateway.operations import Need
+from toymq_py.gateway.request_context import Gateway
 from toymq_py.model import check_topic_or_pattern
-from toymq_py.quotas import Seat, acting
 from toymq_py.storage.disk_errors import storage_error
 
 COOKIE = "toymq_login"

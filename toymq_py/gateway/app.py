@@ -17,22 +17,22 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route, Router, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from toymq_py import audit
+from toymq_py.auth import audit
 from toymq_py.errors import BadArgument, Forbidden, InternalError, RequestError, UnknownCommand
 from toymq_py.gateway import (
-    consuming,
+    consumer_operations,
     events,
     health,
-    leasing,
     login,
-    messages,
+    message_operations,
     metrics,
     mq,
     pages,
-    publishing,
+    poll_operations,
+    publish_operations,
     tinymq,
-    topics,
-    webhooks,
+    topic_operations,
+    webhook_operations,
     websocket,
 )
 from toymq_py.gateway.access import (
@@ -44,23 +44,23 @@ from toymq_py.gateway.access import (
     topics_made_by,
 )
 from toymq_py.gateway.bodies import WHEN_WHOLE
-from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.operations import Operation
 from toymq_py.gateway.problems import MethodNotAllowed, problem
-from toymq_py.hosts import Hosts
+from toymq_py.gateway.request_context import Gateway
+from toymq_py.net.host_names import Hosts
 from toymq_py.storage.disk_errors import BeingExamined, storage_error
 
 logger = logging.getLogger("toymq_py.gateway")
 
 OPERATIONS: tuple[Operation, ...] = (
-    *publishing.OPERATIONS,
-    *topics.OPERATIONS,
-    *leasing.OPERATIONS,
-    *consuming.OPERATIONS,
-    *messages.OPERATIONS,
+    *publish_operations.OPERATIONS,
+    *topic_operations.OPERATIONS,
+    *poll_operations.OPERATIONS,
+    *consumer_operations.OPERATIONS,
+    *message_operations.OPERATIONS,
     *events.OPERATIONS,
     *websocket.OPERATIONS,
-    *webhooks.OPERATIONS,
+    *webhook_operations.OPERATIONS,
     *login.OPERATIONS,
     *health.OPERATIONS,
     *metrics.OPERATIONS,

@@ -14,9 +14,9 @@ from python_multipart.exceptions import MultipartParseError
 from python_multipart.multipart import parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
+from toymq_py.auth.quotas import Seat
 from toymq_py.errors import BadArgument, BadFraming, PayloadTooLarge
 from toymq_py.gateway.problems import UnknownCoding
-from toymq_py.quotas import Seat
 
 JSON_BYTES_MAX = 64 * 1024
 """Of what arranges or asks for something: settings, ids. The longest list of ids that makes sense has a few thousand."""

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable
 from hashlib import sha256
 
-from toymq_py.auth import Authority, Grant
+from toymq_py.auth.tokens import Authority, Grant
 from toymq_py.clock import Clock
 
 LIFETIME_S = 12 * 3600.0

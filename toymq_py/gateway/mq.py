@@ -28,12 +28,12 @@ from toymq_py.errors import (
     TopicExists,
 )
 from toymq_py.gateway.bodies import read_body
-from toymq_py.gateway.gateway import Gateway
-from toymq_py.gateway.leasing import LEASE_BYTES_MAX, GivenBack
 from toymq_py.gateway.operations import Answer, Body, Operation, Parameter, whole
-from toymq_py.gateway.polling import Polling
+from toymq_py.gateway.poll import Polling
+from toymq_py.gateway.poll_operations import LEASE_BYTES_MAX, GivenBack
 from toymq_py.gateway.problems import NotLeased, problem
-from toymq_py.gateway.publishing import Message, append
+from toymq_py.gateway.publish_operations import Message, append
+from toymq_py.gateway.request_context import Gateway
 from toymq_py.model import MSG_ID_MAX
 
 CONSUMER = "mq"

@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from toymq_py.errors import BadArgument, ConfigError, RequestError
-from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.problems import problem
+from toymq_py.gateway.request_context import Gateway
 from toymq_py.model import (
     DURATION_MS_MAX,
     KEY_BYTES_MAX,

@@ -110,7 +110,7 @@ def headers_of_refusal(error: RequestError, status: int, retry_after_s: int | No
     """What a refusal carries beside its text, whatever that looks like; by default with ``Retry-After`` of its code.
 
     A body that is too large is not read: what still arrives of it is discarded for a moment, then the connection is closed
-    (``listener.py``).
+    (``http_server.py``).
     """
     headers = {"cache-control": "no-store"}
     retry_after_s = retry_after_s or RETRY_AFTER_S.get(error.code)

@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from itertools import islice
 from typing import Any
 
-from toymq_py.auth import Grant
+from toymq_py.auth.tokens import Grant
 from toymq_py.broker import Broker
 from toymq_py.clock import Clock
-from toymq_py.gateway.waiting import Waiting
+from toymq_py.gateway.waiters import Waiting
 
 INTERVAL_S = 1.0
 TOPICS_PER_TURN = 64

@@ -21,7 +21,8 @@ from starlette.responses import Response
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from toymq_py import audit
+from toymq_py.auth import audit
+from toymq_py.auth.quotas import FLOOR_BYTES, Seat
 from toymq_py.errors import (
     AlreadySubscribed,
     BadArgument,
@@ -33,14 +34,13 @@ from toymq_py.errors import (
 )
 from toymq_py.gateway.access import audit_request, check_again, check_rights, check_site, topics_made_by
 from toymq_py.gateway.bodies import SEAT, check_members, parse_json
-from toymq_py.gateway.consuming import parse_failure, parse_ids
-from toymq_py.gateway.gateway import Gateway
-from toymq_py.gateway.messages import message_json
+from toymq_py.gateway.consumer_operations import parse_failure, parse_ids
+from toymq_py.gateway.message_operations import message_json
 from toymq_py.gateway.operations import TOPIC, Answer, Need, Operation
 from toymq_py.gateway.problems import UpgradeRequired, problem
-from toymq_py.gateway.publishing import LINE_MEMBERS, append, check_size, message_of
+from toymq_py.gateway.publish_operations import LINE_MEMBERS, append, check_size, message_of
+from toymq_py.gateway.request_context import Gateway
 from toymq_py.model import DURATION_MS_MAX, Start, check_name
-from toymq_py.quotas import FLOOR_BYTES, Seat
 from toymq_py.storage.disk_errors import storage_error
 from toymq_py.topic import Delivery, Duplicate, Published, Registration, Subscription
 

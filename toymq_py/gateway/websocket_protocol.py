@@ -15,7 +15,7 @@ from websockets.protocol import State
 
 from toymq_py.errors import BadFraming, RequestError
 from toymq_py.gateway.bodies import SEAT
-from toymq_py.gateway.outgoing import Outgoing
+from toymq_py.gateway.buffered_transport import Outgoing
 from toymq_py.gateway.problems import WEBSOCKET_VERSION, UpgradeRequired, encode_response, problem
 from toymq_py.gateway.websocket import OUTLET
 

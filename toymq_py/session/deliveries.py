@@ -15,8 +15,8 @@ from toymq_py.consumer import Consumer
 from toymq_py.errors import AlreadySubscribed
 from toymq_py.model import IdRange, TopicPattern
 from toymq_py.protocol import Frames, encode_closed, encode_messages
+from toymq_py.session.fair_queue import Place
 from toymq_py.session.replies import WRITE_BYTES, Replies
-from toymq_py.session.turns import Place
 from toymq_py.subscription import PatternSubscription, Poll
 from toymq_py.topic import Delivery, Subscription
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from toymq_py import audit
+from toymq_py.auth import audit
 from toymq_py.broker import Broker, Done
 from toymq_py.errors import (
     BadArgument,
@@ -58,9 +58,9 @@ from toymq_py.protocol import (
     encode_pong,
 )
 from toymq_py.session.deliveries import Deliveries
-from toymq_py.session.pulling import Pulling
+from toymq_py.session.producer_sequences import RefusedSequences
+from toymq_py.session.pull import Pulling
 from toymq_py.session.replies import WAIT_COST_BYTES, Held, Replies
-from toymq_py.session.sequences import RefusedSequences
 from toymq_py.storage.disk_errors import BeingExamined, storage_error
 from toymq_py.subscription import PatternSubscription
 from toymq_py.topic import Appended, Duplicate, Published, Refused, Registration, Topic

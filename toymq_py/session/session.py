@@ -6,7 +6,7 @@ Contract: delivery.md, "Sessions"; protocol.md, "Framing"; ADR 0005, 0011.
                            (sans-IO)                       (broker)                        ├──► one write ──► transport
                                                 deliveries, while there is room ───────────┘
 
-Nothing is awaited: whatever may have something to do for the session wakes it, and it has its turn (``turns.py``).
+Nothing is awaited: whatever may have something to do for the session wakes it, and it has its turn (``fair_queue.py``).
 """
 
 import asyncio
@@ -15,19 +15,19 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from enum import Enum
 
-from toymq_py.auth import Authority
+from toymq_py.auth.quotas import FLOOR_BYTES, Seat, peer_of
+from toymq_py.auth.tokens import Authority
 from toymq_py.broker import Broker
 from toymq_py.clock import Clock
 from toymq_py.consumer import Consumer
 from toymq_py.model import IdRange
 from toymq_py.protocol import Command, ServerConnection
-from toymq_py.quotas import FLOOR_BYTES, Seat, peer_of
+from toymq_py.session.authorization import GREETING_S, GuardedHandler
 from toymq_py.session.deliveries import Deliveries
-from toymq_py.session.guard import GREETING_S, GuardedHandler
+from toymq_py.session.fair_queue import Place, Turns
 from toymq_py.session.handler import Handler
 from toymq_py.session.replies import WRITE_BYTES, Replies
-from toymq_py.session.turns import Place, Turns
-from toymq_py.session.wire import Wire
+from toymq_py.session.wire_log import Wire
 
 logger = logging.getLogger("toymq_py.session")
 

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any, cast
 
 from toymq_py.errors import BadFraming, RequestError
-from toymq_py.session.guard import GREETING_S
+from toymq_py.session.authorization import GREETING_S
 from toymq_py.session.transport import SessionProtocol
 
 logger = logging.getLogger("toymq_py.session")

@@ -20,7 +20,7 @@ from toymq_py.storage.record import FRAME_OVERHEAD, Columns, Row, Stop, decode_r
 from toymq_py.storage.salvage import frame_bytes
 from toymq_py.storage.scanner import ScanResult, adopt, damage_report, examine
 from toymq_py.storage.segment import Segment, newest_times
-from toymq_py.storage.tail import AHEAD_ROWS, Tail, TailBudget
+from toymq_py.storage.tail_cache import AHEAD_ROWS, Tail, TailBudget
 
 logger = logging.getLogger("toymq_py.storage")
 

@@ -9,7 +9,7 @@ from itertools import islice
 
 from toymq_py.errors import ModeConflict, RequestError, TooManyConsumers
 from toymq_py.model import Start
-from toymq_py.storage.scheduling import Scheduler
+from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.subscription.patterns import MultiSubscription
 from toymq_py.topic import Registration, Topic
 

@@ -1,14 +1,14 @@
 """One topic. Contract: delivery.md, storage.md."""
 
-from toymq_py.storage.batch import Appended
+from toymq_py.storage.commit.batch import Appended
 from toymq_py.topic.channel import Channel, Delivery, Registration, Subscription
-from toymq_py.topic.numbers import unopened_topic
-from toymq_py.topic.publishing import Duplicate, Published, Refused
-from toymq_py.topic.services import TopicServices
+from toymq_py.topic.description import unopened_topic
+from toymq_py.topic.publisher import Duplicate, Published, Refused
+from toymq_py.topic.shared_parts import TopicServices
 from toymq_py.topic.ticker import Ticker
 from toymq_py.topic.topic import Topic
-from toymq_py.topic.traced import TracedTopic
-from toymq_py.topic.tracer import Tracer
+from toymq_py.topic.trace_listener import Tracer
+from toymq_py.topic.traced_topic import TracedTopic
 
 __all__ = [
     "Appended",

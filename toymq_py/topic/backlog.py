@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 
 from toymq_py.clock import Clock
-from toymq_py.config import TopicSettings
+from toymq_py.config.options import TopicSettings
 from toymq_py.consumer import CommonAcks, Consumer
 from toymq_py.errors import PayloadTooLarge, QueueFull, RequestError
 from toymq_py.model import IdRange
-from toymq_py.storage.committer import Committer
+from toymq_py.storage.commit.committer import Committer
 from toymq_py.storage.log import Log
 from toymq_py.topic.channel import Channel
 

@@ -6,13 +6,13 @@ Contract: delivery.md. Belongs to the event loop.
 from collections.abc import Callable, Mapping, Sequence
 
 from toymq_py.metrics import Metrics
-from toymq_py.storage.commit_listener import CommitListener
+from toymq_py.storage.commit.listener import CommitListener
 from toymq_py.storage.segment import Producers
 from toymq_py.topic.channel import Channel
+from toymq_py.topic.delays import Delays
 from toymq_py.topic.delivery import ChannelContext
-from toymq_py.topic.publishing import Publisher
+from toymq_py.topic.publisher import Publisher
 from toymq_py.topic.retention import Retention
-from toymq_py.topic.schedule import Delays
 
 
 class TopicCommits(CommitListener):

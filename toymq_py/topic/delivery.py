@@ -14,9 +14,9 @@ from toymq_py.consumer import Consumer, DeliveryPolicy, FailureBudget, Lessee
 from toymq_py.letter import rows_for
 from toymq_py.metrics import Metrics
 from toymq_py.model import IdRange, Records
+from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.storage.disk_errors import BeingExamined
 from toymq_py.storage.log import READ_BYTES, Log
-from toymq_py.storage.scheduling import Scheduler
 
 UNREADABLE = Lessee(0)
 """Owner of the leases that stand for records the disk refuses to give: held until a restart, never delivered."""

@@ -10,21 +10,21 @@ import contextlib
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 
-from toymq_py.config import TopicSettings
+from toymq_py.config.options import TopicSettings
 from toymq_py.errors import NoSuchTopic, RequestError
 from toymq_py.model import IdRange
 from toymq_py.storage import retention
-from toymq_py.storage.committer import Committer
+from toymq_py.storage.commit.committer import Committer
+from toymq_py.storage.commit.disk_space import SpaceGuard
 from toymq_py.storage.disk_errors import NO_SPACE
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.offsets import AckedView, OffsetsState
 from toymq_py.storage.segment import Segment, removed_name
-from toymq_py.storage.space import SpaceGuard
 from toymq_py.topic.backlog import Backlog
 from toymq_py.topic.channel import Channel
+from toymq_py.topic.delays import Delays
 from toymq_py.topic.delivery import ChannelContext
-from toymq_py.topic.redriver import Redriver
-from toymq_py.topic.schedule import Delays
+from toymq_py.topic.redrive_consumer import Redriver
 
 MS_NS = 1_000_000
 LEASED_LOOK_S = 10.0

@@ -6,12 +6,12 @@ Contract: storage.md, "topic.json"; delivery.md, "Per-topic settings". Belongs t
 from collections import deque
 from collections.abc import Callable
 
-from toymq_py.config import TopicSettings
+from toymq_py.config.options import TopicSettings
 from toymq_py.errors import RequestError
-from toymq_py.storage import settings as settings_file
-from toymq_py.storage.flusher import Done
+from toymq_py.storage import topic_settings as settings_file
+from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.storage.fs import FileSystem
-from toymq_py.storage.scheduling import Scheduler
+from toymq_py.storage.offsets_flusher import Done
 
 Change = Callable[[TopicSettings], TopicSettings | None]
 """Gives the settings to store for those in force, None when they stay. Raises: RequestError to refuse."""

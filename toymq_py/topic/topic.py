@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from toymq_py.config import TopicSettings
+from toymq_py.config.options import TopicSettings
 from toymq_py.consumer import Consumer, DeliveryPolicy, Lessee
 from toymq_py.errors import (
     NoSuchConsumer,
@@ -19,24 +19,24 @@ from toymq_py.errors import (
 )
 from toymq_py.failure import Failure
 from toymq_py.model import DEAD_LETTERS, IdRange, Mode, Records, Shape, Start
-from toymq_py.storage.committer import Committer
-from toymq_py.storage.flusher import Done
+from toymq_py.storage.commit.committer import Committer
 from toymq_py.storage.log import Log
 from toymq_py.storage.offsets import LoadedOffsets
+from toymq_py.storage.offsets_flusher import Done
 from toymq_py.storage.recovery import RecoveredLog
 from toymq_py.topic.backlog import Backlog, BacklogLimit
 from toymq_py.topic.channel import Channel, Registration, Subscription
 from toymq_py.topic.commits import TopicCommits
+from toymq_py.topic.consumer_offsets import TopicOffsets
+from toymq_py.topic.consumer_recovery import restore, skip_missing
+from toymq_py.topic.delays import Delays
 from toymq_py.topic.delivery import ChannelContext
-from toymq_py.topic.numbers import describe_channel
-from toymq_py.topic.offsets import TopicOffsets
-from toymq_py.topic.publishing import Published, Publisher
-from toymq_py.topic.redriver import REDRIVER, Redriver
-from toymq_py.topic.restored import restore, skip_missing
+from toymq_py.topic.description import describe_channel
+from toymq_py.topic.publisher import Published, Publisher
+from toymq_py.topic.redrive_consumer import REDRIVER, Redriver
 from toymq_py.topic.retention import Purged, Retention
-from toymq_py.topic.schedule import Delays
-from toymq_py.topic.services import TopicServices
 from toymq_py.topic.settings_queue import SettingsQueue
+from toymq_py.topic.shared_parts import TopicServices
 
 
 class Topic:

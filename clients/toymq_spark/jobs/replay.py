@@ -15,14 +15,14 @@ from typing import Any
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from toymq_client.url import parse_url
+from toymq.url import parse_url
 from toymq_py.errors import ConfigError, DamagedData, LocalError
 from toymq_spark import offsets
 from toymq_spark.jobs import archive as archive_job
-from toymq_spark.jobs.pieces import Piece, overlapping, pieces_of_archive, pieces_of_topics
-from toymq_spark.logs import open_logs
+from toymq_spark.jobs.replay_ranges import Piece, overlapping, pieces_of_archive, pieces_of_topics
 from toymq_spark.manifest import Archive, write_atomically
 from toymq_spark.options import parse_source
+from toymq_spark.record_sources import open_logs
 
 PIECE_ROWS = 200_000
 TASKS = 4

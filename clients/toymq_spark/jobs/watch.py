@@ -21,8 +21,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
 
-from toymq_spark.logs import BrokerLogs
 from toymq_spark.options import BrokerAddress, Topics, parse_source
+from toymq_spark.record_sources import BrokerLogs
 from toymq_spark.session import apart
 
 STUCK_AFTER_MS = 60_000

@@ -26,7 +26,7 @@ def top(broker: Broker) -> None:
         raise click.UsageError(f"top {line}") from None
     if not (sys.stdin.isatty() and sys.stderr.isatty()):  # Textual draws on stderr
         raise click.UsageError("top needs a terminal; `toymqctl stats --json` is for programs")
-    from toymqctl.top.feed import BrokerFeed
+    from toymqctl.top.poller import BrokerFeed
 
     async def run() -> None:
         async with BrokerFeed(broker) as feed:

@@ -18,7 +18,6 @@ from toymq_py.errors import ToymqError
 from toymq_py.model import DEAD_LETTERS
 from toymqctl.lines import Row
 from toymqctl.tables import NARROWEST
-from toymqctl.top.feed import Feed
 from toymqctl.top.figures import (
     CONSUMER_COLUMNS,
     LETTER_COLUMNS,
@@ -30,6 +29,7 @@ from toymqctl.top.figures import (
     arranged,
     letter_lines,
 )
+from toymqctl.top.poller import Feed
 
 POLL_S = 1.0
 LINES_MAX = 500

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-import toymq_client as toymq
+import toymq
 from tests.support.in_process import InProcess, serving
-from toymq_client import Client
+from toymq import Client
 
 
 @pytest.fixture

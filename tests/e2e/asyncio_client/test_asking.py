@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from toymq_client import Client
+from toymq import Client
 from toymq_py.errors import (
     BadArgument,
     Forbidden,

@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-import toymq_client as toymq
+import toymq
 from tests.support.in_process import InProcess
 from tests.support.quick_client import connect
 from tests.support.steps import cancelled_at
-from toymq_client import Client, Message
+from toymq import Client, Message
 
 
 async def _use(messages: toymq.Subscription, call: Callable[[Message], Awaitable[object]]) -> None:

@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-import toymq_client as toymq
+import toymq
 from tests.support.in_process import InProcess
-from toymq_client import Client
+from toymq import Client
 from toymq_py.errors import AlreadySubscribed, ConfigError
 
 

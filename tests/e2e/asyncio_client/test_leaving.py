@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-import toymq_client as toymq
+import toymq
 from tests.support.fake_broker import Peer, following
 from tests.support.in_process import InProcess
 from tests.support.quick_client import code_of, connect
-from toymq_client import Client, Message
+from toymq import Client, Message
 
 
 async def test_drain_waits_for_handlers_and_gives_the_rest_back(broker: InProcess, mq: Client) -> None:
@@ -56,7 +56,7 @@ async def test_leaving_sends_what_was_acked(broker: InProcess) -> None:
 
 
 async def test_close_does_not_hang_on_a_broker_that_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toymq_client.link.GOODBYE_S", 0.02)
+    monkeypatch.setattr("toymq.link.GOODBYE_S", 0.02)
 
     async def script(peer: Peer) -> None:
         await peer.greet()

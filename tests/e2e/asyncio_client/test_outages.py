@@ -5,13 +5,13 @@ import logging
 
 import pytest
 
-import toymq_client as toymq
+import toymq
 from tests.support import moving
 from tests.support.fake_broker import Peer, following
 from tests.support.in_process import InProcess
 from tests.support.quick_client import code_of, connect
-from toymq_client import Receipt
-from toymq_client.publishing import Batch
+from toymq import Receipt
+from toymq.pending_publishes import Batch
 from toymq_py.errors import (
     AuthFailed,
     QueueFull,
@@ -37,7 +37,7 @@ async def test_a_publish_survives_a_lost_connection() -> None:
 
 
 async def test_one_warning_an_outage_and_never_a_token(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "toymq_client")
+    caplog.set_level(logging.DEBUG, "toymq")
 
     async def dies(peer: Peer) -> None:
         await peer.expect("HELLO 1 auth=s3cret name=me")
@@ -63,7 +63,7 @@ async def test_one_warning_an_outage_and_never_a_token(caplog: pytest.LogCapture
     assert "trying again until it is back" in warned[0]
     assert "s3cret" not in caplog.text
     assert [type(event) for event in events] == [toymq.Connected, toymq.Disconnected, toymq.Connected]
-    assert not logging.getLogger("toymq_client").handlers
+    assert not logging.getLogger("toymq").handlers
 
 
 async def test_what_is_not_safe_to_repeat_says_so() -> None:
@@ -186,7 +186,7 @@ async def test_a_refusal_reaches_its_caller_alone() -> None:
 
 
 async def test_publishers_wait_while_too_much_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toymq_client.link.OUTSTANDING_BYTES_MAX", 10)
+    monkeypatch.setattr("toymq.link.OUTSTANDING_BYTES_MAX", 10)
     seen: list[str] = []
 
     async def script(peer: Peer) -> None:
@@ -229,7 +229,7 @@ async def test_a_short_time_out_behind_a_long_one() -> None:
 
 
 async def test_who_waits_for_room_goes_on_when_the_connection_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toymq_client.link.SAID_MAX", 1)
+    monkeypatch.setattr("toymq.link.SAID_MAX", 1)
 
     async def dies(peer: Peer) -> None:
         await peer.greet()

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-import toymq_client as toymq
+import toymq
 from tests.support.in_process import InProcess
-from toymq_client import Client, Receipt
+from toymq import Client, Receipt
 from toymq_py.errors import (
     BadArgument,
     BadName,

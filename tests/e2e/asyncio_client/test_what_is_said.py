@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-import toymq_client as toymq
+import toymq
 from tests.support.conversing import message
 from tests.support.fake_broker import Peer, following
 from tests.support.quick_client import connect

@@ -9,7 +9,7 @@ from tests.support.fake_broker import Peer, following
 from tests.support.in_process import InProcess
 from tests.support.quick_client import connect
 from tests.support.steps import cancelled_at
-from toymq_client import Client, Message
+from toymq import Client, Message
 from toymq_py.errors import (
     ModeConflict,
 )

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from tests.support.broker_process import TIMEOUT_S, BrokerProcess, environment
 from tests.support.ctl import Ctl, ok
-from toymq_py.config import TopicSettings
+from toymq_py.config.options import TopicSettings
 from toymqctl.cli import main as toymqctl
 from toymqctl.settings import SETTINGS
 

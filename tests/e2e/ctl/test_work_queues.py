@@ -4,7 +4,7 @@ from contextlib import suppress
 
 from tests.support.broker_process import TIMEOUT_S, BrokerProcess
 from tests.support.ctl import Ctl, ok, refused, rows, values
-from toymq_client import sync
+from toymq import sync
 
 
 def test_a_work_queue_from_the_shell(ctl: Ctl) -> None:

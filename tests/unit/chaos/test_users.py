@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from toymq import ConnectionLost, Receipt, RequestTimeout
+from toymq.message import Delivery
+from toymq.options import Connected, Disconnected
 from toymq_chaos.checker import check
 from toymq_chaos.history import Event, Recorder
 from toymq_chaos.users import TOPIC, AsyncPublisher, Diary, Item, Surroundings, choose, items
 from toymq_chaos.workload import Habits
-from toymq_client import ConnectionLost, Receipt, RequestTimeout
-from toymq_client.message import Delivery
-from toymq_client.options import Connected, Disconnected
 from toymq_py.errors import DiskLow, StorageFailed, ToymqError
 from toymq_py.protocol import MessagePush
 

@@ -10,9 +10,9 @@ from click.testing import CliRunner, Result
 from tests.support.certificates import CERT, CLIENT_KEY, KEY
 from toymq_py.cli.main import main
 from toymq_py.cli.options import OPTIONS
-from toymq_py.config import BrokerOptions, ServeOptions
+from toymq_py.config.option_schema import Several, Text, options_of, parse_address
+from toymq_py.config.options import BrokerOptions, ServeOptions
 from toymq_py.errors import ConfigError
-from toymq_py.schema import Several, Text, options_of, parse_address
 
 
 @pytest.fixture(autouse=True)

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-import toymq_client as toymq
+import toymq
 from tests.support.obliging_broker import ObligingBroker
-from toymq_client import arguments, sockets, sync
+from toymq import arguments, sockets, sync
 from toymq_py.errors import BadArgument, BadName, ConfigError, ToymqError
 from toymq_py.protocol import Config, Create, Nack, Offsets
 from toymqctl.broker import Broker

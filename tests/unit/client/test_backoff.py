@@ -5,11 +5,11 @@ from random import Random
 
 import pytest
 
-import toymq_client as toymq
-from toymq_client.arguments import to_ms
-from toymq_client.backoff import Backoff
-from toymq_client.message import format_headers, parse_headers
-from toymq_client.url import Address, parse_urls
+import toymq
+from toymq.arguments import to_ms
+from toymq.backoff import Backoff
+from toymq.message import format_headers, parse_headers
+from toymq.url import Address, parse_urls
 from toymq_py.errors import BadArgument, ConfigError
 
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.conversing import GREETING, Conversing, ids_of, message
-from toymq_client.errors import ConsumerDeleted, TakenOver
-from toymq_client.feed import Feed, FeedState
-from toymq_client.slots import CallSlot
+from toymq.delivery_window import Feed, FeedState
+from toymq.errors import ConsumerDeleted, TakenOver
+from toymq.pending_replies import CallSlot
 from toymq_py.errors import AuthFailed, ProtocolViolation, ToymqError
 from toymq_py.protocol import Delete, Hello, JsonReply, Nack, OkReply, Ping, PongReply, Quit, Stats
 

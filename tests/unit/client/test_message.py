@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from toymq_client import connect, sync
-from toymq_client.arguments import key_bytes, payload_bytes, to_ms
-from toymq_client.message import chunks, format_headers
+from toymq import connect, sync
+from toymq.arguments import key_bytes, payload_bytes, to_ms
+from toymq.message import chunks, format_headers
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,14 @@ from random import Random
 
 import pytest
 
-from toymq_client.options import Connected, Disconnected, Event, Options
-from toymq_client.outages import Outages
-from toymq_client.url import parse_urls
+from toymq.options import Connected, Disconnected, Event, Options
+from toymq.outages import Outages
+from toymq.url import parse_urls
 from toymq_py.errors import ConnectionLost
 
 
 def test_an_outage_of_several_connections_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "toymq_client")
+    caplog.set_level(logging.INFO, "toymq")
     (address,) = parse_urls("127.0.0.1:1")
     told: list[Event] = []
     outages = Outages(Options((address,), None, None, 1, 1, 0, 0.1, 1, True, told.append, None, None, Random(1)))

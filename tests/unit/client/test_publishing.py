@@ -207,7 +207,7 @@ def test_time_is_over() -> None:
 
 def test_closed_is_closed() -> None:
     peer = Conversing(online=False)
-    from toymq_client.errors import ClientClosed
+    from toymq.errors import ClientClosed
 
     waiting = peer.publish("a")
     peer.conversation.close(ClientClosed("closed"))
@@ -218,7 +218,7 @@ def test_closed_is_closed() -> None:
 
 def test_idle_topics_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that comes back gets another name: its numbers begin again."""
-    monkeypatch.setattr("toymq_client.conversation.STREAMS_MAX", 1)
+    monkeypatch.setattr("toymq.conversation.STREAMS_MAX", 1)
     peer = Conversing()
     peer.publish("a", topic="t")
     peer.said()

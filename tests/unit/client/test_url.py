@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from toymq_client.url import Address, address_with_token, parse_url
+from toymq.url import Address, address_with_token, parse_url
 from toymq_py.errors import ConfigError
 
 URLS = [

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from toymq_py.auth import Authority, parse_grants, read_grants
+from toymq_py.auth.tokens import Authority, parse_grants, read_grants
 from toymqctl import token as token_module
 from toymqctl.cli import main as toymqctl
 

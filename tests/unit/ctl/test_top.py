@@ -11,8 +11,8 @@ from textual.widgets import DataTable, Static
 
 from toymq_py.errors import ConnectionLost, Forbidden
 from toymqctl.lines import Row
-from toymqctl.top.feed import Feed
 from toymqctl.top.figures import TOPIC_COLUMNS, Figures, Line, arranged, letter_lines
+from toymqctl.top.poller import Feed
 from toymqctl.top.screen import LINES_MAX, Help, Top
 
 

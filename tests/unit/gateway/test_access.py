@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.http_rig import HttpRig, gateway, refused
 from tests.support.sim_disk import SimDisk
-from toymq_py.auth import Authority, Grant, parse_grants
+from toymq_py.auth.tokens import Authority, Grant, parse_grants
 from toymq_py.errors import StorageFailed
 from toymq_py.gateway.access import COOKIE, check_grant
 from toymq_py.gateway.app import DIALECTS, OPERATIONS

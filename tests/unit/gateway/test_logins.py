@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.fake_clock import FakeClock
 from tests.support.tokens import authority, grants, table, token
-from toymq_py.auth import Authority, Grant
+from toymq_py.auth.tokens import Authority, Grant
 from toymq_py.gateway.logins import IDLE_S, LIFETIME_S, LOGINS_PER_TOKEN, Logins
 
 

@@ -8,8 +8,8 @@ from tests.support.broker_rig import BrokerRig
 from tests.support.sim_event_loop import SimEventLoop
 from toymq_py.model import Start
 from toymq_py.session.deliveries import Deliveries
+from toymq_py.session.fair_queue import Place, Turns
 from toymq_py.session.replies import Replies
-from toymq_py.session.turns import Place, Turns
 
 
 @pytest.mark.parametrize(("whole", "part"), [(0, 0), (0, 5), (2, 0), (2, 7), (5, 0)])

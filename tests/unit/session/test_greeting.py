@@ -6,8 +6,8 @@ from tests.support.certificates import CERT, KEY, client_context
 from tests.support.sim_event_loop import SOCKET_BUFFER_BYTES
 from tests.support.sim_served import SimClient, SimServed
 from tests.support.tokens import EVERYTHING, authority, hello
-from toymq_py.certificates import Certificates
-from toymq_py.session.guard import GREETING_S
+from toymq_py.net.certificates import Certificates
+from toymq_py.session.authorization import GREETING_S
 from toymq_py.session.session import LINGER_S
 
 NO_HELLO = [b"ERR AUTH_REQUIRED no HELLO with a token within 10 s"]

@@ -5,8 +5,8 @@ import gc
 import pytest
 
 from tests.support.sim_served import SimServed
+from toymq_py.auth.quotas import FLOOR_BYTES
 from toymq_py.protocol import ServerConnection
-from toymq_py.quotas import FLOOR_BYTES
 
 
 @pytest.mark.parametrize(("size", "messages", "most"), [(200, 100, 0), (1000, 200, 5)])

@@ -11,7 +11,7 @@ import pytest
 from tests.support.certificates import CERT, CLIENT_CERT, KEY, client_context
 from tests.support.sim_event_loop import SimTransport
 from tests.support.sim_served import SimClient, SimServed, SimTlsClient
-from toymq_py.certificates import Certificates
+from toymq_py.net.certificates import Certificates
 from toymq_py.server import REFUSED_LINGER_MAX
 from toymq_py.session.session import LINGER_S
 

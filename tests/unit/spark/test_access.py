@@ -8,8 +8,8 @@ import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.certificates import CERT, CLIENT_CERT, CLIENT_KEY, KEY
 from tests.support.tokens import EVERYTHING, token
-from toymq_client import ConnectFailed
-from toymq_client.message import Sequenced
+from toymq import ConnectFailed
+from toymq.message import Sequenced
 from toymq_py.errors import RequestError
 from toymq_spark.datasource import ToymqDataSource
 from toymq_spark.errors import OptionError

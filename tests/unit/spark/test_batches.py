@@ -10,7 +10,7 @@ from toymq_py.storage.reader import Run
 from toymq_py.storage.record import encode_attributes, encode_frame
 from toymq_spark import batches
 from toymq_spark.frames import RowWalk
-from toymq_spark.logs import runs_of
+from toymq_spark.record_sources import runs_of
 from toymq_spark.schema import arrow_schema, source_schema
 
 SCHEMA = arrow_schema(source_schema(include_headers=True))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.spark.test_publishing import FakeBroker, Killed, rows
-from toymq_client.message import Sequenced
+from toymq.message import Sequenced
 from toymq_py.errors import Forbidden
 from toymq_py.storage.record import Frame
 from toymq_spark import claims

@@ -9,11 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.broker_process import BrokerProcess
-from toymq_client import sync
+from toymq import sync
 from toymq_py.errors import OutOfRange
 from toymq_py.storage.reader import Run
-from toymq_spark.jobs import pieces, replay
-from toymq_spark.jobs.pieces import Piece, overlapping, pieces_of_archive
+from toymq_spark.jobs import replay, replay_ranges
+from toymq_spark.jobs.replay_ranges import Piece, overlapping, pieces_of_archive
 from toymq_spark.manifest import Archive, Manifest, describe
 
 NO_SPARK: Any = None
@@ -47,9 +47,9 @@ def test_pieces_of_an_archive_have_so_many_rows(
     files: list[tuple[str, list[int]]], rows: int, expected: list[tuple[str, int, int, int]], tmp_path: Path
 ) -> None:
     archive = archived(tmp_path, *files)
-    pieces = pieces_of_archive(archive, rows)
-    assert pieces == [Piece(*one) for one in expected]
-    for piece in pieces:
+    replay_ranges = pieces_of_archive(archive, rows)
+    assert replay_ranges == [Piece(*one) for one in expected]
+    for piece in replay_ranges:
         read = [
             row
             for file in overlapping(archive.files(), piece)
@@ -121,7 +121,7 @@ def test_a_gap_in_a_topic_takes_no_time_either(broker: BrokerProcess, tmp_path: 
         seen.append((topic, at))
         return 290 if topic == "a" and 5 < at < 290 else at
 
-    monkeypatch.setattr(pieces, "_next_id", next_id)
+    monkeypatch.setattr(replay_ranges, "_next_id", next_id)
     published = Published(monkeypatch, {0: 6})
     found = published.run(source, tmp_path / "state", rate=10)
     assert [(one.start, one.end) for one in published.pieces] == [(0, 10), (290, 300), (0, 10), (10, 20), (20, 25)]
@@ -139,5 +139,5 @@ def test_where_the_next_record_is() -> None:
             yield from (Run(max(at, 5), 7, None) for _ in range(at < 7 and end > 5))
 
     logs: Any = Gaps()
-    assert [pieces._next_id(logs, "t", at, 9) for at in (0, 5, 6, 7)] == [5, 5, 6, 9]
-    assert pieces._next_id(logs, "t", 0, 3) == 3
+    assert [replay_ranges._next_id(logs, "t", at, 9) for at in (0, 5, 6, 7)] == [5, 5, 6, 9]
+    assert replay_ranges._next_id(logs, "t", 0, 3) == 3

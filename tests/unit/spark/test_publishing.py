@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.support.broker_process import BrokerProcess
-from toymq_client import Receipt, sync
-from toymq_client.message import Sequenced
+from toymq import Receipt, sync
+from toymq.message import Sequenced
 from toymq_py.errors import BadArgument, DiskFull, StorageFailed
 from toymq_py.storage.record import ATTRIBUTE_SEQUENCE, Frame, encode_attributes, iter_frames
 from toymq_spark.batches import HEADERS_TYPE, key_and_headers

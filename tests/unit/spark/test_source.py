@@ -26,13 +26,13 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.logs import some_frames
-from toymq_client import ConnectFailed, sync
+from toymq import ConnectFailed, sync
 from toymq_py.errors import NoSuchTopic
 from toymq_py.storage.segment import segment_name
 from toymq_spark.datasource import ToymqDataSource
 from toymq_spark.errors import DataLoss, OptionError
-from toymq_spark.logs import BrokerLogs
 from toymq_spark.options import BrokerAddress, parse_source
+from toymq_spark.record_sources import BrokerLogs
 from toymq_spark.schema import source_schema
 from toymq_spark.source import BatchReader, PushdownReader, StreamReader
 

@@ -16,10 +16,10 @@ import pytest
 from tests.support.fake_clock import FakeClock
 from toymq_py.errors import DataDirectoryError, DirectoryLocked, DiskLow
 from toymq_py.storage import fs as fs_module
+from toymq_py.storage.commit.disk_space import SpaceGuard
+from toymq_py.storage.commit.sync_threads import SyncThreads
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import RealFile, RealFileSystem, replace_file, write_all
-from toymq_py.storage.scheduling import SyncThreads
-from toymq_py.storage.space import SpaceGuard
 
 FS = RealFileSystem()
 

@@ -11,13 +11,13 @@ from tests.support.broker_rig import DIR, BrokerRig
 from tests.support.log_rig import LogRig
 from tests.support.sim_disk import SimDisk
 from toymq_py.storage import identity, offsets
-from toymq_py.storage.backup import back_up, restore
-from toymq_py.storage.dump import dump_topic
 from toymq_py.storage.identity import HeadsKeeper
+from toymq_py.storage.offline.backup import back_up, restore
+from toymq_py.storage.offline.dump import dump_topic
+from toymq_py.storage.offline.repair import repair
+from toymq_py.storage.offline.verify import TopicReport, verify_topic
 from toymq_py.storage.reader import DirectoryReader, walk_columns
-from toymq_py.storage.repair import repair
 from toymq_py.storage.segment import segment_name
-from toymq_py.storage.verify import TopicReport, verify_topic
 
 PAYLOAD = 900  # four records a segment
 

@@ -14,7 +14,7 @@ from toymq_py.model import Records
 from toymq_py.storage.log import LOOKS_MAX, Places
 from toymq_py.storage.record import Extras, iter_frames
 from toymq_py.storage.segment import segment_name
-from toymq_py.storage.tail import AHEAD_ROWS, AHEAD_RUNS, Tail, TailBudget
+from toymq_py.storage.tail_cache import AHEAD_ROWS, AHEAD_RUNS, Tail, TailBudget
 
 
 def filled(count: int = 30, size: int = 90, **options: object) -> LogRig:

@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.broker_rig import DIR, BrokerRig
 from tests.support.sim_names import inodes
-from toymq_py import service
+from toymq_py.runtime import broker_loop
 from toymq_py.storage.segment import segment_name
 
 LIMIT = 8
@@ -64,6 +64,6 @@ def test_a_file_that_was_replaced_while_it_was_closed_is_not_written() -> None:
 def test_connections_and_files_and_a_reserve_are_what_is_allowed(
     monkeypatch: pytest.MonkeyPatch, allowed: int, connections: int, files: int
 ) -> None:
-    monkeypatch.setattr(service.resource, "getrlimit", lambda _: (allowed, allowed))
-    assert service.open_files_max(connections) == files
+    monkeypatch.setattr(broker_loop.resource, "getrlimit", lambda _: (allowed, allowed))
+    assert broker_loop.open_files_max(connections) == files
     assert connections + files < allowed

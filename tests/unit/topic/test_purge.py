@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.broker_rig import BrokerRig
 from toymq_py.errors import NoSuchTopic, StorageFailed
-from toymq_py.storage.batch import CommitState
+from toymq_py.storage.commit.batch import CommitState
 from toymq_py.storage.segment import segment_name
 
 

@@ -7,10 +7,10 @@ import pytest
 
 from tests.support.broker_rig import DIR, BrokerRig
 from toymq_py.model import Start
+from toymq_py.storage.commit.disk_space import LOOKED_FOR_S
 from toymq_py.storage.disk_errors import BeingExamined
+from toymq_py.storage.offline.verify import verify_topic
 from toymq_py.storage.segment import segment_name
-from toymq_py.storage.space import LOOKED_FOR_S
-from toymq_py.storage.verify import verify_topic
 
 FIRST = segment_name(0)
 

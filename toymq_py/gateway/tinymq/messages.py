@@ -17,18 +17,17 @@ from toymq_py.gateway.access import check_again, check_topic
 from toymq_py.gateway.bodies import parse_object, read_body
 from toymq_py.gateway.dialects import ensure
 from toymq_py.gateway.events import stream_response
-from toymq_py.gateway.gateway import Gateway
 from toymq_py.gateway.headers import header_block, header_text
-from toymq_py.gateway.leasing import WAIT_S_MAX, GivenBack, give_back, lease_for
-from toymq_py.gateway.messages import HEARTBEAT_S
+from toymq_py.gateway.message_operations import HEARTBEAT_S
 from toymq_py.gateway.operations import Need
-from toymq_py.gateway.polling import Polling
+from toymq_py.gateway.poll import Polling
+from toymq_py.gateway.poll_operations import WAIT_S_MAX, GivenBack, give_back, lease_for
 from toymq_py.gateway.problems import NotLeased
-from toymq_py.gateway.publishing import BATCH_BYTES_MAX, Message, append, check_size
-from toymq_py.gateway.pushing import CONSUMER_PREFIX
-from toymq_py.gateway.tinymq.showing import Filter, Place, describe, look
-from toymq_py.gateway.tinymq.tail import Tail
-from toymq_py.gateway.tinymq.words import (
+from toymq_py.gateway.publish_operations import BATCH_BYTES_MAX, Message, append, check_size
+from toymq_py.gateway.request_context import Gateway
+from toymq_py.gateway.tinymq.live_tail import Tail
+from toymq_py.gateway.tinymq.message_views import Filter, Place, describe, look
+from toymq_py.gateway.tinymq.names import (
     AUTO_ACK,
     BACKLOG_MAX,
     BODY_BYTES_MAX,
@@ -61,7 +60,8 @@ from toymq_py.gateway.tinymq.words import (
     shown_id,
     topic_name,
 )
-from toymq_py.gateway.topics import json_response
+from toymq_py.gateway.topic_operations import json_response
+from toymq_py.gateway.webhook_pusher import CONSUMER_PREFIX
 from toymq_py.model import DEAD_LETTERS, is_pattern
 from toymq_py.topic import Delivery, Published, Topic
 

@@ -21,7 +21,7 @@ from toymq_py.gateway.events import EVENT_STREAM
 from toymq_py.gateway.operations import Answer, Body, Handler, Need, Operation, Parameter
 from toymq_py.gateway.problems import UpgradeRequired
 from toymq_py.gateway.tinymq import messages, queues, socket
-from toymq_py.gateway.tinymq.words import (
+from toymq_py.gateway.tinymq.names import (
     AUTO_ACK,
     BROADCAST,
     DELAY,

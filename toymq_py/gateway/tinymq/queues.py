@@ -9,19 +9,19 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from toymq_py.config.webhooks import Webhook
 from toymq_py.errors import BadArgument, TopicExists
 from toymq_py.gateway.access import check_topic, grant_of
 from toymq_py.gateway.bodies import JSON_BYTES_MAX, check_members, parse_object, read_body
-from toymq_py.gateway.consuming import redrive
+from toymq_py.gateway.consumer_operations import redrive
 from toymq_py.gateway.dialects import ensure, go_duration_ms
-from toymq_py.gateway.gateway import Gateway
-from toymq_py.gateway.leasing import LEASE_BYTES_MAX
-from toymq_py.gateway.polling import Polling
-from toymq_py.gateway.publishing import Message, payload_bytes
-from toymq_py.gateway.pushing import CONSUMER_PREFIX
+from toymq_py.gateway.poll import Polling
+from toymq_py.gateway.poll_operations import LEASE_BYTES_MAX
+from toymq_py.gateway.publish_operations import Message, payload_bytes
+from toymq_py.gateway.request_context import Gateway
+from toymq_py.gateway.tinymq.message_views import Place, look
 from toymq_py.gateway.tinymq.messages import hand_out, json_bytes_max, store
-from toymq_py.gateway.tinymq.showing import Place, look
-from toymq_py.gateway.tinymq.words import (
+from toymq_py.gateway.tinymq.names import (
     CONSUMER,
     LEASE_S,
     LIMIT,
@@ -35,10 +35,10 @@ from toymq_py.gateway.tinymq.words import (
     topic_name,
     with_group,
 )
-from toymq_py.gateway.topics import json_response, purge
+from toymq_py.gateway.topic_operations import json_response, purge
+from toymq_py.gateway.webhook_pusher import CONSUMER_PREFIX
 from toymq_py.model import DEAD_LETTERS, EARLIEST, TopicPattern, is_pattern
 from toymq_py.topic import Topic
-from toymq_py.webhook import Webhook
 
 
 def _queue(gateway: Gateway, topic: Topic) -> dict[str, Any]:

@@ -21,15 +21,15 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from toymq_py.errors import AlreadySubscribed, BadArgument, BadFraming, NotSubscribed, RequestError
 from toymq_py.gateway.access import check_again, check_rights, check_site, topics_made_by
 from toymq_py.gateway.bodies import check_members, parse_json
-from toymq_py.gateway.gateway import Gateway
-from toymq_py.gateway.messages import HEARTBEAT_S
+from toymq_py.gateway.message_operations import HEARTBEAT_S
 from toymq_py.gateway.operations import Need
 from toymq_py.gateway.problems import UpgradeRequired
-from toymq_py.gateway.publishing import Message, payload_bytes
+from toymq_py.gateway.publish_operations import Message, payload_bytes
+from toymq_py.gateway.request_context import Gateway
+from toymq_py.gateway.tinymq.live_tail import Tail
+from toymq_py.gateway.tinymq.message_views import Filter, Place
 from toymq_py.gateway.tinymq.messages import may, put
-from toymq_py.gateway.tinymq.showing import Filter, Place
-from toymq_py.gateway.tinymq.tail import Tail
-from toymq_py.gateway.tinymq.words import refuse, shown_id, topic_name, topic_or_glob
+from toymq_py.gateway.tinymq.names import refuse, shown_id, topic_name, topic_or_glob
 from toymq_py.gateway.websocket import OUTLET, Outlet, leave
 from toymq_py.model import is_pattern
 from toymq_py.storage.disk_errors import storage_error

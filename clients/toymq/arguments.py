@@ -1,0 +1,324 @@
+"""Arguments of both clients' methods: one rule for each kind, checked before anything is encoded or said.
+
+Contract: clients.md; ADR 0071. A wrong type is a TypeError, a wrong value is BadName or BadArgument; each names the argument,
+the value and the remedy. Units are those of the argument, seconds, and not the milliseconds of the wire.
+"""
+
+import operator
+import re
+import reprlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from toymq.url import is_token
+from toymq_py.errors import BadArgument, BadName, ConfigError
+from toymq_py.model import (
+    DURATION_MS_MAX,
+    DURATION_SETTINGS,
+    MAY_BE_ZERO,
+    MSG_ID_MAX,
+    PRODUCER_PREFIX,
+    SIZE_SETTINGS,
+    IdRange,
+    Mode,
+    Start,
+    check_name,
+    check_topic_or_pattern,
+    parse_setting,
+)
+from toymq_py.protocol import publish_key
+from toymq_py.protocol.frames import COUNT_MAX
+
+WORD_CHARS_MAX = 1024
+"""Of a client's name: it shares a header line with the token."""
+UNIX_MS_MAX = 2**63 // 1_000_000
+"""What fits into the nanoseconds of a record."""
+_SETTING_NAME = re.compile(r"[a-z_]{1,64}\Z")
+_repr = reprlib.Repr()
+_repr.maxstring = _repr.maxother = 100
+
+
+def shown(value: object) -> str:
+    """A value in an error: its repr, cut; never raises."""
+    try:
+        return _repr.repr(value)
+    except Exception:  # noqa: BLE001 (a caller's own class)
+        return f"a {type(value).__name__}"
+
+
+# -- names and texts
+
+
+def topic(value: object) -> str:
+    """Raises: TypeError, BadName."""
+    return _name("topic", value, lambda text: check_name("topic", text))
+
+
+def topic_or_pattern(value: object, what: str = "topic") -> str:
+    """Raises: TypeError, BadName."""
+    return _name(what, value, check_topic_or_pattern)
+
+
+def consumer(value: object) -> str:
+    """Raises: TypeError, BadName."""
+    return _name("consumer", value, lambda text: check_name("consumer", text))
+
+
+def _name(what: str, value: object, check: Callable[[str], str]) -> str:
+    name = text(what, value)
+    try:
+        return check(name)
+    except BadName as error:
+        raise BadName(f"{error}; {what} is {shown(value)}") from None
+
+
+def text(what: str, value: object) -> str:
+    """Raises: TypeError."""
+    if not isinstance(value, str):
+        remedy = f": use {what}.decode()" if isinstance(value, bytes | bytearray) else ""
+        raise TypeError(f"{what} is a str, not {shown(value)}{remedy}")
+    return str.__str__(value)  # of an enum's member that is a str: its value
+
+
+def word(what: str, value: object) -> str:
+    """Raises: TypeError, BadArgument."""
+    found = text(what, value)
+    if not is_token(found) or len(found) > WORD_CHARS_MAX:
+        raise BadArgument(f"{what} is 1 to {WORD_CHARS_MAX} of printable ASCII without a space, not {shown(value)}")
+    return found
+
+
+# -- numbers
+
+
+def whole(what: str, value: object, low: int, high: int, remedy: str = "") -> int:
+    """Raises: TypeError, BadArgument."""
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
+        raise TypeError(f"{what} is a whole number, not {shown(value)}{remedy}")
+    if not low <= number <= high:
+        raise BadArgument(f"{what} is a whole number from {low} to {high}, not {shown(value)}")
+    return number
+
+
+def count(what: str, value: object) -> int:
+    """Raises: TypeError, BadArgument."""
+    return whole(what, value, 1, COUNT_MAX)
+
+
+def unix_ms(what: str, value: object) -> int | None:
+    """Raises: TypeError, BadArgument."""
+    return None if value is None else whole(what, value, 0, UNIX_MS_MAX, f": of a datetime, round({what}.timestamp() * 1000)")
+
+
+def number_of_seconds(what: str, value: object) -> float:
+    """As a float, which may be infinite or nan. Raises: TypeError, also for ``"5s"`` and a timedelta."""
+    if hasattr(value, "__float__") and not isinstance(value, bool):
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            pass
+        except OverflowError:
+            return float("inf")
+    remedy = f"use {what}.total_seconds()" if hasattr(value, "total_seconds") else f"{what}=5 is five seconds"
+    raise TypeError(f"{what} is a number of seconds, not {shown(value)}: {remedy}")
+
+
+def duration_ms(what: str, value: object, low_ms: int = 0) -> int:
+    """Seconds, up to ten years, as milliseconds. Raises: TypeError, BadArgument."""
+    seconds = number_of_seconds(what, value)
+    ms = round(seconds * 1000) if 0 <= seconds * 1000 <= DURATION_MS_MAX else -1
+    if ms < low_ms:
+        raise BadArgument(f"{what} is a duration in seconds, from {low_ms / 1000:g} to ten years, not {shown(value)}")
+    return ms
+
+
+def to_ms(what: str, value: object, low_ms: int = 0) -> int | None:
+    """The same where None leaves it to the topic. Raises: TypeError, BadArgument."""
+    return None if value is None else duration_ms(what, value, low_ms)
+
+
+def timeout(what: str, value: object) -> float:
+    """Seconds that the client itself waits. What is below 0 is over: a deadline may be. Raises: TypeError, BadArgument."""
+    seconds = number_of_seconds(what, value)
+    return duration_ms(what, value) / 1000 if not seconds < 0 else 0.0
+
+
+# -- choices
+
+
+def flag(what: str, value: object) -> bool:
+    """Raises: TypeError."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{what} is True or False, not {shown(value)}")
+    return value
+
+
+def mode(value: object) -> Mode | None:
+    """Raises: TypeError, BadArgument."""
+    if value is None:
+        return None
+    found = text("mode", value)
+    if found not in ("exclusive", "shared"):
+        raise BadArgument(f'mode is "exclusive" or "shared", not {shown(value)}')
+    return found  # type: ignore[return-value]
+
+
+def start(what: str, value: object) -> Start:
+    """Raises: TypeError, BadArgument."""
+    if isinstance(value, int):
+        raise TypeError(f'{what} is a str, "earliest", "latest", "17" or "@<unix-ms>", not {shown(value)}: use str({what})')
+    try:
+        return Start.parse(text(what, value))
+    except BadArgument as error:
+        raise BadArgument(f"{error}; {what} is {shown(value)}") from None
+
+
+def exceptions(what: str, value: object) -> None:
+    """As behind ``except``. Raises: TypeError."""
+    for kind in value if isinstance(value, tuple) else (value,):
+        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+            raise TypeError(f"{what} is an exception's class or a tuple of them, (ValueError,) say, not {shown(value)}")
+
+
+def function(what: str, value: object) -> None:
+    """None or one. Raises: TypeError."""
+    if value is not None and not callable(value):
+        raise TypeError(f"{what} is a function or None, not {shown(value)}")
+
+
+def instance(what: str, value: object, kind: type, name: str) -> None:
+    """None or one. Raises: TypeError."""
+    if value is not None and not isinstance(value, kind):
+        raise TypeError(f"{what} is {name} or None, not {shown(value)}")
+
+
+# -- what is published
+
+
+def payload_bytes(payload: object) -> bytes:
+    """Raises: TypeError, which says how it becomes one."""
+    if isinstance(payload, bytes):
+        return payload
+    if isinstance(payload, bytearray | memoryview):
+        return bytes(payload)
+    remedy = "payload.encode()" if isinstance(payload, str) else "json.dumps(payload).encode()"
+    kind = "None" if payload is None else type(payload).__name__
+    raise TypeError(f"a payload is bytes, not {kind}: use {remedy}")
+
+
+def key_bytes(key: str | bytes) -> bytes:
+    """Raises: BadArgument, TypeError."""
+    if not isinstance(key, str | bytes):
+        raise TypeError(f"a key is str or bytes, not {type(key).__name__}: use str(key)")
+    data = key.encode(errors="replace") if isinstance(key, str) else key  # what is replaced is not printable either
+    if not data:
+        raise BadArgument("a key has at least one byte; None is no key")
+    if data.startswith(PRODUCER_PREFIX):
+        raise BadArgument(f"a key does not begin with {PRODUCER_PREFIX.decode()}: so do the names of producers")
+    return publish_key(data)
+
+
+def headers(value: object) -> Mapping[str, str]:
+    """Raises: TypeError; BadArgument for what would be read as something else."""
+    if not isinstance(value, Mapping):
+        raise TypeError(f"headers is a dict of str to str, not {shown(value)}")
+    for name, one in value.items():
+        if not isinstance(name, str) or not isinstance(one, str):
+            raise TypeError(f"a header's name and value are str, not {shown(name)}: {shown(one)}; use str()")
+        if not name or ":" in name or "\n" in name or "\n" in one:
+            raise BadArgument("a header is a name without colon and a value, both without a line break")
+    return value
+
+
+def items(value: Any) -> Iterable[Any]:
+    """Of ``pub_many``. Raises: TypeError."""
+    if isinstance(value, str | bytes | bytearray | memoryview) or not isinstance(value, Iterable):
+        remedy = f": use [{shown(value)}]" if isinstance(value, bytes) else ""
+        raise TypeError(f"items is an iterable of payloads, (key, payload) or Sequenced, not {shown(value)}{remedy}")
+    return value
+
+
+# -- what is settled
+
+
+def ids(what: str, value: object) -> tuple[IdRange, ...]:
+    """Ranges of ids. Raises: TypeError, BadArgument."""
+    form = f"{what} is a list of ranges (first, last), [(7, 7)] for a single id"
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise TypeError(f"{form}, not {shown(value)}")
+    found: list[IdRange] = []
+    below = -1
+    for each in value:
+        if not isinstance(each, tuple | list) or len(each) != 2:
+            raise TypeError(f"{form}, not of {shown(each)}")
+        first, last = (whole(f"an id of {what}", end, 0, MSG_ID_MAX) for end in each)
+        if first <= below or last < first:
+            raise BadArgument(f"{what} ascend and do not overlap, [(3, 9), (12, 12)] say; {shown(each)} does not")
+        found.append((first, last))
+        below = last
+    return tuple(found)
+
+
+def why(reason: object, error: object) -> tuple[str | None, BaseException | None]:
+    """Text and exception of a failure; an exception as the reason is the error. Raises: TypeError."""
+    if isinstance(reason, BaseException) and error is None:
+        return None, reason
+    if error is not None and not isinstance(error, BaseException):
+        raise TypeError(f"error is an exception, not {shown(error)}: say a text as reason")
+    if reason is not None and not isinstance(reason, str):
+        remedy = ": use reason.decode()" if isinstance(reason, bytes) else ""
+        raise TypeError(f"reason is a str, or an exception without error, not {shown(reason)}{remedy}")
+    return reason, error
+
+
+# -- settings of a topic
+
+
+def settings(value: object) -> dict[str, str]:
+    """Settings by name, as they are said on the wire: numbers are seconds, bytes or a count, texts have their unit (``"2m"``,
+    ``"64MiB"``) or are ``"default"``. Which there are the broker knows.
+
+    Raises: TypeError, BadArgument.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise TypeError(f'settings is a dict, {{"visibility": 60}} say, not {shown(value)}')
+    return {_setting_name(name): _setting(f"settings[{shown(name)}]", name, one) for name, one in value.items()}
+
+
+def _setting_name(name: object) -> str:
+    found = text("a name in settings", name)
+    if not _SETTING_NAME.match(found):
+        raise BadArgument(f"a name in settings is a word of small letters and _, not {shown(name)}")
+    return found
+
+
+def _setting(what: str, name: str, value: object) -> str:
+    if isinstance(value, str):
+        if name in DURATION_SETTINGS and value.isdigit() and int(value):
+            form = f'a number of seconds, or a str with a unit, "{value}s" or "{value}ms"'
+            raise BadArgument(f"{what} is {form}, not {shown(value)}")
+        try:
+            return word(what, parse_setting(name, str.__str__(value)))
+        except ConfigError as error:
+            raise BadArgument(f"{what}: {error}") from None
+    if name in DURATION_SETTINGS:
+        return str(duration_ms(what, value, 0 if name in MAY_BE_ZERO else 1))
+    unit = "bytes, or a str with a unit" if name in SIZE_SETTINGS else 'a number, or "default"'
+    return str(whole(what, value, 0, MSG_ID_MAX, f": it is {unit}"))
+
+
+def settings_in_seconds(found: Mapping[str, object]) -> dict[str, object]:
+    """The inverse of ``settings``: what the broker says, durations as seconds."""
+    return {name: _seconds(value) if name in DURATION_SETTINGS else value for name, value in found.items()}
+
+
+def _seconds(value: object) -> object:
+    if not isinstance(value, int):
+        return value
+    return value // 1000 if value % 1000 == 0 else value / 1000

@@ -1,0 +1,587 @@
+"""The asyncio client."""
+
+import asyncio
+import ssl as ssl_module
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping, Sequence
+from random import Random
+from types import TracebackType
+from typing import Any, TypeVar
+
+from toymq import arguments, requests
+from toymq.delivery_window import Feed, FeedState
+from toymq.errors import ClientClosed
+from toymq.link import Link, closed
+from toymq.message import Item, Key, Receipt, Settings, chunks, lines_of, outgoing
+from toymq.nack_reason import Reason, describe
+from toymq.options import DRAIN_S, InjectHeaders, MessageTracing, OnEvent, Options
+from toymq.outages import Outages
+from toymq.pending_publishes import Batch, PublishMany
+from toymq.pending_replies import CallSlot
+from toymq.subscription import Message, Subscription
+from toymq.url import DEFAULT_URL, parse_urls
+from toymq_py.errors import AlreadySubscribed, ConnectionLost
+from toymq_py.model import PAYLOAD_BYTES_LIMIT, IdRange, Mode
+from toymq_py.protocol import BatchReply, OkReply, Pause, Resume, Subscribe
+
+T = TypeVar("T")
+
+
+class Client:
+    """A connection to a broker that comes back by itself; made by ``connect``.
+
+    Belongs to one event loop. Every call may be cancelled at any await: the connection stays usable, and a reply that comes
+    later is given to nobody else. A request that is under way when the connection is lost is said again when that is safe,
+    otherwise it raises ConnectionLost. What takes longer than ``timeout_s`` raises RequestTimeout, a builtin TimeoutError.
+    """
+
+    def __init__(self, options: Options) -> None:
+        """Not connected; see ``connect``."""
+        self._options = options
+        self._main: Link | None = None
+        self._links: list[Link] = []
+        self._waiting: set[Link] = set()
+        """For requests that wait: one at a time on each, since the broker holds all replies behind it."""
+        self._idle: list[Link] = []
+        """Those of them that nobody uses."""
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._subscriptions: list[Subscription] = []
+        self._outages = Outages(options)
+        self._closed = False
+
+    async def open(self) -> "Client":
+        """Connect. Raises: ConnectFailed, RequestError (the token is not accepted), ProtocolViolation, ClientClosed."""
+        if self._closed:
+            raise ClientClosed("this client is closed")
+        if self._main is None:
+            self._main = self._new_link()
+            try:
+                await self._main.open()
+            except BaseException:
+                self._main.abort()
+                self._closed = True
+                raise
+        return self
+
+    def __await__(self) -> Generator[object, None, "Client"]:
+        return self.open().__await__()
+
+    async def __aenter__(self) -> "Client":
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            await self.drain(DRAIN_S)
+        await self.close()
+
+    @property
+    def connected(self) -> bool:
+        """There is a connection now, and the broker greeted us."""
+        return self._main is not None and self._main.conversation.online
+
+    @property
+    def server(self) -> str | None:
+        """Name and version of the broker that greeted us last."""
+        hello = self._main.conversation.server if self._main is not None else None
+        return hello.server if hello is not None else None
+
+    @property
+    def max_payload(self) -> int | None:
+        """Bytes, headers included, that the broker takes in one message; it said so when it greeted us last."""
+        hello = self._main.conversation.server if self._main is not None else None
+        return hello.max_payload if hello is not None else None
+
+    # -- publishing
+
+    async def pub(
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        key: Key | None = None,
+        headers: Mapping[str, str] | None = None,
+        delay: float | None = None,
+        ttl: float | None = None,
+        seq: int | None = None,
+    ) -> Receipt:
+        """Publish one message and wait until it is on stable storage. Many may be awaited at once; their order is kept.
+
+        Retried by itself after a lost connection and stored once: by ``key``, or by the client's own number (``idempotent``).
+        Waits while 8 MiB are without an answer.
+
+        Args:
+            key: a message with a key that the topic has seen is not stored again (``Receipt.duplicate``).
+            headers: travel with it; no line breaks.
+            delay: seconds until it is delivered.
+            ttl: seconds from now after which it is dropped instead of delivered.
+            seq: with it ``key`` names a producer of yours that numbers its messages, ascending: what is not above its highest
+                number is a duplicate, and the receipt has the id of the highest.
+
+        Raises:
+            RequestError: the broker refused it, for certain (QueueFull, DiskLow, …); see ``retryable``.
+            RequestTimeout, ClientClosed: the outcome is unknown; so it is after a cancellation.
+            ConnectionLost: the same, with ``idempotent=False`` and no key only.
+        """
+        link = self._link
+        link.conversation.check_topic(topic)
+        tracing, ended = self._options.tracing, None
+        if tracing is not None:
+            if headers is not None:
+                arguments.headers(headers)
+            headers, ended = tracing.publishing(topic, headers)
+        item = outgoing(self._options.header_block, payload, key, headers, delay, ttl, seq, self._body_bytes_max)
+        if link.crowded:
+            await link.room(topic)
+        batch, done = link.batch(1)
+        if ended is not None:
+            done.add_done_callback(lambda _, ended=ended: ended(batch.outcomes[0]))  # type: ignore[misc]
+        link.conversation.publish(topic, (item,), batch)
+        try:
+            await done
+        except asyncio.CancelledError:
+            batch.abandoned = True
+            raise
+        return _receipt(batch, 0)
+
+    def pub_many(
+        self, topic: str, items: Iterable[Item], *, delay: float | None = None, ttl: float | None = None, window: int = 1024
+    ) -> "Publishing":
+        """Publish many, up to ``window`` of them without an answer. Await it for all receipts, or iterate it (``async for``) to
+        have each as it comes; nothing is published before. Receipts come in the order of the items.
+
+        Args:
+            items: payloads, (key, payload), or ``Sequenced``, behind a refused one of which no later one is stored.
+            delay, ttl: seconds, as of ``pub``, of each that is not ``Sequenced``; those have their own.
+            window: messages.
+
+        Raises: as ``pub``, at the place of the item that failed. What was on its way behind it is still published.
+        """
+        return Publishing(self, topic, items, delay, ttl, window)
+
+    @property
+    def _body_bytes_max(self) -> int:
+        """Of a payload with its headers, as the broker that greeted us last takes it."""
+        hello = self._link.conversation.server
+        return hello.max_payload if hello is not None else PAYLOAD_BYTES_LIMIT
+
+    # -- consuming
+
+    def sub(
+        self,
+        topic: str,
+        consumer: str,
+        *,
+        auto_ack: bool = False,
+        auto_extend: bool = False,
+        window: int = 1024,
+        visibility: float | None = None,
+        mode: Mode | None = None,
+        start: str | None = None,
+    ) -> Subscription:
+        """Subscribe a consumer: ``async with mq.sub(...) as messages: async for message in messages``. It survives reconnects.
+
+        A subscription whose topic another one of this client covers already gets a connection of its own.
+
+        Args:
+            topic: a name, or a pattern (``orders.*``, ``events.>``).
+            auto_ack: acks a message, or a batch, when the next one is asked for, which is when the loop's body ended without an
+                exception, and the last one when the block of the subscription ends without one (also after ``break``). For one
+                task: while another one still has a message, ``next`` and iteration raise ConfigError.
+            auto_extend: renews the leases of messages that were delivered and are not settled, those that wait for the next
+                iteration included, for as long as it takes.
+            window: messages that may be delivered and not acked.
+            visibility: seconds after which an unsettled message is delivered again; None takes the topic's.
+            mode: ``exclusive`` (a newer subscriber takes over) or ``shared`` (subscribers share the work); None takes the
+                broker's default, exclusive.
+            start: ``earliest``, ``latest``, an id or ``@<unix-ms>``; matters only when the consumer is new.
+
+        Raises: BadName, BadArgument, AlreadySubscribed (this client has that very subscription); when it is entered
+            RequestError, RequestTimeout, ClientClosed; while it is iterated TakenOver, ConsumerDeleted, ClientClosed.
+        """
+        command = requests.subscription(topic, consumer, window, visibility, mode, start, auto_ack, auto_extend)
+        topic, consumer = command.topic, command.consumer
+        living = [one for one in self._subscriptions if one._feed.state in (FeedState.ASKED, FeedState.LIVE)]
+        if any((one.topic, one.consumer) == (topic, consumer) for one in living):
+            raise AlreadySubscribed(f"this client is subscribed to {topic} as {consumer} already")
+        self._link  # noqa: B018 (raises when closed)
+        subscription = Subscription(
+            self._link_for(topic, living), command, auto_ack=auto_ack,
+            auto_extend_s=(command.visibility_ms or 0) / 1000 if auto_extend else None, timeout_s=self._options.timeout_s,
+        )  # fmt: skip
+        self._subscriptions = [*living, subscription]
+        return subscription
+
+    def _link_for(self, topic: str, living: Sequence[Subscription]) -> Link:
+        taken = {one._link for one in living if one._feed.overlaps(topic)}
+        free = next((link for link in self._links if link not in taken and link not in self._waiting), None)
+        if free is None:
+            free = self._new_link()
+            free.start()
+        return free
+
+    async def pull(
+        self, topic: str, consumer: str, max: int = 1, *, wait: float = 0.0, visibility: float | None = None
+    ) -> list[Message]:
+        """Lease up to ``max`` messages without a subscription, the consumer's share beside other workers. A lease ends by its
+        time alone. A consumer that is made by this is shared.
+
+        As many may wait at once as you like; each takes a connection while it does, and nothing waits behind it. Cancelled,
+        it loses nothing: what was leased to it meanwhile is given back. A wait goes on after a lost connection.
+
+        Args:
+            topic: a name, or a pattern (``orders.*``, ``events.>``).
+            max: messages; fewer come when there are not so many, or they are large (1 MiB).
+            wait: seconds to wait for the first one; 0: only what is there.
+            visibility: seconds of the lease; None takes the topic's.
+
+        Raises: RequestError, ConnectionLost (there was no time left to ask again; what was leased comes again when its time is
+            over), RequestTimeout, BadName, BadArgument.
+        """
+        command = requests.pull_command(topic, consumer, max, wait, visibility)
+        main = self._link
+        loop = asyncio.get_running_loop()
+        wait = command.wait_ms / 1000
+        deadline = loop.time() + wait
+        feed = Feed(Subscribe(command.topic, command.consumer), lambda: None)
+        while True:
+            request = requests.pull(command, wait, lambda name, left: requests.give_back(main.conversation, name, left))
+            try:
+                pushes = await self._ask_waiting(request)
+            except ConnectionLost as error:
+                wait = deadline - loop.time()
+                if wait <= 0 or isinstance(error, ClientClosed):
+                    raise
+            else:
+                wait = deadline - loop.time()
+                if pushes or wait <= 0:  # else a broker that shuts down sent us away
+                    return [Message(push, feed, main) for push in pushes]
+
+    async def ack(self, topic: str, consumer: str, ids: Sequence[IdRange], *, sync: bool = False) -> int:
+        """Ack by number; how many of the ids were delivered and are now acked. With ``sync`` that is on stable storage.
+
+        Raises: NoSuchTopic, NoSuchConsumer, BadArgument, ConnectionLost (ack again: that is harmless), RequestTimeout.
+        """
+        ids = arguments.ids("ids", ids)
+        asked = requests.acks(topic, consumer, ids, sync=sync)
+        for link in self._links:
+            link.conversation.settle(topic, consumer, ids)
+        return sum([await self._ask(request) for request in asked])
+
+    async def nack(
+        self,
+        topic: str,
+        consumer: str,
+        ids: Sequence[IdRange],
+        *,
+        delay: float | None = None,
+        dead: bool = False,
+        reason: Reason = None,
+        error: BaseException | None = None,
+    ) -> int:
+        """Give back by number, whichever session they were delivered to; how many were inflight.
+
+        Args:
+            delay: seconds until they are delivered again; 0 means now, None takes the topic's backoff.
+            dead: give them up instead: they go to the dead letters at once.
+            reason, error: why, a text and an exception, or the exception alone as ``reason``; their dead letters will say the
+                last of them.
+
+        Raises: NoSuchTopic, NoSuchConsumer, BadArgument, ConnectionLost (the outcome is unknown), RequestTimeout.
+        """
+        ids = arguments.ids("ids", ids)
+        failure = describe(reason, error, self._link.conversation.server, details=self._options.describe_errors)
+        asked = requests.nacks(topic, consumer, ids, delay, dead=dead, failure=failure)
+        for link in self._links:
+            link.conversation.settle(topic, consumer, ids)
+        return sum([await self._ask(request) for request in asked])
+
+    # -- looking
+
+    async def fetch(
+        self, topic: str, from_id: int, max_count: int, *, max_bytes: int | None = None, wait: float = 0.0
+    ) -> BatchReply:
+        """Committed records without a consumer: WAL frames, byte for byte. ``wait``: seconds for the first one.
+
+        Raises: OutOfRange, NoSuchTopic, RequestError, RequestTimeout.
+        """
+        request = requests.fetch(topic, from_id, max_count, max_bytes, wait)
+        return await (self._ask_waiting(request) if request.wait_s else self._ask(request))
+
+    async def offsets(self, topic: str, *, at_ms: int | None = None) -> tuple[int, int]:
+        """(first retained id, next id); with ``at_ms`` (unix milliseconds) the first is the first at or after that time.
+
+        Raises: NoSuchTopic, RequestTimeout.
+        """
+        return await self._ask(requests.offsets(topic, at_ms))
+
+    async def topics(self, pattern: str | None = None) -> list[dict[str, Any]]:
+        """What ``describe`` tells, of all topics or those that match. Raises: BadName, RequestTimeout."""
+        return await self._ask(requests.topics(pattern))
+
+    async def describe(self, topic: str) -> dict[str, Any]:
+        """State, settings and consumers of a topic (protocol.md, "JSON shapes"). Raises: NoSuchTopic, RequestTimeout."""
+        return await self._ask(requests.describe(topic))
+
+    async def stats(self) -> dict[str, Any]:
+        """The broker's figures (protocol.md, "JSON shapes"). Raises: RequestTimeout."""
+        return await self._ask(requests.stats())
+
+    async def ping(self) -> float:
+        """Round trip in seconds. Raises: RequestTimeout."""
+        began = time.perf_counter()  # the clock of a loop may count in milliseconds
+        await self._ask(requests.ping())
+        return time.perf_counter() - began
+
+    # -- arranging
+
+    async def create(self, topic: str, settings: Settings | None = None) -> None:
+        """Create a topic, or confirm that it is there with these settings.
+
+        Args:
+            settings: by name (delivery.md). Of a duration seconds or a text (``60``, ``"2m"``), of a size bytes or a text
+                (``"64MiB"``); ``"default"`` unsets.
+
+        Raises: TopicExists, RequestError, RequestTimeout.
+        """
+        await self._ask(requests.create(topic, settings))
+
+    async def config(self, topic: str, settings: Settings | None = None) -> dict[str, Any]:
+        """Change settings, as of ``create``, and return all that are set, durations in seconds.
+
+        Raises: NoSuchTopic, BadArgument, RequestTimeout.
+        """
+        return await self._ask(requests.config(topic, settings))
+
+    async def delete(self, topic: str) -> int:
+        """Remove a topic; how many messages it had.
+
+        Raises: NoSuchTopic, ConnectionLost (the outcome is unknown), RequestTimeout.
+        """
+        return await self._ask(requests.delete(topic))
+
+    async def purge(self, topic: str) -> int:
+        """Drop all messages of a topic; ids go on, consumers and settings stay. Returns how many. Raises: as ``delete``."""
+        return await self._ask(requests.purge(topic))
+
+    async def seek(self, topic: str, consumer: str, to: str) -> int:
+        """Move a consumer: ``earliest``, ``latest``, an id or ``@<unix-ms>``; the id it stands at. Its subscriptions go on
+        there.
+
+        Raises: OutOfRange, NoSuchTopic, ConnectionLost (the outcome is unknown), RequestTimeout.
+        """
+        return await self._ask(requests.seek(topic, consumer, to))
+
+    async def forget(self, topic: str, consumer: str) -> None:
+        """Delete a consumer's state. Raises: NoSuchConsumer, ConnectionLost (the outcome is unknown), RequestTimeout."""
+        await self._ask(requests.forget(topic, consumer))
+
+    async def redrive(self, topic: str, *, ids: Sequence[IdRange] | None = None, max: int | None = None) -> int:
+        """Move dead letters back to where they came from, for the consumer that failed them; how many went.
+
+        Each goes back once: after an outcome that is unknown, or a time-out, ask again for the rest.
+
+        Args:
+            topic: the dead-letter topic, ``orders.dlq``.
+            ids: of letters there; None for all.
+            max: no more than so many.
+
+        Raises: NoSuchTopic, BadArgument, ConnectionLost (the outcome is unknown), RequestTimeout.
+        """
+        whole = requests.redrive(topic, None, max)
+        if ids is None:
+            return await self._ask(whole)
+        count = 0
+        for line in lines_of(arguments.ids("ids", ids)):
+            if max is None or count < max:
+                count += await self._ask(requests.redrive(topic, line, None if max is None else max - count))
+        return count
+
+    # -- leaving
+
+    async def drain(self, timeout: float) -> bool:  # noqa: ASYNC109 (clients.md names it)
+        """Stop deliveries, wait for handlers and for the answers of publishes, send acks, give unstarted messages back.
+
+        Subscriptions end; everything else goes on to work.
+
+        Args:
+            timeout: seconds for all of it.
+
+        Returns: whether nothing was left when the time was over.
+        """
+        timeout = arguments.timeout("timeout", timeout)
+        if self._main is None or self._closed:
+            return True
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        living = [one for one in self._subscriptions if one._feed.state is FeedState.LIVE]
+        for link in {one._link for one in living}:
+            link.conversation.say_now(CallSlot(Pause(), OkReply))
+        drained = await asyncio.gather(*(one.drain(timeout) for one in living))
+        for link in {one._link for one in living}:
+            link.conversation.say_now(CallSlot(Resume(), OkReply))
+        drained += [await link.quiet(deadline) for link in self._links if link not in self._waiting]
+        return all(drained)
+
+    async def close(self) -> None:
+        """Send acks and what was asked already, and close. Never takes longer than a second, whatever the broker does.
+        Idempotent.
+
+        Whoever still waits gets ClientClosed; the outcome of a publish under way is unknown.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        for subscription in self._subscriptions:
+            subscription._stop()
+        leaving = list(self._leaving)
+        await closed(self._links)
+        if leaving:
+            await asyncio.wait(leaving)
+
+    # -- inside
+
+    @property
+    def _link(self) -> Link:
+        if self._main is None or self._closed:
+            raise ClientClosed("this client is closed" if self._closed else "this client is not open yet: await it")
+        return self._main
+
+    def _new_link(self) -> Link:
+        link = Link(self._options, self._outages)
+        self._links.append(link)
+        return link
+
+    async def _ask(self, request: requests.Request[T]) -> T:
+        await self._link.ask(request.slot, extra_s=request.wait_s)
+        return request.result()
+
+    async def _ask_waiting(self, request: requests.Request[T]) -> T:
+        """On a connection that nobody else uses meanwhile."""
+        self._link  # noqa: B018 (raises when closed)
+        if self._idle:
+            link = self._idle.pop()
+        else:
+            link = self._new_link()
+            self._waiting.add(link)
+            link.start()
+        try:
+            await link.ask(request.slot, extra_s=request.wait_s)
+        finally:
+            if link.conversation.idle and not link.conversation.is_closed:
+                self._idle.append(link)
+            elif not self._closed:
+                self._retire(link)
+        return request.result()
+
+    def _retire(self, link: Link) -> None:
+        """Nobody waits for it any more, but the broker might: the end of the connection ends that."""
+        self._links.remove(link)
+        self._waiting.remove(link)
+        self._outages.left(link)
+        task = asyncio.get_running_loop().create_task(link.close(), name="toymq leaves a connection")
+        self._leaving.add(task)  # awaited by close
+        task.add_done_callback(self._leaving.discard)
+
+
+class Publishing(PublishMany):
+    """What ``pub_many`` returns: await it, or iterate it, once."""
+
+    def __init__(
+        self, client: Client, topic: str, items: Iterable[Item], delay: float | None, ttl: float | None, window: int
+    ) -> None:
+        super().__init__(topic, items, delay, ttl, window, "await it, or iterate it")
+        self._client = client
+
+    def __await__(self) -> Generator[object, None, list[Receipt]]:
+        return self._all().__await__()
+
+    async def _all(self) -> list[Receipt]:
+        return [receipt async for receipt in self]
+
+    async def __aiter__(self) -> AsyncIterator[Receipt]:
+        self._begun = True
+        link = self._client._link
+        flying: deque[tuple[Batch, asyncio.Future[None]]] = deque()
+        outstanding = 0
+        client = self._client
+        header_block = client._options.header_block_of_many(self._topic)
+        for items, error in chunks(self._items, self._size, client._body_bytes_max, header_block, *self._times):
+            if link.crowded:
+                await link.room(self._topic)
+            flying.append(link.batch(len(items)))
+            link.conversation.publish(self._topic, items, flying[-1][0])
+            outstanding += len(items)
+            while flying and (outstanding > self._window - self._size or error is not None):
+                for receipt in await _receipts(flying[0]):
+                    yield receipt
+                outstanding -= len(flying.popleft()[0].outcomes)
+            if error is not None:
+                raise error
+        for one in flying:
+            for receipt in await _receipts(one):
+                yield receipt
+
+
+async def _receipts(flying: tuple[Batch, "asyncio.Future[None]"]) -> Iterator[Receipt]:
+    batch, done = flying
+    await done
+    return (_receipt(batch, index) for index in range(len(batch.outcomes)))
+
+
+def _receipt(batch: Batch, index: int) -> Receipt:
+    outcome = batch.outcomes[index]
+    assert outcome is not None, "who waits is told when all outcomes are there"
+    if isinstance(outcome, Receipt):
+        return outcome
+    raise outcome
+
+
+def connect(
+    urls: str | Sequence[str] = DEFAULT_URL,
+    *,
+    name: str | None = None,
+    ssl: ssl_module.SSLContext | None = None,
+    timeout_s: float = 30.0,
+    connect_timeout_s: float = 5.0,
+    wait_s: float = 0.0,
+    backoff_min_s: float = 0.05,
+    backoff_max_s: float = 5.0,
+    idempotent: bool = True,
+    on_event: OnEvent | None = None,
+    inject_headers: InjectHeaders | None = None,
+    tracing: MessageTracing | None = None,
+    describe_errors: bool = True,
+    random: Random | None = None,
+) -> Client:
+    """A client; ``async with connect(...) as mq`` or ``mq = await connect(...)`` connects it. Leaving drains for up to 5 s and
+    closes.
+
+    Args:
+        urls: ``toymq://[token@]host[:port]``, ``toymqs://`` for TLS, ``unix:PATH`` for a Unix socket; several are tried in
+            turn.
+        name: of this client, for the broker.
+        ssl: for ``toymqs://``; else the system's defaults.
+        timeout_s: for every request, the time without a connection included.
+        connect_timeout_s: for one attempt to connect.
+        wait_s: how long the first connection is tried again when nobody answers; 0: each URL once.
+        backoff_min_s: bound of the first random wait before another attempt; doubles up to ``backoff_max_s``.
+        idempotent: publishes without a key are numbered, so that a retry is stored once. False: such a publish is not retried,
+            and raises ConnectionLost when its outcome is unknown.
+        on_event: called with Connected and Disconnected. It must not block.
+        inject_headers: called with a dict for each publish, may add to it; for trace context,
+            ``opentelemetry.propagate.inject``.
+        tracing: a ``toymq.tracing.Tracing``: spans around publishes and ``message.process()``, and their context.
+        describe_errors: False: of a handler's exception its type alone goes along with NACK, not its text and traceback.
+        random: of the waits; for tests.
+
+    Raises: ConfigError, BadArgument; when it connects, see ``Client.open``.
+    """
+    return Client(
+        Options(
+            parse_urls(urls), name, ssl, timeout_s, connect_timeout_s, wait_s, backoff_min_s, backoff_max_s, idempotent,
+            on_event, inject_headers, tracing, random or Random(), describe_errors,
+        )
+    )  # fmt: skip

@@ -1,0 +1,476 @@
+"""A client's side of the conversation with a broker, over as many connections as it takes. Sans-IO: bytes and connections come
+in, bytes go out; no socket, no clock.
+
+What outlives a connection: subscriptions, acks without an answer, publishes that can be said again, questions. Order: acks
+first, so that nothing acked comes again, then SUBs, then the rest as it was asked. Each reply belongs to the oldest command
+without one, also when whoever asked has left: it is never given to the next.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from itertools import count
+
+from toymq import arguments
+from toymq.delivery_window import AckList, AckSlot, Feed, Told, ended
+from toymq.errors import ClientClosed, RequestTimeout
+from toymq.message import Outgoing
+from toymq.pending_publishes import Batch, Outstanding, PublishSlot, Stream
+from toymq.pending_replies import HelloSlot, PullSlot, Slot
+from toymq.wire_log import Wire
+from toymq_py.errors import ProtocolViolation, RequestError, ToymqError
+from toymq_py.model import IdRange
+from toymq_py.protocol import (
+    ClientConnection,
+    ClosedPush,
+    ErrReply,
+    Hello,
+    HelloReply,
+    MessagePush,
+    Reply,
+    Unsubscribe,
+    encode_command,
+)
+
+logger = logging.getLogger("toymq")
+
+STREAMS_MAX = 1024
+"""Topics whose publishing state is kept at once; an idle one makes room, and begins again under a name of its own."""
+
+
+class _State(Enum):
+    OFFLINE = "no connection"
+    GREETING = "HELLO is not answered yet"
+    ONLINE = "commands are said"
+    CLOSED = "nothing is said any more"
+
+
+class _SubscribeSlot(Slot):
+    """A SUB. Without an answer nothing is lost: who comes back subscribes every feed."""
+
+    __slots__ = ("_conversation", "_feed")
+
+    def __init__(self, conversation: "Conversation", feed: Feed) -> None:
+        super().__init__()
+        self._conversation = conversation
+        self._feed = feed
+
+    @property
+    def awaited(self) -> str:
+        return f"the OK of SUB {self._feed.command.topic}"
+
+    def frame(self) -> bytes:
+        return encode_command(self._feed.command)
+
+    def answered(self, reply: Reply) -> None:
+        super().answered(reply)
+        self._conversation.route(self._feed)
+
+    def refused(self, error: ToymqError) -> None:
+        self._conversation.end(self._feed, error)
+
+
+class _UnsubscribeSlot(Slot):
+    """An UNSUB; deliveries that come before its answer are nobody's."""
+
+    __slots__ = ("_conversation", "_feed", "_on_done")
+
+    def __init__(self, conversation: "Conversation", feed: Feed, on_done: Callable[[], None]) -> None:
+        super().__init__()
+        self._conversation = conversation
+        self._feed = feed
+        self._on_done = on_done
+
+    @property
+    def awaited(self) -> str:
+        return f"the OK of UNSUB {self._feed.command.topic}"
+
+    def frame(self) -> bytes:
+        return encode_command(Unsubscribe(self._feed.command.topic, self._feed.command.consumer))
+
+    def answered(self, reply: Reply) -> None:
+        super().answered(reply)
+        self._end()
+
+    def failed(self, error: ToymqError) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        self._conversation.unroute(self._feed)
+        self._on_done()
+
+
+class Conversation:
+    """Commands in their order, the replies that are due, and the subscriptions."""
+
+    def __init__(self, producer: str | None, on_output: Callable[[], None]) -> None:
+        """
+        Args:
+            producer: publishes without a key are numbered under this name and a number; None numbers none.
+            on_output: called when there is something to take and there was nothing before. Whoever is told takes it, or loses
+                the connection.
+        """
+        self.outstanding = Outstanding()
+        self.feeds: list[Feed] = []
+        self.server: HelloReply | None = None
+        self.farewell: ToymqError | None = None
+        """Why the broker is about to close the connection."""
+        self._producers = (f"{producer}-{number}" for number in count()) if producer is not None else None
+        self._on_output = on_output
+        self._state = _State.OFFLINE
+        self._wire = ClientConnection()
+        self._debug: Wire | None = None
+        self._out: list[bytes] = []
+        self._said: deque[Slot] = deque()
+        self._waiting: deque[Slot] = deque()
+        self._acks: list[AckList] = []
+        self._routes: dict[str, Feed] = {}
+        self._patterns: list[Feed] = []
+        self._streams: dict[str, Stream] = {}
+        self._end: ToymqError = ClientClosed("this client is closed")
+
+    @property
+    def online(self) -> bool:
+        return self._state is _State.ONLINE
+
+    @property
+    def is_closed(self) -> bool:
+        return self._state is _State.CLOSED
+
+    @property
+    def idle(self) -> bool:
+        """Nobody waits for a reply, and nothing is left to say."""
+        held = any(stream.held for stream in self._streams.values())
+        return not (self._said or self._waiting or self._acks or self._out or held)
+
+    # -- the connection
+
+    def connected(self, hello: Hello, on_answer: Callable[[HelloReply | ToymqError], None]) -> None:
+        """There is a connection; commands are said once its HELLO is answered."""
+
+        def answer(reply: HelloReply | ToymqError) -> None:
+            if isinstance(reply, HelloReply):
+                self._online(reply)
+            on_answer(reply)
+
+        self._state = _State.GREETING
+        self._debug = Wire.made()
+        self._note("=", "greeting")
+        self.farewell = None
+        self._put((HelloSlot(hello, answer),))
+
+    def _online(self, hello: HelloReply) -> None:
+        self._say_acks()  # kept until now, and not announced
+        self._state = _State.ONLINE
+        self._note("=", "online")
+        self.server = hello
+        self._put([_SubscribeSlot(self, feed) for feed in self.feeds])
+        waiting, self._waiting = self._waiting, deque()
+        for slot in waiting:
+            if slot.done:
+                slot.dropped()
+            else:
+                self._put((slot,))
+
+    def lost(self, error: ToymqError) -> None:
+        """The connection is gone. What cannot be said again fails with ``error``."""
+        if self._state in (_State.OFFLINE, _State.CLOSED):
+            return
+        self._state = _State.OFFLINE
+        self._note("!" if isinstance(error, ProtocolViolation) else "x", str(error))
+        self._debug = None
+        self._wire = ClientConnection()
+        self._out.clear()
+        self._routes.clear()
+        self._patterns.clear()
+        for feed in self.feeds:
+            feed.lost()
+        said, self._said = self._said, deque()
+        again: list[Slot] = []
+        for slot in said:
+            if slot.done:
+                slot.dropped()
+            elif slot.again:
+                again.append(slot)
+            else:
+                slot.failed(error)
+                if isinstance(slot, AckSlot):
+                    self._list(slot.acks)
+        self._waiting.extendleft(reversed(again))
+
+    @property
+    def said_count(self) -> int:
+        """Commands without a reply, also those that nobody waits for any more."""
+        return len(self._said)
+
+    def close(self, error: ToymqError) -> None:
+        """For good: everybody who waits, or asks later, hears ``error``."""
+        if self._state is _State.CLOSED:
+            return
+        self.lost(error)
+        self._end = error
+        self._state = _State.CLOSED
+        waiting, self._waiting = self._waiting, deque()
+        for slot in [*waiting, *(slot for stream in self._streams.values() for slot in stream.held)]:
+            slot.failed(error)
+        for acks in self._acks:
+            for tell in acks.waiters:
+                tell(error)
+        for feed in list(self.feeds):
+            self.end(feed, error)
+
+    def receive(self, data: bytes) -> None:
+        """Bytes of the connection. Raises: ProtocolViolation, after which the connection is of no use."""
+        self._wire.receive_data(data)
+        woken: list[Feed] = []
+        feed: Feed | None = None
+        topic = ""
+        said, routes = self._said, self._routes
+        try:
+            replies = self._wire.next_replies()
+            if self._debug is not None:
+                self._debug.received(replies)
+            for reply in replies:
+                if type(reply) is MessagePush:
+                    if feed is None or reply.topic != topic:
+                        topic = reply.topic
+                        feed = routes.get(topic) or self._match(topic)
+                        if feed is not None:
+                            woken.append(feed)
+                    if feed is not None:
+                        feed.arrive(reply)
+                    elif said and isinstance(said[0], PullSlot):
+                        said[0].messages.append(reply)
+                elif type(reply) is ErrReply:
+                    feed = None
+                    self._refused(reply)
+                    if self.farewell is not None:
+                        break
+                elif type(reply) is ClosedPush:
+                    feed = None
+                    self._closed(reply)
+                else:
+                    if not said:
+                        raise ProtocolViolation(f"the broker sent {type(reply).__name__} and nothing was asked")
+                    slot = said.popleft()
+                    try:
+                        slot.answered(reply)
+                    except ProtocolViolation:
+                        if not slot.done:
+                            said.appendleft(slot)  # it had no answer
+                        raise
+                    feed = None
+        finally:
+            for one in woken:
+                one.wake()
+
+    def _refused(self, reply: ErrReply) -> None:
+        error = reply.to_exception()
+        fatal = isinstance(error, RequestError) and error.fatal
+        greeting = self._state is _State.GREETING
+        if fatal:
+            self.farewell = error
+        if fatal and error.retryable and not greeting:
+            return  # said of the connection and not of the command, which is said again on the next one
+        if self._said:
+            self._said.popleft().refused(error)
+        elif not fatal:
+            raise ProtocolViolation(f"the broker sent an error and nothing was asked: {error}")
+
+    def _closed(self, push: ClosedPush) -> None:
+        feed = self._routes.get(push.topic) or next((one for one in self._patterns if one.command.topic == push.topic), None)
+        if feed is None:
+            if (lost := self._match(push.topic)) is not None:
+                logger.warning("%s no longer gets %s: %s", lost.command.consumer, push.topic, push.code)
+            return
+        self.unroute(feed)
+        if push.code == "SHUTTING_DOWN":
+            return  # the connection ends, and the next one subscribes
+        if push.code == "SEEK":
+            if feed in self.feeds:
+                feed.arrived.clear()
+                self._put((_SubscribeSlot(self, feed),))
+            return
+        self.end(feed, ended(push.topic, push.consumer, push.code))
+
+    def _match(self, topic: str) -> Feed | None:
+        return next((feed for feed in self._patterns if feed.pattern is not None and feed.pattern.matches(topic)), None)
+
+    # -- what there is to send
+
+    @property
+    def _due(self) -> bool:
+        """There is something to take, which was announced when it began to be so. Looked at, and not kept in a flag: that would
+        outlive what a lost connection takes along."""
+        return bool(self._out or (self._acks and self._state is _State.ONLINE))
+
+    def take_output(self) -> bytes:
+        """All that is to be sent now."""
+        if self._acks and self._state is _State.ONLINE:
+            self._say_acks()
+        out, self._out = self._out, []
+        data = b"".join(out)
+        if self._debug is not None:
+            self._debug.sent(data)
+        return data
+
+    def _note(self, mark: str, text: str) -> None:
+        if self._debug is not None:
+            self._debug.say(mark, text)
+
+    def _say_acks(self) -> None:
+        self._put([slot for acks in self._acks for slot in acks.take()])
+        for acks in self._acks:
+            acks.listed = False
+        self._acks = []
+
+    def _put(self, slots: Sequence[Slot]) -> None:
+        """Behind what is said already. Assumes a connection."""
+        announced = self._due
+        self._out += [slot.frame() for slot in slots]
+        self._said += slots
+        if not announced and slots:
+            self._on_output()
+
+    def say(self, slot: Slot) -> None:
+        """Now, or once there is a connection."""
+        self._say((slot,))
+
+    def _say(self, slots: Sequence[Slot]) -> None:
+        if self._state is _State.ONLINE:
+            self._put(slots)
+        elif self._state is _State.CLOSED:
+            for slot in slots:
+                slot.failed(self._end)
+        else:
+            self._waiting += slots
+
+    def say_goodbye(self, slot: Slot) -> None:
+        """The last command, behind the acks."""
+        if self.online:
+            self._say_acks()
+            self._put((slot,))
+
+    def say_now(self, slot: Slot) -> bool:
+        """On this connection or not at all. Returns: whether it was said."""
+        if self.online:
+            self._put((slot,))
+        return self.online
+
+    # -- publishing
+
+    def check_topic(self, topic: str) -> None:
+        """Whether it can be published to; a topic that was is known. Raises: TypeError, BadName."""
+        if type(topic) is not str or topic not in self._streams:
+            arguments.topic(topic)
+
+    def publish(self, topic: str, items: Iterable[Outgoing], batch: Batch) -> None:
+        """Put them on their way; as many as the batch awaits.
+
+        Raises: BadName.
+        """
+        stream = self._stream(topic)
+        stream.add([PublishSlot(stream, item, batch, index) for index, item in enumerate(items)])
+
+    def _stream(self, topic: str) -> Stream:
+        stream = self._streams.get(topic)
+        if stream is None:
+            if len(self._streams) >= STREAMS_MAX:
+                idle = next((one for one in self._streams.values() if one.idle), None)
+                if idle is not None:
+                    del self._streams[idle.topic]
+            stream = self._streams[topic] = Stream(topic, self._producers, self.outstanding, self._say)
+        return stream
+
+    # -- subscriptions
+
+    def subscribe(self, feed: Feed) -> None:
+        self.feeds.append(feed)
+        if self.online:
+            self._put((_SubscribeSlot(self, feed),))
+        elif self._state is _State.CLOSED:
+            self.end(feed, self._end)
+
+    def unsubscribe(self, feed: Feed, on_done: Callable[[], None]) -> None:
+        """End it; what was delivered and is not acked goes back. ``on_done`` is called at once when there is nothing to say."""
+        known = feed in self.feeds
+        if known:
+            self.feeds.remove(feed)
+        feed.close()
+        if known and self.online:
+            self._say_acks()  # before it gives them back
+            self._put((_UnsubscribeSlot(self, feed, on_done),))
+        else:
+            on_done()
+
+    def ack(self, feed: Feed, topic: str, msg_id: int) -> None:
+        """Said with the next output, or before the next SUB."""
+        feed.settle(topic, msg_id)
+        acks = feed.acks_of(topic)
+        acks.ids.append(msg_id)
+        if not acks.listed:
+            self._list(acks)
+
+    def settle(self, topic: str, consumer: str, ids: Sequence[IdRange]) -> None:
+        """They are acked by number: no handler is expected to do it."""
+        for feed in self.feeds:
+            if feed.command.consumer == consumer:
+                for place in list(feed.open):
+                    if place[0] == topic and any(first <= place[1] <= last for first, last in ids):
+                        feed.settle(*place)
+
+    def ack_synced(self, feed: Feed, topic: str, msg_id: int, tell: Told) -> None:
+        """``tell`` is called once the ack is on stable storage, or never will be."""
+        if self._state is _State.CLOSED:
+            tell(self._end)
+            return
+        feed.acks_of(topic).waiters.append(tell)
+        self.ack(feed, topic, msg_id)
+
+    def _list(self, acks: AckList) -> None:
+        if acks.listed:
+            return
+        announced = self._due
+        acks.listed = True
+        self._acks.append(acks)
+        if not announced and self._due:
+            self._on_output()
+
+    def route(self, feed: Feed) -> None:
+        """Its SUB is answered: deliveries of its topic are its own."""
+        if feed.pattern is not None:
+            self._patterns.append(feed)
+        else:
+            self._routes[feed.command.topic] = feed
+        feed.subscribed()
+
+    def unroute(self, feed: Feed) -> None:
+        if feed in self._patterns:
+            self._patterns.remove(feed)
+        elif self._routes.get(feed.command.topic) is feed:
+            del self._routes[feed.command.topic]
+
+    def end(self, feed: Feed, error: ToymqError) -> None:
+        if feed in self.feeds:
+            self.feeds.remove(feed)
+        feed.end(error)
+
+    # -- time
+
+    def expire(self, now: float, timeout_s: float, trouble: str) -> float | None:
+        """Give up what is overdue. ``trouble`` is added to the text of the error. Returns: the next deadline."""
+        earliest: float | None = None
+        held = [slot for stream in self._streams.values() for slot in stream.held]
+        for slot in [*self._said, *self._waiting, *held]:
+            if slot.deadline is None or slot.done:
+                continue
+            if slot.deadline <= now:
+                slot.failed(RequestTimeout(f"no answer within {timeout_s:g} s: waited for {slot.awaited}{trouble}"))
+            elif earliest is None or slot.deadline < earliest:
+                earliest = slot.deadline
+        over = [slot for slot in self._waiting if slot.done]
+        self._waiting = deque(slot for slot in self._waiting if not slot.done)
+        for slot in over:
+            slot.dropped()
+        return earliest

@@ -1,0 +1,108 @@
+"""Every error that an application may meet, in one tree: those of a client, and those of ``toymq_py.errors``.
+
+    ToymqError
+    ├─ RequestError …              the broker's answer, one class per code of protocol.md
+    ├─ SubscriptionEnded           the broker ended a subscription, and it stays ended
+    │  ├─ TakenOver                another session subscribed as the same consumer
+    │  └─ ConsumerDeleted          the topic or the consumer was deleted
+    └─ LocalError
+       ├─ ConfigError              an option or URL that makes no sense
+       ├─ ConnectFailed            no broker could be reached (also a builtin ConnectionError)
+       ├─ ConnectionLost           the outcome of a request is unknown
+       │  └─ ClientClosed          this client was closed
+       ├─ RequestTimeout           no answer in time (also a builtin TimeoutError)
+       ├─ ProtocolViolation        the other end is no broker of this version
+       └─ CommandFailed            an ``ERR`` code that this version does not know
+"""
+
+from toymq_py.errors import (
+    AlreadySubscribed,
+    AuthFailed,
+    AuthRequired,
+    BadArgument,
+    BadFraming,
+    BadName,
+    BadVersion,
+    CommandFailed,
+    ConfigError,
+    ConnectionLost,
+    DamagedData,
+    DataDirectoryError,
+    DirectoryLocked,
+    DirectoryLost,
+    DiskFull,
+    DiskLow,
+    Forbidden,
+    InternalError,
+    LineTooLong,
+    LocalError,
+    ModeConflict,
+    NoSuchConsumer,
+    NoSuchTopic,
+    NotSubscribed,
+    NotTcp,
+    OutOfRange,
+    OutOfSequence,
+    PayloadTooLarge,
+    ProtocolViolation,
+    QueueFull,
+    RequestError,
+    ShuttingDown,
+    StorageFailed,
+    TooManyConnections,
+    TooManyConsumers,
+    TooManySubscriptions,
+    TooManyTopics,
+    TopicExists,
+    ToymqError,
+    UnknownCommand,
+)  # fmt: skip
+
+__all__ = [
+    "AlreadySubscribed", "AuthFailed", "AuthRequired", "BadArgument", "BadFraming", "BadName", "BadVersion", "ClientClosed",
+    "CommandFailed", "ConfigError", "ConnectFailed", "ConnectionLost", "ConsumerDeleted", "DamagedData", "DataDirectoryError",
+    "DirectoryLocked", "DirectoryLost", "DiskFull", "DiskLow", "Forbidden", "InternalError", "LineTooLong", "LocalError",
+    "ModeConflict", "NoSuchConsumer", "NoSuchTopic", "NotSubscribed", "NotTcp", "OutOfRange", "OutOfSequence",
+    "PayloadTooLarge", "ProtocolViolation", "QueueFull", "RequestError", "RequestTimeout", "ShuttingDown", "StorageFailed",
+    "SubscriptionEnded", "TakenOver", "TooManyConnections", "TooManyConsumers", "TooManySubscriptions", "TooManyTopics",
+    "TopicExists", "ToymqError", "UnknownCommand",
+]  # fmt: skip
+
+
+class SubscriptionEnded(ToymqError):
+    """The broker ended a subscription. ``code`` is what ``CLOSED`` said."""
+
+    code = "SUBSCRIPTION_ENDED"
+
+
+class TakenOver(SubscriptionEnded):
+    """Another session subscribed as the same exclusive consumer. Never answered by subscribing again: two would fight."""
+
+    code = "TAKEN_OVER"
+
+
+class ConsumerDeleted(SubscriptionEnded):
+    """The topic was deleted, or the consumer forgotten."""
+
+    code = "DELETED"
+
+
+class ConnectFailed(LocalError, ConnectionError):
+    """No broker could be reached; ``__cause__`` is what the last address answered."""
+
+    code = "CONNECT_FAILED"
+    retryable = True
+
+
+class RequestTimeout(LocalError, TimeoutError):
+    """No answer in time; the text says what was awaited. Of a publish the outcome is unknown."""
+
+    code = "TIMEOUT"
+    retryable = True
+
+
+class ClientClosed(ConnectionLost):
+    """The client was closed before or while this was asked."""
+
+    code = "CLIENT_CLOSED"
+    retryable = False

@@ -1,0 +1,369 @@
+"""One connection of the asyncio client that comes back by itself, and the bytes it carries for its conversation."""
+
+import asyncio
+import itertools
+import logging
+import os
+import socket
+from typing import TypeVar, cast
+
+from toymq import sockets
+from toymq.conversation import Conversation
+from toymq.delivery_window import Feed
+from toymq.errors import ClientClosed, ConnectFailed, RequestTimeout
+from toymq.options import GOODBYE_S, OUTSTANDING_BYTES_MAX, SAID_MAX, Options
+from toymq.outages import Outages
+from toymq.pending_publishes import Batch
+from toymq.pending_replies import CallSlot, check_greeting
+from toymq.url import Address
+from toymq.wire_log import waits
+from toymq_py.errors import ConnectionLost, LocalError, ProtocolViolation, RequestError, ToymqError
+from toymq_py.protocol import HelloReply, OkReply, Quit
+
+logger = logging.getLogger("toymq")
+
+T = TypeVar("T")
+
+WRITE_HIGH_WATER_BYTES = 1024 * 1024
+"""What may wait in the transport before publishes wait themselves."""
+CLOSED = "this client is closed"
+
+
+def settle(future: "asyncio.Future[T]", value: T) -> None:
+    """Unless whoever waited has left."""
+    if not future.done():
+        future.set_result(value)
+
+
+class _Wire(asyncio.Protocol):
+    """One connection of a link; a late callback of an old one touches nothing."""
+
+    def __init__(self, link: "Link", loop: asyncio.AbstractEventLoop) -> None:
+        self._link = link
+        self.transport: asyncio.Transport | None = None
+        self.reason: ToymqError | None = None
+        self.ended: asyncio.Future[ToymqError] = loop.create_future()
+        self.writable = True
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(WRITE_HIGH_WATER_BYTES)
+
+    def data_received(self, data: bytes) -> None:
+        self._link.received(self, data)
+
+    def pause_writing(self) -> None:
+        self.writable = False
+
+    def resume_writing(self) -> None:
+        self.writable = True
+        self._link.writable()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.ended.done():
+            self.ended.set_result(self.reason or ConnectionLost(f"the connection was lost: {exc}" if exc else
+                                                                "the broker closed the connection"))  # fmt: skip
+
+    def abort(self, reason: ToymqError) -> None:
+        self.reason = self.reason or reason
+        if self.transport is not None:
+            self.transport.abort()
+
+
+class Link:
+    """Connects, and again after a loss; sends what its conversation has to say once per pass of the loop.
+
+    Owns one task, which ends with ``close``.
+    """
+
+    def __init__(self, options: Options, outages: Outages) -> None:
+        self._options = options
+        self._outages = outages
+        self._loop = asyncio.get_running_loop()
+        self.conversation = Conversation(options.producer(), self._flush_soon)
+        self._wire: _Wire | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._first: asyncio.Future[None] = self._loop.create_future()
+        self._turn = asyncio.Lock()
+        self._room: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._closing = False
+        self._quiet: asyncio.Future[None] | None = None
+        self._trouble = ""
+
+    # -- the connection
+
+    def start(self) -> None:
+        """Connect in the background, however long it takes."""
+        self._first.set_result(None)
+        self._task = self._loop.create_task(self._run(None), name="toymq link")  # ended by close
+
+    async def open(self) -> None:
+        """Connect; again for ``wait_s`` seconds when nobody answers. Raises: ConnectFailed, RequestError, ProtocolViolation."""
+        give_up_at = self._loop.time() + self._options.wait_s
+        self._task = self._loop.create_task(self._run(give_up_at), name="toymq link")  # ended by close
+        await self._first
+
+    async def _run(self, give_up_at: float | None) -> None:
+        try:
+            await self._stay_connected(give_up_at)
+        except Exception as error:
+            logger.exception("a bug in the client ended its connection")
+            self._end(LocalError(f"a bug in the client: {error!r}"))
+
+    async def _stay_connected(self, give_up_at: float | None) -> None:
+        backoff = self._options.backoff()
+        for round_number in itertools.count():
+            if round_number:
+                delay_s = backoff.next_s()
+                waits(delay_s)
+                await asyncio.sleep(delay_s)
+            for address in self._options.addresses:
+                try:
+                    wire = await self._attempt(address)
+                except (OSError, ToymqError) as error:
+                    if not self._survives(address, error, give_up_at):
+                        return
+                    continue
+                backoff.reset()
+                give_up_at = None
+                if not self._first.done():
+                    self._first.set_result(None)
+                self._outages.up(self, address)
+                self._lose(address, await wire.ended)
+                if self._closing:
+                    return
+                break
+
+    def _survives(self, address: Address, error: Exception, give_up_at: float | None) -> bool:
+        """Whether there is another attempt after a failed one."""
+        hopeless = isinstance(error, RequestError | ProtocolViolation) and not error.retryable
+        logger.debug("%s: no connection: %s", address, error)
+        self._trouble = f" (no connection to {address}: {error})"
+        last = address is self._options.addresses[-1]
+        if not hopeless and (give_up_at is None or not last or self._loop.time() < give_up_at):
+            return True
+        reason = error if isinstance(error, ToymqError) else _connect_failed(address, error)
+        if self._first.done():
+            logger.error("%s: this client gives up: %s", address, reason)
+        self._end(reason)
+        return False
+
+    def _end(self, reason: ToymqError) -> None:
+        if not self._first.done():
+            self._first.set_exception(reason)
+        self.conversation.close(reason)
+        self._wake()
+
+    async def _attempt(self, address: Address) -> _Wire:
+        """Raises: OSError, ConnectFailed, RequestError, ProtocolViolation."""
+        wire = _Wire(self, self._loop)
+        greeted: asyncio.Future[HelloReply | ToymqError] = self._loop.create_future()
+        timeout_s = self._options.connect_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                if address.path is not None:
+                    await self._loop.create_unix_connection(lambda: wire, sock=sockets.connect_unix(address.path))
+                else:
+                    await self._loop.create_connection(
+                        lambda: wire, address.host, address.port, ssl=self._options.tls_of(address)
+                    )
+                assert wire.transport is not None
+                sockets.set_up(cast(socket.socket, wire.transport.get_extra_info("socket")))
+                self._wire = wire
+                self.conversation.connected(
+                    self._options.hello(address), lambda answer: settle(greeted, answer)
+                )
+                await asyncio.wait((greeted, wire.ended), return_when=asyncio.FIRST_COMPLETED)
+            check_greeting(greeted.result() if greeted.done() else wire.ended.result())
+        except BaseException as error:
+            wire.abort(ConnectFailed(str(error)))
+            self._wire = None
+            self.conversation.lost(ConnectionLost("the connection was not made"))
+            if isinstance(error, TimeoutError) and not isinstance(error, ToymqError):
+                raise ConnectFailed(f"no answer from {address} within {timeout_s:g} s") from None
+            raise
+        return wire
+
+    def _lose(self, address: Address, reason: ToymqError) -> None:
+        self._wire = None
+        reason = self.conversation.farewell or reason
+        self._trouble = f" (the connection to {address} was lost: {reason})"
+        error = ClientClosed(CLOSED) if self._closing else ConnectionLost(f"the outcome is unknown: {reason}")
+        error.__cause__ = reason
+        self.conversation.lost(error)
+        self._wake()
+        if not self._closing:
+            self._outages.down(self, address, reason)
+
+    def received(self, wire: _Wire, data: bytes) -> None:
+        if wire is not self._wire:
+            return
+        try:
+            self.conversation.receive(data)
+        except ProtocolViolation as error:
+            wire.abort(error)
+        if self._room is not None or self._quiet is not None:
+            self._wake()
+
+    def writable(self) -> None:
+        """The transport takes bytes again."""
+        self._wake()
+
+    def _flush_soon(self) -> None:
+        self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        wire = self._wire
+        if wire is not None and wire.transport is not None and (data := self.conversation.take_output()):
+            wire.transport.write(data)
+
+    async def close(self) -> None:
+        """Let the broker take what is said already, for up to a second; then end, whatever the broker does."""
+        self._closing = True
+        try:
+            if self.conversation.online and self._wire is not None:
+                wire = self._wire
+                self.conversation.say_goodbye(CallSlot(Quit(), OkReply))
+                self._flush()
+                await asyncio.wait((wire.ended,), timeout=GOODBYE_S)
+        finally:
+            self.abort()
+        if self._task is not None:
+            await asyncio.wait((self._task,))
+
+    def abort(self) -> None:
+        """End without a word. Everybody who waits gets ``ClientClosed``."""
+        closed = ClientClosed(CLOSED)
+        if self._task is not None:
+            self._task.cancel()
+        if self._wire is not None:
+            self._wire.abort(closed)
+            self._wire = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.conversation.close(closed)
+        self._wake()
+
+    @property
+    def descriptor(self) -> int | None:
+        """Of its socket, while there is a connection."""
+        wire = self._wire
+        if wire is None or wire.transport is None:
+            return None
+        return cast(socket.socket, wire.transport.get_extra_info("socket")).fileno()
+
+    # -- requests
+
+    def deadline(self, extra_s: float = 0.0) -> float:
+        """For a request that begins now."""
+        at = self._loop.time() + self._options.timeout_s + extra_s
+        if self._timer is None or at < self._timer.when():
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_at(at, self._expire)
+        return at
+
+    def _expire(self) -> None:
+        self._timer = None  # it has fired: whatever comes of this, a later deadline gets one of its own
+        trouble = "" if self.conversation.online else self._trouble
+        # The clock of the loop may be a bit early; what is due within its resolution is due.
+        earliest = self.conversation.expire(self._loop.time() + 0.001, self._options.timeout_s, trouble)
+        if earliest is not None:
+            self._timer = self._loop.call_at(earliest, self._expire)
+        self._wake()
+
+    async def ask(self, slot: CallSlot, *, extra_s: float = 0.0) -> None:
+        """Until it has its answer, or failed. Cancelled: its reply is nobody's."""
+        slot.deadline = self.deadline(extra_s)
+        done: asyncio.Future[None] = self._loop.create_future()
+        slot.when_done(lambda: settle(done, None))
+        self.conversation.say(slot)
+        try:
+            await done
+        except asyncio.CancelledError:
+            slot.abandon()
+            raise
+
+    async def ack_synced(self, feed: Feed, topic: str, msg_id: int) -> None:
+        """Ack, and wait until that is on stable storage. Raises: RequestError, ClientClosed, RequestTimeout."""
+        told: asyncio.Future[ToymqError | None] = self._loop.create_future()
+        self.conversation.ack_synced(feed, topic, msg_id, lambda error: settle(told, error))
+        try:
+            async with asyncio.timeout(self._options.timeout_s):
+                error = await told
+        except TimeoutError:
+            text = f"no answer within {self._options.timeout_s:g} s: waited for the synced ack of {topic} {msg_id}"
+            raise RequestTimeout(text + ("" if self.conversation.online else self._trouble)) from None
+        if error is not None:
+            raise error
+
+    @property
+    def crowded(self) -> bool:
+        """A publish has to wait for its turn."""
+        return self._turn.locked() or self._crowded
+
+    @property
+    def _crowded(self) -> bool:
+        conversation, wire = self.conversation, self._wire
+        return (
+            conversation.outstanding.bytes >= OUTSTANDING_BYTES_MAX
+            or conversation.said_count >= SAID_MAX
+            or (wire is not None and not wire.writable)
+        )
+
+    async def room(self, topic: str) -> None:
+        """Wait for one's turn, in the order of asking. Raises: RequestTimeout."""
+        try:
+            async with asyncio.timeout(self._options.timeout_s), self._turn:
+                while self._crowded and not self.conversation.is_closed:
+                    self._room = self._loop.create_future()
+                    try:
+                        await self._room
+                    finally:
+                        self._room = None
+        except TimeoutError:
+            trouble = "" if self.conversation.online else self._trouble
+            waited = f"no room within {self._options.timeout_s:g} s: waited to publish to {topic}"
+            raise RequestTimeout(waited + trouble) from None
+
+    def _wake(self) -> None:
+        """Who waits for room, or for quiet, looks again."""
+        for waiter in (self._room, self._quiet):
+            if waiter is not None:
+                settle(waiter, None)
+
+    async def quiet(self, deadline: float) -> bool:
+        """Until nothing is left to say or to hear. Returns: False when the time was over before."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                while not self.conversation.idle:
+                    self._quiet = self._loop.create_future()
+                    await self._quiet
+        except TimeoutError:
+            return False
+        finally:
+            self._quiet = None
+        return True
+
+    def batch(self, count: int) -> tuple[Batch, asyncio.Future[None]]:
+        """Publishes that begin now, and what is done when they are."""
+        done: asyncio.Future[None] = self._loop.create_future()
+        return Batch(count, self.deadline(), lambda: settle(done, None)), done
+
+
+def _connect_failed(address: Address, error: Exception) -> ConnectFailed:
+    text = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+    if isinstance(error, ConnectionError) and error.errno:
+        text = os.strerror(error.errno)  # asyncio's own repeats the address instead
+    failed = ConnectFailed(f"no broker at {address}: {text}")
+    failed.__cause__ = error
+    return failed
+
+
+async def closed(links: list[Link]) -> None:
+    """Close them side by side."""
+    async with asyncio.TaskGroup() as tasks:
+        for link in links:
+            tasks.create_task(link.close())

@@ -1,0 +1,216 @@
+"""What goes to and comes from a topic: receipts, headers, ids as ranges."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from toymq import arguments
+from toymq_py.errors import BadArgument, PayloadTooLarge, ToymqError
+from toymq_py.model import PRODUCER_PREFIX, IdRange
+from toymq_py.protocol import MessagePush, publish_options, publish_sequence
+from toymq_py.protocol.commands import SEQUENCE_MAX
+from toymq_py.protocol.frames import parse_ids
+
+RANGES_PER_LINE = 80
+"""Of ids with 20 digits in a line of 4096 bytes, beside the names."""
+RANGES_BESIDE_A_FAILURE = 5
+"""The same beside the texts of a failure."""
+Key = str | bytes
+"""Of a publish: 1 to 512 printable ASCII characters without space, and not ``-``."""
+
+
+class Sequenced(NamedTuple):
+    """A message under a producer's name, with a number above the one before: what was published before is a duplicate, after
+    whatever restart. The first ``hdr`` bytes of the body are its header block (protocol.md)."""
+
+    producer: str
+    seq: int
+    body: bytes
+    hdr: int = 0
+    delay_ms: int | None = None
+    ttl_ms: int | None = None
+
+
+Item = bytes | tuple[Key | None, bytes] | Sequenced
+"""What ``pub_many`` takes: a payload, (key, payload), or a message of a producer of the caller's."""
+Settings = Mapping[str, float | str]
+"""Settings of a topic by name (delivery.md). A duration is seconds or a text, ``"2m"``; a size is bytes or ``"64MiB"``;
+``"default"`` unsets."""
+
+
+@dataclass(slots=True)
+class Receipt:
+    """A publish is on stable storage.
+
+    Attributes:
+        msg_id: the message's number in its topic.
+        duplicate: an earlier attempt had stored it. Where that was a publish without a key, repeated after a lost connection,
+            the broker knows the id of its producer's newest message only, and ``msg_id`` is that: its own or a later one.
+    """
+
+    msg_id: int
+    duplicate: bool
+
+
+class Delivery:
+    """One delivery of a message: what both clients' messages have in common.
+
+    Attributes:
+        topic: where it was published.
+        id: its number in the topic.
+        attempt: counts deliveries of it to this consumer, from 1.
+        ts_ns: when it was published, nanoseconds since the epoch.
+        key: b"" for none. A client's producer name, under which the broker keeps a publish without a key, is none.
+        payload: without the headers.
+    """
+
+    __slots__ = ("_headers", "attempt", "id", "key", "payload", "topic", "ts_ns")
+
+    def __init__(self, push: MessagePush) -> None:
+        self.topic = push.topic
+        self.id = push.msg_id
+        self.attempt = push.attempt
+        self.ts_ns = push.ts_ns
+        key = push.key
+        self.key = key if not key or not key.startswith(PRODUCER_PREFIX) else b""
+        self.payload = push.payload
+        self._headers = push.headers
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """A new dict of them. ``traceparent`` is here when the publisher sent one."""
+        return parse_headers(self._headers) if self._headers else {}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(topic={self.topic!r}, id={self.id}, attempt={self.attempt}, payload={self.payload!r})"
+
+
+def parse_headers(block: bytes) -> dict[str, str]:
+    """``Name: value`` lines as a dict; a line of another form is left out."""
+    headers = {}
+    for line in block.decode("utf-8", "replace").split("\n"):
+        name, colon, value = line.partition(":")
+        if colon:
+            headers[name] = value.removeprefix(" ")
+    return headers
+
+
+def format_headers(headers: Mapping[str, str]) -> bytes:
+    """The inverse of ``parse_headers``. Raises: BadArgument for what would be read as something else, TypeError."""
+    arguments.headers(headers)
+    try:
+        return b"".join(f"{name}: {value}\n".encode() for name, value in headers.items())
+    except UnicodeEncodeError:
+        raise BadArgument("headers are UTF-8") from None
+
+
+def to_ranges(ids: Iterable[int]) -> list[IdRange]:
+    """Ids, in any order, as ascending ranges."""
+    unique = sorted(set(ids))
+    if unique and unique[-1] - unique[0] + 1 == len(unique):
+        return [(unique[0], unique[-1])]
+    ranges: list[IdRange] = []
+    for msg_id in unique:
+        if ranges and ranges[-1][1] + 1 == msg_id:
+            ranges[-1] = (ranges[-1][0], msg_id)
+        else:
+            ranges.append((msg_id, msg_id))
+    return ranges
+
+
+def parse_ranges(text: str) -> tuple[IdRange, ...]:
+    """``7``, ``3-9`` or ``3-9,12,20-31``: ascending. Raises: BadArgument."""
+    return parse_ids(text)
+
+
+def lines_of(ranges: Sequence[IdRange], count: int = RANGES_PER_LINE) -> Iterator[tuple[IdRange, ...]]:
+    """Ranges in pieces that each fit into one header line."""
+    for at in range(0, len(ranges), count):
+        yield tuple(ranges[at : at + count])
+
+
+BATCH_MAX = 256
+"""Messages of ``pub_many`` whose outcomes are awaited together."""
+CHUNK_BYTES_MAX = 256 * 1024
+"""Payload of a chunk of ``pub_many``, beside its last message."""
+Outgoing = tuple[bytes, bytes, bytes]
+"""Key or b"", header block and payload, options of the PUB."""
+
+
+def chunks(
+    items: Iterable[Item], size: int, body_bytes_max: int, header_block: Callable[[], bytes] | None,
+    delay_ms: int | None, ttl_ms: int | None,
+) -> Iterator[tuple[list[Outgoing], ToymqError | None]]:  # fmt: skip
+    """Items in lists of up to ``size``. Ends behind the first bad one, with what is wrong with it.
+
+    Args:
+        delay_ms, ttl_ms: of those that are not ``Sequenced``, which have their own.
+
+    Raises: TypeError for a payload that is not bytes, BadArgument for a delay or ttl that is none.
+    """
+    plain = publish_options(0, delay_ms, ttl_ms)
+    chunk: list[Outgoing] = []
+    total = 0
+    for item in items:
+        key: Key | None
+        if isinstance(item, Sequenced):
+            key, body = item.producer, item.body
+        elif not isinstance(item, tuple):
+            key, body = None, item
+        elif len(item) == 2:
+            key, body = item
+        else:
+            raise TypeError(f"an item of pub_many is a payload, (key, payload) or Sequenced, not {arguments.shown(item)}")
+        body = arguments.payload_bytes(body)
+        try:
+            if isinstance(item, Sequenced):
+                options = _sequenced_options(item)
+            elif header_block is not None:
+                block = header_block()
+                body = block + body
+                options = publish_options(len(block), delay_ms, ttl_ms)
+            else:
+                options = plain
+            chunk.append((b"" if key is None else arguments.key_bytes(key), body, options))
+            if len(body) > body_bytes_max:
+                chunk.pop()
+                raise too_large(body, body_bytes_max)
+        except ToymqError as error:
+            yield chunk, error
+            return
+        total += len(body)
+        if len(chunk) >= size or total > CHUNK_BYTES_MAX:
+            yield chunk, None
+            chunk, total = [], 0
+    if chunk:
+        yield chunk, None
+
+
+def outgoing(
+    header_block: Callable[[Mapping[str, str] | None], bytes], payload: bytes, key: Key | None,
+    headers: Mapping[str, str] | None, delay: float | None, ttl: float | None, seq: int | None, body_bytes_max: int,
+) -> Outgoing:  # fmt: skip
+    """A message of ``pub``. Raises: TypeError, BadArgument, PayloadTooLarge."""
+    block = header_block(headers)
+    name = arguments.key_bytes(key) if key is not None else b""
+    options = publish_options(len(block), arguments.to_ms("delay", delay), arguments.to_ms("ttl", ttl, 1))
+    if seq is not None:
+        options += publish_sequence(name, arguments.whole("seq", seq, 0, SEQUENCE_MAX))
+    body = block + arguments.payload_bytes(payload)
+    if len(body) > body_bytes_max:
+        raise too_large(body, body_bytes_max)
+    return name, body, options
+
+
+def _sequenced_options(item: Sequenced) -> bytes:
+    """Raises: TypeError, BadArgument."""
+    try:
+        options = publish_options(item.hdr, item.delay_ms, item.ttl_ms)
+        return options + publish_sequence(item.producer.encode(), item.seq)
+    except (AttributeError, TypeError):
+        raise TypeError(f"the fields of {arguments.shown(item)} are a str, int, bytes, and int or None") from None
+
+
+def too_large(body: bytes, bytes_max: int) -> PayloadTooLarge:
+    """What the broker would say, without sending it all."""
+    return PayloadTooLarge(f"{len(body)} bytes with headers; this broker takes at most {bytes_max}")

@@ -1,0 +1,59 @@
+"""What a consumer says of a failure: an exception as the texts that travel with NACK, to its dead letter.
+
+Contract: protocol.md, NACK; ADR 0062. Written once for both clients.
+"""
+
+from traceback import format_tb
+
+from toymq import arguments
+from toymq_py.failure import Failure, cut, failure_of
+from toymq_py.model import DEAD_LETTERS
+from toymq_py.protocol import HelloReply
+
+FRAMES_MAX = 20
+"""The innermost frames of a traceback; a recursion has thousands."""
+OLD_REASON_BYTES_MAX = 256
+Reason = str | BaseException | None
+DeadOn = type[Exception] | tuple[type[Exception], ...]
+"""As in ``except``."""
+
+
+def describe(
+    reason: Reason, error: BaseException | None, server: HelloReply | None, *, details: bool
+) -> Failure | None:
+    """What is said of a failure. An exception whose ``str`` fails has its type alone.
+
+    Args:
+        reason: a text, or the exception itself, as ``error`` has it.
+        server: who hears it; an older broker takes a reason alone, one word, and this is encoded as one.
+        details: beside its type the text of the exception, and the lines of source that it came through; no variables.
+
+    Raises: TypeError.
+    """
+    reason, error = arguments.why(reason, error)
+    failure = failure_of(reason) if error is None else failure_of(reason, _name(error), *(_details(error) if details else ()))
+    if failure is None or server is None or server.tells_errors:
+        return failure
+    line = failure.reason or ": ".join(text for text in (failure.error_type, failure.error) if text is not None)
+    return Failure(cut(line, OLD_REASON_BYTES_MAX))
+
+
+def is_dead(error: Exception, dead_on: DeadOn, topic: str) -> bool:
+    """Whether an exception sends the message to the dead letters at once; those have none of their own."""
+    return isinstance(error, dead_on) and not topic.endswith(DEAD_LETTERS)
+
+
+def _name(error: BaseException) -> str:
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _details(error: BaseException) -> tuple[str, str | None]:
+    """Text and traceback."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 (a handler's own class)
+        text = ""
+    if error.__traceback__ is None:
+        return text, None
+    return text, "".join(["Traceback (most recent call last):\n", *format_tb(error.__traceback__, -FRAMES_MAX)])

@@ -1,0 +1,156 @@
+"""What both clients are told when they connect."""
+
+import logging
+import secrets
+import ssl
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from random import Random
+
+from toymq import arguments
+from toymq.backoff import Backoff
+from toymq.message import Delivery, Receipt, format_headers
+from toymq.url import Address, is_token
+from toymq_py.errors import BadArgument, ConfigError, ToymqError
+from toymq_py.model import DURATION_MS_MAX, PRODUCER_PREFIX
+from toymq_py.protocol import Hello, encode_command
+
+OUTSTANDING_BYTES_MAX = 8 * 1024 * 1024
+"""Payload without an answer; a publish beyond it waits. Enough for the disk's next syncs, little for a process."""
+SAID_MAX = 65_536
+"""Commands without a reply on one connection; beyond, publishes wait. Bounds what a broker that hangs costs."""
+DEFAULT_VISIBILITY_S = 30.0
+"""What auto-extend takes when the subscription names none (delivery.md)."""
+GOODBYE_S = 1.0
+"""How long a client that leaves lets the broker take its last words."""
+DRAIN_S = 5.0
+"""How long leaving a client's context waits for handlers and answers."""
+RECEIVE_BYTES = 256 * 1024
+KEEPALIVE_IDLE_S, KEEPALIVE_PROBES = 15, 3
+"""A peer that died without a word is noticed after a minute, as the broker notices us (delivery.md)."""
+USER_TIMEOUT_MS = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """The broker greeted us; after an outage: on every connection that the client has."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """A connection ended; the client tries again by itself."""
+
+    address: str
+    reason: str
+
+
+Event = Connected | Disconnected
+OnEvent = Callable[[Event], None]
+InjectHeaders = Callable[[dict[str, str]], object]
+"""May add headers to each publish: ``opentelemetry.propagate.inject`` fits."""
+PublishEnded = Callable[[Receipt | ToymqError | None], None]
+"""Told what became of a publish, once; None: nobody waited for it any more."""
+
+
+class MessageTracing(ABC):
+    """Follows messages; ``toymq.tracing.Tracing`` does it with OpenTelemetry."""
+
+    @abstractmethod
+    def publishing(self, topic: str, headers: Mapping[str, str] | None) -> tuple[dict[str, str], PublishEnded]:
+        """A publish begins. Returns: its headers with the context in them, and who is told of its end."""
+
+    @abstractmethod
+    def created(self, topic: str) -> dict[str, str]:
+        """A message of many was made. Returns: its headers."""
+
+    @abstractmethod
+    def processing(self, message: Delivery, consumer: str) -> AbstractContextManager[None]:
+        """A handler has the message, as long as the context lasts."""
+
+
+logger = logging.getLogger("toymq")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    addresses: tuple[Address, ...]
+    name: str | None
+    tls: ssl.SSLContext | None
+    timeout_s: float
+    connect_timeout_s: float
+    wait_s: float
+    backoff_min_s: float
+    backoff_max_s: float
+    idempotent: bool
+    on_event: OnEvent | None
+    inject_headers: InjectHeaders | None
+    tracing: MessageTracing | None
+    random: Random = field(repr=False)
+    describe_errors: bool = True
+
+    def __post_init__(self) -> None:
+        """Raises: ConfigError, BadArgument, TypeError."""
+        for what in ("timeout_s", "connect_timeout_s", "wait_s", "backoff_min_s", "backoff_max_s"):
+            seconds = arguments.number_of_seconds(what, getattr(self, what))
+            above = seconds > 0 or (what == "wait_s" and seconds == 0)
+            if not above or seconds * 1000 > DURATION_MS_MAX:
+                form = "0 or more" if what == "wait_s" else "more than 0"
+                raise ConfigError(f"{what} is {form} seconds, at most ten years, not {seconds:g}")
+        if self.name is not None:
+            arguments.word("name", self.name)
+        arguments.instance("ssl", self.tls, ssl.SSLContext, "an ssl.SSLContext")
+        arguments.instance("tracing", self.tracing, MessageTracing, "a toymq.tracing.Tracing")
+        arguments.instance("random", self.random, Random, "a random.Random")
+        arguments.function("on_event", self.on_event)
+        arguments.function("inject_headers", self.inject_headers)
+        arguments.flag("idempotent", self.idempotent)
+        arguments.flag("describe_errors", self.describe_errors)
+        for address in self.addresses:
+            if address.token is not None and not is_token(address.token):
+                raise BadArgument("the token in urls is printable ASCII without a space")
+        if self.tls is not None and not all(address.tls for address in self.addresses):
+            raise ConfigError("an SSL context belongs to toymqs:// URLs")
+        self.backoff()
+        for address in self.addresses:
+            encode_command(self.hello(address))
+
+    def backoff(self) -> Backoff:
+        return Backoff(self.backoff_min_s, self.backoff_max_s, self.random)
+
+    def hello(self, address: Address) -> Hello:
+        return Hello(1, address.token, self.name)
+
+    def tell(self, event: Event) -> None:
+        """Call ``on_event``; the connection does not end with an error of the caller's code."""
+        if self.on_event is not None:
+            try:
+                self.on_event(event)
+            except Exception:
+                logger.exception("on_event failed")
+
+    def header_block(self, headers: Mapping[str, str] | None) -> bytes:
+        """With what ``inject_headers`` adds. Raises: BadArgument."""
+        if self.inject_headers is not None:
+            headers = dict(arguments.headers(headers)) if headers is not None else {}
+            self.inject_headers(headers)
+        return format_headers(headers) if headers is not None else b""
+
+    def header_block_of_many(self, topic: str) -> Callable[[], bytes] | None:
+        """Makes that of each message of ``pub_many``; None when none is needed."""
+        tracing = self.tracing
+        if tracing is not None:
+            return lambda: self.header_block(tracing.created(topic))
+        return (lambda: self.header_block(None)) if self.inject_headers is not None else None
+
+    def producer(self) -> str | None:
+        """A name that no other client has; short, since each record has it."""
+        return f"{PRODUCER_PREFIX.decode()}{secrets.token_urlsafe(6)}" if self.idempotent else None
+
+    def tls_of(self, address: Address) -> ssl.SSLContext | None:
+        if not address.tls:
+            return None
+        return self.tls if self.tls is not None else ssl.create_default_context()

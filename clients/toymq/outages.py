@@ -1,0 +1,39 @@
+"""What is said of connections that are lost: an outage is told once, however many connections the client has."""
+
+import logging
+
+from toymq.options import Connected, Disconnected, Options
+from toymq.url import Address
+from toymq_py.errors import ToymqError
+
+logger = logging.getLogger("toymq")
+
+
+class Outages:
+    """An outage begins with the first connection that is lost, and is over when all are back."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._down: dict[object, Address] = {}
+        self._begun = False
+
+    def up(self, link: object, address: Address) -> None:
+        outage = self._down.pop(link, None) is not None
+        if self._down:
+            return
+        if outage:
+            logger.info("%s: connected again", address)
+        if outage or not self._begun:
+            self._begun = True
+            self._options.tell(Connected(str(address)))
+
+    def down(self, link: object, address: Address, reason: ToymqError) -> None:
+        if not self._down:
+            logger.warning("%s: %s; trying again until it is back", address, reason)
+            self._options.tell(Disconnected(str(address), str(reason)))
+        self._down[link] = address
+
+    def left(self, link: object) -> None:
+        """It is not expected back."""
+        if (address := self._down.get(link)) is not None:
+            self.up(link, address)

@@ -1,0 +1,237 @@
+"""Publishes on their way: every one can be said again after a lost connection and is stored once.
+
+With the caller's key the broker tells repeats apart by it. Without, the client gives its own producer name and a number that
+rises (protocol.md, ``PUB … seq``): one entry in the broker's table for a stream of any length. Sans-IO.
+
+Numbers and refusals. The broker refuses what follows a refused number (``OUT_OF_SEQUENCE``), so that nothing overtakes. Then:
+
+1. what is on its way is waited for, what comes new is held;
+2. the numbers go on from the lowest that was refused, above all that were confirmed: they are certainly not in the log;
+3. where a refusal leaves the outcome open (``STORAGE_FAILED``), a number must not be used for another message: the producer
+   takes a new name instead.
+"""
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+
+from toymq import arguments
+from toymq.message import BATCH_MAX, Item, Outgoing, Receipt
+from toymq.pending_replies import Slot, leaves_no_trace, unexpected
+from toymq_py.errors import ConnectionLost, OutOfSequence, ToymqError
+from toymq_py.protocol import DupReply, OkReply, Reply, publish_head
+
+Outcome = Receipt | ToymqError
+
+
+class Batch:
+    """Publishes whose outcomes are awaited together, in their order."""
+
+    __slots__ = ("abandoned", "deadline", "missing", "on_done", "outcomes")
+
+    def __init__(self, count: int, deadline: float | None, on_done: Callable[[], None]) -> None:
+        self.outcomes: list[Outcome | None] = [None] * count
+        self.missing = count
+        self.deadline = deadline
+        self.on_done = on_done
+        self.abandoned = False
+        """Nobody waits any more. What is on its way goes on, but is not said again."""
+
+    def settle(self, index: int, outcome: Outcome) -> None:
+        if self.outcomes[index] is None:
+            self.outcomes[index] = outcome
+            self.missing -= 1
+            if not self.missing:
+                self.on_done()
+
+
+class PublishMany:
+    """What ``pub_many`` returns. Dropped before it began it warns, as a coroutine that was never awaited does: nothing was
+    published.
+    """
+
+    _begun = True
+
+    def __init__(
+        self, topic: str, items: Iterable[Item], delay: float | None, ttl: float | None, window: int, remedy: str
+    ) -> None:
+        """Raises: TypeError, BadName, BadArgument."""
+        self._topic = arguments.topic(topic)
+        self._items = arguments.items(items)
+        self._times = arguments.to_ms("delay", delay), arguments.to_ms("ttl", ttl, 1)
+        self._window = arguments.count("window", window)
+        self._size = min(max(window // 2, 1), BATCH_MAX)
+        self._remedy = remedy
+        self._begun = False
+
+    def __del__(self) -> None:
+        if not self._begun:
+            text = f"pub_many to {self._topic} was dropped before it published anything: {self._remedy}"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+
+class Outstanding:
+    """What all publishes of a client that have no answer yet hold in memory."""
+
+    __slots__ = ("bytes",)
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+
+class PublishSlot(Slot):
+    """One publish."""
+
+    __slots__ = ("batch", "body", "index", "key", "options", "seq", "stream")
+
+    def __init__(self, stream: "Stream", item: Outgoing, batch: Batch, index: int) -> None:
+        """Not ``super().__init__``: there is one a message."""
+        self.deadline = batch.deadline
+        self.stream = stream
+        self.key, self.body, self.options = item
+        self.seq: int | None = None
+        self.batch = batch
+        self.index = index
+
+    @property
+    def awaited(self) -> str:
+        return f"the OK of a publish to {self.stream.topic}"
+
+    @property
+    def again(self) -> bool:
+        return self.seq is not None or bool(self.key)
+
+    @property
+    def done(self) -> bool:
+        return self.batch.abandoned or self.batch.outcomes[self.index] is not None
+
+    def frame(self) -> bytes:
+        body = self.body
+        if self.seq is None:
+            return b"%b%b %d%b\n%b\n" % (self.stream.head, self.key or b"-", len(body), self.options, body)
+        return b"%b%b %d%b seq=%d\n%b\n" % (self.stream.head, self.stream.producer, len(body), self.options, self.seq, body)
+
+    def answered(self, reply: Reply) -> None:
+        if type(reply) is OkReply:
+            receipt = Receipt(reply.value, False)
+        elif isinstance(reply, DupReply):
+            receipt = Receipt(reply.msg_id, duplicate=True)
+        else:
+            raise unexpected("PUB", reply)
+        if self.seq is not None:
+            self.stream.confirmed(self.seq)
+        self._settle(receipt)
+
+    def refused(self, error: ToymqError) -> None:
+        if self.seq is None or not self.stream.holds(self, self.seq, error):
+            self._settle(error)
+
+    def failed(self, error: ToymqError) -> None:
+        """Its caller hears of it. If it is on its way, its reply still comes."""
+        self._settle(error)
+
+    def dropped(self) -> None:
+        self._settle(ConnectionLost("nobody waited for this publish when the connection was lost"))
+        if self.seq is not None:
+            self.stream.gone()
+
+    def _settle(self, outcome: Outcome) -> None:
+        if self.body:
+            self.stream.outstanding.bytes -= len(self.body)
+            self.body = b""
+        self.batch.settle(self.index, outcome)
+
+
+class Stream:
+    """The publishes to one topic, and the numbers of those without a key."""
+
+    def __init__(
+        self, topic: str, names: Iterator[str] | None, outstanding: Outstanding, say: Callable[[list[PublishSlot]], None]
+    ) -> None:
+        """
+        Args:
+            names: of producers, none of them used before; None numbers nothing, and what has no key is then never said twice.
+            say: puts publishes on their way, now or when there is a connection.
+
+        Raises: BadName.
+        """
+        self.topic = topic
+        self.head = publish_head(arguments.topic(topic))
+        self.outstanding = outstanding
+        self.producer = next(names).encode() if names is not None else b""
+        self._names = names
+        self._say = say
+        self._next = 0
+        self._on_their_way = 0  # with a number and without a final answer
+        self._highest = -1  # that was confirmed
+        self._refused: int | None = None  # the lowest; new ones are held while it is set
+        self._outcome_is_open = False
+        self._held: list[PublishSlot] = []
+        self._first: PublishSlot | None = None  # after the numbers went on
+
+    @property
+    def held(self) -> list[PublishSlot]:
+        """Neither on their way nor refused for good."""
+        return self._held
+
+    @property
+    def idle(self) -> bool:
+        return not self._on_their_way and not self._held
+
+    def add(self, slots: list[PublishSlot]) -> None:
+        """Put them on their way, in this order."""
+        self.outstanding.bytes += sum([len(slot.body) for slot in slots])
+        if self._names is not None:
+            numbered = [slot for slot in slots if not slot.key]
+            if self._refused is None:
+                self._number(numbered)
+            elif numbered:
+                self._held += numbered
+                slots = [slot for slot in slots if slot.key]
+        self._say(slots)
+
+    def confirmed(self, seq: int) -> None:
+        if seq > self._highest:
+            self._highest = seq
+        self.gone()
+
+    def gone(self) -> None:
+        """One that was on its way has a final answer, or will never be said."""
+        self._on_their_way -= 1
+        if self._refused is not None and not self._on_their_way:
+            self._go_on()
+
+    def holds(self, slot: PublishSlot, seq: int, error: ToymqError) -> bool:
+        """Whether the refused publish is said again, behind the one whose refusal was the reason."""
+        again = isinstance(error, OutOfSequence) and slot is not self._first and not slot.done
+        if again:
+            self._held.append(slot)
+        self._refused = seq if self._refused is None else min(seq, self._refused)
+        self._outcome_is_open |= not leaves_no_trace(error)
+        self.gone()
+        return again
+
+    def _go_on(self) -> None:
+        assert self._refused is not None
+        held, self._held = self._held, []
+        held.sort(key=lambda slot: (slot.seq is None, slot.seq or 0))
+        if self._outcome_is_open:
+            assert self._names is not None, "only numbered publishes are held"
+            self.producer = next(self._names).encode()
+            self._next, self._highest = 0, -1
+        else:
+            self._next = max(self._refused, self._highest + 1)
+        self._refused, self._outcome_is_open, self._first = None, False, None
+        for slot in held:
+            slot.seq = None
+            if slot.done:
+                slot.dropped()
+        held = [slot for slot in held if not slot.done]
+        self._first = held[0] if held else None
+        self._number(held)
+        self._say(held)
+
+    def _number(self, slots: list[PublishSlot]) -> None:
+        self._on_their_way += len(slots)
+        for slot in slots:
+            slot.seq = self._next
+            self._next += 1

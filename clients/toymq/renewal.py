@@ -1,0 +1,50 @@
+"""Renews leases on an event loop, of one subscription: the asyncio client's on its own, the blocking client's in a thread."""
+
+import asyncio
+
+from toymq import requests
+from toymq.conversation import Conversation
+from toymq.delivery_window import Feed, FeedState
+from toymq.message import lines_of, to_ranges
+
+EXTENDS_PER_LEASE = 3
+"""How often a lease is renewed within its time: two of these may be late."""
+
+
+class Renewal:
+    """Of all that the feed's consumer was given and has not settled, until ``stop``, or until the broker ends the subscription.
+
+    Owns a timer. Reads the feed, whose owner may be in another thread.
+    """
+
+    def __init__(self, feed: Feed, conversation: Conversation, visibility_s: float, loop: asyncio.AbstractEventLoop) -> None:
+        """``conversation``: where it is said; a lease is renewed by number, whichever connection has the delivery."""
+        self._feed = feed
+        self._conversation = conversation
+        self._visibility_s = visibility_s
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Idempotent."""
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._visibility_s / EXTENDS_PER_LEASE, self._renew)
+
+    def stop(self) -> None:
+        """Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _renew(self) -> None:
+        self._timer = None
+        if self._feed.state is FeedState.ENDED:
+            return
+        self.start()  # first: what goes wrong now does not end it
+        by_topic: dict[str, list[int]] = {}
+        for topic, msg_id in self._feed.leased():
+            by_topic.setdefault(topic, []).append(msg_id)
+        for topic, ids in by_topic.items():
+            for line in lines_of(to_ranges(ids)):
+                consumer = self._feed.command.consumer
+                self._conversation.say_now(requests.touch(topic, consumer, line, self._visibility_s).slot)

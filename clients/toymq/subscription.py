@@ -1,0 +1,366 @@
+"""Deliveries of one consumer to asyncio code: an iterator that outlives connections."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Generator
+from contextlib import asynccontextmanager, nullcontext
+from types import TracebackType
+from typing import Any
+
+from toymq import arguments, requests
+from toymq.delivery_window import Feed, FeedState
+from toymq.errors import RequestTimeout, SubscriptionEnded
+from toymq.link import Link, settle
+from toymq.message import Delivery
+from toymq.nack_reason import DeadOn, Reason, describe, is_dead
+from toymq.renewal import Renewal
+from toymq_py.errors import ConfigError, ConnectionLost, ToymqError
+from toymq_py.protocol import MessagePush, Subscribe
+
+logger = logging.getLogger("toymq")
+
+
+class Message(Delivery):
+    """One delivery; see ``Delivery`` for its fields."""
+
+    __slots__ = ("_feed", "_link")
+
+    def __init__(self, push: MessagePush, feed: Feed, link: Link) -> None:
+        super().__init__(push)
+        self._feed = feed
+        self._link = link
+
+    async def ack(self, *, sync: bool = False) -> None:
+        """Done with it. Acks leave together once per pass of the loop, and again after a lost connection; this does not wait
+        for it.
+
+        Args:
+            sync: wait until the ack is on stable storage, so that not even a power cut brings the message back.
+
+        Raises: with ``sync`` RequestError, ClientClosed, RequestTimeout.
+        """
+        if sync and arguments.flag("sync", sync):
+            await self._link.ack_synced(self._feed, self.topic, self.id)
+        else:
+            self._link.conversation.ack(self._feed, self.topic, self.id)
+
+    async def nack(
+        self, delay: float | None = None, *, reason: Reason = None, error: BaseException | None = None
+    ) -> None:
+        """Give it back, to be delivered again.
+
+        Args:
+            delay: in so many seconds; 0 means now, None takes the topic's backoff. A connection that is lost gives everything
+                back at once; that is no error here.
+            reason, error: why, a text and an exception, or the exception alone as ``reason``. Its dead letter will say the last
+                of them; see ``process``.
+
+        Raises: RequestError, RequestTimeout, BadArgument.
+        """
+        await self._give_back(self._refusal(delay, reason, error))
+
+    async def dead_letter(self, reason: Reason = None, *, error: BaseException | None = None) -> bool:
+        """Give it up: to the topic's dead letters, ``<topic>.dlq``.
+
+        Args:
+            reason, error: why; the letter says it.
+
+        Returns: False when its lease was over, so that it comes again, here or elsewhere.
+
+        Raises: BadArgument (it is a dead letter itself), RequestError, ConnectionLost (it comes again), RequestTimeout.
+        """
+        request = self._refusal(None, reason, error, dead=True)
+        await self._link.ask(request.slot)
+        count = request.result()
+        self._feed.settle(self.topic, self.id)
+        return count > 0
+
+    async def extend(self, visibility: float | None = None) -> bool:
+        """Restart the clock of its lease.
+
+        Args:
+            visibility: seconds of the new lease; None takes the subscription's.
+
+        Returns: False when the lease was over, or went with its connection: the message may be with somebody else.
+
+        Raises: RequestError, RequestTimeout, BadArgument.
+        """
+        request = requests.touch(self.topic, self._feed.command.consumer, [(self.id, self.id)], visibility)
+        if not self._link.conversation.online:
+            return False
+        await self._link.ask(request.slot)
+        try:
+            return request.result() > 0
+        except ConnectionLost:
+            return False
+
+    @asynccontextmanager
+    async def process(self, *, retry_delay: float | None = None, dead_on: DeadOn = ()) -> AsyncIterator["Message"]:
+        """``async with message.process():`` acks when the block ends, and gives the message back when it raises.
+
+        The exception goes along, and its dead letter says the last of them: type, text and the innermost lines of the
+        traceback, some KB together. With ``connect(describe_errors=False)`` it is the type alone.
+
+        Args:
+            retry_delay: seconds until it is delivered again after an exception; None takes the topic's backoff. After a
+                cancellation it is at once.
+            dead_on: exceptions after which it would fail again: it goes to the dead letters at once.
+        """
+        arguments.to_ms("retry_delay", retry_delay)
+        arguments.exceptions("dead_on", dead_on)
+        tracing = self._link._options.tracing
+        try:
+            with tracing.processing(self, self._feed.command.consumer) if tracing is not None else nullcontext():
+                yield self
+        except BaseException as error:
+            if isinstance(error, Exception):
+                request = self._refusal(retry_delay, None, error, dead=is_dead(error, dead_on, self.topic))
+            else:
+                request = self._refusal(0.0)
+            self._feed.settle(self.topic, self.id)
+            self._link.conversation.say_now(request.slot)  # not awaited: the exception goes on now
+            raise
+        await self.ack()
+
+    def _refusal(
+        self, delay: float | None, reason: Reason = None, error: BaseException | None = None, *, dead: bool = False
+    ) -> requests.Request[int]:
+        link, consumer = self._link, self._feed.command.consumer
+        failure = describe(reason, error, link.conversation.server, details=link._options.describe_errors)
+        return requests.nack(self.topic, consumer, [(self.id, self.id)], None if dead else delay, dead=dead, failure=failure)
+
+    async def _give_back(self, request: requests.Request[int]) -> None:
+        self._feed.settle(self.topic, self.id)
+        if not self._link.conversation.online:
+            return
+        await self._link.ask(request.slot)
+        try:
+            request.result()
+        except ConnectionLost:
+            return
+
+
+class Subscription:
+    """What ``Client.sub`` returns: ``async with`` it, or await it; then iterate. Many tasks may iterate the same one, but
+    not with ``auto_ack``.
+
+    Ends only with ``close``, ``drain``, or an error: TakenOver, ConsumerDeleted, or why the client gave up.
+    """
+
+    def __init__(
+        self, link: Link, command: Subscribe, *, auto_ack: bool, auto_extend_s: float | None, timeout_s: float
+    ) -> None:
+        self.topic = command.topic
+        self.consumer = command.consumer
+        self._link = link
+        self._feed = Feed(command, self._wake)
+        self._auto_ack = auto_ack
+        self._renewal: Renewal | None = None
+        if auto_extend_s is not None:
+            self._renewal = Renewal(self._feed, link.conversation, auto_extend_s, asyncio.get_running_loop())
+        self._timeout_s = timeout_s
+        self._last: list[Message] = []
+        """What ``auto_ack`` acks when the next one is asked for, or the subscription's block ends."""
+        self._holder: asyncio.Task[Any] | None = None
+        """With ``auto_ack``, the task that asked for the last one, or waits for it."""
+        self._waiters: list[asyncio.Future[None]] = []
+        self._begun = False
+
+    def _stop(self) -> None:
+        """The client is closed: no lease is renewed any more."""
+        if self._renewal is not None:
+            self._renewal.stop()
+
+    async def _start(self) -> "Subscription":
+        """Subscribe, and wait for the broker's OK. Raises: RequestError, RequestTimeout, ClientClosed."""
+        if not self._begun:
+            self._begun = True
+            self._link.conversation.subscribe(self._feed)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                while self._feed.state is FeedState.ASKED:
+                    await self._news()
+        except BaseException as error:
+            self._end()
+            if isinstance(error, TimeoutError):
+                text = f"no answer within {self._timeout_s:g} s: waited for the OK of SUB {self.topic} {self.consumer}"
+                raise RequestTimeout(text) from None
+            raise
+        if self._feed.error is not None:
+            raise self._feed.error
+        if self._renewal is not None:
+            self._renewal.start()
+        return self
+
+    def __await__(self) -> Generator[object, None, "Subscription"]:
+        return self._start().__await__()
+
+    async def __aenter__(self) -> "Subscription":
+        return await self._start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None and not self._held_by_another():
+            await self._ack_last()
+        await self.close()
+
+    async def _ack_last(self) -> None:
+        last, self._last = self._last, []
+        for message in last:
+            await message.ack()
+
+    def _held_by_another(self) -> bool:
+        """Whether another task has what ``auto_ack`` would ack, and goes on. What a task that failed had is not acked."""
+        holder = self._holder
+        if holder is None or holder is asyncio.current_task():
+            return False
+        if not holder.done():
+            return True
+        error = asyncio.CancelledError() if holder.cancelled() else holder.exception()
+        if error is not None and self._last:
+            logger.warning("%d messages of %s are not acked: their task ended with %r", len(self._last), self.topic, error)
+            self._last = []
+        return False
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self
+
+    async def __anext__(self) -> Message:
+        if not self._auto_ack:
+            return await self._take()
+        if self._held_by_another():
+            raise ConfigError(
+                f"auto_ack acks a message when the next one is asked for; another task still has the last one of {self.topic}:"
+                " iterate in one task, or leave auto_ack out and ack each message (`async with message.process()`)"
+            )
+        self._holder = asyncio.current_task()
+        try:
+            await self._ack_last()
+            message = await self._take()
+        except BaseException:
+            self._holder = None
+            raise
+        self._last = [message]
+        return message
+
+    async def _take(self) -> Message:
+        if not self._begun:
+            await self._start()
+        while True:
+            push = self._feed.take()
+            if push is not None:
+                return Message(push, self._feed, self._link)
+            if self._feed.error is not None:
+                raise self._feed.error
+            if self._feed.state is FeedState.CLOSED:
+                raise StopAsyncIteration
+            await self._news()
+
+    async def next(self, timeout: float | None = None) -> Message:  # noqa: ASYNC109 (asyncio.timeout cannot say what was awaited)
+        """The next message.
+
+        Args:
+            timeout: seconds; None waits for ever.
+
+        Raises: RequestTimeout, SubscriptionEnded (also when it is closed), ClientClosed; with ``auto_ack`` ConfigError, when
+            another task still has the last one.
+        """
+        timeout = None if timeout is None else arguments.timeout("timeout", timeout)
+        try:
+            async with asyncio.timeout(timeout):
+                return await self.__anext__()
+        except StopAsyncIteration:
+            raise SubscriptionEnded(f"this subscription of {self.consumer} to {self.topic} is closed") from None
+        except TimeoutError as error:
+            if isinstance(error, ToymqError):
+                raise
+            text = f"no message within {timeout:g} s: waited for one of {self.topic} for {self.consumer}"
+            raise RequestTimeout(text) from None
+
+    async def batches(self, max: int, wait: float) -> AsyncIterator[list[Message]]:
+        """Messages in lists of 1 to ``max``, each complete at most ``wait`` seconds after its first message arrived.
+
+        Args:
+            max: messages of a batch; more than the subscription's window can never come.
+            wait: seconds.
+
+        Raises: SubscriptionEnded.
+        """
+        max, wait = arguments.count("max", max), arguments.duration_ms("wait", wait) / 1000
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                batch = [await self.__anext__()]
+            except StopAsyncIteration:
+                return
+            deadline = loop.time() + wait
+            while len(batch) < max:
+                push = self._feed.take()
+                if push is not None:
+                    batch.append(Message(push, self._feed, self._link))
+                    continue
+                if self._feed.state is not FeedState.LIVE:
+                    break
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        await self._news()
+                except TimeoutError:
+                    break
+            self._last = batch.copy() if self._auto_ack else []
+            yield batch
+
+    async def close(self) -> None:
+        """Send acks, end the subscription; what was delivered and is not acked goes back at once. Idempotent.
+
+        Waits for the broker's OK, at most as long as for any request.
+        """
+        done = self._end()
+        await asyncio.wait((done,), timeout=self._timeout_s)
+
+    async def drain(self, timeout: float) -> bool:  # noqa: ASYNC109 (clients.md names it)
+        """Hand out nothing more, wait until what was handed out is acked or given back, then close.
+
+        Args:
+            timeout: seconds for the handlers; what they have not settled by then goes back.
+
+        Returns: whether all of it was settled in time.
+        """
+        timeout = arguments.timeout("timeout", timeout)
+        self._feed.close()
+        try:
+            async with asyncio.timeout(timeout):
+                while self._feed.open:
+                    await self._settled()
+        except TimeoutError:
+            pass
+        settled = not self._feed.open
+        await self.close()
+        return settled
+
+    async def _settled(self) -> None:
+        """Until one more is settled. Nothing polls: an ack tells the feed."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._feed.on_settled = lambda: settle(future, None)
+        try:
+            await future
+        finally:
+            self._feed.on_settled = None
+
+    def _end(self) -> "asyncio.Future[None]":
+        """Close the feed and say UNSUB; done with its answer, or when there will be none."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._stop()
+        self._link.conversation.unsubscribe(self._feed, lambda: settle(done, None))
+        return done
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def _news(self) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        await waiter

@@ -1,0 +1,477 @@
+"""The blocking client: the names of the asyncio one without ``async``, over a socket and the same sans-IO conversation.
+
+In its caller's thread: the connection is read, and made again, while a call waits. Sending never waits without reading, so
+that a pipeline in both directions cannot stand still. Only ``auto_extend`` has a thread, and a connection beside this one.
+"""
+
+import ssl as ssl_module
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from random import Random
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from toymq import arguments, requests
+from toymq.delivery_window import Feed, FeedState
+from toymq.errors import ClientClosed
+from toymq.message import Item, Key, Outgoing, Receipt, Settings, chunks, lines_of, outgoing
+from toymq.nack_reason import Reason, describe
+from toymq.options import DRAIN_S, GOODBYE_S, OUTSTANDING_BYTES_MAX, InjectHeaders, MessageTracing, OnEvent, Options
+from toymq.outages import Outages
+from toymq.pending_publishes import Batch, PublishMany
+from toymq.sync.link import CLOSED, FORKED, BlockingLink, now
+from toymq.sync.subscription import Message, Subscription
+from toymq.url import DEFAULT_URL, parse_urls
+from toymq_py.errors import AlreadySubscribed, ConnectionLost
+from toymq_py.model import PAYLOAD_BYTES_LIMIT, IdRange, Mode
+from toymq_py.protocol import BatchReply, Subscribe
+
+if TYPE_CHECKING:
+    from toymq.sync.lease_keeper import LeaseKeeper
+
+T = TypeVar("T")
+
+
+class Client:
+    """A connection to a broker that comes back by itself; made by ``connect``. Of one thread, and a context manager.
+
+    A request that is under way when the connection is lost is said again when that is safe, otherwise it raises ConnectionLost.
+    """
+
+    def __init__(self, options: Options) -> None:
+        """Not connected; see ``connect``."""
+        self._options = options
+        self._outages = Outages(options)
+        self._links: list[BlockingLink] = []
+        self._link = self._new_link()
+        self._conversation = self._link.conversation
+        self._waiting_link: BlockingLink | None = None
+        """For requests that wait: the broker holds all replies behind one that does."""
+        self._keeper: LeaseKeeper | None = None
+        """Made for the first subscription with ``auto_extend``."""
+
+    def open(self) -> "Client":
+        """What ``connect`` does."""
+        self._link.open()
+        return self
+
+    @property
+    def _closed(self) -> bool:
+        return self._link.closed
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            self.drain(DRAIN_S)
+        self.close()
+
+    @property
+    def connected(self) -> bool:
+        """There was a connection when it was last looked at, and the broker greeted us."""
+        return self._conversation.online
+
+    @property
+    def server(self) -> str | None:
+        """Name and version of the broker that greeted us last."""
+        hello = self._conversation.server
+        return hello.server if hello is not None else None
+
+    @property
+    def max_payload(self) -> int | None:
+        """Bytes, headers included, that the broker takes in one message; it said so when it greeted us last."""
+        hello = self._conversation.server
+        return hello.max_payload if hello is not None else None
+
+    # -- publishing
+
+    def pub(
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        key: Key | None = None,
+        headers: Mapping[str, str] | None = None,
+        delay: float | None = None,
+        ttl: float | None = None,
+        seq: int | None = None,
+    ) -> Receipt:
+        """Publish one message and wait until it is on stable storage. Arguments and errors are those of the asyncio client's
+        ``pub``.
+        """
+        self._conversation.check_topic(topic)
+        tracing, ended = self._options.tracing, None
+        if tracing is not None:
+            if headers is not None:
+                arguments.headers(headers)
+            headers, ended = tracing.publishing(topic, headers)
+        item = outgoing(self._options.header_block, payload, key, headers, delay, ttl, seq, self._body_bytes_max)
+        batch = self._publish(topic, [item])
+        try:
+            return next(self._receipts(topic, batch))
+        except BaseException:
+            batch.abandoned = True
+            raise
+        finally:
+            if ended is not None:
+                ended(batch.outcomes[0])
+
+    def pub_many(
+        self, topic: str, items: Iterable[Item], *, delay: float | None = None, ttl: float | None = None, window: int = 1024
+    ) -> "Publishing":
+        """Publish many, up to ``window`` of them without an answer, while it is iterated: ``list(mq.pub_many(...))`` publishes
+        all. Receipts come in the order of the items. Arguments are those of the asyncio client's ``pub_many``.
+
+        Raises: as ``pub``, at the place of the item that failed. What was on its way behind it is still published.
+        """
+        return Publishing(self, topic, items, delay, ttl, window)
+
+    def _publish_many(
+        self, topic: str, items: Iterable[Item], times: tuple[int | None, int | None], window: int, size: int
+    ) -> Iterator[Receipt]:
+        flying: deque[Batch] = deque()
+        outstanding = 0
+        block = self._options.header_block_of_many(topic)
+        for chunk, error in chunks(items, size, self._body_bytes_max, block, *times):
+            flying.append(self._publish(topic, chunk))
+            outstanding += len(chunk)
+            self._link.exchange(0.0)
+            while flying and (outstanding > window - size or self._is_full or error is not None):
+                yield from self._receipts(topic, flying[0])
+                outstanding -= len(flying.popleft().outcomes)
+            if error is not None:
+                raise error
+        for batch in flying:
+            yield from self._receipts(topic, batch)
+
+    def _publish(self, topic: str, items: list[Outgoing]) -> Batch:
+        self._open_or_raise()
+        batch = Batch(len(items), None, lambda: None)
+        self._conversation.publish(topic, items, batch)
+        return batch
+
+    def _receipts(self, topic: str, batch: Batch) -> Iterator[Receipt]:
+        if not self._link.until(lambda: not batch.missing, now() + self._options.timeout_s):
+            raise self._link.overdue(f"the OK of a publish to {topic}")
+        for outcome in batch.outcomes:
+            assert outcome is not None, "none is missing"
+            if not isinstance(outcome, Receipt):
+                raise outcome
+            yield outcome
+
+    @property
+    def _is_full(self) -> bool:
+        return self._conversation.outstanding.bytes >= OUTSTANDING_BYTES_MAX
+
+    @property
+    def _body_bytes_max(self) -> int:
+        return self.max_payload or PAYLOAD_BYTES_LIMIT
+
+    # -- consuming
+
+    def sub(
+        self,
+        topic: str,
+        consumer: str,
+        *,
+        auto_ack: bool = False,
+        auto_extend: bool = False,
+        window: int = 1024,
+        visibility: float | None = None,
+        mode: Mode | None = None,
+        start: str | None = None,
+    ) -> Subscription:
+        """Subscribe a consumer, and wait for the broker's OK. Arguments are those of the asyncio client's ``sub``. A
+        subscription whose topic another one covers already gets a connection of its own.
+
+        ``auto_extend`` renews leases from a thread, over a connection beside this client's: also while a handler sleeps or
+        computes, but not while it is in C code that keeps Python's lock.
+
+        Raises: BadName, BadArgument, AlreadySubscribed (this client has that very subscription), RequestError, RequestTimeout,
+            ClientClosed; ConfigError, ConnectFailed: leases cannot be renewed, and nothing is subscribed.
+        """
+        command = requests.subscription(topic, consumer, window, visibility, mode, start, auto_ack, auto_extend)
+        topic, consumer = command.topic, command.consumer
+        self._open_or_raise()
+        feeds = [feed for link in self._links for feed in link.conversation.feeds]
+        if any((feed.command.topic, feed.command.consumer) == (topic, consumer) for feed in feeds):
+            raise AlreadySubscribed(f"this client is subscribed to {topic} as {consumer} already")
+        keeper = self._keeper_or_raise() if auto_extend else None
+        link = self._link_for(topic)
+        feed = Feed(command, lambda: None)
+        link.conversation.subscribe(feed)
+        try:
+            answered = link.until(lambda: feed.state is not FeedState.ASKED, now() + self._options.timeout_s)
+        except BaseException:
+            link.conversation.unsubscribe(feed, lambda: None)
+            raise
+        if not answered:
+            link.conversation.unsubscribe(feed, lambda: None)
+            raise link.overdue(f"the OK of SUB {topic} {consumer}")
+        if feed.error is not None:
+            raise feed.error
+        if keeper is not None:
+            keeper.keep(feed, (command.visibility_ms or 0) / 1000)
+        return Subscription(link, feed, auto_ack=auto_ack, on_end=keeper.leave if keeper is not None else None)
+
+    def _keeper_or_raise(self) -> "LeaseKeeper":
+        """Raises: ConfigError, ConnectFailed, RequestError, ProtocolViolation."""
+        if self._keeper is None or self._keeper.ended:
+            from toymq.sync.lease_keeper import LeaseKeeper  # has asyncio with it, which few command lines need
+
+            self._keeper = LeaseKeeper(self._options)
+            weakref.finalize(self, self._keeper.close)  # also when the program ends
+        return self._keeper
+
+    def _link_for(self, topic: str) -> BlockingLink:
+        for link in self._links:
+            if link is not self._waiting_link and not any(feed.overlaps(topic) for feed in link.conversation.feeds):
+                return link
+        return self._new_link()
+
+    def _new_link(self) -> BlockingLink:
+        link = BlockingLink(self._options, self._outages, self._links)
+        self._links.append(link)
+        return link
+
+    def pull(
+        self, topic: str, consumer: str, max: int = 1, *, wait: float = 0.0, visibility: float | None = None
+    ) -> list[Message]:
+        """Lease up to ``max`` messages without a subscription; see the asyncio client's ``pull``. Interrupted, it loses
+        nothing either."""
+        command = requests.pull_command(topic, consumer, max, wait, visibility)
+        wait = command.wait_ms / 1000
+        deadline = now() + wait
+        feed = Feed(Subscribe(command.topic, command.consumer), lambda: None)
+        while True:
+            request = requests.pull(command, wait, lambda name, left: requests.give_back(self._conversation, name, left))
+            try:
+                pushes = self._ask_waiting(request)
+            except ConnectionLost as error:
+                wait = deadline - now()
+                if wait <= 0 or isinstance(error, ClientClosed):
+                    raise
+            else:
+                wait = deadline - now()
+                if pushes or wait <= 0:  # else a broker that shuts down sent us away
+                    return [Message(push, feed, self._link) for push in pushes]
+
+    def ack(self, topic: str, consumer: str, ids: Sequence[IdRange], *, sync: bool = False) -> int:
+        """How many of the ids were delivered and are now acked, by range. With ``sync`` that is on stable storage.
+
+        Raises: NoSuchTopic, NoSuchConsumer, BadArgument, ConnectionLost (ack again: that is harmless), RequestTimeout.
+        """
+        ids = arguments.ids("ids", ids)
+        asked = requests.acks(topic, consumer, ids, sync=sync)
+        for link in self._links:
+            link.conversation.settle(topic, consumer, ids)
+        return sum([self._ask(request) for request in asked])
+
+    def nack(
+        self,
+        topic: str,
+        consumer: str,
+        ids: Sequence[IdRange],
+        *,
+        delay: float | None = None,
+        dead: bool = False,
+        reason: Reason = None,
+        error: BaseException | None = None,
+    ) -> int:
+        """Give back by number, whichever session they were delivered to; how many were inflight. Arguments and errors are
+        those of the asyncio client's ``nack``."""
+        ids = arguments.ids("ids", ids)
+        failure = describe(reason, error, self._conversation.server, details=self._options.describe_errors)
+        asked = requests.nacks(topic, consumer, ids, delay, dead=dead, failure=failure)
+        for link in self._links:
+            link.conversation.settle(topic, consumer, ids)
+        return sum([self._ask(request) for request in asked])
+
+    # -- looking
+
+    def fetch(
+        self, topic: str, from_id: int, max_count: int, *, max_bytes: int | None = None, wait: float = 0.0
+    ) -> BatchReply:
+        """Committed records without a consumer: WAL frames, byte for byte. ``wait``: seconds for the first one.
+
+        Raises: OutOfRange, NoSuchTopic, RequestError, RequestTimeout.
+        """
+        request = requests.fetch(topic, from_id, max_count, max_bytes, wait)
+        return self._ask_waiting(request) if request.wait_s else self._ask(request)
+
+    def offsets(self, topic: str, *, at_ms: int | None = None) -> tuple[int, int]:
+        """(first retained id, next id); with ``at_ms`` (unix milliseconds) the first is the first at or after that time."""
+        return self._ask(requests.offsets(topic, at_ms))
+
+    def topics(self, pattern: str | None = None) -> list[dict[str, Any]]:
+        """What ``describe`` tells, of all topics or those that match."""
+        return self._ask(requests.topics(pattern))
+
+    def describe(self, topic: str) -> dict[str, Any]:
+        """State, settings and consumers of a topic (protocol.md, "JSON shapes")."""
+        return self._ask(requests.describe(topic))
+
+    def stats(self) -> dict[str, Any]:
+        """The broker's figures (protocol.md, "JSON shapes")."""
+        return self._ask(requests.stats())
+
+    def ping(self) -> float:
+        """Round trip in seconds."""
+        began = now()
+        self._ask(requests.ping())
+        return now() - began
+
+    # -- arranging
+
+    def create(self, topic: str, settings: Settings | None = None) -> None:
+        """Create a topic, or confirm that it is there with these settings.
+
+        Args:
+            settings: by name (delivery.md). Of a duration seconds or a text (``60``, ``"2m"``), of a size bytes or a text
+                (``"64MiB"``); ``"default"`` unsets.
+
+        Raises: TopicExists, RequestError, RequestTimeout.
+        """
+        self._ask(requests.create(topic, settings))
+
+    def config(self, topic: str, settings: Settings | None = None) -> dict[str, Any]:
+        """Change settings, as of ``create``, and return all that are set, durations in seconds."""
+        return self._ask(requests.config(topic, settings))
+
+    def delete(self, topic: str) -> int:
+        """Remove a topic; how many messages it had.
+
+        Raises: NoSuchTopic, ConnectionLost (the outcome is unknown), RequestTimeout.
+        """
+        return self._ask(requests.delete(topic))
+
+    def purge(self, topic: str) -> int:
+        """Drop all messages of a topic; ids go on, consumers and settings stay. Returns how many. Raises: as ``delete``."""
+        return self._ask(requests.purge(topic))
+
+    def seek(self, topic: str, consumer: str, to: str) -> int:
+        """Move a consumer: ``earliest``, ``latest``, an id or ``@<unix-ms>``. Its subscriptions go on there."""
+        return self._ask(requests.seek(topic, consumer, to))
+
+    def forget(self, topic: str, consumer: str) -> None:
+        """Delete a consumer's state."""
+        self._ask(requests.forget(topic, consumer))
+
+    def redrive(self, topic: str, *, ids: Sequence[IdRange] | None = None, max: int | None = None) -> int:
+        """Move dead letters back to where they came from, for the consumer that failed them; how many went. Arguments and
+        errors are those of the asyncio client's ``redrive``."""
+        whole = requests.redrive(topic, None, max)
+        if ids is None:
+            return self._ask(whole)
+        count = 0
+        for line in lines_of(arguments.ids("ids", ids)):
+            if max is None or count < max:
+                count += self._ask(requests.redrive(topic, line, None if max is None else max - count))
+        return count
+
+    # -- leaving
+
+    def drain(self, timeout: float) -> bool:
+        """End the subscriptions, which gives back what is not acked, and wait for the answers that are due.
+
+        Returns: whether nothing was left when ``timeout`` seconds were over.
+        """
+        deadline = now() + arguments.timeout("timeout", timeout)
+        for link in self._links:
+            for feed in list(link.conversation.feeds):
+                if self._keeper is not None:
+                    self._keeper.leave(feed)
+                link.conversation.unsubscribe(feed, lambda: None)
+        if self._closed:
+            return True
+        return min([link.until(link.is_idle, deadline) for link in self._links])
+
+    def close(self) -> None:
+        """Send acks and what was asked already, and close. Takes a second at most, never raises. Idempotent."""
+        if not self._closed:
+            deadline = now() + GOODBYE_S
+            if self._keeper is not None:
+                self._keeper.stop()
+            for link in reversed(self._links):
+                link.close(deadline)
+            if self._keeper is not None:
+                self._keeper.join(deadline - now())
+
+    # -- inside
+
+    def _ask(self, request: requests.Request[T], link: BlockingLink | None = None) -> T:
+        """Say it, and wait for what becomes of it. Raises: RequestError, ConnectionLost, RequestTimeout, ProtocolViolation."""
+        self._open_or_raise()
+        (link or self._link).ask(request.slot, request.wait_s)
+        return request.result()
+
+    def _ask_waiting(self, request: requests.Request[T]) -> T:
+        """On a connection of its own. What the others have to say is said before."""
+        self._open_or_raise()
+        for link in self._links:
+            link.exchange(0.0)
+        if self._waiting_link is None:
+            self._waiting_link = self._new_link()
+        waiting = self._waiting_link
+        try:
+            return self._ask(request, waiting)
+        finally:
+            if not waiting.conversation.idle or waiting.conversation.is_closed:  # the broker may wait on
+                self._waiting_link = None
+                self._links.remove(waiting)
+                self._outages.left(waiting)
+                waiting.close(now() + GOODBYE_S)
+                self._link.exchange(0.0)  # what it gave back
+
+    def _open_or_raise(self) -> None:
+        if self._closed:
+            raise ClientClosed(FORKED if self._link.forked else CLOSED)
+
+
+class Publishing(PublishMany):
+    """What ``pub_many`` returns: an iterator of receipts."""
+
+    def __init__(
+        self, client: Client, topic: str, items: Iterable[Item], delay: float | None, ttl: float | None, window: int
+    ) -> None:
+        super().__init__(topic, items, delay, ttl, window, "iterate it; list(mq.pub_many(...)) publishes all")
+        self._receipts = client._publish_many(topic, self._items, self._times, self._window, self._size)
+
+    def __iter__(self) -> Iterator[Receipt]:
+        self._begun = True
+        return self._receipts
+
+    def __next__(self) -> Receipt:
+        self._begun = True
+        return next(self._receipts)
+
+
+def connect(
+    urls: str | Sequence[str] = DEFAULT_URL,
+    *,
+    name: str | None = None,
+    ssl: ssl_module.SSLContext | None = None,
+    timeout_s: float = 30.0,
+    connect_timeout_s: float = 5.0,
+    wait_s: float = 0.0,
+    backoff_min_s: float = 0.05,
+    backoff_max_s: float = 5.0,
+    idempotent: bool = True,
+    on_event: OnEvent | None = None,
+    inject_headers: InjectHeaders | None = None,
+    tracing: MessageTracing | None = None,
+    describe_errors: bool = True,
+    random: Random | None = None,
+) -> Client:
+    """Connect to a broker. Arguments are those of ``toymq.connect``.
+
+    Raises: ConfigError, BadArgument, ConnectFailed, RequestError (the token is not accepted), ProtocolViolation.
+    """
+    return Client(
+        Options(
+            parse_urls(urls), name, ssl, timeout_s, connect_timeout_s, wait_s, backoff_min_s, backoff_max_s, idempotent,
+            on_event, inject_headers, tracing, random or Random(), describe_errors,
+        )
+    ).open()  # fmt: skip

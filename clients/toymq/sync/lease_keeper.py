@@ -1,0 +1,162 @@
+"""What renews a blocking client's leases while its thread is in a handler: ``sub(auto_extend=True)``.
+
+A thread with a loop of its own, and a connection of its own. The client's connection belongs to the thread that calls the
+client, which may be in the middle of a frame; and a lease may be renewed from any connection (protocol.md, TOUCH). Nothing
+happens here to the feeds: their books are read.
+"""
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import replace
+
+from toymq.delivery_window import Feed
+from toymq.link import Link
+from toymq.options import GOODBYE_S, Options
+from toymq.outages import Outages
+from toymq.renewal import Renewal
+from toymq.url import Address
+from toymq_py.errors import ConfigError, ToymqError
+
+
+class _Unreported(Outages):
+    """The client tells of an outage when its own connection finds it: once, and in the thread that it belongs to."""
+
+    def up(self, link: object, address: Address) -> None:
+        pass
+
+    def down(self, link: object, address: Address, reason: ToymqError) -> None:
+        pass
+
+
+class LeaseKeeper:
+    """Of one client. All but the methods without an underscore happens in its own thread, which ends with ``stop``."""
+
+    def __init__(self, options: Options) -> None:
+        """Connect; as long as a request may take, it is tried again when nobody answers.
+
+        Raises: ConfigError (no thread can be started), ConnectFailed, RequestError, ProtocolViolation.
+        """
+        self._options = replace(options, wait_s=options.timeout_s)
+        self._renewals: dict[Feed, Renewal] = {}
+        self._link: Link | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._leaving = False
+        self._forked = False
+        self._loop = asyncio.new_event_loop()
+        opened: Future[None] = Future()
+        # Not waited for at the end of the program: who leaves without closing has nothing to renew any more.
+        self._thread = threading.Thread(target=self._run, args=(opened,), name="toymq-leases", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self._loop.close()
+            raise ConfigError(f"auto_extend needs a thread, and this process can start none: {error}") from error
+        _keepers.add(self)
+        try:
+            opened.result()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def ended(self) -> bool:
+        """Nothing is renewed any more: it was stopped, or the broker does not want us."""
+        return self._link is None or self._link.conversation.is_closed
+
+    def keep(self, feed: Feed, visibility_s: float) -> None:
+        """Renew its leases from now on, for so many seconds each."""
+        self._call(lambda: self._begin(feed, visibility_s))
+
+    def leave(self, feed: Feed) -> None:
+        """Its subscription is over. Idempotent."""
+        self._call(lambda: self._end(feed))
+
+    def stop(self) -> None:
+        """Soon. Idempotent; nothing happens in the child of a fork."""
+        self._call(self._leave)
+
+    def join(self, timeout_s: float) -> None:
+        """After ``stop``: wait until it is done, but no longer."""
+        if threading.current_thread() is not self._thread:  # where the garbage of a client that nobody closed may be collected
+            self._thread.join(max(timeout_s, 0.0))
+
+    def close(self) -> None:
+        """``stop`` and ``join``."""
+        self.stop()
+        self.join(GOODBYE_S)
+
+    def leave_to_parent(self) -> None:
+        """In the child of a fork, which has no such thread: its copy of the connection must not outlive the parent.
+
+        The number stays taken, by the null device: the object that thinks it owns it may close it once more.
+        """
+        self._forked = True
+        descriptor = self._link.descriptor if self._link is not None else None
+        if descriptor is not None:
+            nothing = os.open(os.devnull, os.O_RDWR)
+            os.dup2(nothing, descriptor, inheritable=False)
+            os.close(nothing)
+
+    def _call(self, what: Callable[[], object]) -> None:
+        if not self._forked:
+            with suppress(RuntimeError):  # it has ended
+                self._loop.call_soon_threadsafe(what)
+
+    # -- in the thread
+
+    def _run(self, opened: "Future[None]") -> None:
+        factory = lambda: self._loop  # noqa: E731 (with one, the runner sets no loop of this thread)
+        with asyncio.Runner(loop_factory=factory) as runner, suppress(asyncio.CancelledError):  # stopped while it was leaving
+            runner.run(self._keep(opened))
+
+    def _leave(self) -> None:
+        self._leaving = True
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _keep(self, opened: "Future[None]") -> None:
+        self._task = asyncio.current_task()
+        self._link = link = Link(self._options, _Unreported(self._options))
+        try:
+            if not self._leaving:
+                await link.open()
+                opened.set_result(None)
+                await self._loop.create_future()  # until stop
+        except asyncio.CancelledError:
+            pass
+        except Exception as error:  # noqa: BLE001 (raised where it was asked for)
+            opened.set_exception(error)
+        finally:
+            for feed in list(self._renewals):
+                self._end(feed)
+            await link.close()
+
+    def _begin(self, feed: Feed, visibility_s: float) -> None:
+        assert self._link is not None, "who is to be kept knows that it is open"
+        if not self._leaving:
+            self._renewals[feed] = renewal = Renewal(feed, self._link.conversation, visibility_s, self._loop)
+            renewal.start()
+
+    def _end(self, feed: Feed) -> None:
+        renewal = self._renewals.pop(feed, None)
+        if renewal is not None:
+            renewal.stop()
+
+
+# -- after a fork
+
+_keepers: "weakref.WeakSet[LeaseKeeper]" = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    for keeper in list(_keepers):
+        keeper.leave_to_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)

@@ -1,0 +1,308 @@
+"""The blocking client's connection: a socket that is read, and made again, while a call waits."""
+
+import logging
+import math
+import os
+import select
+import socket
+import ssl as ssl_module
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+
+from toymq import sockets
+from toymq.conversation import Conversation
+from toymq.delivery_window import Feed
+from toymq.errors import ClientClosed, ConnectFailed, RequestTimeout
+from toymq.options import RECEIVE_BYTES, Options
+from toymq.outages import Outages
+from toymq.pending_replies import CallSlot, check_greeting
+from toymq.url import Address
+from toymq.wire_log import waits
+from toymq_py.errors import ConnectionLost, ProtocolViolation, RequestError, ToymqError
+from toymq_py.protocol import HelloReply, OkReply, Quit
+
+logger = logging.getLogger("toymq")
+
+CLOSED = "this client is closed"
+FORKED = "this client was made before a fork, and its connection is the parent's: connect again in the child"
+ACKS_COALESCED = 1000
+"""Acks that leave without waiting for the next call that reads."""
+
+
+class BlockingLink:
+    """Carries the bytes of its conversation. Of one thread; nothing happens while no call waits."""
+
+    def __init__(self, options: Options, outages: Outages, siblings: "list[BlockingLink]") -> None:
+        """Not connected; see ``open``. Without that, ``until`` connects.
+
+        ``siblings``: all of the client's; the owner adds this one.
+        """
+        self._outages = outages
+        self._siblings = siblings
+        self._tried = False
+        self.conversation = Conversation(options.producer(), lambda: None)
+        self.closed = False
+        self.forked = False
+        """This is a child of the process that made it."""
+        self.options = options
+        self._backoff = options.backoff()
+        self._socket: socket.socket | None = None
+        self._poll = select.poll()
+        self._address: Address | None = None
+        self._out = bytearray()
+        self._trouble = ""
+        _links.add(self)
+
+    def open(self) -> None:
+        """Connect. Raises: ConnectFailed, RequestError, ProtocolViolation."""
+        give_up_at = now() + self.options.wait_s
+        while True:
+            try:
+                self._connect_round()
+            except (OSError, ToymqError) as error:
+                if now() >= give_up_at or _is_hopeless(error):
+                    raise
+                delay_s = self._backoff.next_s()
+                waits(delay_s)
+                time.sleep(delay_s)
+            else:
+                return
+
+    def close(self, deadline: float) -> None:
+        """Let the broker take what is said already, until the deadline; then end, whatever it does."""
+        self.closed = True
+        if self.conversation.online:
+            last = CallSlot(Quit(), OkReply)
+            self.conversation.say_goodbye(last)
+            while self._socket is not None and not last.done and (left := deadline - now()) > 0:
+                self.exchange(left)
+        self._drop_socket()
+        self.conversation.close(ClientClosed(CLOSED))
+
+    def leave_to_parent(self) -> None:
+        """In the child of a fork: without a word, since both would speak on one connection; and so that it does not outlive
+        the parent."""
+        self.closed = self.forked = True
+        self._drop_socket()
+        self.conversation.close(ClientClosed(FORKED))
+
+    @property
+    def descriptor(self) -> int | None:
+        """Of its socket, while there is a connection."""
+        connection = self._socket
+        return None if connection is None else connection.fileno()
+
+    def until(self, done: Callable[[], bool], deadline: float | None) -> bool:
+        """Exchange bytes, connect again when needed. Returns: False when the time was over before ``done``."""
+        while not done():
+            if self.conversation.is_closed:
+                return done()
+            left = None if deadline is None else deadline - now()
+            if left is not None and left <= 0:
+                return False
+            if self._socket is None:
+                self._connect_again(left)
+            else:
+                self.exchange(left)
+        return True
+
+    def ask(self, slot: CallSlot, extra_s: float = 0.0) -> None:
+        """Until it has its answer, or failed. Interrupted: its reply is nobody's. Raises: RequestTimeout."""
+        self.conversation.say(slot)
+        answered = False
+        try:
+            answered = self.until(lambda: slot.done, now() + self.options.timeout_s + extra_s)
+        finally:
+            if not answered:
+                slot.abandon()
+        if not answered:
+            raise self.overdue(slot.awaited, extra_s)
+
+    def ack_soon(self, feed: Feed, topic: str, msg_id: int) -> None:
+        """With the next bytes that are sent, or after a thousand."""
+        self.conversation.ack(feed, topic, msg_id)
+        if len(feed.acks_of(topic).ids) >= ACKS_COALESCED:
+            self.exchange(0.0)
+
+    def ack_synced(self, feed: Feed, topic: str, msg_id: int) -> None:
+        """Ack, and wait until that is on stable storage. Raises: RequestError, ClientClosed, RequestTimeout."""
+        told: list[ToymqError | None] = []
+        self.conversation.ack_synced(feed, topic, msg_id, told.append)
+        if not self.until(lambda: bool(told), now() + self.options.timeout_s):
+            raise self.overdue(f"the synced ack of {topic} {msg_id}")
+        if told[0] is not None:
+            raise told[0]
+
+    def is_idle(self) -> bool:
+        """Nothing is left to say or to hear."""
+        return self.conversation.idle
+
+    def overdue(self, awaited: str, extra_s: float = 0.0) -> RequestTimeout:
+        """What to raise when ``until`` returned False."""
+        trouble = "" if self.conversation.online else self._trouble
+        return RequestTimeout(f"no answer within {self.options.timeout_s + extra_s:g} s: waited for {awaited}{trouble}")
+
+    def _connect_again(self, left_s: float | None) -> None:
+        if self._tried:
+            delay_s = self._backoff.next_s()
+            waits(delay_s)
+            time.sleep(delay_s if left_s is None else min(delay_s, left_s))
+        try:
+            self._connect_round(left_s)
+        except (OSError, ToymqError) as error:
+            logger.debug("no connection: %s", error)
+            self._trouble = f" ({error})"
+            if _is_hopeless(error) and isinstance(error, ToymqError):
+                logger.error("this client gives up: %s", error)  # noqa: TRY400 (the caller gets it)
+                self.conversation.close(error)
+
+    def _connect_round(self, left_s: float | None = None) -> None:
+        """Each address once. Raises: ConnectFailed, RequestError, ProtocolViolation: what the last one answered."""
+        self._tried = True
+        for address in self.options.addresses:
+            last = address is self.options.addresses[-1]
+            try:
+                self._connect_to(address, left_s)
+            except (OSError, ToymqError):
+                if last:
+                    raise
+            else:
+                return
+
+    def _connect_to(self, address: Address, left_s: float | None) -> None:
+        timeout_s = self.options.connect_timeout_s
+        if left_s is not None:
+            timeout_s = min(timeout_s, max(left_s, 0.001))
+        deadline = now() + timeout_s
+        answers: list[HelloReply | ToymqError] = []
+        try:
+            if address.path is not None:
+                connection = sockets.connect_unix(address.path)
+            else:
+                connection = socket.create_connection((address.host, address.port), timeout_s)
+            self._socket = connection
+            sockets.set_up(connection)
+            tls = self.options.tls_of(address)
+            if tls is not None:
+                self._socket = connection = tls.wrap_socket(connection, server_hostname=address.host)
+            connection.setblocking(False)
+            self._poll.register(connection, select.POLLIN)
+            self.conversation.connected(self.options.hello(address), answers.append)
+            while not answers and self._socket is not None and (left := deadline - now()) > 0:
+                self.exchange(left)
+            check_greeting(answers[0] if answers else ConnectFailed(f"no answer from {address} within {timeout_s:g} s"))
+        except BaseException as error:
+            self._drop_socket()
+            self.conversation.lost(ConnectionLost("the connection was not made"))
+            if isinstance(error, OSError) and not isinstance(error, ToymqError):
+                text = f"no answer from {address} within {timeout_s:g} s" if isinstance(error, TimeoutError) else None
+                raise ConnectFailed(text or f"no broker at {address}: {error.strerror or error}") from error
+            raise
+        self._address = address
+        self._backoff.reset()
+        for link in self._siblings:
+            link.look()
+        self._outages.up(self, address)
+
+    def exchange(self, wait_s: float | None) -> None:
+        """Send what can be sent and take in what is there; waits once for either."""
+        connection = self._socket
+        if connection is None:
+            return
+        self._out += self.conversation.take_output()
+        if self._out and not self._write(connection):
+            return
+        self._poll.modify(connection, select.POLLIN | (select.POLLOUT if self._out else 0))
+        pending = isinstance(connection, ssl_module.SSLSocket) and connection.pending()
+        wait_ms = 0 if pending else None if wait_s is None else math.ceil(wait_s * 1000)
+        for _, event in self._poll.poll(wait_ms):
+            if event & ~select.POLLOUT:
+                self._read(connection)
+            elif self._out:
+                self._write(connection)
+        if pending and self._socket is connection:
+            self._read(connection)
+
+    def look(self) -> None:
+        """Whether it was lost while nobody looked: if so, in the outage that is about to be over, and not in one of its own. It
+        is made again when it is used."""
+        while self.conversation.online and self._socket is not None and self._poll.poll(0):
+            self.exchange(0.0)
+        if self._socket is None:
+            self._outages.left(self)
+
+    def _write(self, connection: socket.socket) -> bool:
+        """Returns: whether the connection is still there."""
+        try:
+            sent = connection.send(self._out)
+        except (BlockingIOError, InterruptedError, ssl_module.SSLWantReadError, ssl_module.SSLWantWriteError):
+            return True
+        except OSError as error:
+            with suppress(OSError, ProtocolViolation):  # what the broker said before it went may still be here
+                while data := connection.recv(RECEIVE_BYTES):
+                    self.conversation.receive(data)
+            self._lose(ConnectionLost(f"the connection was lost: {error.strerror or error}"))
+            return False
+        del self._out[:sent]
+        return True
+
+    def _read(self, connection: socket.socket) -> None:
+        try:
+            data = connection.recv(RECEIVE_BYTES)
+        except (BlockingIOError, InterruptedError, ssl_module.SSLWantReadError, ssl_module.SSLWantWriteError):
+            return
+        except OSError as error:
+            self._lose(ConnectionLost(f"the connection was lost: {error.strerror or error}"))
+            return
+        if not data:
+            self._lose(ConnectionLost("the broker closed the connection"))
+            return
+        try:
+            self.conversation.receive(data)
+        except ProtocolViolation as error:
+            self._lose(error)
+
+    def _lose(self, reason: ToymqError) -> None:
+        was_up = self.conversation.online
+        self._drop_socket()
+        reason = self.conversation.farewell or reason
+        self._trouble = f" (the connection to {self._address} was lost: {reason})"
+        error = reason if isinstance(reason, ProtocolViolation) else ConnectionLost(f"the outcome is unknown: {reason}")
+        self.conversation.lost(error)
+        if was_up and not self.closed:
+            assert self._address is not None
+            self._outages.down(self, self._address, reason)
+
+    def _drop_socket(self) -> None:
+        self._out.clear()
+        if self._socket is not None:
+            with suppress(KeyError, ValueError):
+                self._poll.unregister(self._socket)
+            self._socket.close()
+            self._socket = None
+
+
+def now() -> float:
+    """Seconds of a clock that never goes back."""
+    return time.perf_counter()
+
+
+def _is_hopeless(error: Exception) -> bool:
+    return isinstance(error, RequestError | ProtocolViolation) and not error.retryable
+
+
+# -- after a fork
+
+_links: "weakref.WeakSet[BlockingLink]" = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    for link in list(_links):
+        if not link.closed:
+            link.leave_to_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)

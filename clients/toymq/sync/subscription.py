@@ -1,0 +1,218 @@
+"""Deliveries of one consumer to blocking code: an iterator that outlives connections."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from types import TracebackType
+
+from toymq import arguments, requests
+from toymq.delivery_window import Feed, FeedState
+from toymq.errors import RequestTimeout, SubscriptionEnded
+from toymq.message import Delivery
+from toymq.nack_reason import DeadOn, Reason, describe, is_dead
+from toymq.sync.link import BlockingLink, now
+from toymq_py.errors import ConnectionLost
+from toymq_py.protocol import MessagePush
+
+
+class Message(Delivery):
+    """One delivery; see ``Delivery`` for its fields."""
+
+    __slots__ = ("_feed", "_link")
+
+    def __init__(self, push: MessagePush, feed: Feed, link: BlockingLink) -> None:
+        super().__init__(push)
+        self._feed = feed
+        self._link = link
+
+    def ack(self, *, sync: bool = False) -> None:
+        """Done with it. Acks leave together, when the next call waits or after a thousand.
+
+        Args:
+            sync: wait until the ack is on stable storage.
+
+        Raises: with ``sync`` RequestError, ClientClosed, RequestTimeout.
+        """
+        if sync and arguments.flag("sync", sync):
+            self._link.ack_synced(self._feed, self.topic, self.id)
+        else:
+            self._link.ack_soon(self._feed, self.topic, self.id)
+
+    def nack(
+        self, delay: float | None = None, *, reason: Reason = None, error: BaseException | None = None
+    ) -> None:
+        """Give it back, to be delivered again in ``delay`` seconds; 0 means now, None takes the topic's backoff. Its dead
+        letter will say the last ``reason`` and ``error``.
+
+        Raises: RequestError, RequestTimeout, BadArgument.
+        """
+        request = self._refusal(delay, reason, error)
+        self._feed.settle(self.topic, self.id)
+        if self._link.conversation.online:
+            self._link.ask(request.slot)
+            with suppress(ConnectionLost):  # which gives it back, too
+                request.result()
+
+    def dead_letter(self, reason: Reason = None, *, error: BaseException | None = None) -> bool:
+        """Give it up: to the topic's dead letters, ``<topic>.dlq``. The letter says ``reason`` and ``error``.
+
+        Returns: False when its lease was over, so that it comes again, here or elsewhere.
+
+        Raises: BadArgument (it is a dead letter itself), RequestError, ConnectionLost (it comes again), RequestTimeout.
+        """
+        request = self._refusal(None, reason, error, dead=True)
+        self._link.ask(request.slot)
+        count = request.result()
+        self._feed.settle(self.topic, self.id)
+        return count > 0
+
+    def extend(self, visibility: float | None = None) -> bool:
+        """Restart the clock of its lease, for ``visibility`` seconds; None takes the subscription's.
+
+        Returns: False when the lease was over, or went with its connection: the message may be with somebody else.
+
+        Raises: RequestError, RequestTimeout, BadArgument.
+        """
+        request = requests.touch(self.topic, self._feed.command.consumer, [(self.id, self.id)], visibility)
+        if not self._link.conversation.online:
+            return False
+        self._link.ask(request.slot)
+        try:
+            return request.result() > 0
+        except ConnectionLost:
+            return False
+
+    @contextmanager
+    def process(self, *, retry_delay: float | None = None, dead_on: DeadOn = ()) -> Iterator["Message"]:
+        """``with message.process():`` acks when the block ends, and gives the message back when it raises; ``retry_delay``
+        seconds later it is delivered again, None takes the topic's backoff. After exceptions of ``dead_on`` it goes to the
+        dead letters at once. Its letter says the last exception, as the asyncio client's."""
+        arguments.to_ms("retry_delay", retry_delay)
+        arguments.exceptions("dead_on", dead_on)
+        tracing = self._link.options.tracing
+        try:
+            with tracing.processing(self, self._feed.command.consumer) if tracing is not None else nullcontext():
+                yield self
+        except BaseException as error:
+            if isinstance(error, Exception):
+                request = self._refusal(retry_delay, None, error, dead=is_dead(error, dead_on, self.topic))
+            else:
+                request = self._refusal(0.0)
+            self._feed.settle(self.topic, self.id)
+            self._link.conversation.say_now(request.slot)
+            self._link.exchange(0.0)  # no answer is waited for: the exception goes on now
+            raise
+        self.ack()
+
+    def _refusal(
+        self, delay: float | None, reason: Reason = None, error: BaseException | None = None, *, dead: bool = False
+    ) -> requests.Request[int]:
+        link, consumer = self._link, self._feed.command.consumer
+        failure = describe(reason, error, link.conversation.server, details=link.options.describe_errors)
+        return requests.nack(self.topic, consumer, [(self.id, self.id)], None if dead else delay, dead=dead, failure=failure)
+
+
+class Subscription:
+    """What ``Client.sub`` returns: a context manager and an iterator.
+
+    Ends only with ``close``, ``drain``, or an error: TakenOver, ConsumerDeleted, or why the client gave up.
+    """
+
+    def __init__(self, link: BlockingLink, feed: Feed, *, auto_ack: bool, on_end: Callable[[Feed], None] | None) -> None:
+        """``on_end``: somebody renews its leases, and is told when that is over."""
+        self.topic = feed.command.topic
+        self.consumer = feed.command.consumer
+        self._link = link
+        self._feed = feed
+        self._auto_ack = auto_ack
+        self._on_end = on_end
+        self._last: list[Message] = []
+        """What ``auto_ack`` acks when the next one is asked for, or the subscription's block ends."""
+
+    def __enter__(self) -> "Subscription":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            self._ack_last()
+        self.close()
+
+    def _ack_last(self) -> None:
+        last, self._last = self._last, []
+        for message in last:
+            message.ack()
+
+    def __iter__(self) -> Iterator[Message]:
+        while True:
+            message = self._take(None)
+            if message is None:
+                return
+            yield message
+
+    def next(self, timeout: float | None = None) -> Message:
+        """The next message.
+
+        Args:
+            timeout: seconds; None waits for ever.
+
+        Raises: RequestTimeout, SubscriptionEnded (also when it is closed), ClientClosed.
+        """
+        timeout = None if timeout is None else arguments.timeout("timeout", timeout)
+        deadline = None if timeout is None else now() + timeout
+        message = self._take(deadline)
+        if message is not None:
+            return message
+        if self._feed.state is FeedState.CLOSED:
+            raise SubscriptionEnded(f"this subscription of {self.consumer} to {self.topic} is closed")
+        raise RequestTimeout(f"no message within {timeout:g} s: waited for one of {self.topic} for {self.consumer}")
+
+    def batches(self, max: int, wait: float) -> Iterator[list[Message]]:
+        """Messages in lists of 1 to ``max``, each complete at most ``wait`` seconds after its first message.
+
+        Raises: SubscriptionEnded, ClientClosed.
+        """
+        max, wait = arguments.count("max", max), arguments.duration_ms("wait", wait) / 1000
+        for first in self:
+            batch = [first]
+            deadline = now() + wait
+            self._last = []
+            while len(batch) < max and self._feed.state is FeedState.LIVE:
+                push = self._next_push(deadline)
+                if push is None:
+                    break
+                batch.append(Message(push, self._feed, self._link))
+            self._last = batch.copy() if self._auto_ack else []
+            yield batch
+
+    def close(self) -> None:
+        """Send acks, end the subscription; what was delivered and is not acked goes back at once. Idempotent."""
+        done: list[None] = []
+        self._end(lambda: done.append(None))
+        link = self._link
+        link.until(lambda: bool(done) or not link.conversation.online, now() + link.options.timeout_s)
+
+    def _end(self, on_done: Callable[[], None]) -> None:
+        """Say UNSUB."""
+        if self._on_end is not None:
+            self._on_end(self._feed)
+        self._link.conversation.unsubscribe(self._feed, on_done)
+
+    def _take(self, deadline: float | None) -> Message | None:
+        """None: the time is over, or the subscription is closed."""
+        self._ack_last()
+        push = self._next_push(deadline)
+        if push is None:
+            return None
+        message = Message(push, self._feed, self._link)
+        if self._auto_ack:
+            self._last = [message]
+        return message
+
+    def _next_push(self, deadline: float | None) -> MessagePush | None:
+        feed = self._feed
+        if self._on_end is not None:
+            self._link.exchange(0.0)  # leases are renewed of what was read, and the handler may take long
+        if not feed.arrived:
+            self._link.until(lambda: bool(feed.arrived) or feed.state is not FeedState.LIVE, deadline)
+            if feed.error is not None:
+                raise feed.error
+        return feed.take()

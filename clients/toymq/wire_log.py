@@ -1,0 +1,50 @@
+"""The wire of one connection as debug lines, with a mark for each direction: ``<`` in, ``>`` out, ``=`` state, ``%`` timer,
+``x`` close, ``!`` error. Logger ``toymq.wire_log``; a body is counted and a token masked.
+
+A connection that begins while the logger is off has none of this: it costs a look at one field for each chunk.
+"""
+
+import logging
+from collections.abc import Iterable
+from itertools import count
+
+from toymq_py.protocol import Reply, ServerConnection, command_lines, reply_line
+
+logger = logging.getLogger("toymq.wire_log")
+_numbers = count(1)
+_COMMANDS_MAX = 512
+_BODY_BYTES_MAX = 1 << 40
+"""What we send the broker judges."""
+
+
+def waits(delay_s: float) -> None:
+    """There is no connection, and none is tried for so long."""
+    logger.debug("- %% connecting again in %.3f s", delay_s)
+
+
+class Wire:
+    """One connection's, by a number of its own in this process."""
+
+    def __init__(self) -> None:
+        self._number = next(_numbers)
+        self._commands = ServerConnection(_BODY_BYTES_MAX)
+
+    @staticmethod
+    def made() -> "Wire | None":
+        """None unless somebody listens."""
+        return Wire() if logger.isEnabledFor(logging.DEBUG) else None
+
+    def say(self, mark: str, text: str) -> None:
+        logger.debug("%d %s %s", self._number, mark, text, extra={"session": self._number})
+
+    def sent(self, data: bytes) -> None:
+        """Whole frames."""
+        self._commands.receive_data(data)
+        while commands := self._commands.next_commands(_COMMANDS_MAX):
+            for command in commands:
+                for line in command_lines(command):
+                    self.say(">", line)
+
+    def received(self, replies: Iterable[Reply]) -> None:
+        for reply in replies:
+            self.say("<", reply_line(reply))

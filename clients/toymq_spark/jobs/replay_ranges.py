@@ -1,0 +1,115 @@
+"""What a replay does at a time: id ranges of a topic that hold about as many rows as asked for. Knows nothing of Spark.
+
+A piece names ids and no files: what compaction puts in the place of a file has the same rows. A gap in the ids belongs to no
+piece where that is known, so that it costs neither time nor a part of the rate.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from toymq_py.errors import OutOfRange
+from toymq_py.storage.reader import walk_columns
+from toymq_spark import offsets
+from toymq_spark.manifest import Archive, ArchiveFile
+from toymq_spark.options import SourceOptions
+from toymq_spark.record_sources import Logs
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Ids of one topic, ``end`` excluded. ``rows``: how many it has; None where that is known only when it has been read."""
+
+    topic: str
+    start: int
+    end: int
+    rows: int | None = None
+
+    @property
+    def rows_max(self) -> int:
+        return self.end - self.start if self.rows is None else self.rows
+
+
+def pieces_of_archive(archive: Archive, rows: int) -> list[Piece]:
+    """By topic and id, each with so many rows but for a topic's last. Raises: NoArchive, DamagedData, OSError."""
+    by_topic = groupby(archive.files(), lambda file: file.topic)
+    return [piece for topic, files in by_topic for piece in _cut(topic, (_ids(archive, some) for some in _apart(files)), rows)]
+
+
+def pieces_of_topics(
+    options: SourceOptions, logs: Logs, start: Mapping[str, int], end: Mapping[str, int], rows: int
+) -> list[Piece]:
+    """By topic and id, each with so many ids but for a topic's last. Raises: DataLoss, OSError, ToymqError."""
+    if options.fail_on_data_loss:  # then there are no gaps that a replay would live with, and nothing to look for
+        starts = ((topic, at) for topic in sorted(end) for at in range(start[topic], end[topic], rows))
+        return [Piece(topic, at, min(at + rows, end[topic])) for topic, at in starts]
+    found = []
+    for topic in sorted(end):
+        at = start[topic]
+        while (first_id := _next_id(logs, topic, at, end[topic])) < end[topic]:
+            if first_id > at:
+                offsets.lost(options, topic, at, first_id - 1, "the log holds no record of them")
+            at = min(first_id + rows, end[topic])
+            found.append(Piece(topic, first_id, at))
+    return found
+
+
+def overlapping(files: Iterable[ArchiveFile], piece: Piece) -> list[ArchiveFile]:
+    """Those that may have rows of a piece."""
+    return [file for file in files if file.topic == piece.topic and file.first_id < piece.end and piece.start <= file.last_id]
+
+
+def _next_id(logs: Logs, topic: str, at: int, end: int) -> int:
+    """Of the first record from ``at`` on; ``end`` when there is none before it."""
+    try:
+        run = next(logs.read(topic, at, end, walk_columns), None)
+    except OutOfRange as error:
+        return min(max(error.first_id, at), end)
+    return end if run is None else run.first_id
+
+
+def _apart(files: Iterable[ArchiveFile]) -> Iterator[list[ArchiveFile]]:
+    """Files of one topic, by their first id, in groups whose ids do not overlap: a clock that was set back at midnight puts
+    neighbours into two days."""
+    group: list[ArchiveFile] = []
+    last_id = -1
+    for file in files:
+        if group and file.first_id > last_id:
+            yield group
+            group = []
+        group.append(file)
+        last_id = max(last_id, file.last_id)
+    if group:
+        yield group
+
+
+def _ids(archive: Archive, files: list[ArchiveFile]) -> Sequence[int]:
+    """In order. Read only where ids are missing or mixed."""
+    first, *others = files
+    if not others and first.rows == first.last_id - first.first_id + 1:
+        return range(first.first_id, first.last_id + 1)
+    columns = [pq.ParquetFile(archive.path / file.path).read(columns=["offset"])["offset"] for file in files]
+    found: Sequence[int] = pa.chunked_array([chunk for column in columns for chunk in column.chunks]).sort().to_numpy()
+    return found
+
+
+def _cut(topic: str, groups: Iterable[Sequence[int]], rows: int) -> Iterator[Piece]:
+    start = end = taken = 0
+    for ids in groups:
+        at = 0
+        while at < len(ids):
+            if not taken:
+                start = int(ids[at])
+            part = min(rows - taken, len(ids) - at)
+            at, taken = at + part, taken + part
+            end = int(ids[at - 1]) + 1
+            while at < len(ids) and int(ids[at]) < end:  # an id that is there twice: its topic was deleted and made anew
+                at, taken = at + 1, taken + 1
+            if taken >= rows:
+                yield Piece(topic, start, end, taken)
+                taken = 0
+    if taken:
+        yield Piece(topic, start, end, taken)

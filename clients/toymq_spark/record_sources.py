@@ -1,0 +1,159 @@
+"""Where records are read from: a broker over the wire, or a data directory. Both look the same from above.
+
+Knows nothing of Spark. One reader, one thread: a Spark task opens its own.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, TypeVar
+
+from toymq import sync
+from toymq_py.errors import DamagedData, NoSuchTopic, OutOfRange
+from toymq_py.storage.reader import DirectoryReader, Run, TopicReader, Walk
+from toymq_py.storage.record import Stop, valid_frame
+from toymq_spark.broker import TRANSIENT, connect
+from toymq_spark.options import BrokerAddress, Directory
+
+logger = logging.getLogger("toymq_spark")
+
+T = TypeVar("T")
+FETCH_COUNT_MAX = 10_000
+FETCH_BYTES_MAX = 256 << 10
+"""Of one question: a millisecond of the broker's loop, behind which a publish may wait. Larger ones are no faster."""
+POLL_INTERVAL_S = 0.1
+"""How often a directory, or several topics at once, are looked at while a stream waits for more."""
+AT_MS_MAX = 2**63 // 1_000_000
+"""In the year 2262: no record is later, and a broker takes no later time for a question."""
+
+
+class Logs(Protocol):
+    """Topics and their records. All may raise OSError and ToymqError."""
+
+    def topics(self) -> list[str]: ...
+
+    def bounds(self, topic: str) -> tuple[int, int]:
+        """(first retained id, next id). Raises: NoSuchTopic."""
+
+    def id_at_time(self, topic: str, at_ms: int) -> int:
+        """The first record at or after a time, the next id when there is none. Raises: NoSuchTopic."""
+
+    def read(self, topic: str, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[Run[T]]:
+        """Records of an id range in runs; ids that no record stands for are left out. Raises: NoSuchTopic, OutOfRange."""
+
+    def wait(self, topic: str, next_id: int, seconds: float) -> None:
+        """Until the topic has more than ``next_id``, or the time is over."""
+
+    def close(self) -> None: ...
+
+
+def open_logs(place: BrokerAddress | Directory) -> Logs:
+    """Raises: DataDirectoryError. Connects to a broker only when something is asked."""
+    return BrokerLogs(place) if isinstance(place, BrokerAddress) else DirectoryLogs(place.path)
+
+
+class BrokerLogs:
+    """A broker over the wire. What fails because it restarts is tried again, as often as the address says."""
+
+    def __init__(self, address: BrokerAddress, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._address = address
+        self._sleep = sleep
+        self._client: sync.Client | None = None
+
+    def topics(self) -> list[str]:
+        return sorted(found["topic"] for found in self.described())
+
+    def described(self) -> list[dict[str, Any]]:
+        """Topics with their consumers (protocol.md, "JSON shapes"). Raises: OSError, ToymqError."""
+        return self._retried(lambda client: client.topics())
+
+    def bounds(self, topic: str) -> tuple[int, int]:
+        return self._retried(lambda client: client.offsets(topic))
+
+    def id_at_time(self, topic: str, at_ms: int) -> int:
+        return self._retried(lambda client: client.offsets(topic, at_ms=min(at_ms, AT_MS_MAX)))[0]
+
+    def read(self, topic: str, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[Run[T]]:
+        while from_id < to_id:
+            at, count = from_id, min(to_id - from_id, FETCH_COUNT_MAX)
+            batch = self._retried(lambda client: client.fetch(topic, at, count, max_bytes=FETCH_BYTES_MAX))  # noqa: B023 (called at once)
+            if batch.next_id <= from_id:
+                return  # the log ends here
+            yield from runs_of(batch.frames, to_id, walk)
+            from_id = batch.next_id
+
+    def wait(self, topic: str, next_id: int, seconds: float) -> None:
+        try:
+            self._retried(lambda client: client.fetch(topic, next_id, 1, wait=seconds))
+        except (NoSuchTopic, OutOfRange):  # not there yet, or made anew: the next look at its bounds tells
+            self._sleep(min(seconds, POLL_INTERVAL_S))
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _retried(self, ask: Callable[[sync.Client], T]) -> T:
+        for attempt in range(self._address.num_retries + 1):
+            try:
+                if self._client is None:
+                    self._client = connect(self._address)
+                return ask(self._client)
+            except TRANSIENT as error:
+                self.close()
+                if attempt == self._address.num_retries:
+                    raise
+                pause_s = self._address.retry_interval_ms / 1000 * 2**attempt
+                logger.warning("the broker does not answer (%s); trying again in %g s", error, pause_s)
+                self._sleep(pause_s)
+        raise AssertionError("not reached")
+
+
+def runs_of(frames: bytes, to_id: int, walk: Walk[T]) -> Iterator[Run[T]]:
+    """The body of a BATCH as runs of consecutive ids. Raises: DamagedData when the bytes are no records."""
+    pos = 0
+    while pos < len(frames):
+        found = valid_frame(frames, pos)
+        if found is None:
+            raise DamagedData(f"the broker sent no valid record at byte {pos} of a batch")
+        first_id = found[0]
+        if first_id >= to_id:
+            return
+        pos, next_id, stop, seen = walk(frames, pos, first_id, to_id - first_id)
+        yield Run(first_id, next_id, seen)
+        if stop is Stop.COUNT:
+            return
+
+
+class DirectoryLogs:
+    """A data directory or a backup. A topic is looked at anew whenever its bounds are asked for."""
+
+    def __init__(self, path: str, sleep: Callable[[float], None] = time.sleep) -> None:
+        """Raises: DataDirectoryError."""
+        self._directory = DirectoryReader(path)
+        self._sleep = sleep
+        self._open: dict[str, TopicReader] = {}
+
+    def topics(self) -> list[str]:
+        return self._directory.topics()
+
+    def bounds(self, topic: str) -> tuple[int, int]:
+        found = self._open[topic] = self._directory.topic(topic)
+        return found.first_id, found.next_id
+
+    def id_at_time(self, topic: str, at_ms: int) -> int:
+        return self._topic(topic).id_at_time(min(at_ms, AT_MS_MAX) * 1_000_000)
+
+    def read(self, topic: str, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[Run[T]]:
+        return self._topic(topic).read(from_id, to_id, walk)
+
+    def wait(self, topic: str, next_id: int, seconds: float) -> None:
+        self._sleep(min(seconds, POLL_INTERVAL_S))
+
+    def close(self) -> None:
+        self._open.clear()
+
+    def _topic(self, topic: str) -> TopicReader:
+        if topic not in self._open:
+            self._open[topic] = self._directory.topic(topic)
+        return self._open[topic]

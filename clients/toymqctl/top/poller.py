@@ -1,0 +1,91 @@
+"""Where the screen's figures come from: a broker, over the client, which connects again by itself."""
+
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Any
+
+import toymq
+from toymq import Connected, Disconnected
+from toymq_py.errors import OutOfRange
+from toymq_py.storage.record import iter_frames
+from toymqctl.broker import Broker
+from toymqctl.lines import Row
+
+TIMEOUT_S = 5.0
+"""How long one answer may take: STATS of ten thousand topics takes a while."""
+FETCH_COUNT = 100
+
+
+class Feed(ABC):
+    """What the screen asks. Raises: ToymqError, OSError."""
+
+    @property
+    @abstractmethod
+    def address(self) -> str:
+        """For people."""
+
+    @property
+    @abstractmethod
+    def trouble(self) -> str | None:
+        """Why there is no connection now; None when there is one."""
+
+    @abstractmethod
+    async def stats(self) -> dict[str, Any]:
+        """As of protocol.md, "JSON shapes"."""
+
+    @abstractmethod
+    async def newest(self, topic: str, count: int) -> list[Row]:
+        """The last messages of a topic, the newest first. Nothing is consumed."""
+
+
+class BrokerFeed(Feed):
+    """A context manager: entering it connects."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._address = str(broker.address)
+        self._trouble: str | None = None
+        self._client = broker.client(timeout_s=TIMEOUT_S, on_event=self._told)
+
+    async def __aenter__(self) -> "BrokerFeed":
+        await self._client.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client.close()
+
+    def _told(self, event: "toymq.Connected | toymq.Disconnected") -> None:
+        match event:
+            case Connected():
+                self._trouble = None
+            case Disconnected():
+                self._trouble = event.reason
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    @property
+    def trouble(self) -> str | None:
+        return self._trouble
+
+    async def stats(self) -> dict[str, Any]:
+        return await self._client.stats()
+
+    async def newest(self, topic: str, count: int) -> list[Row]:
+        first_id, next_id = await self._client.offsets(topic)
+        at = max(first_id, next_id - count)
+        found: list[Row] = []
+        while at < next_id:
+            try:
+                batch = await self._client.fetch(topic, at, min(next_id - at, FETCH_COUNT))
+            except OutOfRange as error:
+                if error.first_id <= at:
+                    raise
+                at = error.first_id  # retention was there before us
+                continue
+            for frame in iter_frames(batch.frames):
+                found.append(Row.fetched(topic, frame.msg_id, frame.ts_ns, frame.key, frame.headers, frame.payload))
+            at = batch.next_id
+        return found[::-1]

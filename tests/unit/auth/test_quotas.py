@@ -1,0 +1,277 @@
+"""What one token and one address may hold, and what is left for admins."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from toymq_py.auth.quotas import FLOOR_BYTES, Holder, Quotas, Seat, acting, network_of
+from toymq_py.errors import QueueFull, TooManyConnections, TooManyConsumers, TooManyTopics
+from toymq_py.metrics import Metrics
+
+
+@dataclass
+class Limits:
+    max_connections: int = 20
+    max_topics: int = 20
+    max_consumers: int = 20
+    max_held_bytes: int = 1 << 20
+    admin_reserve: int = 2
+    address_percent: int = 50
+    token_percent: int = 50
+
+
+class Rig:
+    def __init__(self, *, guarded: bool = True, **limits: int) -> None:
+        self.metrics = Metrics()
+        self.quotas = Quotas(Limits(**limits), self.metrics)
+        self.quotas.guarded = guarded
+        self.evicted: list[str] = []
+
+    def reached(self) -> dict[str, int]:
+        return {limit: count for limit, count in self.metrics.limits_reached.items() if count}
+
+    def enter(self, name: str, address: str | None = "127.0.0.1") -> Seat:
+        return self.quotas.enter(address, lambda: self.evicted.append(name))
+
+    def admitted(self, name: str, token: str, *, admin: bool = False) -> Seat:
+        seat = self.enter(name)
+        seat.identify(token, admin=admin)
+        return seat
+
+
+def test_anonymous_connections_lock_nobody_out() -> None:
+    rig = Rig()
+    for n in range(100):
+        rig.enter(f"probe {n}")
+    assert len(rig.evicted) == 80
+    rig.admitted("an admin", "ops", admin=True)
+    assert rig.evicted[-1] == "probe 80", "the oldest gives way"
+    for n in range(30):
+        rig.enter(f"probe {n}")
+    assert "an admin" not in rig.evicted
+    assert rig.metrics.connections_evicted_total == len(rig.evicted) == 111
+
+
+def test_a_token_that_holds_its_share_gets_no_more() -> None:
+    rig = Rig()
+    held = [rig.admitted("x", "app") for _ in range(10)]
+    one_more = rig.enter("x")
+    with pytest.raises(TooManyConnections, match=r"10 connections are the limit of the token app \(--token-percent\)"):
+        one_more.identify("app", admin=False)
+    one_more.leave()
+    held.pop().leave()
+    rig.admitted("x", "app")
+    assert not rig.evicted
+    assert rig.reached() == {"token_connections": 1}
+
+
+def test_what_is_left_at_last_is_for_admins() -> None:
+    rig = Rig()
+    for token in ("a", "b"):
+        for _ in range(9):
+            rig.admitted("x", token)
+    last = rig.enter("late")
+    with pytest.raises(TooManyConnections, match=r"18 connections .* for admins \(--admin-reserve\)"):
+        last.identify("c", admin=False)
+    last.leave()
+    admins = [rig.admitted("x", "ops", admin=True) for _ in range(2)]
+    with pytest.raises(TooManyConnections, match=r"20 connections are the limit \(--max-connections\)"):
+        rig.enter("one too many")
+    admins[0].leave()
+    admins[0].leave()
+    rig.admitted("x", "ops", admin=True)
+    assert rig.reached() == {"reserve_connections": 1, "connections": 1}
+
+
+def test_an_address_that_holds_its_share_displaces_only_itself() -> None:
+    rig = Rig(guarded=False)
+    for n in range(12):
+        rig.enter(f"far {n}", "198.51.100.7")
+    rig.enter("near", "198.51.100.8")
+    assert rig.evicted == ["far 0", "far 1"]
+    busy = [rig.quotas.enter("203.0.113.1") for _ in range(10)]
+    with pytest.raises(TooManyConnections, match=r"10 connections are the limit of 203.0.113.1 \(--address-percent\)"):
+        rig.enter("x", "203.0.113.1")
+    for seat in busy:
+        seat.leave()
+    rig.enter("x", "203.0.113.1")
+
+
+def test_this_machine_has_no_share() -> None:
+    rig = Rig(guarded=False, address_percent=1)
+    seats = [rig.quotas.enter(address) for address in ("127.0.0.1", "::1", None, "127.1.2.3", "::ffff:127.0.0.1") * 4]
+    assert len(seats) == 20
+    with pytest.raises(TooManyConnections):
+        rig.quotas.enter("127.0.0.1")
+
+
+def test_without_tokens_only_idle_connections_give_way() -> None:
+    rig = Rig(guarded=False, max_connections=2)
+    first, second = rig.enter("first"), rig.enter("second")
+    first.busy()
+    second.busy()
+    with pytest.raises(TooManyConnections):
+        rig.enter("third")
+    second.idle()
+    rig.enter("third")
+    assert rig.evicted == ["second"]
+    second.idle()  # its response was on the way
+    first.leave()
+    rig.enter("fourth")
+    assert rig.evicted == ["second"]
+
+
+def test_where_tokens_are_asked_for_the_anonymous_give_way_busy_or_not() -> None:
+    """Who reads a page slowly, without a token, must not hold a seat."""
+    rig = Rig(max_connections=2)
+    first, second = rig.enter("first"), rig.enter("second")
+    second.busy()
+    first.busy()
+    rig.admitted("admin", "ops", admin=True)
+    assert rig.evicted == ["second"]
+
+
+def test_addresses_that_have_left_are_forgotten() -> None:
+    rig = Rig()
+    for n in range(256):
+        seat = rig.enter("x", f"198.51.100.{n}")
+        seat.identify(f"token{n}", admin=False)
+        seat.leave()
+    assert not rig.quotas._addresses
+    assert not rig.quotas._tokens
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        (None, None), ("127.0.0.1", None), ("::1", None), ("::ffff:127.0.0.1", None),
+        ("198.51.100.7", "198.51.100.7"), ("::ffff:198.51.100.7", "198.51.100.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"), ("2001:db8:1:2::9", "2001:db8:1:2::/64"), ("fe80::1%eth0", "fe80::/64"),
+    ],
+)  # fmt: skip
+def test_what_counts_as_one_address(address: str | None, network: str | None) -> None:
+    assert network_of(address) == network
+
+
+def test_a_token_makes_its_share_of_topics_and_what_is_left_at_last_is_for_admins() -> None:
+    rig = Rig()
+    made: list[str] = []
+
+    def make(token: Holder | None, count: int = 1) -> None:
+        whose = acting.set(token)
+        try:
+            for _ in range(count):
+                name = f"t{len(made)}"
+                rig.quotas.admit_topic(name, len(made))
+                made.append(name)
+        finally:
+            acting.reset(whose)
+
+    seats = [rig.admitted("x", name) for name in ("a", "b")]
+    admin = rig.admitted("x", "ops", admin=True)
+    make(seats[0].token, 10)
+    with pytest.raises(TooManyTopics, match=r"10 topics are the limit of the token a \(--token-percent of --max-topics\)"):
+        make(seats[0].token)
+    seats[0].leave()
+    with pytest.raises(TooManyTopics):
+        make(rig.admitted("x", "a").token)
+    make(seats[1].token, 8)
+    with pytest.raises(TooManyTopics, match=r"there are 18 topics; the last 2 are for admins \(--admin-reserve\)"):
+        make(seats[1].token)
+    make(admin.token, 2)
+    for token in (admin.token, None):
+        with pytest.raises(TooManyTopics, match=r"there are 20 topics, the limit \(--max-topics\)"):
+            make(token)
+    for name in made[:10]:
+        rig.quotas.topic_gone(name)
+        rig.quotas.topic_gone(name)
+    del made[:3]
+    make(rig.admitted("x", "a").token)
+    assert rig.reached() == {"token_topics": 2, "reserve_topics": 1, "topics": 2}
+
+
+def test_a_token_makes_its_share_of_a_topics_consumers() -> None:
+    rig = Rig(max_consumers=10)
+    consumers: dict[str, dict[str, None]] = {"t": {}, "u": {}}
+
+    def make(token: Holder | None, topic: str, name: str) -> None:
+        whose = acting.set(token)
+        try:
+            rig.quotas.admit_consumer(topic, name, consumers[topic])
+            consumers[topic][name] = None
+        finally:
+            acting.reset(whose)
+
+    app, other = (rig.admitted("x", name).token for name in ("app", "other"))
+    for n in range(5):
+        make(app, "t", f"c{n}")
+        make(app, "u", f"c{n}")
+    with pytest.raises(TooManyConsumers, match=r"5 consumers of t are the limit of the token app \(--token-percent"):
+        make(app, "t", "c5")
+    del consumers["t"]["c0"]
+    make(app, "t", "c5")
+    for n in range(4):
+        make(other, "t", f"d{n}")
+    with pytest.raises(TooManyConsumers, match=r"there are 9 consumers of t; the last 1 are for admins"):
+        make(other, "t", "d4")
+    make(None, "t", "ours")
+    with pytest.raises(TooManyConsumers, match=r"there are 10 consumers of t, the limit \(--max-consumers\)"):
+        make(None, "t", "one more")
+
+
+MIB = 1 << 20
+
+
+def test_bytes_count_for_the_token_and_for_all() -> None:
+    rig = Rig(max_held_bytes=10 * MIB)
+    app, more, other = rig.admitted("x", "app"), rig.admitted("x", "app"), rig.admitted("x", "other")
+    admin = rig.admitted("x", "ops", admin=True)
+    assert app.settle(3 * MIB)
+    assert more.settle(2 * MIB)
+    assert not more.settle(2 * MIB + 1), "half of all is a token's share"
+    assert str(more.too_much()).startswith(f"app holds {5 * MIB} bytes of bodies and replies, its share of --max-held-bytes")
+    assert other.settle(4 * MIB), "others have theirs"
+    assert not admin.settle(2 * MIB), "all together is too much for an admin, too"
+    assert str(admin.too_much()).startswith(f"{10 * MIB} bytes of bodies and replies are held, the limit (--max-held-bytes)")
+    more.leave()
+    assert admin.settle(2 * MIB)
+    app.settle(0)
+    for seat in (app, other, admin):
+        seat.leave()
+    assert rig.quotas.held_bytes == 0
+    assert rig.reached() == {"held_bytes": 1, "holder_held_bytes": 1}
+
+
+def test_little_is_not_counted_and_goes_on_whatever_others_hold() -> None:
+    rig = Rig(guarded=False, max_held_bytes=MIB)
+    greedy, small = rig.quotas.enter(None), rig.quotas.enter(None)
+    assert not greedy.settle(2 * MIB)
+    for _ in range(4):
+        small.hold(FLOOR_BYTES // 4)
+    with pytest.raises(QueueFull):
+        small.hold(1)
+    assert not small.settle(FLOOR_BYTES)
+    assert small.held_bytes == 0
+
+
+def test_what_was_held_before_the_token_was_known_moves_with_it() -> None:
+    rig = Rig(max_held_bytes=MIB)
+    seat = rig.enter("x", "198.51.100.7")
+    seat.hold(400_000)
+    seat.identify("app", admin=False)
+    assert seat.address.held_bytes == 0
+    assert seat.token is not None
+    assert seat.token.held_bytes == 400_000
+    seat.leave()
+    assert not rig.quotas._addresses
+    assert not rig.quotas._tokens
+
+
+def test_while_memory_is_high_no_more_is_taken() -> None:
+    rig = Rig()
+    seat = rig.enter("x")
+    rig.quotas.memory_high = True
+    with pytest.raises(QueueFull, match=r"memory is at its limit \(--memory-max\)"):
+        seat.hold(FLOOR_BYTES + 1)
+    rig.quotas.memory_high = False
+    seat.hold(1)

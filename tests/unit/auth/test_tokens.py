@@ -1,0 +1,211 @@
+"""Tokens and their rights. Contract: clients.md, "Command lines" (the auth file)."""
+
+import tracemalloc
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from toymq_py.auth.tokens import ANSWERS_MAX, Authority, check_access, parse_grants, read_grants
+from toymq_py.errors import AuthFailed, ConfigError
+
+SECRET = "a-token-that-nobody-may-see"
+
+
+def table(name: str, token: str, rest: str = "") -> str:
+    return f'[[token]]\nname = "{name}"\nsha256 = "{sha256(token.encode()).hexdigest()}"\n{rest}\n'
+
+
+def authority(text: str) -> Authority:
+    return Authority(parse_grants(text, "auth.toml"))
+
+
+def test_a_token_has_the_rights_of_its_table() -> None:
+    grant = authority(
+        table("a", "aaa", 'publish = ["orders.*"]\nsubscribe = ["orders.>", "jobs"]') + table("b", "bbb", "admin = true")
+    ).find("aaa")
+    assert grant is not None
+    assert (grant.name, grant.admin) == ("a", False)
+    assert [grant.may_publish(name) for name in ("orders.eu", "orders.eu.x", "orders.dlq")] == [True, False, False]
+    assert [grant.may_subscribe(name) for name in ("orders.eu.x", "jobs", "orders.*", "orders.>", ">", "*", "orders")] == [
+        True, True, True, True, False, False, False,
+    ]  # fmt: skip
+    assert grant.sees("jobs")
+    assert not grant.sees("other")
+
+
+def test_a_token_without_rights_has_none() -> None:
+    grant = authority(table("a", "aaa")).find("aaa")
+    assert grant is not None
+    assert not any((grant.admin, grant.may_publish("t"), grant.may_subscribe("t"), grant.sees("t")))
+
+
+def test_an_admin_sees_every_topic_and_reads_none() -> None:
+    grant = authority(table("a", "aaa", "admin = true")).find("aaa")
+    assert grant is not None
+    assert grant.sees("orders.dlq")
+    assert not grant.may_subscribe("orders.dlq")
+    assert not grant.may_publish("orders")
+
+
+def test_what_is_no_token() -> None:
+    known = authority(table("a", "aaa"))
+    digest = sha256(b"aaa").hexdigest()
+    assert [known.find(token) for token in ("", "aa", "aaaa", "AAA", digest, "ä", "\0", "\udcff")] == [None] * 8
+
+
+def test_a_changed_file_changes_the_rights() -> None:
+    known = authority(table("a", "aaa", 'subscribe = ["x", "y"]') + table("b", "bbb"))
+    first, gone = known.find("aaa"), known.find("bbb")
+    assert first is not None
+    assert gone is not None
+    told: list[bool] = []
+    known.on_change.append(lambda: told.append(known.find("aaa") is not first))
+    known.replace(parse_grants(table("renamed", "aaa", 'subscribe = ["y"]'), "auth.toml"))
+    assert told == [True], "who listens sees the new table"
+    now = known.present(first)
+    assert now is not None
+    assert now.name == "renamed"
+    assert not now.may_subscribe("x")
+    assert first.allows_all_of(now)
+    assert not now.allows_all_of(first)
+    assert known.present(gone) is None
+    assert known.find("bbb") is None
+
+
+def test_answers_that_are_remembered_are_bounded() -> None:
+    grant = authority(table("a", "aaa", 'publish = ["t.*"]')).find("aaa")
+    assert grant is not None
+    for n in range(2 * ANSWERS_MAX + 1):
+        assert grant.may_publish(f"t.{n}")
+        assert not grant.may_publish(f"u.{n}")
+    assert len(grant.publish._answers) <= ANSWERS_MAX
+
+
+def test_a_name_that_no_topic_can_have_is_refused_and_not_remembered() -> None:
+    """4,096 names of 64 KiB for each list of each token: a token without rights took 2 GiB."""
+    grant = authority(table("a", "aaa", 'publish = ["t.>"]')).find("aaa")
+    assert grant is not None
+    tail = "x" * 64 * 1024
+    tracemalloc.start()
+    try:
+        for n in range(500):
+            assert not grant.may_publish(f"t.{n}.{tail}")
+            assert not grant.sees(f"{n}*{tail}")
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 1 << 20, f"{held} bytes are held for names that no topic can have"
+    assert [grant.may_publish(name) for name in ("", "t.", "t.é", "t./", "t.\n", "t.x", "t.>")] == [False] * 2 + [
+        False, False, False, True, True,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", r"f has no \[\[token\]\]"),
+        ("[[token]]\nname = \n", r"f is no TOML: .*line 2"),
+        ("tokens = 1", "f: 'tokens' is unknown here"),
+        ("token = 1", r"f: token is a list of tables"),
+        ("[token]\nname = 'a'", r"f: token is a list of tables"),
+        ("[[token]]\n", "f, line 1: name: token name must be"),
+        ("[[token]]\nname = 7\n", "f, line 2: name: token name must be"),
+        ("[[token]]\nname = 'a/b'\n", "f, line 2: name: token name must be"),
+        ("[[token]]\nname = 'a'\n", "f, line 1: sha256 is the token's SHA-256 digest: 64 hex"),
+        (f"[[token]]\nname = 'a'\n\nsha256 = '{SECRET}'\n", "f, line 4: sha256 is the token's"),
+        (table("a", "x", "admin = 1"), "f, line 4: admin is true or false"),
+        (table("a", "x", "admin = 'yes'"), "f, line 4: admin is true or false"),
+        (table("a", "x", "publish = '>'"), "f, line 4: publish is a list"),
+        (table("a", "x", "publish = [1]"), "f, line 4: publish is a list"),
+        (table("a", "x", "subscribe = ['ok', 'a*']"), "f, line 4: subscribe, number 2: a wildcard is a whole word"),
+        (table("a", "x", "subscribe = ['../x']"), "f, line 4: subscribe, number 1: topic name must be"),
+        (table("a", "x", "'secret' = 1"), "f, line 4: 'secret' is unknown; a token has name, sha256, publish"),
+        (table("a", "x", "expires = '2027-01-01'"), "f, line 4: expires is a day, 2027-01-31"),
+        (table("a", "x", "expires = 2027-01-01T00:00:00"), "f, line 4: expires is a day, .* or a time with its zone"),
+        (table("a", "x", "expires = 12:00:00"), "f, line 4: expires is a day"),
+        (table("a", "x") + "# a comment\n" + table("a", "y"), "f, line 7: name: there are two tokens a"),
+        (table("a", "x") + table("b", "x"), "f, line 7: sha256: a and b are the same token"),
+        ("token = [{name = 'a'}, {name = 'b'}]", "f, token 1: sha256 is the token's"),
+    ],
+)
+def test_a_bad_file_is_explained(text: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as raised:
+        parse_grants(text, "f")
+    assert SECRET not in f"{raised.value!r} {raised.value.__cause__!r}"
+
+
+def test_a_file_that_cannot_be_read_is_explained(tmp_path: Path) -> None:
+    path = tmp_path / "auth.toml"
+    with pytest.raises(ConfigError, match=r"cannot read the auth file .*auth.toml: No such file"):
+        read_grants(str(path))
+    path.write_bytes(b'[[token]]\nname = "\xff"\n')
+    with pytest.raises(ConfigError, match="no UTF-8, at byte 18"):
+        read_grants(str(path))
+    path.write_text(table("a", "aaa"))
+    assert [grant.name for grant in read_grants(str(path))] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "directory_mode", "says"),
+    [
+        (0o600, 0o700, None),
+        (0o640, 0o755, None),
+        (0o660, 0o770, None),  # a group is somebody's decision; Kubernetes' fsGroup, say
+        (0o600, 0o1777, None),  # with the sticky bit each may replace only its own
+        (0o666, 0o700, r"every user of this machine may write the auth file .*auth.toml \(mode 0666\): chmod go-w"),
+        (0o602, 0o700, r"may write the auth file .* \(mode 0602\)"),
+        (0o600, 0o777, r"may replace the auth file .*: .*/etc has mode 0777; chmod go-w"),
+    ],
+)
+def test_a_file_that_every_user_may_change_is_refused(tmp_path: Path, mode: int, directory_mode: int, says: str | None) -> None:
+    directory = tmp_path / "etc"
+    directory.mkdir()
+    path = directory / "auth.toml"
+    path.write_text(table("a", "aaa"))
+    path.chmod(mode)
+    directory.chmod(directory_mode)
+    link = tmp_path / "link.toml"
+    link.symlink_to(path)
+    for name in (path, link):
+        if says is None:
+            assert [grant.name for grant in read_grants(str(name))] == ["a"]
+            assert check_access(str(name)) is None
+        else:
+            with pytest.raises(ConfigError, match=says if name is path else None):
+                read_grants(str(name))
+
+
+def test_a_file_that_every_user_may_read_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "auth.toml"
+    path.write_text(table("a", "aaa"))
+    path.chmod(0o644)
+    assert read_grants(str(path))
+    assert check_access(str(path)) == f"every user of this machine may read the auth file {path} (mode 0644); chmod o= {path}"
+
+
+def test_no_digest_in_a_repr() -> None:
+    (grant,) = parse_grants(table("a", SECRET), "f")
+    assert sha256(SECRET.encode()).hexdigest()[:8] not in repr(grant).lower()
+    assert repr(grant) == "Grant(name='a', admin=False)"
+
+
+def test_a_token_is_refused_from_the_time_on_that_it_expires() -> None:
+    now = [0]
+    text = table("a", "aaa", "expires = 1970-01-01T02:00:00+01:00") + table("b", "bbb", "expires = 1970-01-02")
+    text += table("c", "ccc")
+    known = Authority(parse_grants(text, "auth.toml"), lambda: now[0])
+    grant = known.admit("aaa")
+    assert [grant.name for grant in known.expiring()] == ["a", "b"]
+    now[0] = 3600 * 10**9 - 1
+    assert known.present(grant) is known.admit("aaa")
+    now[0] += 1
+    with pytest.raises(AuthFailed, match="the token a expired at 1970-01-01T01:00:00Z"):
+        known.admit("aaa")
+    assert known.present(grant) is None
+    now[0] = 24 * 3600 * 10**9
+    with pytest.raises(AuthFailed, match="the token b expired"):
+        known.admit("bbb")
+    assert known.admit("ccc").expires_ns is None
+    with pytest.raises(AuthFailed, match="this token is not known here"):
+        known.admit("ddd")

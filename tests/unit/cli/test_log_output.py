@@ -1,0 +1,204 @@
+"""Log lines: their form and levels, repeats; and they never stop the broker."""
+
+import json
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+import pytest
+
+from tests.support.broker_process import ROOT
+from toymq_py.cli import log_output
+from toymq_py.config.options import SUBSYSTEMS, parse_log_levels
+from toymq_py.errors import ConfigError
+
+logger = logging.getLogger("toymq_py.test")
+PATH = "x.py"
+
+
+@contextmanager
+def stderr_is_a_pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[TextIO]:
+    """Its reading end; the root logger is put back afterwards."""
+    read, write = os.pipe()
+    level, raising = logging.root.level, logging.raiseExceptions
+    with os.fdopen(read) as reader, os.fdopen(write, "w") as writer:
+        monkeypatch.setattr(sys, "stderr", writer)
+        yield reader
+        monkeypatch.undo()
+    logging.root.setLevel(level)
+    logging.raiseExceptions = raising
+
+
+def test_a_line_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    with stderr_is_a_pipe(monkeypatch) as pipe:
+        with log_output.to_stderr("info"):
+            logger.debug("not this")
+            logger.warning("the %s", "message")
+        line = pipe.readline()
+    assert line.endswith(" WARNING toymq_py.test: the message\n")
+    assert line.startswith("20")
+
+
+def test_a_reader_that_does_not_read_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe holds 64 KiB; whoever writes more to it waits."""
+    monkeypatch.setattr(log_output, "ALIKE_MAX", 1 << 30)
+    with stderr_is_a_pipe(monkeypatch) as pipe, log_output.to_stderr("info"):
+        for number in range(log_output.LINES_MAX + 5000):
+            logger.info("%d %s", number, "x" * 100)
+        taken = 0
+        while "were dropped: nobody took them" not in pipe.readline():
+            taken += 1
+    assert log_output.LINES_MAX <= taken < log_output.LINES_MAX + 5000
+
+
+def test_the_end_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    with stderr_is_a_pipe(monkeypatch) as pipe:
+        monkeypatch.setattr(log_output, "FAREWELL_S", 0.01)
+        monkeypatch.setattr(log_output, "ALIKE_MAX", 1 << 30)
+        with log_output.to_stderr("info"):
+            for number in range(2000):
+                logger.info("%d %s", number, "x" * 100)
+        assert sum("x" in pipe.readline() for _ in range(2000)) == 2000, "later they are all there"
+
+
+def log_a_failure() -> None:
+    try:
+        [].pop()
+    except IndexError:
+        logger.exception("failed")
+
+
+def record(text: str, at_s: float, line: int = 1, level: int = logging.INFO, **extra: object) -> logging.LogRecord:
+    made = logging.LogRecord("toymq_py.test", level, PATH, line, text, None, None)
+    made.created = at_s
+    vars(made).update(extra)
+    return made
+
+
+def test_one_line_whatever_it_holds() -> None:
+    """A client's name cannot forge a line."""
+    text = log_output.TextFormatter().format(record("a\n2026-11-21 forged\r", 0.0, trace_id="t", session=5))
+    assert text.endswith(" INFO toymq_py.test: a\\n2026-11-21 forged\\r trace_id=t")
+
+
+def test_json_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    with stderr_is_a_pipe(monkeypatch) as pipe:
+        with log_output.to_stderr("info", "json"):
+            logger.warning("the %s\n", "message", extra={"session": 5, "trace_id": "4bf9", "span_id": "00f0"})
+            log_a_failure()
+        first, second = (json.loads(pipe.readline()) for _ in range(2))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", first.pop("ts"))
+    assert first == {
+        "level": "warning", "logger": "toymq_py.test", "message": "the message\n", "session": 5, "trace_id": "4bf9",
+        "span_id": "00f0",
+    }  # fmt: skip
+    assert second["message"] == "failed"
+    assert second["exception"].startswith("Traceback (most recent call last):\n")
+    assert second["exception"].endswith("IndexError: pop from empty list")
+
+
+def test_a_traceback_is_one_line_of_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    with stderr_is_a_pipe(monkeypatch) as pipe:
+        with log_output.to_stderr("info"):
+            log_a_failure()
+            logger.info("next")
+        lines = [pipe.readline(), pipe.readline()]
+    assert "failed\\nTraceback (most recent call last):\\n" in lines[0]
+    assert lines[0].endswith("IndexError: pop from empty list\n")
+    assert lines[1].endswith("next\n")
+
+
+def texts(records: list[logging.LogRecord]) -> list[str]:
+    return [one.getMessage() for one in records]
+
+
+def test_a_line_that_repeats_is_counted_instead() -> None:
+    repeats = log_output.Repeats()
+    said = [repeats.said(record("accept failed", at_s=0.5)) for _ in range(100)]
+    assert list(map(texts, said[: log_output.SAME_MAX])) == [["accept failed"]] * log_output.SAME_MAX
+    assert said[log_output.SAME_MAX :] == [[]] * (100 - log_output.SAME_MAX)
+    assert texts(repeats.said(record("another", at_s=1.0, line=2))) == ["another"], "other lines are said"
+    assert repeats.overdue(0.5 + log_output.WINDOW_S - 0.1) == []
+    assert texts(repeats.said(record("accept failed", at_s=0.5 + log_output.WINDOW_S))) == [
+        f"accept failed ({100 - log_output.SAME_MAX} more like it were suppressed)", "accept failed",
+    ]  # fmt: skip
+    assert repeats.untold == 0
+
+
+def test_lines_from_one_place_have_a_bound() -> None:
+    """Each names another session: no two are the same."""
+    repeats = log_output.Repeats()
+    said = [text for number in range(1000) for text in texts(repeats.said(record(f"session {number} ended by a bug", 0.0)))]
+    assert said == [f"session {number} ended by a bug" for number in range(log_output.ALIKE_MAX)]
+    assert texts(repeats.overdue(log_output.WINDOW_S)) == [
+        f"session 999 ended by a bug ({1000 - log_output.ALIKE_MAX} more like it were suppressed)"
+    ]
+    assert repeats.overdue(log_output.WINDOW_S) == [], "told once"
+
+
+def test_debug_lines_are_never_held_back_and_memory_is_bounded() -> None:
+    repeats = log_output.Repeats()
+    assert all(repeats.said(record("<", 0.0, level=logging.DEBUG)) for _ in range(1000))
+    for number in range(3 * log_output.TOLD_APART_MAX):
+        repeats.said(record(str(number), 0.0, line=number))
+    assert len(repeats._counts) <= log_output.TOLD_APART_MAX + 2
+
+
+def test_the_count_is_said_when_nothing_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their window was over long ago, by the clock of the thread that writes."""
+    with stderr_is_a_pipe(monkeypatch) as pipe, log_output.to_stderr("info"):
+        for _ in range(log_output.SAME_MAX + 1):
+            logger.handle(record("again", at_s=0.0))
+        lines = [pipe.readline() for _ in range(log_output.SAME_MAX + 1)]
+    assert all(line.endswith("again\n") for line in lines[:-1])
+    assert lines[-1].endswith("again (1 more like it were suppressed)\n")
+
+
+def test_levels_by_subsystem() -> None:
+    levels = parse_log_levels("warning,session=debug, storage=error")
+    assert (levels.default, levels.of("session"), levels.of("storage"), levels.of("broker")) == (
+        "warning", "debug", "error", "warning",
+    )  # fmt: skip
+    assert parse_log_levels("debug").of("wire") == "info", "a line for every frame: only by name"
+    assert parse_log_levels("wire=debug").of("wire") == "debug"
+    assert parse_log_levels("wire=debug").default == "info"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("loud", "'loud' is no level: debug, info, warning, error"),
+        ("", "'' is no level"),
+        ("info,sesion=debug", "'sesion' is no subsystem; did you mean session?"),
+        ("info,gui=debug", "'gui' is no subsystem; there are acceptor, "),
+        ("info,debug", "'debug' names no subsystem: write info,session=debug"),
+        ("session=", "'' is no level"),
+        ("=debug", "'' is no subsystem"),
+    ],
+)
+def test_levels_that_make_no_sense_are_named(text: str, says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_log_levels(text)
+    assert says in str(caught.value)
+
+
+def test_every_logger_of_the_broker_is_a_subsystem() -> None:
+    names = set()
+    for path in (ROOT / "toymq_py").rglob("*.py"):
+        names |= set(re.findall(r'getLogger\("toymq_py\.(\w+)"\)', path.read_text()))
+    assert {"session", "storage", "wire"} <= names
+    assert names <= set(SUBSYSTEMS), "add it to SUBSYSTEMS"
+
+
+def test_levels_are_set_and_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, wire = logging.getLogger("toymq_py.session"), logging.getLogger("toymq_py.wire")
+    before = session.level
+    with stderr_is_a_pipe(monkeypatch), log_output.to_stderr("error,session=debug"):
+        assert (session.isEnabledFor(logging.DEBUG), wire.isEnabledFor(logging.WARNING)) == (True, False)
+        log_output.set_levels("wire=debug")
+        assert (session.isEnabledFor(logging.DEBUG), wire.isEnabledFor(logging.DEBUG)) == (False, True)
+    assert session.level == before

@@ -1,0 +1,128 @@
+"""Quantities, limits and settings. Contract: clients.md, "Command lines"; delivery.md, "Per-topic settings"."""
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from toymq_py.config.options import SETTINGS, BrokerOptions, TopicSettings
+from toymq_py.errors import BadArgument, ConfigError
+from toymq_py.model import DURATION_MS_MAX, DURATION_SETTINGS, MAY_BE_ZERO, SIZE_SETTINGS, parse_duration_ms, parse_size
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [("0", 0), ("250", 250), ("250ms", 250), ("30s", 30_000), ("5m", 300_000), ("24h", 86_400_000), ("7d", 604_800_000),
+     ("30 s", 30_000)],
+)  # fmt: skip
+def test_durations(text: str, ms: int) -> None:
+    assert parse_duration_ms(text) == ms
+
+
+@pytest.mark.parametrize("text", ["", "s", "-1", "1.5s", "1w", "1S", "10000d", "9" * 30, "1_0", "٣"])
+def test_what_is_no_duration_is_said(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"duration|ten years"):
+        parse_duration_ms(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("0", 0), ("7B", 7), ("64KiB", 65_536), ("64MiB", 1 << 26), ("2GiB", 1 << 31), ("1TiB", 1 << 40)]
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "MiB", "-1", "64MB", "64mib", "1.5GiB", "64 M"])
+def test_what_is_no_size_is_said(text: str) -> None:
+    with pytest.raises(ConfigError, match="size"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"segment_bytes": 4095},
+        {"segment_bytes": (1 << 30) + 1},
+        {"max_payload_bytes": 0},
+        {"max_payload_bytes": 64 * 1024 * 1024 + 1},
+        {"min_free_bytes": -1},
+        {"max_connections": 0},
+        {"max_held_bytes": (1 << 20) - 1},
+        {"token_percent": 0},
+        {"address_percent": 101},
+        {"visibility_ms": 0},
+        {"visibility_ms": DURATION_MS_MAX + 1},
+        {"max_attempts": -1},
+        {"nack_backoff_min_ms": 500, "nack_backoff_max_ms": 499},
+        {"dedupe_keys": -1},
+        {"fsync": "sometimes"},
+        {"fsync_interval_ms": 0},
+    ],
+    ids=str,
+)
+def test_options_that_make_no_sense_are_named(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(options))):
+        BrokerOptions(**options)
+
+
+def test_every_number_has_its_unit_in_its_name() -> None:
+    counts = {"max_connections", "max_topics", "max_consumers", "max_subscriptions", "dedupe_keys", "dedupe_keys_total",
+              "max_attempts", "metrics_objects", "address_percent", "token_percent", "admin_reserve"}  # fmt: skip
+    for option in fields(BrokerOptions):
+        if option.type == "int" or option.type is int:
+            assert option.name.endswith(("_ms", "_bytes")) or option.name in counts, option.name
+
+
+def test_settings_are_changed_unset_and_shown() -> None:
+    settings = TopicSettings().changed({"visibility": "5000", "dedupe_keys": "0"})
+    assert settings.to_json() == {"visibility": 5000, "dedupe_keys": 0}
+    assert settings.changed({"visibility": "default"}).to_json() == {"dedupe_keys": 0}
+    assert TopicSettings.from_json(settings.to_json()) == settings
+    assert TopicSettings().to_json() == {}
+
+
+def test_every_setting_of_the_contract_is_there_with_its_limits() -> None:
+    names = [
+        "visibility", "max_attempts", "nack_backoff_min", "nack_backoff_max", "dedupe_keys", "backlog_max_messages",
+        "backlog_max_bytes", "when_full", "retain_acked_for", "retain_max_age", "retain_max_bytes", "ttl",
+    ]  # fmt: skip
+    assert [field.name for field in fields(TopicSettings)] == names
+    assert list(SETTINGS) == names
+    for name, limits in SETTINGS.items():
+        for value in (limits[0], limits[-1]):
+            assert TopicSettings().changed({name: str(value)}).to_json() == {name: value}
+
+
+def test_how_people_write_them_is_known_for_each_setting() -> None:
+    counts = {"max_attempts", "dedupe_keys", "backlog_max_messages", "when_full"}
+    assert DURATION_SETTINGS | SIZE_SETTINGS | counts == set(SETTINGS)
+    assert not DURATION_SETTINGS & SIZE_SETTINGS
+    assert {name for name in DURATION_SETTINGS if SETTINGS[name][0] == 0} == MAY_BE_ZERO
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"colour": "1"},
+        {"visibility": "0"},
+        {"visibility": "30s"},
+        {"visibility": "-1"},
+        {"visibility": str(DURATION_MS_MAX + 1)},
+        {"dedupe_keys": "1e3"},
+        {"retain_acked_for": ""},
+        {"retain_acked_for": "9" * 50},
+        {"max_attempts": "-1"},
+        {"backlog_max_messages": "0"},
+        {"backlog_max_bytes": "64MiB"},
+        {"when_full": "drop"},
+        {"when_full": "1"},
+        {"retain_max_age": "0"},
+        {"retain_max_bytes": str((1 << 62) + 1)},
+        {"ttl": "0"},
+        {"nack_backoff_min": "2", "nack_backoff_max": "1"},
+    ],
+    ids=str,
+)
+def test_settings_that_make_no_sense_are_named(changes: dict[str, str]) -> None:
+    with pytest.raises(BadArgument, match=next(iter(changes))):
+        TopicSettings().changed(changes)

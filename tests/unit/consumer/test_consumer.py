@@ -1,0 +1,658 @@
+"""The consumer: deliveries, acks, the ways back, restart."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from toymq_py.consumer import Consumer, ConsumerSnapshot, Counts, DeliveryPolicy, IdSet
+from toymq_py.consumer.lease import Lessee, RunState
+from toymq_py.errors import DamagedData
+from toymq_py.model import IdRows
+
+POLICY = DeliveryPolicy()
+U64 = 2**64 - 1
+S, T, U = Lessee(100), Lessee(100), Lessee(100)
+
+
+def consumer(start: int = 0, *, delivered: int = 0) -> Consumer:
+    """A consumer "c" with so many messages leased to S until 30.0."""
+    it = Consumer("c", start=start, since_ns=7)
+    if delivered:
+        it.take_fresh(S, start, start + delivered - 1, 30.0)
+    return it
+
+
+def held(it: Consumer, owner: Lessee) -> int:
+    return sum(last + 1 - first for first, last in it.inflight_to(owner))
+
+
+def restarted(it: Consumer, first_id: int = 0, next_id: int = 1000) -> Consumer:
+    snapshot = ConsumerSnapshot.from_json(it.snapshot().to_json())
+    return Consumer.restore(it.name, snapshot, first_id, next_id)[0]
+
+
+def all_ready(it: Consumer) -> list[tuple[int, int, int]]:
+    """What would be redelivered; the consumer itself is left as it was."""
+    again = [(run.first, run.last, run.attempt + 1) for run in it._runs if run.state is RunState.READY]
+    return sorted(again + [(first, last, 1) for first, last in it._due.ranges(0, U64)])
+
+
+# -- the life of a message
+
+
+def test_a_new_consumer_has_seen_nothing() -> None:
+    it = consumer(5)
+    assert (it.floor, it.cursor, it.start, it.has_acked) == (5, 5, 5, False)
+    assert it.counts(8) == Counts(ready=3, inflight=0, scheduled=0, backlog=3)
+    assert it.next_fresh(5) is None
+    assert it.next_fresh(8) == (5, 7)
+
+
+def test_take_and_ack() -> None:
+    it = consumer()
+    it.take_fresh(S, 0, 9, 30.0)
+    assert (it.cursor, it.inflight, held(it, S), held(it, T)) == (10, 10, 10, 0)
+    assert it.ack([(0, 4)]) == 5
+    assert (it.floor, it.last_acked, it.has_acked) == (5, 4, True)
+    assert it.counts(12) == Counts(ready=2, inflight=5, scheduled=0, backlog=7)
+
+
+def test_acks_above_a_gap_are_ranges_until_the_gap_closes() -> None:
+    it = consumer(delivered=10)
+    assert it.ack([(3, 4), (6, 9)]) == 6
+    assert it.floor == 0
+    assert it.snapshot().acked_above == ((3, 4), (6, 9))
+    assert it.ack([(0, 2)]) == 3
+    assert it.floor == 5
+    assert it.ack([(5, 5)]) == 1
+    assert it.floor == 10
+    assert it.snapshot().acked_above == ()
+
+
+def test_a_consumer_that_starts_above_0_is_contiguous_from_its_start() -> None:
+    it = consumer(100, delivered=10)
+    assert it.ack([(100, 104)]) == 5
+    assert (it.floor, it.last_acked) == (105, 104)
+    assert it.snapshot().acked_above == ()
+
+
+def test_an_ack_of_what_was_never_handed_out_takes_it_too() -> None:
+    """Who names it has seen it in the log. What lies between stays, in its order, and nothing changes for what is acked."""
+    it = consumer(delivered=2)
+    assert it.ack_unseen([(1, 1), (4, 5), (8, 20)], 10) == 5
+    assert (it.has_acked, it.floor, it.next_fresh(10)) == (True, 0, (2, 3))
+    assert (it.inflight, it.counts(10)) == (1, Counts(ready=4, inflight=1, scheduled=0, backlog=5))
+    before = it.changes
+    assert it.ack_unseen([(4, 5)], 10) == 0
+    assert it.changes == before
+    it.take_fresh(S, 2, 3, 30.0)
+    assert it.next_fresh(10) == (6, 7)
+    assert restarted(it, next_id=10).snapshot() == it.snapshot()
+
+
+def test_an_ack_of_what_was_never_handed_out_leaves_dead_letters_on_their_way() -> None:
+    it = consumer(delivered=3)
+    it.give_up([(1, 1)])
+    assert it.ack_unseen([(0, 4)], 5) == 4
+    assert it.is_held(1)
+    assert not it.is_held(0)
+    assert it.floor == 1
+    it.take_held(10)
+    assert it.bury(1, 1) == 1
+    assert it.floor == 5
+
+
+def test_an_ack_of_what_is_not_due_ends_it() -> None:
+    later = IdSet()
+    later.add_range(1, 2)
+    it = Consumer("c", start=0, since_ns=7, scheduled=later)
+    assert it.ack_unseen([(1, 1)], 3) == 1
+    assert it.counts(3) == Counts(ready=1, inflight=0, scheduled=1, backlog=1)
+    later.discard_range(1, 2)
+    it.fall_due([1, 2])
+    assert it.next_fresh(3) == (0, 0)
+    it.take_fresh(S, 0, 0, 30.0)
+    assert it.next_fresh(3) == (2, 2)
+
+
+def test_double_ack_counts_0_and_changes_nothing() -> None:
+    it = consumer(delivered=10)
+    assert it.ack([(2, 5)]) == 4
+    before = it.changes
+    assert it.ack([(2, 5)]) == 0
+    assert it.changes == before
+    assert it.ack([(0, 9), (0, 9)]) == 6
+
+
+def test_ack_of_ids_never_delivered_counts_0() -> None:
+    it = consumer(delivered=3)
+    assert it.ack([(3, 50)]) == 0
+    assert not it.has_acked
+    assert it.ack([(0, U64)]) == 3
+    assert (it.floor, it.cursor) == (3, 3)
+
+
+def test_ack_takes_what_was_delivered_whatever_became_of_its_lease() -> None:
+    it = consumer(delivered=6)
+    it.nack([(0, 0)], 0.0, 60.0, POLICY)
+    it.nack([(1, 1)], 0.0, 0.0, POLICY)
+    assert it.tick(30.0)
+    assert it.inflight == 0
+    assert it.ack([(0, 5)]) == 6, "delayed, nacked and expired ones alike"
+    assert not it.has_ready()
+    assert it.next_deadline() is None
+
+
+def test_what_may_be_acked_and_what_is_leased() -> None:
+    it = consumer(delivered=5)
+    it.limit_attempts(2)
+    it.ack([(0, 0)])
+    it.nack([(2, 2)], 1.0, 0.0, POLICY)
+    it.unsend(S, 3, 3)
+    it.give_up([(4, 4)])
+    assert [it.is_inflight(msg_id) for msg_id in range(7)] == [False, True, False, False, False, False, False]
+    assert [it.has_delivered(msg_id) for msg_id in range(7)] == [False, True, True, False, False, False, False]
+    assert [it.failed(msg_id) for msg_id in range(7)] == [0, 0, 1, 0, 1, 0, 0]
+    assert [it.ack([(msg_id, msg_id)]) for msg_id in range(7)] == [0, 1, 1, 0, 0, 0, 0]
+
+
+def test_ack_above_a_gap_at_id_0() -> None:
+    it = consumer(delivered=2)
+    assert it.ack([(1, 1)]) == 1
+    assert it.has_acked
+    snapshot = it.snapshot()
+    assert (snapshot.has_acked, snapshot.acked_above) == (False, ((1, 1),)), "nothing below 0"
+    again = restarted(it)
+    assert all_ready(again) == [(0, 0, 2)]
+    assert again.ack([(0, 0)]) == 1
+    assert again.floor == 2
+
+
+def test_taking_what_is_not_fresh_is_a_mistake() -> None:
+    it = consumer(delivered=5)
+    it.skip(8, 9)
+    for first, last in ((4, 6), (7, 8), (9, 12), (7, 6)):
+        with pytest.raises(ValueError, match="not fresh"):
+            it.take_fresh(S, first, last, 30.0)
+    assert (it.cursor, it.inflight) == (5, 5)
+
+
+# -- holes
+
+
+def test_ids_passed_over_by_a_delivery_count_as_acked() -> None:
+    it = consumer(delivered=2)
+    it.take_fresh(S, 5, 6, 30.0)
+    assert it.counts(7).backlog == 4
+    assert it.ack([(0, U64)]) == 4
+    assert it.floor == 7
+
+
+def test_a_hole_at_the_cursor_moves_it() -> None:
+    it = consumer()
+    it.skip(0, 3)
+    assert (it.floor, it.cursor, it.has_acked) == (4, 4, False)
+
+
+def test_a_hole_ahead_is_passed_in_its_turn() -> None:
+    it = consumer()
+    it.skip(3, 4)
+    assert (it.floor, it.cursor) == (0, 0)
+    assert it.next_fresh(10) == (0, 2)
+    assert it.counts(10).backlog == 8
+    assert it.counts(4).backlog == 3
+    it.take_fresh(S, 0, 2, 30.0)
+    assert it.cursor == 5
+    assert it.next_fresh(10) == (5, 9)
+    it.ack([(0, 2)])
+    assert it.floor == 5
+
+
+def test_skip_takes_ids_out_of_every_state() -> None:
+    it = consumer(delivered=6)
+    it.nack([(0, 1)], 0.0, 60.0, POLICY)
+    it.nack([(2, 3)], 0.0, 0.0, POLICY)
+    it.skip(1, 4)
+    assert it.counts(6) == Counts(ready=0, inflight=1, scheduled=1, backlog=1)
+    assert held(it, S) == 1
+    assert not it.has_ready()
+    assert it.ack([(1, 4)]) == 0
+
+
+def test_skip_takes_what_was_given_back_uncounted() -> None:
+    it = consumer(delivered=3)
+    it.unsend(S, 0, 2)
+    it.skip(1, 1)
+    assert all_ready(it) == [(0, 0, 1), (2, 2, 1)]
+
+
+def test_drop_below_counts_what_was_not_acked() -> None:
+    it = consumer(delivered=10)
+    it.ack([(2, 4)])
+    assert it.drop_below(8) == 5
+    assert (it.floor, it.cursor, it.inflight, it.start) == (8, 10, 2, 8)
+    assert it.drop_below(8) == 0
+    assert it.drop_below(15) == 7, "2 inflight, 5 never delivered"
+    assert (it.floor, it.cursor, it.inflight) == (15, 15, 0)
+    assert it.next_deadline() is None
+
+
+# -- ways back
+
+
+def test_unsend_gives_the_attempt_back() -> None:
+    it = consumer(delivered=10)
+    it.unsend(S, 4, 9)
+    assert (it.inflight, it.counts(10).ready) == (4, 6)
+    assert it.ack([(4, 9)]) == 0, "never delivered"
+    assert it.take_ready(T, 100, 60.0) == [(4, 9, 1)]
+    assert it.ack([(4, 9)]) == 6
+
+
+def test_unsend_of_a_redelivery_keeps_the_earlier_attempts() -> None:
+    it = consumer(delivered=2)
+    it.nack([(0, 1)], 0.0, 0.0, POLICY)
+    assert it.take_ready(T, 2, 60.0) == [(0, 1, 2)]
+    it.unsend(T, 1, 1)
+    assert it.snapshot().attempts == ((0, 0, 2), (1, 1, 1))
+
+
+def test_unsend_leaves_other_owners_and_acked_ids_alone() -> None:
+    it = consumer(delivered=4)
+    it.take_fresh(T, 4, 5, 30.0)
+    it.ack([(1, 1)])
+    before = it.changes
+    it.unsend(U, 0, 9)
+    assert it.changes == before
+    it.unsend(S, 0, 9)
+    assert (held(it, S), held(it, T)) == (0, 2)
+    assert all_ready(it) == [(0, 0, 1), (2, 3, 1)]
+
+
+def test_release_makes_everything_of_one_owner_ready_at_once() -> None:
+    it = consumer(delivered=3)
+    it.take_fresh(T, 3, 5, 30.0)
+    it.nack([(0, 0)], 0.0, 60.0, POLICY)
+    before = it.changes
+    assert it.release(S) == 2
+    assert it.release(S) == 0
+    assert it.changes == before, "a snapshot shows no leases"
+    assert it.counts(6) == Counts(ready=2, inflight=3, scheduled=1, backlog=5)
+    assert all_ready(it) == [(1, 1, 2), (2, 2, 1)], "the lowest counts"
+
+
+def test_redeliveries_come_lowest_id_first_and_in_portions() -> None:
+    it = consumer(delivered=10)
+    it.nack([(7, 9)], 0.0, 0.0, POLICY)
+    it.nack([(1, 3)], 0.0, 0.0, POLICY)
+    assert it.take_ready(T, 2, 60.0) == [(1, 2, 2)]
+    assert it.take_ready(T, 2, 60.0) == [(3, 3, 2), (7, 7, 2)]
+    assert it.take_ready(T, 0, 60.0) == []
+    assert it.take_ready(T, 9, 60.0) == [(8, 9, 2)]
+    assert not it.has_ready()
+
+
+def test_nack_with_a_delay_waits_for_it() -> None:
+    it = consumer(delivered=10)
+    assert it.nack([(2, 4), (9, 20)], 1.0, 2.5, POLICY) == 4
+    assert it.nack([(2, 4)], 1.0, 9.0, POLICY) == 0, "no longer inflight"
+    assert it.counts(10) == Counts(ready=0, inflight=6, scheduled=4, backlog=6)
+    assert it.next_deadline() == 3.5
+    assert not it.tick(3.499)
+    assert it.tick(3.5)
+    assert all_ready(it) == [(2, 4, 2), (9, 9, 2)]
+
+
+def test_nack_without_a_delay_backs_off_by_attempt() -> None:
+    it = consumer(delivered=2)
+    now = 0.0
+    for want in (0.1, 0.2, 0.4):
+        assert it.nack([(0, 1)], now, None, POLICY) == 2
+        assert it.next_deadline() == pytest.approx(now + want)
+        now += want
+        assert it.tick(now)
+        it.take_ready(S, 9, now + 30.0)
+
+
+def test_a_lease_ends_at_its_deadline_and_not_before() -> None:
+    it = consumer(delivered=2)
+    it.take_fresh(S, 2, 3, 31.0)
+    assert it.next_deadline() == 30.0
+    assert not it.tick(29.9999)
+    assert it.tick(30.0)
+    assert (it.inflight, it.next_deadline()) == (2, 31.0)
+    assert not it.tick(30.5)
+    assert it.tick(1000.0)
+    assert it.next_deadline() is None
+    assert all_ready(it) == [(0, 0, 2), (1, 1, 1), (2, 2, 2), (3, 3, 1)], "of each that ends, the lowest counts"
+
+
+def test_merged_deadlines_never_expire_early() -> None:
+    it = consumer()
+    for i in range(5):
+        it.take_fresh(S, i, i, 30.0 + i * 0.001)
+    assert not it.tick(30.0039)
+    assert it.tick(30.004)
+    assert it.inflight == 0
+
+
+def test_touch_keeps_a_lease() -> None:
+    it = consumer(delivered=10)
+    assert it.touch([(3, 5), (9, 99)], 60.0) == 4
+    assert it.next_deadline() == 30.0
+    assert it.tick(30.0)
+    assert it.inflight == 4
+    assert it.touch([(0, 99)], 90.0) == 4, "what is ready again has no clock"
+    assert not it.tick(60.0)
+    assert it.next_deadline() == 90.0
+
+
+@pytest.mark.parametrize("touched", [False, True], ids=["hangs", "touches"])
+def test_a_time_out_counts_only_the_lowest_that_the_lessee_holds(touched: bool) -> None:
+    """It hangs on 0, or is at work on it and touches it: what was delivered behind it, later, was in its buffer."""
+    it = consumer()
+    for msg_id in range(100):
+        it.take_fresh(S, msg_id, msg_id, 30.0 + msg_id)
+    for now in range(30, 300):
+        if touched:
+            it.touch([(0, 0)], now + 30.0)
+        it.tick(float(now))
+        it.take_ready(S, 100, now + 30.0)
+    assert list(it.snapshot().attempts) == [(0, 0, 1 if touched else 10)]
+
+
+def test_touch_may_shorten_a_lease() -> None:
+    it = consumer(delivered=10)
+    assert it.touch([(3, 3)], 5.0) == 1
+    assert it.next_deadline() == 5.0
+    assert it.tick(5.0)
+    assert all_ready(it) == [(3, 3, 1)], "uncounted: 0 to 2 are still held"
+    assert it.next_deadline() == 30.0
+
+
+# -- seek
+
+
+def test_seek_forgets_everything() -> None:
+    it = consumer(delivered=10)
+    it.ack([(0, 3), (6, 6)])
+    it.nack([(5, 5)], 0.0, 60.0, POLICY)
+    it.seek(2, 99)
+    assert (it.start, it.floor, it.cursor, it.has_acked, it.since_ns) == (2, 2, 2, False, 99)
+    assert (it.inflight, held(it, S), it.next_deadline()) == (0, 0, None)
+    assert it.ack([(0, U64)]) == 0, "the old deliveries are forgotten"
+    it.take_fresh(S, 2, 4, 30.0)
+    assert it.snapshot().attempts == ((2, 2, 1),)
+
+
+# -- restart
+
+
+def test_json_of_the_contract() -> None:
+    value = {
+        "since_ns": 1781767800000000000,
+        "start": 0,
+        "has_acked": True,
+        "last_acked": 41,
+        "acked_above": [[44, 60], [62, 62]],
+        "attempts": [[42, 42, 3], [43, 43, 1]],
+    }
+    snapshot = ConsumerSnapshot.from_json(value)
+    assert snapshot.to_json() == value
+    it, changed = Consumer.restore("billing", snapshot, 0, 70)
+    assert not changed
+    assert (it.name, it.floor, it.last_acked, it.has_acked) == ("billing", 42, 41, True)
+    assert all_ready(it) == [(42, 42, 4), (43, 43, 2)]
+    assert it.cursor == 61
+    assert it.next_fresh(70) == (61, 61)
+    assert it.snapshot() == snapshot
+
+
+def test_id_0_acked_is_not_redelivered_after_a_restart() -> None:
+    it = consumer(delivered=1)
+    it.ack([(0, 0)])
+    again = restarted(it, 0, 1)
+    assert (again.has_acked, again.last_acked, again.cursor) == (True, 0, 1)
+    assert not again.has_ready()
+    assert again.next_fresh(1) is None
+
+
+def test_a_new_consumer_above_0_starts_there_after_a_restart() -> None:
+    again = restarted(consumer(50))
+    assert (again.has_acked, again.start, again.floor, again.cursor) == (False, 50, 50, 50)
+
+
+def test_a_skipped_prefix_without_an_ack_survives() -> None:
+    it = consumer(2)
+    it.skip(2, 4)
+    snapshot = it.snapshot()
+    assert (snapshot.start, snapshot.has_acked, snapshot.acked_above) == (2, False, ((2, 4),))
+    again = restarted(it)
+    assert (again.floor, again.cursor, again.has_acked) == (5, 5, False)
+
+
+def test_attempts_survive_and_nothing_is_inflight() -> None:
+    it = consumer(delivered=10)
+    it.nack([(0, 9)], 0.0, 0.0, POLICY)
+    it.take_ready(S, 4, 30.0)
+    it.nack([(0, 0)], 0.0, 60.0, POLICY)
+    it.ack([(2, 2)])
+    again = restarted(it)
+    assert (again.inflight, again.next_deadline()) == (0, None)
+    assert all_ready(again) == [(0, 1, 3), (3, 9, 2)], "of what was inflight the lowest counts"
+    assert again.cursor == 10
+
+
+def test_neighbours_with_equal_attempts_are_one_range() -> None:
+    it = consumer(delivered=3)
+    it.take_fresh(T, 3, 5, 60.0)
+    assert it.snapshot().attempts == ((0, 0, 1), (3, 3, 1)), "the lowest of each session"
+    it.nack([(0, 1)], 0.0, 60.0, POLICY)
+    it.nack([(2, 5)], 0.0, 30.0, POLICY)
+    assert it.snapshot().attempts == ((0, 5, 1),)
+
+
+def test_given_back_ids_are_ready_or_fresh_after_a_restart() -> None:
+    it = consumer(delivered=10)
+    it.unsend(S, 2, 3)
+    it.unsend(S, 7, 9)
+    it.nack([(0, 6)], 0.0, 0.0, POLICY)
+    again = restarted(it)
+    assert again.cursor == 7
+    assert all_ready(again) == [(0, 1, 2), (2, 3, 1), (4, 6, 2)]
+    assert again.next_fresh(10) == (7, 9)
+
+
+def test_holes_ahead_of_the_cursor_stay_ahead_after_a_restart() -> None:
+    it = consumer(delivered=2)
+    it.nack([(0, 1)], 0.0, 0.0, POLICY)
+    it.skip(500, 500)
+    again = restarted(it)
+    assert again.cursor == 2
+    assert again.next_fresh(1000) == (2, 499)
+    assert again.snapshot() == it.snapshot()
+
+
+def snapshot(
+    start: int = 0,
+    last_acked: int | None = None,
+    above: Iterable[tuple[int, int]] = (),
+    attempts: Iterable[tuple[int, int, int]] = (),
+) -> ConsumerSnapshot:
+    return ConsumerSnapshot(
+        7, start, last_acked is not None, last_acked or 0, IdRows.of(2, above), IdRows.of(3, attempts)
+    )
+
+
+@pytest.mark.parametrize(
+    ("kept", "first_id", "next_id", "changed", "want"),
+    [
+        (snapshot(), 0, 0, False, (0, 0, False, ())),
+        (snapshot(), 0, 5, False, (0, 0, False, ())),
+        (snapshot(start=5), 0, 5, False, (5, 5, False, ())),
+        (snapshot(start=6), 0, 5, True, (5, 5, False, ())),
+        (snapshot(), 3, 9, True, (3, 3, False, ())),  # 0 to 2 were not acked
+        (snapshot(last_acked=4), 3, 9, False, (5, 5, True, ())),
+        (snapshot(last_acked=4), 5, 9, False, (5, 5, True, ())),
+        (snapshot(last_acked=4), 6, 9, True, (6, 6, True, ())),
+        (snapshot(last_acked=1, above=[(2, 4)]), 5, 9, False, (5, 5, True, ())),
+        (snapshot(last_acked=1, above=[(3, 4)]), 5, 9, True, (5, 5, True, ())),
+        (snapshot(last_acked=1, above=[(3, 7)]), 5, 9, True, (8, 8, True, ())),
+        (snapshot(last_acked=8), 0, 9, False, (9, 9, True, ())),
+        (snapshot(last_acked=9), 0, 9, True, (9, 9, True, ())),
+        (snapshot(last_acked=0), 0, 0, True, (0, 0, False, ())),  # no last_acked below 0
+        (snapshot(above=[(3, 8)]), 0, 9, False, (0, 0, False, ())),
+        (snapshot(above=[(3, 9)]), 0, 9, True, (0, 0, False, ())),
+        (snapshot(above=[(9, 12)]), 0, 9, True, (0, 0, False, ())),
+        (snapshot(attempts=[(0, 8, 2)]), 0, 9, False, (0, 9, False, ((0, 8, 2),))),
+        (snapshot(attempts=[(0, 9, 2)]), 0, 9, True, (0, 9, False, ((0, 8, 2),))),
+        (snapshot(attempts=[(0, 8, 2)]), 4, 9, True, (4, 9, False, ((4, 8, 2),))),
+        (snapshot(attempts=[(0, 3, 2)]), 4, 9, True, (4, 4, False, ())),
+    ],
+)
+def test_restore_cuts_to_what_the_log_holds(
+    kept: ConsumerSnapshot,
+    first_id: int,
+    next_id: int,
+    changed: bool,
+    want: tuple[int, int, bool, tuple[tuple[int, int, int], ...]],
+) -> None:
+    it, was_changed = Consumer.restore("c", kept, first_id, next_id)
+    now = it.snapshot()
+    assert (it.floor, it.cursor, it.has_acked, now.attempts) == want
+    assert was_changed is changed
+    assert all(last < next_id for _, last in now.acked_above)
+    ConsumerSnapshot.from_json(now.to_json())
+
+
+@pytest.mark.parametrize(("start", "want"), [(0, 3), (3, 3), (5, 5), (9, 9), (12, 9)])
+def test_restore_cuts_the_start_too(start: int, want: int) -> None:
+    it, _ = Consumer.restore("c", snapshot(start=start), 3, 9)
+    assert it.start == it.snapshot().start == want
+
+
+GOOD = {
+    "since_ns": 1,
+    "start": 2,
+    "has_acked": True,
+    "last_acked": 9,
+    "acked_above": [[12, 14]],
+    "attempts": [[10, 11, 1]],
+}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"since_ns": -1},
+        {"since_ns": "1"},
+        {"since_ns": 1.0},
+        {"start": U64 + 1},
+        {"start": True},
+        {"start": None},
+        {"start": 11},  # above the floor
+        {"has_acked": 1},
+        {"has_acked": None},
+        {"last_acked": False},
+        {"last_acked": 12},  # inside acked_above
+        {"acked_above": None},
+        {"acked_above": {}},
+        {"acked_above": [12]},
+        {"acked_above": [[12]]},
+        {"acked_above": [[12, 13, 14]]},
+        {"acked_above": [["12", 14]]},
+        {"acked_above": [[14, 12]]},
+        {"acked_above": [[12, 14], [14, 15]]},
+        {"acked_above": [[16, 17], [12, 14]]},
+        {"acked_above": [[9, 9]]},
+        {"acked_above": [[12, U64 + 1]]},
+        {"attempts": [[10, 11]]},
+        {"attempts": [[10, 11, 0]]},
+        {"attempts": [[10, 11, 1.0]]},
+        {"attempts": [[10, 12, 1]]},  # 12 is acked
+        {"attempts": [[9, 9, 1]]},
+        {"attempts": [[11, 11, 1], [10, 10, 1]]},
+        {"attempts": [[10, 11, 1], [11, 11, 2]]},
+        {"surprise": 1},
+    ],
+)
+def test_damaged_state_is_refused(damage: dict[str, object]) -> None:
+    assert ConsumerSnapshot.from_json(GOOD).to_json() == GOOD
+    with pytest.raises(DamagedData):
+        ConsumerSnapshot.from_json({**GOOD, **damage})
+
+
+@pytest.mark.parametrize("value", [None, [], "x", {}])
+def test_what_is_no_consumer_is_refused(value: object) -> None:
+    with pytest.raises(DamagedData):
+        ConsumerSnapshot.from_json(value)
+
+
+@pytest.mark.parametrize("field", sorted(GOOD))
+def test_a_missing_field_is_refused(field: str) -> None:
+    with pytest.raises(DamagedData):
+        ConsumerSnapshot.from_json({k: v for k, v in GOOD.items() if k != field})
+
+
+# -- width and number
+
+
+def test_a_range_of_any_width_costs_what_is_inflight() -> None:
+    it = consumer(delivered=3)
+    assert it.touch([(0, U64)], 40.0) == 3
+    assert it.nack([(0, U64)], 0.0, 0.0, POLICY) == 3
+    assert it.ack([(0, U64)]) == 3
+
+
+def test_every_second_of_100k_acked_and_then_the_rest_at_once() -> None:
+    it = consumer(delivered=100_000)
+    assert sum(it.ack([(i, i)]) for i in range(1, 100_000, 2)) == 50_000
+    assert it.inflight == 50_000
+    assert it.ack([(0, U64)]) == 50_000
+    assert (it.floor, it.inflight, it.next_deadline()) == (100_000, 0, None)
+
+
+def restored(start: int = 0, next_id: int = 10) -> Consumer:
+    """A consumer as a restart finds it that had delivered nothing, as far as the disk knows."""
+    return Consumer.restore("c", Consumer("c", start=start, since_ns=1).snapshot(), 0, next_id)[0]
+
+
+def test_an_ack_is_believed_below_where_this_life_began() -> None:
+    it = restored()
+    assert it.ack([(2, 3)]) == 2
+    assert it.ack([(0, 2**64 - 1)]) == 8, "never what was published since"
+    assert it.counts(20).backlog == 10
+    assert it.ack([(0, 9)]) == 0
+
+
+def test_an_ack_is_not_believed_after_a_seek_of_a_new_consumer_or_of_what_moves_to_the_dead_letters() -> None:
+    it = restored()
+    it.seek(0, 2)
+    assert it.ack([(0, 9)]) == 0
+    assert Consumer("new", start=0, since_ns=1).ack([(0, 9)]) == 0
+    it = restored()
+    it.take_fresh(S, 0, 9, 30.0)
+    it.give_up([(4, 5)])
+    assert it.ack([(0, 9)]) == 8
+
+
+def test_what_an_ack_may_take_is_what_is_said() -> None:
+    it = restored()
+    it.ack([(1, 1)])
+    it.take_fresh(S, 2, 3, 30.0)
+    it.give_up([(3, 3)])
+    for msg_id in range(12):
+        told = it.has_delivered(msg_id) or it.maybe_delivered(msg_id)
+        assert told == bool(it.ack([(msg_id, msg_id)])), msg_id
+
+
+def test_an_ack_takes_what_was_spared() -> None:
+    """It counts as no attempt, but its client has it."""
+    it = consumer(delivered=4)
+    it.release(S)
+    assert all_ready(it) == [(0, 0, 2), (1, 3, 1)]
+    it = consumer(delivered=4)
+    it.release(S)
+    it.take_ready(T, 2, 60.0)
+    it.unsend(T, 0, 1)
+    assert it.ack([(0, 9)]) == 4

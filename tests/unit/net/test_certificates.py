@@ -1,0 +1,80 @@
+"""What the broker shows to those who speak TLS. Contract: reliability.md, "Security"."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support.certificates import CERT, CLIENT_CERT, CLIENT_KEY, ENCRYPTED_KEY, KEY, client_context
+from tests.support.sim_served import SimServed, SimTlsClient
+from toymq_py.errors import ConfigError
+from toymq_py.net.certificates import Certificates
+
+
+@pytest.mark.parametrize(
+    ("cert", "key", "ca", "says"),
+    [
+        (CERT, CLIENT_KEY, None, "the key .*client-key.pem is not that of the certificate .*cert.pem"),
+        ("nothing.pem", KEY, None, "cannot read the certificate nothing.pem: No such file"),
+        (CERT, "nothing.pem", None, "cannot read the key nothing.pem: No such file"),
+        (CERT, KEY, "nothing.pem", "cannot read the CA nothing.pem: No such file"),
+        ("/", KEY, None, "cannot read the certificate /: Is a directory"),
+        (KEY, KEY, None, "the certificate .*key.pem is no PEM file with one in it"),
+        (CERT, CERT, None, "the key .*cert.pem is no PEM file with one in it"),
+        (CERT, KEY, KEY, "the CA .*key.pem is no PEM file with one in it"),
+        (CERT, ENCRYPTED_KEY, None, "encrypted-key.pem is encrypted; the broker takes one without a password"),
+    ],
+)
+def test_what_is_wrong_is_said(cert: str, key: str, ca: str | None, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        Certificates(cert, key, ca)
+
+
+@pytest.mark.parametrize("which", ["cert", "key", "ca"])
+def test_a_damaged_file_is_said(tmp_path: Path, which: str) -> None:
+    files = {"cert": CERT, "key": KEY, "ca": CLIENT_CERT}
+    damaged = tmp_path / "damaged.pem"
+    lines = Path(files[which]).read_text().splitlines()
+    damaged.write_text("\n".join([lines[0], lines[1][:-3], *lines[2:]]))
+    files[which] = str(damaged)
+    with pytest.raises(ConfigError, match=r"damaged.pem.* is damaged\Z"):
+        Certificates(files["cert"], files["key"], files["ca"])
+
+
+def test_another_certificate_is_shown_from_then_on(tmp_path: Path) -> None:
+    """Who is connected stays. A bad file changes nothing, and a CA that is no more believed lets nobody in."""
+    cert, key, ca = tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "ca.pem"
+    for source, target in ((CERT, cert), (KEY, key), (CLIENT_CERT, ca)):
+        shutil.copy(source, target)
+    certificates = Certificates(str(cert), str(key), str(ca))
+    context = client_context(certificate=True)
+    with SimServed(certificates=certificates) as served:
+
+        def shown() -> object:
+            client = served.tls_client(context, b"PING\n")
+            served.advance(1)
+            assert isinstance(client, SimTlsClient)
+            return client.tls.getpeercert(binary_form=True) if client.lines() == [b"PONG"] else client.failure
+
+        stays = served.tls_client(context, b"PING\n")
+        first = shown()
+        assert isinstance(first, bytes)
+
+        cert.write_text("nothing")
+        with pytest.raises(ConfigError):
+            certificates.reload()
+        assert shown() == first
+
+        shutil.copy(CLIENT_CERT, cert)
+        shutil.copy(CLIENT_KEY, key)
+        context.check_hostname = False
+        context.load_verify_locations(CLIENT_CERT)
+        certificates.reload()
+        assert shown() not in (first, None)
+
+        shutil.copy(CERT, ca)
+        certificates.reload()
+        assert not isinstance(shown(), bytes)
+        stays.send(b"PING\n")
+        served.advance(1)
+        assert stays.lines() == [b"PONG", b"PONG"]

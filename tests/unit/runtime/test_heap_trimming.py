@@ -1,0 +1,128 @@
+"""What the broker asks of the allocators."""
+
+import asyncio
+import ctypes
+import itertools
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.sim_event_loop import SimEventLoop
+from toymq_py.runtime import heap_trimming
+
+PROGRAM = """
+import ctypes, sys, threading
+from toymq_py.runtime import heap_trimming
+if sys.argv[1] == "shared":
+    heap_trimming.set_up()
+all_here = threading.Barrier(8)
+def work():
+    held = bytes(50_000)
+    all_here.wait()
+threads = [threading.Thread(target=work) for _ in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+libc = ctypes.CDLL(None)
+libc.fdopen.restype = ctypes.c_void_p
+out = ctypes.c_void_p(libc.fdopen(1, b"w"))
+libc.malloc_info(0, out)
+libc.fflush(out)
+"""
+
+
+def arenas(how: str) -> int:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    command = [sys.executable, "-c", PROGRAM, how]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.count("<heap nr=")
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="glibc's malloc alone has arenas")
+def test_threads_share_one_arena() -> None:
+    """Found by the soak: an arena for each sync thread, and in each what had been freed."""
+    assert arenas("own") > 1, "this machine makes arenas for threads"
+    assert arenas("shared") == 1
+
+
+MUCH, LITTLE = 200 * 2**20, 100 * 2**20
+
+
+class Kept:
+    """A keeper of a broker that takes ``busy`` of a core, whose memory is as ``sizes`` say; ``rounds`` are when they were."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, busy: float, sizes: Iterator[int]) -> None:
+        self.busy = busy
+        self.rounds: list[float] = []
+        self.loop = SimEventLoop(random.Random(1))
+        monkeypatch.setattr(heap_trimming, "rss_bytes", lambda: LITTLE)
+        self.keeper = heap_trimming.Keeper(self.loop)
+        monkeypatch.setattr(heap_trimming, "rss_bytes", lambda: next(sizes))
+        monkeypatch.setattr(heap_trimming, "_forget_names", lambda: self.rounds.append(self.loop.time()))
+        self._cpu_s, self._then = 0.0, self.loop.time()
+        monkeypatch.setattr(heap_trimming.time, "process_time", self._process_time)
+        # A round of the test process costs 0.2 s: it has everything imported, and hundreds of rounds are counted here.
+        monkeypatch.setattr(heap_trimming.gc, "collect", lambda: 0)
+        monkeypatch.setattr(heap_trimming, "_GLIBC", None)
+
+    def _process_time(self) -> float:
+        now = self.loop.time()
+        self._cpu_s += (now - self._then) * self.busy
+        self._then = now
+        return self._cpu_s
+
+    def advance(self, seconds: float) -> None:
+        self.loop.run_until_complete(asyncio.sleep(seconds))
+        self._process_time()
+
+
+def test_a_busy_broker_looks_at_its_memory_when_it_has_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by a broker under load: each health check that ended began rounds of collecting, 6 % of its time."""
+    kept = Kept(monkeypatch, 0.9, itertools.repeat(MUCH))
+    kept.keeper.look(1, 0)
+    kept.advance(60)
+    assert not kept.rounds
+    kept.busy = 0.1
+    kept.advance(10)
+    assert len(kept.rounds) == heap_trimming.PATIENCE
+    kept.loop.close()
+
+
+def test_what_a_crowd_leaves_is_not_left_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Kept(monkeypatch, 0.9, (MUCH * 2**more for more in itertools.count()))
+    kept.keeper.look(heap_trimming.CROWD, 0)
+    kept.advance(10)
+    assert len(kept.rounds) == heap_trimming.PATIENCE
+    kept.keeper.look(1, 0)
+    kept.advance(60)
+    assert len(kept.rounds) == heap_trimming.PATIENCE, "the crowd was seen to"
+    kept.loop.close()
+
+
+def test_rounds_that_seem_to_help_for_ever_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by a broker under load, whose memory came and went: rounds followed each other as long as the load did."""
+    kept = Kept(monkeypatch, 0.0, itertools.chain((MUCH,), itertools.cycle((MUCH, LITTLE))))
+    kept.keeper.look(1, 0)
+    kept.advance(100 * heap_trimming.ROUND_S)
+    assert heap_trimming.PATIENCE < len(kept.rounds) <= heap_trimming.ROUNDS_MAX + heap_trimming.PATIENCE
+    kept.loop.close()
+
+
+def test_a_crowd_that_leaves_by_and_by_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found in review: hundreds at a time were no crowd, nor were those who left while memory of the first went back."""
+    kept = Kept(monkeypatch, 0.9, itertools.repeat(LITTLE))  # what is usual counts those who stay
+    there = 4 * heap_trimming.CROWD
+    for _ in range(8):
+        kept.keeper.look(there, there - heap_trimming.CROWD // 2)
+        there -= heap_trimming.CROWD // 2
+        kept.advance(5)
+    assert len(kept.rounds) == 4 * heap_trimming.PATIENCE
+    kept.keeper.look(10 * heap_trimming.CROWD, 8 * heap_trimming.CROWD)
+    kept.advance(heap_trimming.WATCH_S + 0.01)
+    kept.keeper.look(8 * heap_trimming.CROWD, 0)  # in the middle of a round
+    kept.advance(10)
+    assert len(kept.rounds) == 6 * heap_trimming.PATIENCE
+    kept.loop.close()

@@ -1,0 +1,369 @@
+"""Shares of the broker's limits: what one token and one address may hold, and what is left for admins.
+
+Contract: docs/security.md, "Limits"; ADR 0058. Pure accounting: no socket, no clock. Belongs to the loop.
+"""
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Callable, Collection
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+from toymq_py.errors import QueueFull, RequestError, TooManyConnections, TooManyConsumers, TooManyTopics
+from toymq_py.metrics import Metrics
+from toymq_py.model import DEAD_LETTERS
+
+RESERVE_PART = 10
+"""The reserve for admins is at most this part of a limit: a broker with ten places keeps one."""
+
+
+FLOOR_BYTES = 64 * 1024
+"""What every connection may hold whatever others do: it goes on with small messages, and what it waits for comes to its end."""
+
+
+class Limits(Protocol):
+    """The options that are shared out (``config.options.BrokerOptions``)."""
+
+    @property
+    def max_connections(self) -> int: ...
+    @property
+    def max_topics(self) -> int: ...
+    @property
+    def max_consumers(self) -> int: ...
+    @property
+    def max_held_bytes(self) -> int: ...
+    @property
+    def admin_reserve(self) -> int: ...
+    @property
+    def address_percent(self) -> int: ...
+    @property
+    def token_percent(self) -> int: ...
+
+
+class Holder:
+    """One token, or one address of another machine. ``limited`` is False for admins and for this machine."""
+
+    __slots__ = ("connections", "held_bytes", "limited", "name", "percent")
+
+    def __init__(self, name: str, percent: int, *, limited: bool = True) -> None:
+        self.name = name
+        self.percent = percent
+        self.limited = limited
+        self.connections = 0
+        self.held_bytes = 0
+
+    def share(self, limit: int) -> int:
+        """What it may hold of a limit; at least one."""
+        return max(limit * self.percent // 100, 1) if self.limited else limit
+
+    @property
+    def unused(self) -> bool:
+        return not self.connections
+
+
+class Seat:
+    """One connection's seat among all. It is anonymous until ``identify``."""
+
+    __slots__ = ("_evict", "_quotas", "address", "held_bytes", "left", "token")
+
+    def __init__(self, quotas: "Quotas", address: Holder, evict: Callable[[], None] | None) -> None:
+        self._quotas = quotas
+        self._evict = evict
+        self.address = address
+        self.token: Holder | None = None
+        self.held_bytes = 0
+        self.left = False
+
+    def identify(self, name: str, *, admin: bool) -> None:
+        """A token was shown. Raises: TooManyConnections; the connection is to end then."""
+        if self.token is None or self.token.name != name or self.token.limited is admin:
+            self._quotas.identify(self, name, admin=admin)
+
+    def busy(self) -> None:
+        """A request is answered: it is not in the way, unless it is anonymous where tokens are asked for."""
+        self._quotas.busy(self)
+
+    def idle(self) -> None:
+        """Nothing is asked for."""
+        self._quotas.idle(self)
+
+    def settle(self, held_bytes: int) -> bool:
+        """The connection holds so many bytes now. What is no more than ``FLOOR_BYTES`` is not counted.
+
+        Returns: False when it, its token, its address or all together hold too much, or memory runs out: it is to take no more.
+        """
+        return self._quotas.settle(self, held_bytes if held_bytes > FLOOR_BYTES else 0)
+
+    def hold(self, more_bytes: int) -> None:
+        """A part of a body has arrived. Raises: QueueFull; the connection is to take no more of it."""
+        held_bytes = self.held_bytes + more_bytes
+        if not self._quotas.settle(self, held_bytes) and held_bytes > FLOOR_BYTES:
+            raise self._quotas.too_much(self)
+
+    def too_much(self) -> QueueFull:
+        """Why no more is taken."""
+        return self._quotas.too_much(self)
+
+    def leave(self) -> None:
+        """The connection is gone, or is about to go. Idempotent."""
+        if not self.left:
+            self.left = True
+            self._quotas.leave(self)
+
+    def evict(self) -> None:
+        """Make the seat free now; the connection closes."""
+        assert self._evict is not None
+        self.leave()
+        self._evict()
+
+
+acting: ContextVar[Holder | None] = ContextVar("toymq_acting", default=None)
+"""Whose command or request is carried out; None: the broker's own, or one without a token. A context, because a topic or a
+consumer is made deep below who asks for it, and a wait goes on later."""
+
+
+class Quotas:
+    """Who holds how much of what the broker has."""
+
+    def __init__(self, limits: Limits, metrics: Metrics) -> None:
+        self.guarded = False
+        """Tokens are asked for: there may be admins, and an anonymous connection has no rights yet."""
+        self._limits = limits
+        self._metrics = metrics
+        self._connections = 0
+        self._this_machine = Holder("this machine", 100, limited=False)
+        self._addresses: dict[str, Holder] = {}
+        self._tokens: dict[str, Holder] = {}
+        self._evictable: dict[Seat, None] = {}  # those that were used longest ago come first
+        self.held_bytes = 0
+        """Of all connections."""
+        self.memory_high = False
+        """The process has more memory than it should: publishes are refused."""
+        self._topic_makers: dict[str, str] = {}  # topic to token, since the broker started
+        self._beside: set[str] = set()
+        """Dead-letter topics whose origin is there: at most one to each, which the broker makes and the limit has no say in."""
+        self._topics_made: dict[str, int] = {}
+        self._consumer_makers: dict[str, dict[str, str]] = {}  # topic to consumer to token
+
+    # -- connections
+
+    def enter(self, address: str | None, evict: Callable[[], None] | None = None) -> Seat:
+        """A seat for a new connection.
+
+        Args:
+            address: the other end's IP address; None for a Unix socket.
+            evict: closes the connection. With it the connection gives way to others, while it is idle or anonymous.
+
+        Raises: TooManyConnections.
+        """
+        holder = self._holder_of(address)
+        limit = self._limits.max_connections
+        share = holder.share(limit)
+        if holder.limited and holder.connections >= share and not self._evict_one(of=holder):
+            self._metrics.limit_reached("address_connections")
+            raise TooManyConnections(f"{share} connections are the limit of {holder.name} (--address-percent)")
+        if self._connections >= limit and not self._evict_one():
+            self._metrics.limit_reached("connections")
+            raise TooManyConnections(f"{limit} connections are the limit (--max-connections)")
+        self._connections += 1
+        holder.connections += 1
+        if holder is not self._this_machine:
+            self._addresses[holder.name] = holder
+        seat = Seat(self, holder, evict)
+        if evict is not None:
+            self._evictable[seat] = None
+        return seat
+
+    def identify(self, seat: Seat, name: str, *, admin: bool) -> None:
+        """See ``Seat.identify``."""
+        holder = self._tokens.get(name)
+        if holder is None or holder.limited is admin:  # new, or an auth file that was read again says otherwise
+            holder = Holder(name, self._limits.token_percent, limited=not admin)
+        limit = self._limits.max_connections
+        if holder.limited:
+            share, room = holder.share(limit), limit - self.reserve(limit)
+            if holder.connections >= share:
+                self._metrics.limit_reached("token_connections")
+                raise TooManyConnections(f"{share} connections are the limit of the token {name} (--token-percent)")
+            if self._connections > room and not self._evict_one(but=seat):
+                self._metrics.limit_reached("reserve_connections")
+                raise TooManyConnections(f"{room} connections are the limit, the others are for admins (--admin-reserve)")
+        self._evictable.pop(seat, None)
+        held_bytes = seat.held_bytes
+        self.settle(seat, 0)
+        self._release_token(seat)
+        self._tokens[name] = seat.token = holder
+        holder.connections += 1
+        self.settle(seat, held_bytes)
+
+    def busy(self, seat: Seat) -> None:
+        """See ``Seat.busy``."""
+        if self._evictable.pop(seat, 0) is None and self.guarded:
+            self._evictable[seat] = None  # the newest
+
+    def idle(self, seat: Seat) -> None:
+        """See ``Seat.idle``."""
+        if seat.token is None and not seat.left:
+            self._evictable.pop(seat, None)
+            self._evictable[seat] = None
+
+    def leave(self, seat: Seat) -> None:
+        """See ``Seat.leave``."""
+        self._connections -= 1
+        self.settle(seat, 0)
+        self._evictable.pop(seat, None)
+        self._release_token(seat)
+        address = seat.address
+        address.connections -= 1
+        if address.unused:
+            self._addresses.pop(address.name, None)
+
+    # -- bytes
+
+    def settle(self, seat: Seat, held_bytes: int) -> bool:
+        """See ``Seat.settle``; all of it is counted."""
+        holder, more = seat.token or seat.address, held_bytes - seat.held_bytes
+        if seat.left:
+            more = -seat.held_bytes
+        seat.held_bytes += more
+        holder.held_bytes += more
+        self.held_bytes += more
+        limit = self._limits.max_held_bytes
+        return not self.memory_high and self.held_bytes <= limit and (
+            not holder.limited or holder.held_bytes <= holder.share(limit)
+        )
+
+    def too_much(self, seat: Seat) -> QueueFull:
+        """Count and explain a refusal."""
+        if self.memory_high:
+            return self.memory_refusal()
+        holder, limit = seat.token or seat.address, self._limits.max_held_bytes
+        if self.held_bytes > limit:
+            self._metrics.limit_reached("held_bytes")
+            return QueueFull(f"{limit} bytes of bodies and replies are held, the limit (--max-held-bytes); try again later")
+        self._metrics.limit_reached("holder_held_bytes")
+        share = f"{holder.share(limit)} bytes of bodies and replies"
+        return QueueFull(f"{holder.name} holds {share}, its share of --max-held-bytes; try again later")
+
+    def memory_refusal(self) -> QueueFull:
+        """Of a publish while memory is high."""
+        self._metrics.limit_reached("memory")
+        return QueueFull("the broker's memory is at its limit (--memory-max); publish again later")
+
+    # -- topics and consumers
+
+    def admit_topic(self, name: str, present: int) -> None:
+        """A topic is to be made beside so many. Dead-letter topics beside their origin do not count. Raises: TooManyTopics."""
+        present -= len(self._beside)
+        limit, maker = self._limits.max_topics, acting.get()
+        made = 0 if maker is None else self._topics_made.get(maker.name, 0)
+        self._admit("topics", TooManyTopics, limit, "--max-topics", maker, present, made)
+        if maker is not None:
+            self._topic_makers[name] = maker.name
+            self._topics_made[maker.name] = made + 1
+
+    def topic_there(self, name: str, topics: Collection[str]) -> None:
+        """It is one of ``topics`` now, whatever made it."""
+        origin = name.removesuffix(DEAD_LETTERS)
+        letters = origin + DEAD_LETTERS
+        if origin in topics and letters in topics and not origin.endswith(DEAD_LETTERS):
+            self._beside.add(letters)
+
+    def topic_gone(self, name: str) -> None:
+        """It is no more. Idempotent."""
+        self._beside -= {name, name + DEAD_LETTERS}  # letters whose origin went are a topic like others
+        self._consumer_makers.pop(name, None)
+        maker = self._topic_makers.pop(name, None)
+        if maker is not None:
+            self._topics_made[maker] -= 1
+            if not self._topics_made[maker]:
+                del self._topics_made[maker]
+
+    def admit_consumer(self, topic: str, name: str, present: Collection[str]) -> None:
+        """A consumer of a topic is to be made beside others. Raises: TooManyConsumers."""
+        limit, maker = self._limits.max_consumers, acting.get()
+        if maker is None or not maker.limited:
+            self._admit(f"consumers of {topic}", TooManyConsumers, limit, "--max-consumers", maker, len(present), 0)
+            return
+        makers = {consumer: by for consumer, by in self._consumer_makers.get(topic, {}).items() if consumer in present}
+        made = sum(by == maker.name for by in makers.values())
+        self._admit(f"consumers of {topic}", TooManyConsumers, limit, "--max-consumers", maker, len(present), made)
+        self._consumer_makers[topic] = {**makers, name: maker.name}
+
+    def _admit(
+        self, what: str, error: type[RequestError], limit: int, option: str, maker: Holder | None, present: int, made: int
+    ) -> None:
+        kind = what.split(" ", 1)[0]
+        if maker is not None and maker.limited:
+            share, room = maker.share(limit), limit - self.reserve(limit)
+            if made >= share:
+                self._metrics.limit_reached(f"token_{kind}")
+                raise error(f"{share} {what} are the limit of the token {maker.name} (--token-percent of {option})")
+            if room <= present < limit:
+                self._metrics.limit_reached(f"reserve_{kind}")
+                raise error(f"there are {present} {what}; the last {limit - room} are for admins (--admin-reserve)")
+        if present >= limit:
+            self._metrics.limit_reached(kind)
+            raise error(f"there are {present} {what}, the limit ({option})")
+
+    def reserve(self, limit: int) -> int:
+        """What only admins may take of a limit."""
+        return min(self._limits.admin_reserve, limit // RESERVE_PART) if self.guarded else 0
+
+    @property
+    def evictable(self) -> int:
+        """Connections that give way to others."""
+        return len(self._evictable)
+
+    def _evict_one(self, *, of: Holder | None = None, but: Seat | None = None) -> bool:
+        """Close the one that was idle longest. Returns: False when there is none."""
+        for seat in self._evictable:
+            if seat is not but and (of is None or seat.address is of):
+                self._metrics.connections_evicted_total += 1
+                seat.evict()
+                return True
+        return False
+
+    def _release_token(self, seat: Seat) -> None:
+        if (token := seat.token) is not None:
+            seat.token = None
+            token.connections -= 1
+            if token.unused and self._tokens.get(token.name) is token:
+                del self._tokens[token.name]
+
+    def _holder_of(self, address: str | None) -> Holder:
+        name = network_of(address)
+        if name is None:
+            return self._this_machine
+        return self._addresses.get(name) or Holder(name, self._limits.address_percent)
+
+
+def peer_address(connection: socket.socket) -> str | None:
+    """The IP address of the other end; None for a Unix socket, and when the connection is gone again."""
+    try:
+        return _address_of(connection.getpeername())
+    except OSError:
+        return None
+
+
+def peer_of(transport: asyncio.BaseTransport) -> str | None:
+    """The same of a transport."""
+    return _address_of(transport.get_extra_info("peername"))
+
+
+def _address_of(name: Any) -> str | None:
+    return name[0] if isinstance(name, tuple) else None
+
+
+def network_of(address: str | None) -> str | None:
+    """What counts as one address: an IPv4 address, the /64 of an IPv6 one; None for this machine."""
+    if address is None:
+        return None
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address):
+        if ip.ipv4_mapped is not None:
+            ip = ip.ipv4_mapped
+        elif not ip.is_loopback:
+            return str(ipaddress.IPv6Network((int(ip) >> 64 << 64, 64)))
+    return None if ip.is_loopback else str(ip)

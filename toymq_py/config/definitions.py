@@ -1,0 +1,329 @@
+"""What a broker is to have, as a file that a repository can keep: topics with their settings, and consumers.
+
+A topic of the file gets the settings that stand there and no others; a consumer that is not there yet is made at its ``start``.
+What the file does not name is left alone, and nobody's place in a topic is moved. So it may be applied again and again.
+
+    [[topic]]
+    name = "orders"
+    visibility = "2m"
+
+    [[topic.consumer]]
+    name = "billing"
+    start = "latest"            # earliest unless told, an id, or @<unix-ms>
+
+    [[webhook]]
+    name = "hooks"
+    topic = "orders"
+    url = "https://example.com/orders"
+    secret = "whsec_..."        # of one that is new or has none; no secret is ever written out
+
+JSON has the same keys. Contract: clients.md, "Command lines" (--definitions); delivery.md, "Per-topic settings". Knows no file,
+no wire and no broker: ``plan`` compares with what DESCRIBE says, wherever that came from.
+"""
+
+import json
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, ClassVar
+
+from toymq_py.config.option_schema import did_you_mean, shown_key
+from toymq_py.config.options import SETTINGS, TopicSettings
+from toymq_py.config.webhooks import Webhook, check_webhook_name
+from toymq_py.errors import BadArgument, BadName, ConfigError
+from toymq_py.model import EARLIEST, Start, check_name, format_setting, parse_setting
+
+Settings = dict[str, str]
+"""By name, as in CREATE: whole numbers and words."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDefinition:
+    """One topic that is to be there. ``consumers``: where each begins, should it be new."""
+
+    settings: Settings
+    consumers: dict[str, Start]
+
+
+@dataclass(frozen=True, slots=True)
+class Definitions:
+    """What is to be there, by name."""
+
+    topics: dict[str, TopicDefinition] = field(default_factory=dict)
+    webhooks: dict[str, Webhook] = field(default_factory=dict)
+    """Of a broker over HTTP, ``secret`` is ``SIGNED`` or None."""
+
+
+# -- reading
+
+
+def parse(text: str, source: str) -> Definitions:
+    """Definitions in TOML, or in JSON when the text begins with ``{``.
+
+    Args:
+        source: for the error, a file's name say.
+
+    Raises: ConfigError, which names source, topic and key.
+    """
+    try:
+        found = json.loads(text) if text.lstrip().startswith("{") else tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{source}: neither TOML nor JSON: {error}") from error
+    definitions = Definitions()
+    for key, entries in found.items():
+        read = _SECTIONS.get(key)
+        if read is None:
+            hint = did_you_mean(key, _SECTIONS) or f"; there are {', '.join(_SECTIONS)}"
+            raise ConfigError(f"{source}: there is no section {shown_key(key)}{hint}")
+        for where, entry in _named(entries, source, key):
+            read(definitions, where, entry)
+    return definitions
+
+
+def _read_topic(definitions: Definitions, where: str, entry: dict[str, Any]) -> None:
+    name = _checked_name(where, "topic", entry)
+    if name in definitions.topics:
+        raise ConfigError(f"{where} stands twice")
+    consumers: dict[str, Start] = {}
+    for consumer_where, consumer in _named(entry.get("consumer", []), where, "consumer"):
+        _read_consumer(consumers, consumer_where, consumer)
+    settings = {key: value for key, value in entry.items() if key not in ("name", "consumer")}
+    definitions.topics[name] = TopicDefinition(_read_settings(where, settings), consumers)
+
+
+def _read_webhook(definitions: Definitions, where: str, entry: dict[str, Any]) -> None:
+    try:
+        name = check_webhook_name(_checked_name(where, "webhook", entry))
+        webhook = Webhook.from_json({key: value for key, value in entry.items() if key != "name"})
+    except (BadArgument, BadName) as error:
+        raise ConfigError(f"{where}: {error}") from None
+    if name in definitions.webhooks:
+        raise ConfigError(f"{where} stands twice")
+    definitions.webhooks[name] = webhook
+
+
+_SECTIONS: dict[str, Callable[[Definitions, str, dict[str, Any]], None]] = {"topic": _read_topic, "webhook": _read_webhook}
+"""Top-level keys, each an array of tables, and who reads one of them."""
+
+
+def _read_consumer(consumers: dict[str, Start], where: str, entry: dict[str, Any]) -> None:
+    name = _checked_name(where, "consumer", entry)
+    if name in consumers:
+        raise ConfigError(f"{where} stands twice")
+    for key in entry:
+        if key not in ("name", "start"):
+            raise ConfigError(f"{where}: a consumer has name and start, no {shown_key(key)}")
+    try:
+        consumers[name] = Start.parse(_text(entry.get("start", "earliest")))
+    except (BadArgument, ConfigError) as error:
+        raise ConfigError(f"{where}: start: {error}") from None
+
+
+def _read_settings(where: str, found: Mapping[str, Any]) -> Settings:
+    settings: Settings = {}
+    for name, value in found.items():
+        if name not in SETTINGS:
+            hint = did_you_mean(name, (*SETTINGS, "consumer")) or f"; there are {', '.join(SETTINGS)}"
+            raise ConfigError(f"{where}: {name} is no topic setting{hint}")
+        try:
+            text = parse_setting(name, _text(value))
+            TopicSettings().changed({name: text})
+        except (BadArgument, ConfigError) as error:
+            raise ConfigError(f"{where}: {name}: {error}") from None
+        if text != "default":
+            settings[name] = text
+    try:
+        TopicSettings().changed(settings)
+    except BadArgument as error:
+        raise ConfigError(f"{where}: {error}") from None
+    return settings
+
+
+def _text(value: Any) -> str:
+    """A value as on the wire. Raises: ConfigError when it is neither text nor a number of at most 64 bits."""
+    if isinstance(value, str):
+        return value
+    if type(value) is not int or value.bit_length() > 64:
+        raise ConfigError("neither text nor a number within limits")
+    return str(value)
+
+
+def _named(entries: Any, where: str, kind: str) -> Iterable[tuple[str, dict[str, Any]]]:
+    """Each table of an array, and what to call it in an error. Raises: ConfigError."""
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise ConfigError(f"{where}: {kind} is an array of tables: [[{kind}]] in TOML")
+    for number, entry in enumerate(entries, 1):
+        name = entry.get("name")
+        known = isinstance(name, str) and name.isascii() and name.isprintable()
+        yield f"{where}: {kind} {name if known else f'number {number}'}", entry
+
+
+def _checked_name(where: str, kind: str, entry: dict[str, Any]) -> str:
+    name = entry.get("name")
+    if not isinstance(name, str):
+        raise ConfigError(f"{where}: it needs a name")
+    try:
+        return check_name(kind, name)
+    except BadName as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+# -- writing
+
+
+def described(rows: Iterable[Mapping[str, Any]], webhooks: Mapping[str, Webhook] | None = None) -> Definitions:
+    """The definitions of a broker, from the JSON objects of TOPICS, and its webhooks. Where its consumers are is state, and
+    stays out.
+
+    Raises: ConfigError for a topic that the broker could not open: nobody knows its settings.
+    """
+    topics = {}
+    for row in sorted(rows, key=lambda row: str(row["topic"])):
+        if "problem" in row:
+            raise ConfigError(f"topic {row['topic']}: {row['problem']}")
+        settings = {name: str(value) for name, value in row["settings"].items()}
+        names = sorted(consumer["consumer"] for consumer in row["consumers"])
+        consumers = {name: EARLIEST for name in names if not name.startswith("#")}  # those are the broker's own
+        topics[str(row["topic"])] = TopicDefinition(settings, consumers)
+    return Definitions(topics, dict(sorted((webhooks or {}).items())))
+
+
+def to_json(definitions: Definitions) -> str:
+    """As JSON; ``parse`` reads it. Durations in ms, sizes in bytes."""
+    topics = []
+    for name, topic in definitions.topics.items():
+        settings = {key: int(text) if text.isdigit() else text for key, text in topic.settings.items()}
+        consumers = [{"name": consumer, **_start(start)} for consumer, start in topic.consumers.items()]
+        topics.append({"name": name, **settings, **({"consumer": consumers} if consumers else {})})
+    webhooks = [{"name": name, **_public(webhook)} for name, webhook in definitions.webhooks.items()]
+    return json.dumps({"topic": topics, **({"webhook": webhooks} if webhooks else {})}, indent=2) + "\n"
+
+
+def to_toml(definitions: Definitions) -> str:
+    """As TOML; ``parse`` reads it. Names and values need no escapes: their grammar knows neither quotes nor backslashes."""
+    parts = []
+    for name, topic in definitions.topics.items():
+        lines = ["[[topic]]", f'name = "{name}"']
+        for key, text in topic.settings.items():
+            shown = format_setting(key, text)
+            lines.append(f"{key} = {shown}" if shown.isdigit() else f'{key} = "{shown}"')
+        for consumer, start in topic.consumers.items():
+            lines += ["", "[[topic.consumer]]", f'name = "{consumer}"']
+            lines += [f'{key} = "{value}"' for key, value in _start(start).items()]
+        parts.append("\n".join(lines) + "\n")
+    for name, webhook in definitions.webhooks.items():
+        fields = {"name": name, **_public(webhook)}
+        # What JSON escapes in printable ASCII, TOML escapes alike.
+        lines = ["[[webhook]]", *(f"{key} = {json.dumps(value)}" for key, value in fields.items())]
+        if webhook.secret is not None:
+            lines.append("# It is signed: what with, is not told.")
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def _public(webhook: Webhook) -> dict[str, Any]:
+    """What may stand in a repository."""
+    return {key: value for key, value in asdict(webhook).items() if key != "secret"}
+
+
+def _start(start: Start) -> dict[str, str]:
+    return {} if start == EARLIEST else {"start": str(start)}
+
+
+# -- comparing
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopic:
+    topic: str
+    settings: Settings
+    verb: ClassVar = "create-topic"
+
+    def __str__(self) -> str:
+        return " ".join(["+ topic", self.topic, *(f"{key}={format_setting(key, text)}" for key, text in self.settings.items())])
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeSettings:
+    """``settings`` and ``before`` have the same keys; ``default`` stands for what is not set."""
+
+    topic: str
+    settings: Settings
+    before: Settings
+    verb: ClassVar = "change-settings"
+
+    def __str__(self) -> str:
+        changes = (
+            f"{key}={format_setting(key, self.before[key])} -> {format_setting(key, text)}"
+            for key, text in self.settings.items()
+        )
+        return f"~ topic {self.topic} {', '.join(changes)}"
+
+
+@dataclass(frozen=True, slots=True)
+class MakeConsumer:
+    topic: str
+    consumer: str
+    start: Start
+    verb: ClassVar = "make-consumer"
+
+    def __str__(self) -> str:
+        return f"+ consumer {self.topic} {self.consumer} start={self.start}"
+
+
+@dataclass(frozen=True, slots=True)
+class PutWebhook:
+    """``webhook`` has the secret that it keeps or gets; ``before`` is None for a new one."""
+
+    name: str
+    webhook: Webhook = field(repr=False)
+    before: Webhook | None = field(repr=False)
+    verb: ClassVar = "put-webhook"
+
+    def __str__(self) -> str:
+        new, old = _public(self.webhook), _public(self.before) if self.before is not None else {}
+        changes = [f"{key}={old[key]} -> {value}" for key, value in new.items() if old and value != old[key]]
+        if self.webhook.secret is not None and (self.before is None or self.before.secret is None):
+            changes.append("signed")
+        if self.before is None:
+            return f"+ webhook {self.name} {self.webhook.topic} {self.webhook.url}" + (" signed" if changes else "")
+        return f"~ webhook {self.name} {', '.join(changes)}"
+
+
+Change = CreateTopic | ChangeSettings | MakeConsumer | PutWebhook
+
+
+def change_to_json(change: Change) -> dict[str, Any]:
+    """For programs: ``change`` is the verb, the rest are the fields; settings as in CREATE."""
+    if isinstance(change, PutWebhook):
+        return {"change": change.verb, "webhook": change.name, **change.webhook.public()}
+    values = asdict(change)
+    if isinstance(change, MakeConsumer):
+        values["start"] = str(change.start)
+    return {"change": change.verb, **values}
+
+
+def plan(wanted: Definitions, present: Definitions) -> list[Change]:
+    """What is to be done, in this order; [] when all is there."""
+    changes: list[Change] = []
+    for name, topic in wanted.topics.items():
+        found = present.topics.get(name)
+        if found is None:
+            changes.append(CreateTopic(name, topic.settings))
+        elif topic.settings != found.settings:
+            changes.append(_settings_change(name, topic.settings, found.settings))
+        known = found.consumers if found is not None else {}
+        changes += [MakeConsumer(name, who, start) for who, start in topic.consumers.items() if who not in known]
+    for name, webhook in wanted.webhooks.items():
+        before = present.webhooks.get(name)
+        kept = before.secret if before is not None else None
+        if before is None or _public(webhook) != _public(before) or (webhook.secret is not None and kept is None):
+            changes.append(PutWebhook(name, replace(webhook, secret=webhook.secret or kept), before))
+    return changes
+
+
+def _settings_change(name: str, wanted: Settings, found: Settings) -> ChangeSettings:
+    keys = [key for key in {**wanted, **found} if wanted.get(key) != found.get(key)]
+    return ChangeSettings(
+        name, {key: wanted.get(key, "default") for key in keys}, {key: found.get(key, "default") for key in keys}
+    )

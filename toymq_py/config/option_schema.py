@@ -1,0 +1,345 @@
+"""What an option is: its kind of value, unit, default, range and help, told once, as a field of a frozen dataclass.
+
+Contract: clients.md, "Command lines". The command line, ``TOYMQ_*``, ``toymq.toml`` and docs/configuration.md are made from
+these fields; which options there are, ``config.options`` says. Knows no source of values.
+
+An option has one name in four spellings: the field ``visibility_ms`` (unit last) is ``visibility`` in the file,
+``--visibility`` and ``TOYMQ_VISIBILITY``.
+"""
+
+import difflib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import urlsplit
+
+from toymq_py.errors import ConfigError
+from toymq_py.model import DURATION_MS_MAX, format_duration, format_size, parse_duration_ms, parse_size
+
+SIZE_MAX = 1 << 62
+KEY_SHOWN_MAX = 64
+
+
+class Kind(ABC):
+    """How a value is written, read and checked."""
+
+    noun: str
+    """For people: "a duration"."""
+    metavar: str
+
+    @abstractmethod
+    def parse(self, text: str) -> Any:
+        """A value from its text. Raises: ConfigError, whose text begins with what was found."""
+
+    def from_toml(self, found: object) -> Any:
+        """A value from what TOML makes of it. Raises: ConfigError."""
+        if not isinstance(found, str):
+            raise ConfigError(f"{_shown(found)} is not {self.noun}")
+        return self.parse(found)
+
+    def show(self, value: Any) -> str:
+        """The inverse of ``parse``."""
+        return str(value)
+
+    @abstractmethod
+    def check(self, value: Any) -> None:
+        """Raises: ConfigError when the value is out of its range."""
+
+    def limits(self) -> str:
+        """What values there are, for people; "" when the noun says it all."""
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Number(Kind):
+    """A whole number with or without a unit, within limits (both included)."""
+
+    noun: str
+    metavar: str
+    low: int
+    high: int
+    parse_number: Callable[[str], int]
+    show_number: Callable[[int], str]
+
+    def parse(self, text: str) -> int:
+        value = self.parse_number(text)
+        self.check(value)
+        return value
+
+    def from_toml(self, found: object) -> int:
+        if isinstance(found, int) and not isinstance(found, bool):
+            if found.bit_length() > 64:  # more digits than can be shown
+                raise ConfigError(f"it must be {self.limits()}")
+            self.check(found)
+            return found
+        return int(Kind.from_toml(self, found))
+
+    def show(self, value: int) -> str:
+        return self.show_number(value)
+
+    def check(self, value: int) -> None:
+        if not self.low <= value <= self.high:
+            raise ConfigError(f"{self.show(value)} is out of range: it must be {self.limits()}")
+
+    def limits(self) -> str:
+        return f"{self.show(self.low)} to {self.show(self.high)}"
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf(Kind):
+    """One of a few words."""
+
+    choices: tuple[str, ...]
+
+    @property
+    def noun(self) -> str:  # type: ignore[override] # computed from the choices
+        return f"one of {', '.join(self.choices)}"
+
+    @property
+    def metavar(self) -> str:  # type: ignore[override] # computed from the choices
+        return "|".join(self.choices)
+
+    def parse(self, text: str) -> str:
+        self.check(text)
+        return text
+
+    def check(self, value: str) -> None:
+        if value not in self.choices:
+            raise ConfigError(f"{value!r} is not {self.noun}")
+
+    def limits(self) -> str:
+        return ", ".join(self.choices)
+
+
+class Flag(Kind):
+    """On or off."""
+
+    noun = "true or false"
+    metavar = ""
+
+    def parse(self, text: str) -> bool:
+        if text not in ("true", "false"):
+            raise ConfigError(f"{text!r} is not {self.noun}")
+        return text == "true"
+
+    def from_toml(self, found: object) -> bool:
+        if not isinstance(found, bool):
+            raise ConfigError(f"{_shown(found)} is not {self.noun}")
+        return found
+
+    def check(self, value: bool) -> None:
+        self.from_toml(value)
+
+    def show(self, value: bool) -> str:
+        return "true" if value else "false"
+
+
+@dataclass(frozen=True, slots=True)
+class Text(Kind):
+    """Text, with a check of its own."""
+
+    noun: str
+    metavar: str
+    checked: Callable[[str], object]
+
+    def parse(self, text: str) -> str:
+        self.check(text)
+        return text
+
+    def check(self, value: str) -> None:
+        self.checked(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Several(Kind):
+    """Any number of values: repeated on the command line, separated by spaces in the environment, an array in the file."""
+
+    each: Kind
+
+    @property
+    def noun(self) -> str:  # type: ignore[override] # computed from what it has several of
+        return f"an array, each {self.each.noun}"
+
+    @property
+    def metavar(self) -> str:  # type: ignore[override]
+        return self.each.metavar
+
+    def parse(self, text: str) -> tuple[Any, ...]:
+        return tuple(map(self.each.parse, text.split()))
+
+    def from_toml(self, found: object) -> tuple[Any, ...]:
+        if not isinstance(found, list):
+            raise ConfigError(f"{_shown(found)} is not {self.noun}")
+        return tuple(map(self.each.from_toml, found))
+
+    def show(self, value: Sequence[Any]) -> str:
+        return " ".join(map(self.each.show, value))
+
+    def check(self, value: Sequence[Any]) -> None:
+        for one in value:
+            self.each.check(one)
+
+    def limits(self) -> str:
+        return self.each.limits()
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option. ``attribute`` is its field, ``name`` its key in the file."""
+
+    attribute: str
+    name: str
+    kind: Kind
+    default: Any
+    help: str
+
+    @property
+    def flag(self) -> str:
+        """On the command line."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """In the environment."""
+        return "TOYMQ_" + self.name.upper()
+
+    def show(self, value: Any) -> str:
+        """A value as it is written; what is not set is "none"."""
+        return "none" if value is None or value == () else self.kind.show(value)
+
+
+# -- fields: one line each in the dataclass that has the option
+
+
+def option(kind: Kind, default: Any, *, name: str | None = None, help: str) -> Any:
+    """A field of an options class.
+
+    Args:
+        default: None when the option is off unless it is given.
+        name: unless the field's without its ``_ms``.
+    """
+    return field(default=default, metadata={"kind": kind, "name": name, "help": help})
+
+
+def duration(default_ms: int, low_ms: int = 0, high_ms: int = DURATION_MS_MAX, **words: Any) -> Any:
+    """A field in milliseconds; its name ends with ``_ms``."""
+    kind = Number("a duration such as 250ms, 30s or 24h", "DURATION", low_ms, high_ms, parse_duration_ms, format_duration)
+    return option(kind, default_ms, **words)
+
+
+def size(default_bytes: int, low: int = 0, high: int = SIZE_MAX, **words: Any) -> Any:
+    """A field in bytes."""
+    return option(Number("a size such as 4096 or 64MiB", "SIZE", low, high, parse_size, format_size), default_bytes, **words)
+
+
+def count(default: int, low: int, high: int, **words: Any) -> Any:
+    return option(Number("a whole number", "N", low, high, _parse_count, str), default, **words)
+
+
+def one_of(default: str | None, *choices: str, **words: Any) -> Any:
+    return option(OneOf(choices), default, **words)
+
+
+def flag(**words: Any) -> Any:
+    """False unless it is given."""
+    return option(Flag(), False, **words)
+
+
+def path(default: str | None, **words: Any) -> Any:
+    """A file or directory, relative to where the broker is started."""
+    return option(Text("a path", "PATH", _check_path), default, **words)
+
+
+def address(default: str | None, **words: Any) -> Any:
+    """``host:port``, as text; ``parse_address`` takes it apart."""
+    return option(Text("an address such as 127.0.0.1:6789", "HOST:PORT", parse_address), default, **words)
+
+
+def text(default: str | None, metavar: str, checked: Callable[[str], object], *, noun: str, **words: Any) -> Any:
+    """``checked`` raises ConfigError for what makes no sense."""
+    return option(Text(noun, metavar, checked), default, **words)
+
+
+def several(each: Kind, **words: Any) -> Any:
+    """A field that is a tuple, () unless it is given."""
+    return option(Several(each), (), **words)
+
+
+def options_of(cls: type) -> tuple[Option, ...]:
+    """The options of a class, in the order of its fields."""
+    found = []
+    for f in fields(cls):
+        name = f.metadata["name"] or f.name.removesuffix("_ms")
+        found.append(Option(f.name, name, f.metadata["kind"], f.default, f.metadata["help"]))
+    return tuple(found)
+
+
+def check_options(options: Any) -> None:
+    """Every value is within its kind. Raises: ConfigError, which names the field."""
+    for each in options_of(type(options)):
+        value = getattr(options, each.attribute)
+        if value is not None or each.default is not None:
+            try:
+                each.kind.check(value)
+            except ConfigError as error:
+                raise ConfigError(f"{each.attribute}: {error}") from None
+
+
+# -- values
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """``host:port`` or ``[v6]:port``, as host and port. Raises: ConfigError."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise ConfigError(f"{text!r} is no address: write host:port, 127.0.0.1:6789 say")
+    return host.strip("[]"), int(port)
+
+
+def parse_endpoint(text: str) -> str:
+    """An HTTP URL without user and password, which would show in the process list. Raises: ConfigError."""
+    try:
+        found = urlsplit(text)
+        usable = found.scheme in ("http", "https") and found.hostname and found.port != 0 and found.username is None
+    except ValueError:
+        usable = False
+    if not usable or not text.isascii() or not text.isprintable() or " " in text:
+        raise ConfigError(f"{text!r} is no endpoint: write http://host:port, http://localhost:4318 say")
+    return text
+
+
+def is_public(host: str) -> bool:
+    """Whether other machines can reach an IP address. A name says nothing before it is resolved."""
+    try:
+        return not ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def did_you_mean(found: str, known: Iterable[str]) -> str:
+    """"; did you mean NAME?", or "" when nothing is near."""
+    near = difflib.get_close_matches(found.replace("-", "_"), list(known), n=1, cutoff=0.75)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def shown_key(key: str) -> str:
+    """A key that anybody may have written, in an error of one line that any terminal takes."""
+    return key if key.isascii() and key.isprintable() and len(key) <= KEY_SHOWN_MAX else ascii(key[:KEY_SHOWN_MAX])
+
+
+def _parse_count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 19):
+        raise ConfigError(f"{text!r} is no whole number")
+    return int(text)
+
+
+def _check_path(text: str) -> None:
+    if not text or "\0" in text:
+        raise ConfigError(f"{text!r} is no path")
+
+
+def _shown(found: object) -> str:
+    """As TOML would have it, or nearly."""
+    return str(found).lower() if isinstance(found, bool) else repr(found)

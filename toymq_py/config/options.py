@@ -1,0 +1,284 @@
+"""Options of the broker and settings of a topic: frozen, checked once, units last in the name.
+
+Contract: clients.md, "Command lines"; delivery.md, "Per-topic settings". An option is one line here: the command line, the
+environment, ``toymq.toml`` and docs/configuration.md are made of it. Where a value comes from is the command line's business.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, get_args
+
+from toymq_py.config.option_schema import (
+    OneOf,
+    Text,
+    address,
+    check_options,
+    count,
+    did_you_mean,
+    duration,
+    flag,
+    is_public,
+    one_of,
+    parse_address,
+    parse_endpoint,
+    path,
+    several,
+    shown_key,
+    size,
+    text,
+)
+from toymq_py.errors import BadArgument, ConfigError
+from toymq_py.model import DEFAULT_MAX_PAYLOAD, DURATION_MS_MAX, PAYLOAD_BYTES_LIMIT
+from toymq_py.net.host_names import check_host_name
+
+FsyncMode = Literal["always", "interval", "never"]
+LogFormat = Literal["text", "json"]
+WhenFull = Literal["reject", "drop-oldest"]
+"""What a publish beyond the backlog's limit does."""
+
+
+LEVELS = ("debug", "info", "warning", "error")
+SUBSYSTEMS = (
+    "acceptor", "audit", "broker", "daemon", "deadletter", "embedded", "gateway", "logs", "server", "session", "storage",
+    "subscription", "topic", "tracing", "wire",
+)  # fmt: skip
+"""What ``--log-level`` may name: the loggers below ``toymq_py``."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogLevels:
+    """``info,session=debug``: a default, and levels by subsystem."""
+
+    default: str
+    named: Mapping[str, str]
+
+    def of(self, subsystem: str) -> str:
+        """The wire is debugged only by name: it has a line for every frame."""
+        quiet = "info" if self.default == "debug" else self.default
+        return self.named.get(subsystem, quiet if subsystem == "wire" else self.default)
+
+
+def parse_log_levels(text: str) -> LogLevels:
+    """``info``, ``info,session=debug,wire=debug`` or ``wire=debug`` alone. Raises: ConfigError."""
+    default = "info"
+    named: dict[str, str] = {}
+    for position, part in enumerate(text.split(",")):
+        subsystem, equals, level = part.strip().rpartition("=")
+        if level not in LEVELS:
+            raise ConfigError(f"{level!r} is no level: {', '.join(LEVELS)}")
+        if not equals:
+            if position:
+                raise ConfigError(f"{part!r} names no subsystem: write info,session=debug")
+            default = level
+        elif subsystem not in SUBSYSTEMS:
+            hint = did_you_mean(subsystem, SUBSYSTEMS) or f"; there are {', '.join(SUBSYSTEMS)}"
+            raise ConfigError(f"{subsystem!r} is no subsystem{hint}")
+        else:
+            named[subsystem] = level
+    return LogLevels(default, named)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerOptions:
+    """What a broker takes, served or embedded; defaults as in clients.md. Raises ConfigError for what makes no sense."""
+
+    data_dir: str = path("./data", help="Where everything is kept.")
+    fsync: FsyncMode = one_of(
+        "always", "always", "interval", "never",
+        help="When a record is synced: before its OK, every --fsync-interval, or when the system likes to.",
+    )  # fmt: skip
+    fsync_interval_ms: int = duration(5, 1, 60_000, help="With --fsync interval: how long a record may wait to be synced.")
+    segment_bytes: int = size(64 << 20, 4096, 1 << 30, help="Size at which a log file is sealed.")
+    min_free_bytes: int = size(256 << 20, help="Publishing is refused (DISK_LOW) below this; acks and deliveries go on.")
+    max_payload_bytes: int = size(DEFAULT_MAX_PAYLOAD, 1, PAYLOAD_BYTES_LIMIT, name="max_payload", help="Headers included.")
+    max_connections: int = count(10_000, 1, 1 << 20, help="More are refused (TOO_MANY_CONNECTIONS).")
+    max_topics: int = count(10_000, 1, 1 << 20, help="More are refused (TOO_MANY_TOPICS).")
+    max_consumers: int = count(1_000, 1, 1 << 20, help="Per topic.")
+    max_subscriptions: int = count(1_000, 1, 1 << 20, help="Per session.")
+    max_held_bytes: int = size(
+        512 << 20, 1 << 20, 1 << 40, help="Bodies and replies of all connections that wait, beyond 64 KiB of each."
+    )
+    address_percent: int = count(50, 1, 100, help="Of each limit, what one address of another machine may take.")
+    token_percent: int = count(50, 1, 100, help="Of each limit, what one token without admin may take.")
+    admin_reserve: int = count(16, 0, 1 << 20, help="Of each limit, what only admins' tokens may take; a tenth at most.")
+    max_inflight_bytes: int = size(64 << 20, 1 << 16, 1 << 40, help="Publishes of one connection that may wait for the disk.")
+    visibility_ms: int = duration(30_000, 1, help="How long a delivery may stay unacked before it is delivered again.")
+    max_attempts: int = count(20, 0, 1 << 20, help="Deliveries after which a message is a dead letter; 0: for ever.")
+    nack_backoff_min_ms: int = duration(100, 1, help="Wait after the first NACK; it doubles with each attempt.")
+    nack_backoff_max_ms: int = duration(30_000, 1, help="The longest wait after a NACK.")
+    dedupe_keys: int = count(65_536, 0, 1 << 24, help="Keys remembered per topic.")
+    dedupe_keys_total: int = count(1_000_000, 0, 1 << 26, help="Keys remembered over all topics.")
+    retain_acked_for_ms: int = duration(24 * 3_600_000, help="How long a segment stays after every consumer has acked it.")
+    shutdown_timeout_ms: int = duration(5_000, 0, 3_600_000, help="How long a shutdown takes acks that still arrive.")
+    metrics_objects: int = count(
+        2_000, 0, 1 << 20, help="Topics and consumers with series of their own in a scrape; those beyond are added up."
+    )
+    strict_recovery: bool = flag(help="Do not start when records are found lost.")
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.nack_backoff_min_ms > self.nack_backoff_max_ms:
+            raise ConfigError("nack_backoff_min_ms is above nack_backoff_max_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions(BrokerOptions):
+    """What ``toymq serve`` takes beside: listeners, security, logs. Raises ConfigError."""
+
+    listen: str = address("127.0.0.1:6789", help="Address; port 0 takes a free one.")
+    http: str | None = address(None, help="Address of the HTTP gateway and its dashboard; needs the extra [http].")
+    https: str | None = address(None, help="Address on which the gateway speaks TLS, with or without --http beside it.")
+    dialect: tuple[str, ...] = several(OneOf(("tinymq", "mq")), help="Serve another queue's paths, too (docs/dialects.md).")
+    mq_delay_ms: int = duration(10_000, 1, help="Dialect mq: how long a message that was got is leased.")
+    private_webhooks: bool = flag(help="Webhooks may push to this machine and its network.")
+    auth_file: str | None = path(None, help="Tokens and what each may do (`toymqctl token create`); SIGHUP reads it again.")
+    tls_listen: str | None = address(None, help="Address on which TLS is spoken, beside --listen.")
+    tls_cert: str | None = path(None, help="PEM file: the certificate for --tls-listen and --https; SIGHUP reads it again.")
+    tls_key: str | None = path(None, help="PEM file: the certificate's private key.")
+    tls_client_ca: str | None = path(None, help="PEM file: with TLS a client must show a certificate signed by one of these.")
+    metrics: str | None = address(None, help="Serve Prometheus at /metrics of this address; needs the extra observability.")
+    memory_max_bytes: int = size(
+        0, name="memory_max",
+        help="Resident memory above which publishes are refused (QUEUE_FULL); 0: 80 % of what the machine or cgroup has.",
+    )  # fmt: skip
+    insecure_public: bool = flag(help="Listen beyond this machine although nobody is asked for a token.")
+    allowed_host: tuple[str, ...] = several(
+        Text("a name such as toymq or queue.example", "NAME", check_host_name),
+        help="Name by which --http without tokens and --metrics may be called, beside localhost and addresses.",
+    )  # fmt: skip
+    definitions: str | None = path(None, help="File of topics and consumers to make at start, where they are not there so.")
+    otlp_endpoint: str | None = text(
+        None, "URL", parse_endpoint, noun="a URL such as http://localhost:4318",
+        help="Spans of messages whose traceparent says sampled go to this collector, by OTLP over HTTP.",
+    )  # fmt: skip
+    log_level: str = text(
+        "info", "LEVELS", parse_log_levels, noun="levels such as info or info,session=debug",
+        help="What is logged, on stderr: debug, info, warning or error; also by subsystem: info,session=debug.",
+    )  # fmt: skip
+    log_format: LogFormat = one_of("text", "text", "json", help="One line, or one JSON object, for each thing that is logged.")
+
+    def __post_init__(self) -> None:
+        BrokerOptions.__post_init__(self)  # a class with slots is made anew: super() would not know it
+        self.check_exposure("--listen", parse_address(self.listen)[0])
+        if self.http is not None:
+            self.check_exposure("--http", parse_address(self.http)[0])
+        for option, where in (("--tls-listen", self.tls_listen), ("--https", self.https)):
+            if where is not None:
+                self.check_exposure(option, parse_address(where)[0])
+                if self.tls_cert is None or self.tls_key is None:
+                    raise ConfigError(f"{option} needs --tls-cert and --tls-key")
+        if self.metrics is not None:
+            self.check_exposure("--metrics", parse_address(self.metrics)[0])
+        for name in ("tls_cert", "tls_key", "tls_client_ca"):
+            if self.tls_listen is None and self.https is None and getattr(self, name) is not None:
+                raise ConfigError(f"--{name.replace('_', '-')} does nothing without --tls-listen or --https")
+
+    def check_exposure(self, option: str, host: str) -> bool:
+        """Of every listener, whatever is spoken there: before it is bound, and of the addresses that it then has.
+
+        Args:
+            option: that names the listener, for the message.
+            host: an IP address, or a name, of which this tells nothing.
+
+        Returns: whether other machines can reach it.
+
+        Raises: ConfigError when they can, nobody is asked for a token, and nobody insists.
+        """
+        public = is_public(host)
+        if public and option == "--metrics" and not self.insecure_public:
+            raise ConfigError(
+                f"--metrics: {host} can be reached from other machines and this listener asks for no token; listen on "
+                "127.0.0.1, or insist with --insecure-public"
+            )
+        if public and self.auth_file is None and not self.insecure_public:
+            raise ConfigError(
+                f"{option}: {host} can be reached from other machines and nobody is asked for a token; listen on 127.0.0.1, "
+                "give the broker an --auth-file, or insist with --insecure-public"
+            )
+        return public
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """One topic's settings: integers in milliseconds, bytes and counts, and words. None means the broker's default.
+
+    Their limits stand in ``SETTINGS``. Contract: delivery.md, "Per-topic settings".
+    """
+
+    visibility: int | None = None
+    max_attempts: int | None = None
+    """Deliveries after which a message is a dead letter; 0: for ever."""
+    nack_backoff_min: int | None = None
+    nack_backoff_max: int | None = None
+    dedupe_keys: int | None = None
+    backlog_max_messages: int | None = None
+    """None: no limit. So with the next one, and with what is retained at most."""
+    backlog_max_bytes: int | None = None
+    when_full: WhenFull | None = None
+    """None: ``reject``."""
+    retain_acked_for: int | None = None
+    retain_max_age: int | None = None
+    retain_max_bytes: int | None = None
+    ttl: int | None = None
+    """None: messages that bring no ttl of their own never expire."""
+
+    def changed(self, changes: Mapping[str, str]) -> "TopicSettings":
+        """These settings with some of them set anew; ``default`` unsets one.
+
+        Raises: BadArgument for a name that is not a setting here, or a value out of its range.
+        """
+        values: dict[str, Any] = {name: _parse_setting(name, text) for name, text in changes.items()}
+        changed = replace(self, **values)
+        low, high = changed.nack_backoff_min, changed.nack_backoff_max
+        if low is not None and high is not None and low > high:
+            raise BadArgument("nack_backoff_min is above nack_backoff_max")
+        return changed
+
+    def value(self, name: str, options: "BrokerOptions") -> int:
+        """A setting in force: the topic's own, or the broker's default. Milliseconds, bytes, counts."""
+        own = getattr(self, name)
+        if own is None:
+            own = getattr(options, name if name in ("dedupe_keys", "max_attempts") else f"{name}_ms")
+        return int(own)
+
+    def to_json(self) -> dict[str, int | str]:
+        """Those that are set."""
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> "TopicSettings":
+        """Raises: BadArgument."""
+        return cls().changed({name: str(value) for name, value in found.items()})
+
+
+SETTINGS: dict[str, tuple[int, int] | tuple[str, ...]] = {
+    "visibility": (1, DURATION_MS_MAX),
+    "max_attempts": (0, 1 << 20),
+    "nack_backoff_min": (1, DURATION_MS_MAX),
+    "nack_backoff_max": (1, DURATION_MS_MAX),
+    "dedupe_keys": (0, 1 << 24),
+    "backlog_max_messages": (1, 1 << 62),
+    "backlog_max_bytes": (1, 1 << 62),
+    "when_full": get_args(WhenFull),
+    "retain_acked_for": (0, DURATION_MS_MAX),
+    "retain_max_age": (1, DURATION_MS_MAX),
+    "retain_max_bytes": (1, 1 << 62),
+    "ttl": (1, DURATION_MS_MAX),
+}
+"""Smallest and largest of a number, or the words that a setting takes."""
+
+
+def _parse_setting(name: str, text: str) -> int | str | None:
+    limits = SETTINGS.get(name)
+    if limits is None:
+        raise BadArgument(f"{shown_key(name)} is no topic setting; there are {', '.join(SETTINGS)}")
+    if text == "default":
+        return None
+    low, high = limits[0], limits[-1]
+    if isinstance(low, str) or isinstance(high, str):
+        if text not in limits:
+            raise BadArgument(f"{name} is {' or '.join(map(str, limits))}, or default")
+        return text
+    if not (text.isascii() and text.isdigit() and len(text) <= 20 and low <= int(text) <= high):
+        raise BadArgument(f"{name} is a whole number from {low} to {high}, or default")
+    return int(text)

@@ -1,0 +1,543 @@
+"""One consumer of one topic: what was handed out, what is acked, what comes next.
+
+Joins the ack set, the runs table and the cursor, and is the only place that changes them together.
+Must not know sessions (an owner is any hashable), records, or files: the snapshot is the JSON
+object of storage.md as plain values. Contracts: delivery.md; storage.md, "offsets.json".
+"""
+
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from toymq_py.consumer.acks import AckSet
+from toymq_py.consumer.failures import Failed, FailureBook, FailureBudget
+from toymq_py.consumer.id_set import IdSet
+from toymq_py.consumer.lease import AttemptRange, Held, Lessee, RunState
+from toymq_py.consumer.lease_table import RunTable
+from toymq_py.consumer.policy import DeliveryPolicy
+from toymq_py.consumer.shared_acks import CommonAcks, WatchedAcks
+from toymq_py.consumer.snapshot import ConsumerSnapshot
+from toymq_py.model import MSG_ID_MAX, IdRange, IdRows
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What DESCRIBE says of a consumer, in messages: ``backlog`` is what is due, the sum of ``ready`` and ``inflight``.
+
+    ``scheduled`` stands beside it and waits for a time: given back with a delay (NACK), or published with one. One past its
+    ``expires_at`` is ``ready`` until its turn to be delivered comes, or all of its segment has expired; only then does it count
+    as acked. What is on its way to the dead letters counts as inflight: it was handed out and is not acked.
+    """
+
+    ready: int
+    inflight: int
+    scheduled: int
+    backlog: int
+
+
+class Consumer:
+    """The state of one consumer on one topic. Touched only by the event loop, through its topic.
+
+    With ack floor F (``floor``) and cursor C (``cursor``, the lowest id that was never handed out
+    nor skipped):
+    - F <= C, and neither F nor C is acked;
+    - every id in [F, C) is in exactly one place: the acked ranges, a run, the scheduled ids (not due
+      yet), or those that fell due behind the cursor, which are ready and were never delivered;
+    - at or above C there are no runs, but maybe acked ranges: ids skipped ahead of their turn;
+    - what is both scheduled and, at or above F, acked or in a run is settled: nothing happens to it
+      when it falls due. Skipped ids come to it, and a wall clock that was set back over a restart.
+
+    ``changes`` counts the changes that a snapshot would show; leases and deadlines are none.
+    """
+
+    __slots__ = ("_acks", "_due", "_runs", "_scheduled", "_settled", "changes", "cursor", "failures", "has_acked",
+                 "maybe_delivered_below", "name", "since_ns", "start")  # fmt: skip
+
+    def __init__(self, name: str, *, start: int, since_ns: int, scheduled: IdSet | None = None) -> None:
+        """A consumer that has seen nothing; ids below ``start`` count as acked.
+
+        Args:
+            scheduled: ids of the topic that are not due. The topic's own: looked at, never changed.
+        """
+        self.name = name
+        self.start = start
+        self.since_ns = since_ns
+        self.cursor = start
+        self.has_acked = False
+        self.changes = 0
+        self.failures: FailureBook | None = None
+        """What NACKs said of messages that are not acked; None until one says something."""
+        self.maybe_delivered_below = 0
+        """What was delivered last before a kill is on no disk: an ACK of an id below is believed."""
+        self._acks = AckSet(start)
+        self._scheduled = IdSet() if scheduled is None else scheduled
+        self._settled = IdSet()
+        self._due = IdSet()
+        self._runs = RunTable(self._scheduled, self._due)
+
+    @property
+    def floor(self) -> int:
+        """The lowest id that is not acked."""
+        return self._acks.floor
+
+    @property
+    def last_acked(self) -> int:
+        """The id below the floor.
+
+        Means something only with ``has_acked``, and is -1 while id 0 itself is open.
+        """
+        return self._acks.floor - 1
+
+    # -- delivery
+
+    def next_fresh(self, limit: int) -> IdRange | None:
+        """The lowest ids below ``limit`` that were neither handed out nor skipped, and are due: one range."""
+        if self._scheduled:
+            self._pass_scheduled(limit)
+        if self.cursor >= limit:
+            return None
+        until = self._acks.open_until(self.cursor, limit)
+        if self._scheduled:
+            until = self._scheduled.next_in(self.cursor, until)
+        return self.cursor, until - 1
+
+    def _pass_scheduled(self, limit: int) -> None:
+        """The cursor stops at no id that is not due; when that falls due it is ready, behind the cursor."""
+        cursor = self.cursor
+        while cursor < limit and (after := self._scheduled.next_out(cursor)) > cursor:
+            cursor = self._acks.next_open(after)
+        self.cursor = cursor
+
+    def take_fresh(
+        self, owner: Lessee, first: int, last: int, deadline: float, now: float | None = None
+    ) -> None:
+        """Lease fresh ids to ``owner`` at ``now``; those between the cursor and ``first`` count as acked.
+
+        Raises: ValueError when ids of the range were handed out or skipped before. What is free,
+            ``next_fresh`` says.
+        """
+        if last < first or first < self.cursor or self._acks.overlaps(first, last):
+            raise ValueError(f"ids {first} to {last} are not fresh, the cursor is {self.cursor}")
+        if first > self.cursor:
+            self._skip(self.cursor, first - 1)
+        self._runs.lease(owner, first, last, deadline, now)
+        self.cursor = self._acks.next_open(last + 1)
+        self.changes += 1
+
+    def has_ready(self) -> bool:
+        """Whether anything waits for redelivery, or fell due behind the cursor."""
+        return self._runs.messages(RunState.READY) > 0 or len(self._due) > 0
+
+    def available(self, limit: int) -> int:
+        """How many ids below ``limit`` could be leased now; above the cursor also what was skipped or is scheduled."""
+        return self._runs.messages(RunState.READY) + len(self._due) + max(limit - self.cursor, 0)
+
+    def take_ready(
+        self,
+        owner: Lessee,
+        max_count: int,
+        deadline: float,
+        max_runs: int | None = None,
+        now: float | None = None,
+    ) -> list[AttemptRange]:
+        """Lease up to ``max_count`` ids that wait for redelivery, lowest first; of no more than ``max_runs`` runs. To be asked
+        when ``due`` has none.
+
+        Returns:
+            (first, last, attempt) of each run, the attempt with this delivery counted.
+        """
+        taken = self._runs.take_ready(owner, max_count, deadline, max_runs, now)
+        if taken:
+            self.changes += 1
+        return taken
+
+    def due(self, max_count: int) -> list[int]:
+        """Ids that fell due behind the cursor and were never delivered, lowest first: those below all that waits for
+        redelivery."""
+        if not self._due:
+            return []
+        again = self._runs.first_ready()
+        return self._due.lowest(max_count, MSG_ID_MAX + 1 if again is None else again)
+
+    def take_due(self, owner: Lessee, ids: list[int], deadline: float, now: float | None = None) -> None:
+        """Lease the first of what ``due`` has just told."""
+        self._due.discard_range(ids[0], ids[-1])
+        self._runs.lease_each(owner, ids, deadline, now)
+        self.changes += 1
+
+    def fall_due(self, ids: Iterable[int]) -> None:
+        """These ids are scheduled no more. Ready at once are those that the cursor has passed."""
+        floor, cursor, settled, due = self.floor, self.cursor, self._settled, self._due
+        for msg_id in ids:
+            if floor <= msg_id < cursor and not (settled and settled.discard(msg_id)):
+                due.add(msg_id)
+
+    def skip(self, first: int, last: int) -> int:
+        """Holes, lost and expired records: the ids count as acked, whatever their state.
+
+        Above the cursor they are remembered, and the cursor passes them in its turn.
+
+        Returns: how many were not acked before.
+        """
+        self._runs.remove(first, last, delivered_only=False)
+        skipped = self._skip(first, last)
+        if skipped:
+            self.cursor = self._acks.next_open(self.cursor)
+            self.changes += 1
+        return skipped
+
+    def expire(self, first: int, last: int) -> int:
+        """The time of these records is over. What is inflight stays until it is acked or its lease ends, and what is on its way
+        to the dead letters until it is there; the rest counts as acked. Returns: how many were not acked before."""
+        expired = 0
+        for busy_first, busy_last in [*self._runs.busy(first, last), (last + 1, last + 1)]:
+            if first < busy_first:
+                expired += self.skip(first, busy_first - 1)
+            first = busy_last + 1
+        return expired
+
+    def _skip(self, first: int, last: int) -> int:
+        """Ack ids that stand in no run. Returns: how many were not acked before."""
+        if self._due:
+            self._due.discard_range(first, last)
+        if self.failures is not None:
+            self.failures.discard(first, last)
+        if self._scheduled:
+            self._settled.copy_range(self._scheduled, max(first, self.floor), last)
+        return self._acks.add(first, last)
+
+    def drop_below(self, first_id: int) -> int:
+        """Retention removed the ids below ``first_id``: they count as acked.
+
+        Returns: how many were not acked before, delivered or not.
+        """
+        self._runs.remove(self.floor, first_id - 1, delivered_only=False)
+        self._settled.discard_range(0, first_id - 1)
+        dropped = self._skip(self.floor, first_id - 1)
+        self.cursor = self._acks.next_open(self.cursor)
+        if dropped or first_id > self.start:
+            self.start = max(self.start, first_id)
+            self.changes += 1
+        return dropped
+
+    # -- the ways back
+
+    def unsend(self, owner: Lessee, first: int, last: int) -> None:
+        """Leases of ``owner`` that were never really written: ready again and not counted."""
+        if self._runs.give_back(owner, first, last):
+            self.changes += 1
+
+    def hold(self, owner: Lessee, first: int, last: int) -> None:
+        """Lease what is ready in the range to ``owner`` for good, uncounted: records that cannot be
+        had now, and that must be neither delivered nor acked."""
+        self._runs.hold(owner, first, last)
+
+    def release(self, owner: Lessee) -> int:
+        """The owner is gone: what is inflight to it is ready at once, and the lowest id counts as attempted.
+
+        Returns: how many messages.
+        """
+        return self._runs.release(owner)
+
+    def ack(self, ranges: Iterable[IdRange]) -> int:
+        """Take every id that was delivered and is not acked, whatever became of its lease; also those that only an earlier life
+        of the broker can have delivered (ADR 0052).
+
+        Returns:
+            How many were taken. Ids that were never delivered are left alone.
+        """
+        taken = 0
+        for first, last in ranges:
+            before = taken
+            for span_first, span_last in self._runs.remove(first, last, delivered_only=True):
+                taken += self._acks.add(span_first, span_last)
+                if self.failures is not None:
+                    self.failures.discard(span_first, span_last)
+            if first < self.maybe_delivered_below and taken - before <= last - first:
+                taken += self._ack_earlier(first, min(last, self.maybe_delivered_below - 1))
+        if taken:
+            self.has_acked = True
+            self.changes += 1
+        return taken
+
+    def _ack_earlier(self, first: int, last: int) -> int:
+        """Take what an earlier life may have delivered. What is not due it has not, nor a range that holds such an id."""
+        if last < self.floor or self._scheduled.next_in(first, last + 1) <= last:
+            return 0
+        return self.ack_unseen([(first, last)], last + 1)
+
+    def ack_unseen(self, ranges: Iterable[IdRange], limit: int) -> int:
+        """Take every id below ``limit`` that is not acked, delivered or not, but for what is on its way to the dead letters:
+        who names it has seen it elsewhere, in the log. Returns: how many were taken."""
+        taken = 0
+        for first, last in ranges:
+            last = min(last, limit - 1)
+            for held_first, held_last in [*self._runs.held(first, last), (last + 1, last + 1)]:
+                if first < held_first:
+                    taken += self.skip(first, held_first - 1)
+                first = held_last + 1
+        if taken:
+            self.has_acked = True
+        return taken
+
+    def note(self, ranges: Iterable[IdRange], failed: Failed, budget: FailureBudget) -> None:
+        """The NACK of these leases that comes next says why."""
+        if self.failures is None:
+            self.failures = FailureBook(budget)
+        for first, last in ranges:
+            for span in self._runs.leased(first, last):
+                self.failures.add(*span, failed)
+
+    def nack(self, ranges: Iterable[IdRange], now: float, delay_s: float | None, policy: DeliveryPolicy) -> int:
+        """Give leases back, to be ready after ``delay_s``; None asks the policy's backoff. Those out of attempts are held
+        at once.
+
+        Returns: how many messages.
+        """
+
+        def delay_of(attempt: int) -> float:
+            return policy.backoff_s(attempt) if delay_s is None else delay_s
+
+        returned = sum(self._runs.postpone(first, last, now, delay_of) for first, last in ranges)
+        self.changes += returned > 0
+        return returned
+
+    def touch(self, ranges: Iterable[IdRange], deadline: float) -> int:
+        """Leases in the ranges end at ``deadline`` instead. Returns how many messages."""
+        return sum(self._runs.touch(first, last, deadline) for first, last in ranges)
+
+    def tick(self, now: float) -> bool:
+        """Leases and backoffs that are due at ``now`` end; whether anything became ready."""
+        if self._runs.tick(now):
+            self.changes += 1
+            return True
+        return False
+
+    def next_deadline(self) -> float | None:
+        """When ``tick`` has work next; None when nothing waits for a time."""
+        return self._runs.next_deadline()
+
+    # -- dead letters
+
+    def limit_attempts(self, max_attempts: int) -> None:
+        """What would be ready with so many deliveries is held instead, to become a dead letter. 0: never."""
+        self._runs.limit_attempts(max_attempts)
+
+    def give_up(self, ranges: Iterable[IdRange]) -> int:
+        """Hold leases at once, whatever their attempts. Returns: how many messages."""
+        given_up = sum(self._runs.give_up(first, last) for first, last in ranges)
+        self.changes += given_up > 0
+        return given_up
+
+    def has_held(self) -> bool:
+        """Whether anything is held, or on its way to the dead letters."""
+        return self._runs.messages(RunState.HELD) > 0
+
+    def take_held(self, max_count: int) -> list[Held]:
+        """Hand over what is held, lowest ids first, to be stored as dead letters; each once, until ``unhold``."""
+        return self._runs.take_held(max_count)
+
+    def unhold(self, first: int, last: int) -> None:
+        """What was handed over in the range was not stored: it is held again."""
+        self._runs.unhold(first, last)
+
+    def bury(self, first: int, last: int) -> int:
+        """What was handed over in the range is a dead letter on stable storage: it counts as acked. Returns: how many
+        messages."""
+        before = self._runs.messages(RunState.HELD)
+        for span in self._runs.bury(first, last):
+            self._acks.add(*span)
+            if self.failures is not None:
+                self.failures.discard(*span)
+        buried = before - self._runs.messages(RunState.HELD)
+        if buried:
+            self.has_acked = True
+            self.changes += 1
+        return buried
+
+    # -- questions
+
+    def next_unacked(self, from_id: int, limit: int) -> IdRange | None:
+        """The lowest ids from ``from_id`` on and below ``limit`` that are not acked: one range."""
+        return self._acks.next_gap(from_id, limit)
+
+    def unacked(self, limit: int) -> int:
+        """How many ids below ``limit`` are not acked, due or not."""
+        return self._acks.open_below(limit)
+
+    @staticmethod
+    def follow(consumers: "Sequence[Consumer]") -> CommonAcks:
+        """What all of them have acked, now and from now on; until one of them seeks, or ``unfollow``."""
+        common = CommonAcks()
+        for consumer in consumers:
+            consumer._acks = WatchedAcks(consumer._acks, common.added)
+        common.follow([consumer._acks for consumer in consumers])
+        return common
+
+    def unfollow(self) -> None:
+        """Nobody is told of acks any more."""
+        acks = AckSet(self.floor)
+        acks.take_over(self._acks)
+        self._acks = acks
+
+    def has_acked_all(self, first: int, last: int) -> bool:
+        """Whether every id of the range counts as acked, now."""
+        return self._acks.next_open(first) > last
+
+    def is_inflight(self, msg_id: int) -> bool:
+        """Whether it is leased, to whomever."""
+        run = self._runs.holding(msg_id)
+        return run is not None and run.state is RunState.INFLIGHT
+
+    def has_delivered(self, msg_id: int) -> bool:
+        """Whether it was delivered and ``ack`` would take it."""
+        run = self._runs.holding(msg_id)
+        return run is not None and (run.attempt > 0 or run.spared) and run.state is not RunState.HELD
+
+    def maybe_delivered(self, msg_id: int) -> bool:
+        """Whether ``ack`` would take it because an earlier life of the broker may have delivered it."""
+        run = self._runs.holding(msg_id)
+        return (
+            msg_id < self.maybe_delivered_below
+            and not self._acks.overlaps(msg_id, msg_id)
+            and msg_id not in self._scheduled
+            and (run is None or run.state is not RunState.HELD)
+        )
+
+    def is_held(self, msg_id: int) -> bool:
+        """Whether it waits to become a dead letter, or is on its way."""
+        return bool(self._runs.held(msg_id, msg_id))
+
+    def failed(self, msg_id: int) -> int:
+        """How many deliveries of it came to nothing so far; 0 when it is acked."""
+        run = self._runs.holding(msg_id)
+        return 0 if run is None else max(run.attempt - (run.state is RunState.INFLIGHT), 0)
+
+    @property
+    def inflight(self) -> int:
+        """Messages inflight to all owners."""
+        return self._runs.messages(RunState.INFLIGHT)
+
+    def inflight_to(self, owner: Lessee) -> list[IdRange]:
+        """What of this consumer is inflight to this owner; ``owner.inflight`` counts it over all of its consumers."""
+        return self._runs.leased_to(owner)
+
+    def take_freed(self) -> list[Lessee]:
+        """Those that wanted room and were given some since this was asked last."""
+        freed = self._runs.freed
+        if freed:
+            self._runs.freed = []
+        return freed
+
+    def counts(self, next_id: int) -> Counts:
+        """Messages by what they wait for.
+
+        Assumes that nothing at or beyond ``next_id`` was ever delivered.
+        """
+        inflight = self.inflight + self._runs.messages(RunState.HELD)
+        scheduled = self._runs.messages(RunState.DELAYED)
+        scheduled += self._scheduled.count(self.floor, next_id - 1, self._settled)
+        backlog = self._acks.open_below(next_id) - scheduled
+        return Counts(backlog - inflight, inflight, scheduled, backlog)
+
+    def first_due(self, limit: int) -> list[int]:
+        """The lowest id below ``limit`` of each kind that is due and not acked: delivered, fallen due, never delivered."""
+        delivered, fresh = self._runs.first_due(), self.next_fresh(limit)
+        due = [] if delivered is None else [delivered]
+        due += self._due.lowest(1, limit)
+        return due if fresh is None else [*due, fresh[0]]
+
+    def most_attempted(self) -> tuple[int, int]:
+        """The highest number of deliveries of a message that is not acked, and the lowest id that has it; zeros for none."""
+        return self._runs.most_attempted()
+
+    # -- moves, and the life across restarts
+
+    def seek(self, target: int, since_ns: int) -> None:
+        """Forget deliveries and acks: below ``target`` all counts as acked, the rest is fresh."""
+        self.start = self.cursor = target
+        self.since_ns = since_ns
+        self.has_acked = False
+        self.maybe_delivered_below = 0
+        self.changes += 1
+        self._acks = AckSet(target)
+        self._settled.clear()
+        self._due.clear()
+        self.failures = None
+        self._runs.clear()
+
+    def snapshot(self) -> ConsumerSnapshot:
+        """What a restart must find again. Leases and deadlines are not part of it."""
+        attempts = self._runs.attempts()
+        acked_above = self._acks.ranges()
+        has_acked = self.has_acked and self.floor > 0  # below 0 there is no last_acked to write
+        if not has_acked and self.floor > self.start:
+            acked_above = IdRows(2, [(array("Q", (self.start,)), array("Q", (self.floor - 1,))), *acked_above.blocks])
+        return ConsumerSnapshot(
+            since_ns=self.since_ns,
+            start=self.start,
+            has_acked=has_acked,
+            last_acked=self.last_acked if has_acked else 0,
+            acked_above=acked_above,
+            attempts=attempts,
+        )
+
+    @classmethod
+    def restore(
+        cls, name: str, snapshot: ConsumerSnapshot, first_id: int, next_id: int, scheduled: IdSet | None = None
+    ) -> tuple["Consumer", bool]:
+        """A consumer as it was, without leases, cut to what the log holds.
+
+        Delivered ids are ready again with their attempts. Ids below the highest of them that carry
+        no attempts are ready with 0, unless they are scheduled. Everything above it that is not
+        acked stays fresh, also between acked ranges: the cursor is the lowest such id.
+
+        Returns:
+            The consumer, and whether the cut changed anything: ids below ``first_id`` that were
+            not acked, or a position, range or attempt beyond ``next_id``. Raising the start or the
+            floor over ids that were acked is what retention does every day, and no change. A
+            position equal to ``next_id`` is the end of the log.
+        """
+        old_floor = snapshot.floor
+        acks = AckSet.restore(old_floor, snapshot.acked_above, MSG_ID_MAX + 1)
+        lost = acks.open_below(min(first_id, next_id)) > 0
+        ends = [rows.blocks[-1][1][-1] + 1 for rows in (snapshot.acked_above, snapshot.attempts) if rows]
+        beyond = max(snapshot.start, old_floor, *ends)
+        if beyond > next_id:
+            acks = AckSet.restore(min(max(old_floor, first_id), next_id), snapshot.acked_above, next_id)
+        else:
+            acks.add(acks.floor, min(first_id, next_id) - 1)
+
+        start = min(max(snapshot.start, first_id), next_id)
+        consumer = cls(name, start=start, since_ns=snapshot.since_ns, scheduled=scheduled)
+        consumer._acks = acks
+        consumer.has_acked = snapshot.has_acked and acks.floor > 0
+        consumer.maybe_delivered_below = next_id
+        position = acks.floor
+        for first, last, n in snapshot.attempts:
+            first, last = max(first, position), min(last, next_id - 1)
+            if first <= last:
+                consumer._restore_undelivered(position, first)
+                consumer._runs.append_ready(first, last, n)
+                position = last + 1
+        consumer.cursor = acks.next_open(position)
+        if consumer._scheduled:
+            consumer._settle()
+        return consumer, lost or beyond > next_id
+
+    def _restore_undelivered(self, position: int, limit: int) -> None:
+        """Ids from ``position`` up to ``limit`` that are not acked become ready, attempt 0."""
+        while (position := self._acks.next_open(position)) < limit:
+            until = self._acks.open_until(position, limit)
+            self._due.add_range(position, until - 1)
+            position = until
+
+    def _settle(self) -> None:
+        """After a restart: what is scheduled is not ready, unless it was acked or delivered before."""
+        scheduled, settled, floor = self._scheduled, self._settled, self.floor
+        self._due.discard_all(scheduled, floor, self.cursor)
+        spans = chain(self._acks.ranges(), ((run.first, run.last) for run in self._runs))
+        for first, last in spans:
+            if scheduled.next_in(first, last + 1) <= last:
+                settled.copy_range(scheduled, first, last)

@@ -1,0 +1,608 @@
+"""The runs table: every id that was handed out and is not acked, deadlines and lookup in one.
+
+Owns runs and the order in which they fall due or are redelivered. Must not know acks, the cursor,
+or what is on disk; reads no clock, ``now`` and deadlines are passed in. Contract: delivery.md,
+"Runs, not rows".
+
+    new ─────── lease ──────▶ INFLIGHT ◀──────────── take_ready ──────────── READY
+                              INFLIGHT ── give_back, release, tick, postpone(0) ──▶ READY
+                              INFLIGHT ── postpone ──▶ DELAYED ────── tick ───────▶ READY
+    any ─────── remove ─────▶ gone (acked)
+
+What would become READY with ``max_attempts`` deliveries, or is given up (``postpone``), becomes HELD: it waits to be stored as
+a dead letter. ``take_held`` hands it to who does that, ``unhold`` takes it back, ``bury`` ends it.
+"""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+from itertools import count
+from math import inf
+from operator import attrgetter
+from typing import Final
+
+from toymq_py.consumer.id_set import IdSet
+from toymq_py.consumer.lazy_heap import LazyHeap
+from toymq_py.consumer.lease import (
+    DELAYED,
+    HELD,
+    INFLIGHT,
+    MOVING,
+    OUT_OF_ATTEMPTS,
+    READY,
+    REJECTED,
+    AttemptRange,
+    Delivered,
+    Held,
+    Lessee,
+    Run,
+    RunState,
+    counted,
+    lowest_of_each,
+)
+from toymq_py.model import ID_ROWS_BLOCK, IdRange, IdRows
+
+_SINGLY_FACTOR: Final = 64  # fewer than one changed run in so many: look each up, else one pass
+
+
+class RunTable:
+    """Runs in id order, disjoint, in two parallel lists; each stands in exactly one of three heaps.
+
+    Ensures: READY runs stand in a heap by first id, and so do HELD ones that are not moving; the
+    others in the heap by deadline; no READY run has ``max_attempts`` deliveries (0: any number); the
+    totals by state and by lessee agree with the runs; the heaps hold at most twice the runs plus
+    64 entries each after every call. Owned by one ``Consumer``.
+    """
+
+    __slots__ = ("_deadlines", "_firsts", "_held", "_ready", "_runs", "_totals", "_waiting", "freed", "max_attempts")
+
+    def __init__(self, *waiting: IdSet) -> None:
+        """``waiting``: ids between runs that are not acked. Looked at, never changed."""
+        tickets = count()
+        self._waiting = waiting
+        self.max_attempts = 0
+        self._firsts: list[int] = []
+        self._runs: list[Run] = []
+        self._ready = LazyHeap(attrgetter("first"), tickets)
+        self._deadlines = LazyHeap(attrgetter("deadline"), tickets)
+        self._held = LazyHeap(attrgetter("first"), tickets)
+        self._totals = [0, 0, 0, 0]  # messages, by RunState
+        self.freed: list[Lessee] = []
+        """Those that wanted room and got some; whoever reads it clears it."""
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self._runs)
+
+    def messages(self, state: RunState) -> int:
+        """How many ids are in this state."""
+        return self._totals[state]
+
+    def leased_to(self, owner: Lessee) -> list[IdRange]:
+        """The ids that are inflight to this owner, of this table."""
+        if not owner.inflight:
+            return []
+        return [(r.first, r.last) for r in self._runs if r.state is INFLIGHT and r.owner is owner]
+
+    def holding(self, msg_id: int) -> Run | None:
+        """The run that holds this id."""
+        i = self._index(msg_id)
+        return self._runs[i] if i < len(self._runs) and self._runs[i].first <= msg_id else None
+
+    def busy(self, first: int, last: int) -> list[IdRange]:
+        """What of the range is inflight, or on its way to the dead letters."""
+        return [
+            (max(run.first, first), min(run.last, last)) for run in self._within(first, last) if run.state in (INFLIGHT, HELD)
+        ]
+
+    def held(self, first: int, last: int) -> list[IdRange]:
+        """What of the range waits for the dead letters, or is on its way there."""
+        return [(max(run.first, first), min(run.last, last)) for run in self._within(first, last) if run.state is HELD]
+
+    def leased(self, first: int, last: int) -> list[IdRange]:
+        """What of the range is inflight, neighbours joined."""
+        spans: list[IdRange] = []
+        for run in self._within(first, last):
+            if run.state is INFLIGHT:
+                begin, end = max(run.first, first), min(run.last, last)
+                spans.append((spans.pop()[0] if spans and spans[-1][1] + 1 == begin else begin, end))
+        return spans
+
+    def first_due(self) -> int | None:
+        """The lowest id that does not wait for a time, nor for the disk."""
+        for run in self._runs:
+            if run.state is not DELAYED and not (run.state is INFLIGHT and run.deadline == inf):
+                return run.first
+        return None
+
+    def most_attempted(self) -> tuple[int, int]:
+        """The highest number of deliveries of an id, and the lowest id that has it; zeros for an empty table."""
+        attempt = msg_id = 0
+        for run in self._runs:
+            if run.attempt > attempt:
+                attempt, msg_id = run.attempt, run.first
+        return attempt, msg_id
+
+    def attempts(self) -> IdRows:
+        """What counts as attempted, in id order, neighbours with equal attempts joined. Rows of an ``AttemptRange``."""
+        firsts: list[int] = []
+        lasts: list[int] = []
+        attempts: list[int] = []
+        for first, last, attempt in counted(self._runs):
+            if attempts and attempt == attempts[-1] and first == lasts[-1] + 1:
+                lasts[-1] = last
+            else:
+                firsts.append(first)
+                lasts.append(last)
+                attempts.append(attempt)
+        return IdRows(3, [
+            (array("Q", firsts[at : at + ID_ROWS_BLOCK]), array("Q", lasts[at : at + ID_ROWS_BLOCK]),
+             array("Q", attempts[at : at + ID_ROWS_BLOCK]))
+            for at in range(0, len(firsts), ID_ROWS_BLOCK)
+        ])  # fmt: skip
+
+    # -- deliveries
+
+    def lease(self, owner: Lessee, first: int, last: int, deadline: float, now: float | None = None) -> None:
+        """First delivery, at ``now``, of ids above every run in the table."""
+        self._count_lease(owner, last + 1 - first)
+        delivered: Delivered = None if now is None else (now, now)
+        if self._runs:
+            newest = self._runs[-1]
+            if newest.accepts(first, INFLIGHT, owner, deadline, deadline, 1) and not newest.spared:
+                newest.extend(last, deadline, deadline, delivered)
+                return
+        run = Run(first, last, INFLIGHT, owner, deadline, 1)
+        run.delivered = delivered
+        self._firsts.append(first)
+        self._runs.append(run)
+        self._deadlines.push(run)
+
+    def lease_each(self, owner: Lessee, ids: list[int], deadline: float, now: float | None = None) -> None:
+        """First delivery, at ``now``, of ids, ascending, that stand in no run; anywhere among the runs."""
+        runs, firsts = self._runs, self._firsts
+        delivered: Delivered = None if now is None else (now, now)
+        self._count_lease(owner, len(ids))
+        low = at = bisect_left(firsts, ids[0])
+        added: list[Run] = []  # what takes the place of runs low to at - 1: one copy, where each insert would move the rest
+        before = runs[at - 1] if at else None
+        for msg_id in ids:
+            i = bisect_left(firsts, msg_id, at)
+            if i > at:
+                added += runs[at:i]
+                before, at = runs[i - 1], i
+            if before is not None and not before.spared and before.accepts(msg_id, INFLIGHT, owner, deadline, deadline, 1):
+                before.extend(msg_id, deadline, deadline, delivered)
+                continue
+            before = Run(msg_id, msg_id, INFLIGHT, owner, deadline, 1)
+            before.delivered = delivered
+            added.append(before)
+            self._deadlines.push(before)
+        runs[low:at] = added
+        firsts[low:at] = [run.first for run in added]
+
+    def append_ready(self, first: int, last: int, attempt: int) -> None:
+        """Enter ids above every run in the table as waiting for redelivery (restart)."""
+        run = Run(first, last, READY, None, 0.0, attempt)
+        self._firsts.append(first)
+        self._runs.append(run)
+        self._ready.push(run)
+        self._totals[READY] += last + 1 - first
+
+    def first_ready(self) -> int | None:
+        """The lowest id that is READY."""
+        run = self._ready.top()
+        return None if run is None else run.first
+
+    def take_ready(
+        self,
+        owner: Lessee,
+        max_count: int,
+        deadline: float,
+        max_runs: int | None = None,
+        now: float | None = None,
+    ) -> list[AttemptRange]:
+        """Lease up to ``max_count`` ready ids, lowest first; of no more than ``max_runs`` runs. Delivered at ``now``.
+
+        Returns: (first, last, attempt with this delivery counted) of each run.
+        """
+        taken: list[AttemptRange] = []
+        runs, firsts = self._runs, self._firsts
+        while max_count > 0 and len(taken) != max_runs and (run := self._ready.top()) is not None:
+            first = run.first
+            last = min(run.last, first + max_count - 1)
+            whole = last == run.last
+            attempt = run.attempt + 1
+            taken.append((first, last, attempt))
+            max_count -= last + 1 - first
+            self._totals[READY] -= last + 1 - first
+            self._count_lease(owner, last + 1 - first)
+            i = bisect_left(firsts, first)
+            before = runs[i - 1] if i else None
+            delivered: Delivered = None
+            if now is not None:
+                known = run.delivered
+                delivered = (now if attempt == 1 else None if known is None else known[0], now)
+            if whole:
+                self._ready.pop()
+            else:  # what is left keeps its heap entry, which top() puts right
+                run.first = firsts[i] = last + 1
+            if before is not None and before.spared == run.spared and before.accepts(
+                first, INFLIGHT, owner, deadline, deadline, attempt
+            ):
+                before.extend(last, deadline, deadline, delivered)
+                if whole:
+                    run.retire()
+                    del runs[i], firsts[i]
+            elif whole:
+                run.state = INFLIGHT
+                run.owner = owner
+                run.deadline = run.earliest = deadline
+                run.attempt = attempt
+                run.delivered = delivered
+                self._deadlines.push(run)
+            else:
+                lease = Run(first, last, INFLIGHT, owner, deadline, attempt)
+                lease.delivered = delivered
+                lease.spared = run.spared
+                runs.insert(i, lease)
+                firsts.insert(i, first)
+                self._deadlines.push(lease)
+        self._trim()
+        return taken
+
+    # -- ways back
+
+    def give_back(self, owner: Lessee, first: int, last: int) -> int:
+        """Leases of ``owner`` that were never written: READY, with one attempt less.
+
+        Returns: how many ids.
+        """
+        i, j = self._carve(first, last)
+        returned = 0
+        for run in self._runs[i:j]:
+            if run.state is INFLIGHT and run.owner is owner:
+                returned += run.last + 1 - run.first
+                run.attempt -= 1
+                run.delivered = None  # when the one before was, nobody knows any more
+                self._to_ready(run)
+        self._settle(i, j)
+        return returned
+
+    def hold(self, owner: Lessee, first: int, last: int) -> None:
+        """READY ids in the range become INFLIGHT to ``owner`` without a deadline, uncounted."""
+        i, j = self._carve(first, last)
+        for run in self._runs[i:j]:
+            if run.state is READY:
+                self._totals[READY] -= run.last + 1 - run.first
+                self._count_lease(owner, run.last + 1 - run.first)
+                run.state = INFLIGHT
+                run.owner = owner
+                run.deadline = run.earliest = inf
+                run.ticket = None
+        self._settle(i, j)
+
+    def release(self, owner: Lessee) -> int:
+        """All leases of ``owner`` are READY again, as a lost session leaves them. Returns how many ids."""
+        if not owner.inflight:
+            return 0
+        mine = [r for r in self._runs if r.state is INFLIGHT and r.owner is owner]
+        released = sum(r.last + 1 - r.first for r in mine)
+        self._return(mine)
+        return released
+
+    def postpone(self, first: int, last: int, now: float, delay_s: Callable[[int], float]) -> int:
+        """Leases in the range are DELAYED by ``delay_s(attempt)``, or READY when that is 0; those out of attempts are
+        HELD."""
+        i, j = self._carve(first, last)
+        postponed = 0
+        for run in self._runs[i:j]:
+            if run.state is INFLIGHT:
+                postponed += run.last + 1 - run.first
+                delay = delay_s(run.attempt)
+                if self._to_ready(run) and delay > 0:
+                    self._totals[READY] -= run.last + 1 - run.first
+                    self._totals[DELAYED] += run.last + 1 - run.first
+                    run.state = DELAYED
+                    run.deadline = run.earliest = now + delay
+        self._settle(i, j)
+        return postponed
+
+    def touch(self, first: int, last: int, deadline: float) -> int:
+        """Leases in the range end at ``deadline`` instead, sooner or later than before.
+
+        Returns how many ids.
+        """
+        i, j = self._carve(first, last)
+        touched = 0
+        for run in self._runs[i:j]:
+            if run.state is INFLIGHT:
+                touched += run.last + 1 - run.first
+                if deadline < run.deadline:
+                    run.ticket = None  # its entry would come too late
+                run.deadline = run.earliest = deadline
+        self._settle(i, j)
+        return touched
+
+    def tick(self, now: float) -> bool:
+        """Leases and delays that are due become READY; whether there were any."""
+        due: list[Run] = []
+        while (run := self._deadlines.top()) is not None and run.deadline <= now:
+            self._deadlines.pop()
+            due.append(run)
+        self._return(due)
+        return bool(due)
+
+    def next_deadline(self) -> float | None:
+        """When ``tick`` has work next; None when nothing waits for a time."""
+        run = self._deadlines.top()
+        return None if run is None else run.deadline
+
+    # -- dead letters
+
+    def give_up(self, first: int, last: int) -> int:
+        """Leases in the range are HELD, whatever their attempts. Returns how many ids."""
+        i, j = self._carve(first, last)
+        given_up = 0
+        for run in self._runs[i:j]:
+            if run.state is INFLIGHT:
+                given_up += run.last + 1 - run.first
+                self._discount(run, run.last + 1 - run.first)
+                self._to_held(run)
+                run.reason = REJECTED
+        self._settle(i, j)
+        return given_up
+
+    def limit_attempts(self, max_attempts: int) -> None:
+        """From now on; what is READY with so many deliveries is HELD."""
+        self.max_attempts = max_attempts
+        if max_attempts:
+            for run in self._runs:
+                if run.state is READY and run.attempt >= max_attempts:
+                    self._totals[READY] -= run.last + 1 - run.first
+                    self._to_held(run)
+            self._settle(0, len(self._runs))
+
+    def take_held(self, max_count: int) -> list[Held]:
+        """Up to so many HELD ids, lowest first; they are MOVING until ``unhold`` or ``bury``."""
+        taken: list[Held] = []
+        while max_count > 0 and (run := self._held.top()) is not None:
+            if run.last + 1 - run.first > max_count:
+                self._split(self._index(run.first), run.first + max_count)
+            self._held.pop()
+            run.owner = MOVING
+            max_count -= run.last + 1 - run.first
+            taken.append(Held(run.first, run.last, run.attempt, run.reason, run.delivered))
+        return taken
+
+    def unhold(self, first: int, last: int) -> None:
+        """What is MOVING in the range was not stored: it waits again."""
+        i, j = self._carve(first, last)
+        for run in self._runs[i:j]:
+            if run.state is HELD:
+                run.owner = None
+        self._settle(i, j)
+
+    def bury(self, first: int, last: int) -> list[IdRange]:
+        """What is MOVING in the range was stored: it leaves the table. Returns: the spans in which no run is left."""
+        i, j = self._carve(first, last)
+        spans: list[IdRange] = []
+        kept: list[Run] = []
+        alone = False  # nothing is in between that is not acked
+        for run in self._runs[i:j]:
+            if run.state is not HELD or run.owner is not MOVING:
+                kept.append(run)
+                alone = False
+                continue
+            alone = alone and not self._waits_between(spans[-1][1] + 1, run.first)
+            self._discount(run, run.last + 1 - run.first)
+            run.retire()
+            spans.append((spans.pop()[0] if alone else run.first, run.last))
+            alone = True
+        self._runs[i:j] = kept
+        self._firsts[i:j] = [run.first for run in kept]
+        self._settle(i, i + len(kept))
+        self._trim()
+        return spans
+
+    # -- the end
+
+    def remove(self, first: int, last: int, *, delivered_only: bool) -> list[IdRange]:
+        """Take the ids out, whatever their state, and return the spans in which no run is left.
+
+        With ``delivered_only``, runs that were never delivered, and those that are HELD, stay. A span
+        reaches over ids that had left the table before, unless they are waiting: they are acked
+        already, and one span for many runs keeps the ack set's work linear.
+        """
+        if last < first:
+            return []
+        i = self._index(first)
+        j = bisect_right(self._firsts, last)
+        spans: list[IdRange] = []
+        kept: list[Run] = []
+        span_first: int | None = None  # of the span that is still growing, up to span_last
+        span_last = 0
+        for run in self._runs[i:j]:
+            if delivered_only and ((run.attempt == 0 and not run.spared) or run.state is HELD):
+                kept.append(run)
+                if span_first is not None:
+                    spans.append((span_first, span_last))
+                    span_first = None
+                continue
+            low = run.first if run.first >= first else first
+            if span_first is None:
+                span_first = low
+            elif low > span_last + 1 and self._waits_between(span_last + 1, low):
+                spans.append((span_first, span_last))
+                span_first = low
+            span_last = run.last if run.last <= last else last
+            self._discount(run, span_last + 1 - low)
+            if run.first < low:
+                kept.append(run)
+                if run.last > span_last:
+                    kept.append(rest := run.tail(span_last + 1))
+                    self._enqueue(rest)
+                run.last = low - 1
+            elif run.last > span_last:
+                kept.append(run)
+                run.first = span_last + 1
+            else:
+                run.retire()
+        if span_first is not None:
+            spans.append((span_first, span_last))
+        if spans:
+            self._runs[i:j] = kept
+            self._firsts[i:j] = [run.first for run in kept]
+            self._trim()
+        return spans
+
+    def clear(self) -> None:
+        """Take every id out; lessees learn that they hold nothing of them any more."""
+        for run in self._runs:
+            self._discount(run, run.last + 1 - run.first)
+            run.retire()
+        self._runs.clear()
+        self._firsts.clear()
+        self._trim()
+
+    # -- inside
+
+    def _waits_between(self, first: int, limit: int) -> bool:
+        return any(ids.next_in(first, limit) < limit for ids in self._waiting)
+
+    def _index(self, msg_id: int) -> int:
+        """Index of the first run that ends at or above ``msg_id``."""
+        i = bisect_right(self._firsts, msg_id)
+        return i - 1 if i and self._runs[i - 1].last >= msg_id else i
+
+    def _within(self, first: int, last: int) -> list[Run]:
+        """The runs that hold some of these ids."""
+        return self._runs[self._index(first) : bisect_right(self._firsts, last)]
+
+    def _carve(self, first: int, last: int) -> tuple[int, int]:
+        """Split at the edges, so that runs i to j - 1 are exactly what lies in the range.
+
+        Assumes a ``_settle(i, j)`` afterwards, which joins again what did not change.
+        """
+        if last < first:
+            return 0, 0
+        i = self._index(first)
+        if i < len(self._runs) and self._runs[i].first < first:
+            self._split(i, first)
+            i += 1
+        j = bisect_right(self._firsts, last)
+        if j > i and self._runs[j - 1].last > last:
+            self._split(j - 1, last + 1)
+        return i, j
+
+    def _split(self, i: int, at: int) -> None:
+        run = self._runs[i]
+        rest = run.tail(at)
+        run.last = at - 1
+        self._runs.insert(i + 1, rest)
+        self._firsts.insert(i + 1, at)
+        self._enqueue(rest)
+
+    def _return(self, changed: list[Run]) -> None:
+        """Make timed runs READY: a few by looking each up, many with one pass over the table. Of what comes back without a word
+        from one lessee, only the lowest id that it holds counts as attempted."""
+        lowest = lowest_of_each(changed)
+        kept = {owner: owner.inflight for owner in lowest}
+        for run in changed:
+            if run.state is INFLIGHT and (owner := run.owner) is not None:
+                kept[owner] -= run.last + 1 - run.first
+                if lowest[owner] is not run:
+                    run.spare()
+        for owner, run in lowest.items():
+            i = self._index(run.first)
+            if kept[owner] and self._holds_below(owner, i):
+                run.spare()
+            elif run.last > run.first:
+                self._split(i, run.first + 1)
+                self._runs[i + 1].spare()
+                changed.append(self._runs[i + 1])
+        for run in changed:
+            self._to_ready(run)
+        if len(changed) * _SINGLY_FACTOR > len(self._runs):
+            self._settle(0, len(self._runs))
+            return
+        for run in changed:
+            i = self._index(run.first)  # of what has absorbed it, when it is already gone
+            self._settle(i, i + 1)
+
+    def _holds_below(self, owner: Lessee, i: int) -> bool:
+        """Whether a run below run i is leased to the owner. Nearly always the next one is, or none."""
+        return any(run.owner is owner and run.state is INFLIGHT for run in map(self._runs.__getitem__, range(i - 1, -1, -1)))
+
+    def _to_ready(self, run: Run) -> bool:
+        """READY, or HELD when it is out of attempts. Assumes a timed run, and a ``_settle`` over it next, which gives it its
+        heap entry. Returns: whether it is READY."""
+        self._discount(run, run.last + 1 - run.first)
+        if 0 < self.max_attempts <= run.attempt:
+            self._to_held(run)
+            return False
+        self._totals[READY] += run.last + 1 - run.first
+        run.state = READY
+        run.owner = None
+        run.ticket = None
+        return True
+
+    def _to_held(self, run: Run) -> None:
+        """Assumes that it is discounted, and a ``_settle`` over it next."""
+        self._totals[HELD] += run.last + 1 - run.first
+        run.state = HELD
+        run.owner = None
+        run.ticket = None
+        run.reason = OUT_OF_ATTEMPTS
+        run.deadline = run.earliest = inf  # alike: neighbours may join
+
+    def _settle(self, i: int, j: int) -> None:
+        """Join what can be joined around runs i to j - 1, and give every run its heap entry."""
+        if i == j:
+            return
+        low = max(i - 1, 0)
+        span = self._runs[low : j + 1]
+        kept = span[:1]
+        for run in span[1:]:
+            left = kept[-1]
+            if left.reason == run.reason and left.spared == run.spared and left.accepts(
+                run.first, run.state, run.owner, run.earliest, run.deadline, run.attempt
+            ):
+                left.extend(run.last, run.earliest, run.deadline, run.delivered)
+                run.retire()
+            else:
+                kept.append(run)
+        if len(kept) < len(span):
+            self._runs[low : j + 1] = kept
+            self._firsts[low : j + 1] = [run.first for run in kept]
+        for run in kept:
+            if run.ticket is None:
+                self._enqueue(run)
+        self._trim()
+
+    def _enqueue(self, run: Run) -> None:
+        if run.state is not HELD:
+            (self._ready if run.state is READY else self._deadlines).push(run)
+        elif run.owner is None:
+            self._held.push(run)
+
+    def _trim(self) -> None:
+        self._ready.trim(len(self._runs))
+        self._deadlines.trim(len(self._runs))
+        self._held.trim(len(self._runs))
+
+    def _count_lease(self, owner: Lessee, messages: int) -> None:
+        self._totals[INFLIGHT] += messages
+        owner.inflight += messages
+
+    def _discount(self, run: Run, messages: int) -> None:
+        self._totals[run.state] -= messages
+        if run.state is INFLIGHT:
+            owner = run.owner
+            assert owner is not None, "whoever is leased to is known"
+            owner.inflight -= messages
+            if owner.wants_room:
+                owner.wants_room = False
+                self.freed.append(owner)

@@ -1,0 +1,287 @@
+"""What becomes of leased messages: ack, nack, extend; and the consumers that they belong to.
+
+Contract: gateway.md; delivery.md. An ack is answered after the offsets flush that
+holds it; those that come while one is written share the next.
+"""
+
+
+from collections.abc import Sequence
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from toymq_py.broker import Done
+from toymq_py.errors import (
+    BadArgument,
+    BadFraming,
+    BadName,
+    DiskFull,
+    DiskLow,
+    NoSuchConsumer,
+    NoSuchTopic,
+    OutOfRange,
+    PayloadTooLarge,
+    QueueFull,
+    RequestError,
+    StorageFailed,
+    TooManyConsumers,
+)
+from toymq_py.failure import Failure, failure_of
+from toymq_py.gateway.bodies import JSON_BYTES_MAX, check_members, parse_object, read_body
+from toymq_py.gateway.operations import (
+    CONSUMER,
+    CONSUMER_OF_PATH,
+    MESSAGE_ID,
+    TOPIC,
+    Answer,
+    Body,
+    Operation,
+    Parameter,
+    seconds,
+)
+from toymq_py.gateway.problems import NotLeased
+from toymq_py.gateway.request_context import Gateway
+from toymq_py.gateway.topic_operations import json_response
+from toymq_py.model import DURATION_MS_MAX, MSG_ID_MAX, IdRange, Start
+
+DURATION_S_MAX = DURATION_MS_MAX / 1000
+
+VISIBILITY_S = seconds("visibility_s", "How long they are leased; the topic's visibility unless given.", 0.001, DURATION_S_MAX)
+ERROR_MEMBERS = ("type", "text", "traceback")
+
+
+def parse_failure(reason: object, error: object) -> Failure | None:
+    """What JSON says of a failure: a text, and a text or ``{"type", "text", "traceback"}``. Raises: BadArgument."""
+    described = {"text": error} if error is None or type(error) is str else error
+    if type(described) is not dict:
+        raise BadArgument('error is a text or an object: {"type": "ValueError", "text": "no such file", "traceback": "..."}')
+    check_members(described, frozenset(ERROR_MEMBERS))
+    texts: list[str | None] = []
+    for name, text in (("reason", reason), *((f"error.{member}", described.get(member)) for member in ERROR_MEMBERS)):
+        if not (text is None or type(text) is str):
+            raise BadArgument(f"{name} is a text")
+        texts.append(text)
+    return failure_of(*texts)
+
+
+def _yes(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise BadArgument("dead is true or false")
+    return text == "true"
+
+
+DEAD: Parameter[bool] = Parameter("dead", "query", "To the dead letters at once.", {"type": "boolean"}, _yes)
+REASON: Parameter[str] = Parameter("reason", "query", "Any text, for the dead letter.", {"type": "string"}, str)
+DELAY_S = seconds("delay_s", "Deliver again after this; the topic's backoff unless given, 0 for now.", 0, DURATION_S_MAX)
+
+
+async def ack(gateway: Gateway, request: Request) -> Response:
+    """``DELETE …/messages/{id}``."""
+    topic = gateway.broker.topic(TOPIC.need(request))
+    msg_id, consumer = MESSAGE_ID.need(request), CONSUMER.need(request)
+    if not topic.ack(consumer, [(msg_id, msg_id)]):
+        raise not_leased(consumer, msg_id)
+    await gateway.stored(topic.flush_offsets)
+    return Response(status_code=204)
+
+
+def not_leased(consumer: str, msg_id: int) -> NotLeased:
+    """The refusal of what concerns a lease that there is not."""
+    return NotLeased(f"{msg_id} is not leased to {consumer}: it never was, or it is acked, or went back")
+
+
+async def ack_many(gateway: Gateway, request: Request) -> Response:
+    """``POST …/messages:ack``."""
+    topic = gateway.broker.topic(TOPIC.need(request))
+    consumer = CONSUMER.need(request)
+    body = parse_object(await read_body(request, JSON_BYTES_MAX))
+    check_members(body, frozenset({"ids"}))
+    acked = topic.ack(consumer, parse_ids(body.get("ids")))
+    if not acked:
+        raise NotLeased(f"none of them is leased to {consumer}: they never were, or are acked, or went back")
+    await gateway.stored(topic.flush_offsets)
+    return Response(status_code=204, headers={"x-acked": str(acked)})
+
+
+def parse_ids(found: object) -> list[IdRange]:
+    """Ids of a JSON list, whole numbers and ``"3-9"``, as ascending ranges. Raises: BadArgument."""
+    if type(found) is not list or not found:
+        raise BadArgument('ids is a list of message ids and of ranges: [7, "9-12"]')
+    ranges = sorted(map(_range_of, found))
+    merged = [ranges[0]]
+    for first, last in ranges[1:]:
+        if first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], last))
+        else:
+            merged.append((first, last))
+    return merged
+
+
+def _range_of(item: object) -> IdRange:
+    if type(item) is int and 0 <= item <= MSG_ID_MAX:
+        return item, item
+    if type(item) is str:
+        low, dash, high = item.partition("-")
+        if all(end.isascii() and end.isdigit() and len(end) <= 20 for end in (low, high if dash else low)):
+            first, last = int(low), int(high if dash else low)
+            if first <= last <= MSG_ID_MAX:
+                return first, last
+    raise BadArgument('an id is a whole number, a range of them a text: "9-12"')
+
+
+async def nack(gateway: Gateway, request: Request) -> Response:
+    """``POST …/messages/{id}:nack``."""
+    topic = gateway.broker.topic(TOPIC.need(request))
+    msg_id, consumer = MESSAGE_ID.need(request), CONSUMER.need(request)
+    text = await read_body(request, JSON_BYTES_MAX)
+    body = parse_object(text) if text else {}
+    check_members(body, frozenset({"reason", "error"}))
+    failure = parse_failure(body.get("reason", REASON.of(request)), body.get("error"))
+    if not topic.nack(consumer, [(msg_id, msg_id)], DELAY_S.of(request), dead=DEAD.of(request) or False, failure=failure):
+        raise not_leased(consumer, msg_id)
+    await gateway.stored(topic.flush_offsets)  # the attempt counts, also after a crash
+    return Response(status_code=204)
+
+
+async def redrive_letters(gateway: Gateway, request: Request) -> Response:
+    """``POST /v1/topics/{t}.dlq:redrive``."""
+    name = TOPIC.need(request)
+    text = await read_body(request, JSON_BYTES_MAX)
+    body = parse_object(text) if text else {}
+    check_members(body, frozenset({"ids", "max"}))
+    max_count = body.get("max")
+    if max_count is not None and (type(max_count) is not int or not 0 < max_count <= MSG_ID_MAX):
+        raise BadArgument("max is a whole number from 1")
+    ids = None if body.get("ids") is None else parse_ids(body["ids"])
+    return json_response({"redriven": await redrive(gateway, name, ids, max_count)})
+
+
+async def redrive(gateway: Gateway, name: str, ids: Sequence[IdRange] | None, max_count: int | None) -> int:
+    """Move dead letters back. Returns: how many, once that is on stable storage. Raises: RequestError."""
+    gateway.refuse_late()
+    moved = 0
+
+    def begin(done: Done) -> None:
+        def ended(count: int, error: OSError | RequestError | None) -> None:
+            nonlocal moved
+            moved = count
+            done(error)
+
+        gateway.broker.redrive(name, ids, max_count, ended)
+
+    await gateway.stored(begin)
+    return moved
+
+
+async def extend(gateway: Gateway, request: Request) -> Response:
+    """``POST …/messages/{id}:extend``."""
+    topic = gateway.broker.topic(TOPIC.need(request))
+    msg_id, consumer = MESSAGE_ID.need(request), CONSUMER.need(request)
+    if not topic.touch(consumer, [(msg_id, msg_id)], VISIBILITY_S.of(request)):
+        raise not_leased(consumer, msg_id)
+    return Response(status_code=204)
+
+
+async def get_consumer(gateway: Gateway, request: Request) -> Response:
+    """``GET …/consumers/{c}``."""
+    topic = gateway.broker.topic(TOPIC.need(request))
+    return json_response(topic.describe_consumer(CONSUMER_OF_PATH.need(request)))
+
+
+async def put_consumer(gateway: Gateway, request: Request) -> Response:
+    """``PUT …/consumers/{c}``."""
+    topic = gateway.broker.topic(TOPIC.need(request))
+    name = CONSUMER_OF_PATH.need(request)
+    body = parse_object(await read_body(request, JSON_BYTES_MAX))
+    check_members(body, frozenset({"seek"}))
+    target = body.get("seek")
+    if type(target) not in (str, int):
+        raise BadArgument("seek is earliest, latest, a message id or @<unix-ms>")
+    gateway.refuse_late()
+    topic.seek(name, Start.parse(str(target)))
+    await gateway.stored(topic.flush_offsets)
+    return json_response(topic.describe_consumer(name))
+
+
+async def delete_consumer(gateway: Gateway, request: Request) -> Response:
+    """``DELETE …/consumers/{c}``."""
+    topic = gateway.broker.topic(TOPIC.need(request))
+    topic.forget(CONSUMER_OF_PATH.need(request))
+    await gateway.stored(topic.flush_offsets)
+    return Response(status_code=204)
+
+
+ERROR = {"oneOf": [
+    {"type": "string"},
+    {"type": "object", "properties": {name: {"type": "string"} for name in ERROR_MEMBERS}},
+]}  # fmt: skip
+REDRIVEN = {"type": "object", "required": ["redriven"], "properties": {"redriven": {"type": "integer"}}}
+DESCRIBED = {"type": "object", "required": ["consumer", "ready", "inflight", "backlog"],
+             "properties": {"consumer": {"type": "string"}, "ready": {"type": "integer"}, "inflight": {"type": "integer"},
+                            "scheduled": {"type": "integer"}, "backlog": {"type": "integer"}}}  # fmt: skip
+GONE: tuple[type[RequestError], ...] = (BadArgument, BadName, NoSuchTopic, NoSuchConsumer, NotLeased)
+
+OPERATIONS = (
+    Operation(
+        "DELETE", "/v1/topics/{topic}/messages/{id}", "ack", "Ack a message: it does not come again, whatever happens.",
+        ack, "subscribe", (TOPIC, MESSAGE_ID, CONSUMER),
+        answers={204: Answer("The ack is on stable storage.")}, errors=(*GONE, StorageFailed),
+    ),
+    Operation(
+        "POST", "/v1/topics/{topic}/messages/{id}:nack", "nack", "Give a message back.",
+        nack, "subscribe", (TOPIC, MESSAGE_ID, CONSUMER, DELAY_S, DEAD, REASON),
+        Body("Why it failed, for its dead letter; may be left out.", {"application/json": {
+            "type": "object", "properties": {"reason": {"type": "string"}, "error": ERROR},
+        }}),
+        {204: Answer("It comes again, or becomes a dead letter; the attempt is on stable storage.")},
+        (*GONE, BadFraming, PayloadTooLarge, StorageFailed),
+    ),
+    Operation(
+        "POST", "/v1/topics/{topic}:redrive", "redrive",
+        "Move dead letters (`orders.dlq`) back to their topic, for the consumer that failed them.",
+        redrive_letters, "admin", (TOPIC,),
+        Body('`{"ids": [7, "9-12"], "max": 100}`; without them all.', {"application/json": {
+            "type": "object",
+            "properties": {
+                "ids": {"type": "array", "items": {"type": ["integer", "string"]}},
+                "max": {"type": "integer", "minimum": 1},
+            },
+        }}),
+        {200: Answer("So many are back, on stable storage.", REDRIVEN)},
+        (BadArgument, BadFraming, BadName, DiskFull, DiskLow, NoSuchTopic, PayloadTooLarge, QueueFull, StorageFailed),
+    ),
+    Operation(
+        "POST", "/v1/topics/{topic}/messages/{id}:extend", "extend", "Restart the clock of a lease.",
+        extend, "subscribe", (TOPIC, MESSAGE_ID, CONSUMER, VISIBILITY_S), answers={204: Answer("It runs anew.")}, errors=GONE,
+    ),
+    Operation(
+        "POST", "/v1/topics/{topic}/messages:ack", "ackMany",
+        "Ack many messages; those that are not leased are no error as long as one is.",
+        ack_many, "subscribe", (TOPIC, CONSUMER),
+        Body('`{"ids": [7, "9-12"]}`', {"application/json": {
+            "type": "object", "required": ["ids"],
+            "properties": {"ids": {"type": "array", "items": {"type": ["integer", "string"]}}},
+        }}),
+        {204: Answer("The acks are on stable storage; `X-Acked` says how many.")},
+        (*GONE, BadFraming, PayloadTooLarge, StorageFailed),
+    ),
+    Operation(
+        "GET", "/v1/topics/{topic}/consumers/{consumer}", "describeConsumer", "How far a consumer is.",
+        get_consumer, "describe", (TOPIC, CONSUMER_OF_PATH), answers={200: Answer("As in DESCRIBE.", DESCRIBED)},
+        errors=(BadName, NoSuchTopic, NoSuchConsumer), safe=True,
+    ),
+    Operation(
+        "PUT", "/v1/topics/{topic}/consumers/{consumer}", "seek", "Move a consumer, or make it where it should begin.",
+        put_consumer, "admin", (TOPIC, CONSUMER_OF_PATH),
+        Body('`{"seek": "earliest"}`, `latest`, a message id, or `@` and unix milliseconds.', {"application/json": {
+            "type": "object", "required": ["seek"], "properties": {"seek": {"type": ["integer", "string"]}},
+        }}),
+        {200: Answer("It is there, on stable storage.", DESCRIBED)},
+        (BadArgument, BadFraming, BadName, NoSuchTopic, OutOfRange, TooManyConsumers, StorageFailed),
+    ),
+    Operation(
+        "DELETE", "/v1/topics/{topic}/consumers/{consumer}", "forget", "Delete a consumer's state.",
+        delete_consumer, "admin", (TOPIC, CONSUMER_OF_PATH), answers={204: Answer("It is gone, also after a crash.")},
+        errors=(BadName, NoSuchTopic, NoSuchConsumer, StorageFailed),
+    ),
+)  # fmt: skip

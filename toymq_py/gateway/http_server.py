@@ -1,0 +1,482 @@
+"""The HTTP end of the process: uvicorn on the broker's own loop, with limits on what comes before an application sees it.
+
+Contract: gateway.md; ADR 0024. With ``websocket_protocol.py`` the only home of uvicorn. Parses nothing itself.
+"""
+
+import asyncio
+import contextlib
+import logging
+import re
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, cast
+
+import httptools
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from toymq_py.auth.quotas import Quotas, Seat, peer_of
+from toymq_py.auth.tokens import Authority
+from toymq_py.broker import Broker
+from toymq_py.clock import Clock
+from toymq_py.errors import BadFraming, LineTooLong, RequestError, TooManyConnections
+from toymq_py.gateway.app import Application
+from toymq_py.gateway.bodies import DISCARD_BYTES_MAX, JSON_BYTES_MAX, SEAT
+from toymq_py.gateway.buffered_transport import Outgoing
+from toymq_py.gateway.problems import HEADERS, TooSlow, UnsupportedVersion, encode_response, problem
+from toymq_py.gateway.request_context import Gateway
+from toymq_py.gateway.tls import TlsListener
+from toymq_py.gateway.webhook_pusher import Webhooks
+from toymq_py.gateway.websocket_protocol import BODY_PIECE_BYTES, HEAD_TIMEOUT_S, GatewayWebSocket
+from toymq_py.net.acceptor import BACKLOG
+from toymq_py.net.certificates import Certificates
+from toymq_py.net.host_names import Hosts
+
+HEAD_BYTES_MAX = 64 * 1024
+"""Request line and headers: room for a message's own headers."""
+BODY_PERIOD_S = 20
+BODY_PERIOD_BYTES = 16 * 1024
+"""A body comes at least so fast, 800 bytes a second, while it is read: a telephone at the edge of its network does. Who sends a
+byte now and then, to hold a connection and what is kept for it, is told 408."""
+PIECE_BYTES = 1024
+"""Parsed in one piece outside of a body: a read may hold ten thousand requests of 20 bytes, and those that wait for
+their turn are not parsed before it."""
+KEEP_ALIVE_S = 75
+"""An idle connection is kept longer than the pools of usual clients keep it: so they are the ones to close it."""
+ANONYMOUS_KEEP_ALIVE_S = 10
+"""The same where tokens are asked for and none was shown: a probe of ``/healthz``, a page before its login."""
+DISCARD_S = 1.0
+"""So long, and ``DISCARD_BYTES_MAX``."""
+HTTP_VERSIONS = ("1.0", "1.1")
+"""The parser takes 0.9 and 2.0 on a request line, too."""
+TRAILER_BYTES_MAX = 8 * 1024
+"""Behind the last chunk of a body, or beside the size of a chunk. Fields there are parsed and dropped."""
+HOST = re.compile(rb"(\[[\w:.%]+\]|[\w.~!$&'()*+,;=%-]*)(:\d{0,5})?", re.ASCII)
+"""RFC 3986, 3.2.2, as far as its characters."""
+BODY_HEADERS = (b"content-length", b"transfer-encoding")
+
+
+class GatewayProtocol(HttpToolsProtocol):
+    """One connection: uvicorn's, with bounds on its head, on the time that head and body take, on a body that nobody reads, and
+    on requests that are sent ahead."""
+
+    quotas: ClassVar[Quotas]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._in_head = True
+        self._begun = False
+        self._head_bytes = 0
+        self._discarded: int | None = None
+        self._last = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._refusal: RequestError | None = None
+        self._upgraded = False
+        self._declined = False
+        self._unread = b""
+        self._body_bytes = 0
+        self._chunk_steps = 0
+        self._trailer_bytes = 0
+        """Read since the last chunk began, in whole pieces."""
+        self._trailer_field_bytes = 0
+        self._seat: Seat | None = None
+        self.handshake_done: Callable[[], None] = lambda: None
+        """Called when TLS has connected it."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._outgoing = Outgoing(transport, self.loop, self._lingers)  # type: ignore[arg-type]  # uvloop's is one
+        super().connection_made(self._outgoing)  # type: ignore[arg-type]  # all that is called there
+        self.handshake_done()
+        try:
+            self._seat = self.quotas.enter(peer_of(transport), self._evicted)
+        except TooManyConnections as error:
+            self._refuse(error)
+            return
+        self.app_state = {**self.app_state, SEAT: self._seat}
+        self._await_more()
+
+    def _evicted(self) -> None:
+        """Others need the seat."""
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()
+        else:
+            self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._set_timer(None)
+        self._unread = b""
+        if self._seat is not None:
+            self._seat.leave()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        if self._discarded is not None:
+            self._discarded += len(data)
+            if self._discarded > DISCARD_BYTES_MAX:
+                self.transport.close()
+                return
+        if self._unread or self.pipeline or len(data) > PIECE_BYTES:
+            self._unread += data
+            self._parse()
+        else:
+            self._parse_piece(data)
+
+    def _parse(self) -> None:
+        """What was read, up to a request that has to wait: it goes on when that is answered."""
+        data, at = self._unread, 0
+        while at < len(data) and not self.pipeline and not self.transport.is_closing():
+            end = at + (PIECE_BYTES if self._in_head else BODY_PIECE_BYTES)
+            self._parse_piece(data[at:end])
+            at = end
+            if self._upgraded:  # before it hears of that, a client has nothing to say
+                return
+        self._unread = data[at:]
+        self._outgoing.hold_reading(held=bool(self._unread))
+
+    def _parse_piece(self, data: bytes) -> None:
+        if not self._begun and not (data := data.lstrip(b"\r\n")):  # behind a body some clients send one, and it begins nothing
+            return
+        self._head_bytes += len(data)
+        steps = self._chunk_steps
+        self._feed(data)
+        if self.transport.is_closing() or self._upgraded:
+            return
+        self._trailer_bytes = 0 if self._in_head or steps != self._chunk_steps else self._trailer_bytes + len(data)
+        if self._trailer_bytes > TRAILER_BYTES_MAX:
+            self._refuse_body(trailers_too_long())
+            return
+        if self._in_head and self._head_bytes > HEAD_BYTES_MAX:
+            self._refuse(head_too_long())
+        elif self._timer is None and (self._head_bytes if self._in_head else self.cycle.more_body):
+            self._await_more()
+
+    def _feed(self, data: bytes) -> None:
+        """Uvicorn's ``data_received``, but an upgrade to anything else than a WebSocket is not made (RFC 9110, 7.8), and its
+        request served with its body. The parser has no word for that: it takes what follows for another protocol's. So a new
+        one is given the head without the wish, and what follows."""
+        self._unset_keepalive_if_required()
+        while True:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserError:
+                self.send_400_response("")
+            except httptools.HttpParserUpgrade as upgrade:
+                if self._declined:
+                    self._declined = False
+                    data = self._head_without_upgrade() + data[upgrade.args[0] :]
+                    self.parser = httptools.HttpRequestParser(self)
+                    self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+                    continue
+                self.handle_websocket_upgrade()
+            return
+
+    def _head_without_upgrade(self) -> bytes:
+        line = b"%b %b HTTP/%b\r\n" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+        return line + b"".join(b"%b: %b\r\n" % pair for pair in self.headers if pair[0] != b"upgrade") + b"\r\n"
+
+    def _should_upgrade(self) -> bool:
+        upgradable = self.parser.get_method() == b"GET" and self.parser.get_http_version() == "1.1"
+        return upgradable and super()._should_upgrade()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head = self._begun = True
+        self._trailer_field_bytes = 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # a trailer is no header (RFC 9110, 6.5.1), least of all ``Authorization``
+            super().on_header(name, value)
+            return
+        self._trailer_field_bytes += len(name) + len(value)
+        if self._trailer_field_bytes > TRAILER_BYTES_MAX:
+            self._refusal = trailers_too_long()
+            raise self._refusal
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._set_timer(None)
+        if self._last:
+            raise BadFraming("the answer before this request has said that it is the last one")
+        version = self.parser.get_http_version()
+        if version not in HTTP_VERSIONS:
+            self._refusal = UnsupportedVersion(f"HTTP/{version} is not served here: use HTTP/1.1")
+            raise self._refusal
+        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > HEAD_BYTES_MAX:
+            self._refusal = head_too_long()
+            raise self._refusal  # the parser turns it into the call of send_400_response
+        hosts = [value for name, value in self.headers if name == b"host"]
+        missing = not hosts and version == "1.1"
+        if missing or len(hosts) > 1 or (hosts and not HOST.fullmatch(hosts[0])):  # RFC 9112, 3.2
+            self._refusal = BadFraming("a request names its Host, once: a name or an address, and perhaps a port")
+            raise self._refusal
+        codings = [value for name, value in self.headers if name == b"transfer-encoding"]
+        if codings and b",".join(codings).strip().lower() != b"chunked":  # of others the parser knows only the end
+            self._refusal = BadFraming("a body is chunked, or has its length: no other Transfer-Encoding is known here")
+            raise self._refusal
+        if codings and version == "1.0":  # RFC 9112, 6.1: what stands before this broker may have framed it otherwise
+            self._refusal = BadFraming("HTTP/1.0 has no Transfer-Encoding: send Content-Length, or use HTTP/1.1")
+            raise self._refusal
+        if self.parser.get_method() == b"CONNECT":  # what follows would be another protocol's, too
+            self._refusal = BadFraming("this is no proxy")
+            raise self._refusal
+        self._declined = self.parser.should_upgrade() and not self._should_upgrade()
+        if self.parser.should_upgrade() and not self._declined and any(name in BODY_HEADERS for name, _ in self.headers):
+            self._refusal = BadFraming("a WebSocket begins without a body")
+            raise self._refusal
+        if self._seat is not None:
+            self._seat.busy()
+        if not self._declined:
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        self._chunk_steps += 1
+        super().on_body(body)
+
+    def on_chunk_header(self) -> None:
+        self._chunk_steps += 1
+
+    def on_message_complete(self) -> None:
+        if self._declined:  # its body is still to come
+            return
+        self._in_head = True
+        self._begun = False
+        self._head_bytes = self._body_bytes = 0  # what follows in the same piece is bounded by the piece
+        self._discarded = None
+        self._set_timer(None)
+        super().on_message_complete()
+        if self._last:
+            self.transport.close()
+
+    def handle_websocket_upgrade(self) -> None:
+        self._upgraded = True
+        super().handle_websocket_upgrade()
+
+    def on_response_complete(self) -> None:
+        self._outgoing.flush()
+        if self.cycle.more_body and self.cycle.keep_alive and not self._in_head:
+            self._discard()
+        if self._seat is not None:
+            self._seat.settle(self.transport.get_write_buffer_size())  # its body is gone; the answer may not be taken yet
+            if not self.pipeline:
+                self._seat.idle()
+            anonymous = self.quotas.guarded and self._seat.token is None
+            self.timeout_keep_alive = ANONYMOUS_KEEP_ALIVE_S if anonymous else KEEP_ALIVE_S
+        super().on_response_complete()
+        if self._unread and not self.pipeline:
+            self.loop.call_soon(self._parse)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._seat is not None and (self.cycle is None or self.cycle.response_complete):
+            self._seat.settle(self.transport.get_write_buffer_size())
+
+    def _discard(self) -> None:
+        """The rest of a body that is answered, for a moment; then the connection is closed."""
+        self._discarded = 0
+        self._set_timer(self.loop.call_later(DISCARD_S, self.transport.close))
+
+    def _lingers(self) -> bool:
+        """Whether a close has to wait: uvicorn closes behind an answer that says so, and where the body still arrives a reset
+        would eat that."""
+        cycle = self.cycle
+        if self._last or cycle is None or not cycle.response_complete or not cycle.more_body or cycle.keep_alive:
+            return False
+        self._last = True
+        self._discard()
+        return True
+
+    def shutdown(self) -> None:
+        idle = self.cycle is None or self.cycle.response_complete
+        if self.scheme == "https" and idle and not self.transport.is_closing() and not self.transport.get_write_buffer_size():
+            self.transport.abort()  # an idle client does not answer TLS's goodbye, and would be waited for
+        else:
+            super().shutdown()
+
+    def send_400_response(self, msg: str) -> None:
+        refuse = self._refuse_body if self._trailer_field_bytes > TRAILER_BYTES_MAX else self._refuse
+        refuse(self._refusal or BadFraming("this is no HTTP request"))
+
+    def _await_more(self) -> None:
+        """Of a head or a body."""
+        self._set_timer(self.loop.call_later(HEAD_TIMEOUT_S if self._in_head else BODY_PERIOD_S, self._late))
+
+    def _late(self) -> None:
+        answering = self.cycle is not None and not self.cycle.response_complete
+        ours = self.pipeline or not self._outgoing.reads or (self._in_head and answering)
+        if ours or self._body_bytes >= BODY_PERIOD_BYTES:
+            self._body_bytes = 0
+            self._await_more()  # it is we who take our time, or it comes fast enough
+        elif self._in_head and not self._head_bytes:
+            self.transport.close()  # nothing was asked for
+        else:
+            what = "a request line and headers" if self._in_head else "a body"
+            self._refuse_body(TooSlow(f"{what} have to come faster"))
+
+    def _refuse_body(self, error: RequestError) -> None:
+        """Refuse what arrives; when it is a body that is answered already, only close."""
+        if not self._in_head and self.cycle.response_started:
+            self.transport.close()
+        else:
+            self._refuse(error)
+
+    def _set_timer(self, timer: asyncio.TimerHandle | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = timer
+
+    def _refuse(self, error: RequestError) -> None:
+        """Answer before any application is asked, and close."""
+        self.transport.write(encode_response(problem(error)))
+        self.transport.close()
+
+
+def head_too_long() -> LineTooLong:
+    """The refusal of a head."""
+    return LineTooLong(f"request line and headers have at most {HEAD_BYTES_MAX} bytes")
+
+
+def trailers_too_long() -> LineTooLong:
+    """The refusal of a body for what is beside it."""
+    return LineTooLong(f"trailers and chunk extensions have at most {TRAILER_BYTES_MAX} bytes")
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn's, in a process whose signals are the daemon's."""
+
+    def __init__(
+        self, config: uvicorn.Config, started_: Callable[[], None], certificates: Certificates | None, quotas: Quotas
+    ) -> None:
+        super().__init__(config)
+        self._tell_started = started_
+        self._leaving = asyncio.Event()
+        self._certificates = certificates
+        self._quotas = quotas
+
+    async def serve_all(self, listeners: list[socket.socket], tls_listeners: Sequence[socket.socket]) -> None:
+        """Uvicorn's ``serve`` for the former; connections of the latter are its own from the handshake on."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tls = [self._tls_listener(listener, tasks) for listener in tls_listeners]
+            await self.serve(listeners)
+
+    def _tls_listener(self, listener: socket.socket, tasks: asyncio.TaskGroup) -> TlsListener:
+        assert self._certificates is not None
+        state, config = self.server_state, self.config
+
+        def connected(shaken: Callable[[], None]) -> asyncio.Protocol:
+            protocol = config.http_protocol_class(config=config, server_state=state, app_state=self.lifespan.state)  # type: ignore[call-arg]
+            cast("GatewayProtocol", protocol).handshake_done = shaken
+            return protocol
+
+        refusal = encode_response(problem(BadFraming("TLS is spoken on this port: use https://")))
+        return TlsListener(
+            listener, asyncio.get_running_loop(), tasks, self._certificates,
+            connected=connected,
+            quotas=self._quotas,
+            refusal=refusal,
+        )  # fmt: skip
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in self._tls:
+            listener.start()
+        self._tell_started()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for listener in self._tls:
+            listener.stop()
+        await super().shutdown(sockets)
+
+    async def main_loop(self) -> None:
+        """A look once a second, for the ``Date`` header, instead of ten; and the end at once."""
+        while not self.should_exit:
+            await self.on_tick(0)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self._leaving.wait()
+
+    def leave(self) -> None:
+        self.should_exit = True
+        self._leaving.set()
+
+
+class HttpServer:
+    """Serves one broker's gateway. ``run`` until ``stop``. Belongs to the loop."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        local: bool,
+        started: Callable[[], None],
+        authority: Authority | None = None,
+        certificates: Certificates | None = None,
+        dialects: Sequence[str] = (),
+        private_webhooks: bool = False,
+        mq_delay_s: float = 10.0,
+        allowed_hosts: Sequence[str] = (),
+    ) -> None:
+        """
+        Args:
+            allowed_hosts: names by which a page of this broker may be called beside ``localhost`` and addresses, where that is
+                asked: without TLS, when there are no tokens or it listens to this machine alone.
+            authority: who decides what a request may do; None lets all of them do everything.
+            certificates: for the listeners on which TLS is spoken.
+            dialects: ``tinymq``, ``mq``.
+            private_webhooks: webhooks may push to this machine and its network.
+            mq_delay_s: how long a message is leased by the dialect ``mq``.
+            local: its listeners without TLS are reached from this machine alone.
+            started: called once connections are accepted.
+        """
+        options = broker.options
+        logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # what a client sends is no warning of ours
+        self._gateway = Gateway(
+            broker, clock, loop, authority=authority, private_webhooks=private_webhooks, mq_delay_s=mq_delay_s
+        )
+        if authority is not None:
+            broker.quotas.guarded = True
+        hosts = Hosts(allowed_hosts) if local or authority is None else None
+        limited = type("LimitedProtocol", (GatewayProtocol,), {"quotas": broker.quotas})
+        config = uvicorn.Config(
+            Application(self._gateway, hosts=hosts, dialects=dialects),
+            http=limited,
+            ws=GatewayWebSocket,
+            ws_max_size=2 * options.max_payload_bytes + JSON_BYTES_MAX,  # a payload as base64, and what describes it
+            ws_per_message_deflate=False,
+            lifespan="off",
+            log_config=None,
+            log_level="error",  # what a hostile client does is no warning of ours
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            headers=HEADERS,
+            backlog=BACKLOG,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=max(1, round(options.shutdown_timeout_ms / 1000)),
+        )
+        self._server = _Server(config, started, certificates, broker.quotas)
+
+    @property
+    def webhooks(self) -> Webhooks:
+        """What is pushed while ``run`` lasts."""
+        return self._gateway.webhooks
+
+    async def run(self, listeners: list[socket.socket], tls_listeners: Sequence[socket.socket] = ()) -> None:
+        """Accept and serve until ``stop``; then answer what was asked, within the shutdown timeout."""
+        async with asyncio.TaskGroup() as tasks:
+            pushing = tasks.create_task(self._gateway.webhooks.run())
+            await self._server.serve_all(listeners, tls_listeners)
+            pushing.cancel()
+
+    def stop(self) -> None:
+        """Begin the shutdown. Idempotent."""
+        self._gateway.waiting.stop()
+        self._server.leave()

@@ -1,0 +1,198 @@
+"""Messages as JSON, and the log read without a consumer: pages of it, and a live tail. Contract: gateway.md."""
+
+import json
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from toymq_py.errors import BadArgument, BadName, NoSuchTopic, OutOfRange, QueueFull, RequestError, StorageFailed
+from toymq_py.gateway.access import check_again
+from toymq_py.gateway.bodies import seat_of
+from toymq_py.gateway.events import EVENT_STREAM, stream_response
+from toymq_py.gateway.headers import parse_block
+from toymq_py.gateway.operations import TOPIC, Answer, Operation, Parameter, count, whole
+from toymq_py.gateway.request_context import Gateway
+from toymq_py.model import MSG_ID_MAX, PRODUCER_PREFIX, Records, Start
+from toymq_py.topic import Topic
+
+PAGE_MAX = 1000
+PAGE_BYTES_MAX = 4 * 1024 * 1024
+"""What one page of the log holds at most, but for one larger message."""
+READ_BYTES = 256 * 1024
+"""Read and written as JSON in one piece; some milliseconds."""
+HEARTBEAT_S = 15.0
+"""A stream that says nothing for so long says that it is alive: proxies cut silence off, and dead readers are found."""
+
+MESSAGE = {
+    "type": "object",
+    "required": ["topic", "id", "time_ms"],
+    "properties": {
+        "topic": {"type": "string"},
+        "id": {"type": "integer"},
+        "attempt": {"type": "integer", "description": "Counts deliveries to this consumer, from 1; not in the log."},
+        "time_ms": {"type": "integer", "description": "When it was published, unix milliseconds."},
+        "expires_at_ms": {"type": "integer", "description": "When it expires, if it does."},
+        "key": {"type": "string"},
+        "headers": {"type": "object", "additionalProperties": {"type": "string"}},
+        "payload": {"type": "string", "description": "Where it is UTF-8."},
+        "payload_base64": {"type": "string", "contentEncoding": "base64", "description": "Where it is not."},
+    },
+}
+
+
+def message_json(topic: str, records: Records, row: int, attempt: int | None = None) -> dict[str, Any]:
+    """One message; ``attempt`` when it is a delivery."""
+    described: dict[str, Any] = {"topic": topic, "id": records.ids[row]}
+    if attempt is not None:
+        described["attempt"] = attempt
+    described["time_ms"] = records.ts_ns[row] // 1_000_000
+    if records.expires_at_ns is not None and records.expires_at_ns[row]:
+        described["expires_at_ms"] = records.expires_at_ns[row] // 1_000_000
+    key = records.keys[row]
+    if key and not key.startswith(PRODUCER_PREFIX):
+        described["key"] = key.decode("ascii", "replace")
+    if records.headers is not None and records.headers[row]:
+        described["headers"] = parse_block(records.headers[row])
+    payload = records.payloads[row]
+    try:
+        described["payload"] = payload.decode()
+    except UnicodeDecodeError:
+        described["payload_base64"] = b64encode(payload).decode()
+    return described
+
+
+def read_log(topic: Topic, from_id: int, max_count: int, max_bytes: int) -> tuple[list[tuple[int, str]], int, int]:
+    """Messages as JSON from the log.
+
+    Returns: (ids and messages, id after the last one that was looked at, payload bytes about). Lost ids are skipped.
+
+    Raises: OSError.
+    """
+    found: list[tuple[int, str]] = []
+    size = 0
+    while from_id < topic.next_id and len(found) < max_count and size < max_bytes:
+        run, row, next_id = topic.read(from_id, max_count - len(found), max_bytes - size)
+        if run is None:
+            from_id = next_id
+            continue
+        while row < len(run) and run.ids[row] < next_id and len(found) < max_count and size < max_bytes:
+            msg_id = run.ids[row]
+            found.append((msg_id, json.dumps(message_json(topic.name, run, row))))
+            size += len(run.payloads[row])
+            from_id = msg_id + 1
+            row += 1
+    return found, from_id, size
+
+
+FROM = Parameter(
+    "from", "query", "`earliest`, `latest`, a message id, or `@` and unix milliseconds.", {"type": "string"}, Start.parse
+)
+MAX = count("max", "How many at most.", 1, PAGE_MAX, default=100)
+LAST_EVENT_ID: Parameter[int] = Parameter(
+    "Last-Event-ID", "header", "The stream goes on behind this message.", {"type": "integer", "minimum": 0},
+    whole("Last-Event-ID", 0, MSG_ID_MAX),
+)  # fmt: skip
+
+
+def _resolve(topic: Topic, start: Start) -> int:
+    """Raises: OutOfRange, OSError."""
+    at = topic.resolve(start)
+    if start.kind == "id" and not topic.first_id <= at <= topic.next_id:
+        raise OutOfRange(topic.first_id, f"is the first id of {topic.name}, {topic.next_id} the next")
+    return min(max(at, topic.first_id), topic.next_id)
+
+
+async def browse(gateway: Gateway, request: Request) -> Response:
+    """``GET …/log``."""
+    topic = gateway.broker.topic(TOPIC.need(request))
+    start = _resolve(topic, FROM.or_(Start("earliest"), request))
+    max_count = MAX.or_(100, request)
+    seat = seat_of(request)
+    messages: list[str] = []
+    size, at = 0, start
+    while len(messages) < max_count and size < PAGE_BYTES_MAX and at < topic.next_id and not topic.deleted:
+        part, behind, read = read_log(topic, at, max_count - len(messages), min(READ_BYTES, PAGE_BYTES_MAX - size))
+        texts = [text for _, text in part]
+        try:
+            if seat is not None:
+                seat.hold(sum(map(len, texts)))  # until the client has taken it: see the listener
+        except QueueFull:
+            if not messages:
+                raise
+            break  # a shorter page
+        messages += texts
+        at = behind
+        size += read
+        await gateway.waiting.pause()
+    content = (
+        f'{{"first_id": {topic.first_id}, "next_id": {topic.next_id}, "next": {at}, "messages": [{", ".join(messages)}]}}'
+    )
+    headers = {"cache-control": "no-store"}
+    if at > start:
+        headers["content-range"] = f"messages {start}-{at - 1}/{topic.next_id}"
+    return Response(content, 200, headers, "application/json")
+
+
+async def stream(gateway: Gateway, request: Request) -> Response:
+    """``GET …/stream``."""
+    topic = gateway.broker.topic(TOPIC.need(request))
+    after = LAST_EVENT_ID.of(request)
+    start = _resolve(topic, FROM.or_(Start("latest"), request)) if after is None else after + 1
+    gateway.refuse_late()
+    return stream_response(follow(gateway, request, topic, start))
+
+
+def still_may(gateway: Gateway, request: Request, topic: Topic) -> bool:
+    """Whether a stream of a topic may go on."""
+    try:
+        check_again(gateway, request, "subscribe", topic.name)
+    except RequestError:
+        return False
+    return True
+
+
+async def follow(gateway: Gateway, request: Request, topic: Topic, at: int) -> AsyncIterator[bytes]:
+    """Messages from ``at`` on as events, as long as the request's token may; as fast as the reader takes them.
+
+    What is no longer there is named by an event ``gap``; a topic that was deleted ends with an event ``deleted``.
+    """
+    waiting = gateway.waiting
+    yield b"retry: 1000\n\n"
+    while not waiting.stopped and still_may(gateway, request, topic):
+        if topic.deleted:
+            yield b"event: deleted\ndata: {}\n\n"
+            return
+        if not topic.first_id <= at <= topic.next_id:
+            yield b'event: gap\ndata: {"from": %d, "next": %d}\n\n' % (at, topic.first_id)
+            at = topic.first_id
+        if at < topic.next_id:
+            messages, at, _ = read_log(topic, at, PAGE_MAX, READ_BYTES)
+            yield "".join(f"id: {msg_id}\ndata: {text}\n\n" for msg_id, text in messages).encode()
+            await waiting.pause()
+        elif not await waiting.wait_for(topic.when_committed, HEARTBEAT_S) and not waiting.stopped:
+            yield b":\n\n"
+
+
+OPERATIONS = (
+    Operation(
+        "GET", "/v1/topics/{topic}/log", "browse", "Messages as they lie in the log; nothing is consumed.", browse, "subscribe",
+        (TOPIC, FROM, MAX),
+        answers={200: Answer("A page; `next` begins the following one. `Content-Range` says the same.", {
+            "type": "object",
+            "properties": {"first_id": {"type": "integer"}, "next_id": {"type": "integer"}, "next": {"type": "integer"},
+                           "messages": {"type": "array", "items": MESSAGE}},
+        })},
+        errors=(BadArgument, BadName, NoSuchTopic, OutOfRange, StorageFailed), safe=True,
+    ),
+    Operation(
+        "GET", "/v1/topics/{topic}/stream", "stream",
+        "New messages as server-sent events; nothing is consumed. An event has the id of its message, so a browser goes on "
+        "where it was. `gap` names messages that are no longer there, `deleted` ends the stream.",
+        stream, "subscribe", (TOPIC, FROM, LAST_EVENT_ID),
+        answers={200: Answer("Until the broker shuts down.", {"type": "string"}, EVENT_STREAM)},
+        errors=(BadArgument, BadName, NoSuchTopic, OutOfRange, StorageFailed), safe=True,
+    ),
+)  # fmt: skip

@@ -1,0 +1,60 @@
+"""One poll of a topic or pattern, for requests and for webhooks alike. Contract: delivery.md. Knows no HTTP."""
+
+import asyncio
+from collections.abc import Callable
+
+from toymq_py.broker import Broker
+from toymq_py.gateway.waiters import Waiting, stored
+from toymq_py.topic import Delivery
+
+
+class Polling:
+    """Leases messages once, at once or when some come. Nothing is leased after ``end``."""
+
+    def __init__(self, broker: Broker, waiting: Waiting, name: str, consumer: str, *, visibility_s: float | None) -> None:
+        """Assumes checked names."""
+        self._broker = broker
+        self._waiting = waiting
+        self.name = name
+        self._consumer = consumer
+        self._visibility_s = visibility_s
+        self._look: Callable[[], None] | None = None
+        self._ended = False
+
+    def end(self) -> None:
+        """There is nobody left to take anything."""
+        self._ended = True
+        self._wake()
+
+    def _wake(self) -> bool:
+        if self._look is None:
+            return False  # it looks by itself when it is its turn
+        self._look()
+        return True
+
+    def _wait(self, look: Callable[[], None]) -> Callable[[], None]:
+        self._look = look
+        return self._unwait
+
+    def _unwait(self) -> None:
+        self._look = None
+
+    async def poll(self, max_count: int, max_bytes: int, wait_s: float) -> list[Delivery]:
+        """Lease messages, waiting up to ``wait_s`` for the first. [] when there are none in time, or the broker shuts down.
+
+        Raises: RequestError, OSError. Cancelled, it has leased nothing.
+        """
+        poll = self._broker.poll(self.name, self._consumer, visibility_s=self._visibility_s, wake=self._wake)
+        time = asyncio.get_running_loop().time
+        until = time() + wait_s
+        try:
+            await stored(poll.when_registered)
+            while not (self._ended or self._waiting.stopped):
+                deliveries = poll.take(max_count, max_bytes)
+                left_s = until - time()
+                if deliveries or poll.closed or left_s <= 0:
+                    return deliveries
+                await self._waiting.wait_for(self._wait, left_s)
+            return []
+        finally:
+            poll.close()

@@ -1,0 +1,133 @@
+"""Polls: messages are leased at once, or waited for. Contract: gateway.md; delivery.md (their leases end by deadline alone).
+
+A poll that nobody waits for any more leases nothing: the next message goes to somebody who is there.
+"""
+
+import asyncio
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from toymq_py.errors import (
+    BadArgument,
+    BadName,
+    NoSuchConsumer,
+    NoSuchTopic,
+    RequestError,
+    StorageFailed,
+    TooManyConsumers,
+    TooManyTopics,
+)
+from toymq_py.gateway.access import check_again
+from toymq_py.gateway.consumer_operations import VISIBILITY_S
+from toymq_py.gateway.message_operations import MESSAGE, message_json
+from toymq_py.gateway.operations import CONSUMER, PATTERN_OR_TOPIC, Answer, Operation, count, seconds
+from toymq_py.gateway.poll import Polling
+from toymq_py.gateway.request_context import Gateway
+from toymq_py.topic import Delivery
+
+LEASE_MAX = 1000
+LEASE_BYTES_MAX = 4 * 1024 * 1024
+"""What one poll answers, about, whatever it asks for, but for one larger message."""
+WAIT_S_MAX = 60.0
+"""Proxies cut longer silences off."""
+
+MAX = count("max", "How many messages at most.", 1, LEASE_MAX, default=1)
+WAIT_S = seconds("wait_s", "How long to wait for the first one.", 0, WAIT_S_MAX, default=0)
+
+
+class GivenBack(Response):
+    """Leased messages. When nobody is there any more to take them they go back uncounted."""
+
+    def __init__(
+        self, content: str | bytes, deliveries: Sequence[Delivery], headers: Mapping[str, str], media: str
+    ) -> None:
+        super().__init__(content, 200, headers, media)
+        self._deliveries = deliveries
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if await Request(scope, receive).is_disconnected():
+            give_back(self._deliveries)
+        else:
+            await super().__call__(scope, receive, send)
+
+
+def give_back(deliveries: Iterable[Delivery]) -> None:
+    """What did not get out."""
+    for delivery in deliveries:
+        delivery.subscription.unsend(delivery.first_id, delivery.last_id)
+
+
+async def _poll(gateway: Gateway, request: Request) -> list[Delivery]:
+    """See ``poll.poll``; it ends when the client goes away."""
+    name, consumer, wait_s = PATTERN_OR_TOPIC.need(request), CONSUMER.need(request), WAIT_S.or_(0.0, request)
+    max_count, visibility_s = MAX.or_(1, request), VISIBILITY_S.of(request)
+    gateway.refuse_late()
+    polling = Polling(gateway.broker, gateway.waiting, name, consumer, visibility_s=visibility_s)
+    return await lease_for(gateway, request, polling, max_count, wait_s)
+
+
+async def lease_for(gateway: Gateway, request: Request, polling: Polling, max_count: int, wait_s: float) -> list[Delivery]:
+    """``poll.poll`` as long as the client is there and its token may. Raises: RequestError, OSError."""
+    if not wait_s:
+        return await polling.poll(max_count, LEASE_BYTES_MAX, 0)
+    deliveries: list[Delivery] = []
+    refusal: RequestError | OSError | None = None
+    async with asyncio.TaskGroup() as tasks:
+        watcher = tasks.create_task(_watch(request, polling))
+        try:
+            deliveries = await polling.poll(max_count, LEASE_BYTES_MAX, wait_s)
+            check_again(gateway, request, "subscribe", polling.name)
+        except (RequestError, OSError) as error:  # out of the group it would come as a group of one
+            refusal = error
+        finally:
+            watcher.cancel()
+    if refusal is not None:
+        give_back(deliveries)
+        raise refusal
+    return deliveries
+
+
+async def _watch(request: Request, polling: Polling) -> None:
+    """End the poll when the client has gone."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    polling.end()
+
+
+def messages_json(deliveries: Iterable[Delivery]) -> list[dict[str, Any]]:
+    """Leased messages as JSON."""
+    return [
+        message_json(delivery.topic, delivery.records, row, delivery.attempt)
+        for delivery in deliveries
+        for row in range(delivery.start, delivery.stop)
+    ]
+
+
+async def lease(gateway: Gateway, request: Request) -> Response:
+    """``GET …/messages``."""
+    deliveries = await _poll(gateway, request)
+    if not deliveries:
+        return Response(status_code=204)
+    content = json.dumps({"messages": messages_json(deliveries)})
+    return GivenBack(content, deliveries, {"cache-control": "no-store"}, "application/json")
+
+
+OPERATIONS = (
+    Operation(
+        "GET", "/v1/topics/{topic}/messages", "lease",
+        "Lease messages for a consumer, which is made when it is not there. They come again when their lease ends before "
+        "they are acked.",
+        lease, "subscribe", (PATTERN_OR_TOPIC, CONSUMER, MAX, WAIT_S, VISIBILITY_S),
+        answers={
+            200: Answer("Some.", {"type": "object", "required": ["messages"],
+                                  "properties": {"messages": {"type": "array", "items": MESSAGE}}}),
+            204: Answer("None in time."),
+        },
+        errors=(BadArgument, BadName, NoSuchTopic, NoSuchConsumer, TooManyTopics, TooManyConsumers, StorageFailed),
+    ),
+)  # fmt: skip

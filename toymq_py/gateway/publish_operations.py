@@ -1,0 +1,356 @@
+"""Messages in, one or many a request: 2xx is said after the fsync that holds them. Contract: gateway.md."""
+
+import json
+from base64 import b64decode
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from toymq_py.errors import (
+    BadArgument,
+    BadFraming,
+    BadName,
+    DiskFull,
+    DiskLow,
+    PayloadTooLarge,
+    QueueFull,
+    RequestError,
+    StorageFailed,
+    TooManyTopics,
+)
+from toymq_py.gateway.bodies import (
+    JSON_BYTES_MAX,
+    check_coding,
+    check_members,
+    lines_of,
+    media_type,
+    parse_json,
+    parse_multipart,
+    read_body,
+    read_pieces,
+    too_large,
+)
+from toymq_py.gateway.headers import header_block, headers_of
+from toymq_py.gateway.operations import DELAY_MS, IDEMPOTENCY_KEY, TOPIC, TTL_MS, Answer, Body, Operation, Parameter, check_key
+from toymq_py.gateway.problems import STATUS, problem
+from toymq_py.gateway.request_context import Gateway
+from toymq_py.model import DURATION_MS_MAX
+from toymq_py.topic import Appended, Duplicate, Published, Topic
+
+BATCH_BYTES_MAX = 16 * 1024 * 1024
+"""A batch is in memory as a whole, once for each client that sends one: 20,000 messages of 800 bytes."""
+BATCH_MESSAGES_MAX = 100_000
+MESSAGES_PER_TURN = 128
+BYTES_PER_TURN = 128 * 1024
+"""Parsed and appended in one piece; a millisecond."""
+
+PUBLISH_ERRORS = (BadArgument, BadName, PayloadTooLarge, QueueFull, TooManyTopics, DiskLow, DiskFull, StorageFailed)
+RECEIPT = {
+    "type": "object",
+    "required": ["id", "duplicate"],
+    "properties": {
+        "id": {"type": "integer", "description": "Number of the message in its topic."},
+        "duplicate": {"type": "boolean", "description": "It was there already; nothing was appended."},
+    },
+}
+RESULT = {
+    "oneOf": [
+        RECEIPT,
+        {
+            "type": "object",
+            "required": ["code", "detail"],
+            "properties": {"code": {"type": "string"}, "detail": {"type": "string"}},
+        },
+    ]
+}
+RESULTS = {"type": "object", "required": ["results"], "properties": {"results": {"type": "array", "items": RESULT}}}
+LINE_MEMBERS = frozenset({"payload", "payload_base64", "key", "headers", "delay_ms", "ttl_ms"})
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One to publish. ``key`` and ``headers`` are b"" for none."""
+
+    payload: bytes
+    key: bytes = b""
+    headers: bytes = b""
+    delay_ms: int | None = None
+    ttl_ms: int | None = None
+
+
+async def publish(gateway: Gateway, request: Request) -> Response:
+    """``POST …/messages``."""
+    name = TOPIC.need(request)
+    key = IDEMPOTENCY_KEY.of(request) or b""
+    delay_ms, ttl_ms = DELAY_MS.of(request), TTL_MS.of(request)
+    headers = headers_of(request.headers.raw)
+    bytes_max = gateway.broker.options.max_payload_bytes
+    payload = await read_body(request, bytes_max)
+    check_size(payload, headers, bytes_max)
+    gateway.refuse_late()
+    topic = gateway.broker.topic_to_publish(name)
+    (outcome,) = topic.publish(
+        [key], [payload], [headers] if headers else None,
+        None if delay_ms is None else [delay_ms], None if ttl_ms is None else [ttl_ms],
+    )  # fmt: skip
+    error = outcome.error or await gateway.settled(outcome.commit)
+    if error is not None:
+        gateway.broker.metrics.refused(error.code)
+        return problem(error)
+    if outcome.duplicate:
+        gateway.broker.metrics.duplicate_total += 1
+    return Response(
+        b'{"id":%d,"duplicate":%b}' % (outcome.first_id, b"true" if outcome.duplicate else b"false"),
+        201, {"x-message-id": str(outcome.first_id)}, "application/json",
+    )  # fmt: skip
+
+
+def check_size(payload: bytes, headers: bytes, bytes_max: int) -> None:
+    """Hold ``--max-payload``, headers included. Raises: PayloadTooLarge."""
+    if len(payload) + len(headers) > bytes_max:
+        raise too_large(bytes_max)
+
+
+def line_bytes_max(payload_bytes_max: int) -> int:
+    """Of a JSON line: a payload whose characters may be escapes, ``\\u0434`` for two bytes, and what describes it."""
+    return 3 * payload_bytes_max + JSON_BYTES_MAX
+
+
+async def publish_batch(gateway: Gateway, request: Request) -> Response:
+    """``POST …/messages:batch``."""
+    name = TOPIC.need(request)
+    kind = media_type(request)
+    if kind not in BATCH_MEDIA:
+        raise BadFraming(f"a batch is {' or '.join(BATCH_MEDIA)}, as its Content-Type says")
+    bytes_max = max(BATCH_BYTES_MAX, 2 * gateway.broker.options.max_payload_bytes)
+    is_lines = kind == "application/x-ndjson"
+    line_max = line_bytes_max(gateway.broker.options.max_payload_bytes) if is_lines else None
+    pieces = await read_pieces(request, bytes_max, line_max)
+    if is_lines:
+        if sum(piece.count(b"\n") for piece in pieces) + (not pieces[-1].endswith(b"\n")) > BATCH_MESSAGES_MAX:
+            raise BadArgument(f"at most {BATCH_MESSAGES_MAX} messages are taken at once")
+        found = map(_of_line, lines_of(pieces))
+    else:
+        parts = await parse_multipart(request.headers["content-type"], pieces, BATCH_MESSAGES_MAX, gateway.waiting.pause)
+        found = map(_of_part, parts)
+    gateway.refuse_late()
+    topic = gateway.broker.topic_to_publish(name)
+    return await _publish_all(gateway, topic, found)
+
+
+BATCH_MEDIA = ("application/x-ndjson", "multipart/form-data", "multipart/mixed")
+
+
+Parsed = tuple[int, Message | RequestError]
+"""How many bytes were parsed, and what they are."""
+
+
+async def _publish_all(gateway: Gateway, topic: Topic, found: Iterator[Parsed]) -> Response:
+    """Append in slices, wait for all of them, answer each."""
+    outcomes: list[Published | RequestError] = []
+    bytes_max = gateway.broker.options.max_payload_bytes
+
+    def kind(message: Message | RequestError) -> tuple[bool, bool, bool]:
+        """Refused, delayed, with a ttl: messages of one kind that follow each other are one run."""
+        if isinstance(message, RequestError) or len(message.payload) + len(message.headers) > bytes_max:
+            return True, False, False
+        return False, message.delay_ms is not None, message.ttl_ms is not None
+
+    while part := _one_turn(found):
+        for (bad, _, _), run in groupby(part, kind):
+            if bad:
+                outcomes += [message if isinstance(message, RequestError) else too_large(bytes_max) for message in run]
+            else:
+                outcomes += append(topic, [message for message in run if isinstance(message, Message)])
+        await gateway.waiting.pause()
+    return await _answer(gateway, outcomes)
+
+
+def _one_turn(found: Iterator[Parsed]) -> list[Message | RequestError]:
+    """As many as are parsed and appended in one piece."""
+    part: list[Message | RequestError] = []
+    size = 0
+    for parsed_bytes, message in found:
+        part.append(message)
+        size += parsed_bytes
+        if len(part) == MESSAGES_PER_TURN or size > BYTES_PER_TURN:
+            break
+    return part
+
+
+def append(topic: Topic, messages: Sequence[Message]) -> Sequence[Published]:
+    """Messages that follow each other, as one run. Assumes that all have a delay or none, and so with the ttl."""
+    headers = [message.headers for message in messages]
+    delays_ms = [message.delay_ms for message in messages if message.delay_ms is not None]
+    ttls_ms = [message.ttl_ms for message in messages if message.ttl_ms is not None]
+    return topic.publish(
+        [message.key for message in messages], [message.payload for message in messages], headers if any(headers) else None,
+        delays_ms or None, ttls_ms or None,
+    )  # fmt: skip
+
+
+async def _answer(gateway: Gateway, outcomes: list[Published | RequestError]) -> Response:
+    """One result a message. The status is 201 when every one of them is on stable storage, else that of the first error."""
+    metrics = gateway.broker.metrics
+    results: list[str] = []
+    first_error: RequestError | None = None
+    for number, outcome in enumerate(outcomes):
+        if number % 16 == 15:
+            await gateway.waiting.pause()
+        error: RequestError | None
+        if isinstance(outcome, RequestError):
+            error, size = outcome, 1
+        else:
+            error, size = outcome.error or await gateway.settled(outcome.commit), outcome.count
+        if error is not None:
+            first_error = first_error or error
+            metrics.refused(error.code, size)
+            results += [json.dumps({"code": error.code, "detail": str(error)})] * size
+        elif type(outcome) is Appended:
+            results += [f'{{"id":{msg_id},"duplicate":false}}' for msg_id in range(outcome.first_id, outcome.first_id + size)]
+        elif type(outcome) is Duplicate:
+            metrics.duplicate_total += size
+            results += [f'{{"id":{outcome.first_id},"duplicate":true}}'] * size
+    listed = f'"results":[{",".join(results)}]'
+    if first_error is None:
+        return Response(f"{{{listed}}}", 201, None, "application/json")
+    refusal = problem(first_error)
+    described = bytes(refusal.body)[:-1].decode()
+    headers = {name: value for name, value in refusal.headers.items() if name not in ("content-length", "content-type")}
+    return Response(f"{described}, {listed}}}", STATUS[first_error.code], headers, "application/problem+json")
+
+
+def _of_line(line: bytes) -> Parsed:
+    try:
+        return len(line), parse_line(line)
+    except RequestError as error:
+        return len(line), error
+
+
+def parse_line(line: bytes) -> Message:
+    """A message of a JSON line. Raises: BadArgument."""
+    try:
+        found = parse_json(line)
+    except ValueError as error:
+        raise BadArgument(f"the line is no JSON for a message: {error}") from None
+    if type(found) is not dict:
+        raise BadArgument("a line is a JSON object")
+    return message_of(found, LINE_MEMBERS)
+
+
+def message_of(found: Mapping[str, Any], known: frozenset[str]) -> Message:
+    """A message as JSON describes it. Raises: BadArgument."""
+    if len(found) == 1 and type(payload := found.get("payload")) is str:  # the usual one
+        return Message(payload_bytes(payload))
+    check_members(found, known)
+    key, headers = found.get("key"), found.get("headers")
+    if key is not None and type(key) is not str:
+        raise BadArgument("key is a string")
+    return Message(
+        payload_of(found),
+        check_key(key) if key is not None else b"",
+        _block_of(headers) if headers is not None else b"",
+        _milliseconds(found, "delay_ms", 0),
+        _milliseconds(found, "ttl_ms", 1),
+    )
+
+
+def _milliseconds(found: Mapping[str, Any], name: str, least: int) -> int | None:
+    value = found.get(name)
+    if value is not None and (type(value) is not int or not least <= value <= DURATION_MS_MAX):
+        raise BadArgument(f"{name} is a whole number from {least} to {DURATION_MS_MAX}")
+    return value
+
+
+def payload_of(found: Mapping[str, Any]) -> bytes:
+    """``payload`` or ``payload_base64``. Raises: BadArgument."""
+    text, encoded = found.get("payload"), found.get("payload_base64")
+    if type(text) is str and encoded is None:
+        return payload_bytes(text)
+    if type(encoded) is str and text is None:
+        try:
+            return b64decode(encoded, validate=True)
+        except ValueError:
+            raise BadArgument("payload_base64 is no base64") from None
+    raise BadArgument("a message has a payload (text) or a payload_base64, a string")
+
+
+def payload_bytes(text: str) -> bytes:
+    """A payload that came as text. Raises: BadArgument."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise BadArgument("the payload has half of a surrogate pair: it cannot be UTF-8") from None
+
+
+def _block_of(headers: object) -> bytes:
+    if type(headers) is not dict or any(type(value) is not str for value in headers.values()):
+        raise BadArgument("headers is an object of strings")
+    return header_block(headers.items())
+
+
+def _of_part(part: tuple[Mapping[str, bytes], bytes]) -> Parsed:
+    """A message of a part: its headers are those of a single publish."""
+    headers, payload = part
+    try:
+        for name in ("content-encoding", "content-transfer-encoding"):
+            check_coding(headers.get(name, b"").decode("latin-1"))
+        key = headers.get("idempotency-key")
+        return len(payload), Message(
+            payload,
+            check_key(key.decode("latin-1")) if key is not None else b"",
+            headers_of((name.encode("latin-1"), value) for name, value in headers.items()),
+            *(parameter.parse(found.decode("latin-1")) if (found := headers.get(parameter.name.lower())) is not None else None
+              for parameter in (DELAY_MS, TTL_MS)),
+        )  # fmt: skip
+    except RequestError as error:
+        return len(payload), error
+
+
+MESSAGE_HEADERS: Parameter[str] = Parameter(
+    "X-Header-*", "header", "Headers of the message: `X-Header-Color: red` travels as `color: red`.", {"type": "string"}, str
+)
+TRACEPARENT: Parameter[str] = Parameter(
+    "traceparent", "header", "W3C trace context; travels with the message.", {"type": "string"}, str
+)
+
+OPERATIONS = (
+    Operation(
+        "POST", "/v1/topics/{topic}/messages", "publish", "Publish one message. The topic is made when it is not there.",
+        publish, "publish", (TOPIC, IDEMPOTENCY_KEY, DELAY_MS, TTL_MS, MESSAGE_HEADERS, TRACEPARENT),
+        Body("The payload, as it is.", {"*/*": {"type": "string", "format": "binary"}}),
+        {201: Answer("It is on stable storage.", RECEIPT)},
+        PUBLISH_ERRORS,
+    ),
+    Operation(
+        "POST", "/v1/topics/{topic}/messages:batch", "publishBatch",
+        "Publish many messages. 201 means that every one of them is on stable storage; when some were refused, the answer is "
+        "the first one's problem with a member `results`, and those with an id are stored.",
+        publish_batch, "publish", (TOPIC,),
+        Body(
+            "A JSON object a line, or a part a message with the headers of a single publish.",
+            {
+                "application/x-ndjson": {
+                    "type": "object",
+                    "properties": {
+                        "payload": {"type": "string"},
+                        "payload_base64": {"type": "string", "contentEncoding": "base64"},
+                        "key": IDEMPOTENCY_KEY.schema,
+                        "delay_ms": DELAY_MS.schema,
+                        "ttl_ms": TTL_MS.schema,
+                        "headers": {"type": "object", "additionalProperties": {"type": "string"}},
+                    },
+                    "additionalProperties": False,
+                },
+                "multipart/mixed": {"type": "string", "format": "binary"},
+                "multipart/form-data": {"type": "string", "format": "binary"},
+            },
+        ),
+        {201: Answer("One result a message, in order.", RESULTS)},
+        (*PUBLISH_ERRORS, BadFraming),
+    ),
+)  # fmt: skip

@@ -1,0 +1,71 @@
+"""What every request of the gateway stands on: broker, clock, loop, and whether it is time to leave.
+
+Contract: gateway.md. Owns no state: what a request changes is the broker's.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from toymq_py.auth.tokens import Authority
+from toymq_py.broker import Broker, Done
+from toymq_py.clock import Clock
+from toymq_py.errors import RequestError, ShuttingDown
+from toymq_py.gateway.logins import Logins
+from toymq_py.gateway.snapshots import Snapshots
+from toymq_py.gateway.waiters import Waiting, fulfil, stored
+from toymq_py.gateway.webhook_pusher import Webhooks
+from toymq_py.storage.commit.batch import Commit, CommitState
+
+
+class Gateway:
+    """Belongs to the loop of the broker."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        authority: Authority | None = None,
+        private_webhooks: bool = False,
+        mq_delay_s: float = 10.0,
+    ) -> None:
+        """
+        Args:
+            authority: who decides what a request may do; None lets all of them do everything.
+            private_webhooks: webhooks may push to this machine and its network.
+            mq_delay_s: how long a message is leased by the dialect ``mq``.
+        """
+        self.authority = authority
+        self.logins: Logins | None = None
+        if authority is not None:
+            self.logins = Logins(authority, clock, lambda: self.waiting.wake())
+            authority.on_change.append(lambda: self.waiting.wake())
+        self.mq_delay_s = mq_delay_s
+        self.broker = broker
+        self.clock = clock
+        self.loop = loop
+        self.waiting = Waiting(loop)
+        self.snapshots = Snapshots(broker, clock, loop, self.waiting)
+        self.webhooks = Webhooks(broker, clock, loop, self.waiting, private=private_webhooks)
+
+    def refuse_late(self) -> None:
+        """Raises: ShuttingDown once the broker shuts down: nothing new is begun then."""
+        if self.broker.shutting_down or self.waiting.stopped:
+            raise ShuttingDown("the broker is shutting down; try again later")
+
+    async def settled(self, commit: Commit) -> RequestError | None:
+        """Wait until the commit is on stable storage. Returns: why it is not, if so.
+
+        Cancelled, the commit goes on: its outcome is just not told.
+        """
+        if commit.state is CommitState.PENDING:
+            done: asyncio.Future[None] = self.loop.create_future()
+            commit.add_waiter(partial(fulfil, done))
+            await done
+        return commit.error
+
+    async def stored(self, begin: Callable[[Done], None]) -> None:
+        """See ``waiters.stored``."""
+        await stored(begin)

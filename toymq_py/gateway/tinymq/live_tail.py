@@ -1,0 +1,123 @@
+"""What is published from now on, to a topic or to all topics of a glob: for those who look on. Nothing is consumed."""
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from types import TracebackType
+
+from toymq_py.errors import NoSuchTopic
+from toymq_py.gateway.message_operations import PAGE_MAX, READ_BYTES
+from toymq_py.gateway.request_context import Gateway
+from toymq_py.gateway.tinymq.message_views import Filter, Place, describe
+from toymq_py.model import TopicPattern, is_pattern
+from toymq_py.topic import Topic
+
+
+class Tail:
+    """Each topic in its order; what is retained no longer, when its turn comes, is passed over. To be opened, and closed."""
+
+    def __init__(self, gateway: Gateway, place: Place, wanted: Filter | None) -> None:
+        """Raises: StorageFailed for a topic that could not be opened."""
+        self.place = place
+        self._gateway = gateway
+        self._wanted = wanted
+        self._pattern = TopicPattern(place.name) if is_pattern(place.name) else None
+        if self._pattern is None:
+            with suppress(NoSuchTopic):  # it may come; a look makes none
+                gateway.broker.topic(place.name)
+        self._awaited = self._pattern is None
+        """The topic was not there yet."""
+        self._at: dict[Topic, int] = {}
+        self._withdraw: dict[Topic, Callable[[], object]] = {}
+        self._hungry: dict[Topic, None] = {}  # they have something
+        self._wake: Callable[[], None] | None = None
+        self._unhook: Callable[[], object] = lambda: None
+
+    def __enter__(self) -> "Tail":
+        self.open()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def open(self) -> None:
+        """What is published from now on is taken."""
+        broker = self._gateway.broker
+        if self._pattern is None:
+            found = [broker.topics[self.place.name]] if self.place.name in broker.topics else []
+        else:
+            found = [topic for name, topic in broker.topics.items() if self._pattern.matches(name)]
+        for topic in found:
+            if not topic.deleted:
+                self._follow(topic, topic.next_id)
+        if self._pattern is not None or self._awaited:
+            self._unhook = broker.when_topics_are_made(self._made)
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._unhook()
+        for withdraw in self._withdraw.values():
+            withdraw()
+        self._withdraw.clear()
+        self._at.clear()
+
+    @property
+    def living(self) -> bool:
+        """There may be more. Otherwise the topic was deleted."""
+        return self._pattern is not None or self._awaited or bool(self._at)
+
+    async def grown(self, seconds: float) -> bool:
+        """Wait until there is something to take, so long at most, and no longer than the broker runs."""
+        return bool(self._hungry) or await self._gateway.waiting.wait_for(self._wait, seconds)
+
+    def take(self) -> list[str]:
+        """Messages of one topic, as JSON; as many as are read in one piece."""
+        if not self._hungry:
+            return []
+        topic, texts = next(iter(self._hungry)), []
+        del self._hungry[topic]
+        if topic.deleted:
+            del self._at[topic]
+            return []
+        at = max(self._at[topic], topic.first_id)
+        if at < topic.next_id:
+            run, row, at = topic.read(at, min(PAGE_MAX, topic.next_id - at), READ_BYTES)
+            while run is not None and row < len(run) and run.ids[row] < at:
+                if self._wanted is None or self._wanted.wants(run, row):
+                    texts.append(json.dumps(describe(self.place, topic.name, run, row, 0)))
+                row += 1
+        self._follow(topic, at)
+        return texts
+
+    # -- inside
+
+    def _follow(self, topic: Topic, at: int) -> None:
+        self._awaited = False
+        self._at[topic] = at
+        if at < topic.next_id:
+            self._hungry[topic] = None
+        else:
+            self._withdraw[topic] = topic.when_committed(partial(self._grew, topic))
+
+    def _grew(self, topic: Topic) -> None:
+        """Or it was deleted."""
+        self._hungry[topic] = None
+        if self._wake is not None:
+            self._wake()
+
+    def _made(self, topic: Topic) -> None:
+        if self._pattern is not None:
+            if self._pattern.matches(topic.name):
+                self._follow(topic, 0)
+        elif topic.name == self.place.name:
+            self._unhook()
+            self._follow(topic, 0)
+
+    def _wait(self, call: Callable[[], None]) -> Callable[[], object]:
+        self._wake = call
+
+        def withdraw() -> None:
+            self._wake = None
+
+        return withdraw

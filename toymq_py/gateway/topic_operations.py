@@ -1,0 +1,165 @@
+"""Topics, and numbers about them. Contract: gateway.md; protocol.md, "JSON shapes"."""
+
+import json
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from toymq_py.broker import Done
+from toymq_py.errors import (
+    BadArgument,
+    BadFraming,
+    BadName,
+    NoSuchTopic,
+    RequestError,
+    StorageFailed,
+    TooManyTopics,
+    TopicExists,
+)
+from toymq_py.gateway.access import CREATE_TOPIC, grant_of
+from toymq_py.gateway.bodies import JSON_BYTES_MAX, parse_object, read_body
+from toymq_py.gateway.operations import PATTERN, TOPIC, Answer, Body, Operation
+from toymq_py.gateway.request_context import Gateway
+from toymq_py.gateway.snapshots import TOPICS_PER_TURN
+
+SETTINGS = {"type": "object", "description": "The topic's settings: integers in milliseconds, bytes and counts, and words. "
+            "null or \"default\" unsets one.", "additionalProperties": {"type": ["integer", "string", "null"]}}  # fmt: skip
+DESCRIPTION = {"type": "object", "required": ["topic", "first_id", "next_id", "state", "settings", "consumers"],
+               "properties": {"topic": {"type": "string"}, "first_id": {"type": "integer"}, "next_id": {"type": "integer"},
+                              "messages": {"type": "integer"}, "bytes": {"type": "integer"}, "segments": {"type": "integer"},
+                              "state": {"enum": ["ok", "degraded", "failed"]}, "settings": {"type": "object"},
+                              "consumers": {"type": "array", "items": {"type": "object"}}}}  # fmt: skip
+
+PURGED = {"type": "object", "required": ["purged"], "properties": {"purged": {"type": "integer"}}}
+LISTING = {"type": "object", "properties": {"topics": {"type": "array", "items": DESCRIPTION}}}
+
+
+def json_response(content: Any, status: int = 200) -> Response:
+    """JSON that nobody keeps."""
+    return Response(json.dumps(content), status, {"cache-control": "no-store"}, "application/json")
+
+
+async def settings_of(request: Request) -> dict[str, str]:
+    """The changes of a JSON body, as the broker takes them. Raises: BadFraming, BadArgument, PayloadTooLarge."""
+    body = await read_body(request, JSON_BYTES_MAX)
+    changes = {}
+    for name, value in (parse_object(body) if body else {}).items():
+        if value is None:
+            changes[name] = "default"
+        elif type(value) is int or type(value) is str:
+            changes[name] = str(value)
+        else:
+            raise BadArgument(f"{name[:100]} is a whole number, a word or null")
+    return changes
+
+
+async def put_topic(gateway: Gateway, request: Request) -> Response:
+    """``PUT /v1/topics/{t}``."""
+    name = TOPIC.need(request)
+    changes = await settings_of(request)
+    gateway.refuse_late()
+    known = name in gateway.broker.topics
+    await gateway.stored(lambda done: gateway.broker.create(name, changes, done))
+    return json_response(gateway.broker.topic(name).describe(), 200 if known else 201)
+
+
+async def patch_topic(gateway: Gateway, request: Request) -> Response:
+    """``PATCH /v1/topics/{t}``."""
+    name = TOPIC.need(request)
+    changes = await settings_of(request)
+    gateway.refuse_late()
+    if changes:
+        await gateway.stored(lambda done: gateway.broker.configure(name, changes, done))
+    return json_response(gateway.broker.topic(name).describe())
+
+
+async def get_topic(gateway: Gateway, request: Request) -> Response:
+    """``GET /v1/topics/{t}``."""
+    return json_response(gateway.broker.topic(TOPIC.need(request)).describe())
+
+
+async def delete_topic(gateway: Gateway, request: Request) -> Response:
+    """``DELETE /v1/topics/{t}``."""
+    name = TOPIC.need(request)
+
+    def begin(done: Done) -> None:
+        gateway.broker.delete(name, lambda count, error: done(error))
+
+    await gateway.stored(begin)
+    return Response(status_code=204)
+
+
+async def purge_topic(gateway: Gateway, request: Request) -> Response:
+    """``POST /v1/topics/{t}:purge``."""
+    return json_response({"purged": await purge(gateway, TOPIC.need(request))})
+
+
+async def purge(gateway: Gateway, name: str) -> int:
+    """Drop all messages of a topic. Returns: how many, once that is on stable storage. Raises: RequestError."""
+    gateway.refuse_late()
+    topic = gateway.broker.topic(name)
+    purged = 0
+
+    def begin(done: Done) -> None:
+        def counted(count: int, error: OSError | RequestError | None) -> None:
+            nonlocal purged
+            purged = count
+            done(error)
+
+        topic.purge(counted)
+
+    await gateway.stored(begin)
+    return purged
+
+
+async def list_topics(gateway: Gateway, request: Request) -> Response:
+    """``GET /v1/topics``."""
+    grant = grant_of(request)
+    described = gateway.broker.describe(PATTERN.of(request))
+    if grant is not None:
+        described = (item for item in described if grant.sees(item["topic"]))
+    content = b'{"topics": [%b]}' % await listed(gateway, described)
+    return Response(content, 200, {"cache-control": "no-store"}, "application/json")
+
+
+async def listed(gateway: Gateway, described: Iterator[dict[str, Any]]) -> bytes:
+    """Topics with commas between them, made in slices: five thousand of them at once would hold the loop for 50 ms."""
+    pieces: list[bytes] = []
+    while items := [json.dumps(item) for item in islice(described, TOPICS_PER_TURN)]:
+        pieces.append(", ".join(items).encode())
+        await gateway.waiting.pause()
+    return b", ".join(pieces)
+
+
+async def stats(gateway: Gateway, request: Request) -> Response:
+    """``GET /v1/stats``."""
+    return json_response(gateway.broker.stats())
+
+
+OPERATIONS = (
+    Operation("GET", "/v1/topics", "listTopics", "Every topic, or those of a name or pattern.", list_topics, "see", (PATTERN,),
+              answers={200: Answer("By name.", LISTING)},
+              errors=(BadName,), safe=True),
+    Operation("PUT", "/v1/topics/{topic}", CREATE_TOPIC,
+              "Create a topic, or confirm one whose settings, as far as they are named, are equal.",
+              put_topic, "admin", (TOPIC,),
+              Body("Settings.", {"application/json": SETTINGS}),
+              {201: Answer("It was created.", DESCRIPTION), 200: Answer("It was there.", DESCRIPTION)},
+              (BadArgument, BadFraming, BadName, NoSuchTopic, TopicExists, TooManyTopics, StorageFailed), makes_topic=True),
+    Operation("PATCH", "/v1/topics/{topic}", "configureTopic", "Change settings.", patch_topic, "admin", (TOPIC,),
+              Body("Settings.", {"application/json": SETTINGS}),
+              {200: Answer("They are on stable storage and in use.", DESCRIPTION)},
+              (BadArgument, BadFraming, BadName, NoSuchTopic, StorageFailed)),
+    Operation("GET", "/v1/topics/{topic}", "describeTopic", "What there is to know of a topic, exact.", get_topic, "describe",
+              (TOPIC,), answers={200: Answer("As DESCRIBE.", DESCRIPTION)}, errors=(BadName, NoSuchTopic), safe=True),
+    Operation("DELETE", "/v1/topics/{topic}", "deleteTopic", "Remove a topic with everything in it.", delete_topic, "admin",
+              (TOPIC,), answers={204: Answer("It is gone, also after a crash.")}, errors=(BadName, NoSuchTopic, StorageFailed)),
+    Operation("POST", "/v1/topics/{topic}:purge", "purgeTopic", "Drop all messages; ids go on from where they were.",
+              purge_topic, "admin", (TOPIC,), answers={200: Answer("So many are gone, also after a crash.", PURGED)},
+              errors=(BadName, NoSuchTopic, StorageFailed)),
+    Operation("GET", "/v1/stats", "stats", "Numbers about the broker, as STATS without its topics.", stats, "see",
+              answers={200: Answer("Now.", {"type": "object"})}, safe=True),
+)  # fmt: skip

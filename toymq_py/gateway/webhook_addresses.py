@@ -1,0 +1,77 @@
+"""Where a webhook may push to: no address of this machine or its network, whatever name it hides behind.
+
+Contract: gateway.md ("refusal of private addresses unless allowed"); ADR 0056. A name is resolved for every push, every address
+it has is checked, and the connection is made to a checked address, not to the name: an answer that changes in between changes
+nothing. Redirects are not followed.
+"""
+
+import asyncio
+import socket
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+
+from toymq_py.config.webhooks import Target
+from toymq_py.errors import BadArgument, Forbidden
+
+SPECIAL = tuple(map(IPv4Network, (
+    "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
+    "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16", "192.175.48.0/24",
+    "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
+)))  # fmt: skip
+"""IANA's special-purpose registry, multicast and the reserved rest."""
+CLOUD = (IPv4Network("168.63.129.16/32"),)
+"""Addresses of the Internet behind which a cloud's hosts serve their own machines (Azure); those of others are special ones."""
+GLOBAL = IPv6Network("2000::/3")
+"""All that was ever given out for the Internet. What else there is of IPv6 is this network's, this machine's, or nobody's."""
+SPECIAL_6 = tuple(map(IPv6Network, ("2001::/23", "2001:db8::/32", "2620:4f:8000::/48", "3fff::/20")))
+NAT64 = IPv6Network("64:ff9b::/96")
+
+
+def is_public(address: str) -> bool:
+    """Whether an IP address belongs to the Internet; an IPv6 form of an IPv4 address does where that does."""
+    found = ip_address(address.partition("%")[0])
+    if isinstance(found, IPv4Address):
+        return not any(found in network for network in SPECIAL + CLOUD)
+    inner = _inner(found)
+    if inner is not None:
+        return is_public(str(inner))
+    return found in GLOBAL and not any(found in network for network in SPECIAL_6)
+
+
+def _inner(address: IPv6Address) -> IPv4Address | None:
+    """The IPv4 address that a translator or a tunnel would make of it."""
+    if address in NAT64:
+        return IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour
+
+
+def is_own(address: str) -> bool:
+    """Whether an address is one of this machine's interfaces: who speaks to one's own address speaks from it. Sends nothing."""
+    found = ip_address(address)
+    if isinstance(found, IPv6Address) and (inner := _inner(found)) is not None:
+        found = inner
+    family = socket.AF_INET if found.version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((str(found), 9))
+            return ip_address(probe.getsockname()[0].partition("%")[0]) == found
+    except OSError:
+        return False  # no route leads there, to this machine's addresses one always does
+
+
+async def resolve(target: Target, *, private: bool) -> str:
+    """An address of the target. ``private``: it may be of this machine or its network.
+
+    Raises: Forbidden when any of its addresses may not be pushed to; OSError when the name has none; BadArgument when it can
+    have none.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+    except UnicodeError:
+        raise BadArgument(f"{target.host} is no name of a host") from None
+    addresses = [str(entry[4][0]) for entry in found]
+    if not private:
+        for address in addresses:
+            if not is_public(address) or is_own(address):
+                raise Forbidden(f"{target.host} is {address}, of this machine or its network (--private-webhooks allows it)")
+    return addresses[0]

@@ -1,0 +1,257 @@
+"""Webhooks: what comes to a topic is pushed to a URL, with retry and a signature.
+
+Contract: gateway.md; ADR 0024. A webhook is a consumer of its own: what was pushed and answered with 2xx is acked, everything
+else is given back and comes again later, and after ``max_attempts`` it is a dead letter. Definitions are one checked file in
+the data directory. The signature is that of the Standard Webhooks specification: HMAC-SHA256 over id, time and payload.
+The only home of httpx.
+"""
+
+import asyncio
+import base64
+import hmac
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import partial
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+
+import httpx
+
+from toymq_py.broker import Broker
+from toymq_py.clock import Clock
+from toymq_py.config.webhooks import DOCUMENT, WEBHOOKS_MAX, Target, Webhook, secret_bytes
+from toymq_py.errors import BadArgument, DamagedData, NoSuchConsumer, RequestError, StorageFailed
+from toymq_py.failure import failure_of
+from toymq_py.gateway.headers import parse_block
+from toymq_py.gateway.poll import Polling
+from toymq_py.gateway.waiters import Waiting, stored
+from toymq_py.gateway.webhook_addresses import resolve
+from toymq_py.model import PRODUCER_PREFIX, TopicPattern, check_name
+from toymq_py.storage import checked_json
+from toymq_py.topic import Delivery
+from toymq_py.trace_context import log_fields, trace_context
+
+logger = logging.getLogger("toymq_py.gateway")
+
+CONSUMER_PREFIX = "webhook."
+"""Begins the names of their consumers, so that one is known for what it is."""
+LEASE_SPARE_S = 30.0
+"""A lease outlives the push it is for."""
+RETRY_MIN_S = 1.0
+RETRY_MAX_S = 300.0
+"""The wait after a push that failed doubles with each attempt, from the one to the other."""
+POLL_S = 60.0
+TROUBLE_S = 5.0
+"""How soon a topic that cannot be polled is looked at again."""
+PUSH_BYTES_MAX = 4 * 1024 * 1024
+
+
+def sign(secret: str, message_id: str, at_s: int, payload: bytes) -> str:
+    """The value of ``webhook-signature``."""
+    signed = f"{message_id}.{at_s}.".encode() + payload
+    return "v1," + base64.b64encode(hmac.digest(secret_bytes(secret), signed, "sha256")).decode()
+
+
+def backoff_s(attempt: int) -> float:
+    """The wait before the push after this attempt, from 1."""
+    return min(RETRY_MIN_S * 2.0 ** min(attempt - 1, 30), RETRY_MAX_S)
+
+
+class Webhooks:
+    """All of them, and a task for each while ``run`` lasts."""
+
+    def __init__(
+        self, broker: Broker, clock: Clock, loop: asyncio.AbstractEventLoop, waiting: Waiting, *, private: bool
+    ) -> None:
+        """Reads the definitions: blocks. ``private``: pushes may go to this machine and its network."""
+        self.private = private
+        self.defined: dict[str, Webhook] = {}
+        self.failures: dict[str, str] = {}
+        """Why the last push of a webhook failed; none when it did not."""
+        self._broker = broker
+        self._clock = clock
+        self._loop = loop
+        self._waiting = waiting
+        self._problem: StorageFailed | None = None
+        self._changing = asyncio.Lock()
+        self._tasks: asyncio.TaskGroup | None = None
+        self._workers: dict[str, asyncio.Task[None]] = {}
+        self._load()
+
+    def _load(self) -> None:
+        try:
+            data = self._broker.read_document(DOCUMENT)
+            found = {} if data is None else checked_json.decode("webhooks", data)
+            self.defined = {check_name("webhook", name): Webhook.from_json(raw) for name, raw in found.items()}
+        except (OSError, DamagedData, RequestError, AttributeError) as error:
+            self._problem = StorageFailed(f"{DOCUMENT} cannot be read: {error}; nothing is pushed until it is mended")
+            logger.error("%s", self._problem)  # noqa: TRY400 (the file, not us)
+
+    async def run(self) -> None:
+        """Push, until it is cancelled."""
+        logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every push with its URL, and what is secret in that
+        # Targets behind one address would share a jar of cookies: nobody gets any.
+        cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
+        # They would share connections, too, and a certificate that was checked for one of them: none is kept for the next push.
+        alone = httpx.Limits(max_keepalive_connections=0)
+        client = httpx.AsyncClient(trust_env=False, follow_redirects=False, cookies=cookies, limits=alone)
+        async with client, asyncio.TaskGroup() as tasks:
+            self._client = client
+            self._tasks = tasks
+            try:
+                for name in self.defined:
+                    self._start(name)
+                await self._loop.create_future()
+            finally:
+                self._tasks = None
+
+    def _start(self, name: str) -> None:
+        if self._tasks is not None:
+            self._workers[name] = self._tasks.create_task(self._serve(name, self.defined[name]))
+
+    def _stop(self, name: str) -> None:
+        worker = self._workers.pop(name, None)
+        if worker is not None:
+            worker.cancel()
+
+    # -- definitions
+
+    async def put(self, name: str, webhook: Webhook) -> bool:
+        """Define one, durably. Returns: whether it is new.
+
+        Raises: Forbidden (where it would push to), BadArgument (there are too many), StorageFailed, DiskFull.
+        """
+        await self.check_target(webhook)
+        async with self._changing:
+            known = self.defined.get(name)
+            if known is None and len(self.defined) >= WEBHOOKS_MAX:
+                raise BadArgument(f"{WEBHOOKS_MAX} webhooks are the limit")
+            await self._store({**self.defined, name: webhook})
+            self.defined[name] = webhook
+            self.failures.pop(name, None)
+            self._stop(name)
+            self._start(name)
+            if known is not None and known.topic != webhook.topic:
+                await self._forget(name, spared=TopicPattern(webhook.topic))
+            return known is None
+
+    async def check_target(self, webhook: Webhook) -> None:
+        """Whether it can be pushed to where it says. Raises: Forbidden, BadArgument."""
+        target = Target.parse(webhook.url)
+        try:
+            await resolve(target, private=self.private)
+        except OSError as error:
+            raise BadArgument(f"{target.host} cannot be found: {error.strerror or error}") from None
+
+    async def delete(self, name: str) -> bool:
+        """Remove one with its consumer. Returns: whether it was there. Raises: StorageFailed, DiskFull."""
+        async with self._changing:
+            if name not in self.defined:
+                return False
+            await self._store({other: webhook for other, webhook in self.defined.items() if other != name})
+            del self.defined[name]
+            self.failures.pop(name, None)
+            self._stop(name)
+            await self._forget(name)
+            return True
+
+    async def _forget(self, name: str, spared: TopicPattern | None = None) -> None:
+        """Its consumers go, but not those that still push. Raises: StorageFailed, DiskFull."""
+        for topic in list(self._broker.topics.values()):
+            if spared is not None and spared.matches(topic.name):
+                continue
+            try:
+                topic.forget(CONSUMER_PREFIX + name)
+            except NoSuchConsumer:
+                continue
+            await stored(topic.flush_offsets)
+
+    async def _store(self, defined: Mapping[str, Webhook]) -> None:
+        if self._problem is not None:
+            raise self._problem
+        data = checked_json.encode("webhooks", {name: asdict(webhook) for name, webhook in defined.items()})
+        await stored(partial(self._broker.store_document, DOCUMENT, data))
+
+    # -- pushing
+
+    async def _serve(self, name: str, webhook: Webhook) -> None:
+        """Push what comes, until it is cancelled or the broker shuts down."""
+        lease_s = webhook.timeout_ms / 1000 + LEASE_SPARE_S
+        while not self._waiting.stopped:
+            polling = Polling(self._broker, self._waiting, webhook.topic, CONSUMER_PREFIX + name, visibility_s=lease_s)
+            try:
+                deliveries = await polling.poll(webhook.concurrency, PUSH_BYTES_MAX, POLL_S)
+            except (RequestError, OSError) as error:
+                self.failures[name] = str(error)
+                await self._waiting.sleep(TROUBLE_S)
+                continue
+            async with asyncio.TaskGroup() as pushes:
+                for delivery in deliveries:
+                    for row in range(delivery.start, delivery.stop):
+                        pushes.create_task(self._push(name, webhook, delivery, row))
+
+    async def _push(self, name: str, webhook: Webhook, delivery: Delivery, row: int) -> None:
+        """Push one message; ack it, or give it back."""
+        channel, msg_id = delivery.subscription.channel, delivery.records.ids[row]
+        trace = log_fields(delivery.records.headers[row] if delivery.records.headers is not None else None)
+        try:
+            failure = await self._send(webhook, delivery, row)
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, RequestError) as error:
+            failure = str(error) or type(error).__name__
+        except Exception:
+            logger.exception("bug in a push of webhook %s", name, extra=trace)
+            failure = "a bug in the broker; its log has the details"
+        if failure is None:
+            self.failures.pop(name, None)
+            channel.ack([(msg_id, msg_id)])
+        else:
+            if name not in self.failures:  # once an episode
+                logger.warning("webhook %s: %s", name, failure, extra=trace)
+            self.failures[name] = failure
+            channel.nack([(msg_id, msg_id)], backoff_s(delivery.attempt), failure=failure_of(error=failure))
+
+    async def _send(self, webhook: Webhook, delivery: Delivery, row: int) -> str | None:
+        """One attempt. Returns: why it failed, None when it did not. Raises: httpx.HTTPError, OSError, Forbidden."""
+        target = Target.parse(webhook.url)
+        records = delivery.records
+        payload = records.payloads[row]
+        async with asyncio.timeout(webhook.timeout_ms / 1000):
+            address = await resolve(target, private=self.private)
+            url = httpx.URL(target.url)
+            request = self._client.build_request(
+                "POST", url.copy_with(host=address), content=payload, timeout=webhook.timeout_ms / 1000,
+                headers=self._headers(webhook, delivery, row, payload) | {"host": url.netloc.decode()},
+                extensions={"sni_hostname": target.host},
+            )  # fmt: skip
+            response = await self._client.send(request, stream=True)
+            await response.aclose()  # nobody asks what else it says
+        if response.is_success:
+            return None
+        return f"{target.host} answered {response.status_code}"
+
+    def _headers(self, webhook: Webhook, delivery: Delivery, row: int, payload: bytes) -> dict[str, str]:
+        records = delivery.records
+        message_id = f"{delivery.topic}:{records.ids[row]}"
+        at_s = self._clock.wall_ns() // 1_000_000_000
+        headers = {
+            "content-type": "application/octet-stream",
+            "user-agent": "toymq",
+            "webhook-id": message_id,
+            "webhook-timestamp": str(at_s),
+            "x-topic": delivery.topic,
+            "x-message-id": str(records.ids[row]),
+            "x-attempt": str(delivery.attempt),
+        }
+        if webhook.secret is not None:
+            headers["webhook-signature"] = sign(webhook.secret, message_id, at_s, payload)
+        if records.keys[row] and not records.keys[row].startswith(PRODUCER_PREFIX):
+            headers["idempotency-key"] = records.keys[row].decode("ascii", "replace")
+        if records.headers is not None and records.headers[row]:
+            headers["x-headers"] = json.dumps(parse_block(records.headers[row]))
+            context = trace_context(records.headers[row])
+            if context is not None:
+                headers["traceparent"] = context.traceparent
+                if context.state:
+                    headers["tracestate"] = context.state
+        return headers

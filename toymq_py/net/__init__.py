@@ -1,0 +1,1 @@
+"""Listening sockets, certificates, and the host names that a listener answers to."""

@@ -1,0 +1,74 @@
+"""One listening socket: takes what knocks, a burst at a time, and waits when there are no descriptors.
+
+Contract: delivery.md, "Sessions" (accept loop). Knows nothing of what becomes of a connection.
+"""
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import Callable
+
+logger = logging.getLogger("toymq_py.acceptor")
+
+BACKLOG = 4096  # the default of 100 throttles a burst of connects to 200 a second
+ACCEPTS_PER_PASS = 32
+"""To begin a session takes about 0.2 ms: a crowd that comes at once is let in little by little. One a pass would let clients
+that keep the loop busy lock out those that come."""
+BACK_OFF_MIN_S = 0.01
+BACK_OFF_MAX_S = 1.0
+NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Acceptor:
+    """Accepts on one listener, from ``start`` to ``stop``. Belongs to the loop.
+
+    A reader of the loop, not ``sock_accept``: that makes new objects for each connection, and those of the last one stay where
+    a crowd has left them (``runtime.heap_trimming``).
+    """
+
+    def __init__(
+        self, listener: socket.socket, loop: asyncio.AbstractEventLoop, accepted: Callable[[socket.socket], None]
+    ) -> None:
+        """``accepted`` gets each connection, and owns it. It must not raise."""
+        self._listener = listener
+        self._loop = loop
+        self._accepted = accepted
+        self._back_off_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        self._listener.listen(BACKLOG)
+        self._resume()
+
+    def stop(self) -> None:
+        """Close the listener: who knocks from now on is refused by the system."""
+        if self._timer is not None:
+            self._timer.cancel()
+        else:
+            self._loop.remove_reader(self._listener)
+        self._listener.close()
+
+    def _resume(self) -> None:
+        self._timer = None
+        self._loop.add_reader(self._listener, self._accept)
+
+    def _accept(self) -> None:
+        try:
+            for _ in range(ACCEPTS_PER_PASS):
+                connection, _address = self._listener.accept()
+                self._accepted(connection)
+        except BlockingIOError:
+            self._back_off_s = 0.0  # nobody is left outside
+        except OSError as error:
+            self._back_off(error)
+
+    def _back_off(self, error: OSError) -> None:
+        """Said once an episode; nobody who is connected notices."""
+        if error.errno not in NO_DESCRIPTORS:
+            logger.warning("accept failed: %s", error)
+        elif not self._back_off_s:
+            logger.error("no descriptors left (%s): accepting waits", error.strerror)
+        self._back_off_s = min(max(2 * self._back_off_s, BACK_OFF_MIN_S), BACK_OFF_MAX_S)
+        self._loop.remove_reader(self._listener)
+        self._timer = self._loop.call_later(self._back_off_s, self._resume)

@@ -1,0 +1,1 @@
+"""The event loop that a broker runs on, and the memory of its process."""

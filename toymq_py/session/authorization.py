@@ -1,0 +1,164 @@
+"""What each command needs, where the broker has an auth file: nothing is done before HELLO with a token, nor beyond its rights.
+
+Contract: clients.md (the auth file); protocol.md, "Errors"; ADR 0021. A handler of its own kind, so that a broker without an
+auth file pays nothing for it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from toymq_py.auth.quotas import Seat, acting
+from toymq_py.auth.tokens import Authority, Grant
+from toymq_py.broker import Broker
+from toymq_py.errors import AuthFailed, AuthRequired, Forbidden
+from toymq_py.protocol import (
+    Ack,
+    Command,
+    Config,
+    Create,
+    Delete,
+    Describe,
+    Fetch,
+    Forget,
+    Hello,
+    Nack,
+    Offsets,
+    Pause,
+    Ping,
+    Publish,
+    Pull,
+    Purge,
+    Quit,
+    Redrive,
+    Rejected,
+    Resume,
+    Seek,
+    Stats,
+    Subscribe,
+    Topics,
+    Touch,
+    Unsubscribe,
+)
+from toymq_py.session.deliveries import Deliveries
+from toymq_py.session.handler import PROTOCOL_VERSION, Handler
+from toymq_py.session.replies import Replies
+
+logger = logging.getLogger("toymq_py.session")
+
+GREETING_S = 10.0
+"""How long a connection may take until its token is accepted: a round trip, and a handshake of TLS before it has as long."""
+
+
+MAKERS = (Publish, Subscribe, Pull, Create, Seek)
+"""Commands that may make a topic or a consumer, which counts as the token's."""
+
+
+class GuardedHandler(Handler):
+    """The commands of one session, as far as its token allows."""
+
+    __slots__ = ("_authority", "_grant", "_peer", "_seat", "admitted")
+
+    def __init__(
+        self, number: int, broker: Broker, replies: Replies, deliveries: Deliveries, loop: asyncio.AbstractEventLoop,
+        address: Callable[[], str | None], authority: Authority, peer: str, seat: Seat | None = None,
+    ) -> None:  # fmt: skip
+        """``peer`` is the other end's address, for the log."""
+        super().__init__(number, broker, replies, deliveries, loop, address)
+        self.admitted = False
+        """Its token was accepted."""
+        self._authority = authority
+        self._grant: Grant | None = None
+        self._peer = peer
+        self._seat = seat
+
+    @property
+    def token_name(self) -> str | None:
+        return None if self._grant is None else self._grant.name
+
+    def too_late(self) -> None:
+        """The time for HELLO is over: say so. The session is to end."""
+        self._error(AuthRequired(f"no HELLO with a token within {GREETING_S:g} s"))
+
+    def rights_changed(self) -> bool:
+        """There is another table of tokens.
+
+        Returns: whether the session is to end: its token has gone, which is said, or allows less to be read than before. Its
+        client then connects again, and hears what it may no longer do.
+        """
+        before = self._grant
+        if before is None:
+            return False
+        try:
+            self._grant = self._authority.renew(before)
+        except AuthFailed as error:
+            self._grant = None
+            logger.warning("session %d (%s), token %s: %s", self._number, self._peer, before.name, error)
+            self._error(error.with_traceback(None))
+            return True
+        if not self._grant.allows_all_of(before):
+            logger.warning("session %d (%s): the token of %s may read less now", self._number, self._peer, before.name)
+            return True
+        return False
+
+    def _apply(self, command: Command) -> None:
+        grant = self._grant
+        if grant is None:
+            self._authenticate(command)
+        else:
+            if grant.expires_ns is not None:
+                self._authority.check_time(grant)
+            _check(grant, command)
+            if self._seat is not None and isinstance(command, MAKERS):
+                whose = acting.set(self._seat.token)
+                try:
+                    super()._apply(command)
+                finally:
+                    acting.reset(whose)
+                return
+        super()._apply(command)
+
+    def _authenticate(self, command: Command) -> None:
+        """Raises: AuthRequired, AuthFailed, TooManyConnections; a version that is not spoken here is said behind us."""
+        if self.admitted or not isinstance(command, Hello) or command.auth is None:
+            raise AuthRequired("a token is needed: toymq://TOKEN@host as a client's URL, HELLO 1 auth=TOKEN as the first line")
+        if command.version != PROTOCOL_VERSION:
+            return
+        grant = self._authority.admit(command.auth)
+        if self._seat is not None:
+            self._seat.identify(grant.name, admin=grant.admin)
+        self._grant = grant
+        self.admitted = True
+
+    def _numbers(self) -> dict[str, Any]:
+        """With the tokens that expire: an admin sees all of them, others their own."""
+        mine = self._grant
+        shown = [grant for grant in self._authority.expiring() if mine is not None and (mine.admin or grant.name == mine.name)]
+        tokens = [{"name": grant.name, "expires_ms": (grant.expires_ns or 0) // 1_000_000} for grant in shown]
+        return super()._numbers() | ({"tokens": tokens} if tokens else {})
+
+    def _described(self, pattern: str | None) -> Iterator[dict[str, Any]]:
+        return self._broker.describe(pattern, self._sees)
+
+    def _sees(self, topic: str) -> bool:
+        return self._grant is not None and self._grant.sees(topic)
+
+
+def _check(grant: Grant, command: Command) -> None:
+    """Names alone decide: whether a topic is there is nothing that a token finds out. Raises: Forbidden."""
+    match command:
+        case Publish():
+            if not grant.may_publish(command.topic):
+                raise Forbidden(f"the token of {grant.name} may not publish to {command.topic}; use one that may")
+        case Subscribe() | Pull() | Ack() | Nack() | Touch() | Fetch() | Offsets():
+            if not grant.may_subscribe(command.topic):
+                raise Forbidden(f"the token of {grant.name} may not subscribe to {command.topic}; use one that may")
+        case Describe():
+            if not grant.sees(command.topic):
+                raise Forbidden(f"the token of {grant.name} may not see {command.topic}; use one that may")
+        case Create() | Config() | Delete() | Purge() | Seek() | Forget() | Redrive():
+            if not grant.admin:
+                raise Forbidden(f"the token of {grant.name} may not administer {command.topic}; use an admin's")
+        case Hello() | Unsubscribe() | Pause() | Resume() | Topics() | Stats() | Ping() | Quit() | Rejected():
+            pass

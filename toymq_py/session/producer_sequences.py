@@ -1,0 +1,95 @@
+"""Which producers of a connection were refused, and from which sequence on they wait.
+
+Contract: protocol.md, "PUB ... seq=" and OUT_OF_SEQUENCE. A producer sends ahead of the answers. When one of its publishes is
+refused, storing a later one would make the retry of the first a duplicate of nothing: it would be lost. Knows no transport and
+no broker.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+from toymq_py.errors import OutOfSequence
+from toymq_py.storage.commit.batch import Commit, CommitState
+
+REFUSED_MAX = 65_536
+"""Producers of one connection that may wait at once, about 10 MiB. Above, it has to connect anew."""
+
+Producer = tuple[str, bytes]
+"""Topic and name."""
+
+
+class RefusedSequences:
+    """For each producer that was refused the sequence it has to go back to; and what is still to be known."""
+
+    __slots__ = ("_overflow", "_refused", "_watched")
+
+    def __init__(self) -> None:
+        self._refused: dict[Producer, int] = {}
+        self._overflow = False
+        self._watched: dict[Commit, dict[Producer, int]] = {}
+
+    def admit(self, topic: str, producers: Sequence[bytes], sequences: Sequence[int], start: int) -> int:
+        """The row before which a run has to stop, ``len(producers)`` for none. Who goes back to where it was refused, or
+        further, is admitted again."""
+        if not self._refused and not self._overflow:
+            return len(producers)
+        for row in range(start, len(producers)):
+            producer = topic, producers[row]
+            refused = self._refused.get(producer)
+            if refused is None:
+                if self._overflow:
+                    return row
+            elif sequences[row] > refused:
+                return row
+            else:
+                del self._refused[producer]
+        return len(producers)
+
+    def error(self, topic: str, producer: bytes) -> OutOfSequence:
+        """For the row that was not admitted."""
+        refused = self._refused.get((topic, producer))
+        if refused is None:
+            return OutOfSequence("too many producers of this connection were refused; connect anew")
+        return OutOfSequence(f"{refused} was refused, go on from there")
+
+    def refuse(self, topic: str, producers: Sequence[bytes], sequences: Sequence[int]) -> None:
+        """These were answered with an error."""
+        for producer, sequence in _lowest(topic, producers, sequences).items():
+            self._refuse(producer, sequence)
+
+    def watch(self, commit: Commit, topic: str, producers: Sequence[bytes], sequences: Sequence[int]) -> None:
+        """These are refused if the commit fails: before anything else of this connection is looked at."""
+        if commit.state is not CommitState.PENDING:
+            return
+        watched = self._watched.get(commit)
+        if watched is None:
+            watched = self._watched[commit] = {}
+            commit.add_waiter(partial(self._resolved, commit))
+        for producer, sequence in _lowest(topic, producers, sequences).items():
+            if sequence < watched.get(producer, sequence + 1):
+                watched[producer] = sequence
+
+    def _resolved(self, commit: Commit) -> None:
+        watched = self._watched.pop(commit)
+        if commit.state is CommitState.FAILED:
+            for producer, sequence in watched.items():
+                self._refuse(producer, sequence)
+
+    def _refuse(self, producer: Producer, sequence: int) -> None:
+        known = self._refused.get(producer)
+        if known is None and len(self._refused) >= REFUSED_MAX:
+            self._overflow = True
+        elif known is None or sequence < known:
+            self._refused[producer] = sequence
+
+
+def _lowest(topic: str, producers: Sequence[bytes], sequences: Sequence[int]) -> dict[Producer, int]:
+    """The lowest sequence of each producer."""
+    if producers.count(producers[0]) == len(producers):
+        return {(topic, producers[0]): min(sequences)}
+    lowest: dict[Producer, int] = {}
+    for name, sequence in zip(producers, sequences, strict=True):
+        producer = topic, name
+        if sequence < lowest.get(producer, sequence + 1):
+            lowest[producer] = sequence
+    return lowest

@@ -1,0 +1,1 @@
+"""Group commit: records become durable, many with one sync. Contract: storage.md."""

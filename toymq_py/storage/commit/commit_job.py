@@ -1,0 +1,187 @@
+"""What a sync thread does with one batch, and what came of it.
+
+Contract: storage.md, "Append and group commit", "Segments"; ADR 0002. It touches the active segment's file behind the committed
+position, and nothing else; what becomes of the outcome is the committer's.
+"""
+
+import contextlib
+import errno
+from collections.abc import Callable
+
+from toymq_py.clock import Clock
+from toymq_py.storage.commit.batch import Batch
+from toymq_py.storage.commit.disk_space import SpaceGuard
+from toymq_py.storage.dirlock import not_there
+from toymq_py.storage.disk_errors import NO_SPACE
+from toymq_py.storage.fs import File, FileSystem, write_all
+from toymq_py.storage.identity import is_used
+from toymq_py.storage.segment import Segment, segment_name
+
+PREALLOCATE_BYTES = 16 * 1024 * 1024
+PREALLOCATE_AFTER_BYTES = 1024 * 1024
+"""A topic's first MiB comes without preallocation: most topics stay small."""
+
+
+class SyncJob:
+    """One batch on its way to the disk. All that ``run`` needs is bound when it is made: it reads nothing that may change.
+
+    The attributes are filled by ``run``, on the sync thread, and read on the loop afterwards.
+    """
+
+    __slots__ = ("_active", "_batch", "_clock", "_fs", "_keep_syncing", "_lost", "_path", "_prepared", "_roll",
+                 "_segment_bytes", "_space", "_sync", "allocated", "cut_failed", "done", "error", "low", "rolled", "sealed",
+                 "sync_s")  # fmt: skip
+
+    def __init__(
+        self,
+        batch: Batch,
+        active: Segment | None,
+        *,
+        fs: FileSystem,
+        path: str,
+        space: SpaceGuard,
+        clock: Clock,
+        segment_bytes: int,
+        allocated: int,
+        prepared: File | None,
+        roll: bool,
+        sync: bool,
+        keep_syncing: bool,
+        lost: Callable[[], str | None],
+    ) -> None:
+        """
+        Args:
+            active: the newest segment, None when there is none.
+            path: of the topic's directory.
+            allocated: size of the active file in bytes, with preallocated space; 0 when it is not known.
+            prepared: the file that was made ahead for the new segment, if any.
+            roll: the batch goes to a new segment.
+            sync: before the batch is committed (``--fsync always``).
+            keep_syncing: what is sealed is synced (all but ``--fsync never``).
+            lost: asked before a new segment, what became of the data directory below the broker.
+        """
+        self._batch = batch
+        self._active = active
+        self._fs = fs
+        self._path = path
+        self._space = space
+        self._clock = clock
+        self._segment_bytes = segment_bytes
+        self._prepared = prepared
+        self._sync = sync
+        self._keep_syncing = keep_syncing
+        self._roll = roll
+        self._lost = lost
+        self.allocated = allocated
+        self.done = False
+        """Everything was written and synced. Anything else is a failure, also one that nobody foresaw."""
+        self.error: OSError | None = None
+        self.low = False
+        """Nothing was tried: less than ``--min-free-bytes`` would be free."""
+        self.cut_failed = False
+        """What was written in part could not be cut off again."""
+        self.sealed = False
+        self.rolled: File | None = None
+        """Of the new segment, which is there whether or not the batch got into it."""
+        self.sync_s = 0.0
+
+    def run(self) -> None:
+        """On the sync thread. Blocks; raises nothing that the disk says."""
+        batch, position = self._batch, 0
+        file: File | None = None
+        try:
+            if batch.size and not self._space.check(batch.size):  # an empty one rolls for retention, which makes room
+                self.low = True
+                return
+            if self._roll or self._active is None:
+                file = self._begin_segment()
+            else:
+                file = self._active.open(self._fs, write=True)
+                position = self._active.end
+                self.allocated = self.allocated or file.size()
+            self._preallocate(file, position)
+            write_all(file, b"".join(batch.pieces), position)
+            if self._sync:
+                began = self._clock.monotonic()
+                file.sync()
+                self.sync_s = self._clock.monotonic() - began
+            self.done = True
+        except OSError as error:
+            self.error = error
+            if file is not None:
+                # Full: cut and synced, so that publishing can go on. Otherwise: after a failed sync the cache may show
+                # what the disk will never hold. Cut off, it is not read back after a restart and answered DUP.
+                try:
+                    file.truncate(position)
+                    if error.errno in NO_SPACE:
+                        file.sync()
+                    self.allocated = position
+                except OSError:
+                    self.cut_failed = True
+        finally:
+            if file is None and self._prepared is not None:
+                self._prepared.close()
+                with contextlib.suppress(OSError):
+                    self._fs.unlink(self._prepared.path)
+
+    def _begin_segment(self) -> File:
+        active = self._active
+        lost = self._lost()
+        if lost is None and active is not None and active.file is not None:
+            lost = not_there(self._fs, active.path, active.file.inode())
+        if lost is not None:
+            raise OSError(errno.ESTALE, lost)
+        if active is not None and not active.sealed:
+            self._seal(active)
+            self.sealed = True
+        file = self.rolled = self._create_segment()
+        self.allocated = file.size()
+        return file
+
+    def _seal(self, segment: Segment) -> None:
+        """Cut the preallocated tail and sync: after this the file ends with its last record, for good. Not of a damaged one."""
+        file = segment.open(self._fs, write=True)
+        if not segment.damages:
+            file.truncate(segment.end)
+        if self._keep_syncing:
+            file.sync()
+
+    def _create_segment(self) -> File:
+        """A new active segment whose name is on stable storage before its first byte. Where there is none yet, the topic's
+        directory is made, too."""
+        fs, path, prepared = self._fs, self._path, self._prepared
+        if self._active is None:
+            fs.mkdir(path)
+            fs.sync_dir(path.rpartition("/")[0])
+        name = f"{path}/{segment_name(self._batch.first_id)}"
+        if fs.exists(name) and is_used(fs, name):
+            fs.rename(name, f"{name}.foreign")  # recovery left it alone, and it is not ours to overwrite
+        if prepared is None:
+            file = fs.open(name, create=True)
+        else:
+            file = prepared
+            fs.rename(file.path, name)
+            file.path = name
+        try:
+            if prepared is None:
+                file.truncate(0)
+            fs.sync_dir(path)
+        except OSError:
+            if prepared is None:
+                file.close()
+            raise
+        return file
+
+    def _preallocate(self, file: File, position: int) -> None:
+        """Extend the file ahead of the writer, where that is worth it."""
+        size = self._batch.size
+        if position + size <= self.allocated or position + size < PREALLOCATE_AFTER_BYTES:
+            return
+        room = min(PREALLOCATE_BYTES, self._space.free_bytes() // 64, max(self._segment_bytes - position, size))
+        if room < size:
+            return
+        try:
+            file.allocate(position, room)
+        except OSError:
+            return  # the write itself will tell whether there is space
+        self.allocated = position + room

@@ -1,0 +1,545 @@
+"""Group commit: how records become durable.
+
+Contract: storage.md, "Append and group commit"; ADR 0002. One ``Committer`` per log.
+
+    event loop                                        sync thread
+    append(): ids, frames, keys -> open batch
+      ... everything of this loop pass ...
+    _start(): hand over the oldest batch  ─────────►  roll?  preallocate?  pwrite, fdatasync
+    append(): the next batch fills                    (never more than one job per log)
+    _finished(): advance, resolve, start the next ◄─  job
+
+Nothing waits and there is no timer: a batch is whatever arrived while the last sync ran. The sync thread touches the
+active segment's file behind the committed position, and nothing else; everything of this object belongs to the loop.
+"""
+
+import errno
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Literal
+
+from toymq_py.clock import Clock
+from toymq_py.errors import DiskFull, DiskLow, RequestError, StorageFailed
+from toymq_py.model import Records, Shape, shape_of
+from toymq_py.storage.commit.batch import COMMITTED, Appended, Batch, Commit
+from toymq_py.storage.commit.commit_job import SyncJob
+from toymq_py.storage.commit.disk_space import SpaceGuard
+from toymq_py.storage.commit.listener import CommitListener
+from toymq_py.storage.commit.next_segment import NextSegment
+from toymq_py.storage.commit.sync_threads import Scheduler
+from toymq_py.storage.disk_errors import what_passes
+from toymq_py.storage.fs import replace_file
+from toymq_py.storage.identity import Head, HeadsKeeper
+from toymq_py.storage.log import Log
+from toymq_py.storage.offsets import lost_of
+from toymq_py.storage.record import FRAME_OVERHEAD, Extras
+from toymq_py.storage.segment import CLOCK_AHEAD_MAX_NS, Segment, segment_name
+
+logger = logging.getLogger("toymq_py.storage")
+
+FsyncMode = Literal["always", "interval", "never"]
+
+
+class Committer:
+    """Appends to one log.
+
+    ``next_id`` is the id of the next append; after a failed batch it returns to the committed one, and ids are not
+    skipped. ``failed`` is set when the log is poisoned: a failed fsync is never retried, because Linux may have dropped
+    the pages.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        scheduler: Scheduler,
+        clock: Clock,
+        *,
+        space: SpaceGuard,
+        segment_bytes: int,
+        fsync: FsyncMode = "always",
+        fsync_interval_s: float = 0.005,
+        roll_first: bool = False,
+        heads: Mapping[int, Head] | None = None,
+        lost: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        """
+        Args:
+            roll_first: recovery found damage in the active segment, so what comes goes into a new one.
+            heads: what ``segments.json`` knows of this log.
+            lost: asked on sync threads before a new segment, see ``DirectoryLock.lost``.
+        """
+        self._log = log
+        self._scheduler = scheduler
+        self._clock = clock
+        self._space = space
+        self.segment_bytes = segment_bytes
+        self._fsync = fsync
+        self._lost = lost
+        self._fsync_interval_s = fsync_interval_s
+        self.next_id = log.committed_id
+        self.failed: StorageFailed | None = None
+        self.closing: RequestError | None = None
+        self.listener = CommitListener()
+        self._last_ts_ns = log.last_ts_ns
+        if (ahead_ns := self._last_ts_ns - clock.wall_ns()) > CLOCK_AHEAD_MAX_NS:
+            logger.error("topic %s: its newest record is %.1f days ahead of the clock: one of the two is wrong",
+                         log.topic, ahead_ns / 86_400e9)  # fmt: skip
+        self._now_ns = 0  # what it was when this loop pass first appended; 0 before
+        self._passes: deque[tuple[int, float]] = deque()  # first id and time of each pass that appended what is not committed
+        self._pending: deque[Batch] = deque()
+        self._running: Batch | None = None
+        self._start_due = False
+        self._tail_end = 0  # where the next frame would go in the segment of the newest batch
+        self._roll_next = roll_first
+        self._allocated = 0  # size of the active file with preallocated space; 0 while it is not known
+        self._side_jobs = 0  # sidecars and the next segment, written behind
+        self._next = NextSegment(log.fs, log.path, space, self.run_behind)
+        self._heads = HeadsKeeper(log.fs, log.path, heads or {}, self.run_behind)
+        self._full = False  # the last write found no space
+        self._unsynced = False  # --fsync interval: written and answered, not yet synced
+        self._sync_timer = False
+        self._idle_waiters: list[Callable[[], None]] = []
+        self._reset_tail()
+
+    # -- appending
+
+    def append(
+        self,
+        keys: Sequence[bytes],
+        payloads: Sequence[bytes],
+        attributes: Sequence[bytes] | None = None,
+        extras: Extras | None = None,
+        sequences: Sequence[int] | None = None,
+        shape: Shape | None = None,
+    ) -> list[Appended]:
+        """Assign ids, encode, and queue for the next commit. Never blocks.
+
+        Args:
+            keys: b"" for none; same length as ``payloads``.
+            attributes: encoded attribute blocks, b"" for none.
+            extras: what else they hold, for the tail in memory and for ``CommitListener.scheduled``.
+            sequences: those in the attributes again, when the keys name producers.
+            shape: of all keys and payloads, where the caller knows it.
+
+        Returns: one entry per commit the run is spread over, in order; two or more only where a segment ends.
+
+        Raises: StorageFailed, DiskLow, ShuttingDown, NoSuchTopic (the topic is being deleted).
+        """
+        if self.failed is not None:
+            raise self.failed
+        if self.closing is not None:
+            raise self.closing
+        self._space.admit()
+        ts_ns = self._now_ns or self._begin_pass()
+        shape = shape or shape_of(keys, payloads)
+        if shape is not None:
+            size = len(keys) * (FRAME_OVERHEAD + shape[0] + shape[1])
+        else:
+            size = FRAME_OVERHEAD * len(keys) + sum(map(len, keys)) + sum(map(len, payloads))
+        if attributes is not None:
+            size += sum(map(len, attributes))
+        if self._tail_end + size <= self.segment_bytes and not self._roll_next:
+            appended = [self._take(ts_ns, keys, payloads, attributes, extras, sequences, shape, size)]
+        else:
+            appended = list(self._split(ts_ns, keys, payloads, attributes, extras, sequences, shape))
+        return appended
+
+    def _begin_pass(self) -> int:
+        """The time of all that is appended in this loop pass: it arrived before the pass began."""
+        wall_ns = self._clock.wall_ns()
+        if self._last_ts_ns > wall_ns + CLOCK_AHEAD_MAX_NS:  # it would pin all times until the clock is there
+            logger.error("topic %s: its newest record is %.1f days ahead of the clock: times go back, in a new segment",
+                         self._log.topic, (self._last_ts_ns - wall_ns) / 86_400e9)  # fmt: skip
+            self._last_ts_ns = wall_ns
+            self._roll_next = self._roll_next or self._tail_end > 0
+        # The wall clock may jump back, a log's times do not by less than that.
+        self._now_ns = self._last_ts_ns = max(wall_ns, self._last_ts_ns)
+        self._passes.append((self.next_id, self._clock.monotonic()))
+        self._start_soon()
+        return self._now_ns
+
+    def _split(
+        self,
+        ts_ns: int,
+        keys: Sequence[bytes],
+        payloads: Sequence[bytes],
+        attributes: Sequence[bytes] | None,
+        extras: Extras | None,
+        sequences: Sequence[int] | None,
+        shape: Shape | None,
+    ) -> Iterator[Appended]:
+        """A run that does not fit: what goes to one segment each; between two of them a batch that rolls is opened."""
+        start = size = 0
+
+        def part(stop: int) -> Appended:
+            rows = slice(start, stop)
+            return self._take(
+                ts_ns, keys[rows], payloads[rows], attributes and attributes[rows], extras and extras.part(rows),
+                sequences and sequences[rows], shape, size,
+            )  # fmt: skip
+
+        for row in range(len(keys)):
+            frame = FRAME_OVERHEAD + len(keys[row]) + len(payloads[row]) + (len(attributes[row]) if attributes else 0)
+            end = self._tail_end + size
+            if self._roll_next or (end and end + frame > self.segment_bytes):
+                if row > start:
+                    yield part(row)
+                start, size = row, 0
+                self._open_batch(roll=True)
+            size += frame
+        yield part(len(keys))
+
+    def commit_of(self, msg_id: int) -> Commit:
+        """The commit that an assigned id waits for."""
+        for batch in (*self._pending, self._running):
+            if batch is not None and batch.first_id <= msg_id < batch.next_id:
+                return batch.commit
+        return COMMITTED
+
+    def begin_segment(self) -> tuple[int, Commit]:
+        """Seal the active segment although there is room: what is appended from now on goes to a new one.
+
+        Returns: the first id of the new segment, and the commit with which it is there. An empty one is not sealed.
+
+        Raises: StorageFailed, NoSuchTopic (the topic is being deleted).
+        """
+        if self.failed is not None:
+            raise self.failed
+        if self.closing is not None:
+            raise self.closing
+        if self._tail_end or (self._roll_next and self._log.segments):
+            self._open_batch(roll=True)
+            self._start_soon()
+        newest = self._pending[-1] if self._pending else self._running
+        return self.next_id, COMMITTED if newest is None else newest.commit
+
+    @property
+    def pending_bytes(self) -> int:
+        """What is appended and not committed."""
+        running = 0 if self._running is None else self._running.size
+        return running + sum(batch.size for batch in self._pending)
+
+    def _start_soon(self) -> None:
+        if not self._start_due:
+            self._start_due = True
+            self._scheduler.soon(self._start)
+
+    def _open_batch(self, *, roll: bool) -> Batch:
+        batch = Batch(self.next_id, roll=roll)
+        self._pending.append(batch)
+        if roll:
+            self._tail_end = 0
+            self._roll_next = False
+        return batch
+
+    def _take(
+        self,
+        ts_ns: int,
+        keys: Sequence[bytes],
+        payloads: Sequence[bytes],
+        attributes: Sequence[bytes] | None,
+        extras: Extras | None,
+        sequences: Sequence[int] | None,
+        shape: Shape | None,
+        size: int,
+    ) -> Appended:
+        batch = self._pending[-1] if self._pending else self._open_batch(roll=False)
+        self._tail_end += size
+        tail = self._log.tail.enabled
+        appended = batch.add(ts_ns, keys, payloads, attributes, extras, size, tail=tail, sequences=sequences, shape=shape)
+        self.next_id = batch.next_id
+        return appended
+
+    # -- committing
+
+    def _start(self) -> None:
+        """The pass is over. Hand the oldest batch to a sync thread, when none is there already."""
+        self._start_due = False
+        self._now_ns = 0
+        if self._running is not None or not self._pending:
+            return
+        batch = self._running = self._pending.popleft()
+        batch.close()
+        if self.failed is not None:
+            self._running = None
+            self._refuse_pending(batch, self.failed)
+            self._tell_idle()
+            return
+        active = self._log.segments[-1] if self._log.segments else None
+        roll = batch.roll or active is None or active.sealed
+        if active is not None and not active.sealed:
+            active.busy = True
+            self._log.files.use(active)
+        job = SyncJob(
+            batch, active,
+            fs=self._log.fs, path=self._log.path, space=self._space, clock=self._clock,
+            segment_bytes=self.segment_bytes,
+            allocated=self._allocated,
+            prepared=self._next.take() if roll else None,
+            roll=roll,
+            sync=self._fsync == "always",
+            keep_syncing=self._fsync != "never",
+            lost=self._lost,
+        )  # fmt: skip
+        self._scheduler.offload(job.run, lambda: self._finished(batch, job))
+
+    def _finished(self, batch: Batch, job: SyncJob) -> None:
+        log = self._log
+        self._running = None
+        if log.segments:
+            log.segments[-1].busy = self._unsynced
+        if job.sealed and log.segments:
+            self._seal_behind(log.segments[-1])
+        if job.rolled is not None:
+            path = f"{log.path}/{segment_name(batch.first_id)}"
+            log.segments.append(Segment(path, batch.first_id, file=job.rolled))
+            log.files.use(log.segments[-1])
+            self._heads.due = True
+        self._allocated = job.allocated
+        if job.done:
+            if self._full:
+                self._full = False
+                logger.warning("topic %s: publishing resumes", log.topic)
+            self._adopt(batch)
+            if self._fsync == "always":
+                self.listener.synced(job.sync_s)
+            elif self._fsync == "interval":
+                self._unsynced = log.segments[-1].busy = True
+                self._arm_sync_timer()
+            if self._pending:
+                self._start()
+            if self._fsync == "always" and self._heads.due and batch.size:
+                self._record_heads()  # behind the next commit, which takes a sync thread first
+            self._tell_stored(batch)
+            self.listener.committed(batch.first_id, batch.next_id, batch.keys, batch.producers)
+            batch.commit.resolve(None)
+            self._prepare_next()
+        else:
+            self._fail(batch, job)
+        if job.sealed:
+            self.listener.sealed()
+        self._space.tell()
+        self._tell_idle()
+
+    def _adopt(self, batch: Batch) -> None:
+        """The batch is part of the log now."""
+        log = self._log
+        active = log.segments[-1]
+        for msg_id, offset, keyed, ts_ns in batch.index:
+            active.add_index_entry(msg_id, active.end + offset, active.keyed + keyed, ts_ns)
+        for first_id, deliver_at_ns in batch.scheduled:
+            active.newest_deliver_at_ns = max(active.newest_deliver_at_ns, max(deliver_at_ns))
+            self.listener.scheduled(first_id, deliver_at_ns)
+        active.expiring += batch.expiring
+        active.newest_expires_at_ns = max(active.newest_expires_at_ns, batch.expires_at_ns)
+        active.end += batch.size
+        active.keyed += batch.keyed
+        active.next_id = batch.next_id
+        active.newest_ts_ns = batch.last_ts_ns
+        active.dated_ns = None
+        first = batch.first_id
+        for times, keys, payloads, headers, expires_at_ns in batch.rows if log.tail.enabled else ():
+            log.tail.push(Records(range(first, first + len(keys)), times, keys, payloads, headers, expires_at_ns))
+            first += len(keys)
+        log.advance(batch.next_id)
+
+    def _tell_stored(self, batch: Batch) -> None:
+        """How long its messages waited. The pass at the head may have filled the next batch, too."""
+        passes, now, first = self._passes, self._clock.monotonic(), batch.first_id
+        while first < batch.next_id:
+            if len(passes) > 1 and passes[1][0] <= first:
+                passes.popleft()
+                continue
+            stop = min(passes[1][0], batch.next_id) if len(passes) > 1 else batch.next_id
+            self.listener.stored(now - passes[0][1], stop - first)
+            first = stop
+
+    def _fail(self, batch: Batch, job: SyncJob) -> None:
+        """The batch and all behind it are refused, in order."""
+        error: RequestError
+        if job.low:
+            self._space.refuse()
+            error = DiskLow(f"less than {self._space.min_free_bytes} bytes are free; publish later")
+        elif job.error is not None and (passes := what_passes(job.error)) and not job.cut_failed:
+            error = DiskFull(f"{passes}; publish later")
+            if not self._full:  # once, not per batch: a flood of lines may block who writes them
+                logger.error("topic %s: %s, publishing is refused until there is", self._log.topic, passes)
+            self._full = True
+        else:
+            reason = job.error.strerror if job.error is not None else "unknown"
+            self.failed = StorageFailed(
+                f"the log of {self._log.topic} failed ({reason}); publishing stays refused until a restart"
+            )
+            error = self.failed
+            logger.critical("topic %s: writing failed (%s): the log is closed for publishing until restart",
+                            self._log.topic, job.error)  # fmt: skip
+        self._refuse_pending(batch, error)
+        if batch.roll and job.rolled is None:
+            self._roll_next = True  # the reason for the roll, a hole perhaps, is still there
+
+    def _refuse_pending(self, batch: Batch, error: RequestError) -> None:
+        failed = [batch, *self._pending]
+        self._pending.clear()
+        self.next_id = self._log.committed_id
+        self._passes.clear()
+        self._now_ns, self._last_ts_ns = 0, self._log.last_ts_ns  # if this pass appends again, it looks at the clock again
+        self._reset_tail()
+        for each in failed:
+            each.close()
+            self.listener.failed(each.keys)
+        for each in failed:
+            each.commit.resolve(error)
+
+    def _reset_tail(self) -> None:
+        active = self._log.segments[-1] if self._log.segments else None
+        self._tail_end = active.end if active is not None else 0
+        if active is not None and active.sealed:
+            self._roll_next = True
+
+    # -- behind the commits
+
+    def _seal_behind(self, segment: Segment) -> None:
+        """The thread cut and synced it; its sidecar is written behind and never waited for."""
+        segment.sealed, segment.busy = True, False
+        self._log.files.close(segment)
+        if segment.unreadable:  # what the disk refuses now it may give to the next start, which has to look
+            return
+        fs = self._log.fs
+        segment.producers = self.listener.producers_since(segment.base_id)
+        data = segment.sidecar()
+        segment.producers = {}
+
+        def job() -> None:
+            try:
+                replace_file(fs, segment.sidecar_path, data)
+            except OSError as error:
+                logger.warning("sidecar of %s not written: %s", segment.path, error)
+
+        self.run_behind(job)
+
+    def _record_heads(self) -> None:
+        log = self._log
+        bases = [segment.base_id for segment in log.segments if segment.next_id > segment.base_id]
+
+        def keep(base_id: int) -> bool:
+            return log.segments[0].base_id <= base_id and bool(lost_of((base_id, base_id), log.removed))
+
+        self._heads.record(bases, keep)
+
+    def run_behind(self, job: Callable[[], None], done: Callable[[], None] = lambda: None) -> None:
+        """Run a job on the topic's files that nobody waits for, but ``when_idle``: nothing may rename the directory below
+        it."""
+
+        def finished() -> None:
+            self._side_jobs -= 1
+            done()
+            self._tell_idle()
+
+        self._side_jobs += 1
+        self._scheduler.offload(job, finished)
+
+    def _prepare_next(self) -> None:
+        active = self._log.segments[-1]
+        if active.end < self.segment_bytes * 3 // 4:
+            return
+        if self._running is not None and (self._running.roll or active.sealed):
+            return  # a roll is under way: this segment needs no successor any more
+        self._next.prepare(self.segment_bytes)
+
+    def _arm_sync_timer(self) -> None:
+        if not self._sync_timer:
+            self._sync_timer = True
+            self._scheduler.later(self._fsync_interval_s, self._sync_due)
+
+    def _sync_due(self) -> None:
+        """--fsync interval: sync what was written since the last time."""
+        self._sync_timer = False
+        if not self._unsynced or self.failed is not None or not self._log.segments:
+            return
+        active = self._log.segments[-1]
+        file = active.file
+        if file is None or active.sealed:
+            self._unsynced = False
+            return
+        self._unsynced, active.busy = False, True
+        errors: list[OSError] = []
+        took_s: list[float] = []
+        monotonic = self._clock.monotonic
+
+        def job() -> None:
+            began = monotonic()
+            try:
+                file.sync()
+                took_s.append(monotonic() - began)
+            except OSError as error:
+                errors.append(error)
+
+        def done() -> None:
+            active.busy = not active.sealed and (self._unsynced or self._running is not None)
+            for seconds in took_s:
+                self.listener.synced(seconds)
+            if not errors and self._heads.due and self._log.segments[-1] is active:
+                self._record_heads()
+            if errors and not (active.sealed and errors[0].errno == errno.EBADF):  # that one was closed behind our back
+                self.failed = StorageFailed(f"the log of {self._log.topic} failed ({errors[0].strerror})")
+                logger.critical("topic %s: syncing failed (%s): the log is closed for publishing until restart",
+                                self._log.topic, errors[0])  # fmt: skip
+
+        self.run_behind(job, done)
+
+    # -- ending
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing of this log is at or on its way to the disk."""
+        return self._running is None and not self._pending and not self._side_jobs and not self._start_due
+
+    def when_idle(self, call: Callable[[], None]) -> None:
+        """Have ``call`` called once nothing is in flight; at once when that is so."""
+        self._idle_waiters.append(call)
+        self._tell_idle()
+
+    def _tell_idle(self) -> None:
+        if self._idle_waiters and self.idle:
+            waiters, self._idle_waiters = self._idle_waiters, []
+            for call in waiters:
+                call()
+
+    def active_file(self) -> tuple[str, tuple[int, int]] | None:
+        """Path and inode of the file that is appended to; None when it is not open. Raises: OSError."""
+        active = self._log.segments[-1] if self._log.segments else None
+        return None if active is None or active.sealed or active.file is None else (active.path, active.file.inode())
+
+    def poison(self, reason: str) -> None:
+        """What is written is not kept: close the log for publishing, until a restart. What is in flight may still commit."""
+        if self.failed is None:
+            self.failed = StorageFailed(f"{reason}: publishing to {self._log.topic} stays refused until a restart")
+            logger.critical("topic %s: %s: the log is closed for publishing until restart", self._log.topic, reason)
+
+    def refuse(self, error: RequestError) -> None:
+        """Refuse further appends with ``error``; what was appended still commits."""
+        self.closing = error
+
+    def finish(self) -> None:
+        """Cut the preallocated tail of the active segment, so that the file ends where the records do, and drop the
+        segment that was made ahead. Blocks; for shutdown, when idle. Errors leave zeros that recovery knows."""
+        active = self._log.segments[-1] if self._log.segments else None
+        ahead = self._next.abandon()
+        try:
+            usable = active is not None and not active.sealed and self.failed is None
+            file = active.file if active is not None and usable else None
+            if active is not None and usable and file is None and self._allocated > active.end:
+                file = active.open(self._log.fs, write=True)  # it had given way to others
+            if active is not None and file is not None and (self._fsync == "interval" or file.size() != active.end):
+                if not active.damages:
+                    file.truncate(active.end)
+                file.sync()
+            if ahead is not None and self.failed is None:  # else the name may be another broker's by now
+                self._log.fs.unlink(ahead)
+        except OSError as error:
+            logger.warning("topic %s: the log was not closed neatly: %s", self._log.topic, error)
+
+    def abandon(self) -> None:
+        """The topic is deleted and its files go with it: let go of the segment that was made ahead. For when idle."""
+        self._next.abandon()

@@ -1,0 +1,72 @@
+"""The file of the segment to come, made ahead of need. Contract: storage.md, "Segments". Belongs to the event loop."""
+
+from collections.abc import Callable
+
+from toymq_py.storage.commit.commit_job import PREALLOCATE_AFTER_BYTES, PREALLOCATE_BYTES
+from toymq_py.storage.commit.disk_space import SpaceGuard
+from toymq_py.storage.fs import File, FileSystem
+
+
+class NextSegment:
+    """One file at most, under a temporary name: its own comes when its first id is known."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        path: str,
+        space: SpaceGuard,
+        run_behind: Callable[[Callable[[], None], Callable[[], None]], None],
+    ) -> None:
+        """
+        Args:
+            path: of the topic's directory.
+            run_behind: runs a job on a sync thread, then the other one on the loop.
+        """
+        self._fs = fs
+        self._path = path
+        self._space = space
+        self._run_behind = run_behind
+        self._file: File | None = None
+        self._preparing = False
+        self._count = 0
+
+    def prepare(self, segment_bytes: int) -> None:
+        """Have it made, for a segment of so many bytes, unless it is there or that is not worth it."""
+        small = segment_bytes < 2 * PREALLOCATE_AFTER_BYTES
+        if self._preparing or self._file is not None or small or self._space.low:
+            return
+        fs = self._fs
+        self._count += 1  # a name of its own: two of them may be in use at once
+        name = f"{self._path}/next-{self._count}.tmp"
+        made: list[File] = []
+
+        def job() -> None:
+            try:
+                file = fs.open(name, create=True, exclusive=True)
+                made.append(file)
+                room = min(PREALLOCATE_BYTES, self._space.free_bytes() // 64, segment_bytes)
+                file.allocate(0, room)
+                file.sync()
+            except OSError:
+                pass  # the roll will make its own
+
+        def done() -> None:
+            self._preparing = False
+            if made:
+                self._file = made[0]
+
+        self._preparing = True
+        self._run_behind(job, done)
+
+    def take(self) -> File | None:
+        """It is the caller's now; None when there is none."""
+        file, self._file = self._file, None
+        return file
+
+    def abandon(self) -> str | None:
+        """Close it. Returns: the path of what is left of it, if there was one."""
+        file = self.take()
+        if file is None:
+            return None
+        file.close()
+        return file.path

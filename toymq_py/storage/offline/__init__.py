@@ -1,0 +1,1 @@
+"""Tools for a data directory without its broker: verify, repair, dump, backup and restore."""

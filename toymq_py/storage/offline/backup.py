@@ -1,0 +1,587 @@
+"""A copy of a data directory whose broker may be running, and the way back.
+
+Contract: clients.md, "Command lines"; ADR 0026. Takes no lock of the broker's and asks it nothing: what is on the disk has an
+order, and a copy that keeps to it is a state that a crash might have left.
+
+    1  Acks are read first, of all topics, before any log. Every ack that the copy knows is then older than the log it has: it
+       claims none beyond a log's end, and where an ack means that the message was stored elsewhere (a dead letter, a
+       redrive), it is there, too.
+    2  Sealed segments never change. The newest one is copied to its last valid record.
+    3  A segment goes only after the offsets that say so are on disk. Who lists the segments and then finds ``first_id`` and
+       ``removed`` as they were before, has seen every segment that should be there; otherwise it looks again.
+    4  If segments went before they were copied, everything is gone through once more: a message of theirs may have moved to a
+       topic that had been copied already.
+
+The webhooks, a file beside the topics, are those of the start, too. Other files there are somebody else's: they are neither
+read nor touched.
+
+The directory of a backup is one of a stopped broker with a mark in it, and is brought up to date in the same order: segments,
+offsets, then what is no longer there.
+"""
+
+import contextlib
+import errno
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from toymq_py.config.webhooks import DOCUMENT
+from toymq_py.errors import DamagedData, DataDirectoryError
+from toymq_py.storage import checked_json, identity, offsets, topic_settings
+from toymq_py.storage.dirlock import DirectoryLock
+from toymq_py.storage.disk_errors import LASTING
+from toymq_py.storage.fs import FileSystem, replace_file, write_all
+from toymq_py.storage.identity import list_bases
+from toymq_py.storage.offline.verify import TopicReport, topic_names, verify_topic
+from toymq_py.storage.offsets import LoadedOffsets, OffsetsState, Source
+from toymq_py.storage.scanner import ScanResult, scan_segment
+from toymq_py.storage.segment import segment_name
+
+MARK_NAME = "backup.json"
+MARK_VERSION = 1
+RESTORING = "topics.restoring"
+COPY_BYTES = 1 << 20
+ENDS_BYTES = 4096
+"""Of a segment, what is compared at either end to know whether two are the same: every record has its time in nanoseconds."""
+HEAD_BYTES = 20
+"""Length, id and time of a record: who a log is."""
+ROUNDS_MAX = 100
+"""How often a topic, or all of them, is gone through again because segments went meanwhile: each round copies only what the
+last one did not, so a second one is rare."""
+
+Progress = Callable[[int], None]
+Mark = tuple[int, bytes]
+"""First id and head of the newest segment that has a record. The same mark, the same log: not one that was deleted and made
+anew under its name."""
+
+
+class _Changed(Exception):
+    """What was being copied is no longer what it was."""
+
+
+@dataclass(slots=True)
+class BackupReport:
+    """What a backup did. ``reports`` are those of ``verify`` on the copy."""
+
+    copied: set[str] = field(default_factory=set)
+    """Segments, by their paths in the backup."""
+    kept: set[str] = field(default_factory=set)
+    """Sealed ones that an earlier backup had copied."""
+    copied_bytes: int = 0
+    problems: list[str] = field(default_factory=list)
+    reports: list[TopicReport] = field(default_factory=list)
+
+    @property
+    def damaged(self) -> bool:
+        """Whether something that should be in the copy is not; it was not in the source either, or a disk failed."""
+        return bool(self.problems) or any(report.damaged for report in self.reports)
+
+
+@dataclass(slots=True)
+class _Topic:
+    """What is known of a topic since the backup began."""
+
+    mark: Mark | None
+    acks: LoadedOffsets
+    structure: OffsetsState
+    """Of which ``first_id`` and ``removed`` count: those that held when the segments were listed."""
+    bases: set[int] = field(default_factory=set)
+    """Segments that the backup has or keeps."""
+    begin: int = 0
+    end: int = 0
+    """The ids where the log begins, and that it reaches, by another log's files, too: the copy does not have those."""
+
+
+def back_up(
+    fs: FileSystem,
+    data_dir: str,
+    to: str,
+    *,
+    pid: int,
+    wall_ns: int,
+    progress: Progress = lambda _bytes: None,
+    verifying: Callable[[], Progress] = lambda: lambda _bytes: None,
+) -> BackupReport:
+    """Bring ``to`` up to date with a data directory, in use or not, and verify it.
+
+    Everything that was acknowledged before the call is in it, and no ack that is younger.
+
+    Args:
+        to: missing, empty, or an earlier backup; of that, sealed segments that are still right stay as they are.
+        pid: for the LOCK of ``to``.
+        wall_ns: the present time, for the mark.
+        progress: told the bytes that were copied or found to be there.
+        verifying: called when everything is copied; gives the progress of the bytes that are checked.
+
+    Raises:
+        DataDirectoryError: ``data_dir`` is none, or ``to`` holds something else.
+        DirectoryLocked: somebody else uses ``to``.
+        OSError: a disk refuses; what an earlier backup had is still whole then, with or without what is new.
+    """
+    if not fs.is_dir(f"{data_dir}/topics"):
+        raise DataDirectoryError(f"{data_dir} is no data directory: it has no topics directory")
+    known = fs.is_dir(to) and fs.exists(f"{to}/{MARK_NAME}")
+    if not known and not _empty(fs, to):
+        raise DataDirectoryError(f"{to} is neither empty nor an earlier backup: nothing is overwritten")
+    fs.mkdir(to)
+    fs.sync_dir(_parent(to))
+    lock = DirectoryLock.take(fs, to, pid, "toymq backup")
+    try:
+        _write_mark(fs, to, began_ns=wall_ns, finished=False)
+        backup = _Backup(fs, data_dir, to, progress)
+        backup.run()
+        check = verifying()
+        backup.verify(check)
+        _write_mark(fs, to, began_ns=wall_ns, finished=True)
+        return backup.report
+    finally:
+        lock.release()
+
+
+class _Backup:
+    """One run."""
+
+    def __init__(self, fs: FileSystem, data_dir: str, to: str, progress: Progress) -> None:
+        self._fs = fs
+        self._from = f"{data_dir}/topics"
+        self._to = f"{to}/topics"
+        self._data_dir = data_dir
+        self._target = to
+        self._progress = progress
+        self._topics: dict[str, _Topic] = {}
+        self.report = BackupReport()
+
+    def run(self) -> None:
+        fs = self._fs
+        fs.mkdir(self._to)
+        fs.sync_dir(self._target)
+        webhooks = _read_document(fs, self._data_dir)
+        for name in topic_names(fs, self._data_dir):
+            with contextlib.suppress(FileNotFoundError):
+                self._topics[name] = self._look(name)
+        for _ in range(ROUNDS_MAX):
+            if not self._copy_all():
+                break
+        else:
+            raise DataDirectoryError(f"segments of {self._data_dir} go faster than they can be copied: try again")
+        self._copy_document(webhooks)
+        self._remove_what_is_gone()
+
+    def _look(self, name: str) -> _Topic:
+        """Raises: FileNotFoundError, when the topic was deleted."""
+        path = f"{self._from}/{name}"
+        mark = self._mark(path)
+        acks = offsets.load(self._fs, path)
+        return _Topic(mark, acks, acks.state)
+
+    def _mark(self, path: str) -> Mark | None:
+        for base_id in reversed(_bases(self._fs, path)):
+            with contextlib.suppress(FileNotFoundError):
+                head = _read(self._fs, f"{path}/{segment_name(base_id)}", HEAD_BYTES, 0)
+                if head.strip(b"\0"):
+                    return base_id, head
+        return None
+
+    # -- copying
+
+    def _copy_all(self) -> bool:
+        """Returns: whether segments went before they were copied."""
+        some_went = False
+        for name, topic in list(self._topics.items()):
+            before = topic.structure
+            if not self._copy_topic(name):
+                del self._topics[name]
+            elif not _same_segments(before, self._topics[name].structure):
+                some_went = True
+        return some_went
+
+    def _copy_topic(self, name: str) -> bool:
+        """Returns: False when the topic was deleted meanwhile."""
+        fs, path = self._fs, f"{self._from}/{name}"
+        for _ in range(ROUNDS_MAX):
+            if not fs.is_dir(path):
+                return False
+            try:
+                self._try_topic(name, path, f"{self._to}/{name}")
+            except (FileNotFoundError, NotADirectoryError, _Changed):
+                continue
+            return True
+        raise DataDirectoryError(f"topic {name} changes faster than it can be copied: try again")
+
+    def _try_topic(self, name: str, path: str, to: str) -> None:
+        """Raises: _Changed, FileNotFoundError."""
+        fs, topic = self._fs, self._topics[name]
+        topic.structure = offsets.load(fs, path).state
+        files = identity.survey(fs, path)
+        bases = files.bases
+        after = offsets.load(fs, path)
+        if not _same_segments(topic.structure, after.state):
+            raise _Changed
+        topic.begin = topic.end = replace(files, told=after.told).begin(after.state.first_id)
+        topic.structure = replace(topic.structure, removed=(*topic.structure.removed, *files.removed))
+        self._forget_another_log(path, to, bases)
+        fs.mkdir(to)
+        fs.sync_dir(self._to)
+        with contextlib.suppress(FileNotFoundError):
+            fs.unlink(f"{to}/{identity.FILE_NAME}")
+        for base_id in bases:
+            file = f"{path}/{segment_name(base_id)}"
+            try:
+                if base_id == bases[-1]:
+                    topic.end = max(topic.end, self._copy_newest(file, f"{to}/{segment_name(base_id)}", base_id))
+                else:
+                    self._copy_sealed(file, f"{to}/{segment_name(base_id)}")
+            except OSError as error:
+                if isinstance(error, FileNotFoundError | NotADirectoryError) or not _refuses(fs, file):
+                    raise
+                _read(fs, f"{self._target}/{MARK_NAME}", 1, 0)  # a machine that can read nothing has no backup
+                self._not_copied(file, f"cannot be read: {error.strerror or error}")
+        mark = self._mark(path) if topic.mark is None else self._head_now(path, topic)
+        if mark != topic.mark:  # deleted and made anew, or the first record came: its acks are read anew, too
+            self._topics[name] = self._look(name)
+            raise _Changed
+        topic.end = files.end(max(topic.end, after.state.next_id)) if files.foreign else topic.begin
+        topic.bases = {*bases, *files.foreign}  # what an earlier backup has in their place is right
+        for base_id, reason in files.foreign.items():
+            self._not_copied(f"{path}/{segment_name(base_id)}", reason)
+        fs.sync_dir(to)  # a head is no promise of a file that a power cut may take
+        if files.heads:  # those of the listing: the topic may have been made anew since
+            identity.store(fs, to, files.heads)
+        fs.sync_dir(to)  # the offsets must not be there before what they speak of
+        self._copy_small(name, path, to)
+        fs.sync_dir(to)
+
+    def _not_copied(self, file: str, reason: str) -> None:
+        problem = f"{file} {reason}: it was not copied"
+        if problem not in self.report.problems:
+            self.report.problems.append(problem)
+
+    def _head_now(self, path: str, topic: _Topic) -> Mark | None:
+        """The mark, as it is now: what retention or PURGE took is taken for what it was."""
+        assert topic.mark is not None
+        base_id, head = topic.mark
+        try:
+            return base_id, _read(self._fs, f"{path}/{segment_name(base_id)}", len(head), 0)
+        except FileNotFoundError:
+            now = offsets.load(self._fs, path).state
+            gone = base_id < now.first_id or any(first <= base_id <= last for first, last in now.removed)
+            return topic.mark if gone else None
+
+    def _forget_another_log(self, path: str, to: str, bases: list[int]) -> None:
+        """An earlier backup may hold a topic that was deleted since and made anew: nothing of that may be mixed in."""
+        fs = self._fs
+        for base_id in sorted({*bases} & {*_bases(fs, to)}):
+            theirs = _read(fs, f"{path}/{segment_name(base_id)}", HEAD_BYTES, 0)
+            ours = _read(fs, f"{to}/{segment_name(base_id)}", HEAD_BYTES, 0)
+            if ours and ours != theirs:
+                _remove_files(fs, to)
+                return
+
+    def _copy_sealed(self, file: str, to: str) -> None:
+        fs = self._fs
+        size = fs.file_size(file)
+        if fs.exists(to) and fs.file_size(to) == size and _ends(fs, to, size) == _ends(fs, file, size):
+            if to not in self.report.copied | self.report.kept:
+                self.report.kept.add(to)
+                self._progress(size)
+        else:
+            self._copy(file, to, size)
+        sidecar, copy = file[:-4] + ".idx", to[:-4] + ".idx"
+        try:
+            data = fs.read_file(sidecar)
+        except FileNotFoundError:  # a cache: it is written behind, and may not be there yet
+            return
+        if not fs.exists(copy) or fs.read_file(copy) != data:
+            replace_file(fs, copy, data)
+
+    def _copy_newest(self, file: str, to: str, base_id: int) -> int:
+        """To its last valid record. What is behind it was not acknowledged, and may be half there. Returns: the id behind."""
+        fs = self._fs
+        found = _settled(fs, file, base_id)
+        # With damage in it, what is behind the last record is part of what that was judged by.
+        self._copy(file, to, found.size if found.segment.damages else found.segment.end)
+        copied = scan_segment(fs, to, base_id).segment
+        if (copied.next_id, copied.damages) != (found.segment.next_id, found.segment.damages) and not copied.damages:
+            raise _Changed  # it was cut meanwhile
+        with contextlib.suppress(FileNotFoundError):
+            fs.unlink(to[:-4] + ".idx")
+        return found.segment.next_id
+
+    def _copy(self, file: str, to: str, size: int) -> None:
+        """Put ``size`` bytes of a file in place of ``to``, which stays as it was until they are all on the disk."""
+        fs, temporary = self._fs, to + ".tmp"
+        source = fs.open(file, write=False)
+        try:
+            target = fs.open(temporary, create=True)
+            try:
+                target.truncate(0)
+                position = 0
+                while position < size:
+                    data = source.pread(min(COPY_BYTES, size - position), position)
+                    if not data:
+                        break
+                    write_all(target, data, position)
+                    position += len(data)
+                    self._progress(len(data))
+                if position < size:  # retention on a full disk takes the bytes first
+                    raise _Changed
+                target.sync()
+            finally:
+                target.close()
+            fs.rename(temporary, to)
+        except OSError:
+            with contextlib.suppress(OSError):
+                fs.unlink(temporary)
+            raise
+        finally:
+            source.close()
+        self.report.kept.discard(to)
+        self.report.copied.add(to)
+        self.report.copied_bytes += position
+
+    def _copy_small(self, name: str, path: str, to: str) -> None:
+        """Acks as they were when the backup began; what segments there are, as it is now."""
+        fs, topic = self._fs, self._topics[name]
+        current, lost = f"{to}/{offsets.FILE_NAME}", topic.acks.source is Source.LOST
+        if lost:
+            problem = f"topic {name}: both generations of its offsets are damaged: the backup has none that are newer"
+            if problem not in self.report.problems:
+                self.report.problems.append(problem)
+        known = topic.acks.source is not Source.NEW or topic.structure != OffsetsState() or topic.end > topic.begin
+        if known and not (lost and fs.exists(current)):
+            state = topic.acks.state
+            next_id = max(state.next_id, topic.end)
+            data = offsets.encode(replace(state, first_id=topic.begin, next_id=next_id, removed=topic.structure.removed))
+            if not fs.exists(current) or fs.read_file(current) != data:
+                offsets.write(fs, to, data)
+        file = f"{to}/{topic_settings.FILE_NAME}"
+        try:
+            data = fs.read_file(f"{path}/{topic_settings.FILE_NAME}")
+        except FileNotFoundError:
+            with contextlib.suppress(FileNotFoundError):
+                fs.unlink(file)
+        else:
+            replace_file(fs, file, data)
+
+    def _copy_document(self, data: bytes | None) -> None:
+        """Secrets are in it, and the directory of the backup is as open as any: it is the owner's alone, and written anew
+        although it is the same, since an earlier backup may have left it to everybody."""
+        fs, copy = self._fs, f"{self._target}/{DOCUMENT}"
+        if data is None:
+            with contextlib.suppress(FileNotFoundError):
+                fs.unlink(copy)
+        else:
+            try:
+                checked_json.decode(DOCUMENT.removesuffix(".json"), data)
+            except DamagedData as error:
+                self.report.problems.append(f"{DOCUMENT}: {error}: the backup has none that is newer")
+            else:
+                replace_file(fs, copy, data, private=True)
+        fs.sync_dir(self._target)
+
+    def _remove_what_is_gone(self) -> None:
+        """Segments that retention took, topics that were deleted: after the offsets that say so."""
+        fs = self._fs
+        for name in fs.listdir(self._to):
+            topic = self._topics.get(name)
+            path = f"{self._to}/{name}"
+            if topic is None:
+                _remove_files(fs, path)
+                fs.rmdir(path)
+                continue
+            for base_id in set(_bases(fs, path)) - topic.bases:
+                for suffix in (".log", ".idx"):
+                    with contextlib.suppress(FileNotFoundError):
+                        fs.unlink(f"{path}/{base_id:020d}{suffix}")
+            fs.sync_dir(path)
+        fs.sync_dir(self._to)
+
+    # -- verifying
+
+    def verify(self, progress: Progress) -> None:
+        """Every byte of the copy. What an earlier backup left and is damaged now is copied again, as long as it can be."""
+        fs = self._fs
+        for name in self._topics:
+            path = f"{self._to}/{name}"
+            report = verify_topic(fs, path, name, progress)
+            spoilt = {finding.path for finding in report.findings if finding.damage} & self.report.kept
+            for to in sorted(spoilt):
+                file = f"{self._from}/{name}/{to.rpartition('/')[2]}"
+                with contextlib.suppress(FileNotFoundError, _Changed):
+                    self._copy(file, to, fs.file_size(file))
+            if spoilt:
+                fs.sync_dir(path)
+                report = verify_topic(fs, path, name)
+            self.report.reports.append(report)
+
+
+# -- the way back
+
+
+def restore(
+    fs: FileSystem,
+    backup_dir: str,
+    data_dir: str,
+    *,
+    pid: int,
+    unfinished: bool = False,
+    progress: Progress = lambda _bytes: None,
+) -> list[TopicReport]:
+    """Make a data directory of a backup, and verify it.
+
+    Args:
+        data_dir: missing or empty; what is in it appears at once, when everything is on the disk.
+        pid: for both LOCKs, so that neither a broker nor a backup gets between.
+        unfinished: also of a backup that was interrupted.
+
+    Raises:
+        DataDirectoryError: ``backup_dir`` is no backup, or is unfinished; ``data_dir`` holds something.
+        DirectoryLocked: somebody uses either of them.
+        OSError.
+    """
+    began_ns, finished = _read_mark(fs, backup_dir)
+    if not finished and not unfinished:
+        raise DataDirectoryError(
+            f"{backup_dir} is unfinished: a backup that began at {began_ns} ns was interrupted; run it again, or take what is "
+            "there with --unfinished"
+        )
+    if not _empty(fs, data_dir):
+        raise DataDirectoryError(f"{data_dir} is not empty: nothing is overwritten")
+    fs.mkdir(data_dir)
+    fs.sync_dir(_parent(data_dir))
+    source = DirectoryLock.take(fs, backup_dir, pid, "toymq restore")
+    try:
+        target = DirectoryLock.take(fs, data_dir, pid, "toymq restore")
+        try:
+            staging = f"{data_dir}/{RESTORING}"
+            fs.mkdir(staging)
+            for name in topic_names(fs, backup_dir):
+                _copy_tree(fs, f"{backup_dir}/topics/{name}", f"{staging}/{name}", progress)
+            fs.sync_dir(staging)
+            if (webhooks := _read_document(fs, backup_dir)) is not None:
+                replace_file(fs, f"{data_dir}/{DOCUMENT}", webhooks, private=True)
+            fs.rename(staging, f"{data_dir}/topics")
+            fs.sync_dir(data_dir)
+        finally:
+            target.release()
+    finally:
+        source.release()
+    return [verify_topic(fs, f"{data_dir}/topics/{name}", name) for name in topic_names(fs, data_dir)]
+
+
+def _copy_tree(fs: FileSystem, path: str, to: str, progress: Progress) -> None:
+    fs.mkdir(to)
+    for name in fs.listdir(path):
+        if name.endswith(".tmp") and name != offsets.TEMPORARY_NAME:  # that tells which generation was finished last
+            continue
+        source = fs.open(f"{path}/{name}", write=False)
+        try:
+            target = fs.open(f"{to}/{name}", create=True, exclusive=True)
+            try:
+                position = 0
+                while data := source.pread(COPY_BYTES, position):
+                    write_all(target, data, position)
+                    position += len(data)
+                    progress(len(data))
+                target.sync()
+            finally:
+                target.close()
+        finally:
+            source.close()
+    fs.sync_dir(to)
+
+
+# -- small things
+
+
+def _read_document(fs: FileSystem, path: str) -> bytes | None:
+    """The webhooks of a directory; None when it has none."""
+    try:
+        return fs.read_file(f"{path}/{DOCUMENT}")
+    except FileNotFoundError:
+        return None
+
+
+def _bases(fs: FileSystem, path: str) -> list[int]:
+    if not fs.is_dir(path):
+        return []
+    return list_bases(fs, path)
+
+
+def _same_segments(one: OffsetsState, other: OffsetsState) -> bool:
+    return (one.first_id, one.removed) == (other.first_id, other.removed)
+
+
+def _settled(fs: FileSystem, path: str, base_id: int) -> ScanResult:
+    """A segment that is written to while it is read: a page that was read too early looks like damage, but only once."""
+    found = scan_segment(fs, path, base_id)
+    while found.segment.damages:
+        again = scan_segment(fs, path, base_id)
+        if all(damage in found.segment.damages for damage in again.segment.damages):
+            return again
+        found = again
+    return found
+
+
+def _read(fs: FileSystem, path: str, length: int, offset: int) -> bytes:
+    file = fs.open(path, write=False)
+    try:
+        return file.pread(length, offset)
+    finally:
+        file.close()
+
+
+def _ends(fs: FileSystem, path: str, size: int) -> tuple[bytes, bytes]:
+    return _read(fs, path, ENDS_BYTES, 0), _read(fs, path, ENDS_BYTES, max(size - ENDS_BYTES, 0))
+
+
+def _empty(fs: FileSystem, path: str) -> bool:
+    """Nothing there but what a file system or a lock leaves."""
+    if not fs.is_dir(path):
+        return not fs.exists(path)
+    return not {*fs.listdir(path)} - {"LOCK", "lost+found"}
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")
+
+
+def _refuses(fs: FileSystem, path: str) -> bool:
+    """Whether a file is there and the disk refuses some of it."""
+    try:
+        for position in range(0, fs.file_size(path), COPY_BYTES):
+            _read(fs, path, COPY_BYTES, position)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        return error.errno in LASTING
+    return False
+
+
+def _remove_files(fs: FileSystem, path: str) -> None:
+    """All files of a directory that is a backup's own."""
+    if fs.is_dir(path):
+        for name in fs.listdir(path):
+            fs.unlink(f"{path}/{name}")
+        fs.sync_dir(path)
+
+
+def _write_mark(fs: FileSystem, to: str, *, began_ns: int, finished: bool) -> None:
+    fields = {"version": MARK_VERSION, "began_ns": began_ns, "finished": finished}
+    replace_file(fs, f"{to}/{MARK_NAME}", json.dumps(fields).encode() + b"\n")
+
+
+def _read_mark(fs: FileSystem, path: str) -> tuple[int, bool]:
+    """Raises: DataDirectoryError."""
+    try:
+        found = checked_json.parse_object("mark", fs.read_file(f"{path}/{MARK_NAME}"))
+        version, began_ns, finished = found["version"], found["began_ns"], found["finished"]
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+            raise
+        raise DataDirectoryError(f"{path} is no backup: it has no {MARK_NAME}") from None
+    except (DamagedData, KeyError) as error:
+        raise DataDirectoryError(f"{path}/{MARK_NAME} makes no sense: {error}") from None
+    if version != MARK_VERSION:
+        raise DataDirectoryError(f"{path} is a backup of version {version!r}, which is not known here")
+    return int(began_ns), finished is True

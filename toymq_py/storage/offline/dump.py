@@ -1,0 +1,57 @@
+"""Read a topic's records straight from its segments, in order, damage included. Changes nothing."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from toymq_py.storage.fs import FileSystem
+from toymq_py.storage.identity import survey
+from toymq_py.storage.offsets import load, lost_of
+from toymq_py.storage.record import Frame, decode_frame
+from toymq_py.storage.segment import Segment
+from toymq_py.storage.segment_inventory import Standing, parts_of
+
+
+def dump_topic(fs: FileSystem, path: str) -> Iterator[Frame | str]:
+    """Records in order; a str tells what is missing or damaged, where it stands.
+
+    Raises: OSError.
+    """
+    files = survey(fs, path)
+    for base_id, reason in files.foreign.items():
+        yield f"{base_id:020d}.log {reason}"
+    loaded = load(fs, path)
+    files, state = replace(files, told=loaded.told), loaded.state
+    removed = [*state.removed, *files.removed]
+    for each in parts_of(fs, path, files, state.first_id, state.next_id, sidecars=False):
+        segment = each.segment
+        if each.missing is not None:
+            lost = lost_of(each.missing, removed)
+            for first, last in sorted([*lost, *lost_of(each.missing, lost)]):
+                yield f"records {first} to {last} {'are lost' if (first, last) in lost else 'were removed by retention'}"
+        if each.standing is Standing.COPY:
+            yield f"{segment.path} is {each.standing.value}"
+        elif each.standing is Standing.UNREADABLE:
+            yield f"{segment.path} {each.standing.value}"
+        else:
+            yield from _dump(fs, segment)
+            if each.scan is not None and each.scan.torn_bytes:
+                yield f"byte {segment.end}: {each.scan.torn_bytes} bytes hold no valid record"
+
+
+def _dump(fs: FileSystem, segment: Segment) -> Iterator[Frame | str]:
+    gaps = {damage.position: damage for damage in segment.damages}
+    file = fs.open(segment.path, write=False)
+    try:
+        pos = segment.start
+        while pos < segment.end:
+            if pos in gaps:
+                gap = gaps[pos]
+                what = "cannot be read" if gap.unreadable else "are lost"
+                yield f"byte {pos} to {gap.resume}: records {gap.first_id} to {gap.last_id} {what}"
+                pos = gap.resume
+                continue
+            size = 4 + int.from_bytes(file.pread(4, pos), "little")
+            yield decode_frame(file.pread(size, pos))
+            pos += size
+    finally:
+        file.close()

@@ -1,0 +1,345 @@
+"""Put what is damaged aside, so that a data directory is whole again, with fewer records. For a stopped broker.
+
+Contract: storage.md ("`toymq repair DIR` moves damage to a quarantine folder"); ADR 0027. What counts as a record is what
+recovery counts; every one of them stays, under its id. What is lost is entered in the offsets as removed, so that it is a gap
+on purpose from now on: the topic is no longer degraded. A segment with a hole becomes one segment for each stretch between its
+holes; the file as it was, damaged offsets and damaged settings go to ``quarantine/<n>/<topic>/``: nothing is thrown away.
+
+The order, so that a repair that is killed can be run again:
+
+    1  everything that will change is copied to the quarantine, and synced; another log's files are moved there
+    2  the offsets say what is lost
+    3  the later stretches of a segment get files of their own, the last one first; until 4 their records are there twice, and
+       a second run sees where the ones begin that have their own
+    4  the segment's own file is replaced by its first stretch, or removed
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from toymq_py.errors import DamagedData, DataDirectoryError
+from toymq_py.model import IdRange
+from toymq_py.storage import identity, offsets, topic_settings
+from toymq_py.storage.dirlock import DirectoryLock
+from toymq_py.storage.fs import FileSystem, write_all
+from toymq_py.storage.identity import list_bases
+from toymq_py.storage.offline.verify import topic_names, verify_topic
+from toymq_py.storage.offsets import AckedView, OffsetsState, Source, lost_of
+from toymq_py.storage.scanner import scan_segment
+from toymq_py.storage.segment import Segment, load_sidecar, segment_name
+from toymq_py.storage.segment_inventory import Standing, parts_of
+
+QUARANTINE = "quarantine"
+COPY_BYTES = 1 << 20
+
+Progress = Callable[[int], None]
+
+
+@dataclass(slots=True)
+class TopicRepair:
+    """What was done to one topic; ``lost`` are the ids that no record stands for, none of which was known to be gone."""
+
+    topic: str
+    lost: list[IdRange] = field(default_factory=list)
+    quarantined: list[str] = field(default_factory=list)
+    """Files, as they are named in the quarantine."""
+    forgotten: list[str] = field(default_factory=list)
+    """Consumers whose acks could not be read."""
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Records that follow each other in a file; ``behind_hole``: others were lost before them."""
+
+    start: int
+    end: int
+    first_id: int
+    next_id: int
+    behind_hole: bool
+
+
+@dataclass(slots=True)
+class _Damaged:
+    """A segment that cannot stay as it is, and what of it stays."""
+
+    path: str
+    last: bool
+    stretches: list[_Stretch]
+
+
+def repair(
+    fs: FileSystem, data_dir: str, *, pid: int, progress: Progress | None = None
+) -> Iterator[TopicRepair]:
+    """Repair every topic in which ``verify`` finds damage, one at a time; tells what was done after each.
+
+    Args:
+        progress: told the bytes that were looked at.
+
+    Raises:
+        DirectoryLocked: a broker uses the directory.
+        DataDirectoryError: it cannot be locked.
+        OSError: a file cannot be read or written; what was not reached is as it was.
+    """
+    lock = DirectoryLock.take(fs, data_dir, pid, "toymq repair")
+    try:
+        run = next(n for n in range(1, 1 << 31) if not fs.exists(f"{data_dir}/{QUARANTINE}/{n}"))
+        for name in topic_names(fs, data_dir):
+            path = f"{data_dir}/topics/{name}"
+            if verify_topic(fs, path, name, progress).damaged:
+                yield _TopicRepairer(fs, data_dir, name, run).repair()
+    finally:
+        lock.release()
+
+
+class _TopicRepairer:
+    """One topic's."""
+
+    def __init__(self, fs: FileSystem, data_dir: str, topic: str, run: int) -> None:
+        self._fs = fs
+        self._path = f"{data_dir}/topics/{topic}"
+        self._data_dir = data_dir
+        self._names = [QUARANTINE, str(run), topic]
+        self._grave = f"{data_dir}/{'/'.join(self._names)}"
+        self._done = TopicRepair(topic)
+        self._copies: list[str] = []
+        self._unread: list[int] = []
+        """First ids of segments that stay, since the disk refuses some of them."""
+
+    def repair(self) -> TopicRepair:
+        fs = self._fs
+        state, stored, told = self._readable_offsets()
+        files = identity.survey(fs, self._path, told)
+        state = replace(state, removed=_joined([*state.removed, *files.removed]))
+        damaged, present, end = self._look(state, files)
+        next_id = files.end(max(end, state.next_id))
+        lost = list(_gaps(state, present, next_id))
+        self._done.lost = lost
+        if lost or not stored:
+            for segment in damaged:
+                self._bury(segment.path)
+            self._bury_offsets()
+            known = replace(state, next_id=next_id, removed=_joined([*state.removed, *lost]))
+            offsets.write(fs, self._path, offsets.encode(known))
+        self._put_aside(files, divides=bool(damaged or self._copies))
+        for segment in damaged:
+            self._divide(segment)
+        if next_id > end or (damaged and damaged[-1].last):
+            self._begin_anew(next_id)
+        self._drop_caches()
+        heads = {base_id: files.heads[base_id] for base_id in self._unread if base_id in files.heads}
+        if (damaged or self._copies) and len(heads) == len(self._unread):  # else one would look like another log's
+            identity.store(fs, self._path, identity.read_heads(fs, self._path, list_bases(fs, self._path), heads))
+        self._settings()
+        fs.sync_dir(self._path)
+        return self._done
+
+    # -- looking
+
+    def _readable_offsets(self) -> tuple[OffsetsState, bool, bool | None]:
+        """What can be trusted of the offsets, whether that is what the file says, and whether they know the log's beginning."""
+        loaded = offsets.load(self._fs, self._path)
+        state = loaded.state
+        for name, raw in list(state.consumers.items()):
+            try:
+                AckedView.of(raw)
+            except DamagedData:
+                self._done.forgotten.append(name)
+        if self._done.forgotten:
+            kept = {name: raw for name, raw in state.consumers.items() if name not in self._done.forgotten}
+            state = replace(state, consumers=kept)
+        if loaded.source is Source.LOST:
+            self._done.notes.append("both generations of the offsets are damaged: its consumers are forgotten")
+        elif loaded.problem is not None:
+            self._done.notes.append(f"{loaded.problem}; taken is {loaded.source.value}")
+        return state, loaded.problem is None and not self._done.forgotten, loaded.told
+
+    def _look(self, state: OffsetsState, files: identity.Survey) -> tuple[list[_Damaged], list[IdRange], int]:
+        """Segments that are damaged, id ranges that there are records for, and the end of the log. The first range is empty and
+        says where the log begins: what retention took before that is no loss."""
+        damaged: list[_Damaged] = []
+        end = state.first_id
+        begin = files.begin(end)
+        present: list[IdRange] = [(begin, begin - 1)] if files.foreign or (files.bases and begin < files.bases[0]) else []
+        for each in parts_of(self._fs, self._path, files, state.first_id, state.next_id, sidecars=False):
+            segment, result = each.segment, each.scan
+            if each.standing is Standing.BELOW:
+                continue  # the next start will remove it
+            if each.standing is Standing.COPY:
+                self._copies.append(segment.path)
+                continue
+            if not present:
+                present.append((segment.base_id, segment.base_id - 1))
+            end = max(end, segment.next_id)
+            if result is None or segment.unreadable or result.unreadable_tail:
+                self._done.notes.append(f"{segment.path} cannot be read: it stays as it is, and its records are not given up")
+                present.append((segment.base_id, segment.next_id - 1))
+                self._unread.append(segment.base_id)
+                continue
+            stretches = list(_stretches(segment))
+            behind = each.following is not None or files.end(max(end, state.next_id)) > segment.next_id
+            broken = behind and (bool(result.torn_bytes) or not stretches)  # a file will stand behind it
+            if segment.damages or segment.start or broken:
+                damaged.append(_Damaged(segment.path, each.following is None, stretches))
+            present += [(stretch.first_id, stretch.next_id - 1) for stretch in stretches]
+        return damaged, present or [(end, end - 1)], end
+
+    # -- changing
+
+    def _bury(self, file: str) -> None:
+        """Copy a file to the quarantine."""
+        fs, path = self._fs, self._data_dir
+        for name in self._names:
+            fs.mkdir(f"{path}/{name}")
+            fs.sync_dir(path)
+            path = f"{path}/{name}"
+        name = file.rpartition("/")[2]
+        if name in self._done.quarantined:
+            return
+        _copy(fs, file, f"{self._grave}/{name}", 0, fs.file_size(file))
+        fs.sync_dir(self._grave)
+        self._done.quarantined.append(name)
+
+    def _put_aside(self, files: identity.Survey, *, divides: bool) -> None:
+        """Another log's files, and copies. What knows the heads goes, too, before a segment is divided: until it is written
+        anew, no part may look like a file that came from elsewhere."""
+        fs = self._fs
+        for path in [*(f"{self._path}/{segment_name(base_id)}" for base_id in files.foreign), *self._copies]:
+            self._bury(path)
+            fs.unlink(path)
+            with contextlib.suppress(FileNotFoundError):
+                fs.unlink(path[:-4] + ".idx")
+        heads = f"{self._path}/{identity.FILE_NAME}"
+        if files.problem is not None:
+            self._bury(heads)
+        if fs.exists(heads) and (divides or files.problem is not None):
+            fs.unlink(heads)
+        fs.sync_dir(self._path)
+
+    def _bury_offsets(self) -> None:
+        for name in (offsets.FILE_NAME, offsets.PREVIOUS_NAME):
+            file = f"{self._path}/{name}"
+            if not self._fs.exists(file):
+                continue
+            try:
+                state = offsets.decode(self._fs.read_file(file))
+                for raw in state.consumers.values():
+                    AckedView.of(raw)
+            except DamagedData:
+                self._bury(file)
+                self._fs.unlink(file)
+
+    def _divide(self, segment: _Damaged) -> None:
+        fs = self._fs
+        self._bury(segment.path)
+        own = None
+        for stretch in reversed(segment.stretches):
+            to = f"{self._path}/{segment_name(stretch.first_id)}"
+            temporary = to + ".tmp"
+            _copy(fs, segment.path, temporary, stretch.start, stretch.end)
+            if to == segment.path:
+                own = temporary
+                continue
+            fs.rename(temporary, to)
+            fs.sync_dir(self._path)
+            self._seal(to, stretch)
+        if own is not None:
+            fs.rename(own, segment.path)
+        else:
+            fs.unlink(segment.path)
+        with contextlib.suppress(FileNotFoundError):
+            fs.unlink(segment.path[:-4] + ".idx")
+        fs.sync_dir(self._path)
+
+    def _seal(self, path: str, stretch: _Stretch) -> None:
+        """Behind a hole a producer's sequence says nothing of lower ones: they may have been lost with it, unacknowledged, and
+        a retry of them has to be stored (ADR 0013). The file does not tell of the hole any more; its sidecar does."""
+        segment = scan_segment(self._fs, path, stretch.first_id).segment
+        if stretch.behind_hole:
+            segment.producers = {}
+        segment.write_sidecar(self._fs)
+
+    def _begin_anew(self, next_id: int) -> None:
+        """An empty segment: what is appended does not share a file with what was divided, and no id is used twice."""
+        path = f"{self._path}/{segment_name(next_id)}"
+        if not self._fs.exists(path):
+            file = self._fs.open(path, create=True)
+            try:
+                file.sync()
+            finally:
+                file.close()
+
+    def _drop_caches(self) -> None:
+        fs, bases = self._fs, list_bases(self._fs, self._path)
+        for at, base_id in enumerate(bases):
+            path = f"{self._path}/{segment_name(base_id)}"
+            sidecar = path[:-4] + ".idx"
+            following = bases[at + 1] if at + 1 < len(bases) else None
+            if fs.exists(sidecar) and (following is None or load_sidecar(fs, path, base_id, following) is None):
+                fs.unlink(sidecar)
+
+    def _settings(self) -> None:
+        file = f"{self._path}/{topic_settings.FILE_NAME}"
+        if not self._fs.exists(file):
+            return
+        try:
+            topic_settings.parse(self._fs.read_file(file))
+        except DamagedData as error:
+            self._bury(file)
+            self._fs.unlink(file)
+            self._done.notes.append(f"{error}: it has the broker's defaults")
+
+
+def _stretches(segment: Segment) -> Iterator[_Stretch]:
+    """What is valid, in pieces."""
+    start, first_id, behind = segment.start, segment.base_id, False
+    ends = [(d.position, d.first_id, d.resume, d.last_id + 1) for d in segment.damages]
+    for end, next_id, resume, resume_id in [*ends, (segment.end, segment.next_id, 0, 0)]:
+        if end > start:
+            yield _Stretch(start, end, first_id, next_id, behind)
+        start, first_id, behind = resume, resume_id, True
+
+
+def _gaps(state: OffsetsState, present: list[IdRange], end: int) -> Iterator[IdRange]:
+    """Ids that no record stands for, and that nobody removed."""
+    expected = present[0][0]
+    for first, last in [*present, (max(end, state.next_id), 0)]:
+        if first > expected:
+            yield from lost_of((expected, first - 1), state.removed)
+        expected = max(expected, last + 1)
+
+
+def _joined(ranges: list[IdRange]) -> tuple[IdRange, ...]:
+    """Ascending, those that touch as one."""
+    joined: list[IdRange] = []
+    for first, last in sorted(ranges):
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = joined[-1][0], max(joined[-1][1], last)
+        else:
+            joined.append((first, last))
+    return tuple(joined)
+
+
+def _copy(fs: FileSystem, path: str, to: str, start: int, end: int) -> None:
+    """Bytes of a file as a file of their own, synced."""
+    source = fs.open(path, write=False)
+    try:
+        target = fs.open(to, create=True)
+        try:
+            target.truncate(0)
+            position = start
+            while position < end and (data := source.pread(min(COPY_BYTES, end - position), position)):
+                write_all(target, data, position - start)
+                position += len(data)
+            target.sync()
+        finally:
+            target.close()
+    finally:
+        source.close()
+
+
+def check_directory(fs: FileSystem, data_dir: str) -> None:
+    """Raises: DataDirectoryError when there are no topics."""
+    if not fs.is_dir(f"{data_dir}/topics"):
+        raise DataDirectoryError(f"{data_dir} is no data directory: it has no topics directory")

@@ -1,0 +1,181 @@
+"""Check every byte of a data directory, offline. Changes nothing.
+
+Contract: storage.md ("`toymq verify DIR` checks every byte offline"). The same scan as recovery, reported instead of mended.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from toymq_py.errors import DamagedData
+from toymq_py.model import IdRange, is_topic_name
+from toymq_py.storage import offsets, topic_settings
+from toymq_py.storage.fs import FileSystem
+from toymq_py.storage.identity import survey
+from toymq_py.storage.offsets import AckedView, above, subtract
+from toymq_py.storage.segment import load_sidecar, parse_segment_name
+from toymq_py.storage.segment_inventory import Part, Standing, parts_of
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing worth saying. ``damage``: something that should be there is not; otherwise it is a note, such as a torn
+    tail that was never acknowledged."""
+
+    path: str
+    text: str
+    damage: bool = True
+
+
+@dataclass(slots=True)
+class TopicReport:
+    """What verification found in one topic."""
+
+    topic: str
+    segments: int = 0
+    records: int = 0
+    bytes: int = 0
+    first_id: int | None = None
+    next_id: int | None = None
+    lost: int = 0
+    """Ids from ``first_id`` on that no record stands for, and that retention did not remove: DESCRIBE gives the same number."""
+    unreadable: int = 0
+    """Ids that the disk refuses to give."""
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def damaged(self) -> bool:
+        return any(finding.damage for finding in self.findings)
+
+
+def topic_names(fs: FileSystem, data_dir: str) -> list[str]:
+    """Topics of a data directory: what the broker would open. Raises: OSError."""
+    root = f"{data_dir}/topics"
+    if not fs.is_dir(root):
+        return []
+    return [name for name in fs.listdir(root) if is_topic_name(name) and fs.is_dir(f"{root}/{name}")]
+
+
+def log_bytes(fs: FileSystem, data_dir: str) -> int:
+    """Bytes that ``verify`` will read, for a progress bar. Raises: OSError."""
+    total = 0
+    for topic in topic_names(fs, data_dir):
+        path = f"{data_dir}/topics/{topic}"
+        with suppress(FileNotFoundError):  # a broker that runs removes segments and topics
+            total += sum(fs.file_size(f"{path}/{name}") for name in fs.listdir(path) if parse_segment_name(name) is not None)
+    return total
+
+
+def verify(
+    fs: FileSystem, data_dir: str, progress: Callable[[int], None] | None = None
+) -> Iterator[TopicReport]:
+    """Reports, a topic at a time. Raises: OSError when a file cannot be read at all."""
+    for topic in topic_names(fs, data_dir):
+        yield verify_topic(fs, f"{data_dir}/topics/{topic}", topic, progress)
+
+
+def verify_topic(
+    fs: FileSystem, path: str, topic: str, progress: Callable[[int], None] | None = None
+) -> TopicReport:
+    """One topic's report: segments, sidecars, offsets, settings. Raises: OSError."""
+    report = TopicReport(topic)
+    files = survey(fs, path)
+    loaded = offsets.load(fs, path)  # after the files: retention tells the offsets before it removes
+    files = replace(files, told=loaded.told)
+    report.findings += [Finding(f"{path}/{base_id:020d}.log", reason) for base_id, reason in files.foreign.items()]
+    if files.problem is not None:
+        report.findings.append(Finding(path, files.problem))
+    state = _check_offsets(fs, path, loaded, report)
+    state = replace(state, removed=(*state.removed, *files.removed))
+    if files.foreign or (files.bases and files.begin(state.first_id) < files.bases[0]):
+        report.first_id = report.next_id = files.begin(state.first_id)
+    gaps: list[IdRange] = []
+    end_unknown = False
+    for each in parts_of(fs, path, files, state.first_id, state.next_id, sidecars=False, progress=progress):
+        if each.missing is not None:
+            for first, last in subtract([each.missing], state.removed):
+                report.findings.append(Finding(each.segment.path, f"records {first} to {last} before it are missing"))
+            gaps.append(each.missing)
+        _check_segment(fs, each, report, gaps)
+        end_unknown = each.following is None and (each.scan is None or each.scan.unreadable_tail)
+    _check_settings(fs, path, report)
+    end = state.first_id if report.next_id is None else report.next_id
+    next_id = files.end(max(state.next_id, end))
+    if next_id > end and end_unknown:
+        report.unreadable += next_id - end
+    elif next_id > end:
+        where = "there is no log" if report.next_id is None else f"the log ends at {end - 1}"
+        known = "the offsets know" if state.next_id == next_id else "a segment of another log takes the place"
+        report.findings.append(Finding(path, f"{known} of ids up to {next_id - 1}, {where}"))
+        gaps.append((end, next_id - 1))
+    gaps = sorted(above(gaps, files.begin(state.first_id)))
+    report.lost += sum(last - first + 1 for first, last in subtract(gaps, state.removed))
+    return report
+
+
+def _check_segment(fs: FileSystem, each: Part, report: TopicReport, gaps: list[IdRange]) -> None:
+    segment, result = each.segment, each.scan
+    name = segment.path
+    report.segments += 1
+    report.bytes += segment.end if result is None else result.size
+    if each.standing in (Standing.BELOW, Standing.COPY):
+        report.findings.append(Finding(name, f"is {each.standing.value}", damage=each.standing is Standing.COPY))
+        return
+    if each.error is not None:
+        text = f"cannot be opened, and of its records nothing can be told: {each.error.strerror}"
+        report.findings.append(Finding(name, text))
+    if segment.start:
+        text = f"begins with records that segments before it hold, too: what is before {segment.base_id} is not used"
+        report.findings.append(Finding(name, text))
+    report.records += segment.next_id - segment.base_id - segment.lost
+    report.first_id = segment.base_id if report.first_id is None else report.first_id
+    report.next_id = segment.next_id
+    gaps += segment.ids_of_damage(unreadable=False)
+    report.unreadable += sum(last - first + 1 for first, last in segment.ids_of_damage(unreadable=True))
+    for damage in segment.damages if result is not None else ():
+        what = "cannot be read" if damage.unreadable else "are lost"
+        report.findings.append(
+            Finding(
+                name,
+                f"damage from byte {damage.position} to {damage.resume}: "
+                f"records {damage.first_id} to {damage.last_id} {what}",
+            )
+        )
+    if result is not None and result.unreadable_tail:
+        report.findings.append(Finding(name, f"what is behind record {segment.next_id - 1} cannot be read"))
+    if result is not None and result.torn_bytes:
+        where = f"{result.torn_bytes} bytes behind record {segment.next_id - 1} (byte {segment.end})"
+        text = f"torn tail: {where} hold no valid record; never acknowledged, or damaged"
+        if each.following is not None:  # all of its records are there
+            text = f"{where} hold no valid record, and none is missing"
+        report.findings.append(Finding(name, text, damage=False))
+    if result is not None and each.following is not None and segment.start == 0 and fs.exists(segment.sidecar_path):
+        known = load_sidecar(fs, name, segment.base_id, each.following)
+        if known is None or known.damages != segment.damages:
+            text = "does not fit its segment; it is a cache and will be made anew"
+            report.findings.append(Finding(segment.sidecar_path, text, damage=False))
+
+
+def _check_offsets(
+    fs: FileSystem, path: str, loaded: offsets.LoadedOffsets, report: TopicReport
+) -> offsets.OffsetsState:
+    if loaded.problem is not None:
+        # One that is missing may be a power cut, where the file system lost the name of the temp file and kept a later rename.
+        damage = loaded.source is not offsets.Source.PREVIOUS or fs.exists(f"{path}/{offsets.FILE_NAME}")
+        report.findings.append(Finding(path, f"{loaded.problem}; used is {loaded.source.value}", damage=damage))
+    for name, raw in loaded.state.consumers.items():
+        try:
+            AckedView.of(raw)
+        except DamagedData as error:
+            report.findings.append(Finding(path, f"consumer {name} of the offsets: {error}"))
+    return loaded.state
+
+
+def _check_settings(fs: FileSystem, path: str, report: TopicReport) -> None:
+    file = f"{path}/{topic_settings.FILE_NAME}"
+    if not fs.exists(file):
+        return
+    try:
+        topic_settings.parse(fs.read_file(file))
+    except DamagedData as error:
+        report.findings.append(Finding(file, str(error)))

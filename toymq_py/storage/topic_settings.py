@@ -1,0 +1,44 @@
+"""``topic.json``: the settings of a topic that are not the broker's defaults. No file, no such settings.
+
+Contract: delivery.md, "Per-topic settings" (whole numbers: milliseconds, bytes, counts).
+"""
+
+import json
+
+from toymq_py.config.options import TopicSettings
+from toymq_py.errors import DamagedData, RequestError
+from toymq_py.storage.checked_json import parse_object
+from toymq_py.storage.fs import FileSystem, replace_file
+
+FILE_NAME = "topic.json"
+
+
+def load(fs: FileSystem, path: str) -> TopicSettings:
+    """Those of the topic in a directory. Raises: DamagedData, OSError."""
+    file = f"{path}/{FILE_NAME}"
+    if not fs.exists(file):
+        return TopicSettings()
+    try:
+        return parse(fs.read_file(file))
+    except DamagedData as error:
+        raise DamagedData(f"{file}: {error}") from error
+
+
+def parse(data: bytes) -> TopicSettings:
+    """What the broker makes of the file. Raises: DamagedData."""
+    try:
+        return TopicSettings.from_json(parse_object("settings file", data))
+    except RequestError as error:
+        raise DamagedData(f"the settings file is none of this version: {error}") from error
+
+
+def store(fs: FileSystem, path: str, settings: TopicSettings) -> None:
+    """On stable storage, and a directory for them. Blocks. Raises: OSError."""
+    file = f"{path}/{FILE_NAME}"
+    fs.mkdir(path)
+    fs.sync_dir(path.rpartition("/")[0])
+    if settings != TopicSettings():
+        replace_file(fs, file, json.dumps(settings.to_json(), indent=2).encode() + b"\n")
+    elif fs.exists(file):
+        fs.unlink(file)
+        fs.sync_dir(path)

@@ -1,0 +1,110 @@
+"""What a topic keeps of its consumers on disk: their state, written behind by the flusher, and who waits for that.
+
+Contract: storage.md, "offsets.json"; ADR 0008, 0051. Belongs to the event loop.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from toymq_py.consumer import Consumer
+from toymq_py.errors import NoSuchTopic
+from toymq_py.storage.disk_errors import NO_SPACE
+from toymq_py.storage.log import Log
+from toymq_py.storage.offsets import OffsetsState
+from toymq_py.storage.offsets_flusher import Done, OffsetsFlusher
+from toymq_py.topic.channel import Channel
+from toymq_py.topic.redrive_consumer import Redriver
+
+
+class OffsetsWatch(Protocol):
+    """Told of the offsets of one topic."""
+
+    def offsets_writing(self) -> None:
+        """The present state is being written."""
+
+    def offsets_written(self) -> None:
+        """The state of the last ``offsets_writing`` is on stable storage."""
+
+    def topic_deleted(self) -> None:
+        """Nothing is written any more."""
+
+
+class TopicOffsets:
+    """The offsets of one topic; a source of the flusher."""
+
+    def __init__(
+        self, topic: str, path: str, log: Log, channels: Mapping[str, Channel], redriver: Redriver, flusher: OffsetsFlusher
+    ) -> None:
+        """``channels`` is the topic's own, as it changes."""
+        self.path = path
+        self.problem: str | None = None
+        """What was wrong with the file at the last start."""
+        self.lacks_consumers = False
+        """It was damaged: new consumers may be missing ones, and begin at the first id until the next restart."""
+        self.watch: OffsetsWatch | None = None
+        self.on_stored: Callable[[OffsetsState], None] = lambda state: None
+        """A state is on stable storage."""
+        self.on_full: Callable[[OffsetsState], None] = lambda present: None
+        """The disk has no space for the present state."""
+        self._topic = topic
+        self._log = log
+        self._channels = channels
+        self._redriver = redriver
+        self._flusher = flusher
+        self._moved_back = False
+        self._closed = False
+
+    def consumers(self) -> list[Consumer]:
+        """Those that clients name, and ``#redrive``."""
+        return [*(channel.consumer for channel in self._channels.values()), *self._redriver.consumers]
+
+    def changed(self) -> None:
+        """Consumer state has unsaved changes. A deleted topic has nothing to save."""
+        if not self._closed:
+            self._flusher.mark(self)
+
+    def moved_back(self) -> None:
+        """SEEK and FORGET: the previous generation would take back what the consumer shall see again, until both hold it."""
+        self._moved_back = True
+
+    def flush(self, done: Done) -> None:
+        """``done`` is told when the present state is on stable storage, in both generations where it moved back; or why it is
+        not."""
+        if self._closed:
+            done(NoSuchTopic(f"{self._topic} was deleted"))
+        elif self._moved_back:
+            self._moved_back = False
+            self._flusher.flush(self, lambda error: self.flush(done) if error is None else done(error))
+        else:
+            self._flusher.flush(self, done)
+
+    def close(self) -> None:
+        """The topic is deleted."""
+        self._closed = True
+        self._flusher.discard(self)
+        if self.watch is not None:
+            self.watch.topic_deleted()
+
+    # -- asked by the flusher
+
+    def offsets_snapshot(self) -> OffsetsState:
+        if self.watch is not None:
+            self.watch.offsets_writing()
+        return self._state()
+
+    def _state(self) -> OffsetsState:
+        return OffsetsState(
+            self._log.first_id,
+            self._log.committed_id,
+            {consumer.name: consumer.snapshot().to_json() for consumer in self.consumers()},
+            tuple(self._log.removed),
+        )
+
+    def offsets_flushed(self, state: OffsetsState) -> None:
+        if self.watch is not None:
+            self.watch.offsets_written()
+        self.on_stored(state)
+
+    def offsets_refused(self, error: OSError) -> None:
+        if error.errno in NO_SPACE:
+            self.on_full(self._state())

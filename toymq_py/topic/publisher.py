@@ -1,0 +1,407 @@
+"""How messages enter a topic: what its dedupe table and its producers' sequences know appends nothing.
+
+Contract: delivery.md, "Dedupe"; protocol.md, "PUB"; ADR 0013. Belongs to the event loop.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from operator import lt
+
+from toymq_py.clock import Clock
+from toymq_py.dedupe import DedupeTable, KeyBudget, ProducerTable
+from toymq_py.errors import BadArgument, RequestError
+from toymq_py.model import Shape
+from toymq_py.storage.commit.batch import COMMITTED, Appended, Commit, producers_of
+from toymq_py.storage.commit.committer import Committer
+from toymq_py.storage.log import Log
+from toymq_py.storage.record import FRAME_OVERHEAD, Extras, encode_sequences
+from toymq_py.storage.recovery import RecoveredLog
+from toymq_py.storage.segment import PRODUCERS_MAX, Producers
+from toymq_py.topic.backlog import BacklogLimit
+from toymq_py.topic.trace_listener import Tracer
+
+ATTRIBUTES_BYTES = 64
+"""More than a record's attributes take, but for what is in its headers."""
+
+
+@dataclass(slots=True)
+class Duplicate:
+    """``count`` publishes that appended nothing: their key stands for ``first_id``, which counts when ``commit`` is done."""
+
+    commit: Commit
+    first_id: int
+    count: int = 1
+
+    @property
+    def duplicate(self) -> bool:
+        return True
+
+    @property
+    def error(self) -> None:
+        return None
+
+
+@dataclass(slots=True)
+class Refused:
+    """``count`` publishes that appended nothing."""
+
+    count: int
+    error: RequestError
+
+    @property
+    def commit(self) -> Commit:
+        return COMMITTED
+
+    @property
+    def duplicate(self) -> bool:
+        return False
+
+    @property
+    def first_id(self) -> int:
+        return 0
+
+
+Published = Appended | Duplicate | Refused
+"""The outcome of a stretch of one publish run."""
+
+
+class Publisher:
+    """What a topic remembers of publishes, and the way through it into the log."""
+
+    def __init__(
+        self,
+        log: Log,
+        committer: Committer,
+        clock: Clock,
+        recovered: RecoveredLog,
+        *,
+        dedupe_keys: int,
+        key_budget: KeyBudget,
+        keys_kept: int = 0,
+    ) -> None:
+        """Recovery, step 7: ``dedupe_keys`` of this topic, of the ``key_budget`` of all; ``keys_kept`` in any case."""
+        self.ttl_ms: int | None = None
+        """The topic's setting: what is published without a ttl of its own expires so long after its append."""
+        self._clock = clock
+        self.log = log
+        self.committer = committer
+        self.limit: BacklogLimit | None = None
+        """None when the topic's settings have none."""
+        self.tracer: Tracer | None = None
+        """Told of what has headers."""
+        self.dedupe = DedupeTable(dedupe_keys, key_budget, kept=keys_kept)
+        for first_id, keys in recovered.keys:
+            self._remember(first_id, keys)
+        self.dedupe.settle(recovered.next_id)
+        self.producers = ProducerTable(min(self.dedupe.capacity, PRODUCERS_MAX), key_budget)
+        self.producers.settle(dict(sorted(recovered.producers.items(), key=lambda item: item[1][1])))
+
+    def _remember(self, first_id: int, keys: Sequence[bytes]) -> None:
+        """Keys of records that stand in the log, the newest so far."""
+        if b"" not in keys and self.dedupe.remember_new(keys, first_id):
+            return
+        for row, key in enumerate(keys):
+            if key:
+                self.dedupe.replace(key, first_id + row)
+
+    def resize(self, dedupe_keys: int) -> None:
+        """The topic's settings changed."""
+        self.dedupe.resize(dedupe_keys)
+        self.producers.resize(min(self.dedupe.capacity, PRODUCERS_MAX))
+
+    def release(self, keys: Sequence[bytes]) -> None:
+        """Forget what was published under these keys."""
+        self.dedupe.forget(keys)
+        self.producers.forget(keys)
+
+    def clear(self) -> None:
+        """The topic is deleted: its keys are room for others."""
+        self.dedupe.clear()
+        self.producers.clear()
+
+    def committed(self, first_id: int, next_id: int, keys: list[bytes], producers: Producers) -> None:
+        """See ``CommitListener.committed``."""
+        if producers:
+            self.producers.settle(producers)
+        if keys:
+            self.dedupe.settle(next_id)
+        if self.limit is not None:
+            self.limit.committed(first_id, next_id)
+
+    def failed(self, keys: list[bytes]) -> None:
+        """See ``CommitListener.failed``."""
+        self.dedupe.forget(keys)
+        self.dedupe.fail()
+        self.producers.fail()
+
+    def _extras(
+        self,
+        count: int,
+        headers: Sequence[bytes] | None,
+        delays_ms: Sequence[int] | None,
+        ttls_ms: Sequence[int] | None,
+        ttl_ms: int | None,
+    ) -> Extras | None:
+        """Times are made of the wall clock as it is, not of ``ts_ns``, which never falls when that is set back."""
+        if ttls_ms is None and ttl_ms is not None:
+            ttls_ms = [ttl_ms] * count
+        if headers is None and delays_ms is None and ttls_ms is None:
+            return None
+        now_ns = self._clock.wall_ns()
+        deliver_at_ns = None if delays_ms is None else [now_ns + ms * 1_000_000 for ms in delays_ms]
+        expires_at_ns = None if ttls_ms is None else [now_ns + ms * 1_000_000 for ms in ttls_ms]
+        return Extras(headers, deliver_at_ns, expires_at_ns)
+
+    def publish(
+        self,
+        keys: Sequence[bytes],
+        payloads: Sequence[bytes],
+        headers: Sequence[bytes] | None = None,
+        delays_ms: Sequence[int] | None = None,
+        ttls_ms: Sequence[int] | None = None,
+        *,
+        topic_ttl: bool = True,
+        shape: Shape | None = None,
+    ) -> Sequence[Published]:
+        """Append a run of messages; duplicates append nothing.
+
+        Args:
+            keys: b"" for none.
+            headers: header blocks, b"" for none.
+            delays_ms: how long each waits before it is delivered to anyone; at most ten years.
+            ttls_ms: how long after its append each expires, delayed or not; the topic's ``ttl`` when None.
+            topic_ttl: False for what never expires (a dead letter on its way back), whatever the topic's ``ttl``.
+            shape: of all keys and payloads, where the caller knows it.
+
+        Returns: outcomes that cover the run in order.
+        """
+        extras = self._extras(len(keys), headers, delays_ms, ttls_ms, self.ttl_ms if topic_ttl else None)
+        dedupe = self.dedupe
+        keyless = keys.count(b"") if shape is None else 0 if shape[0] else len(keys)
+        if keyless == len(keys) or not dedupe.capacity:
+            return self._append(keys, payloads, extras, shape)
+        producers = self.producers if self.producers and self.producers.any_of(keys) else None
+        if (
+            producers is None
+            and not keyless
+            and (self.limit is None or self._fits(keys, payloads, extras))
+            and dedupe.remember_new(keys, self.committer.next_id)
+        ):
+            return self._append(keys, payloads, extras, shape, remembered=True)
+        outcomes: list[Published] = []
+        start = 0
+        fresh: set[bytes] = set()
+
+        def flush(stop: int) -> None:
+            nonlocal start
+            if stop > start:
+                rows = slice(start, stop)
+                outcomes.extend(self._append(keys[rows], payloads[rows], extras and extras.part(rows), shape))
+            start = stop
+            fresh.clear()
+
+        for row, key in enumerate(keys):
+            if not key:
+                continue
+            if producers is not None and producers.find(key, self.log.first_id) is not None:
+                flush(row)
+                outcomes.append(Refused(1, BadArgument("this key names a producer: publish with seq")))
+                start = row + 1
+                continue
+            if key in fresh:
+                flush(row)
+            msg_id = dedupe.find(key)
+            if msg_id is None or msg_id < self.log.first_id:
+                fresh.add(key)
+                continue
+            flush(row)
+            dedupe.touch(key)
+            commit = COMMITTED if msg_id < self.log.committed_id else self.committer.commit_of(msg_id)
+            outcomes.append(Duplicate(commit, msg_id))
+            start = row + 1
+        flush(len(keys))
+        return outcomes
+
+    def publish_unlimited(
+        self, keys: Sequence[bytes], payloads: Sequence[bytes], headers: Sequence[bytes] | None = None
+    ) -> Sequence[Published]:
+        """As ``publish``, past the backlog's limit and the topic's ttl: for what the broker itself has to store."""
+        limit, self.limit = self.limit, None
+        try:
+            return self.publish(keys, payloads, headers, topic_ttl=False)
+        finally:
+            self.limit = limit
+            if limit is not None:
+                limit.look_again()
+
+    def publish_sequenced(
+        self,
+        producers: Sequence[bytes],
+        payloads: Sequence[bytes],
+        headers: Sequence[bytes] | None,
+        sequences: Sequence[int],
+        delays_ms: Sequence[int] | None = None,
+        ttls_ms: Sequence[int] | None = None,
+    ) -> Sequence[Published]:
+        """Append a run of messages whose keys name producers; what is not above a producer's highest sequence appends
+        nothing.
+
+        Returns: outcomes that cover the run in order, up to the first refused one: what becomes of the rest is the session's
+        to say.
+        """
+        if not self.dedupe.capacity:
+            return [Refused(1, BadArgument("dedupe_keys is 0 for this topic: nothing is remembered of a producer"))]
+        extras = self._extras(len(producers), headers, delays_ms, ttls_ms, self.ttl_ms)
+        first_id, committed_id = self.log.first_id, self.log.committed_id
+        if producers.count(producers[0]) == len(producers) and all(map(lt, sequences, islice(sequences, 1, None))):
+            known = self.producers.find(producers[0], first_id)
+            if known is not None and sequences[0] > known[0]:  # the usual run: one producer goes on
+                return self._append_sequenced(producers, payloads, extras, sequences)
+        outcomes: list[Published] = []
+        start = 0
+        fresh: dict[bytes, int] = {}
+
+        def flush(stop: int) -> bool:
+            """Append the fresh rows. Returns: whether they were refused."""
+            nonlocal start
+            if stop > start:
+                rows = slice(start, stop)
+                part = extras and extras.part(rows)
+                outcomes.extend(self._append_sequenced(producers[rows], payloads[rows], part, sequences[rows]))
+            start = stop
+            fresh.clear()
+            return bool(outcomes) and outcomes[-1].error is not None
+
+        for row, (producer, sequence) in enumerate(zip(producers, sequences, strict=True)):
+            highest = fresh.get(producer)
+            if highest is None:
+                known = self.producers.find(producer, first_id)
+                if known is None:
+                    plain_id = self.dedupe.find(producer)
+                    if plain_id is not None and plain_id >= first_id:
+                        if not flush(row):
+                            mixed = BadArgument("this key was published without seq: it names no producer")
+                            outcomes.append(Refused(1, mixed))
+                        return outcomes
+                highest = -1 if known is None else known[0]
+            if sequence > highest:
+                fresh[producer] = sequence
+                continue
+            if flush(row):
+                return outcomes
+            entry = self.producers.committed(producer, first_id)
+            if entry is not None and sequence <= entry[0]:
+                self.producers.touch(producer)
+            else:
+                entry = self.producers.find(producer, first_id)
+            assert entry is not None
+            msg_id = entry[1]
+            commit = COMMITTED if msg_id < committed_id else self.committer.commit_of(msg_id)
+            last = outcomes[-1] if outcomes else None
+            if type(last) is Duplicate and last.first_id == msg_id:
+                last.count += 1
+            else:
+                outcomes.append(Duplicate(commit, msg_id))
+            start = row + 1
+        flush(len(producers))
+        return outcomes
+
+    def _append_sequenced(
+        self, producers: Sequence[bytes], payloads: Sequence[bytes], extras: Extras | None, sequences: Sequence[int]
+    ) -> Sequence[Published]:
+        blocks = encode_sequences(sequences) if extras is None else extras.encode(sequences)
+        if self.limit is None or self._fits(producers, payloads, extras):
+            return self._store_sequenced(producers, payloads, blocks, extras, sequences)
+        admitted, _, refusal = self.limit.admit(_sizes(producers, payloads, blocks))
+        outcomes: list[Published] = []
+        if admitted:
+            rows = slice(admitted)
+            part = extras and extras.part(rows)
+            outcomes += self._store_sequenced(producers[rows], payloads[rows], blocks[rows], part, sequences[rows])
+            refusal = outcomes[-1].error or refusal
+        if refusal is not None and admitted < len(producers):
+            outcomes.append(Refused(len(producers) - admitted, refusal))
+        return outcomes
+
+    def _store_sequenced(
+        self,
+        producers: Sequence[bytes],
+        payloads: Sequence[bytes],
+        blocks: Sequence[bytes],
+        extras: Extras | None,
+        sequences: Sequence[int],
+    ) -> Sequence[Published]:
+        try:
+            appended = self.committer.append(producers, payloads, blocks, extras, sequences)
+        except RequestError as error:
+            return [Refused(len(producers), error)]
+        self.producers.remember(producers_of(producers, sequences, appended[0].first_id))
+        if extras is not None and extras.headers is not None and self.tracer is not None:
+            self.tracer.appended(self.log.topic, appended, extras.headers)
+        return appended
+
+    def _append(
+        self,
+        keys: Sequence[bytes],
+        payloads: Sequence[bytes],
+        extras: Extras | None,
+        shape: Shape | None,
+        *,
+        remembered: bool = False,
+    ) -> Sequence[Published]:
+        """``remembered``: the keys are in the dedupe table already, under the ids that they get here."""
+        blocks = None if extras is None else extras.encode()
+        if self.limit is None or remembered or self._fits(keys, payloads, extras):
+            return self._store(keys, payloads, blocks, extras, shape, remembered=remembered)
+        outcomes: list[Published] = []
+        sizes = _sizes(keys, payloads, blocks)
+        start = 0
+        while start < len(keys):
+            admitted, refused, refusal = self.limit.admit(sizes[start:])
+            if admitted:
+                rows = slice(start, start + admitted)
+                part = extras and extras.part(rows)
+                outcomes += self._store(keys[rows], payloads[rows], blocks and blocks[rows], part, shape, remembered=False)
+            if refusal is not None:
+                outcomes.append(Refused(refused, refusal))
+            start += admitted + refused
+        return outcomes
+
+    def _fits(self, keys: Sequence[bytes], payloads: Sequence[bytes], extras: Extras | None) -> bool:
+        """Whether the backlog's limit admits the whole run, as far as that is cheap to know."""
+        if self.limit is None:
+            return True
+        size = (FRAME_OVERHEAD + ATTRIBUTES_BYTES) * len(keys) + sum(map(len, keys)) + sum(map(len, payloads))
+        headers = extras.headers if extras is not None else None
+        return self.limit.fits(len(keys), size + (sum(map(len, headers)) if headers is not None else 0))
+
+    def _store(
+        self,
+        keys: Sequence[bytes],
+        payloads: Sequence[bytes],
+        blocks: Sequence[bytes] | None,
+        extras: Extras | None,
+        shape: Shape | None,
+        *,
+        remembered: bool,
+    ) -> Sequence[Published]:
+        try:
+            appended = self.committer.append(keys, payloads, blocks, extras, shape=shape)
+        except Exception as error:
+            if remembered:
+                self.dedupe.withdraw(keys)
+            if not isinstance(error, RequestError):
+                raise
+            return [Refused(len(keys), error)]
+        if not remembered and self.dedupe.capacity:
+            self._remember(appended[0].first_id, keys)
+        if extras is not None and extras.headers is not None and self.tracer is not None:
+            self.tracer.appended(self.log.topic, appended, extras.headers)
+        return appended
+
+
+def _sizes(keys: Sequence[bytes], payloads: Sequence[bytes], blocks: Sequence[bytes] | None) -> list[int]:
+    """Of each record, in bytes, encoded."""
+    sizes = [FRAME_OVERHEAD + len(key) + len(payload) for key, payload in zip(keys, payloads, strict=True)]
+    return sizes if blocks is None else [size + len(block) for size, block in zip(sizes, blocks, strict=True)]

@@ -1,0 +1,40 @@
+"""What a broker lends to each of its topics."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from toymq_py.auth.quotas import Quotas
+from toymq_py.clock import Clock
+from toymq_py.config.options import BrokerOptions
+from toymq_py.consumer import FailureBudget
+from toymq_py.dedupe import KeyBudget
+from toymq_py.metrics import Metrics
+from toymq_py.storage.commit.disk_space import SpaceGuard
+from toymq_py.storage.commit.sync_threads import Scheduler
+from toymq_py.storage.fs import FileSystem
+from toymq_py.storage.offsets_flusher import OffsetsFlusher
+from toymq_py.storage.open_files import OpenFiles
+from toymq_py.storage.tail_cache import TailBudget
+from toymq_py.topic.ticker import Due
+
+
+@dataclass(slots=True)
+class TopicServices:
+    """One of each for all topics."""
+
+    fs: FileSystem
+    scheduler: Scheduler
+    clock: Clock
+    options: BrokerOptions
+    metrics: Metrics
+    quotas: Quotas
+    space: SpaceGuard
+    flusher: OffsetsFlusher
+    files: OpenFiles
+    key_budget: KeyBudget
+    failure_budget: FailureBudget
+    tail_budget: TailBudget
+    arm: Callable[[Due, float], None]
+    """Has something's ``due`` called at a monotonic time, in seconds."""
+    lost: Callable[[], str | None]
+    """Why the data directory is not this broker's any more, None while it is; see ``DirectoryLock.lost``. Blocks."""

@@ -1,0 +1,94 @@
+"""A topic that tells a tracer what becomes of its messages.
+
+Classes of their own, so that a broker without tracing pays nothing for it: nothing asks whether there is a tracer, nor looks
+into headers. What is followed is found by the message's headers, so it is the same after a restart.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from toymq_py.consumer import Consumer
+from toymq_py.failure import Failure
+from toymq_py.model import IdRange
+from toymq_py.topic.channel import Channel, Delivery, Subscription
+from toymq_py.topic.commits import TopicCommits
+from toymq_py.topic.delays import Delays
+from toymq_py.topic.delivery import ChannelContext
+from toymq_py.topic.publisher import Publisher
+from toymq_py.topic.retention import Retention
+from toymq_py.topic.topic import Topic
+from toymq_py.topic.trace_listener import Tracer
+
+
+class TracedTopic(Topic):
+    """See the module."""
+
+    def __init__(self, tracer: Tracer, *args: Any, **options: Any) -> None:
+        """Behind the tracer as ``Topic``."""
+        self._tracer = tracer
+        Topic.__init__(self, *args, **options)
+        self.publisher.tracer = tracer
+
+    def _listen(self) -> TopicCommits:
+        return TracedCommits(self._tracer, self.context, self.channels, self.publisher, self.delays, self.retention)
+
+    def _open_channel(self, consumer: Consumer) -> Channel:
+        return TracedChannel(self._tracer, self.context, consumer, arm=self._services.arm, held=self._held)
+
+
+class TracedCommits(TopicCommits):
+    """See the module."""
+
+    def __init__(
+        self,
+        tracer: Tracer,
+        context: ChannelContext,
+        channels: Mapping[str, Channel],
+        publisher: Publisher,
+        delays: Delays,
+        retention: Retention,
+    ) -> None:
+        TopicCommits.__init__(self, context, channels, publisher, delays, retention)
+        self._tracer = tracer
+
+    def synced(self, seconds: float) -> None:
+        super().synced(seconds)
+        self._tracer.synced(seconds)
+
+
+class TracedChannel(Channel):
+    """See the module."""
+
+    __slots__ = ("_tracer",)
+
+    def __init__(
+        self,
+        tracer: Tracer,
+        context: ChannelContext,
+        consumer: Consumer,
+        *,
+        arm: Callable[[Channel, float], None],
+        held: Callable[[Channel], None],
+    ) -> None:
+        Channel.__init__(self, context, consumer, arm=arm, held=held)
+        self._tracer = tracer
+
+    def take(self, subscription: Subscription, room: int, max_bytes: int) -> Delivery | None:
+        delivery = super().take(subscription, room, max_bytes)
+        if delivery is not None and delivery.records.headers is not None:
+            self._tracer.delivered(delivery)
+        return delivery
+
+    def ack(self, ids: Sequence[IdRange], *, unseen: bool = False) -> int:
+        count = super().ack(ids, unseen=unseen)
+        if count:
+            self._tracer.settled("ack", self.context.topic, self.consumer.name, ids)
+        return count
+
+    def nack(
+        self, ids: Sequence[IdRange], delay_s: float | None, *, dead: bool = False, failure: Failure | None = None
+    ) -> int:
+        count = super().nack(ids, delay_s, dead=dead, failure=failure)
+        if count:
+            self._tracer.settled("nack", self.context.topic, self.consumer.name, ids)
+        return count
