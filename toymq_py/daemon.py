@@ -215,14 +215,12 @@ def _bind(option: str, address: str, options: ServeOptions, bound: contextlib.Ex
 def _metrics(
     broker: Broker, loop: asyncio.AbstractEventLoop, listeners: list[socket.socket], allowed_hosts: Sequence[str]
 ) -> Iterator[None]:
-    """Serve them meanwhile, if there are listeners. Raises: ConfigError, when the extra is not installed."""
+    """Serve ``/metrics`` meanwhile, if there are listeners."""
     if not listeners:
         yield
         return
-    try:
-        from toymq_py.observability.metrics_server import MetricsListener
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"--metrics needs {error.name}: pip install 'toymq[observability]'") from error
+    from toymq_py.observability.metrics_server import MetricsListener  # not loaded for a broker that does not serve them
+
     listener = MetricsListener(broker, loop, listeners, Hosts(allowed_hosts))
     listener.start()
     try:

@@ -146,13 +146,3 @@ def test_an_address_that_cannot_be_is_one_line(tmp_path: Path, options: list[str
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_without_the_extra_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    absent = tmp_path / "absent" / "prometheus_client"
-    absent.mkdir(parents=True)
-    (absent / "__init__.py").write_text("raise ModuleNotFoundError('No module named x', name='prometheus_client')")
-    monkeypatch.setenv("PYTHONPATH", str(absent.parent))
-    done = run("serve", "--data-dir", str(tmp_path / "d"), "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "toymq: --metrics needs prometheus_client: pip install 'toymq[observability]'\n"

@@ -6,18 +6,25 @@ import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from collections.abc import Iterator
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import toymq_py
 from tests.support.broker_process import ROOT, TIMEOUT_S
 
 CORE = ("click", "crcmod", "uvloop")
 """What the core needs; pyproject.toml, ``dependencies``."""
-OF_AN_EXTRA = re.compile(r"toymq_py\.(gateway|observability)\b|toymq\.(testing|tracing)$|toymqctl\.top\.screen$")
+OF_AN_EXTRA = re.compile(
+    r"toymq_py\.gateway\b|toymq_py\.observability\.tracing$|toymq\.(testing|tracing)$|toymqctl\.top\.screen$"
+)
 ONLY_THE_CORE = f"""
 import sys
 from importlib.metadata import packages_distributions
@@ -182,6 +189,32 @@ def test_the_wheel_in_a_fresh_environment(released: dict[str, Path], tmp_path: P
         module = __import__(name)
         (site / name).symlink_to(Path(str(module.__file__)).parent)
     use_it(tmp_path, bin_)
+
+
+def required(*extras: str) -> set[str]:
+    """Names of the distributions that toymq brings, by pyproject.toml and the metadata of those that are installed here."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    texts = project["dependencies"] + [text for extra in extras for text in project["optional-dependencies"][extra]]
+    waiting = [(text, "") for text in texts]
+    found: set[str] = set()
+    for text, extra in waiting:
+        texts, needed = [], Requirement(text)
+        if needed.marker is None or needed.marker.evaluate({"extra": extra}):
+            found.add(canonicalize_name(needed.name))
+            with suppress(PackageNotFoundError):  # zlib-ng is not in every environment
+                texts = requires(needed.name) or []
+            more = [(text, each) for each in ("", *sorted(needed.extras)) for text in texts]
+            waiting += [each for each in more if each not in waiting]
+    return found
+
+
+def test_make_run_installs_few_packages() -> None:
+    """``.[fast,http]``; each one more is a decision (ADR 0078)."""
+    expected = {
+        "click", "crcmod", "uvloop", "zlib-ng",
+        "starlette", "anyio", "idna", "uvicorn", "h11", "httptools", "websockets",
+    } | ({"typing-extensions"} if sys.version_info < (3, 13) else set())  # fmt: skip
+    assert required("fast", "http") == expected
 
 
 @pytest.mark.torture

@@ -136,7 +136,7 @@ class ServeOptions(BrokerOptions):
     tls_cert: str | None = path(None, help="PEM file: the certificate for --tls-listen and --https; SIGHUP reads it again.")
     tls_key: str | None = path(None, help="PEM file: the certificate's private key.")
     tls_client_ca: str | None = path(None, help="PEM file: with TLS a client must show a certificate signed by one of these.")
-    metrics: str | None = address(None, help="Serve Prometheus at /metrics of this address; needs the extra observability.")
+    metrics: str | None = address(None, help="Serve Prometheus at /metrics of this address.")
     memory_max_bytes: int = size(
         0, name="memory_max",
         help="Resident memory above which publishes are refused (QUEUE_FULL); 0: 80 % of what the machine or cgroup has.",

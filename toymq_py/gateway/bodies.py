@@ -4,14 +4,11 @@ Contract: gateway.md (413 "refused while it arrives"). Knows no broker.
 """
 
 import json
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from json.decoder import scanstring  # type: ignore[attr-defined]  # as long as there is JSON in C
 from math import isfinite
 from typing import Any
 
-from python_multipart import MultipartParser
-from python_multipart.exceptions import MultipartParseError
-from python_multipart.multipart import parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
 from toymq_py.auth.quotas import Seat
@@ -31,10 +28,6 @@ WHEN_WHOLE = "toymq.when_whole"
 """In the ASGI scope: called when the body is whole, which may be hours behind its head; raises when the rights have gone."""
 PLAIN_CODINGS = frozenset({"", "identity", "7bit", "8bit", "binary"})
 """Those that change nothing: none, HTTP's, and those of a part's ``Content-Transfer-Encoding`` (RFC 2045, 6.2)."""
-CONTENT_TYPE_CHARS_MAX = 1024
-"""Of a multipart body, whose boundary has at most 70 (RFC 2046, 5.1.1)."""
-PARSED_PER_TURN_BYTES = 8 * 1024
-"""Of a multipart body, whose parser is slow where there are many small parts: some milliseconds."""
 
 
 async def read_body(request: Request, bytes_max: int) -> bytes:
@@ -205,75 +198,3 @@ def lines_of(pieces: Iterable[bytes]) -> Iterator[bytes]:
             held = [line]
     if last := b"".join(held):
         yield last
-
-
-Part = tuple[Mapping[str, bytes], bytes]
-"""Headers with their names in small letters, several of one name as a list with commas (RFC 9110, 5.3), and the content."""
-
-
-async def parse_multipart(
-    content_type: str, pieces: Iterable[bytes], parts_max: int, pause: Callable[[], Awaitable[None]]
-) -> list[Part]:
-    """The parts of a multipart body. ``pause`` lets others have a turn. Raises: BadFraming, BadArgument."""
-    if len(content_type) > CONTENT_TYPE_CHARS_MAX:  # what parses it is not linear
-        raise BadFraming(f"a Content-Type has at most {CONTENT_TYPE_CHARS_MAX} characters")
-    _, options = parse_options_header(content_type)
-    boundary = options.get(b"boundary")
-    if not boundary:
-        raise BadFraming("a multipart body needs its boundary in Content-Type")
-    collector, step = _Parts(), PARSED_PER_TURN_BYTES
-    try:
-        parser = MultipartParser(boundary, {
-            "on_part_begin": collector.begin,
-            "on_header_field": collector.name,
-            "on_header_value": collector.value,
-            "on_header_end": collector.end_header,
-            "on_part_data": collector.data,
-            "on_part_end": collector.end,
-            "on_end": collector.finish,
-        })  # fmt: skip
-        for part in (piece[at : at + step] for piece in pieces for at in range(0, len(piece), step)):
-            parser.write(part)
-            if len(collector.parts) > parts_max:
-                raise BadArgument(f"at most {parts_max} messages are taken at once")
-            await pause()
-        parser.finalize()
-    except (MultipartParseError, ValueError) as error:
-        raise BadFraming(f"the multipart body cannot be read: {error}") from None
-    if not collector.finished:
-        raise BadFraming("the multipart body ends before its last boundary")
-    return collector.parts
-
-
-class _Parts:
-    """Collects what the parser finds."""
-
-    def __init__(self) -> None:
-        self.parts: list[Part] = []
-        self.finished = False
-        self._headers: dict[str, list[bytes]] = {}
-        self._name = self._value = b""
-        self._content: list[bytes] = []
-
-    def begin(self) -> None:
-        self._headers, self._content = {}, []
-
-    def name(self, data: bytes, start: int, end: int) -> None:
-        self._name += data[start:end]
-
-    def value(self, data: bytes, start: int, end: int) -> None:
-        self._value += data[start:end]
-
-    def end_header(self) -> None:
-        self._headers.setdefault(self._name.decode("latin-1").lower(), []).append(self._value)
-        self._name = self._value = b""
-
-    def data(self, data: bytes, start: int, end: int) -> None:
-        self._content.append(data[start:end])
-
-    def end(self) -> None:
-        headers = {name: b", ".join(values) for name, values in self._headers.items()}
-        self.parts.append((headers, b"".join(self._content)))
-
-    def finish(self) -> None:
-        self.finished = True

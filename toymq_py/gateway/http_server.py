@@ -5,7 +5,6 @@ Contract: gateway.md; ADR 0024. With ``websocket_protocol.py`` the only home of 
 
 import asyncio
 import contextlib
-import logging
 import re
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -437,7 +436,6 @@ class HttpServer:
             started: called once connections are accepted.
         """
         options = broker.options
-        logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # what a client sends is no warning of ours
         self._gateway = Gateway(
             broker, clock, loop, authority=authority, private_webhooks=private_webhooks, mq_delay_s=mq_delay_s
         )

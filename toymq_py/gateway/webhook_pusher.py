@@ -3,7 +3,6 @@
 Contract: gateway.md; ADR 0024. A webhook is a consumer of its own: what was pushed and answered with 2xx is acked, everything
 else is given back and comes again later, and after ``max_attempts`` it is a dead letter. Definitions are one checked file in
 the data directory. The signature is that of the Standard Webhooks specification: HMAC-SHA256 over id, time and payload.
-The only home of httpx.
 """
 
 import asyncio
@@ -11,12 +10,10 @@ import base64
 import hmac
 import json
 import logging
+import ssl
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
-from http.cookiejar import CookieJar, DefaultCookiePolicy
-
-import httpx
 
 from toymq_py.broker import Broker
 from toymq_py.clock import Clock
@@ -27,6 +24,7 @@ from toymq_py.gateway.headers import parse_block
 from toymq_py.gateway.poll import Polling
 from toymq_py.gateway.waiters import Waiting, stored
 from toymq_py.gateway.webhook_addresses import resolve
+from toymq_py.gateway.webhook_request import client_context, post
 from toymq_py.model import PRODUCER_PREFIX, TopicPattern, check_name
 from toymq_py.storage import checked_json
 from toymq_py.topic import Delivery
@@ -77,6 +75,7 @@ class Webhooks:
         self._changing = asyncio.Lock()
         self._tasks: asyncio.TaskGroup | None = None
         self._workers: dict[str, asyncio.Task[None]] = {}
+        self._tls: ssl.SSLContext | None = None
         self._load()
 
     def _load(self) -> None:
@@ -90,14 +89,7 @@ class Webhooks:
 
     async def run(self) -> None:
         """Push, until it is cancelled."""
-        logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every push with its URL, and what is secret in that
-        # Targets behind one address would share a jar of cookies: nobody gets any.
-        cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
-        # They would share connections, too, and a certificate that was checked for one of them: none is kept for the next push.
-        alone = httpx.Limits(max_keepalive_connections=0)
-        client = httpx.AsyncClient(trust_env=False, follow_redirects=False, cookies=cookies, limits=alone)
-        async with client, asyncio.TaskGroup() as tasks:
-            self._client = client
+        async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             try:
                 for name in self.defined:
@@ -197,7 +189,7 @@ class Webhooks:
         trace = log_fields(delivery.records.headers[row] if delivery.records.headers is not None else None)
         try:
             failure = await self._send(webhook, delivery, row)
-        except (httpx.HTTPError, httpx.InvalidURL, OSError, RequestError) as error:
+        except (OSError, RequestError) as error:
             failure = str(error) or type(error).__name__
         except Exception:
             logger.exception("bug in a push of webhook %s", name, extra=trace)
@@ -212,23 +204,22 @@ class Webhooks:
             channel.nack([(msg_id, msg_id)], backoff_s(delivery.attempt), failure=failure_of(error=failure))
 
     async def _send(self, webhook: Webhook, delivery: Delivery, row: int) -> str | None:
-        """One attempt. Returns: why it failed, None when it did not. Raises: httpx.HTTPError, OSError, Forbidden."""
+        """One attempt. Returns: why it failed, None when it did not. Raises: OSError, Forbidden."""
         target = Target.parse(webhook.url)
-        records = delivery.records
-        payload = records.payloads[row]
-        async with asyncio.timeout(webhook.timeout_ms / 1000):
-            address = await resolve(target, private=self.private)
-            url = httpx.URL(target.url)
-            request = self._client.build_request(
-                "POST", url.copy_with(host=address), content=payload, timeout=webhook.timeout_ms / 1000,
-                headers=self._headers(webhook, delivery, row, payload) | {"host": url.netloc.decode()},
-                extensions={"sni_hostname": target.host},
-            )  # fmt: skip
-            response = await self._client.send(request, stream=True)
-            await response.aclose()  # nobody asks what else it says
-        if response.is_success:
-            return None
-        return f"{target.host} answered {response.status_code}"
+        payload = delivery.records.payloads[row]
+        headers = self._headers(webhook, delivery, row, payload)
+        try:
+            async with asyncio.timeout(webhook.timeout_ms / 1000):
+                address = await resolve(target, private=self.private)
+                status = await post(target, address, headers, payload, await self._context(target))
+        except TimeoutError:
+            return f"{target.host} did not answer within {webhook.timeout_ms} ms"
+        return None if 200 <= status < 300 else f"{target.host} answered {status}"
+
+    async def _context(self, target: Target) -> ssl.SSLContext | None:
+        if target.scheme == "https" and self._tls is None:
+            self._tls = await self._loop.run_in_executor(None, client_context)  # 50 ms for the CA certificates
+        return self._tls if target.scheme == "https" else None
 
     def _headers(self, webhook: Webhook, delivery: Delivery, row: int, payload: bytes) -> dict[str, str]:
         records = delivery.records

@@ -1,1 +1,1 @@
-"""What others look at the broker with: adapters behind the extra ``[observability]``. They never change what it does."""
+"""Exporters: metrics for Prometheus; spans for OpenTelemetry, with the extra ``[observability]``. They change nothing else."""

@@ -1,21 +1,13 @@
-"""The broker's metrics in the text format of Prometheus. The only home of prometheus_client.
+"""The broker's metrics in the text format of Prometheus, and in OpenMetrics.
 
-Contract: clients.md, "Operations". A scrape is a walk over the broker's state on its own loop, so every number is what the
-broker itself goes by; it gives the loop back every few milliseconds, so topics are seen one after the other and not in one
-instant. Nothing is kept between scrapes.
+Contract: clients.md, "Operations"; ADR 0078. A scrape walks over the broker's state on the broker's own loop, so every number
+is the one that the broker works with. It gives the loop back every few milliseconds, so topics are read one after the other
+and not in one instant. Nothing is kept between scrapes.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
-
-from prometheus_client import generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.metrics_core import Metric as Family
-from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
-from prometheus_client.registry import Collector
-from prometheus_client.samples import Exemplar as Example
 
 from toymq_py.broker import Broker
 from toymq_py.clock import Clock, SystemClock
@@ -23,9 +15,9 @@ from toymq_py.metrics import TABLE, Exemplar, Histogram, Kind, Metric
 from toymq_py.version import __version__
 
 PREFIX = "toymq_"
-CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text"
-"""The format that has exemplars; Prometheus asks for it first."""
+"""The format with exemplars; Prometheus prefers it."""
 OPENMETRICS_TYPE = f"{OPENMETRICS}; version=1.0.0; charset=utf-8"
 OPENMETRICS_END = b"# EOF\n"
 SLICE_S = 0.004
@@ -58,18 +50,8 @@ Rows = dict[tuple[str, ...], float]
 """Label values to a number."""
 
 
-class _One(Collector):
-    """A family by itself, for ``generate_latest``."""
-
-    def __init__(self, family: Family) -> None:
-        self._family = family
-
-    def collect(self) -> Iterator[Family]:
-        yield self._family
-
-
 class _Slices:
-    """Gives the loop back when a slice is used up."""
+    """Gives the loop back when a time slice is used up."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -84,11 +66,11 @@ class _Slices:
 async def render(
     broker: Broker, clock: Clock | None = None, accept: str = "", sees: Callable[[str], bool] = lambda _topic: True
 ) -> tuple[bytes, str]:
-    """A scrape: what ``GET /metrics`` answers. For the broker's own loop, which is never held for long.
+    """Answer ``GET /metrics``. Runs on the broker's own loop and never holds it for long.
 
     Args:
-        accept: the request's ``Accept``; who takes OpenMetrics gets it.
-        sees: whether who asks may know of a topic; others have no name, and are added up.
+        accept: the request's ``Accept``; a client that takes OpenMetrics gets it.
+        sees: whether the client may know of a topic; the other topics are added up under ``OTHERS``.
 
     Returns: the body and its content type.
     """
@@ -97,9 +79,12 @@ async def render(
     pieces: list[bytes] = []
     openmetrics = OPENMETRICS in accept
     for metric in TABLE:
-        histogram = getattr(broker.metrics, metric.name) if metric.kind is Kind.HISTOGRAM else None
-        for piece in _encode(metric, histogram, found[metric.name], openmetrics=openmetrics):
-            pieces.append(piece)
+        pieces.append(_heading(metric, openmetrics=openmetrics))
+        if metric.kind is Kind.HISTOGRAM:
+            pieces.append(_encode_histogram(metric, getattr(broker.metrics, metric.name), openmetrics=openmetrics))
+        items = list(found[metric.name].items())
+        for start in range(0, len(items), ROWS_PER_SLICE):
+            pieces.append(_encode_rows(metric, items[start : start + ROWS_PER_SLICE]))
             await slices.turn()
     if openmetrics:
         return b"".join((*pieces, OPENMETRICS_END)), OPENMETRICS_TYPE
@@ -159,42 +144,44 @@ def _add(found: dict[str, Rows], labels: tuple[str, ...], described: Mapping[str
         rows[labels] = rows.get(labels, 0) + described[field]
 
 
-def _encode(metric: Metric, histogram: Histogram | None, rows: Rows, *, openmetrics: bool) -> Iterator[bytes]:
-    """The family in pieces. Every piece is a family to the library: its heading is taken off all but the first."""
-    items = list(rows.items())
-    for start in range(0, max(len(items), 1), ROWS_PER_SLICE):
-        family = _family(metric, histogram, items[start : start + ROWS_PER_SLICE])
-        one = _One(family)
-        text: bytes = generate_openmetrics(one) if openmetrics else generate_latest(one)  # type: ignore[no-untyped-call]
-        text = text.removesuffix(OPENMETRICS_END)
-        yield text.split(b"\n", 2)[2] if start else text
+def _heading(metric: Metric, *, openmetrics: bool) -> bytes:
+    """HELP and TYPE of a family. OpenMetrics names a counter's family without the ``_total`` of its samples."""
+    name = PREFIX + (metric.name.removesuffix("_total") if openmetrics else metric.name)
+    return f"# HELP {name} {metric.help} Unit: {metric.unit}.\n# TYPE {name} {metric.kind.value}\n".encode()
 
 
-def _family(metric: Metric, histogram: Histogram | None, items: list[tuple[tuple[str, ...], float]]) -> Family:
-    name, text = PREFIX + metric.name, f"{metric.help} Unit: {metric.unit}."
-    if metric.kind is Kind.HISTOGRAM:
-        assert histogram is not None
-        total = 0
-        buckets: list[tuple[str, float] | tuple[str, float, Example]] = []
-        for place, (bound, count) in enumerate(zip((*metric.bounds, "+Inf"), histogram.counts, strict=True)):
-            total += count
-            bucket, exemplar = (str(bound), float(total)), histogram.exemplars.get(place)
-            buckets.append(bucket if exemplar is None else (*bucket, _example(exemplar)))
-        return HistogramMetricFamily(name, text, buckets=buckets, sum_value=histogram.sum)
-    kind = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
-    family = kind(name, text, labels=metric.labels)
-    for labels, value in items:
-        family.add_metric(labels, value)
-    return family
+def _encode_rows(metric: Metric, items: Iterable[tuple[tuple[str, ...], float]]) -> bytes:
+    return "".join(
+        f"{PREFIX}{metric.name}{_labels(zip(metric.labels, values, strict=True))} {float(number)}\n" for values, number in items
+    ).encode()
 
 
-def _example(found: Exemplar) -> Example:
-    """In the library's words; the text format leaves it out."""
-    return Example({"trace_id": found.trace_id, "span_id": found.span_id}, found.value, found.at_s)
+def _encode_histogram(metric: Metric, histogram: Histogram, *, openmetrics: bool) -> bytes:
+    name, total, lines = PREFIX + metric.name, 0, []
+    for place, (bound, count) in enumerate(zip((*metric.bounds, "+Inf"), histogram.counts, strict=True)):
+        total += count
+        exemplar = histogram.exemplars.get(place) if openmetrics else None
+        lines.append(f'{name}_bucket{{le="{bound}"}} {float(total)}{"" if exemplar is None else _exemplar(exemplar)}\n')
+    lines.append(f"{name}_count {float(total)}\n{name}_sum {float(histogram.sum)}\n")
+    return "".join(lines).encode()
+
+
+def _exemplar(found: Exemplar) -> str:
+    labels = _labels((("trace_id", found.trace_id), ("span_id", found.span_id)))
+    return f" # {labels} {float(found.value)} {found.at_s}"
+
+
+def _labels(pairs: Iterable[tuple[str, str]]) -> str:
+    text = ",".join(f'{name}="{_escape(value)}"' for name, value in pairs)
+    return f"{{{text}}}" if text else ""
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
 def exported_names() -> set[str]:
-    """Names of all series as Prometheus sees them: what dashboards and alert rules may ask for."""
+    """Names of all series as Prometheus stores them: what dashboards and alert rules may query."""
     names = set()
     for metric in TABLE:
         name = PREFIX + metric.name
