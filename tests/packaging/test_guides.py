@@ -27,7 +27,7 @@ def programs() -> list[tuple[str, str, str]]:
     """(guide and number, program, what it prints)."""
     found = []
     for guide in GUIDES[:-1]:
-        blocks = BLOCK.findall(text_of(guide))
+        blocks = [(kind, text) for kind, text in BLOCK.findall(text_of(guide)) if kind != "sh"]
         assert len(blocks) % 2 == 0, f"{guide}: a program and what it prints, in turn"
         for number, ((kind, program), (said_kind, said)) in enumerate(zip(blocks[::2], blocks[1::2], strict=True)):
             assert (kind, said_kind) == ("python", "text"), f"{guide}: a program and what it prints, in turn"
@@ -56,7 +56,7 @@ SAID_AGAIN = {
 
 
 def test_every_program_says_what_its_guide_says_on_one_broker_and_runs_again(tmp_path: Path) -> None:
-    """As a reader runs them: in the order of the README, in one directory, on one broker, and then once more."""
+    """As a reader runs them: in the order of GUIDES, in one directory, on one broker, and then once more."""
     with BrokerProcess(tmp_path / "d") as broker:
         for again in ({}, SAID_AGAIN):
             for name, program, said in programs():
@@ -65,9 +65,8 @@ def test_every_program_says_what_its_guide_says_on_one_broker_and_runs_again(tmp
                 assert done.stdout == again.get(name, said), name
 
 
-def test_the_guides_come_in_the_order_of_the_readme() -> None:
-    linked = re.findall(r"\]\(docs/([\w-]+)\.md\)", README[README.index("Guides:") : README.index("## The wire")])
-    assert tuple(linked) == GUIDES
+def test_the_readme_links_every_guide() -> None:
+    assert set(GUIDES) <= set(re.findall(r"\]\(docs/([\w-]+)\.md\)", README))
 
 
 @pytest.mark.parametrize("page", COMING)
