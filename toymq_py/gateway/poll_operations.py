@@ -59,7 +59,7 @@ class GivenBack(Response):
 def give_back(deliveries: Iterable[Delivery]) -> None:
     """What did not get out."""
     for delivery in deliveries:
-        delivery.subscription.unsend(delivery.first_id, delivery.last_id)
+        delivery.unsend()
 
 
 async def _poll(gateway: Gateway, request: Request) -> list[Delivery]:

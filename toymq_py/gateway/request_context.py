@@ -15,7 +15,7 @@ from toymq_py.gateway.logins import Logins
 from toymq_py.gateway.snapshots import Snapshots
 from toymq_py.gateway.waiters import Waiting, fulfil, stored
 from toymq_py.gateway.webhook_pusher import Webhooks
-from toymq_py.storage.commit.batch import Commit, CommitState
+from toymq_py.topic import Commit
 
 
 class Gateway:
@@ -56,14 +56,10 @@ class Gateway:
             raise ShuttingDown("the broker is shutting down; try again later")
 
     async def settled(self, commit: Commit) -> RequestError | None:
-        """Wait until the commit is on stable storage. Returns: why it is not, if so.
-
-        Cancelled, the commit goes on: its outcome is just not told.
-        """
-        if commit.state is CommitState.PENDING:
-            done: asyncio.Future[None] = self.loop.create_future()
-            commit.add_waiter(partial(fulfil, done))
-            await done
+        """Wait until a commit is on stable storage. Returns: why it failed, else None. Cancelled, the commit goes on."""
+        over: asyncio.Future[None] = self.loop.create_future()
+        commit.add_waiter(partial(fulfil, over))
+        await over
         return commit.error
 
     async def stored(self, begin: Callable[[Done], None]) -> None:

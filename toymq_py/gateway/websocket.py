@@ -14,6 +14,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 from starlette.requests import Request
@@ -42,7 +43,7 @@ from toymq_py.gateway.publish_operations import LINE_MEMBERS, append, check_size
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.model import DURATION_MS_MAX, Start, check_name
 from toymq_py.storage.disk_errors import storage_error
-from toymq_py.topic import Delivery, Duplicate, Published, Registration, Subscription
+from toymq_py.topic import Delivery, Duplicate, Published, Subscription
 
 logger = logging.getLogger("toymq_py.gateway")
 
@@ -265,14 +266,7 @@ class Conversation:
             ended=self._ended,
         )
         self._subscription = subscription
-        if registration is not Registration.KNOWN:
-            try:
-                await self._gateway.stored(topic.flush_offsets)
-            except RequestError:
-                if registration is Registration.NEW_AHEAD:  # as SUB does (ADR 0009)
-                    subscription.close()
-                    topic.withdraw(subscription)
-                    raise
+        await self._gateway.stored(partial(topic.when_registered, subscription, registration))
         return subscription
 
     def _wake(self, subscription: Subscription) -> bool:
@@ -304,7 +298,7 @@ class Conversation:
         while left > 0 and whole:
             whole -= 1
             left -= sizes[whole]
-        unsend(delivery, whole)
+        delivery.unsend(whole)
 
     async def _deliver(self, subscription: Subscription) -> None:
         """Take as long as there is room in the window and the socket takes it."""
@@ -338,19 +332,12 @@ class Conversation:
                 size += len(messages[-1])
                 if size >= TAKE_BYTES:  # JSON may be six times as long as what it says
                     break
-            unsend(delivery, len(messages))
+            delivery.unsend(len(messages))
             if not self._outlet.write_texts(messages):
-                unsend(delivery, 0)
+                delivery.unsend()
                 return
             self._last_write = delivery, list(map(len, messages))
             await asyncio.sleep(0)  # a socket that takes all of it never makes anybody wait
-
-
-def unsend(delivery: Delivery, whole: int) -> None:
-    """All but the first so many messages did not get out: they go back uncounted, unless they went back already."""
-    if not delivery.subscription.closed:
-        for first, last in delivery.ranges(whole):
-            delivery.subscription.unsend(first, last)
 
 
 def parse_frame(text: str) -> dict[str, Any]:

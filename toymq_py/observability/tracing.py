@@ -42,7 +42,6 @@ from opentelemetry.util.types import Attributes
 from toymq_py.clock import Clock
 from toymq_py.metrics import Exemplar, Histogram, Metrics
 from toymq_py.model import IdRange
-from toymq_py.storage.commit.batch import CommitState
 from toymq_py.topic import Appended, Delivery, Tracer
 from toymq_py.trace_context import TraceContext, trace_context
 from toymq_py.version import __version__
@@ -124,19 +123,19 @@ class OpenTelemetryTracer(Tracer):
 
     def _committed(self, topic: str, outcome: Appended, followed: list[tuple[int, TraceContext]], began_ns: int) -> None:
         now_ns = max(self._clock.wall_ns(), began_ns)  # it may have been set back
-        stored = outcome.commit.state is CommitState.DONE
+        error = outcome.commit.error
         for msg_id, context in followed:
             attributes: dict[str, str | int] = _attributes("publish", topic)
-            if stored:
+            if error is None:
                 attributes["messaging.message.id"] = str(msg_id)
-            elif outcome.commit.error is not None:
-                attributes["error.type"] = outcome.commit.error.code
+            else:
+                attributes["error.type"] = error.code
             publish = self._tracer.start_span(
                 f"publish {topic}", _remote(context), SpanKind.SERVER, attributes, start_time=began_ns
             )
-            if stored and self._metrics is not None:
+            if error is None and self._metrics is not None:
                 self._exemplify(self._metrics.publish_seconds, (now_ns - began_ns) / 1e9, publish, now_ns)
-            if stored and self._fsync == "always":
+            if error is None and self._fsync == "always":
                 sync_ns = max(now_ns - round(self._sync_s * 1e9), began_ns)
                 store = self._span("store", topic, set_span_in_context(publish), sync_ns, now_ns,
                                    {"messaging.message.id": str(msg_id)})  # fmt: skip

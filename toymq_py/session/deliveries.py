@@ -219,9 +219,7 @@ class Deliveries:
         for delivery, begin, sizes in self._last_write:
             ends = accumulate(sizes, initial=begin)
             next(ends)
-            whole = sum(end <= taken_bytes for end in ends)
-            for first, last in delivery.ranges(whole):
-                delivery.subscription.unsend(first, last)
+            delivery.unsend(sum(end <= taken_bytes for end in ends))
 
 
 def encode_delivery(delivery: Delivery) -> Frames:

@@ -63,7 +63,7 @@ from toymq_py.session.pull import Pulling
 from toymq_py.session.replies import WAIT_COST_BYTES, Held, Replies
 from toymq_py.storage.disk_errors import BeingExamined, storage_error
 from toymq_py.subscription import PatternSubscription
-from toymq_py.topic import Appended, Duplicate, Published, Refused, Registration, Topic
+from toymq_py.topic import Appended, Duplicate, Published, Refused, Topic
 from toymq_py.trace_context import log_fields
 from toymq_py.version import __version__
 
@@ -332,18 +332,14 @@ class Handler:
         held = self._replies.hold()
 
         def registered(error: OSError | RequestError | None) -> None:
-            if error is not None and registration is Registration.NEW_AHEAD:
+            if error is not None:
                 deliveries.drop(subscription)
-                topic.withdraw(subscription)
                 self._replies.fail(held, error)
             else:
                 held.released = lambda begin: deliveries.released(subscription)
                 self._replies.fill(held, lambda: encode_ok(1))
 
-        if registration is Registration.KNOWN:
-            registered(None)
-        else:
-            topic.flush_offsets(registered)
+        topic.when_registered(subscription, registration, registered)
 
     def _subscribe_pattern(self, command: Subscribe, pattern: TopicPattern) -> None:
         deliveries = self._deliveries

@@ -21,7 +21,7 @@ class Poll(MultiSubscription):
     """A look for messages without a session: leases them at once, or is woken when there is something to lease.
 
     Its leases end by their deadline alone, never with the poll; ``close`` gives nothing back. What was taken and did not
-    get out can be given back uncounted with ``delivery.subscription.unsend`` of each of ``delivery.ranges()``.
+    get out can be given back uncounted with ``delivery.unsend()``.
     Made by ``Broker.poll``; take nothing before ``when_registered`` said None. It belongs to whoever made it and must be
     closed.
     """

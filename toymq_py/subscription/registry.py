@@ -142,28 +142,21 @@ class _PendingFlushes:
         self._asked = False
 
     def ask(self, topic: Topic, registration: Registration) -> None:
-        if registration is Registration.KNOWN:
-            return
+        part = self._subscription.parts[topic.name]
 
-        def flushed(error: OSError | RequestError | None) -> None:
+        def registered(error: OSError | RequestError | None) -> None:
             self._open -= 1
-            if isinstance(error, OSError) and registration is Registration.NEW_AHEAD:
-                self._withdraw(topic)
+            if isinstance(error, OSError):  # another error says that the topic is gone, and the part with it
+                self._subscription.parts.pop(topic.name, None)
                 self._subscription.settle(error)
             self._settle_when_done()
 
         self._open += 1
-        topic.flush_offsets(flushed)
+        topic.when_registered(part, registration, registered)
 
     def all_asked(self) -> None:
         self._asked = True
         self._settle_when_done()
-
-    def _withdraw(self, topic: Topic) -> None:
-        part = self._subscription.parts.pop(topic.name, None)
-        if part is not None:
-            part.close()
-            topic.withdraw(part)
 
     def _settle_when_done(self) -> None:
         if self._asked and not self._open:

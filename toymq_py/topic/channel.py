@@ -41,6 +41,11 @@ class Delivery:
         """The ids behind the first so many, as ranges: they need not follow each other."""
         return ranges_of(self.records.ids[self.start + skip : self.stop])
 
+    def unsend(self, written: int = 0) -> None:
+        """Give all but the first ``written`` messages back, uncounted: they never left the process."""
+        for first, last in self.ranges(written):
+            self.subscription.unsend(first, last)
+
     @property
     def topic(self) -> str:
         """The topic's name."""

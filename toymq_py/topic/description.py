@@ -8,7 +8,7 @@ import contextlib
 from typing import Any
 
 from toymq_py.consumer import Consumer
-from toymq_py.storage.log import Log
+from toymq_py.storage.log import READ_BYTES, Log
 from toymq_py.storage.record import ATTRIBUTE_DELIVER_AT, iter_frames
 from toymq_py.topic.channel import Channel
 
@@ -48,6 +48,20 @@ def _oldest_unacked_age_s(log: Log, consumer: Consumer, now_ns: int) -> float:
         if found or not due:
             return max((now_ns - min(found, default=now_ns)) / 1e9, 0.0)
     return 0.0
+
+
+def due_times(log: Log, first: int, last: int) -> dict[int, int]:
+    """When messages are due that were published with a delay, by id, unix nanoseconds: their records alone say it.
+
+    Raises: OSError.
+    """
+    found = {}
+    while first <= last:
+        frames, _, first = log.read_frames(first, last + 1 - first, READ_BYTES)
+        for frame in iter_frames(frames):
+            if (due_ns := frame.number(ATTRIBUTE_DELIVER_AT)) is not None:
+                found[frame.msg_id] = due_ns
+    return found
 
 
 def _due_since_ns(log: Log, msg_id: int) -> int | None:

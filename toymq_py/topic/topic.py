@@ -31,7 +31,7 @@ from toymq_py.topic.consumer_offsets import TopicOffsets
 from toymq_py.topic.consumer_recovery import restore, skip_missing
 from toymq_py.topic.delays import Delays
 from toymq_py.topic.delivery import ChannelContext
-from toymq_py.topic.description import describe_channel
+from toymq_py.topic.description import describe_channel, due_times
 from toymq_py.topic.publisher import Published, Publisher
 from toymq_py.topic.redrive_consumer import REDRIVER, Redriver
 from toymq_py.topic.retention import Purged, Retention
@@ -227,6 +227,10 @@ class Topic:
         """See ``Log.read_frames``."""
         return self.log.read_frames(first, max_count, max_bytes)
 
+    def due_times(self, first: int, last: int) -> dict[int, int]:
+        """See ``description.due_times``."""
+        return due_times(self.log, first, last)
+
     def is_scheduled(self, msg_id: int) -> bool:
         """Whether a record waits for its time."""
         return msg_id in self.delays.schedule.ids
@@ -335,6 +339,26 @@ class Topic:
         )
         return subscription, registration
 
+    def when_registered(self, subscription: Subscription, registration: Registration, done: Done) -> None:
+        """Have ``done`` called when the consumer of a new subscription is on stable storage, at once when it was known.
+
+        A consumer that begins at the first id is served although the disk refused it: a restart would begin it there again. One
+        that skips messages is not (ADR 0009): the subscription is closed, the consumer removed, and ``done`` gets the error.
+        """
+
+        def flushed(error: OSError | RequestError | None) -> None:
+            if error is None or registration is Registration.NEW:
+                done(None)
+            else:
+                subscription.close()
+                self._withdraw(subscription.channel)
+                done(error)
+
+        if registration is Registration.KNOWN:
+            done(None)
+        else:
+            self.flush_offsets(flushed)
+
     @property
     def sessions(self) -> int:
         """How many, on all consumers."""
@@ -404,9 +428,7 @@ class Topic:
         self._remove(self.channel(name))
         self.offsets.moved_back()
 
-    def withdraw(self, subscription: Subscription) -> None:
-        """The consumer that this subscription made could not be stored, and its SUB is refused: it never was."""
-        channel = subscription.channel
+    def _withdraw(self, channel: Channel) -> None:
         if not channel.closed and not channel.takers:
             self._remove(channel)
 

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from errno import ENOSPC
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +12,7 @@ from toymq_py.consumer.acks import AckSet
 from toymq_py.errors import PayloadTooLarge, QueueFull
 from toymq_py.model import Start
 from toymq_py.storage.record import FRAME_OVERHEAD
-from toymq_py.topic import Published
+from toymq_py.topic import Published, Registration
 
 
 def limited(**settings: object) -> BrokerRig:
@@ -406,9 +407,12 @@ def test_a_consumer_that_never_was_counts_no_more() -> None:
     publish(rig, *[b""] * 4)
     ids(rig, "c")
     rig.ack("t", 0, 2)
-    subscription = rig.subscribe("t", "late")
-    subscription.close()
-    rig.broker.topic("t").withdraw(subscription)
+    subscription, refused = rig.subscribe("t", "late"), []
+    rig.disk.fail("rename", 1, ENOSPC)
+    rig.broker.topic("t").when_registered(subscription, Registration.NEW_AHEAD, refused.append)
+    rig.advance(1)
+    assert [type(error) for error in refused] == [OSError]
+    assert subscription.closed
     assert publish(rig, *[b""] * 4) == ["OK"] * 3 + ["QUEUE_FULL"]
 
 

@@ -13,7 +13,6 @@ from toymq_py.gateway.poll_operations import LEASE_BYTES_MAX
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.tinymq.names import CONSUMER, HEADER_PREFIX, shown_id, with_group
 from toymq_py.model import Records, TopicPattern, is_pattern
-from toymq_py.storage.record import ATTRIBUTE_DELIVER_AT, iter_frames
 from toymq_py.topic import Topic
 
 LOOKED_AT_MAX = 10_000
@@ -126,7 +125,9 @@ async def look(gateway: Gateway, place: Place, limit: int, wanted: Filter | None
                         delayed[msg_id] = shown
                 row += 1
             if delayed:
-                _add_times(topic, delayed)
+                for msg_id, due_ns in topic.due_times(min(delayed), max(delayed)).items():
+                    if msg_id in delayed:
+                        delayed[msg_id]["deliver_at"] = rfc3339(due_ns)
             await gateway.waiting.pause()
             at = _next_unacked(topic, place.consumer, next_id)
     return found
@@ -152,13 +153,3 @@ def _is_open(
     if run.expires_at_ns is not None and 0 < run.expires_at_ns[row] <= gateway.clock.wall_ns():
         return False
     return wanted is None or wanted.wants(run, row)
-
-
-def _add_times(topic: Topic, delayed: dict[int, dict[str, Any]]) -> None:
-    """When messages of one page are due, which stands in their records alone: it is read once more."""
-    at, last = min(delayed), max(delayed)
-    while at <= last:
-        frames, _, at = topic.fetch(at, last + 1 - at, READ_BYTES)
-        for frame in iter_frames(frames):
-            if frame.msg_id in delayed and (due_ns := frame.number(ATTRIBUTE_DELIVER_AT)) is not None:
-                delayed[frame.msg_id]["deliver_at"] = rfc3339(due_ns)

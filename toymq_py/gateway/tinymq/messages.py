@@ -11,7 +11,6 @@ from typing import Any
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
-from toymq_py.consumer import Consumer
 from toymq_py.errors import BadArgument, NoSuchTopic, QueueFull, RequestError, StorageFailed
 from toymq_py.gateway.access import check_again, check_topic
 from toymq_py.gateway.bodies import parse_object, read_body
@@ -230,7 +229,12 @@ async def ack(gateway: Gateway, request: Request) -> Response:
     """``POST /ack/{topic}/{id}``: of what was consumed, or only seen by a peek."""
     name, group = OF_TOPIC.need(request), _group(request)
     topic = _topic_with(gateway, name)
-    msg_id, holder = _whose(topic, MESSAGE_ID.need(request), group, Consumer.has_delivered, Consumer.maybe_delivered)
+    consumers = topic.consumers
+    msg_id, holder = _whose(
+        topic, MESSAGE_ID.need(request), group,
+        lambda name, msg_id: consumers[name].has_delivered(msg_id),
+        lambda name, msg_id: consumers[name].maybe_delivered(msg_id),
+    )  # fmt: skip
     if holder != CONSUMER and holder not in topic.consumers:
         raise NotLeased(NOT_FOUND)
     if not topic.first_id <= msg_id < topic.next_id or not topic.ack(holder, [(msg_id, msg_id)], unseen=True):
@@ -248,8 +252,8 @@ def _topic_with(gateway: Gateway, name: str) -> Topic:
 
 
 def _whose(
-    topic: Topic, text: str, group: str | None, has: Callable[[Consumer, int], bool],
-    maybe: Callable[[Consumer, int], bool] = lambda consumer, msg_id: False,
+    topic: Topic, text: str, group: str | None, has: Callable[[str, int], bool],
+    maybe: Callable[[str, int], bool] = lambda name, msg_id: False,
 ) -> tuple[int, str]:  # fmt: skip
     """A message's number, and the consumer it is meant for: of the group that is named, or that the id has the mark of. A plain
     number without a group is the one that the consumer ``tinymq`` has, else that of the only group that has it, else, where
@@ -261,10 +265,10 @@ def _whose(
     if group is not None or known:
         return msg_id, group or marked or CONSUMER
     named = [name for name in topic.consumers if not name.startswith(CONSUMER_PREFIX)]  # no webhooks
-    groups = [name for name in named if has(topic.consumers[name], msg_id)]
+    groups = [name for name in named if has(name, msg_id)]
     if len(groups) > 1 and CONSUMER in groups:
         return msg_id, CONSUMER
-    groups = groups or [name for name in named if maybe(topic.consumers[name], msg_id)]
+    groups = groups or [name for name in named if maybe(name, msg_id)]
     if len(groups) > 1:
         raise BadArgument(f"several groups have {msg_id} of {topic.name}: name one with group")
     return msg_id, groups[0] if groups else CONSUMER
@@ -284,16 +288,20 @@ async def requeue(gateway: Gateway, request: Request) -> Response:
     name = topic_name(shown)
     check_topic(request, "subscribe", name)
     topic = _topic_with(gateway, name)
-    msg_id, holder = _whose(topic, str(found["id"]), of_topic if group is None else group, Consumer.is_inflight)
+    consumers = topic.consumers
+    msg_id, holder = _whose(
+        topic, str(found["id"]), of_topic if group is None else group, lambda name, msg_id: consumers[name].is_inflight(msg_id)
+    )
     if holder not in topic.consumers or not topic.nack(holder, [(msg_id, msg_id)], 0.0):
         raise NotLeased(NOT_FOUND)
-    await _buried(gateway, topic, topic.consumers[holder], msg_id)
+    await _buried(gateway, topic, holder, msg_id)
     await gateway.stored(topic.flush_offsets)  # the attempt counts, also after a crash
     return json_response({"status": "requeued"}, 202)
 
 
-async def _buried(gateway: Gateway, topic: Topic, consumer: Consumer, msg_id: int) -> None:
-    """Wait until what was out of attempts is among the dead letters. Raises: StorageFailed."""
+async def _buried(gateway: Gateway, topic: Topic, holder: str, msg_id: int) -> None:
+    """Wait until a message without attempts left is a dead letter. Raises: StorageFailed."""
+    consumer = topic.consumers[holder]
     until = gateway.loop.time() + BURIAL_S
     while consumer.is_held(msg_id) and not topic.deleted:
         left_s = until - gateway.loop.time()
