@@ -55,11 +55,12 @@ def measurements() -> Iterator[str]:
     for file in sorted((ROOT / "docs" / "measurements").glob("*.json"), reverse=True):
         held: dict[str, Any] = json.loads(file.read_text())
         yield f"\n## {file.stem}\n\n" + ", ".join(f"{name} {value}" for name, value in held["machine"].items()) + "\n"
-        yield "\n| load | durability | runs | measured |\n|---|---|---|---|\n"
+        yield "\n| load | runs | measured |\n|---|---|---|\n"
         for result in held["results"]:
-            load = " ".join([result["scenario"], *(f"{name}={value}" for name, value in result["parameters"].items())])
+            parameters = (f"{name}={value}" for name, value in result["parameters"].items())
+            load = " ".join([result["scenario"], *parameters, f"({result['durability']})"])
             shown = [f"{name} {value}" for name, value in medians(result["runs"])]
-            yield f"| {load} | {result['durability']} | {len(result['runs'])} | {'<br>'.join(shown)} |\n"
+            yield f"| {load} | {len(result['runs'])} | {', '.join(shown)} |\n"
 
 
 def medians(runs: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
