@@ -1,33 +1,88 @@
-"""The port of ``--metrics``: what a connection may keep of its seats."""
+"""``--metrics``: what a connection may keep of its places, and heads that are not those of a scraper."""
 
+import asyncio
 import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
 
+import pytest
+
+from tests.support.in_process import TIMEOUT_S, serving
+from toymq_py.net.host_names import Hosts
 from toymq_py.observability import metrics_server
+from toymq_py.observability.metrics_server import HEAD_BYTES_MAX, MetricsListener
+from toymq_py.server import Server
 
 
-class Slow:
-    """Eight seconds go by between two looks."""
-
-    def __init__(self) -> None:
-        self._now = 0.0
-
-    def wall_ns(self) -> int:
-        return 0
-
-    def monotonic(self) -> float:
-        self._now += 8
-        return self._now
+@pytest.fixture
+async def port(tmp_path: Path) -> AsyncIterator[int]:
+    async with serving(tmp_path / "d") as served, asyncio.timeout(TIMEOUT_S):
+        listeners = Server.bind("127.0.0.1", 0)
+        metrics = MetricsListener(served.broker, asyncio.get_running_loop(), listeners, Hosts())
+        port = listeners[0].getsockname()[1]
+        metrics.start()
+        yield port
+        metrics.stop()
 
 
-def test_a_head_that_comes_in_drops_ends_at_one_deadline() -> None:
-    requests = metrics_server._Requests(Slow())
-    ours, theirs = socket.socketpair()
-    with ours:
-        assert requests.room.acquire(blocking=False)
-        requests.process_request(theirs, ("127.0.0.1", 1))
-        ours.sendall(b"G")
-        ours.settimeout(5)
-        assert ours.recv(1) == b"", "hung up on"
-        assert requests.room.acquire(timeout=5), "and its seat is free"
-        for _ in range(metrics_server.REQUESTS_MAX - 1):
-            assert requests.room.acquire(timeout=5)
+async def say(port: int, *pieces: bytes, ends: bool = False) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        for piece in pieces:
+            writer.write(piece)
+            await asyncio.sleep(0)
+        if ends:
+            writer.write_eof()
+        return await reader.read()
+    except ConnectionResetError:
+        return b""
+    finally:
+        writer.close()
+
+
+async def test_a_head_that_comes_in_drops_ends_at_one_deadline(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_server, "HEAD_TIMEOUT_S", 0.01)
+    for _ in range(metrics_server.REQUESTS_MAX + 1):  # and its place is free again
+        assert await say(port, b"G", b"E", b"T") == b""
+
+
+async def test_the_head_may_come_in_pieces(port: int) -> None:
+    answer = await say(port, b"GET /met", b"rics?x=y HTTP/1.1\r\nho", b"st: localhost\r\n", b"\r\n")
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+@pytest.mark.parametrize(
+    "head", [b"x" * (HEAD_BYTES_MAX + 1) + b"\r\n\r\n", b"GET /metrics HTTP/1.1\r\n"], ids=["long", "cut off"]
+)
+async def test_a_head_that_does_not_end_is_hung_up_on(port: int, head: bytes) -> None:
+    assert await say(port, head, ends=True) == b""
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"\r\n\r\n", b"404 Not Found"),
+        (b"\xff\xfe\r\n\x00\r\n\r\n", b"404 Not Found"),
+        (b"GET\r\n\r\n", b"404 Not Found"),
+        (b"GET /metrics\r\nHost: evil.example\r\n\r\n", b"403 Forbidden"),
+        (b"GET /metrics\r\nHost: localhost\r\nHost: evil.example\r\n\r\n", b"403 Forbidden"),
+        (b"DELETE /metrics HTTP/1.1\r\n\r\n", b"405 Method Not Allowed"),
+    ],
+)
+async def test_a_head_that_is_not_a_scrapers_is_refused(port: int, head: bytes, status: bytes) -> None:
+    answer, _, said = (await say(port, head)).partition(b"\r\n\r\n")
+    assert answer.split(b"\r\n")[0] == b"HTTP/1.1 " + status
+    assert said, "a line says why"
+
+
+async def test_stop_closes_the_connections(tmp_path: Path) -> None:
+    async with serving(tmp_path / "d") as served, asyncio.timeout(TIMEOUT_S):
+        listeners: list[socket.socket] = Server.bind("127.0.0.1", 0)
+        metrics = MetricsListener(served.broker, asyncio.get_running_loop(), listeners, Hosts())
+        metrics.start()
+        reader, writer = await asyncio.open_connection(*listeners[0].getsockname())
+        while not metrics._requests:  # noqa: ASYNC110 (the accept has no event)
+            await asyncio.sleep(0)
+        metrics.stop()
+        assert await reader.read() == b""
+        writer.close()
