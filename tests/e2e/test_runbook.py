@@ -198,7 +198,7 @@ def test_chapter(machine: Machine, tried: Callable[[Machine], None]) -> None:
 
 
 def test_the_first_look(machine: Machine) -> None:
-    block = re.search(r"First look, always:\n\n```sh\n(.*?)```", PAGE, re.DOTALL)
+    block = re.search(r"Look here first, always:\n\n```sh\n(.*?)```", PAGE, re.DOTALL)
     assert block is not None
     assert "durability" in machine.sh(block[1])
 
