@@ -39,6 +39,13 @@ def test_every_verb_has_its_line_with_its_options() -> None:
             assert set(re.findall(r"\[(\w+)=", line)) == known, verb
 
 
+def test_every_verb_has_its_right_on_the_security_page() -> None:
+    page = (ROOT / "docs" / "security.md").read_text()
+    table = page[page.index("| right | commands |") : page.index("- *One* of the token's patterns")]
+    named = set(re.findall(r"\b[A-Z]{3,}\b", table))
+    assert named == {*VERBS, "PUB"} - {"HELLO"}
+
+
 def test_every_error_code_has_its_row_and_says_whether_it_is_fatal() -> None:
     rows = re.findall(r"^\| (`[A-Z_]+`(?:, `[A-Z_]+`)*) \| (yes|no|over 64 MiB) \|", PAGE, re.MULTILINE)
     fatal = {code: said for codes, said in rows for code in re.findall(r"`([A-Z_]+)`", codes)}
