@@ -165,5 +165,5 @@ coverage: $(TESTABLE) ## run the tests and show which lines and branches none of
 	$(BIN)/coverage run -m pytest && $(BIN)/coverage combine --quiet && $(BIN)/coverage report
 
 clean: ## remove the virtual environments and all caches; ./data stays
-	rm -rf .venv .venv-3.* .venv-fast .venv-audit .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist
+	rm -rf .venv .venv-3.* .venv-fast .venv-audit .cache .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -77,8 +77,10 @@ def test_every_adr_is_in_the_index() -> None:
     index = (ROOT / "adr" / "README.md").read_text()
     pages = sorted(path.name for path in (ROOT / "adr").glob("0*.md"))
     assert sorted(re.findall(r"\((\d{4}-[\w-]+\.md)\)", index)) == pages
+    titles = dict(re.findall(r"\]\((\d{4}-[\w-]+\.md)\) \| (.*?)(?: \(overturned[^|]*\))? \|", index))
     for page in pages:
         text = (ROOT / "adr" / page).read_text()
+        assert text.startswith(f"# {page[:4]} {titles[page]}\n"), page
         named = re.findall(r"`((?:tests|toymq_py)/[\w./-]+)`", text)
         assert named, f"{page} names no test"
         assert [name for name in named if not (ROOT / name).exists()] == [], page
