@@ -19,12 +19,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TextIO
 
+from toymq.broker_process import TOYMQ
 from toymq_chaos import nemesis, queueing, users
 from toymq_chaos.checker import Checker
 from toymq_chaos.history import Event, Recorder
 from toymq_chaos.nemesis import Fault, Life
 from toymq_chaos.small_disk import SmallDisk
-from toymq_chaos.supervisor import BrokerFailed, BrokerProcess, find_toymq
+from toymq_chaos.supervisor import BrokerFailed, Supervisor
 from toymq_chaos.users import User
 from toymq_chaos.verdict import Verdict
 from toymq_chaos.workload import Client, Habits, Message, Publisher, Subscriber
@@ -104,7 +105,7 @@ class Experiment:
         self._checker = Checker(ack_window_ns=ACK_WINDOW_NS)
         self.report = Report(Verdict())
         self._history: TextIO
-        self._broker: BrokerProcess
+        self._broker: Supervisor
         self._disk: SmallDisk | None = None
         self._clients: set[Client] = set()
         self._subscribed: set[tuple[str, str]] = set()
@@ -134,10 +135,9 @@ class Experiment:
         self._clients = {other for other in self._clients if not other.lost}
         loop = asyncio.get_running_loop()
         while True:
-            port = self._broker.port
-            if port is not None:
+            if self._broker.ready_line:
                 with suppress(OSError):
-                    await loop.create_connection(lambda: client, "127.0.0.1", port)
+                    await loop.create_connection(lambda: client, "127.0.0.1", self._broker.port)
                     self._clients.add(client)
                     self.recorder(client.name, "connect")
                     if self._with_tokens:
@@ -169,9 +169,8 @@ class Experiment:
     # -- the run
 
     async def run(self) -> Report:
-        """Raises: OSError when ``out`` cannot be written; BrokerFailed when there is no ``toymq`` to try."""
+        """Raises: OSError when ``out`` cannot be written."""
         options = self._options
-        find_toymq()
         options.out.mkdir(parents=True, exist_ok=True)
         data = options.out / "data"
         if data.is_mount():
@@ -195,7 +194,7 @@ class Experiment:
                 auth = ["--auth-file", str(file)]
             lives = nemesis.lives(options.seed, small_disk=self._disk is not None)
             data_dir = data / "d"
-            self._broker = BrokerProcess(
+            self._broker = Supervisor(
                 data_dir, options.out / "broker.log", options.out / "clock",
                 [
                     "--visibility", f"{VISIBILITY_MS}ms",
@@ -256,9 +255,9 @@ class Experiment:
         faults_told = ", ".join(f"{fault.kind} at {fault.at_s:.1f} s" for fault in life.faults)
         self._tell(f"a life of {life.lasts_s:.1f} s until {life.how}; point {life.point}; {faults_told or 'no faults'}")
         options = ["--min-free-bytes", str(life.reserve_bytes), "--segment-bytes", str(life.segment_bytes)]
-        if not await self._broker.start(life.point, *options):
+        if not await self._broker.come_up(life.point, *options):
             self._ended("kill", f"{life.point} while it started")
-            await self._broker.start(None, *options)
+            await self._broker.come_up(None, *options)
         self._started()
         async with asyncio.TaskGroup() as tasks:
             end = tasks.create_task(self._broker.ended())
@@ -276,7 +275,7 @@ class Experiment:
         elif code == 0 and life.how == "stop" and not by_itself:
             self._ended("stop", None)
         else:
-            raise BrokerFailed(f"the broker ended with code {code}: {self._broker.telltale()}")
+            raise BrokerFailed(f"the broker ended with code {code}: {self._broker.last_line()}")
 
     async def _work(self, lasts_s: float) -> None:
         """Ends when a life's seconds are over, its publishes are answered, with those that lives before it died
@@ -304,15 +303,14 @@ class Experiment:
 
     def _make_users(self, habits: Habits) -> list[User]:
         token = f"{token_of(self._options.seed)}@" if self._with_tokens else ""
-        where = users.Surroundings(
-            self.recorder, f"toymq://{token}{self._broker.address}", habits, lambda: self.calm, self.ready, self.subscribed
-        )
+        url = f"toymq://{token}127.0.0.1:{self._broker.port}"
+        where = users.Surroundings(self.recorder, url, habits, lambda: self.calm, self.ready, self.subscribed)
         return users.users(where, self._options.seed, numbered=not self._options.keep_log)
 
     async def _last_life(self, publishers: "list[asyncio.Task[None]]") -> None:
         """No more faults: everything is published, everything is delivered, also what is delayed by a clock that was ahead."""
         self._set_clock(self._farthest_ns)
-        await self._broker.start(None, "--min-free-bytes", "0")
+        await self._broker.come_up(None, "--min-free-bytes", "0")
         self._started()
         await self._work(0)
         self.calm = True
@@ -403,7 +401,7 @@ def _auth_file(token: str) -> str:
 
 def _complaint_of_verify(data_dir: Path) -> str | None:
     """What ``toymq verify`` says of the directory, None when nothing is wrong."""
-    done = subprocess.run([find_toymq(), "verify", data_dir], capture_output=True, text=True, check=False)
+    done = subprocess.run([*TOYMQ, "verify", data_dir], capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return None
     said = (done.stdout + done.stderr).strip().splitlines() or [f"exit code {done.returncode}"]

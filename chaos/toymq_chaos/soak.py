@@ -19,7 +19,7 @@ from typing import Any, TextIO
 
 from toymq_chaos import leaks, vitals
 from toymq_chaos.churn import STANDING_CONSUMER, STANDING_TOPICS, Shift, do
-from toymq_chaos.supervisor import BrokerFailed, BrokerProcess
+from toymq_chaos.supervisor import BrokerFailed, Supervisor
 from toymq_chaos.vitals import Vitals
 from toymq_chaos.workload import Client
 from toymq_py.errors import ToymqError
@@ -88,7 +88,7 @@ class Soak:
         self._pings_s: list[float] = []
         self.report = Report()
         self._lines: TextIO
-        self._broker: BrokerProcess
+        self._broker: Supervisor
         self._control = Client("control")
         self._one_at_a_time = asyncio.Lock()  # for its commands
 
@@ -102,9 +102,9 @@ class Soak:
         out.mkdir(parents=True, exist_ok=True)
         if self._data_dir.exists():
             raise FileExistsError(17, "there is a data directory from an earlier run", str(self._data_dir))
-        self._broker = BrokerProcess(self._data_dir, out / "broker.log", out / "clock", OPTIONS)
+        self._broker = Supervisor(self._data_dir, out / "broker.log", out / "clock", OPTIONS)
         with (out / "soak.jsonl").open("w", buffering=1) as self._lines:  # a line at a time: somebody may watch for hours
-            await self._broker.start(None)
+            await self._broker.come_up(None)
             try:
                 await self._live()
             except* (ToymqError, OSError) as failures:
@@ -139,7 +139,6 @@ class Soak:
     async def _one_round(self) -> None:
         work_s = min(max(self._options.duration_s / 10, WORK_S[0]), WORK_S[1])
         self._doing = f"round {self._round}" if self._round else "warming up"
-        assert self._broker.port is not None
         shift = Shift(self._broker.port, self._round, self._options.seed, time.monotonic_ns)
         async with asyncio.TaskGroup() as tasks:
             over = asyncio.Event()
@@ -175,7 +174,7 @@ class Soak:
                 t_s=self._elapsed_s(), round_number=self._round, at_rest=at_rest,
             )  # fmt: skip
         except (FileNotFoundError, ProcessLookupError):
-            raise BrokerFailed(f"the broker is gone: {self._broker.telltale()}") from None
+            raise BrokerFailed(f"the broker is gone: {self._broker.last_line()}") from None
 
     async def _drained(self) -> None:
         """Until nothing but the standing topics and consumers is left, and those have seen everything. Raises: BrokerFailed."""
@@ -227,7 +226,7 @@ class Soak:
 
     async def _end(self) -> str:
         code = await self._broker.ended()
-        return f"the broker ended with code {code}: {self._broker.telltale()}"
+        return f"the broker ended with code {code}: {self._broker.last_line()}"
 
     async def _why(self, failures: BaseExceptionGroup[Exception]) -> str:
         """What the broker did comes before what its clients say of it, who may have noticed first."""
@@ -256,7 +255,6 @@ class Soak:
             await asyncio.sleep(0.2)
 
     async def _connect(self, client: Client) -> None:
-        assert self._broker.port is not None
         await asyncio.get_running_loop().create_connection(lambda: client, "127.0.0.1", self._broker.port)
 
     async def _do(self, command: Delete | Forget) -> None:

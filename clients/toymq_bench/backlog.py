@@ -7,6 +7,7 @@ import subprocess
 import time
 from statistics import median
 
+from toymq.broker_process import TOYMQ
 from toymq_bench.broker import Broker, StartedBroker
 from toymq_bench.errors import BenchError, WrongReply
 from toymq_bench.load import Load, Meter, Subscriber, now_us
@@ -14,7 +15,6 @@ from toymq_bench.progress import phase
 from toymq_bench.redelivery_wire import RedeliveryConsumer
 from toymq_bench.toymq_wire import ToymqConsumer
 from toymq_bench.traffic import delete, fill, names, subscriber
-from toymq_chaos.supervisor import find_toymq
 from toymq_py.protocol import Publish, Subscribe, encode_command
 
 SHALLOW = 10
@@ -185,7 +185,7 @@ def verified(broker: StartedBroker) -> dict[str, float]:
     """Stop the broker and check its directory; the interpreter's own start is part of the CPU time."""
     broker.stop()
     before = os.times()
-    command = [str(find_toymq()), "verify", "--json", str(broker.data_dir)]
+    command = [*TOYMQ, "verify", "--json", str(broker.data_dir)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     after = os.times()
     if done.returncode != 0:

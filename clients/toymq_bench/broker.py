@@ -5,7 +5,6 @@ import resource
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,12 +12,9 @@ from types import TracebackType
 from typing import Any
 
 from toymq import sync
+from toymq.broker_process import BrokerProcess
 from toymq_bench import process
 from toymq_bench.errors import BenchError
-from toymq_chaos.supervisor import find_toymq
-
-STOP_S = 60.0
-"""Longer than any shutdown; then it is killed."""
 
 
 def connect(host: str, port: int) -> socket.socket:
@@ -72,68 +68,43 @@ class StartedBroker(Broker):
         Args:
             source: a checkout whose broker is to run instead of the installed one.
 
-        Raises: BenchError when it does not start; OSError.
+        Raises: StartFailed; OSError.
         """
         self._root = Path(tempfile.mkdtemp(prefix="toymq-bench-", dir=parent))
-        self._options = options
-        self._source = source
-        self._process: subprocess.Popen[str] | None = None
-        self.http_port = 0
-        """Of the gateway, with ``--http`` among the options."""
+        checkout = {} if source is None else {"PYTHONPATH": os.pathsep.join([str(source), str(source / "clients")])}
+        self._process = BrokerProcess(self._root / "data", *options, log=self._root / "log", environment=checkout)
         try:
-            super().__init__("127.0.0.1", *self._launch())
+            self._process.start()
+            super().__init__("127.0.0.1", self._process.port, self._process.pid)
         except BaseException:
             self.__exit__(None, None, None)
             raise
-        self.data_dir = self._root / "data"
+        self.data_dir = self._process.data_dir
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.kill()
         shutil.rmtree(self._root, ignore_errors=True)
 
+    @property
+    def http_port(self) -> int:
+        """Of the gateway. Assumes ``--http`` among the options."""
+        return int(self._process.http.rstrip("/").rpartition(":")[2])
+
     def start(self) -> None:
-        """Again, after ``stop`` or ``kill``."""
-        self.port, self.pid = self._launch()
+        """Again, after ``stop`` or ``kill``. Raises: StartFailed; OSError."""
+        self._process.start()
+        self.pid = self._process.pid
 
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-            self._process = None
+        self._process.kill()
 
     def stop(self) -> None:
         """SIGTERM, and wait. Raises: BenchError when it does not end."""
-        assert self._process is not None
-        self._process.terminate()
         try:
-            self._process.communicate(timeout=STOP_S)
-        except subprocess.TimeoutExpired:
-            raise BenchError(f"the broker did not end within {STOP_S:.0f} s") from None
-        self._process = None
-
-    def _launch(self) -> tuple[int, int]:
-        """Port and pid."""
-        environment = dict(os.environ)
-        toymq = [str(find_toymq())]
-        if self._source is not None:  # not the script: it names a module that an older commit may not have
-            toymq = [sys.executable, "-P", "-c", "from toymq_py.cli import main; main()"]
-            environment["PYTHONPATH"] = os.pathsep.join([str(self._source), str(self._source / "clients")])
-        with (self._root / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [*toymq, "serve", "--data-dir", str(self._root / "data"), "--listen", "127.0.0.1:0", *self._options],
-                env=environment, stdout=subprocess.PIPE, stderr=log, text=True,
-            )  # fmt: skip
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if " ready" not in line:
-            self._process.wait()
-            said = (self._root / "log").read_text(errors="replace").strip().splitlines()
-            raise BenchError(f"the broker did not start: {said[-1] if said else 'it said nothing'}")
-        words = line.split()
-        http = next((word for word in words if word.startswith("http://") and word.endswith("/")), None)  # not the metrics
-        self.http_port = int(http.rstrip("/").rpartition(":")[2]) if http is not None else 0
-        return int(words[1].rpartition(":")[2]), self._process.pid
+            self._process.stop()
+        except subprocess.TimeoutExpired as error:
+            raise BenchError(f"the broker did not end within {error.timeout:.0f} s") from None
 
 
 def allow_descriptors(count: int) -> None:

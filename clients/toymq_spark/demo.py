@@ -5,17 +5,16 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from toymq import sync
+from toymq.broker_process import BrokerProcess
 from toymq_py.errors import LocalError
 from toymq_spark.manifest import Archive
 
@@ -24,7 +23,6 @@ COPY = "stdlib-again"
 BATCH = 20_000
 LINES_MAX = 100_000
 WAIT_S = 300
-PYTHON = [sys.executable, "-c"]
 
 
 class DemoFailed(LocalError):
@@ -32,7 +30,7 @@ class DemoFailed(LocalError):
 
 
 def run(master: str, say: Callable[[str], object]) -> bool:
-    """Whether every record was there once, everywhere. Raises: DemoFailed, OSError, ToymqError."""
+    """Whether every record was there once, everywhere. Raises: DemoFailed, StartFailed, OSError, ToymqError."""
     place = Path(tempfile.mkdtemp(prefix="toymq-spark-demo-"))
     try:
         return _run(place, master, say)
@@ -43,12 +41,12 @@ def run(master: str, say: Callable[[str], object]) -> bool:
 def _run(place: Path, master: str, say: Callable[[str], object]) -> bool:
     lines = _lines()
     digest = hashlib.sha256(b"\n".join(lines)).hexdigest()[:16]
-    port = _free_port()
-    url = f"toymq://127.0.0.1:{port}"
+    broker = BrokerProcess(place / "data", "--min-free-bytes", "0", "--log-level", "error")
+    url = broker.url
     archive = place / "archive"
     words = ["archive", "--url", url, "--subscribe", TOPIC, "--to", str(archive), "--once"]
     words += ["--option", f"maxOffsetsPerTrigger={BATCH}"]
-    with _broker(place / "data", port) as broker:
+    with broker:
         began = time.monotonic()  # noqa: TID251 (shown to a person)
         ledger = place / f"{TOPIC}.jsonl"
         _publish(url, lines, ledger)
@@ -59,10 +57,9 @@ def _run(place: Path, master: str, say: Callable[[str], object]) -> bool:
         os.killpg(job.pid, signal.SIGKILL)
         job.communicate()
         broker.kill()
-        broker.wait()
         before = sum(file.rows for file in Archive(archive).files())
         say(f"killed      broker, driver and JVM with SIGKILL, with {before:,} lines archived")
-    with _broker(place / "data", port):
+    with broker:
         _to_the_end(_pipeline(master, words))
         table = Archive(archive).dataset().to_table(columns=["offset", "value"]).sort_by("offset")
         archived = hashlib.sha256(b"\n".join(table.column("value").to_pylist())).hexdigest()[:16]
@@ -113,25 +110,9 @@ def _copied(url: str) -> list[bytes]:
         logs.close()
 
 
-@contextmanager
-def _broker(data: Path, port: int) -> Iterator[subprocess.Popen[str]]:
-    options = ["--config", os.devnull, "--data-dir", str(data), "--listen", f"127.0.0.1:{port}"]
-    options += ["--min-free-bytes", "0", "--log-level", "error"]
-    command = [*PYTHON, "from toymq_py.cli import main; main()", "serve", *options]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        if "ready" not in process.stdout.readline():
-            raise DemoFailed("the broker did not start; its own words stand above")
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
 def _pipeline(master: str, words: list[str]) -> subprocess.Popen[str]:
     """In a session of its own, so that its JVM dies with it."""
-    command = [*PYTHON, "from toymq_spark.cli import main; main()", "--master", master, *words]
+    command = [sys.executable, "-c", "from toymq_spark.cli import main; main()", "--master", master, *words]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -153,9 +134,3 @@ def _to_the_end(job: subprocess.Popen[str]) -> None:
     _, said = job.communicate(timeout=WAIT_S)
     if job.returncode:
         raise DemoFailed(f"a job failed: {said[-500:]}")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

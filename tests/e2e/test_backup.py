@@ -93,7 +93,7 @@ def test_the_secrets_of_the_webhooks_are_for_their_owner_alone(tmp_path: Path) -
     """In the backup, in one that an earlier version left to everybody, and in what is restored."""
     with BrokerProcess(tmp_path / "d") as broker:
         broker.terminate()
-        assert broker.wait()[0] == 0
+        assert broker.ended()[0] == 0
     backup, back = tmp_path / "b", tmp_path / "back"
     document = tmp_path / "d" / DOCUMENT
     document.write_bytes(checked_json.encode("webhooks", {}))
@@ -112,7 +112,7 @@ def test_repair_says_what_is_lost_and_verify_is_clean(tmp_path: Path) -> None:
         for n in range(3):
             assert wire.ask(b"PUB t - 4\nbody\n") == b"OK %d" % n
         broker.terminate()
-        assert broker.wait()[0] == 0
+        assert broker.ended()[0] == 0
     assert run("repair", str(data)).stdout == "nothing is damaged\n"
     segment = data / "topics" / "t" / segment_name(0)
     content = bytearray(segment.read_bytes())

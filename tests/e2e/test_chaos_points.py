@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.broker_process import Wire, run
 from toymq_chaos.fault_injection import PLACES, Point
-from toymq_chaos.supervisor import BrokerFailed, BrokerProcess
+from toymq_chaos.supervisor import BrokerFailed, Supervisor
 
 OPTIONS = ["--min-free-bytes", "0", "--segment-bytes", "64KiB", "--retain-acked-for", "0"]
 BODY = bytes(5000)
@@ -18,8 +18,8 @@ NTH = {"commit": 10}
 DAY_NS = 86_400_000_000_000
 
 
-def broker_of(tmp_path: Path) -> BrokerProcess:
-    return BrokerProcess(tmp_path / "d", tmp_path / "log", tmp_path / "clock", OPTIONS)
+def broker_of(tmp_path: Path) -> Supervisor:
+    return Supervisor(tmp_path / "d", tmp_path / "log", tmp_path / "clock", OPTIONS)
 
 
 def work(port: int, rounds: int) -> int:
@@ -44,24 +44,21 @@ def work(port: int, rounds: int) -> int:
 @pytest.mark.parametrize("place", PLACES)
 async def test_the_broker_dies_at_its_point_and_comes_back(tmp_path: Path, place: str, after: bool) -> None:
     broker = broker_of(tmp_path)
-    assert await broker.start(None)
-    assert broker.port is not None
+    assert await broker.come_up(None)
     before = await asyncio.to_thread(work, broker.port, 30)
     assert before == 30
     broker.signal(signal.SIGKILL)
     assert await broker.ended() == -signal.SIGKILL
 
-    if await broker.start(Point(place, NTH.get(place, 1), after)):
+    if await broker.come_up(Point(place, NTH.get(place, 1), after)):
         assert place != "recovery"
-        assert broker.port is not None
         before += await asyncio.to_thread(work, broker.port, 100_000)
         async with asyncio.timeout(30):
             assert await broker.ended() == -signal.SIGKILL
     else:
         assert place == "recovery", "it died while it started"
 
-    assert await broker.start(None)
-    assert broker.port is not None
+    assert await broker.come_up(None)
     with Wire(broker.port) as wire:
         following = int(wire.ask(b"OFFSETS t\n").split()[3])
     assert before <= following <= before + 1, "what was answered is there, and at most the one in flight"
@@ -72,8 +69,7 @@ async def test_the_broker_dies_at_its_point_and_comes_back(tmp_path: Path, place
 
 async def test_a_clock_that_is_set_is_the_brokers_own(tmp_path: Path) -> None:
     broker = broker_of(tmp_path)
-    assert await broker.start(None)
-    assert broker.port is not None
+    assert await broker.come_up(None)
     stamps = []
     with Wire(broker.port) as wire:
         wire.ask(b"SUB t c\n")
@@ -97,4 +93,4 @@ async def test_a_broker_that_cannot_start_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "d").write_text("a file")
     broker = broker_of(tmp_path)
     with pytest.raises(BrokerFailed, match=r"the broker did not start: toymq: .*/d"):
-        await broker.start(None)
+        await broker.come_up(None)

@@ -214,7 +214,7 @@ def test_sigterm_at_the_moment_of_a_connect(tmp_path: Path) -> None:
             stack.enter_context(socket.create_connection(("127.0.0.1", broker.port), 10))
             broker.terminate()
         for n, broker in enumerate(brokers):
-            code, errors = broker.wait()
+            code, errors = broker.ended()
             assert code == 0, f"round {n}: {errors}"
 
 

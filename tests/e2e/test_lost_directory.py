@@ -38,7 +38,7 @@ def test_the_broker_ends_with_a_line_that_says_what_happened(
             wire.send(b"PUB orders 1\n\nx\n")
             wire.line()
             act(data)
-            code, errors = broker.wait()
+            code, errors = broker.ended()
         assert code == 2
         line = errors.strip().splitlines()[-1]
         assert line.startswith(f"toymq: {data}{path} was {what} below the running broker")
@@ -56,7 +56,7 @@ def test_a_second_broker_is_refused_although_lock_was_removed(tmp_path: Path) ->
         assert second.returncode == 2
         assert "is in use by" in second.stderr
         os.kill(broker.pid, signal.SIGCONT)
-        assert broker.wait()[0] == 2
+        assert broker.ended()[0] == 2
     with BrokerProcess(data) as broker:
         assert broker.stop()[0] == 0
 

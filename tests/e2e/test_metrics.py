@@ -127,7 +127,7 @@ def test_serve_has_it_on_an_address_of_its_own(tmp_path: Path) -> None:
         status, _, body = ask(int(found[1]))
         assert (status, values(body)["toymq_publish_total"]) == (200, 1)
         broker.terminate()
-        code, log = broker.wait()
+        code, log = broker.ended()
         assert code == 0
         assert [line for line in log.splitlines() if " toymq_py.audit: " not in line] == []
 

@@ -17,14 +17,15 @@ import pytest
 
 from tests.support.broker_process import ROOT, environment
 from toymq import sync
-from toymq.testing import reserved_port
+from toymq.sockets import reserved_port
 from toymq_py.storage.segment import segment_name
 
 PAGE = (ROOT / "docs" / "operations.md").read_text()
 TIMEOUT_S = 120
 
 SYSTEMCTL = """\
-import os, select, signal, subprocess, sys
+import os, select, signal, sys
+from toymq.broker_process import BrokerProcess
 verb, unit = sys.argv[1:]
 assert unit == "toymq"
 pid_file = os.environ["RUNBOOK_PID"]
@@ -35,14 +36,10 @@ if verb in ("stop", "restart"):
     assert select.select([gone], [], [], 60)[0], "it does not stop"
     os.unlink(pid_file)
 if verb in ("start", "restart"):
-    broker = subprocess.Popen(
-        [sys.executable, "-c", "from toymq_py.cli import main; main()", "serve"],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
-    )
-    assert b"ready" in broker.stdout.readline(), "it does not start"
+    broker = BrokerProcess(os.environ["TOYMQ_DATA_DIR"], "--listen", os.environ["TOYMQ_LISTEN"])
+    broker.start()
     with open(pid_file, "w") as file:
         file.write(str(broker.pid))
-    broker.returncode = 0  # it goes on without us
 """
 
 

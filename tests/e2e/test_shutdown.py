@@ -28,7 +28,7 @@ def test_sigterm_under_load_keeps_every_ok(tmp_path: Path) -> None:
             assert line.startswith(b"ERR SHUTTING_DOWN"), line
             refused += 1
     wire.close()
-    code, errors = broker.wait()
+    code, errors = broker.ended()
     assert (code, errors) == (0, ""), "exit 0, and nothing to say"
     with broker, broker.connect() as wire:
         first, following = wire.ask(b"OFFSETS t\n").split()[2:]
@@ -50,7 +50,7 @@ def test_acks_in_flight_are_taken(tmp_path: Path) -> None:
         assert wire.ask(b"ACK t c 0-1\n") == b"OK 2", "an ack that comes after SIGTERM counts"
         assert wire.ask(b"ACK t c 2\n") == b"OK 1"
         assert wire.at_end(), "all is acked: there is nothing to wait for"
-    assert broker.wait()[0] == 0
+    assert broker.ended()[0] == 0
     with broker, broker.connect() as wire:
         wire.ask(b"SUB t c\n")
         wire.nothing_before_pong()
@@ -66,7 +66,7 @@ def test_an_ack_that_never_comes_is_waited_for_no_longer_than_the_deadline(tmp_p
         broker.terminate()
         assert wire.line() == b"CLOSED t c SHUTTING_DOWN"
         assert wire.at_end()
-    assert broker.wait()[0] == 0
+    assert broker.ended()[0] == 0
 
 
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         broker.terminate()
         assert wire.line() == b"CLOSED t c SHUTTING_DOWN", "the first signal is being obeyed"
         broker.terminate()
-        assert broker.wait()[0] == -15
+        assert broker.ended()[0] == -15
 
 
 def test_two_brokers_on_one_directory(tmp_path: Path) -> None:

@@ -171,7 +171,6 @@ def test_for_each_batch_and_a_broker_that_restarts(
             batch.write.format("toymq").mode("append").options(url=url, topic=topic).save()
         seen.append(number)
         if number == 0:
-            broker._options += ["--listen", f"127.0.0.1:{broker.port}"]
             broker.restart()
             with sync.connect(url) as other:
                 list(other.pub_many("each", (b"%d" % n for n in range(100, 200))))

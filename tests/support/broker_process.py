@@ -5,12 +5,11 @@ import signal
 import socket
 import ssl
 import subprocess
-import sys
 from pathlib import Path
 
-from toymq.testing import reserved_port
+from toymq import broker_process
 
-COMMAND = [sys.executable, "-c", "from toymq_py.cli import main; main()"]
+COMMAND = list(broker_process.TOYMQ)
 TIMEOUT_S = 20
 ROOT = Path(__file__).parents[2]
 
@@ -28,78 +27,35 @@ def run(*arguments: str, timeout_s: float = TIMEOUT_S) -> subprocess.CompletedPr
     )
 
 
-class BrokerProcess:
+class BrokerProcess(broker_process.BrokerProcess):
     """``toymq serve`` on a free port. A context manager; what is left is killed."""
 
     def __init__(self, data_dir: Path | str, *options: str, descriptors: int | None = None) -> None:
         """``descriptors``: how many the process may have. Started again, it listens on the port it had."""
+        limited = ["sh", "-c", f'ulimit -n {descriptors} && exec "$@"', "sh", *COMMAND]
+        super().__init__(
+            data_dir,
+            # fewer connections than by default, so that 4,096 descriptors are enough for them: else the broker warns
+            "--min-free-bytes", "0", "--max-connections", "1000", *options,
+            program=COMMAND if descriptors is None else limited, environment=environment(),
+        )  # fmt: skip
         self.data_dir = str(data_dir)
-        # fewer connections than by default, so that 4,096 descriptors are enough for them: else the broker warns
-        self._options = ["--min-free-bytes", "0", "--max-connections", "1000", *options]
-        self._descriptors = descriptors
-        self._process: subprocess.Popen[str] | None = None
-        self.port = reserved_port(self)
-        self.tls_port = 0
-        self.ready_line = ""
-
-    def __enter__(self) -> "BrokerProcess":
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
-
-    def start(self) -> None:
-        command = [*COMMAND, "serve", "--data-dir", self.data_dir, "--listen", f"127.0.0.1:{self.port}", *self._options]
-        if self._descriptors is not None:
-            command = ["sh", "-c", f'ulimit -n {self._descriptors} && exec "$@"', "sh", *command]
-        self._process = subprocess.Popen(
-            command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if "ready" not in line:
-            _, errors = self._process.communicate(timeout=TIMEOUT_S)
-            raise AssertionError(f"the broker did not start: {line!r} {errors}")
-        self.ready_line = line
-        self.port = int(line.split()[1].rpartition(":")[2])
-        self.http = next((word for word in line.split() if word.startswith("http://") and word.endswith("/")), "")
-        self.https = next((word for word in line.split() if word.startswith("https://")), "")
-        tls = [word for word in line.split() if word.startswith("toymqs://")]
-        self.tls_port = int(tls[0].rpartition(":")[2]) if tls else 0
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
-    def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate(timeout=TIMEOUT_S)
-            self._process = None
 
     def terminate(self) -> None:
         """SIGTERM, without waiting."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGTERM)
+        self.signal(signal.SIGTERM)
 
     def hang_up(self) -> None:
         """SIGHUP: it reads its files again."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGHUP)
+        self.signal(signal.SIGHUP)
 
-    def wait(self) -> tuple[int, str]:
+    def ended(self) -> tuple[int, str]:
         """Exit code and stderr, once it has ended."""
-        assert self._process is not None
-        process, self._process = self._process, None
-        _, errors = process.communicate(timeout=TIMEOUT_S)
-        return process.returncode, errors
+        return self.wait(TIMEOUT_S), self.stderr
 
     def stop(self) -> tuple[int, str]:
         self.terminate()
-        return self.wait()
+        return self.ended()
 
     def restart(self, *, kill: bool = True) -> None:
         if kill:

@@ -1,10 +1,6 @@
 """``toymq demo``: the promises, shown on a real file with real kills."""
 
 import hashlib
-import os
-import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,7 +10,7 @@ from pathlib import Path
 import click
 
 from toymq import RequestTimeout, sync
-from toymq_py.errors import DataDirectoryError
+from toymq.broker_process import BrokerProcess
 
 TOPIC = "demo"
 CONSUMER = "reader"
@@ -23,47 +19,14 @@ QUIET_S = 0.3
 """How long nothing must come before we believe that nothing will."""
 
 
-class BrokerProcess:
-    """A broker of our own on a free port, that can be killed."""
-
-    def __init__(self, data_dir: str) -> None:
-        self._data_dir = data_dir
-        self._process: subprocess.Popen[str] | None = None
-        self.url = ""
-
-    def start(self) -> None:
-        """Start, and wait until it is ready. Raises: DataDirectoryError when it does not come up."""
-        command = [sys.executable, "-c", "from toymq_py.cli import main; main()", "serve", "--config", os.devnull]
-        options = ["--data-dir", self._data_dir, "--listen", "127.0.0.1:0", "--min-free-bytes", "0", "--log-level", "error"]
-        self._process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None
-        words = self._process.stdout.readline().split()
-        if len(words) < 2:
-            raise DataDirectoryError("the broker did not start; its own words stand above")
-        self.url = f"toymq://{words[1]}"
-
-    def kill(self) -> None:
-        """SIGKILL: no warning, no clean-up."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-            self._process = None
-
-    def restart(self) -> None:
-        self.kill()
-        self.start()
-
-
 @contextmanager
 def running_broker() -> Iterator[BrokerProcess]:
-    data_dir = tempfile.mkdtemp(prefix="toymq-demo-")
-    broker = BrokerProcess(data_dir)
-    try:
-        broker.start()
+    """A broker of our own on a free port, that can be killed. Raises: StartFailed."""
+    with (
+        tempfile.TemporaryDirectory(prefix="toymq-demo-", ignore_cleanup_errors=True) as directory,
+        BrokerProcess(Path(directory) / "data", "--min-free-bytes", "0", "--log-level", "error") as broker,
+    ):
         yield broker
-    finally:
-        broker.kill()
-        shutil.rmtree(data_dir, ignore_errors=True)
 
 
 @dataclass

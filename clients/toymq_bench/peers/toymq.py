@@ -1,12 +1,13 @@
 """Ourselves, without keys, since the others have none."""
 
 import socket
+import sys
 from collections.abc import Sequence
 
+from toymq.broker_process import serve_command
 from toymq_bench.frames import Consuming, Producing
 from toymq_bench.peers.peer import HOST, Peer, read_until
 from toymq_bench.toymq_wire import ToymqConsumer, ToymqProducer
-from toymq_chaos.supervisor import find_toymq
 
 
 class Toymq(Peer):
@@ -17,14 +18,14 @@ class Toymq(Peer):
 
     @classmethod
     def installed(cls) -> str | None:
-        return str(find_toymq())
+        return sys.executable
 
     @property
     def durability(self) -> str:
         return "fdatasync before each reply (group commit)"
 
     def command(self) -> Sequence[str]:
-        return [str(find_toymq()), "serve", "--data-dir", str(self.directory / "data"), "--listen", f"{HOST}:{self.port}"]
+        return serve_command(self.directory / "data", f"{HOST}:{self.port}")
 
     def ready(self) -> None:
         with self.connect() as connection:

@@ -254,7 +254,6 @@ def test_against_a_real_broker_with_kills_between_and_within(broker: BrokerProce
     attempts = 0
 
     publisher = BrokerPublisher(BrokerAddress(url_of(broker), 3, 0), lambda _: None)
-    broker._options += ["--listen", f"127.0.0.1:{broker.port}"]
     ask = publisher._connected
 
     def killing() -> sync.Client:

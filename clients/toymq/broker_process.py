@@ -1,0 +1,192 @@
+"""A broker in a process of its own: start it, wait until it is ready, signal it, start it again on the same port.
+
+The only place that launches ``toymq serve`` and reads its ready line: the pytest fixtures, the demos, the benchmark, the chaos
+harness and this repository's tests build on it. It does not speak the protocol.
+"""
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from toymq.sockets import reserved_port
+from toymq_py.errors import LocalError
+
+TOYMQ = (sys.executable, "-P", "-c", "from toymq_py.cli import main; main()")
+"""The command ``toymq`` of this interpreter. ``-P``: sources in the working directory do not replace the installed ones."""
+READY_S = 60.0
+"""Longer than the recovery of a large directory on a busy machine; then the start has failed."""
+STOP_S = 60.0
+"""Longer than any shutdown."""
+
+
+class StartFailed(LocalError, RuntimeError):
+    """The broker ended before it was ready, or was not ready in time."""
+
+
+def serve_command(data_dir: Path | str, listen: str, *options: str, program: Sequence[str] = TOYMQ) -> list[str]:
+    return [*program, "serve", "--data-dir", str(data_dir), "--listen", listen, *options]
+
+
+class BrokerProcess:
+    """``toymq serve`` on one data directory and one port of 127.0.0.1. A context manager: starts it, and kills it at the end.
+
+    Its stderr goes to a file, never to a pipe that could fill up and block it. Owned by one thread.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path | str,
+        *options: str,
+        log: Path | None = None,
+        program: Sequence[str] = TOYMQ,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """
+        Args:
+            options: of ``toymq serve``, for example ``"--max-payload", "1MiB"``.
+            log: the file that stderr is appended to; a temporary file by default.
+            program: the command that stands for ``toymq``.
+            environment: variables on top of this process's own. A ``toymq.toml`` of the user is never read.
+        """
+        self.data_dir = Path(data_dir)
+        self.options = list(options)
+        self.environment = {"TOYMQ_CONFIG": os.devnull, **(environment or {})}
+        self.port = reserved_port(self)
+        self.ready_line = ""
+        """What it printed when it was ready; empty while it does not run."""
+        self.returncode = 0
+        """Exit code of the last process: minus the signal's number where a signal ended it."""
+        self.stderr = ""
+        """What the last process that ended wrote to stderr."""
+        self._program = program
+        self._log_file = log
+        self._log: IO[bytes]
+        self._log_start = 0
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> "BrokerProcess":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    # -- where it listens
+
+    @property
+    def url(self) -> str:
+        """For ``toymq.connect`` and ``toymq.sync.connect``."""
+        return f"toymq://127.0.0.1:{self.port}"
+
+    @property
+    def addresses(self) -> list[str]:
+        """As the ready line has them, the port of the protocol first; empty while it does not run."""
+        return self.ready_line.partition(" ready")[0].split()[1:]
+
+    @property
+    def http(self) -> str:
+        """URL of the gateway, which ends with a slash; empty without ``--http``."""
+        return next((address for address in self.addresses if address.startswith("http://") and address.endswith("/")), "")
+
+    @property
+    def https(self) -> str:
+        """URL of the gateway with TLS; empty without ``--https``."""
+        return next((address for address in self.addresses if address.startswith("https://")), "")
+
+    @property
+    def tls_port(self) -> int:
+        """Port of the protocol with TLS; 0 without one."""
+        return next((int(address.rpartition(":")[2]) for address in self.addresses if address.startswith("toymqs://")), 0)
+
+    # -- its life
+
+    @property
+    def pid(self) -> int:
+        """Raises: ProcessLookupError when it does not run."""
+        if self._process is None:
+            raise ProcessLookupError("the broker does not run")
+        return self._process.pid
+
+    def start(self, *options: str) -> None:
+        """Start it, with more options, and wait until it accepts connections. Raises: StartFailed, OSError."""
+        self.launch(*options)
+        self.take_ready_line(self.read_ready_line())
+
+    def launch(self, *options: str) -> None:
+        """Start it without waiting. Raises: OSError."""
+        command = serve_command(self.data_dir, f"127.0.0.1:{self.port}", *self.options, *options, program=self._program)
+        self._log = tempfile.TemporaryFile() if self._log_file is None else self._log_file.open("a+b")  # noqa: SIM115 (see wait)
+        self._log_start = self._log.seek(0, os.SEEK_END)
+        try:
+            self._process = subprocess.Popen(
+                command, env={**os.environ, **self.environment}, stdout=subprocess.PIPE, stderr=self._log, text=True
+            )
+        except BaseException:
+            self._log.close()
+            raise
+
+    def read_ready_line(self) -> str | None:
+        """Wait for the line that it prints when it is ready. Changes nothing, so any thread may do it.
+
+        Returns: the line; empty when it ended before; None when it was not ready after ``READY_S``.
+        """
+        assert self._process is not None
+        assert self._process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            return self._process.stdout.readline() if selector.select(READY_S) else None
+
+    def take_ready_line(self, line: str | None) -> None:
+        """Learn the addresses. Raises: StartFailed, with the last line of stderr, when ``line`` says that it is not ready."""
+        if line is None:
+            self.kill()
+            raise StartFailed(f"the broker was not ready after {READY_S:.0f} s: {self.last_line()}")
+        if " ready" not in line:
+            self.wait()
+            raise StartFailed(f"the broker did not start: {self.last_line()}")
+        self.ready_line = line
+        self.port = int(self.addresses[0].rpartition(":")[2])  # of a --listen among the options, where there is one
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal, for example SIGSTOP, SIGCONT, SIGHUP. Without effect when the process is gone."""
+        if self._process is not None:
+            self._process.send_signal(number)
+
+    def wait(self, timeout_s: float = STOP_S) -> int:
+        """Wait for its end. Returns: ``returncode``, at once when it does not run. Raises: subprocess.TimeoutExpired."""
+        if self._process is not None:
+            self.returncode = self._process.wait(timeout_s)
+            assert self._process.stdout is not None
+            self._process.stdout.close()
+            self._process = None
+            self.ready_line = ""
+            with self._log:
+                self._log.seek(self._log_start)
+                self.stderr = self._log.read().decode(errors="replace")
+        return self.returncode
+
+    def kill(self) -> None:
+        """SIGKILL, and wait for its end: what it had not synced may be lost. Without effect when it does not run."""
+        self.signal(signal.SIGKILL)
+        self.wait()
+
+    def stop(self) -> int:
+        """SIGTERM, and wait until it has written everything. Returns: its exit code. Raises: subprocess.TimeoutExpired."""
+        self.signal(signal.SIGTERM)
+        return self.wait()
+
+    def restart(self) -> None:
+        """Kill it and start it again. Raises: StartFailed, OSError."""
+        self.kill()
+        self.start()
+
+    def last_line(self) -> str:
+        """The last line of ``stderr``, or the exit code when there is none: why the process ended, in most cases."""
+        lines = self.stderr.strip().splitlines()
+        return lines[-1] if lines else f"exit code {self.returncode}, and nothing on stderr"
