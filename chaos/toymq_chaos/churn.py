@@ -1,7 +1,7 @@
 """The load of a soak: clients that come and go on topics and consumers that are made and removed. Contract: reliability.md.
 
-A ``Shift`` is everybody who works in one round. What they leave behind by accident (a SUB that the broker reads after the
-FORGET of its consumer) ``soak`` sweeps up.
+A ``Shift`` is the clients of one round. What they leave behind by accident (a SUB that the broker reads after the FORGET of
+its consumer) ``soak`` removes.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ class Shift:
         pass
 
     async def connect(self, client: Client) -> None:
-        """Waits for as long as nobody listens: whether the broker has ended, its owner knows."""
+        """Retry until the broker listens; the caller notices when it has ended."""
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -205,7 +205,7 @@ class Shift:
                 while True:
                     reply = await client.ask(Describe(topic))
                     if isinstance(reply, ErrReply) and reply.code in GONE_ALREADY:
-                        return  # the work was over before anybody made it
+                        return  # the work was over before a client had made the topic
                     if not isinstance(reply, JsonReply):
                         raise BrokerFailed(f"DESCRIBE of {topic} got {reply}")
                     if not any(consumer["backlog"] + consumer["scheduled"] for consumer in json.loads(reply.body)["consumers"]):

@@ -234,7 +234,7 @@ class Experiment:
                     rng = random.Random(f"subscriber {consumer} {topic} {self._options.seed}")
                     subscriber = Subscriber(self, f"{consumer}-{topic}", rng, topic, consumer, habits)
                     subscribers.append(tasks.create_task(subscriber.run()))
-            if not self._options.keep_log:  # whose topics lose messages: they are purged, deleted, limited
+            if not self._options.keep_log:  # its topics lose messages: they are purged, deleted, limited
                 queueing.declare(self.recorder)
                 rng = random.Random(f"queueing {self._options.seed}")
                 senders, others = queueing.clients(self, rng, replace(habits, rate=QUEUE_RATE), QUEUE_PUBLISHERS, None)

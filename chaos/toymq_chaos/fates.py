@@ -1,8 +1,8 @@
-"""What else may become of a message than to be acked: delays, expiry, limits, PURGE, DELETE, dead letters and the way back.
+"""Ends of a message other than an ack: delays, expiry, limits, PURGE, DELETE, dead letters and redrives.
 
-Contract: delivery.md. Pure, a part of ``checker``: it says what is excused, and finds what nothing excuses. Times of the broker
-are those of its wall clock, which jumps; so each is taken from the side that accuses nobody, over all that the clock was in
-between.
+Contract: delivery.md. Pure, a part of ``checker``: it says which losses are allowed, and finds those that are not. Times of
+the broker are those of its wall clock, which jumps; so each is taken from the side that gives the broker the benefit of the
+doubt, over all values of the clock in between.
 """
 
 from bisect import bisect_right
@@ -156,7 +156,7 @@ class Fates:
         return self.may("drop", published.topic) or self.may_be_removed(published, life_of)
 
     def may_be_removed(self, published: Event, life_of: Mapping[str, int]) -> bool:
-        """By PURGE or DELETE. One that nobody answered may still have been done until its broker ended."""
+        """By PURGE or DELETE. One without an answer may still have been done until its broker ended."""
         return any(
             (published.sent_ns or 0) <= removal.t_ns
             or (removal.result == "unknown" and life_of[published.process] <= life_of[removal.process])
@@ -231,14 +231,14 @@ class Fates:
             letter = self._letter_ids.get(name)
             if letter is None:
                 verdict.unexpected += 1
-                verdict.broken("a dead letter came back that nobody has seen", returned[0])
+                verdict.broken("a dead letter came back that was never delivered", returned[0])
             elif any(one.id != returned[0].id for one in returned) and not removed(returned[0]):
                 verdict.broken("a dead letter came back twice", returned[0], returned[-1])
             elif letter.digest != returned[0].digest:
                 verdict.broken("a dead letter was changed on its way back", letter, returned[0])
         for name, letter in self._letter_ids.items():
             again = (name[0].removesuffix(DEAD_LETTERS), letter.origin_consumer or "", letter.note or "")
-            # A record that came back may be a dead letter again before anybody has read it.
+            # A record that came back may be a dead letter again before a consumer has read it.
             if not self._returns.get(name) and self._later_letters.get(again, 0) <= name[1] and not gone(letter):
                 verdict.lost += 1
                 verdict.broken("a dead letter never came back", letter)

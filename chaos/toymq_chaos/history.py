@@ -26,12 +26,12 @@ Result = Literal["ok", "dup", "err", "unknown"]
 class Event:
     """One operation, written when its outcome is known.
 
-    ``process`` is who did it, ``name.n`` for the n-th connection of a client, which begins with a "connect" and ends with a
-    "disconnect", whoever cut it; the next one of the client begins behind that. ``result`` "unknown": the connection was lost
-    before the answer. A delivery is "ok"; an ack or nack is when the broker took it. ``sync``: the ack asked for the disk.
+    ``process`` is the connection that did it, ``name.n`` for the n-th of a client. It begins with a "connect" and ends with a
+    "disconnect", whichever side cut it; the next one of the client begins behind that. ``result`` "unknown": the connection was
+    lost before the answer. A delivery is "ok"; an ack or nack is when the broker took it. ``sync``: the ack asked for the disk.
     ``sent_ns``: when a command was sent. ``visibility_ms``: what a broker was started with. From "pause" to "resume" the broker
-    was stopped, from "full" to "free" its disk took no more. "drained" tells that consumers have seen all there is; nothing
-    but unanswered commands and disconnects comes behind it.
+    was stopped, from "full" to "free" its disk took no more. "drained" tells that consumers have seen all there is; nothing but
+    unanswered commands and disconnects comes behind it.
 
     A "pull" stands before what it leased. ``delay_ms`` and ``ttl_ms`` are a publish's; with ``seq`` its key is the producer's
     name and that number, and the id of a "dup" is the producer's highest. A letter that is delivered has ``origin_id`` and

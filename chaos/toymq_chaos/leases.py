@@ -25,7 +25,7 @@ SLACK_NS = 10_000_000
 """How late a lease may end (delivery.md); clocks are read a little apart, too."""
 MS = 1_000_000
 BUFFERED = "buffered"
-"""Note of a "sub" whose client keeps deliveries for its user: one that is told behind an answer may have come before it."""
+"""Note of a "sub" of a client that buffers deliveries: one recorded behind an answer may have come before it."""
 
 Message = tuple[str, str, int]
 """Topic, consumer and id."""
@@ -189,12 +189,12 @@ class Leases:
                 continue
             leased = self._subscriptions.get(before.process)
             lost = before.process != event.process and self._lived_ns[before.process] < event.t_ns
-            if lost and self.shared(event) and not (leased and leased.pulled):  # who sleeps finds that out later than others
+            if lost and self.shared(event) and not (leased and leased.pulled):  # a client that sleeps notices later than others
                 verdict.duplicated["its connection was lost"] += 1
                 continue
             after_ns = event.t_ns - max(sent_ns, published_ns(before))
             if self._visibility_ns is None:
-                verdict.duplicated["nobody recorded why"] += 1
+                verdict.duplicated["no reason was recorded"] += 1
             elif after_ns + SLACK_NS >= self._visibility_ns:
                 verdict.duplicated["its visibility timeout was over"] += 1
             else:

@@ -17,7 +17,7 @@ LIFE_S = 4.0
 """Mean, so that 90 seconds have some twenty kills."""
 SECOND_NS = 1_000_000_000
 AHEAD_NS = (-5 * SECOND_NS, -SECOND_NS, 0, SECOND_NS, 5 * SECOND_NS)
-"""How far the broker's clock is set ahead of ours; retention must keep what everybody acked for longer than a jump."""
+"""How far the broker's clock is set ahead of ours; retention must keep acked messages for longer than a jump."""
 
 
 @dataclass(frozen=True, slots=True)

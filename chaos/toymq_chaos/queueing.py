@@ -1,4 +1,4 @@
-"""What a work queue does beside publish, subscribe and ack: who does it to a broker, on which topics. Contract: delivery.md.
+"""What a work queue does beside publish, subscribe and ack: its clients and their topics. Contract: delivery.md.
 
     jobs    delays, ttls, producer sequences; three workers of one shared consumer, one of which polls, and an auditor; a
             message is a dead letter after three attempts or by NACK, is read in ``jobs.dlq`` and sent back (REDRIVE)

@@ -1,4 +1,4 @@
-"""A file system of its own that can be filled without harming anybody."""
+"""A small file system of its own, to be filled without harm to the machine."""
 
 import os
 import subprocess

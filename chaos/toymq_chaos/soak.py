@@ -103,7 +103,7 @@ class Soak:
         if self._data_dir.exists():
             raise FileExistsError(17, "there is a data directory from an earlier run", str(self._data_dir))
         self._broker = Supervisor(self._data_dir, out / "broker.log", out / "clock", OPTIONS)
-        with (out / "soak.jsonl").open("w", buffering=1) as self._lines:  # a line at a time: somebody may watch for hours
+        with (out / "soak.jsonl").open("w", buffering=1) as self._lines:  # a line at a time, for tail -f over hours
             await self._broker.come_up(None)
             try:
                 await self._live()
@@ -151,7 +151,7 @@ class Soak:
     async def _sample_until(self, over: asyncio.Event, every_s: float) -> None:
         """The last sample comes when it is over, so that the pings of the work are not among those of the rest.
 
-        Not to be cancelled: a reply that nobody waits for any more would be taken for that of the next command.
+        Not to be cancelled: the reply of a cancelled command would be taken for that of the next.
         """
         while not over.is_set():
             with suppress(TimeoutError):
@@ -229,7 +229,7 @@ class Soak:
         return f"the broker ended with code {code}: {self._broker.last_line()}"
 
     async def _why(self, failures: BaseExceptionGroup[Exception]) -> str:
-        """What the broker did comes before what its clients say of it, who may have noticed first."""
+        """The end of the broker comes before the errors of its clients, which may have come first."""
         with suppress(TimeoutError):
             async with asyncio.timeout(NOTICE_S):
                 return await self._end()

@@ -86,7 +86,7 @@ class Diary:
         self.losses = 0
         """Connections that it had."""
         self.process = f"{name}.0"
-        """On whose behalf the next operation is."""
+        """The connection that the next operation is recorded for."""
         self._recorder = recorder
         self.name = name
         self._connected = False

@@ -56,6 +56,7 @@ class BrokerProcess:
         """
         self.data_dir = Path(data_dir)
         self.options = list(options)
+        self.program = program
         self.environment = {"TOYMQ_CONFIG": os.devnull, **(environment or {})}
         self.port = reserved_port(self)
         self.ready_line = ""
@@ -64,7 +65,6 @@ class BrokerProcess:
         """Exit code of the last process: minus the signal's number where a signal ended it."""
         self.stderr = ""
         """What the last process that ended wrote to stderr."""
-        self._program = program
         self._log_file = log
         self._log: IO[bytes]
         self._log_start = 0
@@ -120,7 +120,7 @@ class BrokerProcess:
 
     def launch(self, *options: str) -> None:
         """Start it without waiting. Raises: OSError."""
-        command = serve_command(self.data_dir, f"127.0.0.1:{self.port}", *self.options, *options, program=self._program)
+        command = serve_command(self.data_dir, f"127.0.0.1:{self.port}", *self.options, *options, program=self.program)
         self._log = tempfile.TemporaryFile() if self._log_file is None else self._log_file.open("a+b")  # noqa: SIM115 (see wait)
         self._log_start = self._log.seek(0, os.SEEK_END)
         try:

@@ -27,7 +27,7 @@ class Bench:
     running: tuple[str, int, int] | None = None
     """Host, port and pid of a broker to measure instead of a fresh one for each run."""
     source: Path | None = None
-    """A checkout whose broker is started instead of the installed one."""
+    """A checkout to start the broker of, instead of the installed one."""
     results: list[Result] = field(default_factory=list)
 
     def broker(self, *options: str) -> Broker:

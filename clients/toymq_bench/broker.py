@@ -25,7 +25,7 @@ def connect(host: str, port: int) -> socket.socket:
 
 
 class Broker:
-    """An address and a process. As it is: a broker that somebody else runs."""
+    """A broker that runs already: its address and its process."""
 
     def __init__(self, host: str, port: int, pid: int) -> None:
         """Raises: BenchError when there is no such process."""
@@ -34,13 +34,13 @@ class Broker:
         self.port = port
         self.pid = pid
         self.data_dir: Path | None = None
-        """None: somewhere that we do not know."""
+        """None: unknown."""
 
     def __enter__(self) -> "Broker":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """A broker of somebody else stays."""
+        """A broker that this harness did not start stays."""
 
     def connect(self) -> socket.socket:
         return connect(self.host, self.port)
@@ -66,7 +66,7 @@ class StartedBroker(Broker):
     def __init__(self, parent: Path, options: Sequence[str], source: Path | None = None) -> None:
         """
         Args:
-            source: a checkout whose broker is to run instead of the installed one.
+            source: a checkout to run the broker of, instead of the installed one.
 
         Raises: StartFailed; OSError.
         """

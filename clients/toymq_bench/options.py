@@ -122,7 +122,7 @@ def attachable(command: Callable[..., Any]) -> Callable[..., Any]:
     """For scenarios that can also measure a broker that runs already."""
     inner = started(command)
 
-    @click.option("--pid", type=POSITIVE, help="Its process, whose CPU time and memory are read.")
+    @click.option("--pid", type=POSITIVE, help="Its process, for CPU time and memory.")
     @click.option("--connect", type=Address(), help="Measure a running broker instead of fresh ones.")
     @wraps(inner)
     def run(*, connect: tuple[str, int] | None, pid: int | None, **values: Any) -> None:

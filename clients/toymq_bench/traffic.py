@@ -30,7 +30,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Who talks. Connection i works on topic i modulo ``topics``; every consumer gets every message of its topic.
+    """The load of a run. Connection i works on topic i modulo ``topics``; every consumer gets every message of its topic.
 
     ``rate``: publishes a second of all producers together, whatever is answered (open loop); None: ``window`` outstanding
     on each (closed loop).

@@ -1,7 +1,7 @@
-"""A connection to a broker, made where it is used: with which token, and whose certificate is believed.
+"""A connection to a broker, made where it is used, with its token, certificates and CA.
 
-Files of tokens and certificates are read by whoever connects, the driver or an executor on another node, each time: a file that
-is replaced holds from the next connection on. Knows nothing of Spark.
+The driver or executor that connects reads the files of tokens and certificates each time: a file that is replaced holds from
+the next connection on. Knows nothing of Spark.
 """
 
 import ssl

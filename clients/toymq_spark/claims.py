@@ -47,7 +47,7 @@ class Task:
     """Which task of which sink, batch and run.
 
     Attributes:
-        sink: the same for the same sink of the same query, and of nobody else.
+        sink: unique to this sink of this query.
         number: of the task in the batch.
         epoch: number of the batch.
         run: the same for all tasks of one attempt at the batch, those tried again included, and no other attempt.
@@ -114,7 +114,7 @@ def _begin(publisher: Publisher, task: Task) -> _Run:
     while True:
         said: dict[str, Any] = {"run": task.run} if first is None else {"run": task.run, "first": first}
         (receipt,) = _publish(publisher, producer, number, said)
-        # Read even where it is new: who may not read this topic learns it before anything is published.
+        # Read even where it is new: a token without the right to read this topic fails before anything is published.
         found = publisher.record(CLAIMS_TOPIC, receipt.msg_id)
         seq = _sequence(found, producer)
         if seq >> RUN_BITS > task.epoch:
@@ -141,7 +141,7 @@ def _agree(publisher: Publisher, task: Task, run: _Run, mine: dict[str, Any], mo
         _publish(publisher, f"{task.producer}.run-{task.run}", task.epoch, {"same": _same(own, mine)})
         _compare(task, own, mine)
         return
-    # Who claimed that it had no rows has published none.
+    # A task that claimed to have no rows has published none.
     left = {f"{name}.run-{task.run}".encode(): name for name, said in before.items() if said["rows"]}
     told = False
     at, deadline = run.msg_id + 1, monotonic() + IDLE_S

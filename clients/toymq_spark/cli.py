@@ -130,7 +130,7 @@ def place_options(command: Command) -> Command:
     for option in (
         click.option("--tls-key", help="PEM file: its key."),
         click.option("--tls-cert", help="PEM file: our certificate, if the broker asks for one."),
-        click.option("--tls-ca", help="PEM file: who signed the broker's certificate, for toymqs://."),
+        click.option("--tls-ca", help="PEM file: the CA of the broker's certificate, for toymqs://."),
         click.option("--token-file", help="A file with the token; it and the PEM files are read on every node."),
         click.option("--data-dir", type=click.Path(exists=True, file_okay=False), help="A data directory instead of a broker."),
         click.option("--url", envvar="TOYMQ_URL", default=DEFAULT_URL, show_default=True, help="The broker; also TOYMQ_URL."),
@@ -151,7 +151,7 @@ def source_options(command: Command) -> Command:
 
 
 def _said(name: str) -> bool:
-    """Whether somebody wrote this option; not its default, nor the environment."""
+    """Whether the option stands on the command line: not its default, nor the environment."""
     return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
@@ -422,8 +422,8 @@ def watch(
             told += 1
             found = row.asDict()
             ids = "" if row.first_id is None else f" ids {row.first_id} to {row.last_id}"
-            who = "" if row.consumer is None else f" consumer {row.consumer}"
-            click.echo(json.dumps(found) if as_json else f"{row.kind:<6} {row.topic}{who}{ids}: {row.detail}")
+            consumer = "" if row.consumer is None else f" consumer {row.consumer}"
+            click.echo(json.dumps(found) if as_json else f"{row.kind:<6} {row.topic}{consumer}{ids}: {row.detail}")
 
     options = {"startingOffsets": "earliest" if once else "latest", **_source(**source)}
     with _session(master, "watch") as spark, tempfile.TemporaryDirectory(prefix="toymq-watch-") as place:
@@ -459,7 +459,7 @@ def verify(
             click.echo(f"{line}: broken off, and passed over: its writer was killed within it", err=True)
         topics = job.topics_of(events)
         if not topics:
-            raise ConfigError(f"{', '.join(ledgers)}: nobody published anything there")
+            raise ConfigError(f"{', '.join(ledgers)}: no publish stands there")
         records, first_ids = job.log(spark, place, topics)
         tables = [events, records.cache(), job.findings(events, records, first_ids).cache()]
         found = tables[-1]

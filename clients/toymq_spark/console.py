@@ -1,8 +1,8 @@
-"""What people see of the processes that Spark starts, and how a job ends when it is told to.
+"""The stderr of the processes that Spark starts, filtered, and the end of a job by a signal.
 
-The JVM and its Python workers write to the stderr that they inherit: how the JVM starts, pages of Java where a line is said
-already, and the last words of workers whose job has ended. So they get a pipe, and a thread hands on what is left. Knows
-nothing of jobs.
+The JVM and its Python workers write to the stderr that they inherit: how the JVM starts, pages of Java for an error that the
+command prints in one line, and tracebacks of workers after the end of their job. So they get a pipe, and a thread passes on
+the rest. Knows nothing of jobs.
 """
 
 import logging
@@ -20,7 +20,7 @@ _STARTED, _ENDED = b"\0started\n", b"\0ended\n"
 """Said by ourselves, so that what was said before is known from what was said later."""
 _TRACEBACK = b"Traceback (most recent call last):"
 _GONE = (b"BrokenPipeError", b"ConnectionResetError", b"KeyboardInterrupt")
-"""How a worker ends whose job wants nothing of it any more."""
+"""Last lines of a worker's traceback after the end of its job."""
 DRAIN_S = 2.0
 JVM_S = 10.0
 """In which a JVM that is told to end removes its temporary files."""
@@ -74,7 +74,7 @@ class Console:
             if line.endswith(_STARTED):
                 self._before = None
             elif line.endswith(_ENDED):
-                self._muted = True  # half a traceback is a worker's whose job has ended
+                self._muted = True  # half a traceback: of a worker after the end of its job
             elif self._muted:
                 continue
             elif self._before is not None:
@@ -105,7 +105,7 @@ class Console:
             if shown:
                 try:
                     os.write(self._out, shown)
-                except OSError:  # nobody reads any more: they must not wait for that
+                except OSError:  # the reader is gone: the processes must not block on that
                     self._muted = True
             if self._muted:
                 self._drained.set()

@@ -22,7 +22,7 @@ class NoSpark(LocalError):
 
 
 class DataLoss(LocalError):
-    """Ids ``first_id`` to ``last_id`` of a topic are gone; None when nobody knows how many there were."""
+    """Ids ``first_id`` to ``last_id`` of a topic are gone; ``last_id`` None: their number is unknown."""
 
     def __init__(self, topic: str, first_id: int, last_id: int | None, why: str) -> None:
         which = f"from {first_id} on" if last_id is None else f"{first_id} to {last_id}"

@@ -56,7 +56,7 @@ def version_of(java: str) -> int | None:
 
 
 def wrapped(runtime: Path, place: Path | None = None) -> Path:
-    """A Java home whose ``java`` is that of ``runtime`` without the option that it cannot take.
+    """A Java home with the ``java`` of ``runtime``, which drops the option that this version does not know.
 
     Made beside the interpreter's packages, or in a directory for temporary files where that cannot be written.
     """

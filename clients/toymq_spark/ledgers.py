@@ -20,7 +20,7 @@ OPS = (
     "start", "kill", "stop", "pause", "resume", "full", "free", "cut", "clock", "stalled",
     "drained",
 )  # fmt: skip
-"""All that a ledger may tell. An operation of another name is a slip of the pen, and perhaps a publish that nobody checks."""
+"""All operations of a ledger. Another name is a typing error, and could be a publish that is then not checked."""
 RESULTS = ("ok", "dup", "err", "unknown")
 CONFIRMED = ("ok", "dup")
 TEXTS = ("topic", "key", "digest", "consumer")

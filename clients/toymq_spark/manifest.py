@@ -81,7 +81,7 @@ class Manifest:
     """
     ``query``: id of the streaming query that wrote the batch, or of the compaction.
     ``replaces``: paths of files that this one's files stand for.
-    ``written_ms``: stays when files are removed and it is written again; 0 where nobody wrote it down.
+    ``written_ms``: stays when files are removed and it is written again; 0 where it is unknown.
     """
 
     name: str
@@ -147,11 +147,11 @@ class Archive:
         return self._load(file) if file.exists() else None
 
     def attempt(self, name: str) -> Path:
-        """Where an attempt at the batch of this name writes: nobody else does."""
+        """A directory for one attempt at the batch of this name; each call gives another one."""
         return self.path / "data" / f"batch={name}.{uuid.uuid4().hex[:8]}"
 
     def next_compaction(self) -> str:
-        """A name for what is compacted from here on. Whoever begins meanwhile has the same, and one of them can commit it."""
+        """Name of the next compaction. Those that begin at the same time have the same name, and only one can commit it."""
         names = (file.stem for file in self._manifests.glob(f"{COMPACTION}*.json"))
         done = [int(found[1]) for name in names if (found := re.fullmatch(COMPACTION + r"([0-9]+)", name))]
         return f"{COMPACTION}{max(done, default=0) + 1:0{NAME_DIGITS}d}"
@@ -240,7 +240,7 @@ def create_atomically(path: Path, content: dict[str, Any]) -> None:
 
 @contextmanager
 def _temporary(path: Path, content: dict[str, Any]) -> Iterator[Path]:
-    """A file beside ``path`` with this content, on stable storage; nobody else writes there."""
+    """A file beside ``path`` with this content, on stable storage, under a name of its own."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         with temporary.open("w") as file:

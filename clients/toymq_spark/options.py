@@ -45,7 +45,7 @@ _SPARKS_OWN = ("checkpointLocation", "queryName")
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """Paths of PEM files on every node: whom to believe, and what to show. None for ``ca``: the machine's CAs."""
+    """Paths of PEM files on every node: CA of the broker, own certificate and key. ``ca`` None: the machine's CAs."""
 
     ca: str | None = None
     cert: str | None = None

@@ -1,10 +1,10 @@
-"""Publishing a task's rows exactly once, however often the task is run.
+"""Publish the rows of a task exactly once, however often the task runs.
 
 Contract: spark.md, "Sink"; protocol.md, ``PUB … seq=``; ADR 0016. Knows nothing of Spark.
 
-A task is known by its producer (who writes, and which task of it) and its epoch (which batch). The order of rows after a
-shuffle is not the same twice, so they are put in a total order and numbered, and the number is the sequence. When the task is
-run again after a crash the broker knows the rows that it has by their numbers. That is right only if they are the same rows:
+A task is identified by its producer (sink and task number) and its epoch (the batch). The order of rows after a shuffle
+differs from run to run, so they are sorted and numbered, and the number is the sequence. When the task runs again after a
+crash, the broker recognises the rows that it has by their numbers. That is right only if they are the same rows:
 
 1. The claim (``claims``): count and checksum of the rows are stored before any row is published, once for each producer and
    epoch. If there is one already it has to be the same, otherwise the task fails, and publishes nothing. And where the batch

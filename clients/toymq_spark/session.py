@@ -19,7 +19,7 @@ SETTINGS = {
     "spark.python.authenticate.socketTimeout": "120s",
     "spark.ui.showConsoleProgress": "false",
 }
-LOCAL_SETTINGS = {  # a driver with its executors inside is nobody else's business
+LOCAL_SETTINGS = {  # a driver with its executors inside serves no other host
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
@@ -49,7 +49,7 @@ def build_session(app: str, master: str | None = None, settings: Mapping[str, st
 
 
 def jvm_of(spark: SparkSession) -> "subprocess.Popen[bytes] | None":
-    """The process that ``build_session`` started; None where somebody else did (``spark-submit``)."""
+    """The process that ``build_session`` started; None where ``spark-submit`` did."""
     found: subprocess.Popen[bytes] | None = getattr(getattr(spark.sparkContext, "_gateway", None), "proc", None)
     return found
 

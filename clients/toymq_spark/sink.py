@@ -1,4 +1,4 @@
-"""``format("toymq")`` for writing: what Spark calls, and who a task is.
+"""``format("toymq")`` for writing: what Spark calls, and the identity of a task.
 
 Contract: spark.md, "Sink". Writers are pickled and sent to executors. Nothing is left to ``commit``: a row is published when
 its task has ended, and ``abort`` takes nothing back.
@@ -32,7 +32,7 @@ class Written(WriterCommitMessage):
 
 
 def current_task(options: SinkOptions, run: str, *, known: bool) -> Task:
-    """Who the running task is. The one place that asks Spark.
+    """Identity of the running task. The one place that asks Spark.
 
     Within a stream, its ``foreachBatch`` included, a task is known by the query and the batch, which a restart from the
     checkpoint does not change. A plain batch is known by its producerId.

@@ -115,9 +115,10 @@ class BatchReader(DataSourceReader):
 
 
 class PushdownReader(BatchReader):
-    """A batch whose filters narrow the id ranges.
+    """A batch reader that narrows the id ranges by Spark's filters.
 
-    Apart, because Spark refuses a reader that has ``pushFilters`` while ``spark.sql.python.filterPushdown.enabled`` is false.
+    A class of its own: Spark refuses a reader that has ``pushFilters`` while ``spark.sql.python.filterPushdown.enabled`` is
+    false.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:

@@ -173,7 +173,7 @@ def test_goals_measure_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_base_commit_is_held_against_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small repository whose base commit's broker is told from the checkout's by a comment and a version."""
+    """A small repository. A comment and a version tell the broker of the base commit from that of the checkout."""
     shutil.copytree(ROOT / "toymq_py", tmp_path / "toymq_py", ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.chdir(tmp_path)
     commits.git("init", "--quiet")

@@ -1,4 +1,4 @@
-"""Other brokers: their wires as they were recorded, who is skipped, what the tables say. None of them has to be installed."""
+"""Other brokers: their wires as they were recorded, which are skipped, what the tables say. None has to be installed."""
 
 import struct
 from pathlib import Path

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from toymq_chaos.supervisor import BrokerFailed, BrokerProcess
+from toymq_chaos.supervisor import BrokerFailed, Supervisor
 
 CHAOS = Path(sys.executable).with_name("toymq-chaos")
 PATIENCE_S = 60.0
@@ -26,7 +26,7 @@ def until(true: Callable[[], bool]) -> None:
 def brokers(out: Path) -> list[str]:
     """Command lines of the brokers that have their data below a folder."""
     found = subprocess.run(["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-    return [line for line in found.splitlines() if str(out) in line and "toymq serve" in line]
+    return [line for line in found.splitlines() if str(out) in line and " serve --data-dir " in line]
 
 
 @pytest.fixture
@@ -38,11 +38,11 @@ def out(tmp_path: Path) -> Iterator[Path]:
 
 
 def begin(out: Path, command: str) -> "subprocess.Popen[str]":
-    """A harness whose broker is up. It is in a session of its own: nobody else tells the broker anything."""
+    """A harness whose broker is up. It is in a session of its own: no other process signals the broker."""
     harness = subprocess.Popen(
         [CHAOS, command, "--seed", "1", "--duration", "600s", "--out", out],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # whoever started us in the background ignores it
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell that started us in the background ignores it
     )  # fmt: skip
     until(lambda: (bool(brokers(out)) and (out / "data").exists()) or harness.poll() is not None)
     return harness
@@ -77,9 +77,9 @@ def test_the_broker_dies_with_a_harness_that_is_killed(out: Path, command: str) 
 
 async def test_a_signal_that_comes_when_the_broker_has_just_died_does_not_hide_how(tmp_path: Path) -> None:
     """asyncio's own looks for the end of the process first, takes it from the event loop, and 255 is made up instead."""
-    broker = BrokerProcess(tmp_path / "d", tmp_path / "log", tmp_path / "clock", [])
+    broker = Supervisor(tmp_path / "d", tmp_path / "log", tmp_path / "clock", [])
     for n in range(8):
-        assert await broker.start(None)
+        assert await broker.come_up(None)
         os.kill(broker.pid, signal.SIGKILL)
         until_s = time.perf_counter() + n * 0.001
         while time.perf_counter() < until_s:
@@ -90,33 +90,27 @@ async def test_a_signal_that_comes_when_the_broker_has_just_died_does_not_hide_h
 
 @pytest.mark.parametrize(
     ("mode", "complaint"),
-    [(0o644, "toymq may not be executed"), (0o755, "toymq cannot be executed: No such file or directory")],
+    [(0o644, "the broker cannot be executed: Permission denied"), (0o755, "the broker cannot be executed: No such file")],
 )
-async def test_a_broker_that_cannot_be_executed_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, complaint: str
-) -> None:
+async def test_a_broker_that_cannot_be_executed_is_one_line(tmp_path: Path, mode: int, complaint: str) -> None:
     (tmp_path / "toymq").write_text("#!/no/such/python\n")
     (tmp_path / "toymq").chmod(mode)
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    with pytest.raises(BrokerFailed, match=complaint):  # noqa: PT012 (either may say it)
-        broker = BrokerProcess(tmp_path / "d", tmp_path / "log", tmp_path / "clock", [])
-        try:
-            await broker.start(None)
-        finally:
-            broker.signal(signal.SIGKILL)
-            await broker.ended()
+    broker = Supervisor(tmp_path / "d", tmp_path / "log", tmp_path / "clock", [])
+    broker.program = [str(tmp_path / "toymq")]
+    with pytest.raises(BrokerFailed, match=complaint):
+        await broker.come_up(None)
+    assert await broker.ended() == 0, "there is none"
 
 
-async def test_a_start_that_is_given_up_leaves_no_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever in the start it is given up: before asyncio has the process, or while the broker is waited for."""
+async def test_a_start_that_is_given_up_leaves_no_broker(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     os.mkfifo(pid)
     (tmp_path / "toymq").write_text(f'#!/bin/sh\necho $$ > "{pid}"\nexec sleep 600\n')
     (tmp_path / "toymq").chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    broker = BrokerProcess(tmp_path / "d", tmp_path / "log", tmp_path / "clock", [])
+    broker = Supervisor(tmp_path / "d", tmp_path / "log", tmp_path / "clock", [])
+    broker.program = [str(tmp_path / "toymq")]
     async with asyncio.TaskGroup() as tasks:
-        start = tasks.create_task(broker.start(None))
+        start = tasks.create_task(broker.come_up(None))
         never_ready = int(await asyncio.to_thread(pid.read_text))
         start.cancel()
     await broker.ended()

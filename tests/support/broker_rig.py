@@ -34,7 +34,7 @@ class BrokerRig:
         self._tracer = tracer(self.clock) if tracer is not None else None
         self.disk = disk or SimDisk(random.Random(1))
         self.woken: list[Subscription] = []
-        """Everyone who was told to look, in order; each says that it will."""
+        """All that were notified, in order; each answers that it will look."""
         self.ended: list[str] = []
         self.restart()
 

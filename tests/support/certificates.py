@@ -1,4 +1,4 @@
-"""Certificates for tests. Each vouches for itself: whoever believes it has it as its CA."""
+"""Self-signed certificates for tests: each is its own CA."""
 
 import ssl
 from pathlib import Path

@@ -22,7 +22,7 @@ PAGE = 4096
 
 @dataclass
 class DamagedLog:
-    """Segments by first id, and the ids whose bytes are not all there any more."""
+    """Segments by first id, and the ids of records that are not complete any more."""
 
     segments: dict[int, bytearray] = field(default_factory=dict)
     starts: dict[int, list[int]] = field(default_factory=dict)

@@ -63,7 +63,7 @@ async def following(*scripts: Script) -> AsyncIterator[str]:
         assert task is not None
         running.add(task)
         try:
-            assert waiting, "a connection came that nobody expected"
+            assert waiting, "a connection came that was not expected"
             await waiting.pop(0)(Peer(reader, writer))
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 (raised below, in the test's own task)
             failures.append(error)

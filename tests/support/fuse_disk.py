@@ -206,7 +206,7 @@ class FuseDisk:
         self._order("cut")
 
     def restore(self) -> None:
-        """The power is back; whoever had files open has lost them."""
+        """The power is back; open files are lost."""
         self._order("restore")
 
     def _order(self, word: str) -> None:

@@ -56,7 +56,7 @@ class HttpRig:
                 await asyncio.sleep(0)
 
     async def until_polled(self, topic: str) -> None:
-        """Until a consumer of a topic was made: somebody waits there."""
+        """Until a consumer of a topic was made: a request waits there."""
         await self.until(lambda: topic in self.broker.topics and self.broker.topics[topic].consumers)
 
     async def lease(self, topic: str, consumer: str = "c", **query: Any) -> list[dict[str, Any]]:

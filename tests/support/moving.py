@@ -1,4 +1,4 @@
-"""A client under load whose subscriptions have to move again after each outage; and one that speaks as its connection ends."""
+"""A client under load that moves its subscriptions after each outage; and one that sends while its connection ends."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -19,7 +19,7 @@ MOVE_S = 30.0
 
 
 class UnderLoad:
-    """A publisher and subscriptions of one client, whose handlers let others run."""
+    """A publisher and subscriptions of one client, with handlers that let other tasks run."""
 
     def __init__(self, mq: Client) -> None:
         self._mq = mq

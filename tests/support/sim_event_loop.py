@@ -1,4 +1,4 @@
-"""An asyncio event loop whose time is virtual, whose network is in memory and whose chances come from a seed.
+"""An asyncio event loop with virtual time, a network in memory, and random choices from a seed.
 
 Under it the real server, sessions and broker run unchanged: ``add_reader`` and ``connect_accepted_socket`` hand out simulated
 connections, ``time`` jumps to the next timer when nothing is ready. One seed, one run.
@@ -95,13 +95,13 @@ class SimListener:
         self.closed = True
 
     def accept(self) -> "tuple[SimSocket, Any]":
-        """Raises: BlockingIOError when nobody waits."""
+        """Raises: BlockingIOError when no connection waits."""
         if not self._waiting:
             raise BlockingIOError
         return self._waiting.popleft(), ("sim", 0)
 
     def knock(self) -> None:
-        """Tell the reader, again in each pass while somebody waits."""
+        """Call the reader, again in each pass while a connection waits."""
         if self._waiting:
             self._loop.call_soon(self._tell)
 
@@ -274,7 +274,7 @@ class SimTransport(asyncio.Transport):
 
     def _arrive(self, piece: bytes | None) -> None:
         if self._ended and piece is not None:
-            self._wire.cut()  # nobody is there any more: a reset
+            self._wire.cut()  # the peer is gone: a reset
         elif not self._ended and not self._wire.lost:
             self._arrived.append(piece)
             self._deliver()

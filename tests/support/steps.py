@@ -17,7 +17,7 @@ def _driven(coroutine: Coroutine[Any, Any, Any], step: int) -> Generator[Any, No
         except asyncio.CancelledError:
             return True
         if number == step:
-            waited_for._asyncio_future_blocking = False  # nobody waits for it here
+            waited_for._asyncio_future_blocking = False  # nothing awaits it here
             continue
         yield waited_for
     raise AssertionError("not reached")

@@ -1,4 +1,4 @@
-"""Clients of the gateway's WebSockets: one that speaks properly, and raw ones that read nothing until somebody does."""
+"""Clients of the gateway's WebSockets: one that follows the protocol, and raw ones that read only on demand."""
 
 import asyncio
 import json
@@ -55,7 +55,7 @@ def frame_of(opcode: int, content: bytes) -> bytes:
 
 
 async def unread_websocket(port: int) -> asyncio.StreamWriter:
-    """Of a client that takes little before somebody reads, and nobody does."""
+    """Of a client with a small receive buffer that is never read."""
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.setblocking(False)

@@ -25,7 +25,7 @@ READ_BYTES = 1 << 16
 
 
 def free_port() -> int:
-    """One that nobody listens on now."""
+    """A port without a listener now."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
@@ -85,7 +85,7 @@ class Peer(ABC):
             self._process = None
 
     def pids(self) -> list[int]:
-        """The processes whose cost is counted: the server and what it has started."""
+        """The server and its descendants: CPU time and memory are counted over all of them."""
         assert self._process is not None
         return process.family(self._process.pid)
 
@@ -131,7 +131,7 @@ class Peer(ABC):
 
 
 class CountingProducer:
-    """``frames.Producing`` for wires in whose replies a token occurs once each."""
+    """``frames.Producing`` for wires with a token that stands in each reply once."""
 
     def __init__(self, frame: bytes, window: int, token: bytes, wrong: bytes) -> None:
         """``wrong``: a pattern that only errors match."""

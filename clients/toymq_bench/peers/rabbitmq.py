@@ -55,7 +55,7 @@ class Channel:
         self.call(20, 10, b"\0")
 
     def call(self, class_id: int, method_id: int, arguments: bytes) -> None:
-        """A method and its answer, whose number is the next. Raises: WrongReply, OSError."""
+        """Send a method and wait for its answer, which has the next number. Raises: WrongReply, OSError."""
         self.socket.sendall(method(1, class_id, method_id, arguments))
         self._wait(class_id, method_id + 1)
 

@@ -106,7 +106,7 @@ def installed() -> tuple[list[type[Peer]], list[str]]:
 
 
 def lines(results: Sequence[Result], skipped: Sequence[str]) -> Iterator[str]:
-    """A table of rates, one of CPU per message, one of what a reply means; then who was not there."""
+    """A table of rates, one of CPU per message, one of what a reply means; then the peers that are not installed."""
     by = {(result.scenario, result.parameters["peer"]): result for result in results}
     shapes = [shape for shape in SHAPES if any(scenario == shape.name for scenario, _ in by)]
     names = list(dict.fromkeys(peer for _, peer in by))

@@ -1,7 +1,7 @@
-"""``compact``: few large files in an archive where there were many small ones, behind a new manifest.
+"""``compact``: merge the many small files of an archive into few large ones, behind a new manifest.
 
-Readers see the old files until the new manifest is in place, and those who opened the old ones have a grace time to finish.
-Of two compactions at once one is done, and the other says so and leaves nothing.
+Readers see the old files until the new manifest is in place; one that has opened them has a grace time to finish.
+Of two compactions at once one succeeds, and the other fails with ``AlreadyCommitted`` and leaves nothing behind.
 """
 
 import shutil

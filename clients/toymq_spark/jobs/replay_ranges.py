@@ -72,8 +72,8 @@ def _next_id(logs: Logs, topic: str, at: int, end: int) -> int:
 
 
 def _apart(files: Iterable[ArchiveFile]) -> Iterator[list[ArchiveFile]]:
-    """Files of one topic, by their first id, in groups whose ids do not overlap: a clock that was set back at midnight puts
-    neighbours into two days."""
+    """Files of one topic, sorted by first id, in groups of ids that do not overlap: a clock that was set back at midnight
+    puts neighbours into two days."""
     group: list[ArchiveFile] = []
     last_id = -1
     for file in files:

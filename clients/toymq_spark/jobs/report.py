@@ -140,8 +140,8 @@ def _header(name: str) -> Column:
 
 
 def archived_s(archive: Archive) -> dict[str, float]:
-    """When the newest records of each topic were archived: their batch's manifest says so, also when a compaction stands for
-    its files. A topic of which nobody knows it is left out.
+    """Archive time of the newest records of each topic, in seconds since 1970, from the manifest of their batch, also after
+    a compaction has replaced its files. Topics without that time are left out.
 
     Raises: DamagedData, OSError.
     """

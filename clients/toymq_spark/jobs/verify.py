@@ -1,11 +1,11 @@
-"""``verify``: what producers and consumers wrote down, held against the log itself, at any size.
+"""``verify``: compare the ledgers of producers and consumers with the log itself, at any size.
 
 Contract: reliability.md, the form of ``history.jsonl`` and the checker's words. A ledger is such a file; of its lines those
-with ``op`` "pub" and "deliver" count. One that is not well formed ends the job: a publish that nobody looked up would pass as
+with ``op`` "pub" and "deliver" count. One that is malformed ends the job: a publish that is not looked up would pass as
 found. The log is a broker or a data directory. What is wrong comes out as rows:
 
     lost         a publish that was answered OK or DUP, and no record stands at its id
-    unexpected   a record that nobody published, or whose every attempt was refused; a delivery of what is not in the log
+    unexpected   a record without a publish, or whose every attempt was refused; a delivery of what is not in the log
     changed      a record or a delivery with another payload or key than was published
     duplicated   a key with more than one record
 
@@ -123,7 +123,7 @@ def _digests(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def topics_of(events: DataFrame) -> list[str]:
-    """Topics that somebody published to."""
+    """Topics of the publishes, sorted."""
     rows = events.where("op = 'pub'").select("topic").distinct().collect()
     return sorted(row.topic for row in rows)
 
@@ -139,22 +139,23 @@ def findings(events: DataFrame, records: DataFrame, first_ids: Mapping[str, int]
     """
     spark = events.sparkSession
     first = spark.createDataFrame(sorted(first_ids.items()), "topic string, first_id bigint")
-    # What has no key is known by its payload; no key begins with a newline.
-    who = F.coalesce("key", F.concat(F.lit("\n"), "digest"))
-    pubs = events.where("op = 'pub'").withColumn("who", who)
+    # A record without a key is identified by its payload; no key begins with a newline.
+    identity = F.coalesce("key", F.concat(F.lit("\n"), "digest"))
+    pubs = events.where("op = 'pub'").withColumn("identity", identity)
     confirmed = (
         pubs.where(F.col("result").isin(*CONFIRMED)).join(F.broadcast(first), "topic").where("id >= first_id")
         .select("topic", "id", F.col("key").alias("said_key"), F.col("digest").alias("said_digest")).distinct()
     )  # fmt: skip
     attempts = (
-        pubs.withColumn("tried", F.col("result") != "err").groupBy("topic", "who").agg(
+        pubs.withColumn("tried", F.col("result") != "err").groupBy("topic", "identity").agg(
             F.max("tried").alias("tried"), F.collect_set("digest").alias("digests")
         )
     )  # fmt: skip
     both = confirmed.join(records, ["topic", "id"], "full_outer")
     # The two large joins are done once each: what is wrong about a row is decided on the row.
     suspects = both.where("said_digest IS NULL OR digest IS NULL OR said_digest != digest OR NOT said_key <=> key")
-    looked_up = suspects.withColumn("who", F.when(F.col("said_digest").isNull(), who)).join(attempts, ["topic", "who"], "left")
+    unclaimed = suspects.withColumn("identity", F.when(F.col("said_digest").isNull(), identity))
+    looked_up = unclaimed.join(attempts, ["topic", "identity"], "left")
     published = (
         F.when(F.expr("digest IS NULL"), _finding("lost", "answered OK, and there is no such record", "said_key"))
         .when(
@@ -163,11 +164,11 @@ def findings(events: DataFrame, records: DataFrame, first_ids: Mapping[str, int]
         )
         .when(
             F.expr("tried IS NULL OR NOT tried"),
-            _finding("unexpected", "in the log, and nobody published it, or was refused"),
+            _finding("unexpected", "in the log, and not published, or each attempt was refused"),
         )
         .when(
             F.expr("NOT array_contains(digests, digest)"),
-            _finding("changed", "in the log with a payload that nobody published under this key"),
+            _finding("changed", "in the log with a payload that was not published under this key"),
         )
     )
     twice = records.where("key IS NOT NULL").groupBy("topic", "key").agg(

@@ -108,7 +108,7 @@ def test_what_is_excused(events: list[Event]) -> None:
         ([*DEAD, letter(5, 0, 0, digest="0"), READ, back(7, 1, 0, digest="0"), ack(8, 1)], "a dead letter was changed"),
         ([*DEAD, letter(5, 0, 0), READ, back(7, 1, 0, origin_consumer="d"), ack(8, 1)],
          "a dead letter came back to another consumer"),
-        ([back(7, 1, 0), ack(8, 1)], "a dead letter came back that nobody has seen"),
+        ([back(7, 1, 0), ack(8, 1)], "a dead letter came back that was never delivered"),
         ([MOST, pub(1, 0), deliver(2, 0, attempt=1), deliver(1100, 0, attempt=4), ack(1101, 0)],
          "a message was delivered more often than max_attempts"),
         ([of(0, "config", topic="t", key="x", note="1"), of(1, "settings", topic="t", key="x", note="2")],

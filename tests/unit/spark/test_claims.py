@@ -122,7 +122,7 @@ def test_another_number_of_tasks_publishes_nothing(before: int, now: int) -> Non
     with pytest.raises(ReplayMismatch, match="was the query changed, or its number of partitions"):
         write_task(broker, task(now - 1, "r1"), rows(dealt(12, now, 1)[now - 1]))
     run_batch(broker, "r2", dealt(12, before, 1), list(range(before)))
-    assert len(broker.bodies()) == 12, "what was refused stands in nobody's way"
+    assert len(broker.bodies()) == 12, "what was refused blocks no other task"
 
 
 def test_a_run_that_was_broken_off_and_is_cut_otherwise() -> None:
@@ -162,7 +162,7 @@ def test_news_prolong_the_waiting(caplog: pytest.LogCaptureFixture) -> None:
     assert next(times) > 600
     assert caplog.text.count("waiting for 4 tasks") == 1
     write_task(broker, task(10, "r1"), rows([b"10"]))
-    assert caplog.text.count("waiting for") == 1, "nobody is waited for who has said it already"
+    assert caplog.text.count("waiting for") == 1, "a task that has answered is not waited for"
 
 
 def test_who_waits_ends_with_its_run() -> None:

@@ -11,7 +11,7 @@ from toymq_spark.java import NoJava, ensure_java, version_of, wrapped
 
 
 def fake_java(place: Path, says: str, code: int = 0) -> Path:
-    """A home whose ``java -version`` says this; with other arguments it prints them."""
+    """A home with a ``java`` that answers ``-version`` with this; with other arguments it prints them."""
     java = place / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(

@@ -260,7 +260,7 @@ def test_against_a_real_broker_with_kills_between_and_within(broker: BrokerProce
         nonlocal attempts
         attempts += 1
         client = ask()
-        if attempts == killed_at:  # what follows goes into a socket whose broker is gone
+        if attempts == killed_at:  # what follows goes into a socket of a broker that is gone
             broker.restart()
         return client
 

@@ -1,62 +1,34 @@
-"""What a replay does at a time, how it is paced, and what it makes of an archive that changed."""
+"""``replay``: its pieces, its pace, and an archive that has changed since the plan."""
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
+from tests.support.archives import archived
 from tests.support.broker_process import BrokerProcess
 from toymq import sync
-from toymq_py.errors import OutOfRange
-from toymq_py.storage.reader import Run
 from toymq_spark.jobs import replay, replay_ranges
-from toymq_spark.jobs.replay_ranges import Piece, overlapping, pieces_of_archive
-from toymq_spark.manifest import Archive, Manifest, describe
+from toymq_spark.jobs.replay_ranges import Piece
+from toymq_spark.manifest import Archive, Manifest, NoArchive
 
 NO_SPARK: Any = None
 
 
-def archived(place: Path, *files: tuple[str, list[int]], day: str = "2026-11-21") -> Archive:
-    """One batch with a file for each topic and its ids, days apart where a topic comes again."""
-    archive = Archive(place)
-    attempt = archive.attempt("0000000000")
-    for number, (topic, ids) in enumerate(files):
-        file = attempt / f"date=2026-11-{number + 1:02d}" / f"topic={topic}" / "part-0.parquet"
-        file.parent.mkdir(parents=True)
-        pq.write_table(pa.table({"offset": pa.array(ids, pa.int64())}), file)
-    archive.commit(Manifest("0000000000", "q", tuple(describe(place, attempt))))
-    return archive
+def test_a_directory_without_a_manifest_is_refused_and_leaves_no_state(tmp_path: Path) -> None:
+    with pytest.raises(NoArchive):
+        list(replay.replay(NO_SPARK, tmp_path, {"topic": "t"}, tmp_path / "state"))
+    assert not (tmp_path / "state").exists()
 
 
-@pytest.mark.parametrize(
-    ("files", "rows", "expected"),
-    [
-        ([("a", [*range(10)])], 4, [("a", 0, 4, 4), ("a", 4, 8, 4), ("a", 8, 10, 2)]),
-        ([("b", [5]), ("a", [7, 8])], 9, [("a", 7, 9, 2), ("b", 5, 6, 1)]),
-        ([("a", [0, 1]), ("a", [10**15, 10**15 + 5])], 3, [("a", 0, 10**15 + 1, 3), ("a", 10**15 + 5, 10**15 + 6, 1)]),
-        ([("a", [0, 1, 10**15, 10**15 + 5])], 2, [("a", 0, 2, 2), ("a", 10**15, 10**15 + 6, 2)]),
-        ([("a", [0, 2, 4]), ("a", [1, 3])], 2, [("a", 0, 2, 2), ("a", 2, 4, 2), ("a", 4, 5, 1)]),
-        ([("a", [0, 1]), ("a", [0, 1])], 1, [("a", 0, 1, 2), ("a", 1, 2, 2)]),
-    ],
-    ids=["no gap", "topics", "a gap between files", "a gap in a file", "two days mixed", "made anew"],
-)
-def test_pieces_of_an_archive_have_so_many_rows(
-    files: list[tuple[str, list[int]]], rows: int, expected: list[tuple[str, int, int, int]], tmp_path: Path
-) -> None:
-    archive = archived(tmp_path, *files)
-    replay_ranges = pieces_of_archive(archive, rows)
-    assert replay_ranges == [Piece(*one) for one in expected]
-    for piece in replay_ranges:
-        read = [
-            row
-            for file in overlapping(archive.files(), piece)
-            for row in pq.ParquetFile(tmp_path / file.path).read()["offset"].to_pylist()
-            if piece.start <= row < piece.end
-        ]
-        assert len(read) == piece.rows
+def test_a_replay_of_nothing_leaves_no_plan(tmp_path: Path) -> None:
+    """The same command published nothing for ever, whatever was archived later."""
+    empty = tmp_path / "empty"
+    Archive(empty).commit(Manifest("0000000000", "q", ()))
+    state = tmp_path / "state"
+    assert list(replay.replay(NO_SPARK, empty, {"topic": "t"}, state)) == []
+    assert not (state / "plan.json").exists()
 
 
 class Published:
@@ -127,17 +99,3 @@ def test_a_gap_in_a_topic_takes_no_time_either(broker: BrokerProcess, tmp_path: 
     assert [(one.start, one.end) for one in published.pieces] == [(0, 10), (290, 300), (0, 10), (10, 20), (20, 25)]
     assert [(one.rows, one.total) for one in found] == [(6, 41), (16, 41), (22, 37), (32, 37), (37, 37)]
     assert len(seen) == 7, "a question for each piece and each end, whatever lies between"
-
-
-def test_where_the_next_record_is() -> None:
-    class Gaps:
-        """Records 5 and 6, and retention below."""
-
-        def read(self, topic: str, at: int, end: int, walk: Any) -> Iterator[Run[None]]:
-            if at < 5:
-                raise OutOfRange(5, "is the first id")
-            yield from (Run(max(at, 5), 7, None) for _ in range(at < 7 and end > 5))
-
-    logs: Any = Gaps()
-    assert [replay_ranges._next_id(logs, "t", at, 9) for at in (0, 5, 6, 7)] == [5, 5, 6, 9]
-    assert replay_ranges._next_id(logs, "t", 0, 3) == 3

@@ -1,106 +1,20 @@
-"""Jobs on one archive at the same time, and a checkpoint with another archive: rows are there once, or the job refuses."""
+"""``archive``: a batch is written once, and a checkpoint belongs to one archive."""
 
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from toymq_spark.jobs import archive, compact
-from toymq_spark.manifest import AlreadyCommitted, Archive, ArchiveMismatch, Manifest, describe
-
-NO_SPARK: Any = None
-
-
-class Rows:
-    """What a job does with a table, without Spark: it is written as it is."""
-
-    def __init__(self, ids: list[int], meanwhile: Callable[[], object] = lambda: None) -> None:
-        self._ids = ids
-        self._meanwhile = meanwhile
-
-    def __getattr__(self, name: str) -> Any:
-        return self if name == "write" else lambda *words: self
-
-    def parquet(self, place: str) -> None:
-        self._meanwhile()
-        file = Path(place) / "date=2026-11-21" / "topic=t" / f"part-{self._ids[0]}.parquet"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.table({"offset": self._ids}), file)
+from tests.support.archives import Rows, ids, three_batches
+from toymq_spark.jobs import archive
+from toymq_spark.manifest import Archive, ArchiveMismatch
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Archive:
-    """Three batches of ten rows."""
-    found = Archive(tmp_path / "archive")
-    for number in range(3):
-        name = f"{number:010d}"
-        place = found.attempt(name)
-        Rows(list(range(10 * number, 10 * number + 10))).parquet(str(place))
-        found.commit(Manifest(name, "q", tuple(describe(found.path, place))))
-    return found
-
-
-def reader(meanwhile: Callable[[], object] = lambda: None) -> Callable[..., Rows]:
-    def read(spark: Any, place: Path, paths: list[str]) -> Rows:
-        ids = [row for path in paths for row in pq.read_table(place / path)["offset"].to_pylist()]
-        return Rows(ids, meanwhile)
-
-    return read
-
-
-def ids(store: Archive) -> list[int]:
-    return [row for path in store.paths() for row in pq.ParquetFile(path).read()["offset"].to_pylist()]
-
-
-@pytest.mark.parametrize("grace_ms", [1000, 0])
-def test_of_two_compactions_at_once_one_is_done(
-    grace_ms: int, store: Archive, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every reader saw every row twice."""
-
-    def run() -> compact.Compacted:
-        return compact.compact(NO_SPARK, store.path, grace_ms=grace_ms)
-
-    def other() -> None:
-        monkeypatch.setattr(archive, "read", reader())
-        assert (run().merged, run().merged) == (3, 0), "and when the grace time is over the old files are gone"
-
-    monkeypatch.setattr(archive, "read", reader(other))
-    with pytest.raises(AlreadyCommitted, match="another compaction was done meanwhile; this one has replaced nothing"):
-        run()
-    assert ids(store) == list(range(30))
-    (kept,) = (store.path / "data").glob("batch=compact-*")
-    assert kept.name.startswith("batch=compact-0000000001."), "what the slower one wrote is gone"
-    assert run().merged == 0
-
-
-def test_a_compaction_that_died_holds_up_nobody(store: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
-    def died() -> None:
-        raise KeyboardInterrupt
-
-    Rows([1]).parquet(str(store.attempt(store.next_compaction())))  # as SIGKILL leaves it
-    monkeypatch.setattr(archive, "read", reader(died))
-    with pytest.raises(KeyboardInterrupt):
-        compact.compact(NO_SPARK, store.path)
-    monkeypatch.setattr(archive, "read", reader())
-    assert compact.compact(NO_SPARK, store.path).merged == 3
-    assert ids(store) == list(range(30))
-    assert len(list((store.path / "data").glob("batch=compact-*"))) == 1
-
-
-def test_batches_that_are_archived_while_files_are_merged(store: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
-    def batch() -> None:
-        place = store.attempt("0000000003")
-        Rows([30, 31]).parquet(str(place))
-        store.commit(Manifest("0000000003", "q", tuple(describe(store.path, place))))
-
-    monkeypatch.setattr(archive, "read", reader(batch))
-    assert compact.compact(NO_SPARK, store.path, grace_ms=0).merged == 3
-    assert ids(store) == list(range(32))
+    return three_batches(tmp_path / "archive")
 
 
 class Batch(Rows):

@@ -1,4 +1,4 @@
-"""With tokens and over TLS: reader, writer and refusals by name, against a real broker."""
+"""Connections with tokens and TLS, of reader and writer, against a real broker; refusals name the option."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,7 +68,7 @@ def test_written_and_read_with_a_token_file_over_tls(broker: BrokerProcess, toke
     assert values({**plain, "toymq.token": token("all")}) == [b"x"]
 
 
-def test_who_is_not_let_in(broker: BrokerProcess, place: Path, token_file: str) -> None:
+def test_refused_access_names_the_option(broker: BrokerProcess, place: Path, token_file: str) -> None:
     def refused(error: type[Exception], match: str, **options: str) -> None:
         address = {"url": f"toymqs://127.0.0.1:{broker.tls_port}", "fetchOffset.numRetries": "0"}
         given = {"toymq.token.file": token_file, **CA, **OURS, **options}
@@ -85,5 +85,5 @@ def test_who_is_not_let_in(broker: BrokerProcess, place: Path, token_file: str) 
     refused(OptionError, "option toymq.token.file: .* one word of printable ASCII", **{"toymq.token.file": str(junk)})
     refused(OptionError, "option toymq.token.file: cannot read", **{"toymq.token.file": str(place / "none")})
     wrong = place / "wrong"
-    wrong.write_text("nobody")
+    wrong.write_text("stranger")
     refused(RequestError, "not known here", **{"toymq.token.file": str(wrong)})

@@ -1,19 +1,26 @@
-"""``toymq-pipeline`` refuses before Spark starts what a job could not do, and says in a line what Spark refused."""
+"""``toymq-pipeline``: refusals before Spark starts, and errors of Spark in one line."""
 
 import json
+import subprocess
+import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 from pyspark.errors import StreamingQueryException
 
+from tests.support.broker_process import TIMEOUT_S, environment
 from toymq_spark import cli
-from toymq_spark.jobs import compact, replay
-from toymq_spark.manifest import Archive, Manifest, NoArchive
+from toymq_spark.cli import explain
+from toymq_spark.manifest import Archive, Manifest
 
-NO_SPARK: Any = None
+SPARK_SAYS = """[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted
+Traceback (most recent call last):
+  File "worker.py", line 1, in main
+toymq_spark.errors.DataLoss: topic t: records 3 to 4 are gone: retention has removed what is below 5
+ SQLSTATE: XXKST
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -45,24 +52,6 @@ def test_a_directory_without_a_manifest_is_no_archive(words: tuple[str, ...], tm
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.splitlines()[-1] == f"Error: {tmp_path} is no archive: it has no manifest"
     assert [one.name for one in tmp_path.iterdir()] == ["manifest"], "nothing is left there either"
-
-
-def test_jobs_that_a_program_calls_refuse_it_too_and_remove_nothing(tmp_path: Path) -> None:
-    theirs = tmp_path / "data" / "batch=compact-1"
-    theirs.mkdir(parents=True)
-    with pytest.raises(NoArchive):
-        compact.compact(NO_SPARK, tmp_path)
-    assert theirs.exists()
-    with pytest.raises(NoArchive):
-        list(replay.replay(NO_SPARK, tmp_path, {"topic": "t"}, tmp_path / "state"))
-    assert not (tmp_path / "state").exists()
-
-
-def test_a_replay_of_nothing_leaves_no_plan(empty: Path, tmp_path: Path) -> None:
-    """The same command published nothing for ever, whatever was archived later."""
-    state = tmp_path / "state"
-    assert list(replay.replay(NO_SPARK, empty, {"topic": "t"}, state)) == []
-    assert not (state / "plan.json").exists()
 
 
 @pytest.mark.parametrize("option", ["--url", "--token-file", "--tls-ca", "--tls-cert", "--tls-key"])
@@ -148,3 +137,24 @@ def test_a_replay_of_nothing_is_json_too(empty: Path, tmp_path: Path, monkeypatc
     monkeypatch.setattr(cli, "_session", lambda master, name: nullcontext())
     done = command("replay", "--archive", str(empty), "--to", "t", "--state", str(tmp_path / "s"), "--json")
     assert (done.exit_code, json.loads(done.stdout)) == (0, {"piece": 0, "pieces": 0, "rows": 0, "total": 0})
+
+
+def test_of_what_spark_says_our_own_error_is_told() -> None:
+    text = "topic t: records 3 to 4 are gone: retention has removed what is below 5"
+    assert explain(SPARK_SAYS) == ("toymq_spark.errors.DataLoss", text)
+    assert explain("\nPATH_NOT_FOUND\nmore") == (None, "PATH_NOT_FOUND")
+    java = "An error occurred while calling o69.start.\n: java.io.IOException: file is there\n\tat a.B.c(B.java:1)\n"
+    assert explain(java) == (None, "java.io.IOException: file is there")
+    assert explain("") == (None, "Spark failed and does not say why")
+
+
+@pytest.mark.parametrize(
+    ("absent", "words", "extra"),
+    [("pyspark", ["verify", "x"], "spark"), ("matplotlib", ["report", "--subscribe", "t", "--html", "x.html"], "plots")],
+)
+def test_what_is_not_installed_is_said_in_a_line_before_the_work(absent: str, words: list[str], extra: str) -> None:
+    program = f"import sys; sys.modules['{absent}'] = None; from toymq_spark.cli import main; main()"
+    command = [sys.executable, "-c", program, *words]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-1] == f"Error: this needs {absent}: pip install 'toymq[{extra}]'"

@@ -1,0 +1,56 @@
+"""The ranges of ids that a replay takes at a time."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support.archives import archived
+from toymq_py.errors import OutOfRange
+from toymq_py.storage.reader import Run
+from toymq_spark.jobs import replay_ranges
+from toymq_spark.jobs.replay_ranges import Piece, overlapping, pieces_of_archive
+
+
+@pytest.mark.parametrize(
+    ("files", "rows", "expected"),
+    [
+        ([("a", [*range(10)])], 4, [("a", 0, 4, 4), ("a", 4, 8, 4), ("a", 8, 10, 2)]),
+        ([("b", [5]), ("a", [7, 8])], 9, [("a", 7, 9, 2), ("b", 5, 6, 1)]),
+        ([("a", [0, 1]), ("a", [10**15, 10**15 + 5])], 3, [("a", 0, 10**15 + 1, 3), ("a", 10**15 + 5, 10**15 + 6, 1)]),
+        ([("a", [0, 1, 10**15, 10**15 + 5])], 2, [("a", 0, 2, 2), ("a", 10**15, 10**15 + 6, 2)]),
+        ([("a", [0, 2, 4]), ("a", [1, 3])], 2, [("a", 0, 2, 2), ("a", 2, 4, 2), ("a", 4, 5, 1)]),
+        ([("a", [0, 1]), ("a", [0, 1])], 1, [("a", 0, 1, 2), ("a", 1, 2, 2)]),
+    ],
+    ids=["no gap", "topics", "a gap between files", "a gap in a file", "two days mixed", "made anew"],
+)
+def test_pieces_of_an_archive_have_so_many_rows(
+    files: list[tuple[str, list[int]]], rows: int, expected: list[tuple[str, int, int, int]], tmp_path: Path
+) -> None:
+    archive = archived(tmp_path, *files)
+    pieces = pieces_of_archive(archive, rows)
+    assert pieces == [Piece(*one) for one in expected]
+    for piece in pieces:
+        read = [
+            row
+            for file in overlapping(archive.files(), piece)
+            for row in pq.ParquetFile(tmp_path / file.path).read()["offset"].to_pylist()
+            if piece.start <= row < piece.end
+        ]
+        assert len(read) == piece.rows
+
+
+def test_where_the_next_record_is() -> None:
+    class Gaps:
+        """Records 5 and 6, and retention below."""
+
+        def read(self, topic: str, at: int, end: int, walk: Any) -> Iterator[Run[None]]:
+            if at < 5:
+                raise OutOfRange(5, "is the first id")
+            yield from (Run(max(at, 5), 7, None) for _ in range(at < 7 and end > 5))
+
+    logs: Any = Gaps()
+    assert [replay_ranges._next_id(logs, "t", at, 9) for at in (0, 5, 6, 7)] == [5, 5, 6, 9]
+    assert replay_ranges._next_id(logs, "t", 0, 3) == 3
