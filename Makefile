@@ -8,8 +8,8 @@ READY := .venv/.stamp
 FAST := .venv-fast
 COMPILED := $(patsubst %,toymq_py/%.py,dedupe model fixed_rows \
   protocol/buffer protocol/client_connection protocol/commands protocol/frames protocol/replies protocol/server_connection \
-  session/deliveries session/authorization session/handler session/pull session/replies session/producer_sequences session/session \
-  session/transport session/fair_queue topic/channel topic/commits topic/delivery topic/consumer_offsets topic/publisher topic/delays \
+  session/deliveries session/authorization session/handler session/pull session/replies session/producer_sequences session/reader session/session \
+  session/subscribe session/fetches session/writer session/transport session/fair_queue topic/channel topic/commits topic/delivery topic/consumer_offsets topic/publisher topic/delays \
   subscription/patterns subscription/polls subscription/registry topic/topic topic/traced_topic \
   consumer/acks consumer/shared_acks consumer/id_set consumer/lease_table consumer/lazy_heap consumer/lease consumer/consumer \
   storage/commit/batch storage/commit/listener storage/commit/committer storage/log storage/open_files storage/commit/disk_space storage/commit/commit_job storage/tail_cache \

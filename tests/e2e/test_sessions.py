@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.in_process import AsyncWire, InProcess, serving
-from toymq_py.session.handler import TOPICS_PER_TURN
+from toymq_py.session.listing import TOPICS_PER_TURN
 from toymq_py.storage.record import iter_frames
 
 

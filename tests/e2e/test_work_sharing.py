@@ -144,7 +144,7 @@ async def test_a_worker_that_does_not_read_blocks_nobody(tmp_path: Path) -> None
         session = min(served.server._sessions, key=lambda session: session.number)
         await work_off(worker, seen, 1)
         async with asyncio.timeout(10):
-            while not session._write_paused:  # noqa: ASYNC110
+            while not session._writer.paused:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         leased = session._deliveries.by_name["t"].inflight
         await work_off(worker, seen, count - leased)

@@ -95,6 +95,11 @@ class Seat:
         """
         return self._quotas.settle(self, held_bytes if held_bytes > FLOOR_BYTES else 0)
 
+    @property
+    def crowded(self) -> bool:
+        """Its token, its address or all together hold too much."""
+        return not self._quotas.has_room(self)
+
     def hold(self, more_bytes: int) -> None:
         """A part of a body has arrived. Raises: QueueFull; the connection is to take no more of it."""
         held_bytes = self.held_bytes + more_bytes
@@ -229,7 +234,11 @@ class Quotas:
         seat.held_bytes += more
         holder.held_bytes += more
         self.held_bytes += more
-        limit = self._limits.max_held_bytes
+        return self.has_room(seat)
+
+    def has_room(self, seat: Seat) -> bool:
+        """Whether the connection may hold more than ``FLOOR_BYTES``."""
+        holder, limit = seat.token or seat.address, self._limits.max_held_bytes
         return not self.memory_high and self.held_bytes <= limit and (
             not holder.limited or holder.held_bytes <= holder.share(limit)
         )

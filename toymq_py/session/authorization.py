@@ -58,13 +58,14 @@ MAKERS = (Publish, Subscribe, Pull, Create, Seek)
 class GuardedHandler(Handler):
     """The commands of one session, as far as its token allows."""
 
-    __slots__ = ("_authority", "_grant", "_peer", "_seat", "admitted")
+    __slots__ = ("_authority", "_grant", "_on_admitted", "_peer", "_seat", "admitted")
 
     def __init__(
         self, number: int, broker: Broker, replies: Replies, deliveries: Deliveries, loop: asyncio.AbstractEventLoop,
         address: Callable[[], str | None], authority: Authority, peer: str, seat: Seat | None = None,
+        on_admitted: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        """``peer`` is the other end's address, for the log."""
+        """``peer`` is the other end's address, for the log; ``on_admitted`` is called when a token was accepted."""
         super().__init__(number, broker, replies, deliveries, loop, address)
         self.admitted = False
         """Its token was accepted."""
@@ -72,6 +73,7 @@ class GuardedHandler(Handler):
         self._grant: Grant | None = None
         self._peer = peer
         self._seat = seat
+        self._on_admitted = on_admitted
 
     @property
     def token_name(self) -> str | None:
@@ -130,6 +132,7 @@ class GuardedHandler(Handler):
             self._seat.identify(grant.name, admin=grant.admin)
         self._grant = grant
         self.admitted = True
+        self._on_admitted()
 
     def _numbers(self) -> dict[str, Any]:
         """With the tokens that expire: an admin sees all of them, others their own."""

@@ -16,7 +16,7 @@ from toymq_py.errors import AlreadySubscribed
 from toymq_py.model import IdRange, TopicPattern
 from toymq_py.protocol import Frames, encode_closed, encode_messages
 from toymq_py.session.fair_queue import Place
-from toymq_py.session.replies import WRITE_BYTES, Replies
+from toymq_py.session.replies import Replies
 from toymq_py.subscription import PatternSubscription, Poll
 from toymq_py.topic import Delivery, Subscription
 
@@ -172,10 +172,9 @@ class Deliveries:
         """Whether there may be something to take."""
         return bool(self._hungry) and not self.paused
 
-    def take(self, out: list[bytes], slice_end: float) -> None:
-        """Add deliveries to a write that begins with ``out``, the subscriptions in turn, until it is large or the slice is
-        over; one at least. Of what others compete for, one piece."""
-        room = WRITE_BYTES
+    def take(self, out: list[bytes], slice_end: float, room: int) -> None:
+        """Add about ``room`` bytes of deliveries to a write that begins with ``out``, the subscriptions in turn, until
+        ``slice_end``; one at least. Of a consumer that other sessions take from, one piece."""
         size = sum(map(len, out))
         tried = False
         shared: list[Subscribed] = []

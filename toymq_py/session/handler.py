@@ -7,22 +7,19 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
 from typing import Any
 
 from toymq_py.auth import audit
 from toymq_py.broker import Broker, Done
+from toymq_py.clock import Clock
 from toymq_py.errors import (
     BadArgument,
     BadVersion,
     InternalError,
-    NoSuchTopic,
     NotSubscribed,
     RequestError,
     ShuttingDown,
-    TooManySubscriptions,
 )
-from toymq_py.model import TopicPattern, is_pattern
 from toymq_py.protocol import (
     Ack,
     Command,
@@ -50,41 +47,36 @@ from toymq_py.protocol import (
     Topics,
     Touch,
     Unsubscribe,
-    encode_batch_header,
     encode_hello,
-    encode_json,
     encode_offsets,
     encode_ok,
     encode_pong,
 )
 from toymq_py.session.deliveries import Deliveries
+from toymq_py.session.fetches import Fetches, living
+from toymq_py.session.listing import Listing, json_reply
 from toymq_py.session.producer_sequences import RefusedSequences
 from toymq_py.session.pull import Pulling
-from toymq_py.session.replies import WAIT_COST_BYTES, Held, Replies
-from toymq_py.storage.disk_errors import BeingExamined, storage_error
-from toymq_py.subscription import PatternSubscription
+from toymq_py.session.reader import Reader
+from toymq_py.session.replies import Held, Replies
+from toymq_py.session.subscribe import seconds, subscribe
+from toymq_py.storage.disk_errors import storage_error
 from toymq_py.topic import Appended, Duplicate, Published, Refused, Topic
 from toymq_py.trace_context import log_fields
 from toymq_py.version import __version__
 
 logger = logging.getLogger("toymq_py.session")
 
-DEFAULT_WINDOW = 1024
 PROTOCOL_VERSION = 1
-FETCH_BYTES_MAX = 2 * 1024 * 1024
-"""What one FETCH reads at most, whatever it asks for, but for one larger record: a MiB holds the loop for 5 ms."""
-
 AUDITED = (Create, Config, Delete, Purge, Seek, Forget, Redrive)
 """Commands of which every one has a line in the audit trail."""
-TOPICS_PER_TURN = 64
-"""Described in one piece; a millisecond."""
 
 
 class Handler:
     """The commands of one session."""
 
-    __slots__ = ("_address", "_broker", "_deliveries", "_greeted", "_loop", "_metrics", "_number", "_pulls", "_refused",
-                 "_replies", "_waits", "ended")  # fmt: skip
+    __slots__ = ("_address", "_broker", "_deliveries", "_fetches", "_greeted", "_loop", "_metrics", "_number", "_pulls",
+                 "_refused", "_replies", "_run", "ended", "max_held_bytes")  # fmt: skip
 
     def __init__(
         self, number: int, broker: Broker, replies: Replies, deliveries: Deliveries, loop: asyncio.AbstractEventLoop,
@@ -101,14 +93,37 @@ class Handler:
         self._deliveries = deliveries
         self._loop = loop
         self._greeted = False
-        self._waits: dict[Callable[[], None], None] = {}
+        self._fetches = Fetches(replies, loop)
         self._pulls: dict[Pulling, None] = {}
         self._refused = RefusedSequences()
+        self._run: Iterator[Command] = iter(())
+        self.max_held_bytes = broker.options.max_inflight_bytes
+        """No command is applied while its replies hold more."""
+
+    def step(self, reader: Reader, clock: Clock, slice_end: float) -> bool:
+        """Apply what arrived, in order, while there is room for the replies and until ``slice_end``. Waits for no effect.
+
+        Returns: whether there is more to apply, and room.
+        """
+        replies, monotonic = self._replies, clock.monotonic
+        while True:
+            for command in self._run:
+                self.apply(command)
+                if self.ended:
+                    self._run = iter(())
+                    return False
+                if monotonic() > slice_end:
+                    return True
+            if replies.held_bytes > self.max_held_bytes:
+                return False
+            run = reader.next_run()
+            self._run = iter(run)
+            if not run:
+                return False
 
     def end_waits(self) -> None:
         """An end of the stream, or of the connection, cuts waits short."""
-        for finish in list(self._waits):
-            finish()
+        self._fetches.end_waits()
         for pulling in list(self._pulls):
             pulling.finish()
 
@@ -182,7 +197,7 @@ class Handler:
             case Ping():
                 self._replies.add(encode_pong())
             case Subscribe():
-                self._subscribe(command)
+                subscribe(command, self._broker, self._replies, self._deliveries, self._audit_new)
             case Unsubscribe():
                 self._unsubscribe(command)
             case Nack():
@@ -196,7 +211,7 @@ class Handler:
                 self._deliveries.pause(False)
                 self._ok(0)
             case Fetch():
-                self._fetch(command)
+                self._fetches.fetch(self._broker.topic(command.topic), command)
             case Offsets():
                 self._offsets(command)
             case Create():
@@ -214,12 +229,12 @@ class Handler:
                 topic.forget(command.consumer)
                 self._stored(topic.flush_offsets, audited=command)
             case Topics():
-                self._replies.in_turn(_Listing(lambda: (b"[", self._described(command.pattern), b"]")).make)
+                self._replies.in_turn(Listing(lambda: (b"[", self._described(command.pattern), b"]")).make)
             case Describe():
                 described = self._broker.topic(command.topic)
-                self._replies.in_turn(lambda: _json(_living(described).describe()))
+                self._replies.in_turn(lambda: json_reply(living(described).describe()))
             case Stats():
-                self._replies.in_turn(_Listing(self._stats).make)
+                self._replies.in_turn(Listing(self._stats).make)
             case Hello():
                 self._hello(command)
             case Quit():
@@ -302,71 +317,6 @@ class Handler:
                 at += outcome.count
         self._answer(answers)
 
-    def _subscribe(self, command: Subscribe) -> None:
-        if self._broker.shutting_down:
-            raise ShuttingDown("the broker is shutting down")
-        name = command.topic
-        deliveries = self._deliveries
-        pattern = TopicPattern(name) if is_pattern(name) else None
-        deliveries.check_free(name, pattern)
-        limit = self._broker.options.max_subscriptions
-        if len(deliveries.by_name) >= limit:
-            raise TooManySubscriptions(f"{limit} subscriptions are the limit of a session (--max-subscriptions)")
-        if pattern is not None:
-            self._subscribe_pattern(command, pattern)
-            return
-        known = name in self._broker.topics
-        topic = self._broker.topic_or_new(name)
-        if not known:
-            self._audit_new(name)
-        subscription, registration = topic.subscribe(
-            command.consumer,
-            command.start,
-            mode=command.mode or "exclusive",
-            window=command.window or DEFAULT_WINDOW,
-            visibility_s=_seconds(command.visibility_ms),
-            wake=deliveries.wake,
-            ended=deliveries.ended,
-        )
-        deliveries.add(subscription)
-        held = self._replies.hold()
-
-        def registered(error: OSError | RequestError | None) -> None:
-            if error is not None:
-                deliveries.drop(subscription)
-                self._replies.fail(held, error)
-            else:
-                held.released = lambda begin: deliveries.released(subscription)
-                self._replies.fill(held, lambda: encode_ok(1))
-
-        topic.when_registered(subscription, registration, registered)
-
-    def _subscribe_pattern(self, command: Subscribe, pattern: TopicPattern) -> None:
-        deliveries = self._deliveries
-        subscription = PatternSubscription(
-            pattern,
-            command.consumer,
-            mode=command.mode or "exclusive",
-            window=command.window or DEFAULT_WINDOW,
-            visibility_s=_seconds(command.visibility_ms),
-            start=command.start,
-            wake=deliveries.wake,
-            ended=deliveries.pattern_ended,
-        )
-        deliveries.add(subscription)
-        held = self._replies.hold()
-
-        def registered(error: OSError | RequestError | None) -> None:
-            if error is not None:
-                deliveries.drop(subscription)
-                self._replies.fail(held, error)
-            else:
-                held.released = lambda begin: deliveries.released(subscription)
-                self._replies.fill(held, lambda: encode_ok(subscription.matched))
-
-        self._broker.follow(subscription)
-        subscription.when_registered(registered)
-
     def _pull(self, command: Pull) -> None:
         known = command.topic in self._broker.topics
         pulling = Pulling(command, self._broker, self._replies, self._deliveries, self._pulls)
@@ -378,7 +328,7 @@ class Handler:
 
     def _touch(self, command: Touch) -> None:
         topic = self._broker.topic(command.topic)
-        visibility_s = _seconds(command.visibility_ms)
+        visibility_s = seconds(command.visibility_ms)
         if visibility_s is None and (own := self._deliveries.part_of(command.topic, command.consumer)) is not None:
             visibility_s = own.visibility_s
         self._ok(topic.touch(command.consumer, command.ids, visibility_s))
@@ -405,48 +355,12 @@ class Handler:
 
     # -- looking
 
-    def _fetch(self, command: Fetch) -> None:
-        topic = self._broker.topic(command.topic)
-        waits = command.wait_ms and command.from_id == topic.next_id
-        held = self._replies.hold(Held(WAIT_COST_BYTES) if waits else None)
-
-        def make() -> bytes | None:
-            max_bytes = min(command.max_bytes, FETCH_BYTES_MAX)
-            try:
-                frames, count, next_id = _living(topic).fetch(command.from_id, command.max_count, max_bytes)
-            except BeingExamined as busy:
-                again, held.make = held.make, None  # not by its own name: a million pipelined ones would be a million cycles
-                assert again is not None
-                busy.when_done(lambda: self._replies.fill(held, again))
-                return None
-            return b"%b%b\n" % (encode_batch_header(topic.name, count, next_id, len(frames)), frames)
-
-        if waits:
-            self._wait_for_commit(topic, command.wait_ms / 1000, lambda: self._replies.fill(held, make))
-        else:
-            self._replies.fill(held, make)
-
-    def _wait_for_commit(self, topic: Topic, wait_s: float, done: Callable[[], None]) -> None:
-        """``done`` is called when something is committed, the time is over, or the stream ends."""
-
-        def finish() -> None:
-            if finish in self._waits:
-                self._waits.pop(finish, None)
-                timer.cancel()
-                withdraw()
-                done()
-
-        self._waits[finish] = None
-        timer = self._loop.call_later(wait_s, finish)
-        withdraw = topic.when_committed(finish)
-
     def _offsets(self, command: Offsets) -> None:
         topic = self._broker.topic(command.topic)
 
         def make() -> bytes:
-            log = _living(topic).log
-            first_id = log.first_id if command.at_ms is None else log.id_at_time(command.at_ms * 1_000_000)
-            return encode_offsets(command.topic, first_id, log.committed_id)
+            first_id, committed_id = living(topic).id_range(command.at_ms)
+            return encode_offsets(command.topic, first_id, committed_id)
 
         self._replies.in_turn(make)
 
@@ -467,7 +381,7 @@ class Handler:
         topic = self._broker.topic(command.topic)
 
         def answer() -> bytes:
-            return _json(topic.settings.to_json())
+            return json_reply(topic.settings.to_json())
 
         if command.settings:
             self._stored(
@@ -522,51 +436,6 @@ class Handler:
 
         begin(done)
         replies.hold(held)
-
-
-def _living(topic: Topic) -> Topic:
-    """A topic when it is its reply's turn. Raises: NoSuchTopic when it was deleted meanwhile."""
-    if topic.deleted:
-        raise NoSuchTopic(f"{topic.name} was deleted")
-    return topic
-
-
-class _Listing:
-    """A JSON document with a list of topics, made in slices: five thousand of them at once would hold the loop for 50 ms.
-
-    ``begin`` is called when it is its reply's turn: what stands before the list, the list, and what stands behind it.
-    """
-
-    __slots__ = ("_begin", "_closing", "_items", "_pieces", "_separator")
-
-    def __init__(self, begin: Callable[[], tuple[bytes, Iterator[dict[str, Any]], bytes]]) -> None:
-        self._begin = begin
-        self._items: Iterator[dict[str, Any]] | None = None
-        self._pieces: list[bytes] = []
-        self._closing = self._separator = b""
-
-    def make(self) -> bytes | None:
-        """See ``replies.Make``. Raises: BadName."""
-        pieces = self._pieces
-        if self._items is None:
-            opening, self._items, self._closing = self._begin()
-            pieces.append(opening)
-        described = [json.dumps(item) for item in islice(self._items, TOPICS_PER_TURN)]
-        if described:
-            pieces.append(self._separator + ", ".join(described).encode())
-            self._separator = b", "
-        if len(described) == TOPICS_PER_TURN:
-            return None
-        pieces.append(self._closing)
-        return encode_json(b"".join(pieces))
-
-
-def _seconds(milliseconds: int | None) -> float | None:
-    return None if milliseconds is None else milliseconds / 1000
-
-
-def _json(value: Any) -> bytes:
-    return encode_json(json.dumps(value).encode())
 
 
 def _trace_fields(command: Command) -> dict[str, str]:

@@ -231,6 +231,11 @@ class Topic:
         """See ``description.due_times``."""
         return due_times(self.log, first, last)
 
+    def id_range(self, at_ms: int | None = None) -> tuple[int, int]:
+        """The first id that is retained, with ``at_ms`` the first that was stored at or after that time, and ``next_id``."""
+        log = self.log
+        return log.first_id if at_ms is None else log.id_at_time(at_ms * 1_000_000), log.committed_id
+
     def is_scheduled(self, msg_id: int) -> bool:
         """Whether a record waits for its time."""
         return msg_id in self.delays.schedule.ids

@@ -9,15 +9,16 @@ from tests.support.sim_event_loop import SimEventLoop
 from toymq_py.model import Start
 from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.fair_queue import Place, Turns
-from toymq_py.session.replies import Replies
+from toymq_py.session.replies import WRITE_BYTES, Replies
 
 
 @pytest.mark.parametrize(("whole", "part"), [(0, 0), (0, 5), (2, 0), (2, 7), (5, 0)])
-def test_what_the_socket_took_whole_counts_as_an_attempt(whole: int, part: int) -> None:
+def test_what_the_socket_took_whole_counts_as_an_attempt(request: pytest.FixtureRequest, whole: int, part: int) -> None:
     """Found by world 105030: twelve of 26 messages of one write had arrived, and none of them counted."""
     rig = BrokerRig()
     rig.publish("t", *(bytes([n]) * 10 * n for n in range(5)))
     loop = SimEventLoop(random.Random(1))
+    request.addfinalizer(loop.close)
     place = Place(Turns(rig.clock, loop), lambda slice_end: False)
     replies = Replies(rig.broker.metrics, place, rig.clock)
     deliveries = Deliveries(replies, place, rig.clock, loop.call_later)
@@ -28,7 +29,7 @@ def test_what_the_socket_took_whole_counts_as_an_attempt(whole: int, part: int) 
     deliveries.add(subscription)
     deliveries.released(subscription)
     out = [b"OK 1\n"]
-    deliveries.take(out, rig.clock.monotonic() + 1)
+    deliveries.take(out, rig.clock.monotonic() + 1, WRITE_BYTES)
     assert len(out) == 1 + 5
     taken = len(out[0]) + sum(map(len, out[1 : 1 + whole])) + part
     deliveries.give_back(taken)
@@ -36,4 +37,3 @@ def test_what_the_socket_took_whole_counts_as_an_attempt(whole: int, part: int) 
     assert [topic.consumers["c"].has_delivered(n) for n in range(5)] == [n < whole for n in range(5)]
     again = rig.subscribe("t")
     assert rig.take(again) == [(n, 2 if n < min(whole, 1) else 1) for n in range(5)], "and the lowest of them counts"
-    loop.close()

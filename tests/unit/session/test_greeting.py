@@ -115,6 +115,6 @@ def test_a_body_is_not_taken_from_a_stranger(seed: int) -> None:
         served.advance(0.5)
         assert [line.split(b" ")[1] for line in client.lines()] == [b"AUTH_REQUIRED"]
         (session,) = served.server._sessions
-        assert session._parser.buffered_bytes <= SOCKET_BUFFER_BYTES, "what came in one piece with the first line"
-        assert session._inbox_bytes == 0
+        assert session._reader._parser.buffered_bytes <= SOCKET_BUFFER_BYTES, "what came in one piece with the first line"
+        assert session._reader._inbox_bytes == 0
         assert not served.broker.topics

@@ -1,0 +1,71 @@
+"""FETCH: records by id, without a consumer. Contract: protocol.md, "FETCH"."""
+
+import asyncio
+from collections.abc import Callable
+
+from toymq_py.errors import NoSuchTopic
+from toymq_py.protocol import Fetch, encode_batch_header
+from toymq_py.session.replies import WAIT_COST_BYTES, Held, Replies
+from toymq_py.storage.disk_errors import BeingExamined
+from toymq_py.topic import Topic
+
+FETCH_BYTES_MAX = 2 * 1024 * 1024
+"""What one FETCH reads at most, whatever it asks for, but for one larger record: a MiB holds the loop for 5 ms."""
+
+
+class Fetches:
+    """The FETCHes of one session that wait for a commit."""
+
+    __slots__ = ("_loop", "_replies", "_waits")
+
+    def __init__(self, replies: Replies, loop: asyncio.AbstractEventLoop) -> None:
+        self._replies = replies
+        self._loop = loop
+        self._waits: dict[Callable[[], None], None] = {}
+
+    def end_waits(self) -> None:
+        """Answer those that wait with what there is."""
+        for finish in list(self._waits):
+            finish()
+
+    def fetch(self, topic: Topic, command: Fetch) -> None:
+        """Reply with the records that are there when it is the reply's turn, or wait for one."""
+        waits = command.wait_ms and command.from_id == topic.next_id
+        held = self._replies.hold(Held(WAIT_COST_BYTES) if waits else None)
+
+        def make() -> bytes | None:
+            max_bytes = min(command.max_bytes, FETCH_BYTES_MAX)
+            try:
+                frames, count, next_id = living(topic).fetch(command.from_id, command.max_count, max_bytes)
+            except BeingExamined as busy:
+                again, held.make = held.make, None  # not by its own name: a million pipelined ones would be a million cycles
+                assert again is not None
+                busy.when_done(lambda: self._replies.fill(held, again))
+                return None
+            return b"%b%b\n" % (encode_batch_header(topic.name, count, next_id, len(frames)), frames)
+
+        if waits:
+            self._wait_for_commit(topic, command.wait_ms / 1000, lambda: self._replies.fill(held, make))
+        else:
+            self._replies.fill(held, make)
+
+    def _wait_for_commit(self, topic: Topic, wait_s: float, done: Callable[[], None]) -> None:
+        """``done`` is called when something is committed, the time is over, or the stream ends."""
+
+        def finish() -> None:
+            if finish in self._waits:
+                self._waits.pop(finish, None)
+                timer.cancel()
+                withdraw()
+                done()
+
+        self._waits[finish] = None
+        timer = self._loop.call_later(wait_s, finish)
+        withdraw = topic.when_committed(finish)
+
+
+def living(topic: Topic) -> Topic:
+    """A topic when it is its reply's turn. Raises: NoSuchTopic when it was deleted meanwhile."""
+    if topic.deleted:
+        raise NoSuchTopic(f"{topic.name} was deleted")
+    return topic

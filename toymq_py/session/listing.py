@@ -1,0 +1,47 @@
+"""JSON replies; those with a list of topics are made in slices. Contract: protocol.md, "JSON shapes"."""
+
+import json
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+from toymq_py.protocol import encode_json
+
+TOPICS_PER_TURN = 64
+"""Described in one piece; a millisecond."""
+
+
+def json_reply(value: Any) -> bytes:
+    """A document as a reply."""
+    return encode_json(json.dumps(value).encode())
+
+
+
+class Listing:
+    """A JSON document with a list of topics, made in slices: five thousand of them at once would hold the loop for 50 ms.
+
+    ``begin`` is called when it is its reply's turn: what stands before the list, the list, and what stands behind it.
+    """
+
+    __slots__ = ("_begin", "_closing", "_items", "_pieces", "_separator")
+
+    def __init__(self, begin: Callable[[], tuple[bytes, Iterator[dict[str, Any]], bytes]]) -> None:
+        self._begin = begin
+        self._items: Iterator[dict[str, Any]] | None = None
+        self._pieces: list[bytes] = []
+        self._closing = self._separator = b""
+
+    def make(self) -> bytes | None:
+        """See ``replies.Make``. Raises: BadName."""
+        pieces = self._pieces
+        if self._items is None:
+            opening, self._items, self._closing = self._begin()
+            pieces.append(opening)
+        described = [json.dumps(item) for item in islice(self._items, TOPICS_PER_TURN)]
+        if described:
+            pieces.append(self._separator + ", ".join(described).encode())
+            self._separator = b", "
+        if len(described) == TOPICS_PER_TURN:
+            return None
+        pieces.append(self._closing)
+        return encode_json(b"".join(pieces))

@@ -1,0 +1,120 @@
+"""Read one connection: bytes in, runs of commands out. Contract: protocol.md, "Framing"; ADR 0076."""
+
+import asyncio
+from collections import deque
+
+from toymq_py.errors import RequestError
+from toymq_py.metrics import Metrics
+from toymq_py.protocol import Command, ServerConnection
+from toymq_py.session.wire_log import Wire
+
+COMMANDS_PER_RUN = 512
+"""Commands that are parsed and handled in one piece."""
+INBOX_BYTES_MAX = 1024 * 1024
+"""Unparsed bytes at which reading from the socket is paused."""
+
+
+class Reader:
+    """The bytes of a session that are not commands yet, and the parser.
+
+    Its step is ``next_run``, its bound ``INBOX_BYTES_MAX``: beyond that the transport stops reading.
+    """
+
+    __slots__ = (
+        "_commands_per_run", "_inbox", "_inbox_bytes", "_metrics", "_parser", "_parsing_bytes", "_paused", "_transport",
+        "caught_up", "eof", "finished", "wire",
+    )  # fmt: skip
+
+    def __init__(self, transport: asyncio.Transport, metrics: Metrics, max_payload_bytes: int, commands_per_run: int) -> None:
+        """
+        Args:
+            max_payload_bytes: 0 until a token is accepted, so that an anonymous connection holds a line at most.
+            commands_per_run: 1 until then, so that no command behind HELLO is parsed by the limits before it.
+        """
+        self._transport = transport
+        self._metrics = metrics
+        self._parser = ServerConnection(max_payload_bytes)
+        self._commands_per_run = commands_per_run
+        self._inbox: deque[bytes] | None = None  # an empty one has 760 bytes, and most sessions are idle
+        self._inbox_bytes = 0
+        self._parsing_bytes = 0  # an upper bound of what the parser holds; ``count_bytes`` makes it exact
+        self._paused = False
+        self.caught_up = True
+        """Everything that arrived is commands, except a part of one."""
+        self.eof = False
+        self.finished = False
+        """The stream ended, and ``next_run`` has returned its last command."""
+        self.wire: Wire | None = None
+
+    @property
+    def waiting(self) -> bool:
+        """``next_run`` may have something to return."""
+        return bool(self._inbox) or not self.caught_up
+
+    @property
+    def bytes_max(self) -> int:
+        """At most so many bytes wait here."""
+        return self._parsing_bytes + self._inbox_bytes
+
+    def count_bytes(self) -> int:
+        """Exactly so many bytes wait here."""
+        self._parsing_bytes = self._parser.buffered_bytes
+        return self._parsing_bytes + self._inbox_bytes
+
+    def received(self, data: bytes) -> None:
+        if self._inbox is None:
+            self._inbox = deque()
+        self._inbox.append(data)
+        self._inbox_bytes += len(data)
+        if self._inbox_bytes > INBOX_BYTES_MAX and not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def accept_payloads(self, max_payload_bytes: int) -> None:
+        """A token was accepted: take bodies, and parse whole runs."""
+        self._parser.max_payload = max_payload_bytes
+        self._commands_per_run = COMMANDS_PER_RUN
+
+    def refuse_body(self, error: RequestError, above_bytes: int) -> bool:
+        """Drop the body that is arriving if more than ``above_bytes`` of it are here; its command is then refused with
+        ``error``. Returns: whether there is one."""
+        if self.caught_up and self._parser.buffered_bytes > above_bytes and self._parser.refuse_body(error):
+            self.caught_up = False
+            return True
+        return False
+
+    def next_run(self) -> list[Command]:
+        """The next commands; [] when more bytes are needed, or the stream has ended. Keeps nothing in the latter case: the
+        memory of ten thousand idle connections adds up."""
+        parser, inbox = self._parser, self._inbox
+        self.caught_up = False
+        while True:
+            if not parser.starved and (commands := parser.next_commands(self._commands_per_run)):
+                if self.wire is not None:
+                    self.wire.received(commands)
+                return commands
+            if inbox:
+                data = inbox.popleft()
+                length = len(data)
+                self._inbox_bytes -= length
+                self._parsing_bytes += length
+                parser.receive_data(data)
+                if self._paused and self._inbox_bytes <= INBOX_BYTES_MAX:
+                    self._paused = False
+                    if not self._transport.is_closing():
+                        self._transport.resume_reading()
+            elif self.eof and parser.ended_torn is None:
+                parser.receive_eof()
+            else:
+                self.caught_up = True
+                self._inbox = None
+                if self.eof and not self.finished:
+                    self.finished = True
+                    self._metrics.connections_torn_total += bool(parser.ended_torn)
+                return []
+
+    def discard(self) -> None:
+        """Drop what waits, and read on: a socket that closes with unread bytes resets the connection."""
+        self._inbox = None
+        if self._paused:
+            self._transport.resume_reading()

@@ -1,0 +1,91 @@
+"""SUB: a session subscribes to a topic or a pattern. Contract: protocol.md, "SUB"; delivery.md."""
+
+from collections.abc import Callable
+
+from toymq_py.broker import Broker
+from toymq_py.errors import RequestError, ShuttingDown, TooManySubscriptions
+from toymq_py.model import TopicPattern, is_pattern
+from toymq_py.protocol import Subscribe, encode_ok
+from toymq_py.session.deliveries import Deliveries
+from toymq_py.session.replies import Replies
+from toymq_py.subscription import PatternSubscription
+
+DEFAULT_WINDOW = 1024
+
+
+def subscribe(
+    command: Subscribe, broker: Broker, replies: Replies, deliveries: Deliveries, made: Callable[[str], None]
+) -> None:
+    """Make the subscription, and reply when its consumer is on stable storage. ``made`` is called with a topic that is new.
+
+    Raises: AlreadySubscribed, TooManySubscriptions, ShuttingDown, and what ``Topic.subscribe`` raises.
+    """
+    if broker.shutting_down:
+        raise ShuttingDown("the broker is shutting down")
+    name = command.topic
+    pattern = TopicPattern(name) if is_pattern(name) else None
+    deliveries.check_free(name, pattern)
+    limit = broker.options.max_subscriptions
+    if len(deliveries.by_name) >= limit:
+        raise TooManySubscriptions(f"{limit} subscriptions are the limit of a session (--max-subscriptions)")
+    if pattern is not None:
+        _subscribe_pattern(command, pattern, broker, replies, deliveries)
+        return
+    known = name in broker.topics
+    topic = broker.topic_or_new(name)
+    if not known:
+        made(name)
+    subscription, registration = topic.subscribe(
+        command.consumer,
+        command.start,
+        mode=command.mode or "exclusive",
+        window=command.window or DEFAULT_WINDOW,
+        visibility_s=seconds(command.visibility_ms),
+        wake=deliveries.wake,
+        ended=deliveries.ended,
+    )
+    deliveries.add(subscription)
+    held = replies.hold()
+
+    def registered(error: OSError | RequestError | None) -> None:
+        if error is not None:
+            deliveries.drop(subscription)
+            replies.fail(held, error)
+        else:
+            held.released = lambda begin: deliveries.released(subscription)
+            replies.fill(held, lambda: encode_ok(1))
+
+    topic.when_registered(subscription, registration, registered)
+
+
+def _subscribe_pattern(
+    command: Subscribe, pattern: TopicPattern, broker: Broker, replies: Replies, deliveries: Deliveries
+) -> None:
+    subscription = PatternSubscription(
+        pattern,
+        command.consumer,
+        mode=command.mode or "exclusive",
+        window=command.window or DEFAULT_WINDOW,
+        visibility_s=seconds(command.visibility_ms),
+        start=command.start,
+        wake=deliveries.wake,
+        ended=deliveries.pattern_ended,
+    )
+    deliveries.add(subscription)
+    held = replies.hold()
+
+    def registered(error: OSError | RequestError | None) -> None:
+        if error is not None:
+            deliveries.drop(subscription)
+            replies.fail(held, error)
+        else:
+            held.released = lambda begin: deliveries.released(subscription)
+            replies.fill(held, lambda: encode_ok(subscription.matched))
+
+    broker.follow(subscription)
+    subscription.when_registered(registered)
+
+
+def seconds(milliseconds: int | None) -> float | None:
+    """An optional duration of the wire."""
+    return None if milliseconds is None else milliseconds / 1000

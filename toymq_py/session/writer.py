@@ -1,0 +1,84 @@
+"""Write one connection: replies that are due, then deliveries. Contract: delivery.md, "Sessions"; ADR 0076."""
+
+import asyncio
+
+from toymq_py.auth.quotas import FLOOR_BYTES, Seat
+from toymq_py.clock import Clock
+from toymq_py.session.deliveries import Deliveries
+from toymq_py.session.replies import WRITE_BYTES, Replies
+from toymq_py.session.wire_log import Wire
+
+
+class Writer:
+    """Replies and deliveries of a session as writes to its transport.
+
+    Its step is one write after the other, its bound ``WRITE_BYTES`` each: the next one is made when the socket took the last
+    one whole, so a client that does not read costs one write. Where the connection's token or address holds its share already,
+    a write has ``FLOOR_BYTES``.
+    """
+
+    __slots__ = ("_clock", "_deliveries", "_last_write_bytes", "_replies", "_seat", "_transport", "paused", "wire")
+
+    def __init__(
+        self, transport: asyncio.Transport, replies: Replies, deliveries: Deliveries, clock: Clock, seat: Seat | None
+    ) -> None:
+        self._transport = transport
+        self._replies = replies
+        self._deliveries = deliveries
+        self._clock = clock
+        self._seat = seat
+        self._last_write_bytes = 0
+        self.paused = False
+        """The socket has not taken the last write whole."""
+        self.wire: Wire | None = None
+
+    def pause(self) -> None:
+        self.paused = True
+        self._deliveries.stall(True)
+
+    def resume(self) -> None:
+        self.paused = False
+        self._deliveries.stall(False)
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes of the last write that wait for the client to read."""
+        return self._transport.get_write_buffer_size() if self.paused else 0
+
+    def connection_lost(self) -> None:
+        """Deliveries that the socket did not take whole go back uncounted."""
+        if self.paused:
+            # How much of the last write the socket took, the transport may not know any more; then nothing of it counts.
+            unsent = self._transport.get_write_buffer_size() or self._last_write_bytes
+            self._deliveries.give_back(self._last_write_bytes - unsent)
+
+    def step(self, slice_end: float, *, deliver: bool) -> bool:
+        """Write what is due, with ``deliver`` also deliveries, while the socket has room and until ``slice_end``.
+
+        Returns: whether there is more, and room.
+        """
+        replies, deliveries = self._replies, self._deliveries
+        while not self.paused:
+            deliveries.begin_write()
+            out = replies.take_due(slice_end)
+            hungry = deliveries.hungry
+            if hungry and deliver:
+                crowded = self._seat is not None and self._seat.crowded
+                deliveries.take(out, slice_end, FLOOR_BYTES if crowded else WRITE_BYTES)
+            if not out:
+                return replies.unfinished
+            data = b"".join(out) if len(out) > 1 else out[0]
+            self._last_write_bytes = len(data)
+            self._transport.write(data)
+            if self.wire is not None:
+                self.wire.written(data)
+            if not replies.due and not (hungry and deliveries.hungry):
+                return False
+            if (
+                len(data) >= WRITE_BYTES // 2
+                or deliveries.hungry
+                or replies.unfinished
+                or self._clock.monotonic() > slice_end
+            ):
+                return True
+        return False
