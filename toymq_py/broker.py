@@ -1,20 +1,19 @@
-"""All topics of one data directory: opening, limits, the ticker, what concerns more than one topic.
+"""The broker: the topics of one data directory, and the operations that concern more than one topic.
 
-Contract: architecture.md, delivery.md, storage.md. Speaks methods and model types, so that sessions, the HTTP gateway and the
-embedded API stand on the same thing. Belongs to the event loop; the scheduler, clock and file system come in from outside.
+Contract: architecture.md, delivery.md, storage.md. Sessions, the HTTP gateway and the embedded API call it with model types
+and never with wire frames. Belongs to the event loop; the scheduler, clock and file system are passed in.
 """
 
-import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import count
 from typing import Any
 
 from toymq_py.auth.quotas import Quotas, acting
 from toymq_py.clock import Clock
 from toymq_py.config.options import BrokerOptions, TopicSettings
 from toymq_py.consumer import FailureBudget
+from toymq_py.data_directory import DataDirectory
 from toymq_py.deadletter import LETTER_KEYS, DeadLetters, RedriveDone
 from toymq_py.dedupe import KeyBudget
 from toymq_py.directory_watch import DirectoryWatch
@@ -31,38 +30,28 @@ from toymq_py.errors import (
     TopicExists,
 )
 from toymq_py.metrics import Metrics
-from toymq_py.model import DEAD_LETTERS, IdRange, TopicPattern, check_name, is_pattern
+from toymq_py.model import DEAD_LETTERS, IdRange, TopicPattern, is_pattern
 from toymq_py.storage import offsets
 from toymq_py.storage import topic_settings as settings_file
 from toymq_py.storage.commit.disk_space import SpaceGuard
 from toymq_py.storage.commit.sync_threads import Scheduler
-from toymq_py.storage.dirlock import DirectoryLock
-from toymq_py.storage.fs import FileSystem, replace_file
+from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.offsets_flusher import OffsetsFlusher
 from toymq_py.storage.open_files import OPEN_FILES_MAX, OpenFiles
 from toymq_py.storage.recovery import recover_log
 from toymq_py.storage.tail_cache import TailBudget
 from toymq_py.subscription import PatternSubscription, Poll, SubscriptionRegistry
-from toymq_py.topic import (
-    Ticker,
-    Topic,
-    TopicServices,
-    TracedTopic,
-    Tracer,
-    unopened_topic,
-)
+from toymq_py.topic import Ticker, Topic, TopicServices, TracedTopic, Tracer, unopened_topic
 from toymq_py.version import __version__
 
 logger = logging.getLogger("toymq_py.broker")
 
-DELETED_PREFIX = ".deleted-"
-
 Done = Callable[[OSError | RequestError | None], None]
-"""Told when an effect is on stable storage, or why it is not."""
+"""Called when an effect is on stable storage, or with the error that prevented it."""
 
 
 class Broker:
-    """Open with ``Broker.open``; ``topics`` is its dict of names, for reading only."""
+    """Serves after ``open``; ``topics`` by name is for reading only."""
 
     def __init__(
         self,
@@ -81,18 +70,18 @@ class Broker:
         Args:
             rss_bytes: resident memory of the process, for STATS.
             tasks: how many tasks the event loop has, for STATS.
-            loop_lag_s: how late the event loop was at worst of late, in seconds, for STATS.
-            tracer: follows messages; None costs nothing.
-            open_files_max: so many segment files are open at a time, of all topics.
+            loop_lag_s: the worst delay of the event loop in the last seconds, for STATS.
+            tracer: makes spans of messages; None costs nothing.
+            open_files_max: how many segment files of all topics are open at a time.
         """
         self.options = options
         self.metrics = Metrics()
         self.quotas = Quotas(options, self.metrics)
         self.topics: dict[str, Topic] = {}
         self.unopened: dict[str, StorageFailed] = {}
-        """Topics whose files could not be read, with what every command on them is told."""
+        """Topics whose files could not be read, by name, with the error that every command on them gets."""
         self.on_deadline: Callable[[float], None] = lambda at: None
-        """Called when ``tick`` must run earlier than was said before."""
+        """Called with a time when ``tick`` must run earlier than the last one returned."""
         self.shutting_down = False
         self._fs = fs
         self._scheduler = scheduler
@@ -103,96 +92,60 @@ class Broker:
         self._tracer = tracer
         if tracer is not None:
             tracer.exemplify(self.metrics)
-        self._root = f"{options.data_dir}/topics"
+        self.directory = DataDirectory(fs, scheduler, options.data_dir)
         self._space = SpaceGuard(fs, options.data_dir, options.min_free_bytes, clock)
         self._space.on_low = self._disk_low
         self._flusher = OffsetsFlusher(fs, scheduler, clock)
         self._dead_letters = DeadLetters(scheduler, clock, self._topic_or_new_one_more)
         self.on_made: Callable[[str], Done] = lambda name: lambda error: None
-        """Called when a command or a request makes a topic, in the context of that. What it returns is told how that went."""
+        """Called with the name when a request creates a topic, in its context. The result is called with the outcome."""
         self._started = clock.monotonic()
         self._ticker = Ticker(lambda at: self.on_deadline(at))
-        self._deleted = count()
         self._subscriptions = SubscriptionRegistry(scheduler)
-        self._lock: DirectoryLock | None = None
         self._watch: DirectoryWatch | None = None
         self._services = TopicServices(
             fs, scheduler, clock, options, self.metrics, self.quotas, self._space, self._flusher,
             files=OpenFiles(open_files_max), key_budget=KeyBudget(options.dedupe_keys_total), failure_budget=FailureBudget(),
-            tail_budget=TailBudget(), arm=self._ticker.arm, lost=lambda: self._lock.lost() if self._lock is not None else None,
+            tail_budget=TailBudget(), arm=self._ticker.arm, lost=self.directory.lost,
         )  # fmt: skip
         self.lost: DirectoryLost | None = None
-        """The data directory is not this broker's any more: what it would write is not kept."""
+        """Set once the data directory is no longer this broker's: nothing that it writes would be kept."""
         self.on_lost: Callable[[], None] = lambda: None
-        """Called once, when that is found. Everything has to end, and nothing more is written."""
+        """Called once, when ``lost`` is set. The process has to end, and nothing more is written."""
 
     # -- opening
 
     def open(self, pid: int, address: str | None = None) -> None:
-        """Take the directory and recover every topic (storage.md, "Recovery"). Blocks; listen only afterwards.
+        """Lock the directory and recover every topic (storage.md, "Recovery"). Blocks; accept connections only afterwards.
 
         Args:
-            address: at which clients will reach it; for who finds the directory locked.
+            address: where clients will reach the broker; shown to a process that finds the directory locked.
 
         Raises:
-            DirectoryLocked: another broker has it.
-            DataDirectoryError: it cannot be used, or is damaged and ``strict_recovery`` is on.
+            DirectoryLocked: another process holds the lock.
+            DataDirectoryError: the directory cannot be used, or is damaged and ``strict_recovery`` is on.
         """
-        fs, data_dir = self._fs, self.options.data_dir
-        parent = data_dir.rpartition("/")[0] or ("/" if data_dir.startswith("/") else ".")
-        try:
-            known = fs.is_dir(data_dir)
-            if not known:
-                fs.mkdir(data_dir)
-            try:
-                fs.sync_dir(parent)  # also when it is there: whoever made it may have been killed before this
-            except PermissionError:
-                if not known:
-                    raise
-        except OSError as error:
-            raise DataDirectoryError(f"cannot make {data_dir}: {error.strerror or error}") from error
-        self._lock = DirectoryLock.take(fs, data_dir, pid, address)
-        self._watch = DirectoryWatch(fs, self._scheduler, self._lock, self.topics, self._lose)
-        with contextlib.suppress(OSError):  # where there are no topics yet, they are made for their owner
-            if fs.is_open_to_others(data_dir) and fs.is_open_to_others(self._root):
-                logger.warning("%s: other users of this machine can read it, an older version made it so: `chmod -R go= %s`",
-                               data_dir, data_dir)  # fmt: skip
+        self.directory.open(pid, address)
+        self._watch = DirectoryWatch(self._fs, self._scheduler, self.directory, self.topics, self._lose)
         try:
             self._open_topics()
-        except OSError as error:
-            self._lock.release()
-            raise DataDirectoryError(f"cannot open {data_dir}: {error}") from error
-        except DamagedData as error:
-            self._lock.release()
-            raise DataDirectoryError(f"{data_dir} is damaged: {error}") from error
-        except DataDirectoryError:
-            self._lock.release()
-            raise
+        except (OSError, DamagedData, DataDirectoryError) as error:
+            self.directory.close()
+            if isinstance(error, DataDirectoryError):
+                raise
+            path = self.directory.path
+            text = f"cannot open {path}: {error}" if isinstance(error, OSError) else f"{path} is damaged: {error}"
+            raise DataDirectoryError(text) from error
 
     def _open_topics(self) -> None:
-        fs, root = self._fs, self._root
-        fs.mkdir(root)
-        fs.sync_dir(self.options.data_dir)
-        fs.sync_dir(root)  # a killed broker may have made names that are not on stable storage
-        assert self._lock is not None
-        self._lock.watch(root)
-        for name in fs.listdir(root):
-            path = f"{root}/{name}"
-            if name.startswith(DELETED_PREFIX):
-                _remove_tree(fs, path)
-                continue
-            try:
-                check_name("topic", name)
-            except RequestError:
-                continue  # not ours: left alone
-            if fs.is_dir(path):
-                self._open_safely(name, path)
+        for name in self.directory.topic_names():
+            self._open_safely(name, self.directory.topic_path(name))
         self._dead_letters.settle(self.topics)
         for topic in self.topics.values():
             topic.opened()
 
     def _open_safely(self, name: str, path: str) -> None:
-        """A topic that cannot be opened is closed until a restart; the others are served."""
+        """Open a topic; one that cannot be opened is closed until a restart, and the others are served."""
         try:
             self._open_topic(name, path)
         except (OSError, DamagedData) as error:
@@ -237,15 +190,13 @@ class Broker:
     def _make(self, name: str, settings: TopicSettings, **recovered: Any) -> Topic:
         make = Topic if self._tracer is None else partial(TracedTopic, self._tracer)
         return make(
-            name, f"{self._root}/{name}", self._services, settings,
+            name, self.directory.topic_path(name), self._services, settings,
             held=self._dead_letters.held, keys_kept=LETTER_KEYS if name.endswith(DEAD_LETTERS) else 0, **recovered,
         )  # fmt: skip
 
-    # -- the directory below
-
     def look_at_directory(self, done: Callable[[], None] = lambda: None) -> None:
-        """Look whether the directory, ``LOCK`` and the files that are appended to are still those that were opened; off the
-        loop. A topic whose file is gone is closed for publishing, a directory that is gone ends the broker."""
+        """Check on a sync thread that the directory, ``LOCK`` and the active segments were not removed or replaced. A missing
+        segment closes its topic for publishing, a missing directory ends the broker."""
         if self._watch is not None and self.lost is None:
             self._watch.look(done)
 
@@ -256,26 +207,6 @@ class Broker:
                 topic.committer.poison(reason)
             self._flusher.stop(StorageFailed(reason))
             self.on_lost()
-
-    # -- documents
-
-    def read_document(self, name: str) -> bytes | None:
-        """A small file in the data directory that is no topic's, None when it is not there. Blocks. Raises: OSError."""
-        path = f"{self.options.data_dir}/{name}"
-        return self._fs.read_file(path) if self._fs.exists(path) else None
-
-    def store_document(self, name: str, data: bytes, done: Done) -> None:
-        """Write such a file anew, for its owner alone; ``done`` is told when it is on stable storage. One at a time for each
-        name."""
-        errors: list[OSError] = []
-
-        def job() -> None:
-            try:
-                replace_file(self._fs, f"{self.options.data_dir}/{name}", data, private=True)
-            except OSError as error:
-                errors.append(error)
-
-        self._scheduler.offload(job, lambda: done(errors[0] if errors else None))
 
     # -- topics
 
@@ -303,8 +234,7 @@ class Broker:
         return topic
 
     def topic_to_publish(self, name: str) -> Topic:
-        """As ``topic_or_new``, for what clients publish. Raises: also Forbidden: only the broker writes dead letters; QueueFull
-        while memory is high."""
+        """As ``topic_or_new``, to publish to. Raises: Forbidden for a dead-letter topic, QueueFull while memory is high."""
         if self.quotas.memory_high:
             raise self.quotas.memory_refusal()
         if name.endswith(DEAD_LETTERS):
@@ -313,26 +243,23 @@ class Broker:
         return self.topic_or_new(name)
 
     def _topic_or_new_one_more(self, name: str) -> Topic:
-        """As ``topic_or_new``, whatever the limit: what could not become a dead letter would wait for ever. There is at most
-        one such topic to each, and it does not count (ADR 0074)."""
+        """As ``topic_or_new``, beyond the limit of topics: a message that cannot become a dead letter would wait for ever. Each
+        topic has at most one dead-letter topic, and it does not count (ADR 0074)."""
         if name in self.topics or name in self.unopened:
             return self.topic_or_new(name)
         return self._add_topic(name, TopicSettings())
 
     def redrive(self, name: str, ids: Sequence[IdRange] | None, max_count: int | None, done: RedriveDone) -> None:
-        """Move dead letters back to the topic they came from, which is created when it is not there.
+        """Move dead letters back to the topic they came from, which is created if it is missing.
 
-        ``done`` is told how many, once that is on stable storage; and an error when it is not all that was asked for.
+        ``done`` gets their number once they are on stable storage, and an error if some of those asked for were not moved.
 
         Raises: NoSuchTopic, BadArgument, ShuttingDown; then ``done`` is not called.
         """
         self._dead_letters.redrive(self.topic(name), ids, max_count, done)
 
     def when_letters_are_stored(self, topic: Topic, call: Callable[[], None]) -> Callable[[], object]:
-        """Have ``call`` called once, when the next messages of a topic are dead letters on stable storage.
-
-        Returns: what withdraws it.
-        """
+        """Call ``call`` once, when the next messages of a topic are dead letters on stable storage. Returns: its withdrawal."""
         return self._dead_letters.when_stored(topic, call)
 
     def _new_topic(self, name: str) -> Topic:
@@ -347,20 +274,20 @@ class Broker:
     def _add_topic(self, name: str, settings: TopicSettings) -> Topic:
         topic = self.topics[name] = self._make(name, settings)
         self.quotas.topic_there(name, self.topics)
-        whose = acting.set(None)  # the consumers that follow are not whose topic it is
+        token = acting.set(None)  # the consumers that patterns make here do not count for the client that made the topic
         try:
             self._subscriptions.topic_made(topic)
         finally:
-            acting.reset(whose)
+            acting.reset(token)
         return topic
 
     def when_topics_are_made(self, made: Callable[[Topic], None]) -> Callable[[], object]:
-        """Have ``made`` called with every topic that appears. Returns: what ends that."""
+        """Call ``made`` with every topic that is created from now on. Returns: the way to end that."""
         return self._subscriptions.watch(made)
 
     def poll(self, name: str, consumer: str, *, visibility_s: float | None = None, wake: Callable[[], bool]) -> Poll:
-        """Look for messages of a topic, or of all topics of a pattern, without a subscription; see ``Poll``. A plain topic is
-        created, a new consumer begins at the first id. Assumes checked names.
+        """Lease messages of a topic, or of all topics of a pattern, without a subscription; see ``Poll``. A plain topic is
+        created; a new consumer begins at the first id. Assumes checked names.
 
             poll = broker.poll("jobs", "worker", visibility_s=60, wake=look)
             poll.when_registered(registered)      # a new consumer is on the disk; maybe at once
@@ -368,10 +295,10 @@ class Broker:
             poll.close()
 
         Args:
-            visibility_s: how long what it takes is leased, in seconds; by default as the topic says.
-            wake: called when there may be something to take where there was nothing, or when there is nothing more to come
-                (``poll.closed``, or ``take`` raises). Returns whether the caller looks soon: with False someone else who
-                waits is woken instead. It must not take by itself, but later in this pass or in the next.
+            visibility_s: the visibility timeout of its leases; the topic's by default.
+            wake: called when there may be messages after there were none, or when no more will come (``poll.closed``, or
+                ``take`` raises). Returns whether the caller takes soon: with False another waiting poll is woken instead. It
+                must not call ``take`` itself, but later in this loop pass or in the next.
 
         Raises: ShuttingDown, TooManyTopics, TooManyConsumers, NoSuchTopic (it is being deleted), StorageFailed, OSError.
         """
@@ -385,11 +312,11 @@ class Broker:
         return poll
 
     def follow(self, subscription: PatternSubscription) -> None:
-        """Attach a pattern's subscription to all topics that match, and to those to come; see its ``when_registered``."""
+        """Attach a pattern's subscription to all topics that match, now and later; see its ``when_registered``."""
         self._subscriptions.follow(subscription, self.topics)
 
     def create(self, name: str, changes: Mapping[str, str], done: Done) -> None:
-        """Create a topic, or confirm one whose named settings are equal; ``done`` is told TopicExists when they are not.
+        """Create a topic, or confirm one that has these settings; ``done`` gets TopicExists if it has others.
 
         Raises: BadArgument, TooManyTopics, TopicExists (it is being deleted); then ``done`` is not called.
         """
@@ -399,7 +326,7 @@ class Broker:
         if known and self.topics[name].deleted:
             raise TopicExists(f"{name} is being deleted")
         topic = self.topics[name] if known else self._new_topic(name)
-        told = None if known else self.on_made(name)
+        announce = None if known else self.on_made(name)
 
         def changed(present: TopicSettings) -> TopicSettings:
             settings = present.changed(changes)
@@ -411,14 +338,14 @@ class Broker:
             if error is not None and not known and topic.unused and self.topics.get(name) is topic:
                 del self.topics[name]
                 self.quotas.topic_gone(name)
-            if told is not None:
-                told(error)
+            if announce is not None:
+                announce(error)
             done(error)
 
         topic.settings_queue.change(changed, created)
 
     def configure(self, name: str, changes: Mapping[str, str], done: Done) -> None:
-        """Change settings. Raises: NoSuchTopic, BadArgument; then ``done`` is not called."""
+        """Change settings of a topic. Raises: NoSuchTopic, BadArgument; then ``done`` is not called."""
         topic = self.topic(name)
         topic.settings.changed(changes)
         _check_dead_letter_settings(name, changes)
@@ -430,55 +357,35 @@ class Broker:
         topic.settings_queue.change(changed, done)
 
     def delete(self, name: str, done: Callable[[int, OSError | None], None]) -> None:
-        """Remove a topic with everything in it; ``done`` is told how many messages went, once that is certain.
+        """Remove a topic with its messages and consumers; ``done`` gets the number of messages once the name is free.
 
         Raises: NoSuchTopic.
         """
         topic = self.topic(name)
         topic.begin_delete()
-        fs, root = self._fs, self._root
-        while fs.exists(grave := f"{root}/{DELETED_PREFIX}{next(self._deleted)}"):
-            pass
-        errors: list[OSError] = []
 
-        def job() -> None:
-            try:
-                if fs.exists(topic.path):
-                    fs.rename(topic.path, grave)
-                    fs.sync_dir(root)
-            except OSError as error:
-                errors.append(error)
-
-        def renamed() -> None:
+        def removed(error: OSError | None) -> None:
             messages = topic.log.messages()
             topic.close()
             topic.publisher.clear()
-            if errors:  # its name stays taken, so that nothing new is written over what is still there
-                logger.error("topic %s not removed (%s): it is closed until a restart", name, errors[0])
-                done(messages, errors[0])
-                return
-            del self.topics[name]
-            self.quotas.topic_gone(name)
-            self._dead_letters.forget(topic)
-            self._scheduler.offload(lambda: _remove_tree(fs, grave), lambda: None)
-            done(messages, None)
+            if error is None:
+                del self.topics[name]
+                self.quotas.topic_gone(name)
+                self._dead_letters.forget(topic)
+            else:  # its name stays taken, so that nothing new is written over what is still there
+                logger.error("topic %s not removed (%s): it is closed until a restart", name, error)
+            done(messages, error)
 
-        # Nothing may write into the directory while its name goes: no commit, no flush of the offsets, no settings.
-        def settled() -> None:
-            topic.committer.when_idle(
-                lambda: self._flusher.when_quiet(lambda: self._scheduler.offload(job, renamed))
-            )
-
-        topic.settings_queue.when_idle(settled)
+        # Nothing may write into the directory while it is removed: no settings, no commit, no flush of the offsets.
+        remove = partial(self.directory.remove_topic, name, removed)
+        topic.settings_queue.when_idle(lambda: topic.committer.when_idle(lambda: self._flusher.when_quiet(remove)))
 
     def describe(self, pattern: str | None, sees: Callable[[str], bool] | None = None) -> Iterator[dict[str, Any]]:
-        """The JSON objects of TOPICS under a name or pattern, by name, those that could not be opened among them. Each is made
-        when it is asked for: thousands take a while. ``sees`` leaves out names. Raises: BadName, at once."""
+        """The JSON objects of TOPICS for a name or pattern, in the order of names, with the topics that could not be opened.
+        Lazy, since thousands take a while. ``sees`` filters names. Raises: BadName, at once."""
         names = {*self.topics, *self.unopened}
-        if pattern is not None and is_pattern(pattern):
-            names = set(filter(TopicPattern(pattern).matches, names))
-        elif pattern is not None:
-            names &= {pattern}
+        if pattern is not None:
+            names = set(filter(TopicPattern(pattern).matches, names)) if is_pattern(pattern) else names & {pattern}
         return self._describe_each(filter(sees, sorted(names)))  # filter(None) takes them all: none is empty
 
     def _describe_each(self, names: Iterable[str]) -> Iterator[dict[str, Any]]:
@@ -492,25 +399,20 @@ class Broker:
     # -- time
 
     def tick(self, now: float) -> float | None:
-        """Do all that is due at ``now`` (monotonic seconds).
-
-        Returns: when there is something to do next, None for never.
-        """
+        """Do all work that is due at ``now`` (monotonic seconds). Returns: when work is due next, None for never."""
         return self._ticker.tick(now)
 
     def _disk_low(self) -> None:
         for topic in self.topics.values():
             topic.retention.apply()
 
-    # -- numbers
+    # -- statistics
 
     def stats(self) -> dict[str, Any]:
         """The JSON object of STATS, without its topics.
 
-        ``tasks`` are those of the event loop, a few of the broker's own. So a task that nobody ends is seen from outside.
-        ``loop_lag_s`` is how late the loop was at worst in the last seconds.
-        ``time_ms`` is the wall clock in unix milliseconds: delays, ages and ``@<unix-ms>`` are held against it. ``limits`` are
-        the options of the same names.
+        ``tasks`` counts the tasks of the event loop, so that a leaked one shows from outside. ``time_ms`` is the wall clock
+        that delays, ages and ``@<unix-ms>`` are compared with. ``limits`` are the options of the same names.
         """
         metrics = self.metrics
         try:
@@ -551,52 +453,42 @@ class Broker:
     # -- ending
 
     def stop_deliveries(self) -> None:
-        """Shutdown begins: no more deliveries, subscribers are told."""
+        """Begin the shutdown: end every subscription and poll with SHUTTING_DOWN."""
         self.shutting_down = True
         self._subscriptions.end_all("SHUTTING_DOWN")
         for topic in self.topics.values():
             topic.stop_deliveries("SHUTTING_DOWN")
 
     def finish(self, done: Callable[[], None]) -> None:
-        """Store the dead letters that are due, commit what is in flight and flush the offsets, then call ``done``; ``close``
-        may follow."""
+        """Store the dead letters that are due, commit pending batches, flush the offsets, then call ``done``; ``close`` may
+        follow."""
         self._dead_letters.finish(lambda: self._commit_and_flush(done))
 
     def _commit_and_flush(self, done: Callable[[], None]) -> None:
-        waiting = {topic.name for topic in self.topics.values()}
-        topics = list(self.topics.values())
+        waiting = set(self.topics)
 
         def idle(name: str) -> None:
             waiting.discard(name)
             if not waiting:
                 self._flusher.flush_all(done)
 
-        if not topics:
+        if not waiting:
             self._flusher.flush_all(done)
-        for topic in topics:
-            topic.committer.when_idle(lambda name=topic.name: idle(name))  # type: ignore[misc]
+        for name, topic in list(self.topics.items()):
+            topic.committer.when_idle(partial(idle, name))
 
     def close(self) -> None:
-        """Close every file and give the directory back. Idempotent."""
+        """Close every file and release the directory. Idempotent."""
         for topic in self.topics.values():
             topic.close()
         self.topics.clear()
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = self._watch = None
+        self.directory.close()
+        self._watch = None
 
 
 def _check_dead_letter_settings(name: str, changes: Mapping[str, str]) -> None:
-    """Raises: BadArgument for a setting that would do nothing there."""
+    """Refuse settings that have no effect on a dead-letter topic. Raises: BadArgument."""
     if name.endswith(DEAD_LETTERS) and "max_attempts" in changes:
         raise BadArgument("dead letters have no dead-letter topic of their own: max_attempts means nothing here")
     if name.endswith(DEAD_LETTERS) and "ttl" in changes:
         raise BadArgument("dead letters do not expire: ttl means nothing here; retain_max_age removes old ones")
-
-
-def _remove_tree(fs: FileSystem, path: str) -> None:
-    """Remove a deleted topic's directory; what does not go now goes at the next start."""
-    with contextlib.suppress(OSError):
-        for name in fs.listdir(path):
-            fs.unlink(f"{path}/{name}")
-        fs.rmdir(path)

@@ -1,32 +1,33 @@
-"""Looking whether the data directory, ``LOCK`` and the files that are appended to are still those that were opened (ADR 0049).
+"""Detects that the data directory, ``LOCK`` or an active segment was removed or replaced below the running broker (ADR 0049).
 
-Belongs to the event loop; the look itself is made off it.
+Belongs to the event loop; the files are looked at on a sync thread.
 """
 
 import contextlib
 from collections.abc import Callable, Mapping
 
+from toymq_py.data_directory import DataDirectory
 from toymq_py.storage.commit.sync_threads import Scheduler
-from toymq_py.storage.dirlock import DirectoryLock, not_there
+from toymq_py.storage.dirlock import not_there
 from toymq_py.storage.fs import FileSystem
 from toymq_py.topic import Topic
 
 
 class DirectoryWatch:
-    """Of one broker."""
+    """One for each broker."""
 
     def __init__(
         self,
         fs: FileSystem,
         scheduler: Scheduler,
-        lock: DirectoryLock,
+        directory: DataDirectory,
         topics: Mapping[str, Topic],
         lost: Callable[[str], None],
     ) -> None:
-        """``lost`` is told why the directory is not the broker's any more."""
+        """``lost`` is called with the reason when the directory is no longer the broker's."""
         self._fs = fs
         self._scheduler = scheduler
-        self._lock = lock
+        self._directory = directory
         self._topics = topics
         self._lost = lost
 
@@ -41,7 +42,7 @@ class DirectoryWatch:
         gone: list[tuple[Topic, str, str]] = []
 
         def job() -> None:
-            if (reason := self._lock.lost()) is not None:
+            if (reason := self._directory.lost()) is not None:
                 reasons.append(reason)
                 return
             for topic, path, inode in files:

@@ -522,7 +522,7 @@ def test_what_it_makes_is_its_owners_alone_whatever_the_umask(tmp_path: Path, ca
         broker, loop = served(data)
         done: list[object] = []
         broker.create("orders", {"ttl": "5000000"}, done.append)
-        broker.store_document("webhooks.json", b"{}", done.append)
+        broker.directory.store_document("webhooks.json", b"{}", done.append)
         for _ in range(4):
             broker.topics["orders"].publisher.publish([b"k"], [b"x" * 3000])
             broker.topics["orders"].publisher.publish([b""], [b"x" * 3000])

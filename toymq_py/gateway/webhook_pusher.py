@@ -80,7 +80,7 @@ class Webhooks:
 
     def _load(self) -> None:
         try:
-            data = self._broker.read_document(DOCUMENT)
+            data = self._broker.directory.read_document(DOCUMENT)
             found = {} if data is None else checked_json.decode("webhooks", data)
             self.defined = {check_name("webhook", name): Webhook.from_json(raw) for name, raw in found.items()}
         except (OSError, DamagedData, RequestError, AttributeError) as error:
@@ -163,7 +163,7 @@ class Webhooks:
         if self._problem is not None:
             raise self._problem
         data = checked_json.encode("webhooks", {name: asdict(webhook) for name, webhook in defined.items()})
-        await stored(partial(self._broker.store_document, DOCUMENT, data))
+        await stored(partial(self._broker.directory.store_document, DOCUMENT, data))
 
     # -- pushing
 

@@ -217,7 +217,7 @@ async def apply_definitions(wanted: Definitions, broker: Broker) -> list[Change]
         if len(webhooks) > WEBHOOKS_MAX:
             raise ConfigError(f"{WEBHOOKS_MAX} webhooks are the limit")
         data = checked_json.encode("webhooks", {name: asdict(webhook) for name, webhook in webhooks.items()})
-        if (error := await _made(partial(broker.store_document, DOCUMENT, data))) is not None:
+        if (error := await _made(partial(broker.directory.store_document, DOCUMENT, data))) is not None:
             raise ConfigError(f"{DOCUMENT}: {error}") from error
     return changes
 
@@ -225,7 +225,7 @@ async def apply_definitions(wanted: Definitions, broker: Broker) -> list[Change]
 def read_webhooks(broker: Broker) -> dict[str, Webhook]:
     """Those that are defined. Blocks. Raises: ConfigError, when that cannot be read."""
     try:
-        data = broker.read_document(DOCUMENT)
+        data = broker.directory.read_document(DOCUMENT)
         found = {} if data is None else checked_json.decode("webhooks", data)
         return {check_webhook_name(name): Webhook.from_json(raw) for name, raw in found.items()}
     except (OSError, DamagedData, RequestError, AttributeError) as error:

@@ -1,0 +1,148 @@
+"""The data directory of a running broker: its lock, the directories of its topics, its small documents.
+
+Contract: storage.md, "Layout"; ADR 0049. Knows the names and paths of topics, not what is in them. Belongs to the event loop.
+"""
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from itertools import count
+
+from toymq_py.errors import DataDirectoryError, RequestError
+from toymq_py.model import check_name
+from toymq_py.storage.commit.sync_threads import Scheduler
+from toymq_py.storage.dirlock import DirectoryLock
+from toymq_py.storage.fs import FileSystem, replace_file
+
+logger = logging.getLogger("toymq_py.broker")
+
+DELETED_PREFIX = ".deleted-"
+"""Begins the name of a directory that was a topic's: it is removed in the background, or at the next start."""
+
+Stored = Callable[[OSError | None], None]
+"""Called when a change is on stable storage, or with the error that prevented it."""
+
+
+class DataDirectory:
+    """Locked from ``open`` to ``close``."""
+
+    def __init__(self, fs: FileSystem, scheduler: Scheduler, path: str) -> None:
+        self.path = path
+        self._fs = fs
+        self._scheduler = scheduler
+        self._topics = f"{path}/topics"
+        self._deleted = count()
+        self._lock: DirectoryLock | None = None
+
+    def open(self, pid: int, address: str | None) -> None:
+        """Make the directory if it is missing, and lock it. Blocks.
+
+        Args:
+            address: where clients will reach the broker; shown to a process that finds the directory locked.
+
+        Raises:
+            DirectoryLocked: another process holds the lock.
+            DataDirectoryError: the directory cannot be used.
+        """
+        fs, path = self._fs, self.path
+        parent = path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")
+        try:
+            known = fs.is_dir(path)
+            if not known:
+                fs.mkdir(path)
+            try:
+                fs.sync_dir(parent)  # also when it is there: the process that made it may have been killed before this
+            except PermissionError:
+                if not known:
+                    raise
+        except OSError as error:
+            raise DataDirectoryError(f"cannot make {path}: {error.strerror or error}") from error
+        self._lock = DirectoryLock.take(fs, path, pid, address)
+        with contextlib.suppress(OSError):  # a directory of topics that is missing is made for the owner alone
+            if fs.is_open_to_others(path) and fs.is_open_to_others(self._topics):
+                logger.warning("%s: other users of this machine can read it, an older version made it so: `chmod -R go= %s`",
+                               path, path)  # fmt: skip
+
+    def close(self) -> None:
+        """Release the lock. Idempotent."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def lost(self) -> str | None:
+        """Why the directory is not the one that was locked, None while it is; see ``DirectoryLock.lost``. From any thread."""
+        lock = self._lock
+        return None if lock is None else lock.lost()
+
+    # -- topics
+
+    def topic_path(self, name: str) -> str:
+        return f"{self._topics}/{name}"
+
+    def topic_names(self) -> Iterator[str]:
+        """Names of the topics that have a directory; removes those that were deleted. Blocks. Raises: OSError."""
+        fs, topics = self._fs, self._topics
+        fs.mkdir(topics)
+        fs.sync_dir(self.path)
+        fs.sync_dir(topics)  # a killed broker may have made names that are not on stable storage
+        assert self._lock is not None, "open() comes first"
+        self._lock.watch(topics)
+        for name in fs.listdir(topics):
+            if name.startswith(DELETED_PREFIX):
+                self._remove_tree(name)
+                continue
+            try:
+                check_name("topic", name)
+            except RequestError:
+                continue  # not ours: left alone
+            if fs.is_dir(self.topic_path(name)):
+                yield name
+
+    def remove_topic(self, name: str, done: Stored) -> None:
+        """Free a topic's name and remove its files; ``done`` is called when the name is free on stable storage, or with the
+        error that left it taken. Assumes that nothing writes into the topic's directory meanwhile."""
+        fs, path = self._fs, self.topic_path(name)
+        while fs.exists(self.topic_path(grave := f"{DELETED_PREFIX}{next(self._deleted)}")):
+            pass
+
+        def rename() -> None:
+            if fs.exists(path):
+                fs.rename(path, self.topic_path(grave))
+                fs.sync_dir(self._topics)
+
+        def renamed(error: OSError | None) -> None:
+            done(error)
+            if error is None:
+                self._scheduler.offload(lambda: self._remove_tree(grave), lambda: None)
+
+        self._offload(rename, renamed)
+
+    def _remove_tree(self, name: str) -> None:
+        """Remove a deleted topic's directory; what cannot be removed now is removed at the next start."""
+        path = self.topic_path(name)
+        with contextlib.suppress(OSError):
+            for entry in self._fs.listdir(path):
+                self._fs.unlink(f"{path}/{entry}")
+            self._fs.rmdir(path)
+
+    # -- documents
+
+    def read_document(self, name: str) -> bytes | None:
+        """The contents of a small file beside the topics, None when it is missing. Blocks. Raises: OSError."""
+        path = f"{self.path}/{name}"
+        return self._fs.read_file(path) if self._fs.exists(path) else None
+
+    def store_document(self, name: str, data: bytes, done: Stored) -> None:
+        """Replace such a file, readable for its owner alone. Assumes one call at a time for each name."""
+        self._offload(lambda: replace_file(self._fs, f"{self.path}/{name}", data, private=True), done)
+
+    def _offload(self, job: Callable[[], None], done: Stored) -> None:
+        errors: list[OSError] = []
+
+        def run() -> None:
+            try:
+                job()
+            except OSError as error:
+                errors.append(error)
+
+        self._scheduler.offload(run, lambda: done(errors[0] if errors else None))
