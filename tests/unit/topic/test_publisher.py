@@ -9,7 +9,11 @@ import pytest
 from tests.simulation.world import Killed, MortalDisk
 from tests.support.broker_rig import DIR, BrokerRig
 from toymq_py.dedupe import KeyBudget, ProducerTable
-from toymq_py.errors import BadArgument, DiskFull, OutOfSequence
+from toymq_py.errors import (
+    BadArgument,
+    DiskFull,
+    OutOfSequence,
+)
 from toymq_py.session.producer_sequences import REFUSED_MAX, RefusedSequences
 from toymq_py.storage import checked_json
 from toymq_py.storage.commit.batch import Commit, CommitState
@@ -271,3 +275,14 @@ def test_a_crowd_of_refused_producers_has_to_connect_anew() -> None:
     refused.refuse("t", names, [1] * len(names))
     assert refused.admit("t", [b"0", b"stranger"], [1, 1], 0) == 1
     assert isinstance(refused.error("t", b"stranger"), OutOfSequence)
+
+
+def test_fewer_dedupe_keys_forget_the_oldest() -> None:
+    rig = BrokerRig()
+    for n in range(3):
+        rig.publish("t", b"x", key=b"k%d" % n)
+    assert rig.change("configure", "t", dedupe_keys="1") == "OK"
+    assert rig.publish("t", b"x", key=b"k2")[0].duplicate
+    assert not rig.publish("t", b"x", key=b"k0")[0].duplicate
+    assert rig.change("configure", "t", dedupe_keys="0") == "OK"
+    assert not rig.publish("t", b"x", key=b"k0")[0].duplicate, "switched off"

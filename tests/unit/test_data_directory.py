@@ -2,15 +2,26 @@
 
 import errno
 import gc
+import os
+import random
+import stat
 import weakref
+from pathlib import Path
 
 import pytest
 
 from tests.support.broker_rig import BrokerRig
+from tests.support.fake_clock import FakeClock
+from tests.support.sim_loop import SimLoop
+from toymq_py.broker import Broker
+from toymq_py.config.options import BrokerOptions
 from toymq_py.errors import (
     NoSuchTopic,
 )
 from toymq_py.storage.commit.batch import CommitState
+from toymq_py.storage.fs import RealFileSystem
+from toymq_py.storage.offline.backup import back_up, restore
+from toymq_py.storage.offline.repair import repair
 from toymq_py.storage.segment import segment_name
 
 FIRST = segment_name(0)
@@ -134,3 +145,61 @@ def test_what_cannot_be_unlinked_goes_at_the_next_start() -> None:
     rig.reopen()
     assert not [path for path in rig.disk.snapshot() if ".deleted" in path]
     assert rig.broker.topic("t").log.committed_id == 1
+
+
+def modes(root: Path) -> set[int]:
+    return {stat.S_IMODE(path.stat().st_mode) for path in [root, *root.rglob("*")]}
+
+
+def served(data: Path) -> tuple[Broker, SimLoop]:
+    clock = FakeClock()
+    loop = SimLoop(clock, random.Random(1))
+    options = BrokerOptions(data_dir=str(data), min_free_bytes=0, segment_bytes=4096)
+    broker = Broker(options, fs=RealFileSystem(), scheduler=loop, clock=clock)
+    broker.open(1)
+    return broker, loop
+
+
+def test_what_it_makes_is_its_owners_alone_whatever_the_umask(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = tmp_path / "data"
+    before = os.umask(0)
+    try:
+        broker, loop = served(data)
+        done: list[object] = []
+        broker.create("orders", {"ttl": "5000000"}, done.append)
+        broker.directory.store_document("webhooks.json", b"{}", done.append)
+        for _ in range(4):
+            broker.topics["orders"].publisher.publish([b"k"], [b"x" * 3000])
+            broker.topics["orders"].publisher.publish([b""], [b"x" * 3000])
+            loop.drain()
+        broker.topics["orders"].flush_offsets(done.append)
+        loop.advance(1)
+        assert done == [None, None, None]
+        broker.close()
+        back_up(RealFileSystem(), str(data), str(tmp_path / "backup"), pid=1, wall_ns=1)
+        restore(RealFileSystem(), str(tmp_path / "backup"), str(tmp_path / "new"), pid=1)
+        log = next((tmp_path / "new/topics/orders").glob("*.log"))
+        log.write_bytes(b"!" + log.read_bytes()[1:])
+        assert list(repair(RealFileSystem(), str(tmp_path / "new"), pid=1))
+    finally:
+        os.umask(before)
+    assert {path.suffix for path in data.rglob("*.*")} >= {".log", ".idx", ".json"}
+    assert modes(data) | modes(tmp_path / "backup") | modes(tmp_path / "new") == {0o600, 0o700}
+    assert "other users" not in caplog.text
+
+
+def test_a_directory_that_others_can_read_is_left_and_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = tmp_path / "data"
+    for directory in (data, data / "topics"):
+        directory.mkdir(mode=0o755)
+        directory.chmod(0o755)
+    broker, _ = served(data)
+    broker.close()
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        f"{data}: other users of this machine can read it, an older version made it so: `chmod -R go= {data}`"
+    ]
+    assert modes(data / "topics") == {0o755}
+    (data / "topics").chmod(0o700)
+    caplog.clear()
+    served(data)[0].close()
+    assert not caplog.records, "others do not get below it"

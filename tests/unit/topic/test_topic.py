@@ -1,0 +1,50 @@
+"""Where the consumers of a topic begin and are moved to. Contract: delivery.md."""
+
+import pytest
+
+from tests.support.broker_rig import BrokerRig
+from toymq_py.errors import (
+    NoSuchConsumer,
+    OutOfRange,
+)
+from toymq_py.model import Start
+
+
+def test_seek_forward_back_and_out_of_range() -> None:
+    rig = BrokerRig()
+    rig.publish("t", *[b"x"] * 5)
+    topic = rig.broker.topic("t")
+    subscription = rig.subscribe("t")
+    assert len(rig.take(subscription)) == 5
+    rig.ack("t", 0, 4)
+    assert topic.seek("c", Start("id", 2)) == 2
+    assert rig.ended == ["SEEK"]
+    assert subscription.take(100) is None, "an ended subscription takes nothing"
+    assert [msg_id for msg_id, _ in rig.take(rig.subscribe("t"))] == [2, 3, 4]
+    assert topic.seek("c", Start("latest")) == 5
+    assert rig.take(rig.subscribe("t")) == []
+    assert topic.seek("new", Start("id", 4)) == 4, "SEEK makes a consumer"
+    assert [msg_id for msg_id, _ in rig.take(rig.subscribe("t", "new"))] == [4]
+    for target in (6, 1 << 60):
+        with pytest.raises(OutOfRange, match=r"^0 "):
+            topic.seek("c", Start("id", target))
+    with pytest.raises(NoSuchConsumer):
+        topic.forget("nobody")
+
+
+def test_a_new_consumer_starts_where_it_says() -> None:
+    rig = BrokerRig()
+    for n in range(4):
+        rig.publish("t", b"%d" % n)
+        rig.clock.advance(1)
+    at_ms = rig.clock.wall_ns() // 1_000_000 - 2500
+
+    def first(name: str, start: str) -> list[int]:
+        return [msg_id for msg_id, _ in rig.take(rig.subscribe("t", name, start=start))][:1]
+
+    assert first("a", "earliest") == [0]
+    assert first("b", "2") == [2]
+    assert first("c", "latest") == []
+    assert first("d", "999") == [], "beyond the end is the end"
+    assert first("e", f"@{at_ms}") == [2]
+    assert first("f", "@0") == [0]
