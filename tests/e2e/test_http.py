@@ -151,7 +151,7 @@ async def test_a_line_without_an_end_is_refused_while_it_arrives() -> None:
         begun = head + b"Content-Length: 10000000\r\n\r\n" + b'{"payload": "a"}\n[' + b"[]," * 30_000
         answer = await exchange(rig.port, begun, until_closed=False)
         assert problem_of(answer) == (413, "PAYLOAD_TOO_LARGE")
-        assert b"a line has at most 68536 bytes" in answer
+        assert b"a line has more than 68536 bytes" in answer
         assert not rig.broker.topics
 
 
@@ -209,7 +209,7 @@ async def test_a_large_body_is_refused_before_it_is_sent_and_the_connection_goes
         async with asyncio.timeout(10):
             writer.write(head % 5000)
             assert b" 413 " in await reader.readline()
-            await reader.readuntil(b"taken here")
+            await reader.readuntil(b"are accepted")
             writer.write(bytes(5000) + head % 3 + b"abc")
             assert b" 201 " in (await reader.readuntil(b'"duplicate":false}'))
         writer.close()

@@ -43,7 +43,7 @@ async def test_who_speaks_no_tls_is_told_so() -> None:
         answer = await reader.read()
         writer.close()
     assert answer.startswith(b"HTTP/1.1 400 ")
-    assert json.loads(answer.partition(b"\r\n\r\n")[2])["detail"] == "TLS is spoken on this port: use https://"
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["detail"] == "this port expects TLS: use https://"
 
 
 async def test_who_says_nothing_or_stops_halfway_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

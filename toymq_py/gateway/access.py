@@ -1,7 +1,7 @@
-"""Who a request comes from and whether it may: tokens, and pages of other sites.
+"""Authentication and authorization of requests: tokens, login cookies, and the check for pages of other sites (CSRF).
 
-Contract: gateway.md; clients.md, "auth file"; ADR 0024, ADR 0055. A token comes as ``Authorization: Bearer``, or stands behind
-the cookie of a login. The tables are asked for every request, so what a reload or a logout takes away is gone at once.
+Contract: gateway.md; clients.md, "auth file"; ADR 0024, ADR 0055. A token comes as ``Authorization: Bearer``, or by the cookie
+of a login. Every request looks its grant up again, so a reload or a logout takes effect at once.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,26 +25,26 @@ from toymq_py.storage.disk_errors import storage_error
 
 COOKIE = "toymq_login"
 SECURE_COOKIE = "__Host-toymq_login"
-"""Over TLS: a browser takes and sends it over TLS only, and no other host or path can set it."""
+"""Over TLS: with this prefix a browser stores and sends it over TLS only, and no other host or path can set it."""
 COOKIES_MAX = 200
-"""So many of a request are looked at; browsers keep fewer for a host."""
+"""Cookies of a request that are read; browsers keep fewer for a host."""
 UNFORGEABLE = ("authorization", "x-requested-with")
-"""What a page cannot send to another site that has not been asked first (CORS), and here the answer is no."""
+"""Headers that a page can send to another site only after a CORS preflight, which this broker refuses."""
 BROWSERS = ("Mozilla/", "Opera/")
 BROWSER_HEADERS = ("accept-language", "referer", "sec-fetch-mode", "sec-fetch-dest", "upgrade-insecure-requests")
 CREATE_TOPIC = "createTopic"
-"""What the audit trail calls it, whatever request makes a topic."""
+"""Action in the audit trail for a new topic, whatever request made it."""
 _asked: ContextVar[Sequence[tuple[HTTPConnection, list[str]]]] = ContextVar("asked", default=())
-"""The request that is carried out, and the topics that it made; empty behind it."""
+"""The request in progress and the topics that it made; emptied when it ends."""
 _GRANT = "toymq.grant"
 _LOGIN = "toymq.login"
 ABOUT = frozenset(("topic", "queue", "q", "consumer", "group", "name"))
-"""Parameters of path and query that say what is acted on."""
+"""Parameters of path and query that the audit trail records."""
 
 
 def check_site(connection: HTTPConnection, *, safe: bool) -> None:
-    """Refuse what a page of another site sends, in the name of whoever looks at it. Over TLS a page that came without is one:
-    anybody on its way may have written it.
+    """Refuse requests that a page of another site sends with its visitor's cookies (CSRF). To a request over TLS, a page that
+    was loaded without TLS is another site: it may have been altered on its way.
 
     Raises: Forbidden.
     """
@@ -52,27 +52,27 @@ def check_site(connection: HTTPConnection, *, safe: bool) -> None:
     scheme, _, host = headers.get("origin", "").partition("://")
     over_tls = connection.scope["scheme"] in ("https", "wss")
     if (origin := headers.get("origin")) is not None and (host != headers.get("host") or (over_tls and scheme != "https")):
-        raise Forbidden(f"{origin[:200]} is another site than this one")
+        raise Forbidden(f"Origin {origin[:200]} is another site: call the API from a page of this broker, or with a token")
     if safe:
         return
     site = headers.get("sec-fetch-site")
     if site is not None and site not in ("same-origin", "none"):
-        raise Forbidden("a page of another site may not do this")
+        raise Forbidden(f"Sec-Fetch-Site {site[:50]}: a page of another site may not change anything here")
     if origin is None and site is None and _is_browser(headers) and not any(name in headers for name in UNFORGEABLE):
-        raise Forbidden("a browser that does not say which page asks needs a token or a header X-Requested-With for this")
+        raise Forbidden("a browser that sends no Origin must send a token or the header X-Requested-With to change anything")
 
 
 def _is_browser(headers: Headers) -> bool:
-    """Whether a page may have sent it: no page can have a browser leave all of these out, nor send another ``User-Agent`` to
-    another site that has not been asked first."""
+    """Whether a page may have sent it. No page can make a browser leave all of these headers out, nor change ``User-Agent``
+    without a CORS preflight."""
     return headers.get("user-agent", "").startswith(BROWSERS) or any(name in headers for name in BROWSER_HEADERS)
 
 
 def check_rights(gateway: Gateway, connection: HTTPConnection, needs: Need | None, topic: str | None = None) -> None:
-    """Find out who asks, and whether they may. ``grant_of`` has the answer from then on.
+    """Authenticate a request and check its rights. ``grant_of`` returns its grant from then on.
 
     Args:
-        topic: what is asked for; by default what the path says.
+        topic: the topic that it needs rights for; by default the path's.
 
     Raises: AuthRequired, AuthFailed, Forbidden, TooManyConnections.
     """
@@ -88,16 +88,16 @@ def check_rights(gateway: Gateway, connection: HTTPConnection, needs: Need | Non
 
 
 def check_grant(grant: Grant, needs: Need, name: str) -> None:
-    """Raises: Forbidden; BadName for what no topic can be called."""
+    """Raises: Forbidden; BadName for an invalid topic name."""
     may = {"publish": grant.may_publish, "subscribe": grant.may_subscribe, "describe": grant.sees}
     if needs in may and not may[needs](name):
-        raise Forbidden(f"{grant.name} may not {needs} {check_topic_or_pattern(name)}")
+        raise Forbidden(f"token {grant.name} may not {needs} {check_topic_or_pattern(name)}")
     if needs == "admin" and not grant.admin:
-        raise Forbidden(f"{grant.name} is no administrator")
+        raise Forbidden(f"token {grant.name} lacks the right admin")
 
 
 def present_grant(gateway: Gateway, connection: HTTPConnection) -> Grant | None:
-    """What was allowed when a stream or a wait began, as it is now; None when the token or the login has gone."""
+    """The present rights of a request that streams or waits; None when its token or login is gone."""
     login: Login | None = connection.scope.get(_LOGIN)
     if login is not None and gateway.logins is not None:
         return gateway.logins.use(login)
@@ -106,35 +106,35 @@ def present_grant(gateway: Gateway, connection: HTTPConnection) -> Grant | None:
 
 
 def check_again(gateway: Gateway, connection: HTTPConnection, needs: Need, name: str) -> None:
-    """Whether what was allowed when a body, a stream or a wait began still is; ``grant_of`` has the rights of now.
+    """Check a request's rights again, after its body arrived or while it streams; ``grant_of`` returns the present ones.
 
     Raises: AuthFailed, Forbidden.
     """
     if grant_of(connection) is not None:
         present = present_grant(gateway, connection)
         if present is None:
-            raise AuthFailed("this token or login is not known here any more")
+            raise AuthFailed("this token or login was revoked or has expired: log in again")
         connection.scope[_GRANT] = present
         check_grant(present, needs, name)
 
 
 def check_topic(connection: HTTPConnection, needs: Need, name: str) -> None:
-    """For a topic that is named in the body. Raises: Forbidden."""
+    """Check the rights for a topic that the body names. Raises: Forbidden."""
     grant = grant_of(connection)
     if grant is not None:
         check_grant(grant, needs, name)
 
 
 def grant_of(connection: HTTPConnection) -> Grant | None:
-    """Whose request it is; None without authentication."""
+    """The rights of a request; None without authentication."""
     grant: Grant | None = connection.scope.get(_GRANT)
     return grant
 
 
 @contextmanager
 def topics_made_by(connection: HTTPConnection) -> Iterator[list[str]]:
-    """Topics that are made meanwhile have a line in the audit trail: this request made them. What goes on behind it (the task
-    of a webhook, a timer) has its context, and is not the request. Gives the names of those topics."""
+    """Record topics that are made meanwhile in the audit trail, as made by this request. Tasks and timers that it started and
+    that outlive it inherit its context and are not part of it. Yields the list of their names."""
     made: list[str] = []
     asked = [(connection, made)]
     before = _asked.set(asked)
@@ -146,7 +146,7 @@ def topics_made_by(connection: HTTPConnection) -> Iterator[list[str]]:
 
 
 def audit_new_topic(name: str) -> Done:
-    """For ``Broker.on_made``."""
+    """Record a new topic in the audit trail once it is stored. A hook for ``Broker.on_made``."""
     asked = list(_asked.get())
     for _, made in asked:
         made.append(name)
@@ -162,11 +162,11 @@ def audit_new_topic(name: str) -> Done:
 def audit_request(
     connection: HTTPConnection, action: str, result: str | RequestError, about: Mapping[str, str] | None = None
 ) -> None:
-    """Write a line of the audit trail; the token is known by now.
+    """Write a line of the audit trail.
 
     Args:
-        result: ``OK``, a status, or the refusal; that of an expired token names it.
-        about: what was acted on, else what the request says.
+        result: ``OK``, a status, or the refusal; the refusal of an expired token names that token.
+        about: what was acted on; by default the parameters of path and query in ``ABOUT``.
     """
     grant = grant_of(connection)
     token = None if grant is None else grant.name
@@ -183,18 +183,18 @@ def audit_request(
 
 
 def cookie_name(connection: HTTPConnection) -> str:
-    """Of the cookie that a login is in."""
+    """Name of the login cookie on this connection."""
     return SECURE_COOKIE if connection.scope["scheme"] in ("https", "wss") else COOKIE
 
 
 def find_login(gateway: Gateway, connection: HTTPConnection) -> Login | None:
-    """The login whose cookie a request has; it may have ended."""
+    """The login of a request's cookie; it may have ended."""
     login_id = _cookie_of(connection)
     return None if gateway.logins is None or login_id is None else gateway.logins.find(login_id)
 
 
 def _cookie_of(connection: HTTPConnection) -> str | None:
-    """Read by hand: the standard library's parser takes seconds for hostile ones."""
+    """Parsed by hand: the standard library's parser takes seconds for hostile cookies."""
     wanted = cookie_name(connection)
     for field in connection.headers.getlist("cookie")[:1]:
         for pair in field.split(";", COOKIES_MAX)[:COOKIES_MAX]:
@@ -211,10 +211,10 @@ def _find_grant(gateway: Gateway, connection: HTTPConnection) -> Grant:
     scheme, _, token = connection.headers.get("authorization", "").partition(" ")
     if scheme:
         if scheme.lower() != "bearer" or not token.strip():
-            raise AuthRequired("Authorization is: Bearer <token>")
+            raise AuthRequired("invalid Authorization header: write Authorization: Bearer <token>")
         return gateway.authority.admit(token.strip())
     if not _cookie_of(connection):
-        raise AuthRequired("a token is needed: Authorization: Bearer <token>")
+        raise AuthRequired("a token is required: send Authorization: Bearer <token>")
     login = find_login(gateway, connection)
     grant = None if login is None else gateway.logins.use(login)
     if grant is None:

@@ -1,4 +1,4 @@
-"""The ASGI application: one endpoint per path, every refusal a problem with the wire's code, no other site let in.
+"""The ASGI application: one endpoint a path; every refusal is a problem with the wire's code.
 
 Contract: gateway.md; ADR 0024 (which browsers may call what).
 """
@@ -72,7 +72,7 @@ DIALECTS: Mapping[str, tuple[Operation, ...]] = {"mq": mq.OPERATIONS, "tinymq": 
 
 
 class Slashes(PathConvertor):
-    """Any text. Starlette's ``path`` has none with a line break, and a name with one is to be refused as a name."""
+    """A path convertor for any text. Starlette's ``path`` excludes line breaks; a name with one should get BAD_NAME."""
 
     regex = r"[\s\S]*"
 
@@ -106,11 +106,11 @@ class Endpoint:
         operation = self._by_method.get(request.method)
         if operation is None:
             allowed = ", ".join(self._by_method)
-            raise MethodNotAllowed(f"{request.method} is not for this path; {allowed} is", allowed)
+            raise MethodNotAllowed(f"{request.method} is not supported on this path: use {allowed}", allowed)
         return operation
 
     def _check(self, operation: Operation, request: Request) -> None:
-        """Whether the request may be made. Raises: AuthRequired, AuthFailed, Forbidden, BadArgument."""
+        """Check site, rights and query parameters. Raises: AuthRequired, AuthFailed, Forbidden, BadArgument."""
         check_site(request, safe=operation.safe)
         if self._gateway.authority is not None:
             topic = _topic_of(operation, request)
@@ -121,12 +121,12 @@ class Endpoint:
             known, query = self._queries[request.method], request.query_params
             for name in query:
                 if name not in known:
-                    raise BadArgument(f"{name[:100]} is no parameter here; there are {', '.join(sorted(known)) or 'none'}")
+                    raise BadArgument(f"unknown parameter {name[:100]!a}: use {', '.join(sorted(known)) or 'none'}")
                 if len(query.getlist(name)) > 1:
-                    raise BadArgument(f"{name} stands more than once")
+                    raise BadArgument(f"parameter {name} is given more than once")
 
     async def _respond(self, request: Request) -> Response | None:
-        """None when there is nobody left to answer."""
+        """None when the client is gone."""
         gateway, operation = self._gateway, None
         made: list[str] = []
         refuse: Callable[[RequestError], Response] = problem
@@ -161,13 +161,13 @@ class Endpoint:
 
 
 def _topic_of(operation: Operation, request: Request) -> str:
-    """What rights are asked for: what the dialect says, else the path's."""
+    """The topic that the request needs rights for: the operation's parameter, else the path's ``topic``."""
     found = None if operation.topic is None else operation.topic.of(request)
     return request.path_params.get("topic", "") if found is None else found
 
 
 async def _handle(operation: Operation, gateway: Gateway, request: Request) -> Response:
-    """Looking waits while a damaged segment is examined; what changes something is refused until then."""
+    """Run the handler. While a damaged segment is examined, a GET waits and other methods are refused."""
     while True:
         try:
             return await operation.handler(gateway, request)
@@ -180,13 +180,13 @@ async def _handle(operation: Operation, gateway: Gateway, request: Request) -> R
 
 
 class Application:
-    """The routes behind the check that every request has to pass."""
+    """The routes, behind the check of ``Host`` that every request must pass."""
 
     def __init__(self, gateway: Gateway, *, hosts: Hosts | None, dialects: Sequence[str] = ()) -> None:
         """
         Args:
-            hosts: under which names it answers without TLS; None for all. With TLS the certificate has the names.
-            dialects: old paths beside ours, keys of ``DIALECTS``.
+            hosts: names accepted in ``Host`` without TLS; None for all. With TLS the certificate has the names.
+            dialects: APIs of other queues that are served, too; keys of ``DIALECTS``.
         """
         operations = (*OPERATIONS, *chain.from_iterable(DIALECTS[name] for name in dialects))
         self._hosts = hosts
@@ -204,18 +204,18 @@ class Application:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._hosts is not None and scope["scheme"] in CLEAR and not self._hosts.allow(Headers(scope=scope).get("host", "")):
-            error = Forbidden("call this broker localhost or by its address; --allowed-host lets it have names")
+            error = Forbidden("Host is not allowed: use localhost or an address, or start the broker with --allowed-host NAME")
             await problem(error)(scope, receive, send)
             return
-        if scope["path"].endswith("\n"):  # the ``$`` of the routes matches before it: they would take it for another path
+        if scope["path"].endswith("\n"):  # the ``$`` of the routes matches before it: another path would be served
             await _no_such_path(scope, receive, send)
             return
         await self._router(scope, receive, send)
 
 
 def _place(path: str) -> int:
-    """Where a path stands among all: ``{id}`` would match ``7:nack``, too, and ``/{q}`` everything. What is looked for most
-    often, to publish and to lease, comes first by being first in ``OPERATIONS``."""
+    """Sort key of a route. ``{id}`` would also match ``7:nack``, and ``/{q}`` everything, so they come last. Publish and lease,
+    the most frequent, come first by their place in ``OPERATIONS``."""
     if path.startswith("/{"):
         return 4
     last = path.rpartition("/")[2]
@@ -231,4 +231,4 @@ async def _nothing() -> AsyncIterator[bytes]:
 
 
 async def _no_such_path(scope: Scope, receive: Receive, send: Send) -> None:
-    await problem(UnknownCommand("there is nothing at this path; /docs lists what there is"))(scope, receive, send)
+    await problem(UnknownCommand("no such path: /docs lists the API"))(scope, receive, send)

@@ -1,4 +1,4 @@
-"""Bodies of requests, with their limits while they arrive.
+"""Bodies of requests: read with limits that hold while they arrive, and parsed as JSON or lines.
 
 Contract: gateway.md (413 "refused while it arrives"). Knows no broker.
 """
@@ -16,46 +16,46 @@ from toymq_py.errors import BadArgument, BadFraming, PayloadTooLarge
 from toymq_py.gateway.problems import UnknownCoding
 
 JSON_BYTES_MAX = 64 * 1024
-"""Of what arranges or asks for something: settings, ids. The longest list of ids that makes sense has a few thousand."""
+"""Size of a JSON request other than a message: settings, ids. A useful list of ids has a few thousand."""
 STRUCTURE_CHARS_MAX = JSON_BYTES_MAX
-"""Of JSON outside of its long texts: two million empty lists in one line take three seconds of the broker's only thread."""
+"""Size of JSON outside of its long strings: to parse two million empty lists holds the event loop for three seconds."""
 LONG_TEXT_CHARS = 1024
 DISCARD_BYTES_MAX = 1024 * 1024
-"""A body that was answered before its end is discarded so far, that no reset eats the answer; then the connection is closed."""
+"""Bytes of a body that are read and dropped after its answer: closed at once, a reset would drop the answer."""
 SEAT = "toymq.seat"
-"""In the ASGI scope's ``state``: the connection's ``Seat``, which a token makes its own and what is held counts for."""
+"""Key in the ASGI scope's ``state``: the connection's ``Seat``, which counts what it holds, for its token."""
 WHEN_WHOLE = "toymq.when_whole"
-"""In the ASGI scope: called when the body is whole, which may be hours behind its head; raises when the rights have gone."""
+"""Key in the ASGI scope: called when the body is complete, maybe hours after its head; raises when the rights are gone."""
 PLAIN_CODINGS = frozenset({"", "identity", "7bit", "8bit", "binary"})
-"""Those that change nothing: none, HTTP's, and those of a part's ``Content-Transfer-Encoding`` (RFC 2045, 6.2)."""
+"""Codings that change no byte: HTTP's, and those of a part's ``Content-Transfer-Encoding`` (RFC 2045, 6.2)."""
 
 
 async def read_body(request: Request, bytes_max: int) -> bytes:
-    """The whole body. Raises: as ``read_pieces``."""
+    """Read a body. Raises: as ``read_pieces``."""
     pieces = await read_pieces(request, bytes_max)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def seat_of(request: Request) -> Seat | None:
-    """Of the request's connection; None where nothing is counted."""
+    """The seat of a request's connection; None where nothing is counted."""
     seat: Seat | None = request.scope.get("state", {}).get(SEAT)
     return seat
 
 
 async def read_pieces(request: Request, bytes_max: int, line_bytes_max: int | None = None) -> list[bytes]:
-    """The whole body, as it arrived: some hundred KiB in each piece; one empty piece when there is nothing.
+    """Read a body as it arrives, in pieces of some hundred KiB; one empty piece when there is none.
 
     Args:
-        line_bytes_max: of each line of a body that has lines.
+        line_bytes_max: limit of each line, for a body of lines.
 
-    Raises: PayloadTooLarge, before the first byte where the request says its length, else with the byte that is too much;
-        BadArgument for a length that is none; UnknownCoding; ClientDisconnect; QueueFull, when it is too much with what
-        others hold; AuthFailed, Forbidden, when the rights went while it arrived.
+    Raises: PayloadTooLarge, before the first byte where the request has Content-Length, else at the first byte beyond;
+        BadArgument for an invalid Content-Length; UnknownCoding; ClientDisconnect; QueueFull, when all bodies together
+        are too large; AuthFailed, Forbidden, when the rights were lost meanwhile.
     """
     check_coding(", ".join(request.headers.getlist("content-encoding")))
     announced = request.headers.get("content-length", "0")
     if not announced.isdigit():
-        raise BadArgument("Content-Length is a whole number")
+        raise BadArgument(f"invalid Content-Length {announced[:50]!a}: write a whole number")
     if len(announced) > 18 or int(announced) > bytes_max:
         raise too_large(bytes_max, last=len(announced) > 18 or int(announced) > DISCARD_BYTES_MAX)
     seat = seat_of(request)
@@ -83,12 +83,12 @@ async def read_pieces(request: Request, bytes_max: int, line_bytes_max: int | No
 
 
 def _check_lines(piece: bytes, begun: int, bytes_max: int) -> int:
-    """Bound the lines of a body while it arrives.
+    """Check the lines of one piece.
 
     Args:
-        begun: size of the line that the piece goes on.
+        begun: size of the line's part in earlier pieces.
 
-    Returns: size of the line that goes on behind the piece. Raises: PayloadTooLarge.
+    Returns: size of the line that the next piece continues. Raises: PayloadTooLarge.
     """
     end = piece.find(b"\n")
     if end < 0:
@@ -99,31 +99,31 @@ def _check_lines(piece: bytes, begun: int, bytes_max: int) -> int:
         if len(piece) > bytes_max:
             longest = max(longest, *map(len, piece.split(b"\n")))
     if longest > bytes_max:
-        raise PayloadTooLarge(f"a line has at most {bytes_max} bytes; payload_base64 needs the fewest")
+        raise PayloadTooLarge(f"a line has more than {bytes_max} bytes: send payload_base64, or fewer bytes")
     return rest
 
 
 def check_coding(codings: str) -> None:
-    """Hold that bytes are what they are: nothing is decoded here.
+    """Refuse compressed bodies: the broker stores bytes as they come.
 
     Args:
-        codings: of all fields, between commas.
+        codings: those of all fields, separated by commas.
 
     Raises: UnknownCoding.
     """
     if codings and not PLAIN_CODINGS.issuperset(coding.strip().lower() for coding in codings.split(",")):
-        raise UnknownCoding(f"{codings[:100]} is not decoded here: send the bytes as they are")
+        raise UnknownCoding(f"coding {codings[:100]!a} is not supported: send the body uncompressed")
 
 
 def too_large(bytes_max: int, *, last: bool = False) -> PayloadTooLarge:
-    """The refusal of a body; ``last`` when nothing more can be asked on this connection, and the answer says so."""
-    return PayloadTooLarge(f"at most {bytes_max} bytes are taken here", fatal=last)
+    """The refusal of a body; with ``last`` the answer closes the connection."""
+    return PayloadTooLarge(f"the body is too large: at most {bytes_max} bytes are accepted", fatal=last)
 
 
 async def read_object(request: Request, known: frozenset[str]) -> dict[str, Any]:
-    """A JSON object; no body is an empty one.
+    """Read a body that is a JSON object; an empty body is an empty object.
 
-    Raises: BadFraming for what is no JSON object, BadArgument for a member that is not ``known``, PayloadTooLarge.
+    Raises: BadFraming when it is not a JSON object, BadArgument for a member that is not ``known``, PayloadTooLarge.
     """
     body = await read_body(request, JSON_BYTES_MAX)
     found = parse_object(body) if body else {}
@@ -136,14 +136,14 @@ def parse_object(text: bytes) -> dict[str, Any]:
     try:
         found = parse_json(text)
     except ValueError:
-        raise BadFraming("the body is no JSON") from None
+        raise BadFraming("the body is not valid JSON") from None
     if type(found) is not dict:
-        raise BadFraming("a JSON object is expected")
+        raise BadFraming("the body must be a JSON object")
     return found
 
 
 def parse_json(text: str | bytes) -> Any:
-    """What JSON says, and nothing that Python takes beside: no NaN, no number that becomes Infinity. Raises: ValueError."""
+    """Parse JSON strictly: unlike Python's parser, no NaN and no number that becomes Infinity. Raises: ValueError."""
     if isinstance(text, bytes):
         text = text.decode(json.detect_encoding(text), "surrogatepass")
     if len(text) > STRUCTURE_CHARS_MAX:
@@ -151,24 +151,24 @@ def parse_json(text: str | bytes) -> Any:
     try:
         return _JSON.decode(text)
     except RecursionError:
-        raise ValueError("it is too deep") from None
+        raise ValueError("it is nested too deep") from None
 
 
 def _check_structure(text: str) -> None:
-    """Bound what JSON builds beside long texts, in a single walk from text to text. Raises: ValueError."""
+    """Limit the JSON outside of long strings, in one pass over the strings. Raises: ValueError."""
     at = structure = 0
     while structure <= STRUCTURE_CHARS_MAX and (quote := text.find('"', at)) >= 0:
         end = scanstring(text, quote + 1, True)[1]
         structure += quote - at + min(end - quote, LONG_TEXT_CHARS)
         at = end
     if structure > STRUCTURE_CHARS_MAX or structure + len(text) - at > STRUCTURE_CHARS_MAX:
-        raise ValueError(f"more than {STRUCTURE_CHARS_MAX} characters are not in long texts")
+        raise ValueError(f"more than {STRUCTURE_CHARS_MAX} characters are outside of long strings")
 
 
 def _finite(text: str) -> float:
     number = float(text)
     if not isfinite(number):
-        raise ValueError(f"{text[:20]} is no number here")
+        raise ValueError(f"{text[:20]} is not a finite number")
     return number
 
 
@@ -179,16 +179,16 @@ def check_members(found: Mapping[str, Any], known: frozenset[str]) -> None:
     """Raises: BadArgument."""
     if not known.issuperset(found):
         unknown = next(name for name in found if name not in known)
-        raise BadArgument(f"{unknown[:100]} is not known here; there are {', '.join(sorted(known))}")
+        raise BadArgument(f"unknown member {unknown[:100]!a}: use {', '.join(sorted(known)) or 'none'}")
 
 
 def media_type(request: Request) -> str:
-    """Of the body, without parameters, in small letters."""
+    """Media type of the body, without parameters, in lower case."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def lines_of(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Lines without their ends; what follows the last end is one, too, unless it is empty."""
+    """Split a body into lines; a rest behind the last line end is a line, too, unless it is empty."""
     held: list[bytes] = []
     for piece in pieces:
         first, *others = piece.split(b"\n")

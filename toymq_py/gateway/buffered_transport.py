@@ -1,25 +1,24 @@
-"""What uvicorn takes for a connection's transport: fewer system calls, and no more read than can be served. Knows no HTTP."""
+"""The transport that uvicorn writes to: joins writes of one pass of the loop, and controls reading. Knows no HTTP."""
 
 import asyncio
 from collections.abc import Callable
 from typing import Any
 
 COLLECTED_BYTES = 64 * 1024
-"""What is collected goes out when there is so much of it: a pass may have megabytes to write, and only the transport can say
-that it is enough."""
+"""Joined bytes are sent at this size: a pass may write megabytes, and only the transport reports a full buffer."""
 
 
 class Outgoing:
-    """A transport, on which what is written in one pass of the loop goes out by one system call, or by a few if it is much.
+    """A transport that sends the writes of one pass of the loop by one system call, or by few when they are large.
 
-    Uvicorn writes head and body of a response one after the other, and uvloop sends each at once. It also goes on reading
-    whenever an application asks for a body, however much was read already: not while ``hold_reading`` says no.
+    Uvicorn writes head and body of a response separately, and uvloop sends each at once. Uvicorn also resumes reading whenever
+    the application asks for a body; ``hold_reading`` overrides that.
     """
 
     def __init__(
         self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, lingers: Callable[[], bool] = lambda: False
     ) -> None:
-        """``lingers`` is asked when it is to be closed: whether that comes later, by another ``close``."""
+        """``lingers`` is called by ``close``; True puts the close off to a later ``close``."""
         self._transport = transport
         self._lingers = lingers
         self._loop = loop
@@ -41,12 +40,12 @@ class Outgoing:
             self.flush()
 
     def flush(self) -> None:
-        """Send what was written: there is no more of it."""
+        """Send the joined writes now."""
         if self._written:
             data = b"".join(self._written)
             self._written.clear()
             self._collected = 0
-            if not self._transport.is_closing():  # uvloop refuses; an answer that uvicorn began before may come after
+            if not self._transport.is_closing():  # uvloop refuses to write then; an answer may end after the close
                 self._transport.write(data)
 
     def close(self) -> None:
@@ -56,7 +55,7 @@ class Outgoing:
 
     @property
     def reads(self) -> bool:
-        """Whether more can come."""
+        """Whether the transport reads."""
         return not (self._paused or self._held)
 
     def pause_reading(self) -> None:
@@ -68,13 +67,13 @@ class Outgoing:
         self._read_or_not()
 
     def hold_reading(self, *, held: bool) -> None:
-        """Whether there is enough, whatever uvicorn says."""
+        """Stop reading, or let uvicorn decide again."""
         if held != self._held:
             self._held = held
             self._read_or_not()
 
     def _read_or_not(self) -> None:
-        """Both calls are idempotent."""
+        """Apply both; the transport's calls are idempotent."""
         if self._transport.is_closing():
             return
         if self.reads:

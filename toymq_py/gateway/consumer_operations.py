@@ -1,9 +1,8 @@
-"""What becomes of leased messages: ack, nack, extend; and the consumers that they belong to.
+"""Ack, nack and extend of leased messages; describe, seek and delete of consumers; redrive of dead letters.
 
-Contract: gateway.md; delivery.md. An ack is answered after the offsets flush that
-holds it; those that come while one is written share the next.
+Contract: gateway.md; delivery.md. An ack is answered after the offsets flush that holds it; acks that arrive during a flush
+share the next one.
 """
-
 
 from collections.abc import Sequence
 
@@ -46,33 +45,33 @@ from toymq_py.model import DURATION_MS_MAX, MSG_ID_MAX, IdRange, Start
 
 DURATION_S_MAX = DURATION_MS_MAX / 1000
 
-VISIBILITY_S = seconds("visibility_s", "How long they are leased; the topic's visibility unless given.", 0.001, DURATION_S_MAX)
+VISIBILITY_S = seconds("visibility_s", "Visibility timeout of the lease; default: the topic's.", 0.001, DURATION_S_MAX)
 ERROR_MEMBERS = ("type", "text", "traceback")
 
 
 def parse_failure(reason: object, error: object) -> Failure | None:
-    """What JSON says of a failure: a text, and a text or ``{"type", "text", "traceback"}``. Raises: BadArgument."""
+    """Parse ``reason``, a string, and ``error``, a string or an object of ``ERROR_MEMBERS``. Raises: BadArgument."""
     described = {"text": error} if error is None or type(error) is str else error
     if type(described) is not dict:
-        raise BadArgument('error is a text or an object: {"type": "ValueError", "text": "no such file", "traceback": "..."}')
+        raise BadArgument('invalid error: write a string, or {"type": "ValueError", "text": "not found", "traceback": "..."}')
     check_members(described, frozenset(ERROR_MEMBERS))
     texts: list[str | None] = []
     for name, text in (("reason", reason), *((f"error.{member}", described.get(member)) for member in ERROR_MEMBERS)):
         if not (text is None or type(text) is str):
-            raise BadArgument(f"{name} is a text")
+            raise BadArgument(f"{name} must be a string")
         texts.append(text)
     return failure_of(*texts)
 
 
 def _yes(text: str) -> bool:
     if text not in ("true", "false"):
-        raise BadArgument("dead is true or false")
+        raise BadArgument(f"invalid dead {text[:50]!a}: write true or false")
     return text == "true"
 
 
-DEAD: Parameter[bool] = Parameter("dead", "query", "To the dead letters at once.", {"type": "boolean"}, _yes)
+DEAD: Parameter[bool] = Parameter("dead", "query", "Make it a dead letter at once.", {"type": "boolean"}, _yes)
 REASON: Parameter[str] = Parameter("reason", "query", "Any text, for the dead letter.", {"type": "string"}, str)
-DELAY_S = seconds("delay_s", "Deliver again after this; the topic's backoff unless given, 0 for now.", 0, DURATION_S_MAX)
+DELAY_S = seconds("delay_s", "Deliver again after so long; default: the topic's backoff; 0: at once.", 0, DURATION_S_MAX)
 
 
 async def ack(gateway: Gateway, request: Request) -> Response:
@@ -86,8 +85,8 @@ async def ack(gateway: Gateway, request: Request) -> Response:
 
 
 def not_leased(consumer: str, msg_id: int) -> NotLeased:
-    """The refusal of what concerns a lease that there is not."""
-    return NotLeased(f"{msg_id} is not leased to {consumer}: it never was, or it is acked, or went back")
+    """The error for a message that is not leased to a consumer."""
+    return NotLeased(f"{msg_id} is not leased to {consumer}: never delivered, acked already, or the lease has ended")
 
 
 async def ack_many(gateway: Gateway, request: Request) -> Response:
@@ -98,15 +97,15 @@ async def ack_many(gateway: Gateway, request: Request) -> Response:
     check_members(body, frozenset({"ids"}))
     acked = topic.ack(consumer, parse_ids(body.get("ids")))
     if not acked:
-        raise NotLeased(f"none of them is leased to {consumer}: they never were, or are acked, or went back")
+        raise NotLeased(f"none of ids is leased to {consumer}: never delivered, acked already, or the leases have ended")
     await gateway.stored(topic.flush_offsets)
     return Response(status_code=204, headers={"x-acked": str(acked)})
 
 
 def parse_ids(found: object) -> list[IdRange]:
-    """Ids of a JSON list, whole numbers and ``"3-9"``, as ascending ranges. Raises: BadArgument."""
+    """Parse a JSON list of whole numbers and ranges ``"3-9"`` into ascending ranges. Raises: BadArgument."""
     if type(found) is not list or not found:
-        raise BadArgument('ids is a list of message ids and of ranges: [7, "9-12"]')
+        raise BadArgument('ids must be a list of message ids and ranges: [7, "9-12"]')
     ranges = sorted(map(_range_of, found))
     merged = [ranges[0]]
     for first, last in ranges[1:]:
@@ -126,7 +125,7 @@ def _range_of(item: object) -> IdRange:
             first, last = int(low), int(high if dash else low)
             if first <= last <= MSG_ID_MAX:
                 return first, last
-    raise BadArgument('an id is a whole number, a range of them a text: "9-12"')
+    raise BadArgument(f'invalid id {str(item)[:50]!a} in ids: write a whole number, or a range as a string: "9-12"')
 
 
 async def nack(gateway: Gateway, request: Request) -> Response:
@@ -151,13 +150,13 @@ async def redrive_letters(gateway: Gateway, request: Request) -> Response:
     check_members(body, frozenset({"ids", "max"}))
     max_count = body.get("max")
     if max_count is not None and (type(max_count) is not int or not 0 < max_count <= MSG_ID_MAX):
-        raise BadArgument("max is a whole number from 1")
+        raise BadArgument(f"invalid max {str(max_count)[:50]!a}: write a whole number from 1")
     ids = None if body.get("ids") is None else parse_ids(body["ids"])
     return json_response({"redriven": await redrive(gateway, name, ids, max_count)})
 
 
 async def redrive(gateway: Gateway, name: str, ids: Sequence[IdRange] | None, max_count: int | None) -> int:
-    """Move dead letters back. Returns: how many, once that is on stable storage. Raises: RequestError."""
+    """Move dead letters back to their topic. Returns: how many, once they are on stable storage. Raises: RequestError."""
     gateway.refuse_late()
     moved = 0
 
@@ -196,7 +195,7 @@ async def put_consumer(gateway: Gateway, request: Request) -> Response:
     check_members(body, frozenset({"seek"}))
     target = body.get("seek")
     if type(target) not in (str, int):
-        raise BadArgument("seek is earliest, latest, a message id or @<unix-ms>")
+        raise BadArgument("seek must be earliest, latest, a message id or @<unix-ms>")
     gateway.refuse_late()
     topic.seek(name, Start.parse(str(target)))
     await gateway.stored(topic.flush_offsets)
@@ -223,40 +222,42 @@ GONE: tuple[type[RequestError], ...] = (BadArgument, BadName, NoSuchTopic, NoSuc
 
 OPERATIONS = (
     Operation(
-        "DELETE", "/v1/topics/{topic}/messages/{id}", "ack", "Ack a message: it does not come again, whatever happens.",
+        "DELETE", "/v1/topics/{topic}/messages/{id}", "ack",
+        "Ack a message: it is not delivered to this consumer again, also after a crash.",
         ack, "subscribe", (TOPIC, MESSAGE_ID, CONSUMER),
         answers={204: Answer("The ack is on stable storage.")}, errors=(*GONE, StorageFailed),
     ),
     Operation(
-        "POST", "/v1/topics/{topic}/messages/{id}:nack", "nack", "Give a message back.",
+        "POST", "/v1/topics/{topic}/messages/{id}:nack", "nack",
+        "Nack a message: it is delivered again, or becomes a dead letter.",
         nack, "subscribe", (TOPIC, MESSAGE_ID, CONSUMER, DELAY_S, DEAD, REASON),
-        Body("Why it failed, for its dead letter; may be left out.", {"application/json": {
+        Body("Why it failed, for its dead letter; optional.", {"application/json": {
             "type": "object", "properties": {"reason": {"type": "string"}, "error": ERROR},
         }}),
-        {204: Answer("It comes again, or becomes a dead letter; the attempt is on stable storage.")},
+        {204: Answer("The attempt is on stable storage.")},
         (*GONE, BadFraming, PayloadTooLarge, StorageFailed),
     ),
     Operation(
         "POST", "/v1/topics/{topic}:redrive", "redrive",
         "Move dead letters (`orders.dlq`) back to their topic, for the consumer that failed them.",
         redrive_letters, "admin", (TOPIC,),
-        Body('`{"ids": [7, "9-12"], "max": 100}`; without them all.', {"application/json": {
+        Body('`{"ids": [7, "9-12"], "max": 100}`; an empty body for all.', {"application/json": {
             "type": "object",
             "properties": {
                 "ids": {"type": "array", "items": {"type": ["integer", "string"]}},
                 "max": {"type": "integer", "minimum": 1},
             },
         }}),
-        {200: Answer("So many are back, on stable storage.", REDRIVEN)},
+        {200: Answer("How many are back in their topic, on stable storage.", REDRIVEN)},
         (BadArgument, BadFraming, BadName, DiskFull, DiskLow, NoSuchTopic, PayloadTooLarge, QueueFull, StorageFailed),
     ),
     Operation(
-        "POST", "/v1/topics/{topic}/messages/{id}:extend", "extend", "Restart the clock of a lease.",
-        extend, "subscribe", (TOPIC, MESSAGE_ID, CONSUMER, VISIBILITY_S), answers={204: Answer("It runs anew.")}, errors=GONE,
+        "POST", "/v1/topics/{topic}/messages/{id}:extend", "extend", "Extend a lease: it lasts its whole time again.",
+        extend, "subscribe", (TOPIC, MESSAGE_ID, CONSUMER, VISIBILITY_S), answers={204: Answer("It is extended.")}, errors=GONE,
     ),
     Operation(
         "POST", "/v1/topics/{topic}/messages:ack", "ackMany",
-        "Ack many messages; those that are not leased are no error as long as one is.",
+        "Ack many messages. Ids that are not leased are skipped; an error when none is leased.",
         ack_many, "subscribe", (TOPIC, CONSUMER),
         Body('`{"ids": [7, "9-12"]}`', {"application/json": {
             "type": "object", "required": ["ids"],
@@ -266,17 +267,18 @@ OPERATIONS = (
         (*GONE, BadFraming, PayloadTooLarge, StorageFailed),
     ),
     Operation(
-        "GET", "/v1/topics/{topic}/consumers/{consumer}", "describeConsumer", "How far a consumer is.",
+        "GET", "/v1/topics/{topic}/consumers/{consumer}", "describeConsumer",
+        "Describe a consumer: ready, inflight, scheduled, backlog.",
         get_consumer, "describe", (TOPIC, CONSUMER_OF_PATH), answers={200: Answer("As in DESCRIBE.", DESCRIBED)},
         errors=(BadName, NoSuchTopic, NoSuchConsumer), safe=True,
     ),
     Operation(
-        "PUT", "/v1/topics/{topic}/consumers/{consumer}", "seek", "Move a consumer, or make it where it should begin.",
+        "PUT", "/v1/topics/{topic}/consumers/{consumer}", "seek", "Move a consumer, or create one, at a position.",
         put_consumer, "admin", (TOPIC, CONSUMER_OF_PATH),
         Body('`{"seek": "earliest"}`, `latest`, a message id, or `@` and unix milliseconds.', {"application/json": {
             "type": "object", "required": ["seek"], "properties": {"seek": {"type": ["integer", "string"]}},
         }}),
-        {200: Answer("It is there, on stable storage.", DESCRIBED)},
+        {200: Answer("The position is on stable storage.", DESCRIBED)},
         (BadArgument, BadFraming, BadName, NoSuchTopic, OutOfRange, TooManyConsumers, StorageFailed),
     ),
     Operation(

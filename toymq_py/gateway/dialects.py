@@ -1,4 +1,4 @@
-"""What the dialects have in common: old paths, old answers, the same broker. Contract: dialects.md."""
+"""Shared by the dialects, which serve APIs of other queues: Go durations, RFC 3339 times. Contract: dialects.md."""
 
 import re
 from collections.abc import Mapping
@@ -26,18 +26,18 @@ def go_duration_ms(name: str, text: str) -> int:
         total_ms += float(found[0].removesuffix(unit)) * _GO_UNITS_MS[unit]
         end = found.end()
     if not text or end < len(text) or total_ms > DURATION_MS_MAX:
-        raise BadArgument(f"{name} is a duration of at most ten years, 1500ms or 2m say")
+        raise BadArgument(f"invalid duration {name} {text[:50]!a}: write 1500ms or 2m, at most ten years")
     return int(-(-total_ms // 1))
 
 
 def rfc3339(ns: int) -> str:
-    """Nanoseconds since the epoch as the time stamp that Go writes."""
+    """Unix nanoseconds as Go writes a time stamp."""
     at = datetime.fromtimestamp(ns // 1_000_000_000, UTC)
     return f"{at:%Y-%m-%dT%H:%M:%S}.{ns % 1_000_000_000:09d}Z"
 
 
 async def ensure(broker: Broker, name: str, settings: Mapping[str, str]) -> None:
-    """Make a topic with these settings when it is not there; one that is there stays as it is. Raises: RequestError."""
+    """Create a topic with these settings unless it exists. Raises: RequestError."""
     if name not in broker.topics:
         await stored(lambda done: broker.create(name, settings, done))
 

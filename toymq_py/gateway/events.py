@@ -1,4 +1,4 @@
-"""The broker as server-sent events, for the dashboard. Contract: gateway.md."""
+"""``/v1/events``: snapshots of the broker as server-sent events, for the dashboard. Contract: gateway.md."""
 
 from collections.abc import AsyncIterator
 
@@ -13,7 +13,7 @@ EVENT_STREAM = "text/event-stream"
 
 
 def stream_response(events: AsyncIterator[bytes]) -> Response:
-    """Server-sent events, not held back by anything in between."""
+    """A response of server-sent events, which proxies are told not to buffer."""
     return StreamingResponse(events, headers={"cache-control": "no-store", "x-accel-buffering": "no"}, media_type=EVENT_STREAM)
 
 
@@ -23,7 +23,7 @@ async def events(gateway: Gateway, request: Request) -> Response:
 
 
 async def _watch(gateway: Gateway, request: Request) -> AsyncIterator[bytes]:
-    """As long as the token or the login is there; what it may see is looked up again with every event."""
+    """Events until the token or login is gone; every event has what it may describe then."""
     free = grant_of(request) is None
     async for event in gateway.snapshots.watch(lambda: present_grant(gateway, request)):
         if not free and present_grant(gateway, request) is None:

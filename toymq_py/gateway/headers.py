@@ -6,20 +6,20 @@ from toymq_py.errors import BadArgument
 
 
 def header_block(pairs: Iterable[tuple[str, str]]) -> bytes:
-    """A message's header block (protocol.md, PUB). Raises: BadArgument for what would be read as something else."""
+    """A message's header block (protocol.md, PUB). Raises: BadArgument for a header that would be read as another."""
     lines = []
     for name, value in pairs:
         if not name or ":" in name or "\n" in name or "\n" in value:
-            raise BadArgument("a header is a name without colon and a value, both without a line break")
+            raise BadArgument(f"invalid header {name[:50]!a}: write a name without colon; no line break in name or value")
         lines.append(f"{name}: {value}\n")
     try:
         return "".join(lines).encode()
     except UnicodeEncodeError:
-        raise BadArgument("headers are UTF-8") from None
+        raise BadArgument("a header has half of a surrogate pair: headers must be UTF-8") from None
 
 
 def parse_block(block: bytes) -> dict[str, str]:
-    """A header block as a dict; a line of another form is left out."""
+    """A header block as a dict, without lines that have no colon."""
     headers = {}
     for line in block.decode("utf-8", "replace").split("\n"):
         name, colon, value = line.partition(":")
@@ -29,7 +29,7 @@ def parse_block(block: bytes) -> dict[str, str]:
 
 
 def headers_of(raw: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The message's headers among those of a request or a part: ``X-Header-<name>`` without its prefix, and ``traceparent``."""
+    """The header block from a request's or part's headers: ``X-Header-<name>`` without its prefix, and ``traceparent``."""
     pairs = []
     for name, value in raw:
         if name.startswith(b"x-header-"):
@@ -40,8 +40,8 @@ def headers_of(raw: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 def header_text(value: bytes) -> str:
-    """The value of a field that becomes a message's header. Raises: BadArgument."""
+    """A request's header value as a message's. Raises: BadArgument."""
     try:
         return value.decode()
     except UnicodeDecodeError:
-        raise BadArgument("headers are UTF-8") from None
+        raise BadArgument(f"invalid header value {value[:50]!a}: headers must be UTF-8") from None

@@ -1,4 +1,4 @@
-"""Whether the process lives, and whether it should be sent work. Contract: clients.md, "Operations"."""
+"""Liveness and readiness. Contract: clients.md, "Operations"."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -9,9 +9,9 @@ from toymq_py.gateway.topic_operations import json_response
 from toymq_py.version import __version__
 
 FSYNC_P99_S_MAX = 1.0
-"""A disk that takes longer than this for one sync in a hundred serves nobody well."""
+"""Not ready when the 99th percentile of fsync is longer."""
 NAMED_MAX = 10
-"""Of many topics in trouble, so many are named."""
+"""Topics that the reason names."""
 
 
 async def healthz(gateway: Gateway, request: Request) -> Response:
@@ -21,14 +21,14 @@ async def healthz(gateway: Gateway, request: Request) -> Response:
 
 
 def unready(gateway: Gateway) -> list[str]:
-    """Why no work should be sent here; nothing when it should."""
+    """Reasons why a load balancer should send no work here; [] when it is ready."""
     broker = gateway.broker
     reasons = []
     if broker.shutting_down or gateway.waiting.stopped:
-        reasons.append("it is shutting down")
+        reasons.append("the broker is shutting down")
     bad = sorted({*broker.unopened, *(topic.name for topic in broker.topics.values() if topic.state != "ok")})
     if bad and gateway.authority is not None:
-        reasons.append(f"{len(bad)} topics are degraded or failed")  # whoever asks has shown no token: no names
+        reasons.append(f"{len(bad)} topics are degraded or failed")  # the probe has no token: no names
     elif bad:
         named = ", ".join(bad[:NAMED_MAX]) + (f" and {len(bad) - NAMED_MAX} more" if len(bad) > NAMED_MAX else "")
         reasons.append(f"degraded or failed: {named}")

@@ -1,6 +1,6 @@
-"""The HTTP end of the process: uvicorn on the broker's own loop, with limits on what comes before an application sees it.
+"""The HTTP server: uvicorn on the broker's own loop, with limits on what a client sends before the application runs.
 
-Contract: gateway.md; ADR 0024. With ``websocket_protocol.py`` the only home of uvicorn. Parses nothing itself.
+Contract: gateway.md; ADR 0024, ADR 0078 (which uvicorn). With ``websocket_protocol.py`` the only home of uvicorn.
 """
 
 import asyncio
@@ -32,32 +32,32 @@ from toymq_py.net.certificates import Certificates
 from toymq_py.net.host_names import Hosts
 
 HEAD_BYTES_MAX = 64 * 1024
-"""Request line and headers: room for a message's own headers."""
+"""Request line and headers, with a message's own headers among them."""
 BODY_PERIOD_S = 20
 BODY_PERIOD_BYTES = 16 * 1024
-"""A body comes at least so fast, 800 bytes a second, while it is read: a telephone at the edge of its network does. Who sends a
-byte now and then, to hold a connection and what is kept for it, is told 408."""
+"""A body must arrive at 800 bytes a second while it is read: a telephone with poor reception does that. A client that sends a
+byte now and then, to hold a connection and its memory, gets 408."""
 PIECE_BYTES = 1024
-"""Parsed in one piece outside of a body: a read may hold ten thousand requests of 20 bytes, and those that wait for
-their turn are not parsed before it."""
+"""Parsed at once outside of a body: one read may hold ten thousand requests of 20 bytes, and a pipelined request is not parsed
+before the one ahead is answered."""
 KEEP_ALIVE_S = 75
-"""An idle connection is kept longer than the pools of usual clients keep it: so they are the ones to close it."""
+"""Longer than common connection pools keep an idle connection, so the client closes it and not the server."""
 ANONYMOUS_KEEP_ALIVE_S = 10
-"""The same where tokens are asked for and none was shown: a probe of ``/healthz``, a page before its login."""
+"""The same for a connection without a token where tokens are required: a probe of ``/healthz``, a page before its login."""
 DISCARD_S = 1.0
-"""So long, and ``DISCARD_BYTES_MAX``."""
+"""How long the rest of an answered body is read and dropped; see ``DISCARD_BYTES_MAX``."""
 HTTP_VERSIONS = ("1.0", "1.1")
-"""The parser takes 0.9 and 2.0 on a request line, too."""
+"""The parser would also accept 0.9 and 2.0 on a request line."""
 TRAILER_BYTES_MAX = 8 * 1024
-"""Behind the last chunk of a body, or beside the size of a chunk. Fields there are parsed and dropped."""
+"""Size of the fields behind the last chunk of a body, and of chunk extensions. They are parsed and dropped."""
 HOST = re.compile(rb"(\[[\w:.%]+\]|[\w.~!$&'()*+,;=%-]*)(:\d{0,5})?", re.ASCII)
-"""RFC 3986, 3.2.2, as far as its characters."""
+"""RFC 3986, 3.2.2; checks the characters only."""
 BODY_HEADERS = (b"content-length", b"transfer-encoding")
 
 
 class GatewayProtocol(HttpToolsProtocol):
-    """One connection: uvicorn's, with bounds on its head, on the time that head and body take, on a body that nobody reads, and
-    on requests that are sent ahead."""
+    """One connection: uvicorn's, with limits on the size of a head, the time of head and body, a body that the application does
+    not read, and pipelined requests."""
 
     quotas: ClassVar[Quotas]
 
@@ -80,7 +80,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._trailer_field_bytes = 0
         self._seat: Seat | None = None
         self.handshake_done: Callable[[], None] = lambda: None
-        """Called when TLS has connected it."""
+        """Called when a connection over TLS is established."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._outgoing = Outgoing(transport, self.loop, self._lingers)  # type: ignore[arg-type]  # uvloop's is one
@@ -95,7 +95,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._await_more()
 
     def _evicted(self) -> None:
-        """Others need the seat."""
+        """Close the connection to make room for another."""
         if self.cycle is None or self.cycle.response_complete:
             self.transport.close()
         else:
@@ -123,19 +123,19 @@ class GatewayProtocol(HttpToolsProtocol):
             self._parse_piece(data)
 
     def _parse(self) -> None:
-        """What was read, up to a request that has to wait: it goes on when that is answered."""
+        """Parse what was read, up to a request that waits for the one ahead of it; continues when that is answered."""
         data, at = self._unread, 0
         while at < len(data) and not self.pipeline and not self.transport.is_closing():
             end = at + (PIECE_BYTES if self._in_head else BODY_PIECE_BYTES)
             self._parse_piece(data[at:end])
             at = end
-            if self._upgraded:  # before it hears of that, a client has nothing to say
+            if self._upgraded:  # a client sends no frames before the handshake is answered
                 return
         self._unread = data[at:]
         self._outgoing.hold_reading(held=bool(self._unread))
 
     def _parse_piece(self, data: bytes) -> None:
-        if not self._begun and not (data := data.lstrip(b"\r\n")):  # behind a body some clients send one, and it begins nothing
+        if not self._begun and not (data := data.lstrip(b"\r\n")):  # some clients send one behind a body
             return
         self._head_bytes += len(data)
         steps = self._chunk_steps
@@ -152,9 +152,9 @@ class GatewayProtocol(HttpToolsProtocol):
             self._await_more()
 
     def _feed(self, data: bytes) -> None:
-        """Uvicorn's ``data_received``, but an upgrade to anything else than a WebSocket is not made (RFC 9110, 7.8), and its
-        request served with its body. The parser has no word for that: it takes what follows for another protocol's. So a new
-        one is given the head without the wish, and what follows."""
+        """Uvicorn's ``data_received``, except that an upgrade to anything but a WebSocket is ignored (RFC 9110, 7.8), and the
+        request is served with its body. The parser cannot be told so and would stop at the head: a new parser gets the head
+        without ``Upgrade``, and the rest."""
         self._unset_keepalive_if_required()
         while True:
             try:
@@ -185,7 +185,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._trailer_field_bytes = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # a trailer is no header (RFC 9110, 6.5.1), least of all ``Authorization``
+        if self._in_head:  # a trailer must not become a header (RFC 9110, 6.5.1), least of all ``Authorization``
             super().on_header(name, value)
             return
         self._trailer_field_bytes += len(name) + len(value)
@@ -197,10 +197,10 @@ class GatewayProtocol(HttpToolsProtocol):
         self._in_head = False
         self._set_timer(None)
         if self._last:
-            raise BadFraming("the answer before this request has said that it is the last one")
+            raise BadFraming("the response before this request said Connection: close: open a new connection")
         version = self.parser.get_http_version()
         if version not in HTTP_VERSIONS:
-            self._refusal = UnsupportedVersion(f"HTTP/{version} is not served here: use HTTP/1.1")
+            self._refusal = UnsupportedVersion(f"HTTP/{version} is not supported: use HTTP/1.1")
             raise self._refusal
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > HEAD_BYTES_MAX:
             self._refusal = head_too_long()
@@ -208,21 +208,21 @@ class GatewayProtocol(HttpToolsProtocol):
         hosts = [value for name, value in self.headers if name == b"host"]
         missing = not hosts and version == "1.1"
         if missing or len(hosts) > 1 or (hosts and not HOST.fullmatch(hosts[0])):  # RFC 9112, 3.2
-            self._refusal = BadFraming("a request names its Host, once: a name or an address, and perhaps a port")
+            self._refusal = BadFraming("invalid Host: send one Host header, a name or an address with an optional port")
             raise self._refusal
         codings = [value for name, value in self.headers if name == b"transfer-encoding"]
-        if codings and b",".join(codings).strip().lower() != b"chunked":  # of others the parser knows only the end
-            self._refusal = BadFraming("a body is chunked, or has its length: no other Transfer-Encoding is known here")
+        if codings and b",".join(codings).strip().lower() != b"chunked":  # of other codings the parser finds only the end
+            self._refusal = BadFraming("unsupported Transfer-Encoding: send chunked, or Content-Length")
             raise self._refusal
-        if codings and version == "1.0":  # RFC 9112, 6.1: what stands before this broker may have framed it otherwise
-            self._refusal = BadFraming("HTTP/1.0 has no Transfer-Encoding: send Content-Length, or use HTTP/1.1")
+        if codings and version == "1.0":  # RFC 9112, 6.1: a proxy ahead of the broker may frame it differently
+            self._refusal = BadFraming("Transfer-Encoding needs HTTP/1.1: with HTTP/1.0 send Content-Length")
             raise self._refusal
-        if self.parser.get_method() == b"CONNECT":  # what follows would be another protocol's, too
-            self._refusal = BadFraming("this is no proxy")
+        if self.parser.get_method() == b"CONNECT":  # what follows would not be HTTP
+            self._refusal = BadFraming("CONNECT is not supported: the broker is not a proxy")
             raise self._refusal
         self._declined = self.parser.should_upgrade() and not self._should_upgrade()
         if self.parser.should_upgrade() and not self._declined and any(name in BODY_HEADERS for name, _ in self.headers):
-            self._refusal = BadFraming("a WebSocket begins without a body")
+            self._refusal = BadFraming("a WebSocket handshake must not have a body")
             raise self._refusal
         if self._seat is not None:
             self._seat.busy()
@@ -258,7 +258,7 @@ class GatewayProtocol(HttpToolsProtocol):
         if self.cycle.more_body and self.cycle.keep_alive and not self._in_head:
             self._discard()
         if self._seat is not None:
-            self._seat.settle(self.transport.get_write_buffer_size())  # its body is gone; the answer may not be taken yet
+            self._seat.settle(self.transport.get_write_buffer_size())  # the body is freed; the answer may not be sent yet
             if not self.pipeline:
                 self._seat.idle()
             anonymous = self.quotas.guarded and self._seat.token is None
@@ -273,13 +273,13 @@ class GatewayProtocol(HttpToolsProtocol):
             self._seat.settle(self.transport.get_write_buffer_size())
 
     def _discard(self) -> None:
-        """The rest of a body that is answered, for a moment; then the connection is closed."""
+        """Read and drop the rest of an answered body for a moment, then close."""
         self._discarded = 0
         self._set_timer(self.loop.call_later(DISCARD_S, self.transport.close))
 
     def _lingers(self) -> bool:
-        """Whether a close has to wait: uvicorn closes behind an answer that says so, and where the body still arrives a reset
-        would eat that."""
+        """Whether a close must wait: uvicorn closes right behind an answer with ``Connection: close``, and while the body still
+        arrives that would reset the connection and drop the answer."""
         cycle = self.cycle
         if self._last or cycle is None or not cycle.response_complete or not cycle.more_body or cycle.keep_alive:
             return False
@@ -290,16 +290,16 @@ class GatewayProtocol(HttpToolsProtocol):
     def shutdown(self) -> None:
         idle = self.cycle is None or self.cycle.response_complete
         if self.scheme == "https" and idle and not self.transport.is_closing() and not self.transport.get_write_buffer_size():
-            self.transport.abort()  # an idle client does not answer TLS's goodbye, and would be waited for
+            self.transport.abort()  # an idle client does not answer the close of TLS, and the shutdown would wait for it
         else:
             super().shutdown()
 
     def send_400_response(self, msg: str) -> None:
         refuse = self._refuse_body if self._trailer_field_bytes > TRAILER_BYTES_MAX else self._refuse
-        refuse(self._refusal or BadFraming("this is no HTTP request"))
+        refuse(self._refusal or BadFraming("invalid HTTP request: use HTTP/1.1 (RFC 9112)"))
 
     def _await_more(self) -> None:
-        """Of a head or a body."""
+        """Start the timer for the rest of a head or a body."""
         self._set_timer(self.loop.call_later(HEAD_TIMEOUT_S if self._in_head else BODY_PERIOD_S, self._late))
 
     def _late(self) -> None:
@@ -307,15 +307,15 @@ class GatewayProtocol(HttpToolsProtocol):
         ours = self.pipeline or not self._outgoing.reads or (self._in_head and answering)
         if ours or self._body_bytes >= BODY_PERIOD_BYTES:
             self._body_bytes = 0
-            self._await_more()  # it is we who take our time, or it comes fast enough
+            self._await_more()  # the broker is slow itself, or it comes fast enough
         elif self._in_head and not self._head_bytes:
-            self.transport.close()  # nothing was asked for
+            self.transport.close()  # there is no request to answer
         else:
-            what = "a request line and headers" if self._in_head else "a body"
-            self._refuse_body(TooSlow(f"{what} have to come faster"))
+            what = "request line and headers" if self._in_head else "the body"
+            self._refuse_body(TooSlow(f"{what} arrived too slowly: send the whole request within the time limit"))
 
     def _refuse_body(self, error: RequestError) -> None:
-        """Refuse what arrives; when it is a body that is answered already, only close."""
+        """Refuse the request; when its body is answered already, only close."""
         if not self._in_head and self.cycle.response_started:
             self.transport.close()
         else:
@@ -327,23 +327,23 @@ class GatewayProtocol(HttpToolsProtocol):
         self._timer = timer
 
     def _refuse(self, error: RequestError) -> None:
-        """Answer before any application is asked, and close."""
+        """Answer without the application, and close."""
         self.transport.write(encode_response(problem(error)))
         self.transport.close()
 
 
 def head_too_long() -> LineTooLong:
-    """The refusal of a head."""
-    return LineTooLong(f"request line and headers have at most {HEAD_BYTES_MAX} bytes")
+    """The error for a head beyond the limit."""
+    return LineTooLong(f"request line and headers are too long: at most {HEAD_BYTES_MAX} bytes are accepted")
 
 
 def trailers_too_long() -> LineTooLong:
-    """The refusal of a body for what is beside it."""
-    return LineTooLong(f"trailers and chunk extensions have at most {TRAILER_BYTES_MAX} bytes")
+    """The error for trailers and chunk extensions beyond the limit."""
+    return LineTooLong(f"trailers and chunk extensions are too long: at most {TRAILER_BYTES_MAX} bytes are accepted")
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn's, in a process whose signals are the daemon's."""
+    """Uvicorn's server with listeners for TLS, and without signal handlers, which are the daemon's."""
 
     def __init__(
         self, config: uvicorn.Config, started_: Callable[[], None], certificates: Certificates | None, quotas: Quotas
@@ -355,7 +355,7 @@ class _Server(uvicorn.Server):
         self._quotas = quotas
 
     async def serve_all(self, listeners: list[socket.socket], tls_listeners: Sequence[socket.socket]) -> None:
-        """Uvicorn's ``serve`` for the former; connections of the latter are its own from the handshake on."""
+        """Serve both; uvicorn gets connections over TLS after the handshake."""
         async with asyncio.TaskGroup() as tasks:
             self._tls = [self._tls_listener(listener, tasks) for listener in tls_listeners]
             await self.serve(listeners)
@@ -369,7 +369,7 @@ class _Server(uvicorn.Server):
             cast("GatewayProtocol", protocol).handshake_done = shaken
             return protocol
 
-        refusal = encode_response(problem(BadFraming("TLS is spoken on this port: use https://")))
+        refusal = encode_response(problem(BadFraming("this port expects TLS: use https://")))
         return TlsListener(
             listener, asyncio.get_running_loop(), tasks, self._certificates,
             connected=connected,
@@ -393,7 +393,7 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     async def main_loop(self) -> None:
-        """A look once a second, for the ``Date`` header, instead of ten; and the end at once."""
+        """Tick once a second, for the ``Date`` header, where uvicorn ticks ten times; and end at once."""
         while not self.should_exit:
             await self.on_tick(0)
             with contextlib.suppress(TimeoutError):
@@ -425,14 +425,14 @@ class HttpServer:
     ) -> None:
         """
         Args:
-            allowed_hosts: names by which a page of this broker may be called beside ``localhost`` and addresses, where that is
-                asked: without TLS, when there are no tokens or it listens to this machine alone.
-            authority: who decides what a request may do; None lets all of them do everything.
-            certificates: for the listeners on which TLS is spoken.
+            allowed_hosts: names accepted in ``Host`` beside ``localhost`` and addresses. Checked without TLS when there are no
+                tokens or the broker listens on the loopback only.
+            authority: checks tokens and rights; None allows everything.
+            certificates: for the listeners with TLS.
             dialects: ``tinymq``, ``mq``.
             private_webhooks: webhooks may push to this machine and its network.
-            mq_delay_s: how long a message is leased by the dialect ``mq``.
-            local: its listeners without TLS are reached from this machine alone.
+            mq_delay_s: visibility timeout of the dialect ``mq``.
+            local: the listeners without TLS are on the loopback.
             started: called once connections are accepted.
         """
         options = broker.options
@@ -447,11 +447,11 @@ class HttpServer:
             Application(self._gateway, hosts=hosts, dialects=dialects),
             http=limited,
             ws=GatewayWebSocket,
-            ws_max_size=2 * options.max_payload_bytes + JSON_BYTES_MAX,  # a payload as base64, and what describes it
+            ws_max_size=2 * options.max_payload_bytes + JSON_BYTES_MAX,  # a payload as base64, and the other members
             ws_per_message_deflate=False,
             lifespan="off",
             log_config=None,
-            log_level="error",  # what a hostile client does is no warning of ours
+            log_level="error",  # a hostile client must not fill the log
             access_log=False,
             proxy_headers=False,
             server_header=False,
@@ -464,7 +464,7 @@ class HttpServer:
 
     @property
     def webhooks(self) -> Webhooks:
-        """What is pushed while ``run`` lasts."""
+        """The webhooks; they push while ``run`` lasts."""
         return self._gateway.webhooks
 
     async def run(self, listeners: list[socket.socket], tls_listeners: Sequence[socket.socket] = ()) -> None:

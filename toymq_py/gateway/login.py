@@ -1,4 +1,4 @@
-"""The dashboard's login: a token begins a login, whose id is in a cookie that scripts cannot read.
+"""The dashboard's login: a token starts one, and its id is in a cookie that scripts cannot read.
 
 Contract: gateway.md; ADR 0055.
 """
@@ -24,7 +24,7 @@ async def who(gateway: Gateway, request: Request) -> Response:
 
 
 def describe(grant: Grant | None) -> dict[str, Any]:
-    """Who somebody is; nobody is needed where there is no authentication."""
+    """The token's name and rights; ``required`` is False without authentication."""
     if grant is None:
         return {"required": False, "name": None, "admin": True}
     return {"required": True, "name": grant.name, "admin": grant.admin}
@@ -34,10 +34,10 @@ async def login(gateway: Gateway, request: Request) -> Response:
     """``POST /v1/login``."""
     body = parse_object(await read_body(request, JSON_BYTES_MAX))
     if body.keys() != {"token"}:
-        raise BadArgument("a login is a token, and nothing else")  # what stands there instead may be one: it is not repeated
+        raise BadArgument('a login has one member: {"token": "..."}')  # another member may be a token: it is not repeated
     token = body["token"]
     if type(token) is not str or not token.isascii() or not token.isprintable() or " " in token:
-        raise BadArgument("token is a text as it is in the hands of its owner")
+        raise BadArgument("token must be a string of printable ASCII characters without space")
     if gateway.authority is None or gateway.logins is None:
         return json_response(describe(None))
     grant = gateway.authority.admit(token)
@@ -76,7 +76,8 @@ WHO = {
     },
 }
 OPERATIONS = (
-    Operation("GET", "/v1/login", "who", "Who is asking.", who, "see", answers={200: Answer("You are.", WHO)}, safe=True),
+    Operation("GET", "/v1/login", "who", "The name of the request's token, and whether it has the right admin.", who, "see",
+              answers={200: Answer("The token.", WHO)}, safe=True),
     Operation(
         "POST", "/v1/login", "login", "Begin a login: the dashboard's cookie has its id.", login, None,
         body=Body('`{"token": "…"}`', {"application/json": {

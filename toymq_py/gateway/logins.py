@@ -1,7 +1,7 @@
-"""The dashboard's logins: random ids that stand for a token, in memory, each with an end.
+"""The dashboard's logins: random ids that stand for a token, in memory, each with an expiry.
 
-ADR 0055. A cookie goes to every port of its host and lies in the browser's profile, so it holds an id and not the token. The
-table has the ids' digests only. A restart of the broker ends all logins. Belongs to the loop.
+ADR 0055. A browser sends a cookie to every port of its host and stores it in its profile, so it holds an id and not the token.
+The table has digests of ids only. A restart of the broker ends all logins. Belongs to the loop.
 """
 
 import secrets
@@ -12,17 +12,17 @@ from toymq_py.auth.tokens import Authority, Grant
 from toymq_py.clock import Clock
 
 LIFETIME_S = 12 * 3600.0
-"""From its beginning, used or not."""
+"""From its start, used or not."""
 IDLE_S = 3600.0
-"""From its last use; an open stream or WebSocket uses it."""
+"""From its last use; an open stream or WebSocket counts as use."""
 LOGINS_PER_TOKEN = 64
-"""One more ends the one that was used longest ago."""
+"""One more ends the least recently used."""
 ID_BYTES = 32
 ID_CHARS = 43
 
 
 class Login:
-    """One of them, from ``Logins.begin`` on."""
+    """One login, made by ``Logins.begin``."""
 
     __slots__ = ("begun_at", "digest", "grant", "used_at")
 
@@ -33,10 +33,10 @@ class Login:
 
 
 class Logins:
-    """All logins under one table of tokens. A token that is taken away ends its own."""
+    """All logins of one token table. A revoked token ends its logins."""
 
     def __init__(self, authority: Authority, clock: Clock, ended: Callable[[], None]) -> None:
-        """``ended`` is called when logins end before their time: what waits under them looks again."""
+        """``ended`` is called when logins end early: requests that wait under them check their rights again."""
         self._authority = authority
         self._clock = clock
         self._ended = ended
@@ -47,7 +47,7 @@ class Logins:
         return len(self._logins)
 
     def begin(self, grant: Grant) -> str:
-        """A new login. Returns: its id, which is kept nowhere else."""
+        """Start a login. Returns: its id, which is not stored."""
         now = self._clock.monotonic()
         self._logins = {digest: login for digest, login in self._logins.items() if _lives(login, now)}
         own = [login for login in self._logins.values() if login.grant.digest == grant.digest]
@@ -59,13 +59,13 @@ class Logins:
         return login_id
 
     def find(self, login_id: str) -> Login | None:
-        """The login of an id. It is looked up by digest: how long that takes says nothing about an id."""
+        """The login of an id. The lookup is by digest, so its time tells nothing about other ids."""
         if len(login_id) != ID_CHARS or not login_id.isascii():
             return None
         return self._logins.get(_digest(login_id))
 
     def use(self, login: Login) -> Grant | None:
-        """What a login allows now; None when it has ended. It is in use, so its idle time begins again."""
+        """The present rights of a login; None when it has ended. Restarts its idle time."""
         now = self._clock.monotonic()
         if login.digest not in self._logins:
             return None
@@ -76,12 +76,12 @@ class Logins:
         return self._authority.present(login.grant)
 
     def end(self, login: Login) -> None:
-        """Idempotent."""
+        """End a login. Idempotent."""
         if self._logins.pop(login.digest, None) is not None:
             self._ended()
 
     def _drop_gone(self) -> None:
-        """A token that comes back later does not bring its logins back."""
+        """End the logins of revoked tokens; they stay ended when the token comes back."""
         present = self._authority.present
         self._logins = {digest: login for digest, login in self._logins.items() if present(login.grant) is not None}
 

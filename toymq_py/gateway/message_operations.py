@@ -1,4 +1,4 @@
-"""Messages as JSON, and the log read without a consumer: pages of it, and a live tail. Contract: gateway.md."""
+"""Messages as JSON; browse and live tail of the log, which need no consumer. Contract: gateway.md."""
 
 import json
 from base64 import b64encode
@@ -20,11 +20,11 @@ from toymq_py.topic import Topic
 
 PAGE_MAX = 1000
 PAGE_BYTES_MAX = 4 * 1024 * 1024
-"""What one page of the log holds at most, but for one larger message."""
+"""Payload bytes of one page; a single larger message is returned, too."""
 READ_BYTES = 256 * 1024
-"""Read and written as JSON in one piece; some milliseconds."""
+"""Read and encoded as JSON before other tasks get a turn; some milliseconds."""
 HEARTBEAT_S = 15.0
-"""A stream that says nothing for so long says that it is alive: proxies cut silence off, and dead readers are found."""
+"""A silent stream sends a comment: proxies cut silent connections, and writing finds readers that are gone."""
 
 MESSAGE = {
     "type": "object",
@@ -44,7 +44,7 @@ MESSAGE = {
 
 
 def message_json(topic: str, records: Records, row: int, attempt: int | None = None) -> dict[str, Any]:
-    """One message; ``attempt`` when it is a delivery."""
+    """One message; with ``attempt`` when it is a delivery."""
     described: dict[str, Any] = {"topic": topic, "id": records.ids[row]}
     if attempt is not None:
         described["attempt"] = attempt
@@ -65,9 +65,9 @@ def message_json(topic: str, records: Records, row: int, attempt: int | None = N
 
 
 def read_log(topic: Topic, from_id: int, max_count: int, max_bytes: int) -> tuple[list[tuple[int, str]], int, int]:
-    """Messages as JSON from the log.
+    """Read messages from the log as JSON.
 
-    Returns: (ids and messages, id after the last one that was looked at, payload bytes about). Lost ids are skipped.
+    Returns: (ids and messages, the id to go on from, payload bytes about). Lost ids are skipped.
 
     Raises: OSError.
     """
@@ -92,7 +92,7 @@ FROM = Parameter(
 )
 MAX = count("max", "How many at most.", 1, PAGE_MAX, default=100)
 LAST_EVENT_ID: Parameter[int] = Parameter(
-    "Last-Event-ID", "header", "The stream goes on behind this message.", {"type": "integer", "minimum": 0},
+    "Last-Event-ID", "header", "Continue behind this message.", {"type": "integer", "minimum": 0},
     whole("Last-Event-ID", 0, MSG_ID_MAX),
 )  # fmt: skip
 
@@ -118,7 +118,7 @@ async def browse(gateway: Gateway, request: Request) -> Response:
         texts = [text for _, text in part]
         try:
             if seat is not None:
-                seat.hold(sum(map(len, texts)))  # until the client has taken it: see the listener
+                seat.hold(sum(map(len, texts)))  # until the client has taken it: see ``http_server``
         except QueueFull:
             if not messages:
                 raise
@@ -146,7 +146,7 @@ async def stream(gateway: Gateway, request: Request) -> Response:
 
 
 def still_may(gateway: Gateway, request: Request, topic: Topic) -> bool:
-    """Whether a stream of a topic may go on."""
+    """Whether the token may still read the topic of a stream."""
     try:
         check_again(gateway, request, "subscribe", topic.name)
     except RequestError:
@@ -155,9 +155,9 @@ def still_may(gateway: Gateway, request: Request, topic: Topic) -> bool:
 
 
 async def follow(gateway: Gateway, request: Request, topic: Topic, at: int) -> AsyncIterator[bytes]:
-    """Messages from ``at`` on as events, as long as the request's token may; as fast as the reader takes them.
+    """Messages from ``at`` on as events, as fast as the reader takes them and as long as its token may.
 
-    What is no longer there is named by an event ``gap``; a topic that was deleted ends with an event ``deleted``.
+    An event ``gap`` names messages that are no longer retained; ``deleted`` ends the stream of a deleted topic.
     """
     waiting = gateway.waiting
     yield b"retry: 1000\n\n"
@@ -178,7 +178,7 @@ async def follow(gateway: Gateway, request: Request, topic: Topic, at: int) -> A
 
 OPERATIONS = (
     Operation(
-        "GET", "/v1/topics/{topic}/log", "browse", "Messages as they lie in the log; nothing is consumed.", browse, "subscribe",
+        "GET", "/v1/topics/{topic}/log", "browse", "Browse the log; nothing is consumed.", browse, "subscribe",
         (TOPIC, FROM, MAX),
         answers={200: Answer("A page; `next` begins the following one. `Content-Range` says the same.", {
             "type": "object",

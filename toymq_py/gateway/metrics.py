@@ -1,4 +1,4 @@
-"""``/metrics``: the exporter of ``observability``, mounted. Contract: clients.md, "Operations"."""
+"""``/metrics`` on the gateway. Contract: clients.md, "Operations"."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -19,5 +19,5 @@ async def metrics(gateway: Gateway, request: Request) -> Response:
 
 OPERATIONS = (
     Operation("GET", "/metrics", "metrics", "Every metric, for Prometheus (docs/metrics.md).", metrics, "see",
-              answers={200: Answer("Exact, now.", {"type": "string"}, "text/plain")}, safe=True),
+              answers={200: Answer("The present numbers, exact.", {"type": "string"}, "text/plain")}, safe=True),
 )  # fmt: skip

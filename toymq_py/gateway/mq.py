@@ -1,7 +1,7 @@
 """The dialect ``mq``: SoftLayer's HTTP queue, path by path. Contract: dialects.md, "mq".
 
-Its mover, reaper, workers and peers are one broker here. A message that was got is leased, and comes again unless it is
-deleted.
+GET leases a message, which is delivered again unless it is deleted. The original's mover, reaper, workers and peers are one
+broker here.
 """
 
 import re
@@ -44,17 +44,17 @@ RESERVED = frozenset(
 TAKEN = dict.fromkeys(("metrics", "healthz", "readyz"), ("PUT", "DELETE")) | dict.fromkeys(
     ("requeue", "ws"), ("GET", "PUT", "DELETE")
 )
-"""Those of them that have a route of their own, in one dialect or another, and what it leaves to be refused here."""
+"""Reserved names with a route of their own, in some dialect, and the methods that this dialect refuses on them."""
 SETTINGS = {"max_attempts": "0"}
-"""Of the queues that are made here: a message comes again until it is deleted, as no name here leads to dead letters."""
+"""Settings of new queues: messages are redelivered without limit, since no name of this dialect reaches dead letters."""
 _NAME = re.compile(r"[a-z0-9]{1,196}\Z")
 
 
 def _check(name: str) -> str:
     if _NAME.match(name) is None:
-        raise BadName("a queue's name is of a-z and 0-9")
+        raise BadName(f"invalid queue name {name[:100]!a}: write 1 to 196 characters of a-z and 0-9")
     if name in RESERVED:
-        raise TopicExists(f"{name} is no queue's name: something else is there")
+        raise TopicExists(f"{name} is a reserved name: choose another one for the queue")
     return name
 
 
@@ -62,7 +62,7 @@ def _message_id(text: str) -> int:
     try:
         return whole("id", 0, MSG_ID_MAX)(text)
     except BadArgument:
-        raise NotLeased(f"{text[:100]} is the id of no message") from None
+        raise NotLeased(f"no message has the id {text[:100]!a}") from None
 
 
 QUEUE = Parameter("q", "path", "Name of the queue.", {"type": "string", "pattern": "^[a-z0-9]+$"}, _check, required=True)
@@ -70,7 +70,7 @@ MESSAGE_ID = Parameter("id", "path", "`X-Message-Id` of the message.", {"type": 
 
 
 def refuse(error: RequestError) -> Response:
-    """The original's statuses: 400 for what cannot be read, 503 for what could not be stored."""
+    """The response to an error with the original's statuses: 400 for an invalid request, 503 when it could not be stored."""
     if isinstance(error, BadFraming | BadName):
         return problem(error, status=400)
     if isinstance(error, DiskFull | DiskLow | StorageFailed | QueueFull | ShuttingDown):
@@ -88,7 +88,7 @@ async def put_queue(gateway: Gateway, request: Request) -> Response:
     """``PUT /{q}``."""
     name = QUEUE.need(request)
     gateway.refuse_late()
-    settings = {} if name in gateway.broker.topics else SETTINGS  # what is there stays as it is
+    settings = {} if name in gateway.broker.topics else SETTINGS  # an existing topic keeps its own
     await gateway.stored(partial(gateway.broker.create, name, settings))
     return Response(status_code=201)
 
@@ -133,42 +133,43 @@ async def post_message(gateway: Gateway, request: Request) -> Response:
 
 
 async def delete_message(gateway: Gateway, request: Request) -> Response:
-    """``DELETE /{q}/messages/{id}``, whether it was ever got or not. Twice is fine, as deleting always was."""
+    """``DELETE /{q}/messages/{id}``, leased or not. Idempotent, as the original's."""
     topic = gateway.broker.topic(QUEUE.need(request))
     msg_id = MESSAGE_ID.need(request)
     if msg_id >= topic.next_id:
-        raise NotLeased(f"{msg_id} is the id of no message")
+        raise NotLeased(f"no message has the id {msg_id}")
     topic.ack(CONSUMER, [(msg_id, msg_id)], unseen=True)
     await gateway.stored(topic.flush_offsets)
     return Response(status_code=202)
 
 
 async def reserved(gateway: Gateway, request: Request) -> Response:
-    """A name that has another meaning here."""
-    raise TopicExists(f"{request.url.path.strip('/')} is no queue's name: something else is there")
+    """Refuse a reserved name."""
+    raise TopicExists(f"{request.url.path.strip('/')} is a reserved name: choose another one for the queue")
 
 
 GONE = (BadName, NoSuchTopic, TopicExists)
 RAW = {"type": "string", "format": "binary"}
 OPERATIONS = (
-    Operation("GET", "/{q}", "mqGetQueue", "Whether a queue is there.", get_queue, "describe", (QUEUE,),
-              answers={200: Answer("It is.")}, errors=GONE, safe=True, refuse=refuse, topic=QUEUE),
-    Operation("PUT", "/{q}", "mqPutQueue", "Make a queue; twice is fine.", put_queue, "admin", (QUEUE,),
-              answers={201: Answer("It is there.")}, errors=(*GONE, StorageFailed, TooManyTopics), refuse=refuse, topic=QUEUE,
+    Operation("GET", "/{q}", "mqGetQueue", "Whether a queue exists.", get_queue, "describe", (QUEUE,),
+              answers={200: Answer("It exists.")}, errors=GONE, safe=True, refuse=refuse, topic=QUEUE),
+    Operation("PUT", "/{q}", "mqPutQueue", "Create a queue. Idempotent.", put_queue, "admin", (QUEUE,),
+              answers={201: Answer("It exists now.")}, errors=(*GONE, StorageFailed, TooManyTopics), refuse=refuse, topic=QUEUE,
               makes_topic=True),
-    Operation("DELETE", "/{q}", "mqDeleteQueue", "Remove a queue with all its messages.", delete_queue, "admin", (QUEUE,),
-              answers={200: Answer("It is gone.")}, errors=(*GONE, StorageFailed), refuse=refuse, topic=QUEUE),
+    Operation("DELETE", "/{q}", "mqDeleteQueue", "Delete a queue with its messages.", delete_queue, "admin", (QUEUE,),
+              answers={200: Answer("It is deleted.")}, errors=(*GONE, StorageFailed), refuse=refuse, topic=QUEUE),
     Operation("GET", "/{q}/messages", "mqGetMessage", "Lease the oldest message.", get_message, "subscribe", (QUEUE,),
               answers={200: Answer("Its payload; `X-Message-Id` names it.", RAW, "application/octet-stream"),
                        204: Answer("There is none.")},
               errors=(*GONE, StorageFailed), refuse=refuse, topic=QUEUE),
-    Operation("POST", "/{q}/messages", "mqPostMessage", "Put a message in.", post_message, "publish", (QUEUE,),
+    Operation("POST", "/{q}/messages", "mqPostMessage", "Publish a message.", post_message, "publish", (QUEUE,),
               Body("The payload.", {"*/*": RAW}), {201: Answer("It is on stable storage; `X-Message-Id` names it.")},
               (*GONE, BadFraming, PayloadTooLarge, StorageFailed), refuse=refuse, topic=QUEUE),
-    Operation("DELETE", "/{q}/messages/{id}", "mqDeleteMessage", "Delete a message, got or not.", delete_message, "subscribe",
-              (QUEUE, MESSAGE_ID), answers={202: Answer("It does not come, also after a crash.")},
+    Operation("DELETE", "/{q}/messages/{id}", "mqDeleteMessage", "Delete a message, leased or not.", delete_message,
+              "subscribe",
+              (QUEUE, MESSAGE_ID), answers={202: Answer("It is not delivered again, durably.")},
               errors=(*GONE, StorageFailed, TooManyConsumers), refuse=refuse, topic=QUEUE),
-    *(Operation(method, f"/{name}", f"mq{method.capitalize()}Reserved{name.capitalize()}", "No queue's name.", reserved, None,
-                answers={409: Answer("Something else is there.")}, errors=(TopicExists,), refuse=refuse)
+    *(Operation(method, f"/{name}", f"mq{method.capitalize()}Reserved{name.capitalize()}", "A reserved name.", reserved, None,
+                answers={409: Answer("The name is reserved.")}, errors=(TopicExists,), refuse=refuse)
       for name, methods in TAKEN.items() for method in methods),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The OpenAPI document and its page, made of the table of operations. Contract: gateway.md."""
+"""The OpenAPI document and the page ``/docs``, made from the table of operations. Contract: gateway.md."""
 
 import re
 from collections import defaultdict
@@ -26,7 +26,7 @@ from toymq_py.version import __version__
 COMMON_ERRORS: tuple[type[RequestError], ...] = (
     BadArgument, BadFraming, Forbidden, LineTooLong, TooManyConnections, TooSlow, ShuttingDown, InternalError,
 )  # fmt: skip
-"""What every operation may answer."""
+"""Errors of every operation."""
 REFUSALS = {"application/problem+json": {"$ref": "#/components/schemas/Problem"}, "text/plain": {"type": "string"}}
 PROBLEM = {
     "type": "object",
@@ -42,7 +42,7 @@ PROBLEM = {
 
 
 def document(operations: Iterable[Operation]) -> dict[str, Any]:
-    """OpenAPI 3.1."""
+    """The OpenAPI 3.1 document."""
     paths: dict[str, dict[str, Any]] = defaultdict(dict)
     for operation in operations:
         paths[operation.path.replace(":slashes}", "}")][operation.method.lower()] = _describe(operation)
@@ -100,7 +100,7 @@ def _responses(operation: Operation) -> dict[str, Any]:
 
 
 def page(operations: Iterable[Operation]) -> str:
-    """The same for people: one page without scripts, and nothing that is fetched from elsewhere."""
+    """The document as one HTML page, without scripts and without requests to other sites."""
     sections = "".join(map(_section, operations))
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
@@ -129,7 +129,7 @@ def _section(operation: Operation) -> str:
 
 
 def _prose(text: str) -> str:
-    """Text with code between backticks, as OpenAPI has it, for a page."""
+    """Text with code between backticks, as HTML."""
     return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
 
 

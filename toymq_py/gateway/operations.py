@@ -1,6 +1,6 @@
-"""What the API is made of: operations, their parameters and bodies, in one table that serves, checks and documents them.
+"""Operations of the API with their parameters, bodies and answers: one table that is served, checked and documented.
 
-Contract: gateway.md. ``openapi.py`` describes what is here, ``app.py`` serves it, so the two cannot differ.
+Contract: gateway.md. ``openapi.py`` describes the table and ``app.py`` serves it, so the two cannot differ.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -24,10 +24,10 @@ from toymq_py.model import (
 
 T = TypeVar("T")
 Schema = Mapping[str, Any]
-"""A JSON schema, as OpenAPI 3.1 has them."""
+"""A JSON schema, as in OpenAPI 3.1."""
 Need = Literal["publish", "subscribe", "describe", "admin", "see"]
-"""What a token must allow (clients.md, auth file): publish, subscribe, describe for the topic of the path; "see" is any token,
-which is shown what it may see."""
+"""The right that a token must have (clients.md, auth file): publish, subscribe or describe for the path's topic; "see" is any
+token, and the answer has what that token may describe."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,6 @@ class Parameter(Generic[T]):
 
     Attributes:
         parse: text to value. Raises: RequestError.
-        default: without it, the value is None; a path has no default.
     """
 
     name: str
@@ -47,7 +46,7 @@ class Parameter(Generic[T]):
     required: bool = False
 
     def of(self, request: Request) -> T | None:
-        """The value of this request, None when it is not there. Raises: RequestError."""
+        """The value in a request, None when it is absent. Raises: RequestError."""
         if self.where == "path":
             found: str | None = request.path_params[self.name]
         elif self.where == "query":
@@ -55,19 +54,19 @@ class Parameter(Generic[T]):
         else:
             values = request.headers.getlist(self.name)
             if len(values) > 1:
-                raise BadArgument(f"{self.name} stands more than once")
+                raise BadArgument(f"header {self.name} is given more than once")
             found = values[0] if values else None
         if found is None:
             if self.required:
-                raise BadArgument(f"{self.name} is missing")
+                raise BadArgument(f"{self.where} parameter {self.name} is missing")
             return None
         return self.parse(found)
 
     def need(self, request: Request) -> T:
-        """The value of a parameter that must be there. Raises: RequestError."""
+        """The value of a parameter that is required. Raises: RequestError."""
         value = self.of(request)
         if value is None:
-            raise BadArgument(f"{self.name} is missing")
+            raise BadArgument(f"{self.where} parameter {self.name} is missing")
         return value
 
     def or_(self, default: T, request: Request) -> T:
@@ -78,7 +77,7 @@ class Parameter(Generic[T]):
 
 @dataclass(frozen=True)
 class Body:
-    """What a request carries, by media type."""
+    """The documented body of a request, by media type."""
 
     text: str
     content: Mapping[str, Schema]
@@ -101,8 +100,8 @@ class Operation:
     """One method of one path.
 
     Attributes:
-        safe: it changes nothing. Browsers of other sites may not call the others (ADR 0024).
-        errors: what it may refuse with, beside what every operation may (``openapi.COMMON_ERRORS``).
+        safe: it changes nothing. Pages of other sites may not call the other operations (ADR 0024).
+        errors: what it may raise beside ``openapi.COMMON_ERRORS``.
     """
 
     method: str
@@ -117,17 +116,17 @@ class Operation:
     errors: tuple[type[RequestError], ...] = ()
     safe: bool = False
     refuse: Callable[[RequestError], Response] = problem
-    """How it says no; dialects have their own words."""
+    """Makes the response to an error; a dialect has its own."""
     refusals: tuple[str, ...] = ("application/problem+json",)
-    """Media types of those words."""
+    """Media types of those responses."""
     topic: Parameter[str] | None = None
-    """Where the topic is that the token must allow; by default ``topic`` of the path."""
+    """The parameter with the topic that the token needs rights for; by default the path's ``topic``."""
     makes_topic: bool = False
-    """Its act is to make a topic: where one is made, that has the line in the audit trail."""
+    """It creates a topic: the audit trail records the topic instead of the request."""
 
     @property
     def changes(self) -> bool:
-        """An admin's, and no look: it has a line in the audit trail."""
+        """It needs the right admin and is not a GET: it is recorded in the audit trail."""
         return self.needs == "admin" and self.method != "GET"
 
 
@@ -135,18 +134,18 @@ class Operation:
 
 
 def whole(name: str, low: int, high: int) -> Callable[[str], int]:
-    """A parser of whole numbers from ``low`` to ``high``. It raises BadArgument."""
+    """A parser of whole numbers from ``low`` to ``high``, which raises BadArgument."""
 
     def parse(text: str) -> int:
         if not (text.isascii() and text.isdigit() and len(text) <= 20 and low <= int(text) <= high):
-            raise BadArgument(f"{name} is a whole number from {low} to {high}")
+            raise BadArgument(f"invalid {name} {text[:50]!a}: write a whole number from {low} to {high}")
         return int(text)
 
     return parse
 
 
 def count(name: str, text: str, low: int, high: int, *, default: int | None = None) -> Parameter[int]:
-    """A whole number of the query."""
+    """A query parameter that is a whole number."""
     schema: dict[str, Any] = {"type": "integer", "minimum": low, "maximum": high}
     if default is not None:
         schema["default"] = default
@@ -154,7 +153,7 @@ def count(name: str, text: str, low: int, high: int, *, default: int | None = No
 
 
 def seconds(name: str, text: str, low: float, high: float, *, default: float | None = None) -> Parameter[float]:
-    """Seconds of the query, with up to three decimals."""
+    """A query parameter in seconds, with up to three decimals."""
 
     def parse(found: str) -> float:
         digits, _, decimals = found.partition(".")
@@ -163,7 +162,7 @@ def seconds(name: str, text: str, low: float, high: float, *, default: float | N
             or (decimals and not decimals.isdigit()) or len(decimals) > 3 or found.endswith(".")
             or not low <= float(found) <= high
         ):  # fmt: skip
-            raise BadArgument(f"{name} is seconds from {low:g} to {high:g}, 1.5 say")
+            raise BadArgument(f"invalid {name} {found[:50]!a}: write seconds from {low:g} to {high:g}, such as 1.5")
         return float(found)
 
     schema: dict[str, Any] = {"type": "number", "minimum": low, "maximum": high}
@@ -178,9 +177,9 @@ def _milliseconds(name: str, text: str, low: int) -> Parameter[int]:
 
 
 def check_key(key: str) -> bytes:
-    """A dedupe key as the log has it. Raises: BadArgument."""
+    """A dedupe key as it is stored. Raises: BadArgument."""
     if not (0 < len(key) <= KEY_BYTES_MAX and key.isascii() and key.isprintable() and " " not in key) or key == "-":
-        raise BadArgument(f"a key is 1 to {KEY_BYTES_MAX} printable ASCII characters without space, and not -")
+        raise BadArgument(f"invalid key {key[:50]!a}: write 1 to {KEY_BYTES_MAX} printable ASCII characters, no space, not -")
     return key.encode()
 
 
@@ -214,7 +213,7 @@ TTL_MS = _milliseconds("X-Ttl-Ms", "Drop what was not acked after so many millis
 
 
 def quantity(parse: Callable[[str], int], text: str) -> int:
-    """A duration or a size with its unit. Raises: BadArgument."""
+    """Parse a duration or a size with its unit. Raises: BadArgument."""
     try:
         return parse(text)
     except ConfigError as error:

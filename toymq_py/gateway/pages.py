@@ -1,6 +1,6 @@
-"""Pages and their parts: the dashboard's files as they are in the package, and the API described for people.
+"""Static pages: the dashboard's files, ``/docs`` and ``/openapi.json``.
 
-Contract: gateway.md. Reads everything at start; nothing but what is in the package can be asked for.
+Contract: gateway.md. Everything is read from the package at start; no path leads to another file.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ CONTENT_SECURITY_POLICY = (
 
 
 class File:
-    """One of them in memory, with a tag by which a browser knows that it has not changed."""
+    """One file in memory, with an ETag."""
 
     def __init__(self, media: str, content: bytes) -> None:
         self._content = content
@@ -36,7 +36,7 @@ class File:
             "content-security-policy": CONTENT_SECURITY_POLICY,
             "referrer-policy": "no-referrer",
             "etag": f'"{hashlib.sha256(content).hexdigest()[:16]}"',
-            "cache-control": "no-cache",  # kept, and asked for each time: a new version of the broker shows at once
+            "cache-control": "no-cache",  # stored, and revalidated each time: a new version of the broker shows at once
         }
 
     async def __call__(self, request: Request) -> Response:
@@ -46,19 +46,18 @@ class File:
 
 
 class Page(Route):
-    """A file's route. It lets other methods through to what may have them (a queue's name, in the dialect ``mq``), and refuses
-    those that nobody has as everything here is refused."""
+    """A file's route. Other methods may belong to another route (a queue's name, in the dialect ``mq``); else they get 405."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.methods is None or scope["method"] in self.methods:
             await super().handle(scope, receive, send)
         else:
-            error = MethodNotAllowed(f"{scope['method']} is not for this path; GET is", "GET, HEAD")
+            error = MethodNotAllowed(f"{scope['method']} is not supported on this path: use GET", "GET, HEAD")
             await problem(error)(scope, receive, send)
 
 
 def routes(operations: Iterable[Operation]) -> list[Page]:
-    """``/`` and what belongs to it, ``/docs``, ``/openapi.json``."""
+    """``/`` and its files, ``/docs``, ``/openapi.json``."""
     listed = list(operations)
     found = {
         "/openapi.json": File("application/json", json.dumps(document(listed)).encode()),

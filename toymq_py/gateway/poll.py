@@ -1,4 +1,4 @@
-"""One poll of a topic or pattern, for requests and for webhooks alike. Contract: delivery.md. Knows no HTTP."""
+"""A poll of a topic or pattern, for requests and webhooks. Contract: delivery.md. Knows no HTTP."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from toymq_py.topic import Delivery
 
 
 class Polling:
-    """Leases messages once, at once or when some come. Nothing is leased after ``end``."""
+    """Leases messages once, waiting for the first if need be. Leases nothing after ``end``."""
 
     def __init__(self, broker: Broker, waiting: Waiting, name: str, consumer: str, *, visibility_s: float | None) -> None:
         """Assumes checked names."""
@@ -22,13 +22,13 @@ class Polling:
         self._ended = False
 
     def end(self) -> None:
-        """There is nobody left to take anything."""
+        """The client is gone."""
         self._ended = True
         self._wake()
 
     def _wake(self) -> bool:
         if self._look is None:
-            return False  # it looks by itself when it is its turn
+            return False  # it takes by itself before it waits
         self._look()
         return True
 
@@ -40,9 +40,9 @@ class Polling:
         self._look = None
 
     async def poll(self, max_count: int, max_bytes: int, wait_s: float) -> list[Delivery]:
-        """Lease messages, waiting up to ``wait_s`` for the first. [] when there are none in time, or the broker shuts down.
+        """Lease messages, waiting up to ``wait_s`` for the first. Returns [] when none came, or the broker shuts down.
 
-        Raises: RequestError, OSError. Cancelled, it has leased nothing.
+        Raises: RequestError, OSError. When cancelled it has leased nothing.
         """
         poll = self._broker.poll(self.name, self._consumer, visibility_s=self._visibility_s, wake=self._wake)
         time = asyncio.get_running_loop().time

@@ -1,6 +1,6 @@
-"""Polls: messages are leased at once, or waited for. Contract: gateway.md; delivery.md (their leases end by deadline alone).
+"""``GET …/messages``: lease messages, or wait for some (long polling). Contract: gateway.md; delivery.md.
 
-A poll that nobody waits for any more leases nothing: the next message goes to somebody who is there.
+A poll whose client is gone leases nothing; its leases end by their deadline alone.
 """
 
 import asyncio
@@ -32,16 +32,16 @@ from toymq_py.topic import Delivery
 
 LEASE_MAX = 1000
 LEASE_BYTES_MAX = 4 * 1024 * 1024
-"""What one poll answers, about, whatever it asks for, but for one larger message."""
+"""Payload bytes of one poll, about; a single larger message is returned, too."""
 WAIT_S_MAX = 60.0
-"""Proxies cut longer silences off."""
+"""Proxies close connections that are silent for longer."""
 
-MAX = count("max", "How many messages at most.", 1, LEASE_MAX, default=1)
-WAIT_S = seconds("wait_s", "How long to wait for the first one.", 0, WAIT_S_MAX, default=0)
+MAX = count("max", "Messages to return at most.", 1, LEASE_MAX, default=1)
+WAIT_S = seconds("wait_s", "How long to wait for the first message.", 0, WAIT_S_MAX, default=0)
 
 
 class GivenBack(Response):
-    """Leased messages. When nobody is there any more to take them they go back uncounted."""
+    """A response of leased messages; when the client is gone they are given back, and the attempt does not count."""
 
     def __init__(
         self, content: str | bytes, deliveries: Sequence[Delivery], headers: Mapping[str, str], media: str
@@ -57,13 +57,13 @@ class GivenBack(Response):
 
 
 def give_back(deliveries: Iterable[Delivery]) -> None:
-    """What did not get out."""
+    """Give messages back that were not sent; the attempt does not count."""
     for delivery in deliveries:
         delivery.unsend()
 
 
 async def _poll(gateway: Gateway, request: Request) -> list[Delivery]:
-    """See ``poll.poll``; it ends when the client goes away."""
+    """See ``Polling.poll``; ends when the client disconnects."""
     name, consumer, wait_s = PATTERN_OR_TOPIC.need(request), CONSUMER.need(request), WAIT_S.or_(0.0, request)
     max_count, visibility_s = MAX.or_(1, request), VISIBILITY_S.of(request)
     gateway.refuse_late()
@@ -72,7 +72,7 @@ async def _poll(gateway: Gateway, request: Request) -> list[Delivery]:
 
 
 async def lease_for(gateway: Gateway, request: Request, polling: Polling, max_count: int, wait_s: float) -> list[Delivery]:
-    """``poll.poll`` as long as the client is there and its token may. Raises: RequestError, OSError."""
+    """``Polling.poll``, until the client disconnects or its token may not. Raises: RequestError, OSError."""
     if not wait_s:
         return await polling.poll(max_count, LEASE_BYTES_MAX, 0)
     deliveries: list[Delivery] = []
@@ -82,7 +82,7 @@ async def lease_for(gateway: Gateway, request: Request, polling: Polling, max_co
         try:
             deliveries = await polling.poll(max_count, LEASE_BYTES_MAX, wait_s)
             check_again(gateway, request, "subscribe", polling.name)
-        except (RequestError, OSError) as error:  # out of the group it would come as a group of one
+        except (RequestError, OSError) as error:  # the TaskGroup would raise it as an ExceptionGroup
             refusal = error
         finally:
             watcher.cancel()
@@ -93,7 +93,7 @@ async def lease_for(gateway: Gateway, request: Request, polling: Polling, max_co
 
 
 async def _watch(request: Request, polling: Polling) -> None:
-    """End the poll when the client has gone."""
+    """End the poll when the client disconnects."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
     polling.end()
@@ -120,11 +120,11 @@ async def lease(gateway: Gateway, request: Request) -> Response:
 OPERATIONS = (
     Operation(
         "GET", "/v1/topics/{topic}/messages", "lease",
-        "Lease messages for a consumer, which is made when it is not there. They come again when their lease ends before "
-        "they are acked.",
+        "Lease messages for a consumer, which is created if need be. A message that is not acked before its lease ends is "
+        "delivered again.",
         lease, "subscribe", (PATTERN_OR_TOPIC, CONSUMER, MAX, WAIT_S, VISIBILITY_S),
         answers={
-            200: Answer("Some.", {"type": "object", "required": ["messages"],
+            200: Answer("Leased messages.", {"type": "object", "required": ["messages"],
                                   "properties": {"messages": {"type": "array", "items": MESSAGE}}}),
             204: Answer("None in time."),
         },

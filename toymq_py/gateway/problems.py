@@ -7,7 +7,7 @@ from starlette.responses import Response
 from toymq_py.errors import PayloadTooLarge, RequestError, TooManyConnections
 
 HEADERS = [("x-content-type-options", "nosniff")]
-"""On every response."""
+"""Headers of every response."""
 STATUS: dict[str, int] = {
     "UNKNOWN_COMMAND": 404,
     "BAD_ARGUMENT": 422,
@@ -43,17 +43,17 @@ STATUS: dict[str, int] = {
     "UNKNOWN_CODING": 415,
     "INTERNAL": 500,
 }
-"""Status of each wire code, and of those that are the gateway's own."""
+"""HTTP status by code: the wire's and the gateway's own."""
 
 WEBSOCKET_VERSION = "13"
 
 RETRY_AFTER_S = {"QUEUE_FULL": 1, "DISK_LOW": 10, "DISK_FULL": 10, "STORAGE_FAILED": 10, "TOO_MANY_CONNECTIONS": 1,
                  "SHUTTING_DOWN": 1}  # fmt: skip
-"""When to try again: what consumers can mend soon, what a person must mend later."""
+"""``Retry-After`` by code: short for what consumers resolve, longer for what an operator must."""
 
 
 class MethodNotAllowed(RequestError):
-    """The path is there, the method is not. It has the code of an unknown command, and ``Allow``."""
+    """The path does not support the method. 405, with the wire's code of an unknown command."""
 
     code = "UNKNOWN_COMMAND"
 
@@ -63,54 +63,53 @@ class MethodNotAllowed(RequestError):
 
 
 class UpgradeRequired(RequestError):
-    """A path of WebSockets, asked for otherwise or in another version of them: the wire's code of a version that is not spoken,
-    and what is (RFC 9110, 15.5.22; RFC 6455, 4.4)."""
+    """A request to a WebSocket path without an upgrade, or with another version of WebSocket: 426, with the wire's code for a
+    version (RFC 9110, 15.5.22; RFC 6455, 4.4)."""
 
     code = "BAD_VERSION"
 
 
 class UnsupportedVersion(RequestError):
-    """A request line with a version of HTTP that is not served: the wire's code of a version (RFC 9110, 15.6.6)."""
+    """An unsupported version of HTTP: 505, with the wire's code for a version (RFC 9110, 15.6.6)."""
 
     code = "BAD_VERSION"
 
 
 class NotLeased(RequestError):
-    """A message is not leased to a consumer. The wire says ``OK 0`` there; HTTP has to refuse (gateway.md)."""
+    """A message is not leased to the consumer. The wire answers ``OK 0``; HTTP answers 404 (gateway.md)."""
 
     code = "NOT_LEASED"
 
 
 class NoSuchWebhook(RequestError):
-    """Webhooks are the gateway's: the wire has no word for them."""
+    """No webhook has this name. The code is the gateway's own."""
 
     code = "NO_SUCH_WEBHOOK"
 
 
 class TooSlow(RequestError):
-    """A request stopped in the middle. The wire waits as long as its connection lives; HTTP promises 408 there (RFC 9110)."""
+    """A request arrived too slowly: 408 (RFC 9110). The code is the gateway's own."""
 
     code = "TOO_SLOW"
 
 
 class UnknownCoding(RequestError):
-    """A body is compressed, or coded otherwise: what the sender means is not what would be stored. The wire has no codings."""
+    """A compressed or otherwise coded body, which would be stored as it is: 415. The code is the gateway's own."""
 
     code = "UNKNOWN_CODING"
 
 
 def status_of(error: RequestError) -> int:
-    """That of its code."""
+    """HTTP status of an error."""
     if isinstance(error, UnsupportedVersion):
         return 505
     return 405 if isinstance(error, MethodNotAllowed) else STATUS[error.code]
 
 
 def headers_of_refusal(error: RequestError, status: int, retry_after_s: int | None = None) -> dict[str, str]:
-    """What a refusal carries beside its text, whatever that looks like; by default with ``Retry-After`` of its code.
+    """Headers of an error response; by default with ``Retry-After`` of its code.
 
-    A body that is too large is not read: what still arrives of it is discarded for a moment, then the connection is closed
-    (``http_server.py``).
+    A body that is too large is not read: its rest is dropped for a moment, then the connection closes (``http_server.py``).
     """
     headers = {"cache-control": "no-store"}
     retry_after_s = retry_after_s or RETRY_AFTER_S.get(error.code)
@@ -130,7 +129,7 @@ def headers_of_refusal(error: RequestError, status: int, retry_after_s: int | No
 
 
 def problem(error: RequestError, *, status: int | None = None, retry_after_s: int | None = None) -> Response:
-    """The response to a request that is refused; by default with status and ``Retry-After`` of its code."""
+    """The response to an error; by default with status and ``Retry-After`` of its code."""
     code, status = error.code, status or status_of(error)
     headers = headers_of_refusal(error, status, retry_after_s)
     content = {"type": f"urn:toymq:error:{code}", "title": code.replace("_", " ").capitalize(), "status": status,
@@ -139,7 +138,7 @@ def problem(error: RequestError, *, status: int | None = None, retry_after_s: in
 
 
 def encode_response(response: Response) -> bytes:
-    """A whole response, after which the connection is closed."""
+    """A response as bytes, with ``Connection: close``."""
     raw = [*response.raw_headers, *((name.encode(), value.encode()) for name, value in HEADERS), (b"connection", b"close")]
     head = b"".join(b"%b: %b\r\n" % pair for pair in raw)
     return b"HTTP/1.1 %d Refused\r\n%b\r\n%b" % (response.status_code, head, bytes(response.body))

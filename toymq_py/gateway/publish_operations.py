@@ -1,4 +1,4 @@
-"""Messages in, one or many a request: 2xx is said after the fsync that holds them. Contract: gateway.md."""
+"""Publish, one message or a batch: 2xx is answered after the fsync that holds them. Contract: gateway.md."""
 
 import json
 from base64 import b64decode
@@ -42,11 +42,11 @@ from toymq_py.model import DURATION_MS_MAX
 from toymq_py.topic import Appended, Duplicate, Published, Topic
 
 BATCH_BYTES_MAX = 16 * 1024 * 1024
-"""A batch is in memory as a whole, once for each client that sends one: 20,000 messages of 800 bytes."""
+"""A batch is in memory as a whole; 20,000 messages of 800 bytes."""
 BATCH_MESSAGES_MAX = 100_000
 MESSAGES_PER_TURN = 128
 BYTES_PER_TURN = 128 * 1024
-"""Parsed and appended in one piece; a millisecond."""
+"""Parsed and appended before other tasks get a turn; a millisecond."""
 
 PUBLISH_ERRORS = (BadArgument, BadName, PayloadTooLarge, QueueFull, TooManyTopics, DiskLow, DiskFull, StorageFailed)
 RECEIPT = {
@@ -73,7 +73,7 @@ LINE_MEMBERS = frozenset({"payload", "payload_base64", "key", "headers", "delay_
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One to publish. ``key`` and ``headers`` are b"" for none."""
+    """A message to publish. ``key`` and ``headers`` are b"" for none."""
 
     payload: bytes
     key: bytes = b""
@@ -110,13 +110,13 @@ async def publish(gateway: Gateway, request: Request) -> Response:
 
 
 def check_size(payload: bytes, headers: bytes, bytes_max: int) -> None:
-    """Hold ``--max-payload``, headers included. Raises: PayloadTooLarge."""
+    """Check payload and headers against ``--max-payload``. Raises: PayloadTooLarge."""
     if len(payload) + len(headers) > bytes_max:
         raise too_large(bytes_max)
 
 
 def line_bytes_max(payload_bytes_max: int) -> int:
-    """Of a JSON line: a payload whose characters may be escapes, ``\\u0434`` for two bytes, and what describes it."""
+    """Size of a JSON line: a payload that may be of escapes, ``\\u0434`` for two bytes, and the other members."""
     return 3 * payload_bytes_max + JSON_BYTES_MAX
 
 
@@ -125,14 +125,14 @@ async def publish_batch(gateway: Gateway, request: Request) -> Response:
     name = TOPIC.need(request)
     kind = media_type(request)
     if kind not in BATCH_MEDIA:
-        raise BadFraming(f"a batch is {' or '.join(BATCH_MEDIA)}, as its Content-Type says")
+        raise BadFraming(f"invalid Content-Type {kind[:100]!a}: a batch is {' or '.join(BATCH_MEDIA)}")
     bytes_max = max(BATCH_BYTES_MAX, 2 * gateway.broker.options.max_payload_bytes)
     is_lines = kind == "application/x-ndjson"
     line_max = line_bytes_max(gateway.broker.options.max_payload_bytes) if is_lines else None
     pieces = await read_pieces(request, bytes_max, line_max)
     if is_lines:
         if sum(piece.count(b"\n") for piece in pieces) + (not pieces[-1].endswith(b"\n")) > BATCH_MESSAGES_MAX:
-            raise BadArgument(f"at most {BATCH_MESSAGES_MAX} messages are taken at once")
+            raise BadArgument(f"the batch has more than {BATCH_MESSAGES_MAX} messages: send it as several batches")
         found = map(_of_line, lines_of(pieces))
     else:
         parts = await parse_multipart(request.headers["content-type"], pieces, BATCH_MESSAGES_MAX, gateway.waiting.pause)
@@ -146,16 +146,16 @@ BATCH_MEDIA = ("application/x-ndjson", "multipart/form-data", "multipart/mixed")
 
 
 Parsed = tuple[int, Message | RequestError]
-"""How many bytes were parsed, and what they are."""
+"""Bytes parsed, and the message or why it is refused."""
 
 
 async def _publish_all(gateway: Gateway, topic: Topic, found: Iterator[Parsed]) -> Response:
-    """Append in slices, wait for all of them, answer each."""
+    """Append in slices, wait for the commits, and answer with one result a message."""
     outcomes: list[Published | RequestError] = []
     bytes_max = gateway.broker.options.max_payload_bytes
 
     def kind(message: Message | RequestError) -> tuple[bool, bool, bool]:
-        """Refused, delayed, with a ttl: messages of one kind that follow each other are one run."""
+        """Refused, delayed, with a ttl: adjacent messages of one kind are appended as one run."""
         if isinstance(message, RequestError) or len(message.payload) + len(message.headers) > bytes_max:
             return True, False, False
         return False, message.delay_ms is not None, message.ttl_ms is not None
@@ -171,7 +171,7 @@ async def _publish_all(gateway: Gateway, topic: Topic, found: Iterator[Parsed]) 
 
 
 def _one_turn(found: Iterator[Parsed]) -> list[Message | RequestError]:
-    """As many as are parsed and appended in one piece."""
+    """The messages of one turn of the loop."""
     part: list[Message | RequestError] = []
     size = 0
     for parsed_bytes, message in found:
@@ -183,7 +183,7 @@ def _one_turn(found: Iterator[Parsed]) -> list[Message | RequestError]:
 
 
 def append(topic: Topic, messages: Sequence[Message]) -> Sequence[Published]:
-    """Messages that follow each other, as one run. Assumes that all have a delay or none, and so with the ttl."""
+    """Append messages as one run. Assumes that all have a delay or none has, and the same of the ttl."""
     headers = [message.headers for message in messages]
     delays_ms = [message.delay_ms for message in messages if message.delay_ms is not None]
     ttls_ms = [message.ttl_ms for message in messages if message.ttl_ms is not None]
@@ -194,7 +194,7 @@ def append(topic: Topic, messages: Sequence[Message]) -> Sequence[Published]:
 
 
 async def _answer(gateway: Gateway, outcomes: list[Published | RequestError]) -> Response:
-    """One result a message. The status is 201 when every one of them is on stable storage, else that of the first error."""
+    """Wait for the commits. The status is 201 when all messages are on stable storage, else the first error's."""
     metrics = gateway.broker.metrics
     results: list[str] = []
     first_error: RequestError | None = None
@@ -232,24 +232,24 @@ def _of_line(line: bytes) -> Parsed:
 
 
 def parse_line(line: bytes) -> Message:
-    """A message of a JSON line. Raises: BadArgument."""
+    """Parse a JSON line. Raises: BadArgument."""
     try:
         found = parse_json(line)
     except ValueError as error:
-        raise BadArgument(f"the line is no JSON for a message: {error}") from None
+        raise BadArgument(f"invalid line: it is not valid JSON ({error})") from None
     if type(found) is not dict:
-        raise BadArgument("a line is a JSON object")
+        raise BadArgument('invalid line: write a JSON object such as {"payload": "hello"}')
     return message_of(found, LINE_MEMBERS)
 
 
 def message_of(found: Mapping[str, Any], known: frozenset[str]) -> Message:
-    """A message as JSON describes it. Raises: BadArgument."""
-    if len(found) == 1 and type(payload := found.get("payload")) is str:  # the usual one
+    """Make a message from a JSON object. Raises: BadArgument."""
+    if len(found) == 1 and type(payload := found.get("payload")) is str:  # the most frequent one
         return Message(payload_bytes(payload))
     check_members(found, known)
     key, headers = found.get("key"), found.get("headers")
     if key is not None and type(key) is not str:
-        raise BadArgument("key is a string")
+        raise BadArgument(f"invalid key {str(key)[:50]!a}: write a string")
     return Message(
         payload_of(found),
         check_key(key) if key is not None else b"",
@@ -262,12 +262,12 @@ def message_of(found: Mapping[str, Any], known: frozenset[str]) -> Message:
 def _milliseconds(found: Mapping[str, Any], name: str, least: int) -> int | None:
     value = found.get(name)
     if value is not None and (type(value) is not int or not least <= value <= DURATION_MS_MAX):
-        raise BadArgument(f"{name} is a whole number from {least} to {DURATION_MS_MAX}")
+        raise BadArgument(f"invalid {name} {str(value)[:50]!a}: write a whole number from {least} to {DURATION_MS_MAX}")
     return value
 
 
 def payload_of(found: Mapping[str, Any]) -> bytes:
-    """``payload`` or ``payload_base64``. Raises: BadArgument."""
+    """The bytes of ``payload`` or ``payload_base64``. Raises: BadArgument."""
     text, encoded = found.get("payload"), found.get("payload_base64")
     if type(text) is str and encoded is None:
         return payload_bytes(text)
@@ -275,26 +275,26 @@ def payload_of(found: Mapping[str, Any]) -> bytes:
         try:
             return b64decode(encoded, validate=True)
         except ValueError:
-            raise BadArgument("payload_base64 is no base64") from None
-    raise BadArgument("a message has a payload (text) or a payload_base64, a string")
+            raise BadArgument("payload_base64 is not valid base64") from None
+    raise BadArgument("a message needs either payload or payload_base64, a string")
 
 
 def payload_bytes(text: str) -> bytes:
-    """A payload that came as text. Raises: BadArgument."""
+    """A payload that is given as text. Raises: BadArgument."""
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise BadArgument("the payload has half of a surrogate pair: it cannot be UTF-8") from None
+        raise BadArgument("the payload has half of a surrogate pair: use payload_base64 for bytes that are not UTF-8") from None
 
 
 def _block_of(headers: object) -> bytes:
     if type(headers) is not dict or any(type(value) is not str for value in headers.values()):
-        raise BadArgument("headers is an object of strings")
+        raise BadArgument('headers must be an object of strings: {"color": "red"}')
     return header_block(headers.items())
 
 
 def _of_part(part: tuple[Mapping[str, bytes], bytes]) -> Parsed:
-    """A message of a part: its headers are those of a single publish."""
+    """Make a message from a part, which has the headers of a single publish."""
     headers, payload = part
     try:
         for name in ("content-encoding", "content-transfer-encoding"):
@@ -312,15 +312,15 @@ def _of_part(part: tuple[Mapping[str, bytes], bytes]) -> Parsed:
 
 
 MESSAGE_HEADERS: Parameter[str] = Parameter(
-    "X-Header-*", "header", "Headers of the message: `X-Header-Color: red` travels as `color: red`.", {"type": "string"}, str
+    "X-Header-*", "header", "Headers of the message: `X-Header-Color: red` is stored as `color: red`.", {"type": "string"}, str
 )
 TRACEPARENT: Parameter[str] = Parameter(
-    "traceparent", "header", "W3C trace context; travels with the message.", {"type": "string"}, str
+    "traceparent", "header", "W3C trace context; stored with the message.", {"type": "string"}, str
 )
 
 OPERATIONS = (
     Operation(
-        "POST", "/v1/topics/{topic}/messages", "publish", "Publish one message. The topic is made when it is not there.",
+        "POST", "/v1/topics/{topic}/messages", "publish", "Publish one message. A topic that does not exist is created.",
         publish, "publish", (TOPIC, IDEMPOTENCY_KEY, DELAY_MS, TTL_MS, MESSAGE_HEADERS, TRACEPARENT),
         Body("The payload, as it is.", {"*/*": {"type": "string", "format": "binary"}}),
         {201: Answer("It is on stable storage.", RECEIPT)},

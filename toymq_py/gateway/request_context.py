@@ -1,6 +1,6 @@
-"""What every request of the gateway stands on: broker, clock, loop, and whether it is time to leave.
+"""The objects that all requests of the gateway share: broker, clock, loop, logins, webhooks.
 
-Contract: gateway.md. Owns no state: what a request changes is the broker's.
+Contract: gateway.md. Requests change the broker's state, and none of their own.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from toymq_py.topic import Commit
 
 
 class Gateway:
-    """Belongs to the loop of the broker."""
+    """Shared by all requests. Belongs to the broker's loop."""
 
     def __init__(
         self,
@@ -33,9 +33,9 @@ class Gateway:
     ) -> None:
         """
         Args:
-            authority: who decides what a request may do; None lets all of them do everything.
-            private_webhooks: webhooks may push to this machine and its network.
-            mq_delay_s: how long a message is leased by the dialect ``mq``.
+            authority: checks tokens and rights; None allows everything.
+            private_webhooks: webhooks may push to private addresses.
+            mq_delay_s: visibility timeout of the dialect ``mq``.
         """
         self.authority = authority
         self.logins: Logins | None = None
@@ -51,9 +51,9 @@ class Gateway:
         self.webhooks = Webhooks(broker, clock, loop, self.waiting, private=private_webhooks)
 
     def refuse_late(self) -> None:
-        """Raises: ShuttingDown once the broker shuts down: nothing new is begun then."""
+        """Refuse new work during the shutdown. Raises: ShuttingDown."""
         if self.broker.shutting_down or self.waiting.stopped:
-            raise ShuttingDown("the broker is shutting down; try again later")
+            raise ShuttingDown("the broker is shutting down: try again later")
 
     async def settled(self, commit: Commit) -> RequestError | None:
         """Wait until a commit is on stable storage. Returns: why it failed, else None. Cancelled, the commit goes on."""

@@ -1,7 +1,7 @@
-"""What the broker looks like, once a second, for all who look.
+"""Snapshots of all topics, once a second, shared by all watchers.
 
-Contract: gateway.md. None is made when nobody looks. The first event that a watcher gets is whole (``snapshot``), each later
-one (``change``) has the topics that differ from the one before.
+Contract: gateway.md. Without watchers none is made. A watcher's first event (``snapshot``) has all topics, each later one
+(``change``) those that differ from the one before.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ from toymq_py.gateway.waiters import Waiting
 
 INTERVAL_S = 1.0
 TOPICS_PER_TURN = 64
-"""Described in one piece; a millisecond."""
+"""Described before other tasks get a turn; a millisecond."""
 SAME_MOMENT_MS = 50
-"""A moment that is computed from an age is as exact as the two looks at the clock are near each other."""
+"""Times that differ by less are equal: they are computed from an age and a later reading of the clock."""
 
 
 class Snapshots:
-    """What all watchers share. The first one that is due makes the next snapshot, the others take it."""
+    """The last snapshot. The first watcher that is due makes the next one, the others use it."""
 
     def __init__(self, broker: Broker, clock: Clock, loop: asyncio.AbstractEventLoop, waiting: Waiting) -> None:
         self._broker = broker
@@ -42,10 +42,10 @@ class Snapshots:
         self._making = asyncio.Lock()
 
     async def watch(self, present: Callable[[], Grant | None] = lambda: None) -> AsyncIterator[bytes]:
-        """Events until the broker shuts down, the reader's pace permitting: who is slow gets a whole snapshot again.
+        """Events until the broker shuts down. A reader that missed a snapshot gets all topics again.
 
         Args:
-            present: a grant, to show what that may see now; without one all of it is shown.
+            present: returns the present grant, which limits the topics that are shown; None shows all.
         """
         await self._refresh()
         seen = self._number
@@ -94,7 +94,7 @@ class Snapshots:
 
     def _differences(self, grant: Grant | None) -> bytes:
         if grant is None:
-            if self._change is None:  # made for the first who asks, and shared
+            if self._change is None:  # encoded once, for all
                 self._change = self._event("change", self._changed, self._gone)
             return self._change
         return self._event("change", filter(grant.sees, self._changed), list(filter(grant.sees, self._gone)))
@@ -109,11 +109,11 @@ class Snapshots:
 
 
 def timeless(item: dict[str, Any], before: dict[str, Any] | None, now_ms: int) -> dict[str, Any]:
-    """A topic's description, changed in place: the moment from which an age counts instead of the age, which grows although
-    nothing happens, so that thousands of topics would be sent every second.
+    """Replace ages by the times they count from, in place. Ages grow although nothing happens, and would send thousands of
+    unchanged topics every second.
 
     Args:
-        before: what this returned for the topic the last time.
+        before: the topic's description in the last snapshot.
     """
     known = {} if before is None else {each["consumer"]: each["oldest_unacked_at_ms"] for each in before["consumers"]}
     for consumer in item["consumers"]:

@@ -1,7 +1,7 @@
-"""HTTPS: who shakes hands becomes a connection like any other, who does not is told so.
+"""The listener for HTTPS: after the handshake a connection is as any other; plain HTTP gets an answer that says so.
 
-Contract: reliability.md, "Security"; ADR 0035. The loop's own TLS does the work: HTTP promises nothing of what is left in a
-buffer, unlike a session (ADR 0019). Every handshake is made with the present certificates.
+Contract: reliability.md, "Security"; ADR 0035. It uses the event loop's TLS. A session has its own (ADR 0019), since it must
+know which bytes the socket took. Every handshake uses the present certificates.
 """
 
 import asyncio
@@ -19,16 +19,16 @@ from toymq_py.net.certificates import Certificates
 logger = logging.getLogger("toymq_py.gateway")
 
 HANDSHAKE_S = 10
-"""From a connection's beginning until the two sides agree on keys."""
+"""From accept to the end of the handshake."""
 HANDSHAKE_RECORD = b"\x16"
-"""The first byte of whoever speaks TLS."""
+"""The first byte of a TLS connection."""
 CLEARED_BYTES = 64 * 1024
 REFUSED_MAX = 16
-"""Beyond the limit, so many at a time are shaken hands with only to be told."""
+"""Connections beyond ``--max-connections`` that still get a handshake, so that they read 503; the rest is closed."""
 
 
 class TlsListener:
-    """One listening socket on which TLS is spoken, from ``start`` to ``stop``. Belongs to the loop."""
+    """One listening socket with TLS, from ``start`` to ``stop``. Belongs to the loop."""
 
     def __init__(
         self,
@@ -42,9 +42,9 @@ class TlsListener:
     ) -> None:
         """
         Args:
-            connected: makes the protocol of a connection, which calls what it is given once the handshake is done.
-            quotas: who shakes hands has a place: handshakes that never end would else hold descriptors without a limit.
-            refusal: the answer to a request without TLS.
+            connected: makes the protocol of a connection, which calls its argument when the handshake is done.
+            quotas: a handshake counts as a connection; otherwise unfinished ones would hold descriptors without a limit.
+            refusal: the response to a request without TLS.
         """
         self._acceptor = Acceptor(listener, loop, self._knocked)
         self._loop = loop
@@ -61,13 +61,13 @@ class TlsListener:
         self._acceptor.start()
 
     def stop(self) -> None:
-        """Who is not connected by now is not going to be."""
+        """Close the listener and the connections whose handshake is not done."""
         self._acceptor.stop()
         for connection in list(self._seats):
             self._end(connection)
 
     def _end(self, connection: socket.socket) -> None:
-        """Of who shakes hands, or has said nothing."""
+        """Close a connection whose handshake is not done."""
         if connection in self._silent:
             self._forget(connection)
             self._close(connection)
@@ -84,7 +84,7 @@ class TlsListener:
             seat.leave()
 
     def _knocked(self, connection: socket.socket) -> None:
-        """No TLS state before the first byte says that it is wanted."""
+        """A new connection: TLS state is made only after its first byte."""
         seat = None
         try:
             seat = self._quotas.enter(peer_address(connection), partial(self._end, connection))
@@ -117,7 +117,7 @@ class TlsListener:
             return
         if first:
             with suppress(OSError):
-                connection.recv(CLEARED_BYTES)  # closed with bytes unread, the connection would be reset, and the answer lost
+                connection.recv(CLEARED_BYTES)  # with unread bytes a close resets the connection, and the response is lost
                 connection.send(self._refusal)
         self._close(connection)
 
@@ -126,7 +126,7 @@ class TlsListener:
         self._leave(connection)
 
     def _connect(self, connection: socket.socket) -> asyncio.Protocol:
-        """Its protocol hears of it after the handshake, and enters anew."""
+        """The protocol, which takes a seat of its own after the handshake."""
         return self._connected(partial(self._leave, connection))
 
     async def _shake_hands(self, connection: socket.socket) -> None:
@@ -137,5 +137,5 @@ class TlsListener:
                 ssl=self._certificates.context, ssl_handshake_timeout=HANDSHAKE_S,
             )  # fmt: skip
         except OSError as error:
-            logger.debug("no TLS came about: %s", error)
+            logger.debug("TLS handshake failed: %s", error)
             connection.close()

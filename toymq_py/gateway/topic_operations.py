@@ -1,4 +1,4 @@
-"""Topics, and numbers about them. Contract: gateway.md; protocol.md, "JSON shapes"."""
+"""Create, configure, describe, list, purge and delete topics; statistics. Contract: gateway.md; protocol.md, "JSON shapes"."""
 
 import json
 from collections.abc import Iterator
@@ -38,12 +38,12 @@ LISTING = {"type": "object", "properties": {"topics": {"type": "array", "items":
 
 
 def json_response(content: Any, status: int = 200) -> Response:
-    """JSON that nobody keeps."""
+    """A JSON response that is not cached."""
     return Response(json.dumps(content), status, {"cache-control": "no-store"}, "application/json")
 
 
 async def settings_of(request: Request) -> dict[str, str]:
-    """The changes of a JSON body, as the broker takes them. Raises: BadFraming, BadArgument, PayloadTooLarge."""
+    """Settings of a JSON body, as strings. Raises: BadFraming, BadArgument, PayloadTooLarge."""
     body = await read_body(request, JSON_BYTES_MAX)
     changes = {}
     for name, value in (parse_object(body) if body else {}).items():
@@ -52,7 +52,7 @@ async def settings_of(request: Request) -> dict[str, str]:
         elif type(value) is int or type(value) is str:
             changes[name] = str(value)
         else:
-            raise BadArgument(f"{name[:100]} is a whole number, a word or null")
+            raise BadArgument(f"invalid setting {name[:100]!a}: write a whole number, a string or null")
     return changes
 
 
@@ -98,7 +98,7 @@ async def purge_topic(gateway: Gateway, request: Request) -> Response:
 
 
 async def purge(gateway: Gateway, name: str) -> int:
-    """Drop all messages of a topic. Returns: how many, once that is on stable storage. Raises: RequestError."""
+    """Drop all messages of a topic. Returns: how many, once it is on stable storage. Raises: RequestError."""
     gateway.refuse_late()
     topic = gateway.broker.topic(name)
     purged = 0
@@ -126,7 +126,7 @@ async def list_topics(gateway: Gateway, request: Request) -> Response:
 
 
 async def listed(gateway: Gateway, described: Iterator[dict[str, Any]]) -> bytes:
-    """Topics with commas between them, made in slices: five thousand of them at once would hold the loop for 50 ms."""
+    """Topics joined by commas, encoded in slices: five thousand at once would hold the loop for 50 ms."""
     pieces: list[bytes] = []
     while items := [json.dumps(item) for item in islice(described, TOPICS_PER_TURN)]:
         pieces.append(", ".join(items).encode())
@@ -144,22 +144,24 @@ OPERATIONS = (
               answers={200: Answer("By name.", LISTING)},
               errors=(BadName,), safe=True),
     Operation("PUT", "/v1/topics/{topic}", CREATE_TOPIC,
-              "Create a topic, or confirm one whose settings, as far as they are named, are equal.",
+              "Create a topic; 200 when it exists with the same values of the given settings.",
               put_topic, "admin", (TOPIC,),
               Body("Settings.", {"application/json": SETTINGS}),
               {201: Answer("It was created.", DESCRIPTION), 200: Answer("It was there.", DESCRIPTION)},
               (BadArgument, BadFraming, BadName, NoSuchTopic, TopicExists, TooManyTopics, StorageFailed), makes_topic=True),
     Operation("PATCH", "/v1/topics/{topic}", "configureTopic", "Change settings.", patch_topic, "admin", (TOPIC,),
               Body("Settings.", {"application/json": SETTINGS}),
-              {200: Answer("They are on stable storage and in use.", DESCRIPTION)},
+              {200: Answer("The settings are on stable storage and in effect.", DESCRIPTION)},
               (BadArgument, BadFraming, BadName, NoSuchTopic, StorageFailed)),
-    Operation("GET", "/v1/topics/{topic}", "describeTopic", "What there is to know of a topic, exact.", get_topic, "describe",
-              (TOPIC,), answers={200: Answer("As DESCRIBE.", DESCRIPTION)}, errors=(BadName, NoSuchTopic), safe=True),
-    Operation("DELETE", "/v1/topics/{topic}", "deleteTopic", "Remove a topic with everything in it.", delete_topic, "admin",
-              (TOPIC,), answers={204: Answer("It is gone, also after a crash.")}, errors=(BadName, NoSuchTopic, StorageFailed)),
-    Operation("POST", "/v1/topics/{topic}:purge", "purgeTopic", "Drop all messages; ids go on from where they were.",
-              purge_topic, "admin", (TOPIC,), answers={200: Answer("So many are gone, also after a crash.", PURGED)},
+    Operation("GET", "/v1/topics/{topic}", "describeTopic", "Describe a topic: settings, sizes, consumers.", get_topic,
+              "describe", (TOPIC,),
+              answers={200: Answer("As DESCRIBE.", DESCRIPTION)}, errors=(BadName, NoSuchTopic), safe=True),
+    Operation("DELETE", "/v1/topics/{topic}", "deleteTopic", "Delete a topic with its messages and consumers.", delete_topic,
+              "admin", (TOPIC,),
+              answers={204: Answer("It is deleted, durably.")}, errors=(BadName, NoSuchTopic, StorageFailed)),
+    Operation("POST", "/v1/topics/{topic}:purge", "purgeTopic", "Drop all messages; the next id stays the same.",
+              purge_topic, "admin", (TOPIC,), answers={200: Answer("How many were dropped, durably.", PURGED)},
               errors=(BadName, NoSuchTopic, StorageFailed)),
-    Operation("GET", "/v1/stats", "stats", "Numbers about the broker, as STATS without its topics.", stats, "see",
+    Operation("GET", "/v1/stats", "stats", "Statistics of the broker, as STATS without its topics.", stats, "see",
               answers={200: Answer("Now.", {"type": "object"})}, safe=True),
 )  # fmt: skip

@@ -1,6 +1,6 @@
-"""Everything in the gateway that waits for something, and the end of it all when the broker shuts down.
+"""Waits of the gateway that end when the broker shuts down: long polls, streams, pauses.
 
-Belongs to the loop. Knows nothing of what is waited for.
+Belongs to the loop. Does not know what is waited for.
 """
 
 import asyncio
@@ -12,25 +12,25 @@ from toymq_py.storage.disk_errors import storage_error
 
 
 class Waiting:
-    """One for the whole gateway."""
+    """All waits of the gateway; one object for all requests."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.stopped = False
-        """The broker shuts down: nothing waits or streams any more."""
+        """The broker shuts down: waits and streams end."""
         self._loop = loop
         self._waits: dict[asyncio.Future[None], None] = {}
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Number of waits."""
         return len(self._waits)
 
     async def wait_for(self, begin: Callable[[Callable[[], None]], Callable[[], object]], seconds: float) -> bool:
-        """Wait for what ``begin`` is given to be called, at most ``seconds``, and no longer than the broker runs.
+        """Wait for a call back, at most ``seconds`` and until the broker shuts down.
 
         Args:
-            begin: takes a callback and returns what withdraws it.
+            begin: registers a callback and returns a function that withdraws it.
 
-        Returns: whether it was called. False may come early, by ``wake``.
+        Returns: whether it was called. ``wake`` ends the wait with False.
         """
         if self.stopped:
             return False
@@ -54,28 +54,28 @@ class Waiting:
         return called
 
     async def sleep(self, seconds: float) -> None:
-        """Wait so long, and no longer than the broker runs or ``wake`` is called."""
+        """Wait ``seconds``, or until ``wake`` or the shutdown."""
         await self.wait_for(lambda call: lambda: None, seconds)
 
     async def pause(self) -> None:
-        """Let others have a turn of the loop: for what is made in slices."""
+        """Give other tasks a turn of the loop, between slices of work."""
         await asyncio.sleep(0)
 
     def wake(self) -> None:
-        """Everything that waits looks again at what it waits for: the rights have changed."""
+        """End all waits early, since rights have changed: their requests check them again."""
         for over in self._waits:
             fulfil(over)
 
     def stop(self) -> None:
-        """Everything that waits ends now, and nothing waits any more. Idempotent."""
+        """End all waits; later ones end at once. Idempotent."""
         self.stopped = True
         self.wake()
 
 
 async def stored(begin: Callable[[Done], None]) -> None:
-    """Wait until ``begin``'s effect is on stable storage. Cancelled, it goes on.
+    """Wait until the effect of ``begin`` is on stable storage. A cancellation does not undo it.
 
-    Raises: RequestError when it is not, or when ``begin`` does.
+    Raises: RequestError when it could not be stored, or when ``begin`` does.
     """
     outcome: asyncio.Future[OSError | RequestError | None] = asyncio.get_running_loop().create_future()
 

@@ -1,8 +1,8 @@
-"""Where a webhook may push to: no address of this machine or its network, whatever name it hides behind.
+"""Addresses that a webhook may push to: none of this machine or its network, whatever name resolves to them.
 
-Contract: gateway.md ("refusal of private addresses unless allowed"); ADR 0056. A name is resolved for every push, every address
-it has is checked, and the connection is made to a checked address, not to the name: an answer that changes in between changes
-nothing. Redirects are not followed.
+Contract: gateway.md ("refusal of private addresses unless allowed"); ADR 0056. A name is resolved for every push, all
+its addresses are checked, and the connection goes to a checked address, so DNS rebinding has no effect. Redirects are not
+followed.
 """
 
 import asyncio
@@ -17,17 +17,17 @@ SPECIAL = tuple(map(IPv4Network, (
     "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16", "192.175.48.0/24",
     "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
 )))  # fmt: skip
-"""IANA's special-purpose registry, multicast and the reserved rest."""
+"""IANA's special-purpose registry, multicast and reserved networks."""
 CLOUD = (IPv4Network("168.63.129.16/32"),)
-"""Addresses of the Internet behind which a cloud's hosts serve their own machines (Azure); those of others are special ones."""
+"""Public addresses that serve a cloud's own machines (Azure); other clouds use special-purpose ones."""
 GLOBAL = IPv6Network("2000::/3")
-"""All that was ever given out for the Internet. What else there is of IPv6 is this network's, this machine's, or nobody's."""
+"""Global unicast addresses of IPv6; all others are local or unassigned."""
 SPECIAL_6 = tuple(map(IPv6Network, ("2001::/23", "2001:db8::/32", "2620:4f:8000::/48", "3fff::/20")))
 NAT64 = IPv6Network("64:ff9b::/96")
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address belongs to the Internet; an IPv6 form of an IPv4 address does where that does."""
+    """Whether an IP address is public; an IPv6 form of an IPv4 address is where that is."""
     found = ip_address(address.partition("%")[0])
     if isinstance(found, IPv4Address):
         return not any(found in network for network in SPECIAL + CLOUD)
@@ -38,14 +38,14 @@ def is_public(address: str) -> bool:
 
 
 def _inner(address: IPv6Address) -> IPv4Address | None:
-    """The IPv4 address that a translator or a tunnel would make of it."""
+    """The IPv4 address that a translator (NAT64) or a tunnel would make of it."""
     if address in NAT64:
         return IPv4Address(int(address) & 0xFFFFFFFF)
     return address.ipv4_mapped or address.sixtofour
 
 
 def is_own(address: str) -> bool:
-    """Whether an address is one of this machine's interfaces: who speaks to one's own address speaks from it. Sends nothing."""
+    """Whether an address is of this machine: a socket connected to an own address has it as its source. Sends nothing."""
     found = ip_address(address)
     if isinstance(found, IPv6Address) and (inner := _inner(found)) is not None:
         found = inner
@@ -55,20 +55,19 @@ def is_own(address: str) -> bool:
             probe.connect((str(found), 9))
             return ip_address(probe.getsockname()[0].partition("%")[0]) == found
     except OSError:
-        return False  # no route leads there, to this machine's addresses one always does
+        return False  # no route; an own address always has one
 
 
 async def resolve(target: Target, *, private: bool) -> str:
-    """An address of the target. ``private``: it may be of this machine or its network.
+    """Resolve a target's host to an address. ``private``: it may be of this machine or its network.
 
-    Raises: Forbidden when any of its addresses may not be pushed to; OSError when the name has none; BadArgument when it can
-    have none.
+    Raises: Forbidden when any of its addresses is not public; OSError when the name has none; BadArgument for an invalid name.
     """
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
     except UnicodeError:
-        raise BadArgument(f"{target.host} is no name of a host") from None
+        raise BadArgument(f"invalid host name {target.host!a} in the URL") from None
     addresses = [str(entry[4][0]) for entry in found]
     if not private:
         for address in addresses:

@@ -1,4 +1,4 @@
-"""The definitions of webhooks over HTTP. Contract: gateway.md. What they do is in ``webhook_pusher.py``."""
+"""Define, list and delete webhooks. Contract: gateway.md. ``webhook_pusher.py`` pushes."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ async def put_webhook(gateway: Gateway, request: Request) -> Response:
     """``PUT /v1/webhooks/{name}``."""
     name = NAME.need(request)
     webhook = Webhook.from_json(parse_object(await read_body(request, JSON_BYTES_MAX)))
-    check_topic(request, "subscribe", webhook.topic)  # what is pushed is read
+    check_topic(request, "subscribe", webhook.topic)  # a webhook reads the topic
     gateway.refuse_late()
     new = await gateway.webhooks.put(name, webhook)
     return json_response(_describe(gateway, name), 201 if new else 200)
@@ -38,7 +38,7 @@ async def get_webhook(gateway: Gateway, request: Request) -> Response:
     """``GET /v1/webhooks/{name}``."""
     name = NAME.need(request)
     if name not in gateway.webhooks.defined:
-        raise NoSuchWebhook(f"there is no webhook {name}")
+        raise NoSuchWebhook(f"no webhook {name}: GET /v1/webhooks lists them")
     return json_response(_describe(gateway, name))
 
 
@@ -46,7 +46,7 @@ async def delete_webhook(gateway: Gateway, request: Request) -> Response:
     """``DELETE /v1/webhooks/{name}``."""
     name = NAME.need(request)
     if not await gateway.webhooks.delete(name):
-        raise NoSuchWebhook(f"there is no webhook {name}")
+        raise NoSuchWebhook(f"no webhook {name}: GET /v1/webhooks lists them")
     return Response(status_code=204)
 
 
@@ -60,8 +60,8 @@ DEFINITION = {
     "required": ["topic", "url"],
     "properties": {
         "topic": {"type": "string", "description": "Name or pattern."},
-        "url": {"type": "string", "description": "http or https; not of this machine or its network, unless that is allowed."},
-        "secret": {"type": ["string", "null"], "description": "Signs what is pushed (Standard Webhooks)."},
+        "url": {"type": "string", "description": "http or https; a private address needs --private-webhooks."},
+        "secret": {"type": ["string", "null"], "description": "Key of the signature (Standard Webhooks)."},
         "timeout_ms": {"type": "integer", "minimum": 1, "maximum": TIMEOUT_MS_MAX, "default": 10_000},
         "concurrency": {"type": "integer", "minimum": 1, "maximum": CONCURRENCY_MAX, "default": 1},
     },
@@ -75,18 +75,18 @@ DESCRIBED = {
     },
 }
 OPERATIONS = (
-    Operation("GET", "/v1/webhooks", "listWebhooks", "Every webhook.", list_webhooks, "admin",
+    Operation("GET", "/v1/webhooks", "listWebhooks", "List all webhooks.", list_webhooks, "admin",
               answers={200: Answer("By name.", {"type": "object", "properties": {
                   "webhooks": {"type": "array", "items": DESCRIBED}}})}, safe=True),
     Operation("PUT", "/v1/webhooks/{name}", "putWebhook",
-              "Push what comes to a topic to a URL. The token needs `subscribe` for the topic beside `admin`.",
+              "Push the messages of a topic to a URL. The token needs `subscribe` for the topic beside `admin`.",
               put_webhook, "admin", (NAME,),
               Body("The definition.", {"application/json": DEFINITION}),
-              {201: Answer("It is on stable storage and begins at the first message.", DESCRIBED),
-               200: Answer("It replaces another.", DESCRIBED)},
+              {201: Answer("It is stored durably, and begins at the first message.", DESCRIBED),
+               200: Answer("It replaced an older definition.", DESCRIBED)},
               (BadArgument, BadFraming, BadName, DiskFull, Forbidden, PayloadTooLarge, StorageFailed)),
-    Operation("GET", "/v1/webhooks/{name}", "getWebhook", "One webhook; its secret is not shown.", get_webhook, "admin",
-              (NAME,), answers={200: Answer("It.", DESCRIBED)}, errors=(BadName, NoSuchWebhook), safe=True),
-    Operation("DELETE", "/v1/webhooks/{name}", "deleteWebhook", "Remove a webhook and its consumer.", delete_webhook, "admin",
-              (NAME,), answers={204: Answer("It is gone.")}, errors=(BadName, DiskFull, NoSuchWebhook, StorageFailed)),
+    Operation("GET", "/v1/webhooks/{name}", "getWebhook", "Describe a webhook, without its secret.", get_webhook, "admin",
+              (NAME,), answers={200: Answer("The definition.", DESCRIBED)}, errors=(BadName, NoSuchWebhook), safe=True),
+    Operation("DELETE", "/v1/webhooks/{name}", "deleteWebhook", "Delete a webhook and its consumer.", delete_webhook, "admin",
+              (NAME,), answers={204: Answer("It is deleted.")}, errors=(BadName, DiskFull, NoSuchWebhook, StorageFailed)),
 )  # fmt: skip

@@ -1,8 +1,8 @@
-"""Webhooks: what comes to a topic is pushed to a URL, with retry and a signature.
+"""Webhooks: push the messages of a topic to a URL, with retries and a signature.
 
-Contract: gateway.md; ADR 0024. A webhook is a consumer of its own: what was pushed and answered with 2xx is acked, everything
-else is given back and comes again later, and after ``max_attempts`` it is a dead letter. Definitions are one checked file in
-the data directory. The signature is that of the Standard Webhooks specification: HMAC-SHA256 over id, time and payload.
+Contract: gateway.md; ADR 0024. A webhook is a consumer of its own: 2xx acks the message, any other answer nacks it with a
+backoff, and after ``max_attempts`` it is a dead letter. The definitions are one checksummed file in the data directory. The
+signature is that of the Standard Webhooks specification: HMAC-SHA256 over id, time and payload.
 """
 
 import asyncio
@@ -33,40 +33,40 @@ from toymq_py.trace_context import log_fields, trace_context
 logger = logging.getLogger("toymq_py.gateway")
 
 CONSUMER_PREFIX = "webhook."
-"""Begins the names of their consumers, so that one is known for what it is."""
+"""Prefix of the names of their consumers."""
 LEASE_SPARE_S = 30.0
-"""A lease outlives the push it is for."""
+"""A lease lasts longer than the push's timeout."""
 RETRY_MIN_S = 1.0
 RETRY_MAX_S = 300.0
-"""The wait after a push that failed doubles with each attempt, from the one to the other."""
+"""The backoff after a failed push doubles with each attempt, from the one to the other."""
 POLL_S = 60.0
 TROUBLE_S = 5.0
-"""How soon a topic that cannot be polled is looked at again."""
+"""The wait after a poll that failed."""
 PUSH_BYTES_MAX = 4 * 1024 * 1024
 
 
 def sign(secret: str, message_id: str, at_s: int, payload: bytes) -> str:
-    """The value of ``webhook-signature``."""
+    """Value of ``webhook-signature``."""
     signed = f"{message_id}.{at_s}.".encode() + payload
     return "v1," + base64.b64encode(hmac.digest(secret_bytes(secret), signed, "sha256")).decode()
 
 
 def backoff_s(attempt: int) -> float:
-    """The wait before the push after this attempt, from 1."""
+    """The wait after a failed attempt, counted from 1."""
     return min(RETRY_MIN_S * 2.0 ** min(attempt - 1, 30), RETRY_MAX_S)
 
 
 class Webhooks:
-    """All of them, and a task for each while ``run`` lasts."""
+    """All webhooks, and a task for each while ``run`` lasts."""
 
     def __init__(
         self, broker: Broker, clock: Clock, loop: asyncio.AbstractEventLoop, waiting: Waiting, *, private: bool
     ) -> None:
-        """Reads the definitions: blocks. ``private``: pushes may go to this machine and its network."""
+        """Reads the definitions, so it blocks. ``private``: pushes may go to private addresses."""
         self.private = private
         self.defined: dict[str, Webhook] = {}
         self.failures: dict[str, str] = {}
-        """Why the last push of a webhook failed; none when it did not."""
+        """Why the last push failed, by webhook; absent when it succeeded."""
         self._broker = broker
         self._clock = clock
         self._loop = loop
@@ -84,11 +84,11 @@ class Webhooks:
             found = {} if data is None else checked_json.decode("webhooks", data)
             self.defined = {check_name("webhook", name): Webhook.from_json(raw) for name, raw in found.items()}
         except (OSError, DamagedData, RequestError, AttributeError) as error:
-            self._problem = StorageFailed(f"{DOCUMENT} cannot be read: {error}; nothing is pushed until it is mended")
-            logger.error("%s", self._problem)  # noqa: TRY400 (the file, not us)
+            self._problem = StorageFailed(f"{DOCUMENT} cannot be read: {error}; nothing is pushed until it is repaired")
+            logger.error("%s", self._problem)  # noqa: TRY400 (the file, not a bug)
 
     async def run(self) -> None:
-        """Push, until it is cancelled."""
+        """Push until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             try:
@@ -110,15 +110,15 @@ class Webhooks:
     # -- definitions
 
     async def put(self, name: str, webhook: Webhook) -> bool:
-        """Define one, durably. Returns: whether it is new.
+        """Define a webhook, durably. Returns: whether it is new.
 
-        Raises: Forbidden (where it would push to), BadArgument (there are too many), StorageFailed, DiskFull.
+        Raises: Forbidden (a private address), BadArgument (too many webhooks), StorageFailed, DiskFull.
         """
         await self.check_target(webhook)
         async with self._changing:
             known = self.defined.get(name)
             if known is None and len(self.defined) >= WEBHOOKS_MAX:
-                raise BadArgument(f"{WEBHOOKS_MAX} webhooks are the limit")
+                raise BadArgument(f"there are {WEBHOOKS_MAX} webhooks, the limit: delete one first")
             await self._store({**self.defined, name: webhook})
             self.defined[name] = webhook
             self.failures.pop(name, None)
@@ -129,15 +129,15 @@ class Webhooks:
             return known is None
 
     async def check_target(self, webhook: Webhook) -> None:
-        """Whether it can be pushed to where it says. Raises: Forbidden, BadArgument."""
+        """Check that the URL's host resolves to an allowed address. Raises: Forbidden, BadArgument."""
         target = Target.parse(webhook.url)
         try:
             await resolve(target, private=self.private)
         except OSError as error:
-            raise BadArgument(f"{target.host} cannot be found: {error.strerror or error}") from None
+            raise BadArgument(f"cannot resolve host {target.host}: {error.strerror or error}") from None
 
     async def delete(self, name: str) -> bool:
-        """Remove one with its consumer. Returns: whether it was there. Raises: StorageFailed, DiskFull."""
+        """Delete a webhook with its consumer. Returns: whether it existed. Raises: StorageFailed, DiskFull."""
         async with self._changing:
             if name not in self.defined:
                 return False
@@ -149,7 +149,7 @@ class Webhooks:
             return True
 
     async def _forget(self, name: str, spared: TopicPattern | None = None) -> None:
-        """Its consumers go, but not those that still push. Raises: StorageFailed, DiskFull."""
+        """Delete its consumers, except on topics that ``spared`` matches. Raises: StorageFailed, DiskFull."""
         for topic in list(self._broker.topics.values()):
             if spared is not None and spared.matches(topic.name):
                 continue
@@ -168,7 +168,7 @@ class Webhooks:
     # -- pushing
 
     async def _serve(self, name: str, webhook: Webhook) -> None:
-        """Push what comes, until it is cancelled or the broker shuts down."""
+        """Push one webhook's messages until cancelled or the shutdown."""
         lease_s = webhook.timeout_ms / 1000 + LEASE_SPARE_S
         while not self._waiting.stopped:
             polling = Polling(self._broker, self._waiting, webhook.topic, CONSUMER_PREFIX + name, visibility_s=lease_s)
@@ -184,7 +184,7 @@ class Webhooks:
                         pushes.create_task(self._push(name, webhook, delivery, row))
 
     async def _push(self, name: str, webhook: Webhook, delivery: Delivery, row: int) -> None:
-        """Push one message; ack it, or give it back."""
+        """Push one message; ack or nack it."""
         channel, msg_id = delivery.subscription.channel, delivery.records.ids[row]
         trace = log_fields(delivery.records.headers[row] if delivery.records.headers is not None else None)
         try:
@@ -198,7 +198,7 @@ class Webhooks:
             self.failures.pop(name, None)
             channel.ack([(msg_id, msg_id)])
         else:
-            if name not in self.failures:  # once an episode
+            if name not in self.failures:  # once, until a push succeeds
                 logger.warning("webhook %s: %s", name, failure, extra=trace)
             self.failures[name] = failure
             channel.nack([(msg_id, msg_id)], backoff_s(delivery.attempt), failure=failure_of(error=failure))

@@ -1,7 +1,7 @@
 """``/v1/topics/{t}/ws``: publish, subscribe, ack in JSON frames over one connection.
 
-Contract: gateway.md. A frame is an object with ``op``; what answers it has the frame's ``ref``, if it has one. A subscription
-here is a session's: its window bounds what is unacked, and what is inflight is ready again when the connection ends.
+Contract: gateway.md. A frame is an object with ``op``; its answer has the frame's ``ref``, if it has one. A subscription is as
+a session's: its window limits unacked messages, and inflight messages are ready again when the connection ends.
 
     > {"op": "publish", "ref": 1, "payload": "hello"}       < {"op": "published", "ref": 1, "id": 7, "duplicate": false}
     > {"op": "subscribe", "consumer": "billing"}            < {"op": "subscribed"}
@@ -48,18 +48,18 @@ from toymq_py.topic import Delivery, Duplicate, Published, Subscription
 logger = logging.getLogger("toymq_py.gateway")
 
 OUTSTANDING_MAX = 256
-"""Frames that wait for the disk; while there are so many, or they have ``max_inflight_bytes``, no more are read."""
+"""Frames that wait for the disk; at this number, or at ``max_inflight_bytes``, no more are read."""
 REF_CHARS_MAX = 1024
 TAKE_BYTES = 64 * 1024
 TAKE_MESSAGES = 128
-"""Taken and written in one piece, once the socket has taken the one before: only of the last one can something be left."""
+"""Leased and written at once, after the socket took the batch before; so only the last batch can be unsent in part."""
 WINDOW = 100
 WINDOW_MAX = 10_000
 GOING_AWAY = 1001
 UNSUPPORTED = 1003
 POLICY = 1008
 LOOK_S = 60.0
-"""How often a WebSocket asks whether its login still is."""
+"""How often a WebSocket checks that its token or login is still valid."""
 
 MEMBERS: Mapping[str, frozenset[str]] = {
     "publish": LINE_MEMBERS,
@@ -72,30 +72,30 @@ MEMBERS: Mapping[str, frozenset[str]] = {
 
 
 OUTLET = "toymq.outlet"
-"""In the ASGI scope's ``state``: an ``Outlet``: deliveries have to know what left this process, and ASGI has no word for it."""
+"""Key in the ASGI scope's ``state``: the ``Outlet``. Deliveries must know which bytes the socket took; ASGI does not tell."""
 
 
 class Outlet(Protocol):
-    """The way out of one WebSocket."""
+    """The write side of one WebSocket."""
 
     @property
     def stalled(self) -> bool:
-        """The socket takes no more now."""
+        """The socket's buffer is full."""
 
     async def wait_taken(self) -> bool:
-        """Until the socket has taken all that was written. Returns: False when the connection ended before."""
+        """Wait until the socket took all that was written. Returns: False when the connection ended before."""
 
     def write_texts(self, texts: Sequence[bytes]) -> bool:
-        """Write frames at once. Returns: False when the connection is ending, and nothing of them was written."""
+        """Write text frames. Returns: False when the connection is ending, and none was written."""
 
     @property
     def left_bytes(self) -> int:
-        """Of the last write the socket has not taken so many, about; also when the connection is lost. What the loop's TLS
-        holds encrypted counts as taken (ADR 0035)."""
+        """Bytes of the last write that the socket did not take, about; also after the connection is lost. Bytes in the buffer
+        of TLS count as taken (ADR 0035)."""
 
 
 class Conversation:
-    """One connection, from its acceptance to its end."""
+    """One connection: reads frames, carries them out, and delivers messages."""
 
     def __init__(self, gateway: Gateway, socket: WebSocket, name: str, tasks: asyncio.TaskGroup) -> None:
         self._gateway = gateway
@@ -105,42 +105,42 @@ class Conversation:
         self._tasks = tasks
         self._room = asyncio.Semaphore(OUTSTANDING_MAX)
         self._seat: Seat | None = socket.scope["state"].get(SEAT)
-        self._chars = 0  # characters of those frames
+        self._chars = 0  # of frames that are not answered yet
         self._released = asyncio.Event()
         self._subscription: Subscription | None = None
         self._woken = asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
         self._last_write: tuple[Delivery, list[int]] | None = None
-        """What the socket may not have taken all of, and the sizes of its messages."""
+        """The delivery whose bytes the socket may not have taken, and the sizes of its messages."""
 
     async def run(self) -> None:
-        """Until either side leaves."""
+        """Until either side closes."""
         try:
             while True:
                 await self._room.acquire()
                 message = await self._socket.receive()
                 text: str | None = message.get("text")
-                if text is None:  # the end, or a frame of bytes
+                if text is None:  # disconnected, or a binary frame
                     break
                 self._chars += len(text)
                 self._tasks.create_task(self._answer(text))
                 while self._holds_too_much():
                     self._released.clear()
                     await self._released.wait()
-            await asyncio.sleep(0)  # what was said before is begun: an ack before a close counts, a subscribe is undone below
+            await asyncio.sleep(0)  # frames before the close are begun: an ack counts, a subscribe is undone below
         finally:
             self.end()
         if message["type"] == "websocket.receive":
             with suppress(WebSocketDisconnect, RuntimeError):  # it ended meanwhile
-                await self._socket.close(UNSUPPORTED, "a frame is text")
+                await self._socket.close(UNSUPPORTED, "send text frames")
 
     def _holds_too_much(self) -> bool:
-        """By itself, or together with others."""
+        """Whether its unanswered frames exceed the limit of a connection, or its share when memory is short."""
         room = self._seat is None or self._seat.settle(self._chars)
         return self._chars > (self._gateway.broker.options.max_inflight_bytes if room else FLOOR_BYTES)
 
     async def _answer(self, text: str) -> None:
-        """Carry out one frame. What waits for the disk is waited for here, while the next frames are read."""
+        """Carry out one frame and answer it, while the next frames are read."""
         with topics_made_by(self._socket):
             await self._answer_to(text)
 
@@ -173,8 +173,8 @@ class Conversation:
             self._chars -= len(text)
             self._holds_too_much()
             self._released.set()
-            self._room.release()  # not before the answer has its place: who does not read would have thousands of them here
-        if begun is not None and begun is self._subscription:  # no message comes before; by now it may be another one's place
+            self._room.release()  # only now: a client that does not read would have thousands of answers here
+        if begun is not None and begun is self._subscription:  # no message before the answer; it may have ended meanwhile
             self._pump = self._tasks.create_task(self._deliver(begun))
 
     def _refusal(self, error: RequestError) -> dict[str, Any]:
@@ -202,7 +202,7 @@ class Conversation:
                 channel = self._held().channel
                 dead = frame.get("dead", False)
                 if type(dead) is not bool:
-                    raise BadArgument("dead is true or false")
+                    raise BadArgument("dead must be true or false")
                 count = channel.nack(
                     parse_ids(frame.get("ids")), _seconds(frame, "delay_s", 0),
                     dead=dead, failure=parse_failure(frame.get("reason"), frame.get("error")),
@@ -213,17 +213,17 @@ class Conversation:
                 return {"op": "extended", "count": count}
 
     def _may(self, needs: Need) -> None:
-        """Hold that something may be begun now. Raises: ShuttingDown, AuthFailed, Forbidden."""
+        """Check rights and that the broker does not shut down. Raises: ShuttingDown, AuthFailed, Forbidden."""
         self._gateway.refuse_late()
         self._check(needs)
 
     def _check(self, needs: Need) -> None:
-        """What the token may do now. Raises: AuthFailed, Forbidden."""
+        """Check the token's present rights. Raises: AuthFailed, Forbidden."""
         check_again(self._gateway, self._socket, needs, self._name)
 
     def _held(self) -> Subscription:
         if self._subscription is None or self._subscription.closed:
-            raise NotSubscribed("subscribe first")
+            raise NotSubscribed("this connection has no subscription: send subscribe first")
         return self._subscription
 
     async def _publish(self, frame: dict[str, Any]) -> dict[str, Any]:
@@ -242,19 +242,19 @@ class Conversation:
     # -- consuming
 
     async def _subscribe(self, frame: dict[str, Any]) -> Subscription:
-        """One that does not deliver yet."""
+        """Subscribe; messages are delivered only after the answer."""
         self._may("subscribe")
         if self._subscription is not None and not self._subscription.closed:
-            raise AlreadySubscribed("this connection is subscribed already")
+            raise AlreadySubscribed("this connection has a subscription: unsubscribe first, or open another connection")
         consumer, window, mode, start = (frame.get(name) for name in ("consumer", "window", "mode", "start"))
         if type(consumer) is not str:
-            raise BadArgument("consumer is a name")
+            raise BadArgument("subscribe needs consumer, a string")
         if window is not None and (type(window) is not int or not 1 <= window <= WINDOW_MAX):
-            raise BadArgument(f"window is a whole number from 1 to {WINDOW_MAX}")
+            raise BadArgument(f"invalid window {str(window)[:50]!a}: write a whole number from 1 to {WINDOW_MAX}")
         if mode not in (None, "exclusive", "shared"):
-            raise BadArgument("mode is exclusive or shared")
+            raise BadArgument(f"invalid mode {str(mode)[:50]!a}: write exclusive or shared")
         if start is not None and type(start) not in (str, int):
-            raise BadArgument("start is earliest, latest, a message id or @<unix-ms>")
+            raise BadArgument("start must be earliest, latest, a message id or @<unix-ms>")
         topic = self._gateway.broker.topic_or_new(self._name)
         subscription, registration = topic.subscribe(
             check_name("consumer", consumer),
@@ -285,12 +285,12 @@ class Conversation:
         self._subscription = self._pump = self._last_write = None
 
     def end(self) -> None:
-        """Nothing is delivered any more, and what did not get out goes back uncounted. Idempotent."""
+        """Stop the deliveries; messages that were not sent go back uncounted. Idempotent."""
         self._give_back()
         self._unsubscribe()
 
     def _give_back(self) -> None:
-        """The connection ends: what the socket did not take whole goes back uncounted, as a session's does."""
+        """Give back messages that the socket did not take whole, uncounted, as a session does."""
         if self._last_write is None:
             return
         delivery, sizes = self._last_write
@@ -301,10 +301,10 @@ class Conversation:
         delivery.unsend(whole)
 
     async def _deliver(self, subscription: Subscription) -> None:
-        """Take as long as there is room in the window and the socket takes it."""
+        """Deliver while the window and the socket have room."""
         while True:
             if self._outlet.stalled and not subscription.closed:
-                subscription.pass_on()  # it may have been woken before it was stalled
+                subscription.pass_on()  # woken before it was stalled, it leaves the messages to other sessions
             if not await self._outlet.wait_taken() or subscription.closed:
                 return
             self._last_write = None
@@ -315,7 +315,7 @@ class Conversation:
             except OSError as error:
                 await self._send(self._refusal(storage_error(error)))
                 await self._gateway.waiting.sleep(1)
-                await asyncio.sleep(0)  # the other one is over at once when the broker shuts down
+                await asyncio.sleep(0)  # during the shutdown ``sleep`` returns at once
                 continue
             except RequestError as error:
                 subscription.close()
@@ -330,14 +330,14 @@ class Conversation:
                 described = message_json(self._name, delivery.records, row, delivery.attempt)
                 messages.append(json.dumps({"op": "message", **described}).encode())
                 size += len(messages[-1])
-                if size >= TAKE_BYTES:  # JSON may be six times as long as what it says
+                if size >= TAKE_BYTES:  # JSON may be six times as long as the payload
                     break
             delivery.unsend(len(messages))
             if not self._outlet.write_texts(messages):
                 delivery.unsend()
                 return
             self._last_write = delivery, list(map(len, messages))
-            await asyncio.sleep(0)  # a socket that takes all of it never makes anybody wait
+            await asyncio.sleep(0)  # a socket that takes all of it never waits, and other tasks need turns
 
 
 def parse_frame(text: str) -> dict[str, Any]:
@@ -345,28 +345,28 @@ def parse_frame(text: str) -> dict[str, Any]:
     try:
         frame = parse_json(text)
     except ValueError:
-        raise BadFraming("a frame is a JSON object") from None
+        raise BadFraming("invalid frame: it is not valid JSON") from None
     if type(frame) is not dict:
-        raise BadFraming("a frame is a JSON object")
+        raise BadFraming('invalid frame: write a JSON object such as {"op": "ack", "ids": [7]}')
     return frame
 
 
 def take_ref(frame: dict[str, Any]) -> object:
-    """What its answer is known by. Raises: BadArgument: an answer that nobody takes is kept with it."""
+    """Remove and return ``ref``, which the answer repeats. Raises: BadArgument when it is too long: unread answers keep it."""
     ref: object = frame.pop("ref", None)
     if len(json.dumps(ref)) > REF_CHARS_MAX:
-        raise BadArgument(f"a ref has at most {REF_CHARS_MAX} characters")
+        raise BadArgument(f"ref is too long: at most {REF_CHARS_MAX} characters as JSON are accepted")
     return ref
 
 
 def take_op(frame: dict[str, Any]) -> str:
-    """What a frame is for. It has no members that are not of that. Raises: BadFraming, BadArgument."""
+    """Remove and return ``op``, and check the other members. Raises: BadFraming, BadArgument."""
     op = frame.pop("op", None)
     if type(op) is not str:
-        raise BadFraming("a frame is a JSON object with an op")
+        raise BadFraming(f"the frame has no op: use {', '.join(MEMBERS)}")
     known = MEMBERS.get(op)
     if known is None:
-        raise BadArgument(f"{op[:100]} is no op; there are {', '.join(MEMBERS)}")
+        raise BadArgument(f"unknown op {op[:100]!a}: use {', '.join(MEMBERS)}")
     check_members(frame, known)
     return op
 
@@ -376,12 +376,12 @@ def _seconds(frame: Mapping[str, Any], name: str, least_ms: int) -> float | None
     if value is None:
         return None
     if type(value) not in (int, float) or not least_ms <= value * 1000 <= DURATION_MS_MAX:
-        raise BadArgument(f"{name} is seconds from {least_ms / 1000:g} to {DURATION_MS_MAX / 1000:g}")
+        raise BadArgument(f"invalid {name}: write seconds from {least_ms / 1000:g} to {DURATION_MS_MAX / 1000:g}")
     return float(value)
 
 
 def route(gateway: Gateway) -> WebSocketRoute:
-    """The route of all topics' WebSockets."""
+    """The route of the WebSockets."""
 
     async def converse(socket: WebSocket) -> None:
         try:
@@ -407,9 +407,9 @@ def route(gateway: Gateway) -> WebSocketRoute:
 
 
 async def upgrade(gateway: Gateway, request: Request) -> Response:
-    """``GET …/ws`` of who does not speak it."""
+    """``GET …/ws`` without an upgrade."""
     TOPIC.need(request)
-    raise UpgradeRequired("a WebSocket is spoken here: the request has to ask for the upgrade")
+    raise UpgradeRequired("this path is a WebSocket: send a handshake with Upgrade: websocket")
 
 
 OPERATIONS = (
@@ -423,7 +423,7 @@ OPERATIONS = (
 
 
 async def leave(gateway: Gateway, socket: WebSocket, end: Callable[[], None]) -> None:
-    """Close it when the broker shuts down, or the token has gone; ``end`` is called before."""
+    """Close the WebSocket when the broker shuts down or the token is revoked; calls ``end`` before."""
     code = GOING_AWAY
     while not gateway.waiting.stopped:
         await gateway.waiting.sleep(LOOK_S)
@@ -432,6 +432,6 @@ async def leave(gateway: Gateway, socket: WebSocket, end: Callable[[], None]) ->
         except RequestError:
             code = POLICY
             break
-    end()  # the close waits behind what the socket does not take
+    end()  # the close waits behind unsent messages
     with suppress(WebSocketDisconnect, RuntimeError):
         await socket.close(code)

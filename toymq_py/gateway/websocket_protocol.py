@@ -1,6 +1,6 @@
-"""A WebSocket's bytes: uvicorn's protocol, with bounds on what is read and what waits to be written.
+"""The WebSocket protocol: uvicorn's, with limits on reads and on unsent answers.
 
-Contract: gateway.md; ADR 0024. What the frames say is in ``websocket.py``.
+Contract: gateway.md; ADR 0024. ``websocket.py`` has the frames' meaning.
 """
 
 import asyncio
@@ -20,27 +20,27 @@ from toymq_py.gateway.problems import WEBSOCKET_VERSION, UpgradeRequired, encode
 from toymq_py.gateway.websocket import OUTLET
 
 HEAD_TIMEOUT_S = 20
-"""From a connection's first byte, or its beginning, until its request line and headers are there."""
+"""From accept, or from the first byte of a next request, to the end of its headers."""
 BODY_PIECE_BYTES = 4096
-"""Of a body or of frames are parsed in one piece."""
+"""Bytes of a body or of frames that are parsed before other tasks get a turn."""
 UNANSWERED_MAX = 64
-"""Pings, whose answers wait to be written; while there are so many no more are read."""
+"""Pings whose pongs are not sent yet; at this number no more is read."""
 UNTAKEN_BYTES_MAX = 1
-"""Of a WebSocket may wait in the transport before it says so; 0 is taken for always by that of TLS."""
+"""Unsent bytes above which the transport reports a full buffer; with 0 that of TLS always does."""
 UNSENT_BYTES = 64 * 1024
-"""So much of a WebSocket waits in the kernel, as in the process. It would take 4 MiB: a ping behind that is answered too late
-by who reads 200 KB a second, and who is only slow is taken for dead."""
+"""Unsent bytes in the kernel's buffer. It would hold 4 MiB: a client that reads 200 KB a second would get a ping behind them
+too late, and count as dead."""
 FAREWELL_S = 1.0
-"""A WebSocket takes what is written for it so long after a shutdown began."""
+"""How long a WebSocket may take its last bytes once the shutdown began."""
 ABNORMAL = 1006
 NO_UTF8 = 1007
-"""Ends of a WebSocket (RFC 6455, 7.4.1): without a word, and for text that is none."""
+"""Close codes (RFC 6455, 7.4.1): lost without a close frame; text that is not UTF-8."""
 
 
 class GatewayWebSocket(WebSocketsSansIOProtocol):
-    """One WebSocket: uvicorn's, and of who does not read no more is read than can be answered. Else a flood of pings whose
-    answers nobody takes would fill the memory, and one read of them, 40,000, hold the loop. Frames are bounded by who answers
-    them. Deliveries that do not go out are no reason: a slow subscriber's acks and pongs say that it is there."""
+    """One WebSocket: uvicorn's, which stops reading from a client that does not read its pongs. A flood of pings would fill the
+    memory with pongs, and one read of 40,000 pings would hold the loop. Messages are limited in ``websocket.py``. Unsent
+    deliveries do not stop reading: a slow subscriber's acks and pongs must arrive."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -85,40 +85,37 @@ class GatewayWebSocket(WebSocketsSansIOProtocol):
             self._set_timer(self.loop.call_later(FAREWELL_S, self.transport.abort))
 
     def _leave(self) -> None:
-        """The connection closes behind what is written: its subscription ends now, and who does not take that is not waited
-        for."""
+        """End the subscription now; the connection closes behind the last bytes, or after a timeout."""
         self.queue.put_nowait({"type": "websocket.disconnect", "code": ABNORMAL})
         if self._unwritten:
             self._set_timer(self.loop.call_later(self.close_timeout, self.transport.abort))
 
     def _shake_hands(self, head: bytes) -> None:
-        """The whole head is there. What the library does not take for one, for its number of headers or the length of one, it
-        only says to itself."""
+        """Parse the head, which is complete. The library reports too many or too long headers nowhere."""
         super().data_received(head)
         if not self.handshake_initiated:
-            self._refuse(BadFraming("this is no handshake of a WebSocket"))
+            self._refuse(BadFraming("invalid WebSocket handshake: too many headers, or one is too long"))
 
     def _refuse(self, error: RequestError) -> None:
-        """Answer before any application is asked, and close."""
-        self.handshake_initiated = self.handshake_complete = self.close_sent = True  # a shutdown finds it answered
+        """Answer without the application, and close."""
+        self.handshake_initiated = self.handshake_complete = self.close_sent = True  # so that a shutdown does not answer again
         self.transport.write(encode_response(problem(error)))
         self.transport.close()
 
     def handle_connect(self, event: websockets.http11.Request) -> None:
-        """Uvicorn's, but a handshake that is wrong is a problem as any other refusal."""
+        """Uvicorn's, except that an invalid handshake gets a problem as any other error."""
         try:
             self.conn.process_request(event)
-        except (InvalidHandshake, ValueError) as error:  # the latter for headers that are no text, in some versions of it
+        except (InvalidHandshake, ValueError) as error:  # the latter for headers that are not text
             wrong_version = isinstance(error, InvalidHeader) and error.name == "Sec-WebSocket-Version"
             refusal = UpgradeRequired if wrong_version else BadFraming
-            self._refuse(refusal(f"this is no handshake of a WebSocket of version {WEBSOCKET_VERSION}: {error}"[:300]))
+            self._refuse(refusal(f"invalid handshake of WebSocket version {WEBSOCKET_VERSION}: {error}"[:300]))
         else:
             super().handle_connect(event)
             self.scope["state"][OUTLET] = self
 
     async def send(self, message: Any) -> None:
-        """Uvicorn's, but an application that has refused has completed the handshake: else that would be logged as an error,
-        and anybody could fill the log."""
+        """Uvicorn's, except that a refusal completes the handshake; otherwise it would be logged as an error."""
         await super().send(message)
         if self.initial_response is not None and self.close_sent:
             self.handshake_complete = True
@@ -133,7 +130,7 @@ class GatewayWebSocket(WebSocketsSansIOProtocol):
             self._take()
 
     def _take(self) -> None:
-        """A piece a pass."""
+        """Parse one piece a pass of the loop."""
         if self.transport.is_closing():
             self._unread = b""
             return
@@ -144,7 +141,7 @@ class GatewayWebSocket(WebSocketsSansIOProtocol):
         self._read_or_not()
 
     def send_receive_event_to_app(self) -> None:
-        """Uvicorn's, but text that is no UTF-8 is no error of ours to be logged."""
+        """Uvicorn's, except that text that is not UTF-8 is not logged as an error."""
         try:
             if self.curr_msg_data_type == "text":
                 b"".join(self.frames).decode()
@@ -172,14 +169,14 @@ class GatewayWebSocket(WebSocketsSansIOProtocol):
         for text in texts:
             self.conn.send_text(text)
         self.transport.write(b"".join(self.conn.data_to_send()))
-        cast("Outgoing", self.transport).flush()  # only now it may say that it is stalled, or lost
+        cast("Outgoing", self.transport).flush()  # only now the transport reports a full buffer, or its loss
         return not self.transport.is_closing()
 
     @property
     def left_bytes(self) -> int:
         if not self._unwritten:
             return 0
-        # Others may have written behind it, and a transport that was lost does not know it any more.
+        # Answers may have been written behind it, and a lost transport reports 0.
         return min(self.transport.get_write_buffer_size() or self._left_bytes, self._left_bytes)
 
     def pause_writing(self) -> None:
@@ -196,7 +193,7 @@ class GatewayWebSocket(WebSocketsSansIOProtocol):
 
     def handle_ping(self) -> None:
         super().handle_ping()
-        self._unanswered += self._unwritten  # its answer, written behind what waits
+        self._unanswered += self._unwritten  # its pong is written behind unsent bytes
 
     def _read_or_not(self) -> None:
         held = self._unanswered >= UNANSWERED_MAX or bool(self._unread)

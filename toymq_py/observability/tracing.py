@@ -1,7 +1,7 @@
-"""Spans of OpenTelemetry for what becomes of a message in the broker. The broker's only home of OpenTelemetry.
+"""OpenTelemetry spans of a message's way through the broker. The broker's only home of OpenTelemetry.
 
-A message belongs to the trace that its ``traceparent`` header names, and is followed when that says "sampled": the broker
-begins no trace of its own. The header is passed on as it came, so that broker and consumer both hang on the publisher's span:
+A message belongs to the trace that its ``traceparent`` header names. It has spans when that is sampled: the broker starts no
+trace. It passes the header on unchanged, so spans of broker and consumer are children of the publisher's span:
 
     publish orders            the publisher
     ├─ publish orders         the broker, from appended to stored: OK is due
@@ -49,20 +49,20 @@ from toymq_py.version import __version__
 logger = logging.getLogger("toymq_py.tracing")
 
 FOLLOWED_PER_S = 1000
-"""Messages that each stage follows: a span costs about 25 µs, and whoever publishes decides what is sampled. More are not
-followed through that stage, which the log says."""
+"""Spans a second of each stage: a span costs about 25 µs, and publishers decide what is sampled. Messages beyond have no span
+of that stage; the log says so."""
 BURST = 100
-"""Followed at once: 5 ms of the loop."""
+"""Spans at once: 5 ms of the loop."""
 LEASED_MAX = 16_384
-"""Messages that are out with consumers and whose ack becomes a span; of more, the oldest has none."""
+"""Inflight messages whose ack becomes a span; beyond, the oldest gets none."""
 EXPORT_TIMEOUT_S = 2.0
-"""How long a collector may take for one batch, and the broker's end for the last ones."""
+"""Timeout of one batch to the collector, and of the last batches at the broker's end."""
 TOLD_S = 60.0
-"""How often the log says what was not followed."""
+"""How often the log reports spans that were left out."""
 
 
 class _Budget:
-    """So many a second, and so many at once."""
+    """A rate limit: ``FOLLOWED_PER_S``, with bursts of ``BURST``."""
 
     def __init__(self, clock: Clock, stage: str) -> None:
         self._clock = clock
@@ -88,10 +88,10 @@ class _Budget:
 
 
 class OpenTelemetryTracer(Tracer):
-    """See the module. Where the spans go is the provider's business."""
+    """Makes the spans that the module describes; the provider exports them."""
 
     def __init__(self, provider: TracerProvider, clock: Clock, *, fsync: str) -> None:
-        """``fsync``: the broker's mode; only with "always" is there a store span, since only then an OK waits for the disk."""
+        """``fsync``: the broker's mode. Only "always" has store spans: only then OK waits for the disk."""
         self._tracer = provider.get_tracer("toymq_py", __version__)
         self._clock = clock
         self._fsync = fsync
@@ -179,7 +179,7 @@ class OpenTelemetryTracer(Tracer):
             self._span(what, topic, parent, began_ns, now_ns, attributes)
 
     def _leased_of(self, topic: str, consumer: str, ids: Sequence[IdRange]) -> list[int]:
-        """Those of the ids that are followed. One ACK may name any number of ids: then they are not looked at one by one."""
+        """Ids of a range with a lease span. One ACK may name any number of ids; the shorter of ids and leases is walked."""
         leased = self._leased
         if sum(last - first + 1 for first, last in ids) <= len(leased):
             named = (msg_id for first, last in ids for msg_id in range(first, last + 1))
@@ -196,7 +196,7 @@ class OpenTelemetryTracer(Tracer):
     def _span(
         self, what: str, topic: str, parent: Context, began_ns: int, ended_ns: int, attributes: Attributes = None
     ) -> Context:
-        """A span that is over. Returns: it, as a parent."""
+        """Record a span that has ended. Returns: it, as a parent."""
         began_ns = min(began_ns, ended_ns)  # the wall clock may have been set back
         attributes = _attributes(what, topic) | dict(attributes or {})
         span = self._tracer.start_span(f"{what} {topic}", parent, SpanKind.INTERNAL, attributes, start_time=began_ns)
@@ -220,13 +220,13 @@ def _remote(context: TraceContext) -> Context:
 
 
 def _attributes(what: str, topic: str) -> dict[str, str | int]:
-    """In OpenTelemetry's words for messaging."""
+    """Attributes by OpenTelemetry's semantic conventions for messaging."""
     return {"messaging.system": "toymq", "messaging.operation.name": what, "messaging.destination.name": topic}
 
 
 class BoundedExporter(SpanExporter):
-    """An exporter that does not hold the broker's end: from ``closing`` on, what cannot be delivered at once is dropped. The
-    SDK would try every batch of its queue, each as long as it takes. ``export`` is called on the SDK's thread."""
+    """An exporter that does not delay the broker's end: from ``closing`` on, spans that the collector does not take at once are
+    dropped. The SDK would try every batch of its queue to its timeout. ``export`` runs on the SDK's thread."""
 
     def __init__(self, exporter: SpanExporter, clock: Clock) -> None:
         self._exporter = exporter
@@ -235,7 +235,7 @@ class BoundedExporter(SpanExporter):
         self._ends_at = inf
 
     def closing(self) -> None:
-        """The last spans come now."""
+        """The broker ends: the last spans follow."""
         self._ends_at = self._clock.monotonic() + EXPORT_TIMEOUT_S
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
@@ -251,14 +251,14 @@ class BoundedExporter(SpanExporter):
 
 @contextmanager
 def opened_tracer(endpoint: str, clock: Clock, *, fsync: str) -> Iterator[OpenTelemetryTracer]:
-    """Spans go to a collector's OTLP/HTTP ``endpoint`` (``http://localhost:4318``) meanwhile, and the last ones at the end. A
-    collector that is away costs spans and log lines, and the end of the broker ``EXPORT_TIMEOUT_S``."""
+    """Export spans to a collector's OTLP/HTTP ``endpoint`` (``http://localhost:4318``) meanwhile, and the last ones at the end.
+    Without a collector, spans are lost, the log says so, and the broker's end takes ``EXPORT_TIMEOUT_S`` longer."""
     url = endpoint if endpoint.rstrip("/").endswith("/v1/traces") else f"{endpoint.rstrip('/')}/v1/traces"
     exporter = BoundedExporter(OTLPSpanExporter(endpoint=url, timeout=EXPORT_TIMEOUT_S), clock)
     resource = Resource.create({"service.name": "toymq", "service.version": __version__})
     provider = TracerProvider(
         sampler=ParentBased(ALWAYS_OFF),
-        resource=resource.merge(OTELResourceDetector().detect()),  # OTEL_SERVICE_NAME goes before ours
+        resource=resource.merge(OTELResourceDetector().detect()),  # OTEL_SERVICE_NAME overrides ours
         shutdown_on_exit=False,
     )
     provider.add_span_processor(BatchSpanProcessor(exporter))

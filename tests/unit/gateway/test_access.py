@@ -167,7 +167,7 @@ async def test_no_wait_of_a_dialect_outlives_its_token(authority: Authority) -> 
             authority.replace(grants("operator"))
             rig.broker.topic("orders.1").publisher.publish([b""], [b"x"])
         assert waiting.result().status_code == 401
-        assert waiting.result().text == "this token or login is not known here any more\n"
+        assert waiting.result().text == "this token or login was revoked or has expired: log in again\n"
         counts = rig.broker.topics["orders.1"].consumers["tinymq"].counts(1)
         assert (counts.ready, counts.inflight) == (1, 0), "it went back"
 

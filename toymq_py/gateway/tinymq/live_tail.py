@@ -1,4 +1,4 @@
-"""What is published from now on, to a topic or to all topics of a glob: for those who look on. Nothing is consumed."""
+"""A live tail of a topic, or of all topics that match a glob: messages published from now on. Consumes nothing."""
 
 import json
 from collections.abc import Callable
@@ -15,22 +15,22 @@ from toymq_py.topic import Topic
 
 
 class Tail:
-    """Each topic in its order; what is retained no longer, when its turn comes, is passed over. To be opened, and closed."""
+    """One tail, from ``open`` to ``close``. Messages of a topic come in order; those no longer retained are skipped."""
 
     def __init__(self, gateway: Gateway, place: Place, wanted: Filter | None) -> None:
-        """Raises: StorageFailed for a topic that could not be opened."""
+        """Raises: StorageFailed for a topic whose files could not be opened."""
         self.place = place
         self._gateway = gateway
         self._wanted = wanted
         self._pattern = TopicPattern(place.name) if is_pattern(place.name) else None
         if self._pattern is None:
-            with suppress(NoSuchTopic):  # it may come; a look makes none
+            with suppress(NoSuchTopic):  # it may be created later, and not by a tail
                 gateway.broker.topic(place.name)
         self._awaited = self._pattern is None
-        """The topic was not there yet."""
+        """The topic does not exist yet."""
         self._at: dict[Topic, int] = {}
         self._withdraw: dict[Topic, Callable[[], object]] = {}
-        self._hungry: dict[Topic, None] = {}  # they have something
+        self._hungry: dict[Topic, None] = {}  # they have messages to read
         self._wake: Callable[[], None] | None = None
         self._unhook: Callable[[], object] = lambda: None
 
@@ -42,7 +42,7 @@ class Tail:
         self.close()
 
     def open(self) -> None:
-        """What is published from now on is taken."""
+        """Begin at the present end of the logs."""
         broker = self._gateway.broker
         if self._pattern is None:
             found = [broker.topics[self.place.name]] if self.place.name in broker.topics else []
@@ -55,7 +55,7 @@ class Tail:
             self._unhook = broker.when_topics_are_made(self._made)
 
     def close(self) -> None:
-        """Idempotent."""
+        """End the tail. Idempotent."""
         self._unhook()
         for withdraw in self._withdraw.values():
             withdraw()
@@ -64,15 +64,15 @@ class Tail:
 
     @property
     def living(self) -> bool:
-        """There may be more. Otherwise the topic was deleted."""
+        """Whether more may come: False when the topic was deleted."""
         return self._pattern is not None or self._awaited or bool(self._at)
 
     async def grown(self, seconds: float) -> bool:
-        """Wait until there is something to take, so long at most, and no longer than the broker runs."""
+        """Wait for messages, at most ``seconds`` and until the shutdown. Returns: whether there are some."""
         return bool(self._hungry) or await self._gateway.waiting.wait_for(self._wait, seconds)
 
     def take(self) -> list[str]:
-        """Messages of one topic, as JSON; as many as are read in one piece."""
+        """The next messages of one topic, as JSON; at most a page."""
         if not self._hungry:
             return []
         topic, texts = next(iter(self._hungry)), []
@@ -101,7 +101,7 @@ class Tail:
             self._withdraw[topic] = topic.when_committed(partial(self._grew, topic))
 
     def _grew(self, topic: Topic) -> None:
-        """Or it was deleted."""
+        """Messages came, or the topic was deleted."""
         self._hungry[topic] = None
         if self._wake is not None:
             self._wake()

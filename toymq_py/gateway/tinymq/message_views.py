@@ -1,4 +1,4 @@
-"""Messages as the dialect ``tinymq`` shows them, and looks at a queue that change nothing: peek and filter."""
+"""Messages as the dialect ``tinymq`` shows them; peek and filter, which change nothing."""
 
 from base64 import b64encode
 from contextlib import suppress
@@ -16,30 +16,30 @@ from toymq_py.model import Records, TopicPattern, is_pattern
 from toymq_py.topic import Topic
 
 LOOKED_AT_MAX = 10_000
-"""Messages that one look passes, so that a rare value, or many that are acked, do not hold everybody up."""
+"""Messages that one look reads; a filter for a rare value, or many acked messages, would else read the whole log."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where messages are looked for, and under which name they are shown."""
+    """The topic, or glob, of a request, its group, and the name that answers show."""
 
     name: str
-    """A topic's, or a glob."""
+    """Name of a topic, or a glob."""
     group: str | None = None
     asked: str | None = None
-    """The topic as the request has it, slashes and all; a glob's topics have their own names."""
+    """The topic as the request spells it, with slashes; None for a glob, whose topics have their own names."""
 
     @property
     def consumer(self) -> str:
         return self.group or CONSUMER
 
     def topic(self, name: str) -> str:
-        """A topic's name as it is shown."""
+        """A topic's name as answers show it."""
         return with_group(name if self.asked is None else self.asked, self.group)
 
 
 class Filter:
-    """Which messages are wanted: by a member of the payload, where that is a JSON object, or by a header ``X-MQ-…``."""
+    """Selects messages by a member of a payload that is a JSON object, or by a header ``X-MQ-…``."""
 
     def __init__(self, key: str, value: str) -> None:
         self._key = key
@@ -48,7 +48,7 @@ class Filter:
         try:
             self._scalar: object = parse_json(value)
         except ValueError:
-            self._scalar = value  # it is no number, true, false or null
+            self._scalar = value  # a string, not a number, true, false or null
 
     def wants(self, run: Records, row: int) -> bool:
         if self._header:
@@ -67,7 +67,7 @@ class Filter:
 
 
 def describe(place: Place, topic: str, records: Records, row: int, failed: int) -> dict[str, Any]:
-    """A message as the original shows one. ``failed``: deliveries that came to nothing."""
+    """A message as the original shows it. ``failed``: number of failed deliveries."""
     payload = records.payloads[row]
     shown: dict[str, Any] = {
         "id": shown_id(topic, place.group, records.ids[row]),
@@ -89,15 +89,15 @@ def describe(place: Place, topic: str, records: Records, row: int, failed: int) 
 
 
 Seen = tuple[Topic, int, dict[str, Any]]
-"""Topic, number, and the message as it is shown."""
+"""Topic, message id, and the message as answers show it."""
 
 
 async def look(gateway: Gateway, place: Place, limit: int, wanted: Filter | None = None) -> list[Seen]:
-    """What a consumer has not acked and is not expired, from the oldest on, leased and delayed ones too; nothing is leased.
+    """Read messages that a consumer has not acked and that are not expired, oldest first, leased and delayed ones too.
 
     Args:
-        limit: how many at most; fewer where they are large, as consume has it.
-        wanted: only these, and none that is leased or not due.
+        limit: messages at most; fewer when they are large, as with consume.
+        wanted: only messages that it selects, and none that is leased or delayed.
     """
     topics, name = gateway.broker.topics, place.name
     matches = TopicPattern(name).matches if is_pattern(name) else name.__eq__
@@ -146,7 +146,7 @@ def _next_unacked(topic: Topic, consumer: str, at: int) -> int | None:
 def _is_open(
     gateway: Gateway, topic: Topic, consumer: str, run: Records, row: int, wanted: Filter | None
 ) -> bool:
-    """Whether it is to be shown."""
+    """Whether a message is neither acked nor expired, and selected."""
     msg_id, state = run.ids[row], topic.consumers.get(consumer)
     if state is not None and (state.has_acked_all(msg_id, msg_id) or (wanted is not None and state.is_inflight(msg_id))):
         return False

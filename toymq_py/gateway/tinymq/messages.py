@@ -1,5 +1,5 @@
-"""Messages of the dialect ``tinymq``: published, consumed, acked, streamed. A consumed message is leased, and a dead letter
-after three attempts."""
+"""Messages of the dialect ``tinymq``: publish, consume, ack, requeue, stream. Consume leases a message; after three attempts it
+is a dead letter."""
 
 import hashlib
 import json
@@ -65,19 +65,19 @@ from toymq_py.model import DEAD_LETTERS, is_pattern
 from toymq_py.topic import Delivery, Published, Topic
 
 BURIAL_S = 10.0
-"""A requeue waits so long for its dead letter, where the disk does not take it."""
+"""How long a requeue waits for its dead letter to be stored."""
 
 # -- publishing
 
 
 async def put(gateway: Gateway, name: str, message: Message) -> Published:
-    """Append a message; it is on stable storage, or was there. Raises: RequestError."""
+    """Append a message, or find its duplicate; it is on stable storage then. Raises: RequestError."""
     if not message.payload:
         raise BadArgument("the payload is empty")
     check_size(message.payload, b"", BODY_BYTES_MAX)
     check_size(message.payload, message.headers, gateway.broker.options.max_payload_bytes)
     gateway.refuse_late()
-    if not name.endswith(DEAD_LETTERS):  # those are refused, not made
+    if not name.endswith(DEAD_LETTERS):  # refused below, not created
         await ensure(gateway.broker, name, settings_of(name))
     topic = gateway.broker.topic_to_publish(name)
     (outcome,) = append(topic, [message])
@@ -92,7 +92,7 @@ async def put(gateway: Gateway, name: str, message: Message) -> Published:
 
 
 async def store(gateway: Gateway, shown: str, name: str, message: Message, said_as: str = "topic") -> Response:
-    """Append a message and answer, with the topic as it was asked for."""
+    """Append a message and answer with the topic as the request spells it."""
     outcome = await put(gateway, name, message)
     if outcome.duplicate:
         return json_response({"status": "ignored", "reason": "idempotency_key_exists", said_as: shown})
@@ -103,12 +103,12 @@ async def publish(gateway: Gateway, request: Request) -> Response:
     """``POST /publish/{topic}``."""
     name, key = TOPIC.need(request), KEY.of(request) or b""
     if BROADCAST.of(request):
-        raise BadArgument("broadcast is not done here: every consumer group sees every message")
+        raise BadArgument("broadcast is not supported: every consumer group gets every message anyway")
     if PRIORITY.or_("normal", request) != "normal":
-        raise BadArgument("priority is normal: messages are in order here")
+        raise BadArgument("priority must be normal: messages are delivered in order")
     automatic = IDEMPOTENCY.of(request)
     if automatic not in (None, "auto"):
-        raise BadArgument("idempotency is auto, or not there")
+        raise BadArgument(f"invalid idempotency {automatic[:50]!a}: write auto, or leave it out")
     payload = await read_body(request, min(BODY_BYTES_MAX, gateway.broker.options.max_payload_bytes))
     if automatic and not key:
         key = b"auto:" + hashlib.sha256(payload).hexdigest().encode()
@@ -119,7 +119,7 @@ async def publish(gateway: Gateway, request: Request) -> Response:
 
 
 def json_bytes_max(gateway: Gateway) -> int:
-    """Of a message as JSON: as base64 and beside it as text, in which a byte may be an escape of six."""
+    """Size of a message as JSON, with the payload as base64 and as text, whose bytes may be escapes of six characters."""
     return max(BATCH_BYTES_MAX, 3 * gateway.broker.options.max_payload_bytes)
 
 
@@ -131,18 +131,18 @@ def _one_or_all(messages: list[dict[str, Any]], limit: int) -> str:
 
 
 def place_of(request: Request) -> Place:
-    """What a request consumes. Raises: BadName, BadArgument."""
+    """The topic and group of a request. Raises: BadName, BadArgument."""
     name, group = OF_GLOB.need(request), _group(request)
     asked, _, _ = request.path_params["topic"].strip("/").partition(OF_GROUP)
     return Place(name, group, None if is_pattern(name) else asked)
 
 
 def _group(request: Request) -> str | None:
-    """That of the query, or of the path. Raises: BadName, BadArgument."""
+    """The group of query or path. Raises: BadName, BadArgument."""
     _, of_path = of_group(request.path_params["topic"])
     group = GROUP.of(request)
     if group is not None and of_path not in (None, group):
-        raise BadArgument(f"the topic is of the group {of_path}, group says {group}")
+        raise BadArgument(f"the path names the group {of_path} and the parameter {group}: name one")
     return of_path if group is None else group
 
 
@@ -153,7 +153,7 @@ async def consume(gateway: Gateway, request: Request) -> Response:
     key, value = FILTER_KEY.of(request), FILTER_VAL.of(request)
     gateway.refuse_late()
     if (key is None) != (value is None):
-        raise BadArgument("filter_key and filter_val belong together")
+        raise BadArgument("filter_key and filter_val need each other: give both or neither")
     if PEEK.of(request):
         return await _peek(gateway, place, limit)
     if not is_pattern(place.name):
@@ -168,7 +168,7 @@ async def consume(gateway: Gateway, request: Request) -> Response:
 async def hand_out(
     gateway: Gateway, request: Request, place: Place, deliveries: list[Delivery], limit: int, *, acked: bool
 ) -> Response:
-    """The answer with what was leased; with ``acked`` that is acked."""
+    """Answer with leased messages; with ``acked`` they are acked."""
     if not deliveries:
         return Response(status_code=204)
     messages = [
@@ -179,7 +179,7 @@ async def hand_out(
     content = _one_or_all(messages, limit)
     if not acked:
         return GivenBack(content, deliveries, {"cache-control": "no-store"}, "application/json")
-    if await request.is_disconnected():  # acked, they would be lost
+    if await request.is_disconnected():  # acked messages would be lost
         give_back(deliveries)
         return Response(status_code=204)
     for delivery in deliveries:
@@ -190,7 +190,7 @@ async def hand_out(
 
 
 async def _store_acks(gateway: Gateway, topic: str) -> None:
-    with suppress(RequestError):  # they are acked: without an answer they would be lost; at worst they come again
+    with suppress(RequestError):  # without an answer acked messages would be lost; at worst they are delivered again
         await gateway.stored(gateway.broker.topic(topic).flush_offsets)
 
 
@@ -204,7 +204,7 @@ async def _peek(gateway: Gateway, place: Place, limit: int) -> Response:
 async def _select(
     gateway: Gateway, request: Request, place: Place, limit: int, wait_s: float, wanted: Filter
 ) -> Response:
-    """Those that a filter wants; they are not leased, and what it does not want stays (the original drops it)."""
+    """Messages that a filter selects, not leased. Others stay in the queue, where the original drops them."""
     until = gateway.loop.time() + wait_s
     acked = AUTO_ACK.of(request) or False
     with Tail(gateway, place, wanted) as tail:
@@ -214,7 +214,7 @@ async def _select(
                 found = await look(gateway, place, limit, wanted)
     if await request.is_disconnected():
         return Response(status_code=204)
-    if acked:  # what another one took meanwhile is not told
+    if acked:  # without those that another client took meanwhile
         found = [each for each in found if each[0].ack(place.consumer, [(each[1], each[1])], unseen=True)]
         for topic in dict.fromkeys(topic for topic, _, _ in found):
             await _store_acks(gateway, topic.name)
@@ -226,7 +226,7 @@ async def _select(
 
 
 async def ack(gateway: Gateway, request: Request) -> Response:
-    """``POST /ack/{topic}/{id}``: of what was consumed, or only seen by a peek."""
+    """``POST /ack/{topic}/{id}``, of a message that was consumed or peeked."""
     name, group = OF_TOPIC.need(request), _group(request)
     topic = _topic_with(gateway, name)
     consumers = topic.consumers
@@ -244,7 +244,7 @@ async def ack(gateway: Gateway, request: Request) -> Response:
 
 
 def _topic_with(gateway: Gateway, name: str) -> Topic:
-    """The topic of a message. Raises: NotLeased when there is none, as for any message that is not there."""
+    """The topic of a message. Raises: NotLeased when it does not exist, as for an unknown message."""
     try:
         return gateway.broker.topic(name)
     except NoSuchTopic:
@@ -255,11 +255,11 @@ def _whose(
     topic: Topic, text: str, group: str | None, has: Callable[[str, int], bool],
     maybe: Callable[[str, int], bool] = lambda name, msg_id: False,
 ) -> tuple[int, str]:  # fmt: skip
-    """A message's number, and the consumer it is meant for: of the group that is named, or that the id has the mark of. A plain
-    number without a group is the one that the consumer ``tinymq`` has, else that of the only group that has it, else, where
-    none has, of the only one that ``maybe`` had it before a restart.
+    """The message id and the consumer that a request means: the named group, or the group of the id's mark. A plain number
+    without a group means the consumer ``tinymq`` if that ``has`` the message, else the only group that has it, else the only
+    group that ``maybe`` had it before a restart.
 
-    Raises: NotLeased; BadArgument when several groups have it: one must not end what another one has.
+    Raises: NotLeased; BadArgument when several groups have it.
     """
     msg_id, marked, known = message_id(topic, text)
     if group is not None or known:
@@ -270,19 +270,19 @@ def _whose(
         return msg_id, CONSUMER
     groups = groups or [name for name in named if maybe(name, msg_id)]
     if len(groups) > 1:
-        raise BadArgument(f"several groups have {msg_id} of {topic.name}: name one with group")
+        raise BadArgument(f"message {msg_id} of {topic.name} is leased to several groups: name one with group=")
     return msg_id, groups[0] if groups else CONSUMER
 
 
 async def requeue(gateway: Gateway, request: Request) -> Response:
-    """``POST /requeue``: the message, as it was consumed. A dead letter is there when this answers."""
+    """``POST /requeue`` with the message as it was consumed. A dead letter that it becomes is stored before the answer."""
     group = GROUP.of(request)
     found = parse_object(await read_body(request, json_bytes_max(gateway)))
     if type(found.get("topic")) is not str or type(found.get("id")) not in (str, int):
-        raise BadArgument("a message has topic and id")
+        raise BadArgument("requeue needs topic, a string, and id, a string or number")
     if group is None and found.get("group") is not None:
         if type(found["group"]) is not str:
-            raise BadArgument("group is a text")
+            raise BadArgument("group must be a string")
         group = group_name(found["group"])
     shown, of_topic = of_group(found["topic"])
     name = topic_name(shown)
@@ -306,7 +306,7 @@ async def _buried(gateway: Gateway, topic: Topic, holder: str, msg_id: int) -> N
     while consumer.is_held(msg_id) and not topic.deleted:
         left_s = until - gateway.loop.time()
         if left_s <= 0 or gateway.waiting.stopped:
-            raise StorageFailed(f"{msg_id} of {topic.name} could not be stored as a dead letter yet; the broker goes on trying")
+            raise StorageFailed(f"the dead letter of {msg_id} of {topic.name} is not stored yet; the broker goes on trying")
         await gateway.waiting.wait_for(partial(gateway.broker.when_letters_are_stored, topic), left_s)
 
 
@@ -318,7 +318,7 @@ async def stream(gateway: Gateway, request: Request) -> Response:
     name = GLOB.need(request)
     key, value = FILTER_KEY.of(request), FILTER_VAL.of(request)
     if (key is None) != (value is None):
-        raise BadArgument("filter_key and filter_val belong together")
+        raise BadArgument("filter_key and filter_val need each other: give both or neither")
     gateway.refuse_late()
     asked = request.path_params["topic"].strip("/")
     place = Place(name, None, None if is_pattern(name) else asked)
@@ -338,7 +338,7 @@ async def _follow(gateway: Gateway, request: Request, asked: str, tail: Tail) ->
 
 
 def may(gateway: Gateway, connection: HTTPConnection, needs: Need, name: str) -> bool:
-    """Whether what was allowed when it began still is."""
+    """Whether the token still has the right."""
     try:
         check_again(gateway, connection, needs, name)
     except RequestError:

@@ -1,6 +1,6 @@
-"""Names, parameters and refusals of the dialect ``tinymq``. How its words map: ``/`` in a name becomes ``.``; without ``group``
-the consumer is ``tinymq``, a group is a consumer of that name, and ``topic::group`` names both; the glob ``*`` at the end
-crosses dots. A message's id is a UUID of its number and of the mark of its topic, or of topic and group (ADR 0061)."""
+"""Names, parameters and errors of the dialect ``tinymq``. ``/`` in a topic's name becomes ``.``; a group is a consumer of that
+name, ``tinymq`` without one; ``topic::group`` names both; a final ``*`` of a glob matches several words. A message's id is a
+UUID of its number and a hash of its topic, or of topic and group (ADR 0061)."""
 
 import re
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ from toymq_py.topic import Topic
 CONSUMER = "tinymq"
 LEASE_S = 30.0
 BODY_BYTES_MAX = 2_097_152
-"""Exactly so many are accepted, unless ``--max-payload`` is less."""
+"""Size of a payload, unless ``--max-payload`` is less."""
 BACKLOG_MAX = 100_000
 SETTINGS = {"backlog_max_messages": str(BACKLOG_MAX), "max_attempts": "3"}
 """See ``settings_of``."""
@@ -36,42 +36,42 @@ _ID = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-8([0-9a-f]{3})-800([0-9a-f])-([0-
 
 
 def settings_of(name: str) -> dict[str, str]:
-    """Of a topic that is made here. Dead letters have none: they are the last stop."""
+    """Settings of a topic that this dialect creates; none for dead letters, which must not have dead letters."""
     return {} if name.endswith(DEAD_LETTERS) else dict(SETTINGS)
 
 
 def topic_name(text: str) -> str:
-    """A topic of the original as ours. Raises: BadName."""
+    """Our name of the original's topic. Raises: BadName."""
     return check_name("topic", text.strip("/").replace("/", "."))
 
 
 def topic_or_glob(text: str) -> str:
-    """The same, or a glob: its last ``*`` crosses dots. Raises: BadName."""
+    """Our name of a topic, or the pattern of a glob, whose final ``*`` matches several words. Raises: BadName."""
     name = text.strip("/").replace("/", ".")
     if not is_pattern(name):
         return check_name("topic", name)
     if ">" in name:
-        raise BadName("a glob has * for any text, as whole words only")
+        raise BadName(f"invalid glob {name[:100]!a}: use * as a whole word, and no >")
     pattern = name[:-1] + ">" if name.endswith("*") else name
     TopicPattern(pattern)
     return pattern
 
 
 def group_name(text: str) -> str:
-    """A group as our consumer; a webhook's is none. Raises: BadName."""
+    """The consumer of a group; not a webhook's. Raises: BadName."""
     if text.startswith(CONSUMER_PREFIX):
-        raise BadName(f"names that begin with {CONSUMER_PREFIX} are of webhooks")
+        raise BadName(f"invalid group {text[:100]!a}: names that begin with {CONSUMER_PREFIX} are reserved for webhooks")
     return check_name("consumer", text)
 
 
 def of_group(text: str) -> tuple[str, str | None]:
-    """A topic's name, and the group where it is that of a group: ``orders::emails``. Raises: BadName."""
+    """Split ``orders::emails`` into topic and group; the group is None without one. Raises: BadName."""
     topic, marked, group = text.partition(OF_GROUP)
     return topic, group_name(group.rstrip("/")) if marked else None
 
 
 def with_group(name: str, group: str | None) -> str:
-    """The other way round."""
+    """Join topic and group to ``orders::emails``."""
     return name if group is None else f"{name}{OF_GROUP}{group}"
 
 
@@ -81,18 +81,18 @@ def _mark(name: str) -> str:
 
 
 def shown_id(topic: str, group: str | None, msg_id: int) -> str:
-    """A message's id as the original's look: its number, the lowest digits first, and whose it is."""
+    """A message's id in the original's form: its number, the lowest digits first, and the mark of topic and group."""
     high = msg_id >> 32
     mark = _mark(with_group(topic, group))
     return f"{msg_id & 0xFFFFFFFF:08x}-{high & 0xFFFF:04x}-8{high >> 16 & 0xFFF:03x}-8{high >> 28:03x}-{mark}"
 
 
 def message_id(topic: Topic, text: str) -> tuple[int, str | None, bool]:
-    """What an id says, which is as ``shown_id`` makes them, or a plain number.
+    """Parse an id that ``shown_id`` made, or a plain number.
 
-    Returns: the number, the group, and whether that is known: a plain number does not say whose it is.
+    Returns: the number, the group, and whether the group is known, which it is not for a plain number.
 
-    Raises: NotLeased for any other text, and for another topic's.
+    Raises: NotLeased for another text, and for another topic's id.
     """
     if (found := _ID.match(text)) is None:
         try:
@@ -111,7 +111,7 @@ def message_id(topic: Topic, text: str) -> tuple[int, str | None, bool]:
 def _yes(name: str) -> Parameter[bool]:
     def parse(text: str) -> bool:
         if text not in ("true", "false", "1", "0"):
-            raise BadArgument(f"{name} is true or false")
+            raise BadArgument(f"invalid {name} {text[:50]!a}: write true or false")
         return text in ("true", "1")
 
     return Parameter(name, "query", "", {"type": "boolean"}, parse)
@@ -158,11 +158,11 @@ KEY = Parameter("Idempotency-Key", "header", "", {"type": "string"}, check_key)
 
 
 def refuse(error: RequestError) -> Response:
-    """The original's statuses and its plain text."""
+    """The response to an error with the original's statuses and plain text."""
     if isinstance(error, NotLeased | NoSuchConsumer):
         return json_response({"status": "error", "message": NOT_FOUND}, 404)
     status = 400 if isinstance(error, BadArgument | BadName | BadFraming) else status_of(error)
     headers = headers_of_refusal(error, status)
     if isinstance(error, PayloadTooLarge):
-        headers["connection"] = "close"  # whatever of it was read, as the original
+        headers["connection"] = "close"  # as the original, however much was read
     return Response(f"{error}\n".encode(errors="backslashreplace"), status, headers, "text/plain")

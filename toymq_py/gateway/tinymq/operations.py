@@ -1,4 +1,4 @@
-"""The endpoints of the dialect ``tinymq``, as dialects.md lists them."""
+"""The table of operations of the dialect ``tinymq``, as in dialects.md."""
 
 from typing import Any
 

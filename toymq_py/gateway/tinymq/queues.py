@@ -1,4 +1,4 @@
-"""Queues of the dialect ``tinymq``, their webhooks and groups."""
+"""Queues, webhooks and groups of the dialect ``tinymq``."""
 
 import hashlib
 from collections.abc import Iterable
@@ -55,7 +55,7 @@ def _queue(gateway: Gateway, topic: Topic) -> dict[str, Any]:
 
 
 def _waiting(topic: Topic) -> int:
-    """Sessions, and polls that wait; not those of webhooks, which always do."""
+    """Number of sessions and waiting polls, without those of webhooks, which always wait."""
     return sum(channel.takers for name, channel in topic.channels.items() if not name.startswith(CONSUMER_PREFIX))
 
 
@@ -95,7 +95,7 @@ async def _object(request: Request, *known: str, bytes_max: int = JSON_BYTES_MAX
 def _text(found: dict[str, Any], name: str) -> str:
     value = found.get(name)
     if type(value) is not str:
-        raise BadArgument(f"{name} is a text")
+        raise BadArgument(f"{name} must be a string")
     return value
 
 
@@ -106,10 +106,10 @@ async def create_queue(gateway: Gateway, request: Request) -> Response:
     settings = settings_of(name)
     if policy := found.get("policy"):
         if policy not in ("reject", "drop-oldest"):
-            raise BadArgument("policy is reject or drop-oldest")
+            raise BadArgument(f"invalid policy {str(policy)[:50]!a}: write reject or drop-oldest")
         settings["when_full"] = policy
     if found.get("retain") and (retain_ms := go_duration_ms("retain", _text(found, "retain"))):
-        settings["ttl"] = str(retain_ms)  # of each message; what lies in a segment for so long would be another promise
+        settings["ttl"] = str(retain_ms)  # of each message; retention would drop whole segments, later
     gateway.refuse_late()
     if name in gateway.broker.topics:
         raise TopicExists(f"{name} exists")
@@ -122,7 +122,7 @@ async def queue_publish(gateway: Gateway, request: Request) -> Response:
     found = await _object(request, "queue", "payload", "ttl", "delay", "broadcast", bytes_max=json_bytes_max(gateway))
     shown = _text(found, "queue")
     if found.get("broadcast"):
-        raise BadArgument("broadcast is not done here: every consumer group sees every message")
+        raise BadArgument("broadcast is not supported: every consumer group gets every message anyway")
     payload = payload_bytes(_text(found, "payload"))
     name = topic_name(shown)
     check_topic(request, "publish", name)
@@ -180,9 +180,9 @@ async def add_webhook(gateway: Gateway, request: Request) -> Response:
     topic = TOPIC.need(request)
     found = await _object(request, "url", "secret")
     webhook = Webhook.from_json({"topic": topic, **found})
-    check_topic(request, "subscribe", webhook.topic)  # what is pushed is read
+    check_topic(request, "subscribe", webhook.topic)  # a webhook reads the topic
     gateway.refuse_late()
-    # the topic before the webhook, whose poll would make one without settings; but none for a target that is refused
+    # the topic first: the webhook's poll would create it without settings; but not for a refused target
     await gateway.webhooks.check_target(webhook)
     await ensure(gateway.broker, topic, settings_of(topic))
     name = "tinymq." + hashlib.sha256(f"{topic} {webhook.url}".encode()).hexdigest()[:16]
@@ -197,7 +197,7 @@ async def list_webhooks(gateway: Gateway, request: Request) -> Response:
 
 
 async def list_groups(gateway: Gateway, request: Request) -> Response:
-    """``GET /api/groups``: those of one topic; none of one that there is not."""
+    """``GET /api/groups``: the groups of a topic; [] for one that does not exist."""
     name = OF_GROUPS.need(request)
     topic = gateway.broker.topics.get(name)
     consumers = () if topic is None else topic.consumers
@@ -206,7 +206,7 @@ async def list_groups(gateway: Gateway, request: Request) -> Response:
 
 
 async def create_group(gateway: Gateway, request: Request) -> Response:
-    """``POST /api/groups``: it begins at the first message, and loses none. Twice is fine."""
+    """``POST /api/groups``: create a group at the first retained message. Idempotent."""
     found = await _object(request, "topic", "group")
     shown = _text(found, "topic")
     name, group = topic_name(shown), group_name(_text(found, "group"))
@@ -220,5 +220,5 @@ async def create_group(gateway: Gateway, request: Request) -> Response:
 
 
 async def cluster_status(gateway: Gateway, request: Request) -> Response:
-    """``GET /api/cluster/status``: this is one broker."""
+    """``GET /api/cluster/status``: clustering is not supported."""
     return json_response({"clustering_enabled": False})

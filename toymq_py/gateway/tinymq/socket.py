@@ -1,5 +1,5 @@
-"""``/ws`` of the dialect ``tinymq``: publish and look on, in JSON frames over one connection. Nothing is consumed here, and
-nothing acked: a subscription is a ``/stream``, of as many topics and globs as one likes.
+"""``/ws`` of the dialect ``tinymq``: publish, and live tails, in JSON frames over one connection. Nothing is consumed or acked:
+a subscription is a ``/stream``, and a connection may have several.
 
     > {"action": "publish", "topic": "orders", "payload": "hello"}      < {"status": "published", "topic": "orders", "id": "…"}
     > {"action": "subscribe", "topic": "orders.*"}                      < {"status": "subscribed", "topic": "orders.*"}
@@ -36,7 +36,7 @@ from toymq_py.storage.disk_errors import storage_error
 
 PATH = "/ws"
 SUBSCRIPTIONS_MAX = 64
-"""Of one connection: what is read for each, and not yet taken, is bounded."""
+"""Subscriptions of one connection; each may hold a page of messages."""
 MEMBERS: Mapping[str, frozenset[str]] = {
     "ping": frozenset(),
     "publish": frozenset({"topic", "payload"}),
@@ -54,11 +54,11 @@ class Session:
         self._outlet: Outlet = socket.scope["state"][OUTLET]
         self._tasks = tasks
         self._tails: dict[str, Tail] = {}
-        """By topic, as it was asked for."""
+        """By topic, as the frame spells it."""
         self._pumps: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Until either side leaves. A frame of bytes says nothing, as in the original."""
+        """Until either side closes. Binary frames are ignored, as in the original."""
         try:
             while (message := await self._socket.receive())["type"] != "websocket.disconnect":
                 if (text := message.get("text")) is not None:
@@ -68,7 +68,7 @@ class Session:
             self.end()
 
     def end(self) -> None:
-        """Nothing is sent any more. Idempotent."""
+        """End all subscriptions. Idempotent."""
         for asked in list(self._tails):
             self._leave(asked)
 
@@ -90,7 +90,7 @@ class Session:
                 answer = {"status": "subscribed", "topic": begun}
             else:
                 if (asked := _text(frame, "topic")) not in self._tails:
-                    raise NotSubscribed("not subscribed to this topic")
+                    raise NotSubscribed(f"not subscribed to {asked[:100]}: subscribe first")
                 self._leave(asked)
                 answer = {"status": "unsubscribed", "topic": asked}
         except RequestError as error:
@@ -98,7 +98,7 @@ class Session:
         except OSError as error:
             answer = self._refusal(storage_error(error))
         await self._send(answer)
-        if begun in self._tails:  # no message comes before
+        if begun in self._tails:  # no message before the answer
             self._pumps[begun] = self._tasks.create_task(self._pump(begun, self._tails[begun]))
 
     def _refusal(self, error: RequestError) -> dict[str, str]:
@@ -128,21 +128,21 @@ class Session:
         if asked in self._tails:
             raise AlreadySubscribed("already subscribed to this topic")
         if len(self._tails) >= SUBSCRIPTIONS_MAX:
-            raise BadArgument(f"a connection has at most {SUBSCRIPTIONS_MAX} subscriptions; a glob is one")
+            raise BadArgument(f"this connection has {SUBSCRIPTIONS_MAX} subscriptions, the limit: use a glob, which is one")
         place = Place(name, None, None if is_pattern(name) else asked)
         self._tails[asked] = Tail(self._gateway, place, wanted)
         self._tails[asked].open()
         return asked
 
     async def _pump(self, asked: str, tail: Tail) -> None:
-        """As fast as the socket takes it."""
-        why = "it was deleted"
+        """Send the messages of one tail, as fast as the socket takes them."""
+        why = "the topic was deleted"
         while tail.living:
             grown = await tail.grown(HEARTBEAT_S)
             if self._gateway.waiting.stopped or not await self._outlet.wait_taken():
                 return
             if not may(self._gateway, self._socket, "subscribe", tail.place.name):
-                why = "it is not allowed any more"
+                why = "the token has no right to it any more"
                 break
             try:
                 texts = tail.take() if grown else []
@@ -154,18 +154,18 @@ class Session:
             await self._gateway.waiting.pause()
         del self._pumps[asked]
         self._leave(asked)
-        await self._send({"status": "error", "message": f"the subscription of {asked} has ended: {why}"})
+        await self._send({"status": "error", "message": f"the subscription to {asked} has ended: {why}"})
 
 
 def parse_frame(text: str) -> tuple[str, dict[str, Any]]:
-    """What is to be done, and with what. Raises: BadFraming, BadArgument."""
+    """Parse a frame into action and members. Raises: BadFraming, BadArgument."""
     try:
         frame = parse_json(text)
     except ValueError:
         raise BadFraming("invalid json format") from None
     action = frame.pop("action", None) if type(frame) is dict else None
     if type(frame) is not dict or type(action) is not str or action not in MEMBERS:
-        raise BadArgument(f"unknown action; there are {', '.join(MEMBERS)}")
+        raise BadArgument(f"unknown action: use {', '.join(MEMBERS)}")
     check_members(frame, MEMBERS[action])
     return action, frame
 
@@ -181,7 +181,7 @@ def route(gateway: Gateway) -> WebSocketRoute:
     """The route of the WebSocket."""
 
     async def converse(socket: WebSocket) -> None:
-        token = socket.query_params.get("token")  # the original's client has no other way
+        token = socket.query_params.get("token")  # the original's client cannot send headers
         if token and "authorization" not in socket.headers:
             bearer = (b"authorization", b"Bearer " + token.encode())
             scope = {**socket.scope, "headers": [*socket.scope["headers"], bearer]}
@@ -206,5 +206,5 @@ def route(gateway: Gateway) -> WebSocketRoute:
 
 
 async def upgrade(gateway: Gateway, request: Request) -> Response:
-    """``GET /ws`` of who does not speak it."""
-    raise UpgradeRequired("a WebSocket is spoken here: the request has to ask for the upgrade")
+    """``GET /ws`` without an upgrade."""
+    raise UpgradeRequired("this path is a WebSocket: send a handshake with Upgrade: websocket")
