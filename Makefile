@@ -28,7 +28,7 @@ PYTHON = $(shell for p in python3.11 python3.14 python3.13 python3.12 python3; d
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' $(MAKEFILE_LIST)
 
-setup: $(READY) ## make .venv, once and again when pyproject.toml changes
+setup: $(READY) ## make .venv with the developer tools; again when pyproject.toml changes
 
 %/.stamp-core: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer with venv and ensurepip on PATH" >&2; exit 1; }
@@ -63,17 +63,17 @@ $(FAST)/.stamp: pyproject.toml $(wildcard toymq_py/*.py toymq_py/*/*.py toymq_py
 	  || $*/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[java]'
 	@touch $@
 
-run: $(RUNNABLE) ## start the broker on port 6789, its dashboard on http://127.0.0.1:7800/, data in ./data
+run: $(RUNNABLE) ## start a broker on port 6789, its dashboard on http://127.0.0.1:7800/, data in ./data
 	$(RUN)/bin/toymq serve --data-dir ./data --listen 127.0.0.1:6789 --http 127.0.0.1:7800
 
-demo: $(CORE) ## send a file through a broker and compare: make demo FILE=README.md
+demo: $(CORE) ## publish a file, kill the broker twice, compare what comes out: make demo FILE=README.md
 	$(BIN)/toymq demo --file "$(or $(FILE),README.md)"
 
 # Bytecode is kept, whatever the environment says: each of some hundred processes would compile the sources again.
-test: $(TESTABLE) ## run the tests, a file at a time on each of two cores
+test: $(TESTABLE) ## run the whole test suite, on two cores
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-test-all: ## run the tests on every Python from 3.11 to 3.14 that is here, and name those that are not
+test-all: ## run the tests on every Python from 3.11 to 3.14 that is installed; name the missing ones
 	@missing=; failed=; for v in 3.11 3.12 3.13 3.14; do found=; \
 	  for p in python$$v $$HOME/.pyenv/versions/$$v*/bin/python; do \
 	    $$p -c "import sys, ensurepip, venv; sys.exit('%d.%d' % sys.version_info[:2] != '$$v')" 2>/dev/null \
@@ -83,70 +83,70 @@ test-all: ## run the tests on every Python from 3.11 to 3.14 that is here, and n
 	    || failed="$$failed $$v"; \
 	done; echo "failed:$${failed:- none}; not on this machine:$${missing:- none}"; [ -z "$$failed" ]
 
-test-spark-slow: $(TESTABLE) ## run what Spark has to survive and takes minutes: kills, a cluster, millions of rows
+test-spark-slow: $(TESTABLE) ## run the slow Spark tests: kills, a cluster, millions of rows
 	$(BIN)/python -m pytest -m spark_slow
 
-test-browser: $(READY) ## run the tests of the dashboard in this machine's Chromium
+test-browser: $(READY) ## run the dashboard's tests in this machine's Chromium
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[browser]'
 	TOYMQ_REQUIRE=chromium,playwright $(BIN)/python -m pytest -m browser tests/e2e
 
-spark-demo: $(TESTABLE) ## publish real data, archive it, kill broker and Spark in the middle, resume, replay, verify both
+spark-demo: $(TESTABLE) ## publish data, archive it with Spark, kill both in the middle, resume, replay, verify
 	$(BIN)/toymq-pipeline demo
 
-simulate: $(READY) ## run worlds from seeds: make simulate SEEDS=5000 FROM=0
+simulate: $(READY) ## run simulated worlds with crashes and power cuts: make simulate SEEDS=5000 FROM=0
 	$(BIN)/python -m tests.simulation --seeds "$(or $(SEEDS),1000)" --from "$(or $(FROM),0)"
 
-chaos: $(READY) ## break a real broker for a while, check what its clients saw: make chaos DURATION=90s SEED=1
+chaos: $(READY) ## break a running broker, then check what its clients saw: make chaos DURATION=90s SEED=1
 	$(BIN)/toymq-chaos run --duration "$(or $(DURATION),90s)" $(if $(SEED),--seed $(SEED)) $(if $(OUT),--out $(OUT))
 
-soak: $(READY) ## hours of load and churn, then: did memory, descriptors, tasks, disk return? make soak HOURS=0.5 OUT=DIR
+soak: $(READY) ## hours of load, then check that memory, descriptors and disk return: make soak HOURS=0.5 OUT=DIR
 	$(BIN)/toymq-chaos soak --duration "$$(awk 'BEGIN { printf "%.0f", 3600 * $(or $(HOURS),1) }')s" \
 	  $(if $(SEED),--seed $(SEED)) $(if $(OUT),--out $(OUT))
 
-fuzz: $(READY) ## look for inputs that break a parser or recovery: make fuzz TARGET=parser|client|recovery|files SECONDS=60
+fuzz: $(READY) ## search inputs that break a parser or recovery: make fuzz TARGET=parser|client|recovery|files SECONDS=60
 	@$(BIN)/python -c "import atheris" 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	  --only-binary atheris --editable '.[fuzz]' 2>/dev/null || true
 	$(BIN)/python -m tests.fuzz "$(or $(TARGET),parser)" --seconds "$(or $(SECONDS),60)"
 
-bench: $(RUN)/.stamp ## every goal, measured: make bench MESSAGES=10000000 (a million unless told; BENCH="--json FILE --plot FILE")
+bench: $(RUN)/.stamp ## measure every goal: make bench MESSAGES=10000000 (default a million) BENCH="--json FILE --plot FILE"
 	$(RUN)/bin/toymq-bench goals --messages "$(or $(MESSAGES),1000000)" $(BENCH)
 
-profile: $(READY) ## where the time goes: a flame graph and the ten hottest lines: make profile BENCH="--producers 64 --window 1"
+profile: $(READY) ## draw a flame graph, list the ten hottest lines: make profile BENCH="--producers 64 --window 1"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[profile]'
 	$(BIN)/toymq-bench profile $(BENCH)
 
-bench-peers: $(RUN)/.stamp ## other brokers that are installed beside ours, in one run: make bench-peers BENCH="--strace --json FILE"
+bench-peers: $(RUN)/.stamp ## measure other installed brokers beside toymq: make bench-peers BENCH="--strace --json FILE"
 	$(RUN)/bin/toymq-bench peers $(BENCH)
 
-bench-compare: $(READY) ## CPU per message of a base commit against this checkout: make bench-compare BASE=ref
+bench-compare: $(READY) ## compare CPU per message with another commit: make bench-compare BASE=ref
 	$(BIN)/toymq-bench commits --base "$(or $(BASE),HEAD~1)" $(BENCH)
 
-torture: $(TESTABLE) ## run the tests that take minutes
+torture: $(TESTABLE) ## run the tests that take minutes each
 	@$(BIN)/python -c "import schemathesis" 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	  --editable '.[fuzz-http]' || true
 	$(BIN)/python -m pytest -m torture
 
-check: lint types imports test ## all that has to pass before a change lands
+check: lint types imports test ## run what must pass before a change lands: lint, types, imports, test
 
-lint: $(READY) ## style and common mistakes (ruff)
+lint: $(READY) ## check style and common mistakes (ruff)
 	$(BIN)/ruff check
 
-types: $(TESTABLE) ## types (mypy, strict)
+types: $(TESTABLE) ## check types (mypy, strict)
 	$(BIN)/mypy
 
-imports: $(READY) ## who may import whom (import-linter)
+imports: $(READY) ## check the layers (import-linter)
 	$(BIN)/lint-imports --no-cache --no-logo
 
-docs: $(READY) ## write again what the guides have from the code
+docs: $(READY) ## update the tables in docs that come from the code
 	$(BIN)/python -m tests.packaging.configuration_page
 	$(BIN)/python -m tests.packaging.metrics_page
 
-site: $(READY) ## build the guides, references and decisions as a site, build/site/index.html; a broken link fails
+site: $(READY) ## build the documentation as a site, build/site/index.html; fails on a broken link
 	@test -x $(BIN)/zensical || $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[site]'
 	$(BIN)/python -m tests.packaging.site build/site-pages
 	$(BIN)/zensical build --strict
 
-audit: $(READY) ## known vulnerabilities of what is installed; fails where pip-audit gets no answer, and says for what
+audit: $(READY) ## list known vulnerabilities of the installed packages; fails without an answer from PyPI
 	@test -x .venv-audit/bin/pip-audit || { $(PYTHON) -m venv .venv-audit && \
 	  .venv-audit/bin/python -m pip install --quiet --disable-pip-version-check 'pip-audit>=2.7'; }
 	$(BIN)/python -m pip freeze --exclude-editable >.venv-audit/installed.txt
@@ -155,15 +155,15 @@ audit: $(READY) ## known vulnerabilities of what is installed; fails where pip-a
 	  --format json --output .venv-audit/found.json >.venv-audit/log 2>&1 || true
 	@$(BIN)/python -m tests.packaging.audit .venv-audit/found.json .venv-audit/log
 
-dist: $(READY) ## build wheel and sdist of the commit into dist, byte for byte the same wherever it is done
+dist: $(READY) ## build wheel and sdist of the commit into dist, reproducibly
 	@test -z "$$(git status --porcelain)" || { echo "make dist: there are changes that are not committed" >&2; exit 1; }
 	rm -rf dist
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m hatchling build
 	cd dist && sha256sum *
 
-coverage: $(TESTABLE) ## run the tests and show which lines and branches none of them reached
+coverage: $(TESTABLE) ## run the tests, show the lines and branches that none reached
 	$(BIN)/coverage run -m pytest && $(BIN)/coverage combine --quiet && $(BIN)/coverage report
 
-clean: ## remove the virtual environments and all caches; ./data stays
+clean: ## remove the virtual environments and all caches, not ./data
 	rm -rf .venv .venv-3.* .venv-fast .venv-audit .cache .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
