@@ -34,8 +34,8 @@ class Checker:
         """
         Args:
             ack_window_ns: how long before a kill an ack may have been answered and still be lost.
-            keys_end_with_acks: what everybody acked was kept so shortly that its key may be forgotten (delivery.md: a hit
-                below the first retained id is none).
+            keys_end_with_acks: messages were kept so shortly after all consumers had acked them that keys may be forgotten
+                (delivery.md: a hit below the first retained id is none).
         """
         self._ack_window_ns = ack_window_ns
         self._keys_end_with_acks = keys_end_with_acks
@@ -61,7 +61,7 @@ class Checker:
         self._leases = Leases()
         self._fates = Fates()
         self._falling: list[tuple[Event, Event]] = []  # first deliveries of one connection that do not ascend
-        self._greatest: dict[str, list[Event]] = defaultdict(list)  # by topic: publishes whose id was above all before
+        self._greatest: dict[str, list[Event]] = defaultdict(list)  # by topic: publishes with an id above all before
         self._last_published: dict[tuple[str, str], Event] = {}
         self._last_fresh: dict[tuple[str, str, str], Event] = {}
         self._started = False
@@ -198,7 +198,7 @@ class Checker:
                 self._last_fresh[session] = event
 
     def _identify(self, event: Event) -> None:
-        """One key, one id, and the other way round, whoever tells it."""
+        """Check that a key has one id and an id one key, over publishes and deliveries."""
         assert event.topic is not None
         assert event.id is not None
         told = self._ids[event.topic, event.key or ""]
@@ -217,8 +217,8 @@ class Checker:
         return self._may_be_forgotten(told, self._drained or told, by_acks=False)
 
     def _may_be_forgotten(self, told: Event, by: Event, *, by_acks: bool = True) -> bool:
-        """Whether the message's record may be gone, and its key with it. ``by_acks``: also because everybody had tried to ack
-        it then; acks are known only when they are answered."""
+        """Whether the message's record may be gone, and its key with it. ``by_acks``: also because every consumer
+        had sent an ack by then; an ack is known only when it is answered."""
         topic = told.topic or ""
         attempts = self._attempts.get((topic, told.key or ""), [])
         removed = any(self._fates.may_be_removed(attempt, self._life_of) for attempt in attempts)
@@ -230,7 +230,7 @@ class Checker:
             if any(first_ns <= cut_ns <= max(by.t_ns, told.t_ns) for cut_ns in self._power_cuts):
                 return True
         # What came back from the dead letters counts as acked for all consumers but one; letters are for all of theirs.
-        # On a full disk what everybody acked goes at once, whatever its age (storage.md), and its keys with it.
+        # On a full disk messages that all consumers acked go at once, whatever its age (storage.md), and its keys with it.
         full = self._full_since_ns is not None and by.t_ns >= self._full_since_ns
         acks = [
             self._acks_sent.get((told.topic or "", consumer, told.id or 0))
@@ -353,7 +353,7 @@ class Checker:
         """The first answer to a key is DUP only when another attempt may have come through before."""
         may_be_first = (attempt for attempt in attempts if attempt.result in ("ok", "unknown"))
         if answered.result == "dup" and all((attempt.sent_ns or 0) > answered.t_ns for attempt in may_be_first):
-            self._verdict.broken("a key that nobody had published was answered DUP", answered)
+            self._verdict.broken("a key that was never published was answered DUP", answered)
 
     def _compare(self, seen: list[Event]) -> None:
         """Deliveries of one message to one consumer, against what was published; only now are all publishes known."""
@@ -368,7 +368,7 @@ class Checker:
                 continue  # its publish may not have been answered yet
             if attempts is None:
                 self._verdict.unexpected += 1
-                self._verdict.broken("a message came that nobody published", event)
+                self._verdict.broken("a message came that was never published", event)
             elif all(attempt.digest != event.digest for attempt in attempts):
                 self._verdict.broken("a message was changed", attempts[0], event)
 

@@ -43,7 +43,7 @@ class Duration(click.ParamType[float]):
         except ConfigError as error:
             self.fail(str(error), param, ctx)
         if not duration_s and not self._zero:
-            self.fail("nothing happens in no time", param, ctx)
+            self.fail("a duration is longer than 0: write 90s or 5m", param, ctx)
         return duration_s
 
 
@@ -53,7 +53,7 @@ class Rate(click.FloatRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         rate = float(super().convert(value, param, ctx))
         if not math.isfinite(rate):
-            self.fail(f"{rate} is no rate", param, ctx)
+            self.fail(f"invalid rate {rate}: write a finite number", param, ctx)
         return rate
 
 

@@ -66,7 +66,7 @@ class Point:
         """Raises: ValueError."""
         place, nth, side = text.split("/")
         if place not in PLACES or side not in ("after", "before"):
-            raise ValueError(f"{text!r} is no point")
+            raise ValueError(f"invalid point {text!r}: write PLACE/N/before or PLACE/N/after")
         return cls(place, int(nth), side == "after")
 
 

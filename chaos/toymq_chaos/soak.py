@@ -167,7 +167,7 @@ class Soak:
         self._lines.write(sample.to_json() + "\n")
 
     def _look(self, stats: dict[str, Any], pings_s: Sequence[float], *, at_rest: bool) -> Vitals:
-        """Raises: BrokerFailed when there is no process to look into any more."""
+        """Raises: BrokerFailed when the process is gone."""
         try:
             return vitals.take(
                 self._broker.pid, self._data_dir, stats, pings_s,

@@ -1,7 +1,7 @@
 """Clients that publish and consume, behave badly, and write down what they saw. Contract: reliability.md.
 
-They know neither where they run nor who kills the broker: a ``World`` gives them connections. The same clients work under the
-chaos harness (``experiment``) and in the deterministic simulation.
+They know neither their surroundings nor what kills the broker: a ``World`` gives them connections. The same clients work under
+the chaos harness (``experiment``) and in the deterministic simulation.
 """
 
 import asyncio
@@ -76,7 +76,7 @@ class World(Protocol):
         """A consumer exists now."""
 
     async def ready(self) -> None:
-        """Until every consumer exists: what retention took before one was made is none of its business."""
+        """Until every consumer exists: one does not get what retention removed before it was made."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ def require_proc(pid: int) -> None:
     if not Path("/proc/self/stat").exists():
         raise BenchError("what a broker costs is read from /proc, which this system does not have")
     if not Path(f"/proc/{pid}/stat").exists():
-        raise BenchError(f"there is no process {pid}")
+        raise BenchError(f"process {pid} does not exist: --pid is that of the broker")
 
 
 def cpu_s(pids: Iterable[int]) -> float:

@@ -48,12 +48,12 @@ def tls_context(certificates: Certificates) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=ca)
     except ssl.SSLError:
-        _fail("toymq.tls.ca", f"{ca} is no PEM file with a certificate in it")
+        _fail("toymq.tls.ca", f"{ca} has no certificate in PEM format")
     if cert is not None:
         try:
             context.load_cert_chain(cert, key)
         except ssl.SSLError:
-            _fail("toymq.tls.cert", f"{cert} and {key or 'no toymq.tls.key'} are no certificate and its key")
+            _fail("toymq.tls.cert", f"{cert} and {key or 'no toymq.tls.key'}: give a certificate and its key in PEM format")
     return context
 
 

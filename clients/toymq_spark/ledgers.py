@@ -75,7 +75,7 @@ def _senseless(name: str, value: object) -> str:
 def torn(path: str) -> int | None:
     """Look at each line of a ledger, which may be compressed.
 
-    Returns: the number of the last line, if its writer was killed within it: it has no end, and is no JSON. Else None.
+    Returns: the number of the last line, if its writer was killed within it: it has no end, and is invalid JSON. Else None.
     Raises: DamagedData with file and line for any other that is not well formed; OSError.
     """
     for number, line in enumerate(_lines(path), 1):

@@ -107,7 +107,7 @@ class Archive:
     def require(self) -> None:
         """Raises: NoArchive, OSError."""
         if next(self._manifests.glob("*.json"), None) is None:
-            raise NoArchive(f"{self.path} is no archive: it has no manifest")
+            raise NoArchive(f"{self.path} is not an archive: it has no manifest")
 
     def files(self) -> list[ArchiveFile]:
         """What a reader reads, by topic and id; none where only empty batches were archived.
@@ -192,7 +192,7 @@ class Archive:
             files = tuple(ArchiveFile(**one) for one in found.pop("files"))
             manifest = Manifest(files=files, replaces=tuple(found.pop("replaces")), **found)
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise DamagedData(f"{file} is no manifest of an archive") from None
+            raise DamagedData(f"{file}: invalid manifest of an archive") from None
         if version != VERSION:
             raise DamagedData(f"{file} is of version {version!r}, which is not known here")
         return manifest

@@ -170,7 +170,7 @@ def parse_sink(given: Mapping[str, str], mode: Mode) -> SinkOptions:
     if "path" in options.given:
         options.fail("path", "a sink publishes through a broker: give url")
     if mode == "batch":
-        options.refuse(_SPARKS_OWN, "a batch is no streaming query")
+        options.refuse(_SPARKS_OWN, "a batch has no checkpoint and no query name")
     options.refuse_unknown((*_SINK, *_SPARKS_OWN))
     topic = options.text("topic")
     if topic is not None:
@@ -221,7 +221,7 @@ class _Options:
         if text is None:
             return None
         if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) < at_least:
-            self.fail(name, f"{text!r} is no whole number from {at_least} on")
+            self.fail(name, f"invalid number {text!r}: write a whole number of at least {at_least}")
         return int(text)
 
     def boolean(self, name: str, default: bool) -> bool:
@@ -243,7 +243,7 @@ class _Options:
         except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict) or not found:
-            self.fail(name, f"{text[:80]!r} is no JSON object of topics")
+            self.fail(name, f"invalid value {text[:80]!r}: write a JSON object of topics")
         for topic in found:
             self.checked(name, lambda topic=topic: check_name("topic", topic))  # type: ignore[misc]
         return found
@@ -256,7 +256,7 @@ class _Options:
                 self.fail(name, f'a topic has one partition: {{"{topic}": {{"0": …}}}}')
             number = value["0"]
             if type(number) is not int or not least <= number <= MSG_ID_MAX:
-                self.fail(name, f"topic {topic}: {number!r} is none from {least} on")
+                self.fail(name, f"topic {topic}: invalid number {number!r}: write a whole number of at least {least}")
             numbers[topic] = number
         return numbers
 
@@ -319,7 +319,7 @@ def _topics(options: _Options) -> Topics:
         try:
             re.compile(text)
         except re.error as error:
-            options.fail(name, f"is no regular expression: {error}")
+            options.fail(name, f"invalid regular expression {text!r}: {error}")
         return Topics(pattern=text)
     if name == "subscribe":
         names = [part.strip() for part in text.split(",")]

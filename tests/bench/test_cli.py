@@ -56,7 +56,7 @@ def test_a_bare_number_is_seconds(text: str, seconds: float) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--connect", "127.0.0.1:1", "--pid", "999999999"], "there is no process 999999999"),
+        (["--connect", "127.0.0.1:1", "--pid", "999999999"], "process 999999999 does not exist"),
         (["--connect", "127.0.0.1:1", "--pid", "1"], "refused"),
         (["--runs", "1", "--seconds", "10ms", "--", "--no-such-option"], "the broker did not start"),
     ],

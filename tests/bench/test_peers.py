@@ -39,7 +39,7 @@ def test_those_that_are_not_installed_are_skipped_by_name(tmp_path: Path, monkey
 
 
 def test_an_unknown_shape_and_a_missing_strace_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BenchError, match="'2x2' is none of 1x1"):
+    with pytest.raises(BenchError, match="unknown shape '2x2': write one of 1x1"):
         runner.chosen(["2x2"])
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BenchError, match="strace"), strace.SyncCounter([1], tmp_path):

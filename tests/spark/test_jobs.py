@@ -190,7 +190,7 @@ def test_verify_finds_what_was_planted(
     lines.append({"op": "pub", "result": "unknown", "topic": "ledger", "key": "never", "digest": "00", "id": None})
     lines[0]["result"], lines[0]["id"] = "unknown", None  # no key, and no answer: known by its payload
     lines.append({"op": "pub", "result": "err", "topic": "nowhere", "key": "no", "digest": "00", "id": None})
-    lines[2 * 11]["digest"] = digest(b"other")  # pub 11: changed, and what is in the log nobody published
+    lines[2 * 11]["digest"] = digest(b"other")  # pub 11: changed, and what is in the log was not published
     del lines[2 * 13]  # pub 13 was never written down
     lines.append({"op": "pub", "result": "ok", "topic": "ledger", "key": "gone", "digest": "11", "id": 5000})
     lines.append({"op": "deliver", "consumer": "c", "topic": "ledger", "key": "gone", "digest": "11", "id": 5001})

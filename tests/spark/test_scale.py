@@ -36,7 +36,7 @@ def test_seven_faults_among_two_million(tmp_path: Path) -> None:
                 pass
         with (tmp_path / "producers.jsonl").open("w") as producers, (tmp_path / "consumers.jsonl").open("w") as consumers:
             for n in range(ROWS):
-                if n == lost:  # an acknowledged publish that the log does not have; and its record, which nobody published
+                if n == lost:  # an acknowledged publish that the log does not have; and its record, which was not published
                     producers.write(line("pub", ROWS + 1, ROWS + 1, b"lost"))
                 elif n == changed:
                     producers.write(line("pub", n, n, b"before"))
@@ -64,7 +64,7 @@ def test_seven_faults_among_two_million(tmp_path: Path) -> None:
 
 
 def test_a_run_of_chaos_is_verified(tmp_path: Path) -> None:
-    """The harness writes what ``verify`` reads; and a delivery that nobody published, put in by hand, is found."""
+    """The harness writes what ``verify`` reads; and a delivery without a publish, put in by hand, is found."""
     out = tmp_path / "out"
     chaos = [*CHAOS, "run", "--duration", "10s", "--seed", "5", "--out", str(out), "--spark-verify"]
     done = subprocess.run(chaos, env=environment(), capture_output=True, text=True, timeout=LONG_S, check=False)

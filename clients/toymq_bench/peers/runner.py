@@ -138,5 +138,5 @@ def chosen(names: Sequence[str]) -> list[Shape]:
     known = {shape.name.replace(" ", ""): shape for shape in SHAPES}
     unknown = [name for name in names if name.replace(" ", "") not in known]
     if unknown:
-        raise BenchError(f"{unknown[0]!r} is none of {', '.join(known)}")
+        raise BenchError(f"unknown shape {unknown[0]!r}: write one of {', '.join(known)}")
     return [known[name.replace(" ", "")] for name in names] or list(SHAPES)

@@ -157,5 +157,5 @@ def load_json(file: Path) -> dict[str, Any]:
     try:
         found = json.loads(file.read_text())
     except ValueError:
-        raise DamagedData(f"{file} is no JSON") from None
+        raise DamagedData(f"{file}: invalid JSON") from None
     return dict(found)

@@ -152,7 +152,7 @@ def _planned(state: Path, what: dict[str, Any], make: Callable[[], Plan]) -> Pla
     try:
         plan = Plan(found["name"], found["what"], [Piece(**piece) for piece in found["pieces"]])
     except (KeyError, TypeError):
-        raise DamagedData(f"{file} is no plan of a replay") from None
+        raise DamagedData(f"{file}: invalid plan of a replay") from None
     if plan.what != what:
         raise ConfigError(f"{state} belongs to another replay, of {plan.what}: give another directory")
     return plan

@@ -46,7 +46,7 @@ def check_window(window: str) -> None:
     parts = _PART.findall(window)
     width_ms = sum(int(count) * _UNITS_MS[unit.lower()] for count, unit in parts)
     if _PART.sub("", window).strip() or not 0 < width_ms <= DURATION_MS_MAX:
-        raise ConfigError(f"{window!r} is no width of a window: write 30 seconds, 1 minute, 1 hour or 7 days")
+        raise ConfigError(f"invalid window {window!r}: write 30 seconds, 1 minute, 1 hour or 7 days")
 
 
 def report(records: DataFrame, window: str, archive: Path | None = None) -> Report:

@@ -100,7 +100,7 @@ def added(*more: Event) -> Callable[[list[Event]], list[Event]]:
     [
         (without("deliver", 2), "an acknowledged message never came to c"),
         (changed(deliver(3, 0), digest="0"), "a message was changed"),
-        (changed(deliver(3, 0), key="stranger"), "a message came that nobody published"),
+        (changed(deliver(3, 0), key="stranger"), "a message came that was never published"),
         (added(deliver(70, 0, attempt=2)), "an acked message was delivered again although its ack was on the disk"),
         (added(deliver(170, 0, attempt=2)), "an acked message was delivered again although its ack was on the disk"),
         (added(deliver(71, 4, attempt=3, process="c.3")), "an acked message was delivered again"),
@@ -117,7 +117,7 @@ def added(*more: Event) -> Callable[[list[Event]], list[Event]]:
         (changed(sub(8, "c.2"), result="err"), "a message came to a consumer that had not subscribed there"),
         (changed(deliver(3, 0), attempt=0), "an attempt was below 1"),
         (changed(deliver(3, 0), attempt=2), "a first delivery was not attempt 1"),
-        (changed(pub(1, 0), result="dup"), "a key that nobody had published was answered DUP"),
+        (changed(pub(1, 0), result="dup"), "a key that was never published was answered DUP"),
         (added(pub(70, 9, msg_id=3, sent_ms=69, process="p.9")), "an id was given that is not above an acknowledged one"),
     ],
     ids=map(str, range(19)),
@@ -204,7 +204,7 @@ def test_a_message_that_is_overdue_is_found() -> None:
 
 
 def test_what_was_delayed_may_come_before_what_is_due_again() -> None:
-    """It was ready before (chaos seed 31: an auditor whose broker had been stopped)."""
+    """It was ready before (chaos seed 31: an auditor of a broker that had been stopped)."""
     answers = [ack(1101, 8, sent_ms=1100, result="err"), ack(1103, 9, sent_ms=1102, result="err")]
     delayed = [replace(pub(1050, 1), delay_ms=100), deliver(1201, 1), ack(1202, 1)]
     assert check([*LIFE, *answers, *delayed, ack(2000, 0, sent_ms=1999), DRAINED]).ok
@@ -289,7 +289,7 @@ def test_a_line_that_is_none_is_named(tmp_path: Path, line: bytes, what: str) ->
 
 
 def test_a_nack_of_another_connection_gives_back_what_is_read_late() -> None:
-    """Queue seed 2397: who had attempt 1 gave it back late, and with it attempt 2, which lay in another worker's socket."""
+    """Queue seed 2397: the worker with attempt 1 gave it back late, and so attempt 2, which lay in another worker's socket."""
     share = Event(0, "supervisor", "declare", topic="t", consumer="c", note="share")
     nacked = nack(600, 0, sent_ms=550)
     late = [deliver(700, 0, attempt=2, process="c.2"), deliver(700, 0, attempt=3, process="c.2"), ack(701, 0, process="c.2")]

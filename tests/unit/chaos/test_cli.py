@@ -20,11 +20,11 @@ def test_again_runs_the_same_plan() -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--rate", "nan"], "'--rate': nan is no rate"),
-        (["--rate", "inf"], "'--rate': inf is no rate"),
+        (["--rate", "nan"], "'--rate': invalid rate nan: write a finite number"),
+        (["--rate", "inf"], "'--rate': invalid rate inf: write a finite number"),
         (["--rate", "0.5"], "'--rate': 0.5 is not in the range x>=1"),
-        (["--duration", "0"], "'--duration': nothing happens in no time"),
-        (["--duration", "0s"], "'--duration': nothing happens in no time"),
+        (["--duration", "0"], "'--duration': a duration is longer than 0: write 90s or 5m"),
+        (["--duration", "0s"], "'--duration': a duration is longer than 0: write 90s or 5m"),
     ],
     ids=" ".join,
 )

@@ -65,7 +65,7 @@ def test_a_message_without_a_key_is_called_as_its_payload_begins() -> None:
 
 
 def test_the_clients_own_repeat_explains_a_duplicate_and_nothing_else_does() -> None:
-    for events, promises in (((UP, DOWN, UP), []), ((UP,), ["a key that nobody had published was answered DUP"])):
+    for events, promises in (((UP, DOWN, UP), []), ((UP,), ["a key that was never published was answered DUP"])):
         written = Written()
         written.diary.on_event(UP)
         sent_ns, losses = written.diary.now_ns, written.diary.losses

@@ -50,7 +50,7 @@ def test_a_directory_without_a_manifest_is_no_archive(words: tuple[str, ...], tm
     (tmp_path / "manifest").mkdir()
     done = command(*(word.format(tmp_path) for word in words))
     assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr.splitlines()[-1] == f"Error: {tmp_path} is no archive: it has no manifest"
+    assert done.stderr.splitlines()[-1] == f"Error: {tmp_path} is not an archive: it has no manifest"
     assert [one.name for one in tmp_path.iterdir()] == ["manifest"], "nothing is left there either"
 
 
@@ -103,7 +103,7 @@ def test_what_java_says_is_a_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
         ("report --subscribe t --option FAILONDATALOSS=true", "option failOnDataLoss: report sets it itself"),
         ("watch --subscribe t --option failOnDataLoss=true", "option failOnDataLoss: watch sets it itself"),
         ("watch --data-dir {} --pattern t --stuck-after 5s", "--data-dir excludes --stuck-after: a directory has no consumers"),
-        ("report --subscribe t --window abc", "'abc' is no width of a window: write 30 seconds, 1 minute, 1 hour or 7 days"),
+        ("report --subscribe t --window abc", "invalid window 'abc': write 30 seconds, 1 minute, 1 hour or 7 days"),
     ],
 )
 def test_options_that_would_do_nothing_are_refused(words: str, said: str, tmp_path: Path) -> None:

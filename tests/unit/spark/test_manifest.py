@@ -33,7 +33,7 @@ def test_files_without_a_manifest_are_not_there(tmp_path: Path) -> None:
     assert archive.manifests() == []
     manifest = place(archive, "0000000001", "a", "b")
     for read in (archive.files, archive.paths):
-        with pytest.raises(NoArchive, match=f"^{re.escape(str(tmp_path))} is no archive: it has no manifest$"):
+        with pytest.raises(NoArchive, match=f"^{re.escape(str(tmp_path))} is not an archive: it has no manifest$"):
             read()
     archive.commit(manifest)
     assert archive.find("0000000001") == manifest
@@ -104,7 +104,7 @@ def test_what_a_compaction_stands_for(tmp_path: Path) -> None:
 def test_a_manifest_that_is_none(text: str, tmp_path: Path) -> None:
     (tmp_path / "manifest").mkdir()
     (tmp_path / "manifest" / "0000000001.json").write_text(text)
-    with pytest.raises(DamagedData, match=r"0000000001.json is no manifest"):
+    with pytest.raises(DamagedData, match=r"0000000001.json: invalid manifest"):
         Archive(tmp_path).files()
 
 

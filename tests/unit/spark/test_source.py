@@ -317,7 +317,6 @@ def test_a_broker_that_comes_back_in_time(tmp_path: Path, caplog: pytest.LogCapt
     with BrokerProcess(tmp_path / "d") as running:
         with sync.connect(url_of(running)) as client:
             client.pub("t", b"x")
-        running._options += ["--listen", f"127.0.0.1:{running.port}"]
 
         def sleep(seconds: float) -> None:
             pauses.append(seconds)

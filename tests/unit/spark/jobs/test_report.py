@@ -19,7 +19,7 @@ def test_a_window(window: str) -> None:
     "window", ["", "abc", "1", "5m", "1minute", "1 month", "1 year", "0 seconds", "-1 day", "1 day x", "600 weeks"]
 )
 def test_what_is_no_window(window: str) -> None:
-    with pytest.raises(ConfigError, match=f"^'{window}' is no width of a window: write 30 seconds"):
+    with pytest.raises(ConfigError, match=f"^invalid window '{window}': write 30 seconds"):
         check_window(window)
 
 
