@@ -28,12 +28,8 @@ from toymq_py.protocol.commands import (
     Topics,
     Touch,
     Unsubscribe,
-    encode_command,
-    publish_head,
-    publish_key,
-    publish_options,
-    publish_sequence,
 )
+from toymq_py.protocol.header_lines import encode_command, publish_head, publish_key, publish_options, publish_sequence
 from toymq_py.protocol.replies import (
     BatchReply,
     ClosedPush,

@@ -19,19 +19,9 @@ from toymq_py.errors import (
 from toymq_py.fixed_rows import RowLayout, columns_are
 from toymq_py.model import DEFAULT_MAX_PAYLOAD, KEY_BYTES_MAX
 from toymq_py.protocol.buffer import Buffer
-from toymq_py.protocol.commands import (
-    Ack,
-    Command,
-    Publish,
-    Rejected,
-    build_publish,
-    consumer_name,
-    is_http,
-    parse_line,
-    refused_publish,
-    topic_name,
-)
+from toymq_py.protocol.commands import Ack, Command, Publish, Rejected
 from toymq_py.protocol.frames import DRAIN_BYTES_MAX, LINE_BYTES_MAX, NEWLINE, NO_KEY, PRINTABLE, is_key
+from toymq_py.protocol.header_lines import build_publish, consumer_name, is_http, parse_line, refused_publish, topic_name
 
 TOPICS_CACHED_MAX = 256
 """Names that a connection remembers as legal: some 100 KiB. With 4,096 each of many connections could hold 3 MiB."""

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import assert_never
 
-from toymq_py.protocol.commands import Command, Hello, Publish, Rejected, encode_command
+from toymq_py.protocol.commands import Command, Hello, Publish, Rejected
+from toymq_py.protocol.header_lines import encode_command
 from toymq_py.protocol.replies import (
     BatchReply,
     ClosedPush,

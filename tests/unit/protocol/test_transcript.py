@@ -17,7 +17,7 @@ from toymq_py.protocol import (
     command_lines,
     reply_line,
 )
-from toymq_py.protocol.commands import VERBS
+from toymq_py.protocol.header_lines import VERBS
 
 
 def lines_of(data: bytes) -> list[str]:

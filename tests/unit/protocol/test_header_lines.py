@@ -34,7 +34,7 @@ from toymq_py.protocol import (
     Unsubscribe,
     encode_command,
 )
-from toymq_py.protocol.commands import parse_line
+from toymq_py.protocol.header_lines import parse_line
 
 U64 = 2**64 - 1
 TEN_YEARS_MS = 10 * 366 * 24 * 3600 * 1000

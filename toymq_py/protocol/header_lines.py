@@ -1,0 +1,374 @@
+"""Header lines of commands: their grammar and its inverse. Contract: protocol.md, "Commands". Bodies are the connection's."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from toymq_py.errors import BadArgument, RequestError, UnknownCommand
+from toymq_py.failure import Failure, decode_text, encode_text, failure_of
+from toymq_py.model import Start, check_name, check_topic_or_pattern
+from toymq_py.protocol.commands import (
+    Ack,
+    Command,
+    Config,
+    Create,
+    Delete,
+    Describe,
+    Fetch,
+    Forget,
+    Hello,
+    Nack,
+    Offsets,
+    Pause,
+    Ping,
+    Publish,
+    Pull,
+    Purge,
+    Quit,
+    Redrive,
+    Rejected,
+    Resume,
+    Seek,
+    Stats,
+    Subscribe,
+    Topics,
+    Touch,
+    Unsubscribe,
+)
+from toymq_py.protocol.frames import (
+    COUNT_MAX,
+    DEFAULT_FETCH_BYTES,
+    FETCH_BYTES_MAX,
+    LINE_BYTES_MAX,
+    NO_KEY,
+    format_ids,
+    is_key,
+    parse_ids,
+    parse_ms,
+    parse_number,
+)
+
+Options = dict[str, str]
+_SETTING = re.compile(r"[a-z_]{1,64}\Z")
+_FAILURE = ("reason", "error_type", "error", "traceback")
+_FAILURE_NAMES = frozenset(_FAILURE)
+
+
+def topic_name(text: str) -> str:
+    """Raises: BadName."""
+    return check_name("topic", text)
+
+
+def consumer_name(text: str) -> str:
+    """Raises: BadName."""
+    return check_name("consumer", text)
+
+
+def split_options(tokens: list[str], known: frozenset[str] | None) -> Options:
+    """``name=value`` tokens by name; ``known`` None takes any setting's name.
+
+    Raises: BadArgument for an unknown one, one that stands twice, or a token of another form.
+    """
+    options: Options = {}
+    for token in tokens:
+        name, equals, value = token.partition("=")
+        if not equals:
+            raise BadArgument("behind a command's arguments stand options, name=value, and nothing else")
+        if name not in known if known is not None else not _SETTING.match(name):
+            raise BadArgument(f"{_shown(name)} is no option of this command")  # its value may be a secret
+        if name in options:
+            raise BadArgument(f"{name} stands twice")
+        if not value:
+            raise BadArgument(f"{name} has no value")
+        options[name] = value
+    return options
+
+
+def _shown(token: str) -> str:
+    return token[:40].encode("unicode_escape").decode("ascii")
+
+
+def _flag(options: Options, name: str) -> bool:
+    value = options.get(name, "0")
+    if value not in ("0", "1"):
+        raise BadArgument(f"{name} is 0 or 1")
+    return value == "1"
+
+
+def _ms(options: Options, name: str, low: int = 0) -> int | None:
+    return parse_ms(name, options[name], low) if name in options else None
+
+
+def _number(options: Options, name: str, low: int, high: int) -> int | None:
+    return parse_number(name, options[name], low, high) if name in options else None
+
+
+def _hello(a: list[str], o: Options) -> Command:
+    return Hello(parse_number("the version", a[0], 0, COUNT_MAX), o.get("auth"), o.get("name"))
+
+
+def _subscribe(a: list[str], o: Options) -> Command:
+    mode = o.get("mode")
+    if mode not in (None, "exclusive", "shared"):
+        raise BadArgument("mode is exclusive or shared")
+    start = Start.parse(o["start"]) if "start" in o else None
+    return Subscribe(
+        check_topic_or_pattern(a[0]), consumer_name(a[1]), _number(o, "window", 1, COUNT_MAX), _ms(o, "visibility", 1),
+        start, mode,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def _pull(a: list[str], o: Options) -> Command:
+    count = parse_number("max", a[2], 1, COUNT_MAX)
+    return Pull(check_topic_or_pattern(a[0]), consumer_name(a[1]), count, _ms(o, "wait") or 0, _ms(o, "visibility", 1))
+
+
+def _ack(a: list[str], o: Options) -> Command:
+    return Ack(topic_name(a[0]), consumer_name(a[1]), parse_ids(a[2]), _flag(o, "sync"))
+
+
+def _nack(a: list[str], o: Options) -> Command:
+    failure: Failure | None = None
+    if o and not _FAILURE_NAMES.isdisjoint(o):
+        failure = failure_of(*(decode_text(o[name]) if name in o else None for name in _FAILURE))
+    return Nack(
+        topic_name(a[0]), consumer_name(a[1]), parse_ids(a[2]), _ms(o, "delay"), _flag(o, "dead"), failure
+    )
+
+
+def _touch(a: list[str], o: Options) -> Command:
+    return Touch(topic_name(a[0]), consumer_name(a[1]), parse_ids(a[2]), _ms(o, "visibility", 1))
+
+
+def _fetch(a: list[str], o: Options) -> Command:
+    from_id = parse_number("a message id", a[1])
+    count = parse_number("max-count", a[2], 1, COUNT_MAX)
+    max_bytes = _number(o, "max_bytes", 1, FETCH_BYTES_MAX) or DEFAULT_FETCH_BYTES
+    return Fetch(topic_name(a[0]), from_id, count, max_bytes, _ms(o, "wait") or 0)
+
+
+def _offsets(a: list[str], o: Options) -> Command:
+    return Offsets(topic_name(a[0]), _number(o, "at", 0, 2**63 // 1_000_000))
+
+
+def _redrive(a: list[str], o: Options) -> Command:
+    ids = parse_ids(o["ids"]) if "ids" in o else None
+    return Redrive(topic_name(a[0]), ids, _number(o, "max", 1, COUNT_MAX))
+
+
+@dataclass(frozen=True, slots=True)
+class _Verb:
+    """``args`` positional arguments (at least; ``optional`` more), the options it knows, and how it is built."""
+
+    args: int
+    options: frozenset[str] | None
+    build: Callable[[list[str], Options], Command]
+    optional: int = 0
+
+
+def _verb(args: int, options: str, build: Callable[[list[str], Options], Command], optional: int = 0) -> _Verb:
+    return _Verb(args, frozenset(options.split()), build, optional)
+
+
+VERBS: dict[str, _Verb] = {
+    "HELLO": _verb(1, "auth name", _hello),
+    "SUB": _verb(2, "window visibility start mode", _subscribe),
+    "UNSUB": _verb(2, "", lambda a, o: Unsubscribe(check_topic_or_pattern(a[0]), consumer_name(a[1]))),
+    "PULL": _verb(3, "wait visibility", _pull),
+    "ACK": _verb(3, "sync", _ack),
+    "NACK": _verb(3, f"delay dead {' '.join(_FAILURE)}", _nack),
+    "TOUCH": _verb(3, "visibility", _touch),
+    "PAUSE": _verb(0, "", lambda a, o: Pause()),
+    "RESUME": _verb(0, "", lambda a, o: Resume()),
+    "FETCH": _verb(3, "max_bytes wait", _fetch),
+    "OFFSETS": _verb(1, "at", _offsets),
+    "CREATE": _Verb(1, None, lambda a, o: Create(topic_name(a[0]), o)),
+    "CONFIG": _Verb(1, None, lambda a, o: Config(topic_name(a[0]), o)),
+    "DELETE": _verb(1, "", lambda a, o: Delete(topic_name(a[0]))),
+    "PURGE": _verb(1, "", lambda a, o: Purge(topic_name(a[0]))),
+    "SEEK": _verb(3, "", lambda a, o: Seek(topic_name(a[0]), consumer_name(a[1]), Start.parse(a[2]))),
+    "FORGET": _verb(2, "", lambda a, o: Forget(topic_name(a[0]), consumer_name(a[1]))),
+    "REDRIVE": _verb(1, "ids max", _redrive),
+    "TOPICS": _verb(0, "", lambda a, o: Topics(check_topic_or_pattern(a[0]) if a else None), optional=1),
+    "DESCRIBE": _verb(1, "", lambda a, o: Describe(topic_name(a[0]))),
+    "STATS": _verb(0, "", lambda a, o: Stats()),
+    "PING": _verb(0, "", lambda a, o: Ping()),
+    "QUIT": _verb(0, "", lambda a, o: Quit()),
+}
+"""Every verb but PUB, which has a body."""
+
+
+def parse_line(line: bytes) -> Command:
+    """The command of a header line without its newline; any verb but PUB.
+
+    Raises: UnknownCommand, BadArgument, BadName.
+    """
+    text = line.decode("latin-1")
+    verb, *tokens = text.split(" ")
+    known = VERBS.get(verb)
+    if known is None:
+        raise UnknownCommand(f"{_shown(verb.partition('=')[0]) or 'an empty line'} is no command here")
+    if not text.isascii() or not text.isprintable():
+        raise BadArgument("a header line is printable ASCII")
+    if "" in tokens:
+        raise BadArgument("tokens are separated by exactly one space")
+    args, rest = tokens[: known.args], tokens[known.args :]
+    if len(args) < known.args:
+        raise BadArgument(f"{verb} takes {known.args} arguments, not {len(args)}")
+    if known.optional and rest:
+        args, rest = [*args, rest[0]], rest[1:]
+    return known.build(args, split_options(rest, known.options))
+
+
+def is_http(line: bytes) -> bool:
+    """Whether a header line is an HTTP request line or ``Host:``. No command has such a last word."""
+    return line.startswith(b"HTTP/", line.rfind(b" ") + 1) or line[:5].lower() == b"host:"
+
+
+PUB_OPTIONS = frozenset(("hdr", "delay", "ttl", "seq"))
+SEQUENCE_MAX = 2**64 - 1
+
+
+def build_publish(topic: str, key: bytes, options: list[str], body_len: int) -> Publish:
+    """A single PUB with options, its body still to come.
+
+    Raises: BadArgument.
+    """
+    found = split_options(options, PUB_OPTIONS)
+    hdr = _number(found, "hdr", 0, body_len) or 0
+    delay_ms, ttl_ms = _ms(found, "delay"), _ms(found, "ttl", 1)
+    seq = _number(found, "seq", 0, SEQUENCE_MAX)
+    if seq is not None and not key:
+        raise BadArgument("with seq the key names a producer, and there is none")
+    return Publish(topic, [key], [], hdr, _one(delay_ms), _one(ttl_ms), _one(seq))
+
+
+def _one(number: int | None) -> list[int] | None:
+    return None if number is None else [number]
+
+
+def refused_publish(tokens: list[bytes]) -> tuple[str, bytes, int] | None:
+    """Topic, producer and sequence of a PUB's header line with something wrong in it; None when it does not say them."""
+    sequences = [token[4:] for token in tokens[4:] if token.startswith(b"seq=")]
+    if len(sequences) != 1 or not is_key(tokens[2]):
+        return None
+    try:
+        sequence = parse_number("seq", sequences[0].decode("latin-1"), 0, SEQUENCE_MAX)
+        return topic_name(tokens[1].decode("latin-1")), tokens[2], sequence
+    except RequestError:
+        return None
+
+
+def _text(text: str | None) -> str | None:
+    return None if text is None else encode_text(text)
+
+
+def _line(verb: str, /, *args: object, **options: object) -> bytes:
+    shown = [f"{name}={value}" for name, value in options.items() if value is not None]
+    return " ".join([verb, *map(str, args), *shown]).encode("ascii") + b"\n"
+
+
+def encode_command(command: Command) -> bytes:
+    """A command's bytes, with bodies; the inverse of the server's parser.
+
+    Raises: BadName, BadArgument for what the grammar cannot carry; nothing is ever sent that would be read as something
+        else. TypeError for ``Rejected``, which is no command of a client.
+    """
+    data = _encode(command)
+    if not isinstance(command, Publish) and len(data) > LINE_BYTES_MAX:
+        raise BadArgument(f"a header line has at most {LINE_BYTES_MAX} bytes; ask for fewer ids at a time")
+    # A space or newline inside an argument must become no option and no command.
+    if not isinstance(command, Publish) and parse_line(data[:-1]) != command:
+        raise BadArgument(f"{_shown(repr(command))} cannot be said on the wire")
+    return data
+
+
+def _encode(command: Command) -> bytes:
+    match command:
+        case Publish():
+            return _encode_publish(command)
+        case Hello(version, auth, name):
+            return _line("HELLO", version, auth=auth, name=name)
+        case Subscribe(topic, consumer, window, visibility_ms, start, mode):
+            return _line("SUB", topic, consumer, window=window, visibility=visibility_ms, start=start, mode=mode)
+        case Unsubscribe(topic, consumer):
+            return _line("UNSUB", topic, consumer)
+        case Pull(topic, consumer, max_count, wait_ms, visibility_ms):
+            return _line("PULL", topic, consumer, max_count, wait=wait_ms or None, visibility=visibility_ms)
+        case Ack(topic, consumer, ids, sync):
+            return _line("ACK", topic, consumer, format_ids(ids), sync=1 if sync else None)
+        case Nack(topic, consumer, ids, delay_ms, dead, failure):
+            texts = {} if failure is None else {name: _text(getattr(failure, name)) for name in _FAILURE}
+            return _line("NACK", topic, consumer, format_ids(ids), delay=delay_ms, dead=1 if dead else None, **texts)
+        case Touch(topic, consumer, ids, visibility_ms):
+            return _line("TOUCH", topic, consumer, format_ids(ids), visibility=visibility_ms)
+        case Fetch(topic, from_id, max_count, max_bytes, wait_ms):
+            limit = max_bytes if max_bytes != DEFAULT_FETCH_BYTES else None
+            return _line("FETCH", topic, from_id, max_count, max_bytes=limit, wait=wait_ms or None)
+        case Offsets(topic, at_ms):
+            return _line("OFFSETS", topic, at=at_ms)
+        case Create(topic, settings):
+            return _line("CREATE", topic, **settings)
+        case Config(topic, settings):
+            return _line("CONFIG", topic, **settings)
+        case Seek(topic, consumer, start):
+            return _line("SEEK", topic, consumer, start)
+        case Forget(topic, consumer):
+            return _line("FORGET", topic, consumer)
+        case Redrive(topic, ids_or_none, max_or_none):
+            return _line("REDRIVE", topic, ids=format_ids(ids_or_none) if ids_or_none else None, max=max_or_none)
+        case Topics(pattern):
+            return _line("TOPICS", *([pattern] if pattern is not None else []))
+        case Delete(topic):
+            return _line("DELETE", topic)
+        case Purge(topic):
+            return _line("PURGE", topic)
+        case Describe(topic):
+            return _line("DESCRIBE", topic)
+        case Pause() | Resume() | Stats() | Ping() | Quit():
+            return _line(type(command).__name__.upper())
+        case Rejected():
+            raise TypeError("Rejected is an event of the server, not a command")
+
+
+def _encode_publish(command: Publish) -> bytes:
+    if command.hdr and len(command.keys) != 1:
+        raise BadArgument("a PUB with hdr is one record")
+    head = publish_head(command.topic)
+    parts = []
+    for row, (key, body) in enumerate(zip(command.keys, command.bodies, strict=True)):
+        delay_ms = None if command.delays_ms is None else command.delays_ms[row]
+        ttl_ms = None if command.ttls_ms is None else command.ttls_ms[row]
+        options = publish_options(command.hdr, delay_ms, ttl_ms)
+        sequence = b"" if command.seqs is None else publish_sequence(key, command.seqs[row])
+        parts.append(b"%b%b %d%b%b\n%b\n" % (head, publish_key(key), len(body), options, sequence, body))
+    return b"".join(parts)
+
+
+def publish_head(topic: str) -> bytes:
+    """What every PUB to the topic begins with. Raises: BadName."""
+    return b"PUB %b " % topic_name(topic).encode()
+
+
+def publish_key(key: bytes) -> bytes:
+    """The key's token; b"" is none. Raises: BadArgument."""
+    if not key:
+        return NO_KEY
+    if not is_key(key):
+        raise BadArgument("a key is 1 to 512 bytes of printable ASCII without space, and not -")
+    return key
+
+
+def publish_options(hdr: int = 0, delay_ms: int | None = None, ttl_ms: int | None = None) -> bytes:
+    """The options of a PUB but ``seq``, each with a space before it; b"" when none is given."""
+    options = ((b"hdr", hdr or None), (b"delay", delay_ms), (b"ttl", ttl_ms))
+    return b"".join(b" %b=%d" % (name, value) for name, value in options if value is not None)
+
+
+def publish_sequence(producer: bytes, sequence: int) -> bytes:
+    """The option ``seq``, with a space before it. Raises: BadArgument."""
+    if not producer:
+        raise BadArgument("with seq the key names a producer, and there is none")
+    if not 0 <= sequence <= SEQUENCE_MAX:
+        raise BadArgument(f"seq is a whole number from 0 to {SEQUENCE_MAX}")
+    return b" seq=%d" % sequence
