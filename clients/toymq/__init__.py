@@ -1,12 +1,12 @@
 """toymq, a persistent message broker, for applications: ``connect`` to a broker, or ``open`` a directory as a queue.
 
-For asyncio; ``toymq.sync`` has the same names for blocking code, ``toymq.errors`` every error, ``toymq.testing`` fixtures for
-pytest. Importing it loads neither asyncio nor a broker module: both would double the start of a command line that uses the
-blocking client.
+These names are for asyncio. ``toymq.sync`` has the same names for blocking code, ``toymq.errors`` every error, and
+``toymq.testing`` fixtures for pytest. Nothing that needs asyncio, a broker module or pytest is imported before its first use:
+command lines start on the blocking client alone.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from toymq.errors import ClientClosed, ConnectFailed, ConsumerDeleted, RequestTimeout, SubscriptionEnded, TakenOver
 from toymq.message import Receipt
@@ -14,13 +14,13 @@ from toymq.options import Connected, Disconnected
 from toymq_py.errors import ConfigError, ConnectionLost, ProtocolViolation, RequestError, ToymqError
 from toymq_py.version import __version__
 
-if TYPE_CHECKING:
-    from toymq import errors, sync
+if _TYPE_CHECKING:
+    from toymq import errors, sync, testing, tracing  # noqa: F401 (two need optional packages and stay out of ``import *``)
     from toymq.client import Client, Publishing, connect
     from toymq.subscription import Message, Subscription
     from toymq_py.embedded.asyncio import open
 
-_LATER = {
+_LOADED_ON_USE = {
     "Client": "toymq.client",
     "Message": "toymq.subscription",
     "Publishing": "toymq.client",
@@ -28,20 +28,23 @@ _LATER = {
     "connect": "toymq.client",
     "open": "toymq_py.embedded.asyncio",
 }
-_MODULES = ("errors", "sync")
+_MODULES = ("errors", "sync", "testing", "tracing")
 
 
 def __getattr__(name: str) -> object:
     if name in _MODULES:
-        return import_module(f"toymq.{name}")
-    if name not in _LATER:
+        try:
+            return _import_module(f"toymq.{name}")
+        except ModuleNotFoundError as error:  # completion asks for each name of ``dir``
+            raise AttributeError(f"toymq.{name} needs {error.name}, which is not installed") from error
+    if name not in _LOADED_ON_USE:
         raise AttributeError(f"module 'toymq' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_LATER[name]), name)
+    value = globals()[name] = getattr(_import_module(_LOADED_ON_USE[name]), name)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*(name for name in globals() if name.startswith("__")), *__all__, *_MODULES})
 
 
 __all__ = [

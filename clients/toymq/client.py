@@ -4,17 +4,18 @@ import asyncio
 import ssl as ssl_module
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from random import Random
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, get_args
 
 from toymq import arguments, requests
+from toymq.client_base import ClientBase, as_method
+from toymq.conversation import Conversation
 from toymq.delivery_window import Feed, FeedState
 from toymq.errors import ClientClosed
 from toymq.link import Link, closed
-from toymq.message import Item, Key, Receipt, Settings, chunks, lines_of, outgoing
-from toymq.nack_reason import Reason, describe
+from toymq.message import Item, Key, Receipt, chunks, outgoing
 from toymq.options import DRAIN_S, InjectHeaders, MessageTracing, OnEvent, Options
 from toymq.outages import Outages
 from toymq.pending_publishes import Batch, PublishMany
@@ -22,13 +23,34 @@ from toymq.pending_replies import CallSlot
 from toymq.subscription import Message, Subscription
 from toymq.url import DEFAULT_URL, parse_urls
 from toymq_py.errors import AlreadySubscribed, ConnectionLost
-from toymq_py.model import PAYLOAD_BYTES_LIMIT, IdRange, Mode
-from toymq_py.protocol import BatchReply, OkReply, Pause, Resume, Subscribe
+from toymq_py.model import Mode
+from toymq_py.protocol import OkReply, Pause, Resume, Subscribe
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Client:
+def _asking(request: Callable[P, requests.Request[T]]) -> Callable[Concatenate["Client", P], Coroutine[Any, Any, T]]:
+    """A method of ``Client`` that makes a request and awaits its result."""
+
+    async def method(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._ask(request(*args, **kwargs))
+
+    return as_method(method, request, get_args(request.__annotations__["return"])[0])
+
+
+def _counting(
+    several: Callable[Concatenate[ClientBase, P], Iterator[requests.Request[int]]],
+) -> Callable[Concatenate["Client", P], Coroutine[Any, Any, int]]:
+    """A method of ``Client`` that makes requests one after the other and returns the sum of their results."""
+
+    async def method(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> int:
+        return sum([await self._ask(request) for request in several(self, *args, **kwargs)])
+
+    return as_method(method, several, int)
+
+
+class Client(ClientBase):
     """A connection to a broker that comes back by itself; made by ``connect``.
 
     Belongs to one event loop. Every call may be cancelled at any await: the connection stays usable, and a reply that comes
@@ -76,23 +98,6 @@ class Client:
         if kind is None:
             await self.drain(DRAIN_S)
         await self.close()
-
-    @property
-    def connected(self) -> bool:
-        """There is a connection now, and the broker greeted us."""
-        return self._main is not None and self._main.conversation.online
-
-    @property
-    def server(self) -> str | None:
-        """Name and version of the broker that greeted us last."""
-        hello = self._main.conversation.server if self._main is not None else None
-        return hello.server if hello is not None else None
-
-    @property
-    def max_payload(self) -> int | None:
-        """Bytes, headers included, that the broker takes in one message; it said so when it greeted us last."""
-        hello = self._main.conversation.server if self._main is not None else None
-        return hello.max_payload if hello is not None else None
 
     # -- publishing
 
@@ -160,12 +165,6 @@ class Client:
         Raises: as ``pub``, at the place of the item that failed. What was on its way behind it is still published.
         """
         return Publishing(self, topic, items, delay, ttl, window)
-
-    @property
-    def _body_bytes_max(self) -> int:
-        """Of a payload with its headers, as the broker that greeted us last takes it."""
-        hello = self._link.conversation.server
-        return hello.max_payload if hello is not None else PAYLOAD_BYTES_LIMIT
 
     # -- consuming
 
@@ -259,145 +258,28 @@ class Client:
                 if pushes or wait <= 0:  # else a broker that shuts down sent us away
                     return [Message(push, feed, main) for push in pushes]
 
-    async def ack(self, topic: str, consumer: str, ids: Sequence[IdRange], *, sync: bool = False) -> int:
-        """Ack by number; how many of the ids were delivered and are now acked. With ``sync`` that is on stable storage.
+    # -- methods whose signature and docstring are in ``requests``
 
-        Raises: NoSuchTopic, NoSuchConsumer, BadArgument, ConnectionLost (ack again: that is harmless), RequestTimeout.
-        """
-        ids = arguments.ids("ids", ids)
-        asked = requests.acks(topic, consumer, ids, sync=sync)
-        for link in self._links:
-            link.conversation.settle(topic, consumer, ids)
-        return sum([await self._ask(request) for request in asked])
-
-    async def nack(
-        self,
-        topic: str,
-        consumer: str,
-        ids: Sequence[IdRange],
-        *,
-        delay: float | None = None,
-        dead: bool = False,
-        reason: Reason = None,
-        error: BaseException | None = None,
-    ) -> int:
-        """Give back by number, whichever session they were delivered to; how many were inflight.
-
-        Args:
-            delay: seconds until they are delivered again; 0 means now, None takes the topic's backoff.
-            dead: give them up instead: they go to the dead letters at once.
-            reason, error: why, a text and an exception, or the exception alone as ``reason``; their dead letters will say the
-                last of them.
-
-        Raises: NoSuchTopic, NoSuchConsumer, BadArgument, ConnectionLost (the outcome is unknown), RequestTimeout.
-        """
-        ids = arguments.ids("ids", ids)
-        failure = describe(reason, error, self._link.conversation.server, details=self._options.describe_errors)
-        asked = requests.nacks(topic, consumer, ids, delay, dead=dead, failure=failure)
-        for link in self._links:
-            link.conversation.settle(topic, consumer, ids)
-        return sum([await self._ask(request) for request in asked])
-
-    # -- looking
-
-    async def fetch(
-        self, topic: str, from_id: int, max_count: int, *, max_bytes: int | None = None, wait: float = 0.0
-    ) -> BatchReply:
-        """Committed records without a consumer: WAL frames, byte for byte. ``wait``: seconds for the first one.
-
-        Raises: OutOfRange, NoSuchTopic, RequestError, RequestTimeout.
-        """
-        request = requests.fetch(topic, from_id, max_count, max_bytes, wait)
-        return await (self._ask_waiting(request) if request.wait_s else self._ask(request))
-
-    async def offsets(self, topic: str, *, at_ms: int | None = None) -> tuple[int, int]:
-        """(first retained id, next id); with ``at_ms`` (unix milliseconds) the first is the first at or after that time.
-
-        Raises: NoSuchTopic, RequestTimeout.
-        """
-        return await self._ask(requests.offsets(topic, at_ms))
-
-    async def topics(self, pattern: str | None = None) -> list[dict[str, Any]]:
-        """What ``describe`` tells, of all topics or those that match. Raises: BadName, RequestTimeout."""
-        return await self._ask(requests.topics(pattern))
-
-    async def describe(self, topic: str) -> dict[str, Any]:
-        """State, settings and consumers of a topic (protocol.md, "JSON shapes"). Raises: NoSuchTopic, RequestTimeout."""
-        return await self._ask(requests.describe(topic))
-
-    async def stats(self) -> dict[str, Any]:
-        """The broker's figures (protocol.md, "JSON shapes"). Raises: RequestTimeout."""
-        return await self._ask(requests.stats())
+    ack = _counting(requests.ack)
+    nack = _counting(requests.nack)
+    redrive = _counting(requests.redrive)
+    fetch = _asking(requests.fetch)
+    offsets = _asking(requests.offsets)
+    topics = _asking(requests.topics)
+    describe = _asking(requests.describe)
+    stats = _asking(requests.stats)
+    create = _asking(requests.create)
+    config = _asking(requests.config)
+    delete = _asking(requests.delete)
+    purge = _asking(requests.purge)
+    seek = _asking(requests.seek)
+    forget = _asking(requests.forget)
 
     async def ping(self) -> float:
         """Round trip in seconds. Raises: RequestTimeout."""
         began = time.perf_counter()  # the clock of a loop may count in milliseconds
         await self._ask(requests.ping())
         return time.perf_counter() - began
-
-    # -- arranging
-
-    async def create(self, topic: str, settings: Settings | None = None) -> None:
-        """Create a topic, or confirm that it is there with these settings.
-
-        Args:
-            settings: by name (delivery.md). Of a duration seconds or a text (``60``, ``"2m"``), of a size bytes or a text
-                (``"64MiB"``); ``"default"`` unsets.
-
-        Raises: TopicExists, RequestError, RequestTimeout.
-        """
-        await self._ask(requests.create(topic, settings))
-
-    async def config(self, topic: str, settings: Settings | None = None) -> dict[str, Any]:
-        """Change settings, as of ``create``, and return all that are set, durations in seconds.
-
-        Raises: NoSuchTopic, BadArgument, RequestTimeout.
-        """
-        return await self._ask(requests.config(topic, settings))
-
-    async def delete(self, topic: str) -> int:
-        """Remove a topic; how many messages it had.
-
-        Raises: NoSuchTopic, ConnectionLost (the outcome is unknown), RequestTimeout.
-        """
-        return await self._ask(requests.delete(topic))
-
-    async def purge(self, topic: str) -> int:
-        """Drop all messages of a topic; ids go on, consumers and settings stay. Returns how many. Raises: as ``delete``."""
-        return await self._ask(requests.purge(topic))
-
-    async def seek(self, topic: str, consumer: str, to: str) -> int:
-        """Move a consumer: ``earliest``, ``latest``, an id or ``@<unix-ms>``; the id it stands at. Its subscriptions go on
-        there.
-
-        Raises: OutOfRange, NoSuchTopic, ConnectionLost (the outcome is unknown), RequestTimeout.
-        """
-        return await self._ask(requests.seek(topic, consumer, to))
-
-    async def forget(self, topic: str, consumer: str) -> None:
-        """Delete a consumer's state. Raises: NoSuchConsumer, ConnectionLost (the outcome is unknown), RequestTimeout."""
-        await self._ask(requests.forget(topic, consumer))
-
-    async def redrive(self, topic: str, *, ids: Sequence[IdRange] | None = None, max: int | None = None) -> int:
-        """Move dead letters back to where they came from, for the consumer that failed them; how many went.
-
-        Each goes back once: after an outcome that is unknown, or a time-out, ask again for the rest.
-
-        Args:
-            topic: the dead-letter topic, ``orders.dlq``.
-            ids: of letters there; None for all.
-            max: no more than so many.
-
-        Raises: NoSuchTopic, BadArgument, ConnectionLost (the outcome is unknown), RequestTimeout.
-        """
-        whole = requests.redrive(topic, None, max)
-        if ids is None:
-            return await self._ask(whole)
-        count = 0
-        for line in lines_of(arguments.ids("ids", ids)):
-            if max is None or count < max:
-                count += await self._ask(requests.redrive(topic, line, None if max is None else max - count))
-        return count
 
     # -- leaving
 
@@ -454,8 +336,17 @@ class Client:
         self._links.append(link)
         return link
 
+    @property
+    def _main_conversation(self) -> Conversation | None:
+        return self._main.conversation if self._main is not None else None
+
+    def _conversations(self) -> Iterator[Conversation]:
+        return (link.conversation for link in self._links)
+
     async def _ask(self, request: requests.Request[T]) -> T:
-        await self._link.ask(request.slot, extra_s=request.wait_s)
+        if request.wait_s:
+            return await self._ask_waiting(request)
+        await self._link.ask(request.slot)
         return request.result()
 
     async def _ask_waiting(self, request: requests.Request[T]) -> T:

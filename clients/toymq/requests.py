@@ -1,16 +1,19 @@
-"""What one may ask a broker beside publishing and subscribing: the command, its reply, and what the reply is in Python.
+"""Requests to a broker: the checked command, the reply it expects, and the reply as a Python value.
 
-Written once for both clients, with the checks of what their callers say (``arguments``).
+Both clients make their methods from these functions (ADR 0079). ``arguments`` has the checks.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from toymq import arguments
+from toymq.client_base import ClientBase
 from toymq.conversation import Conversation
-from toymq.message import RANGES_BESIDE_A_FAILURE, Settings, lines_of, to_ranges
+from toymq.message import RANGES_BESIDE_A_FAILURE, RANGES_PER_LINE, Settings, lines_of, to_ranges
+from toymq.nack_reason import Reason
+from toymq.nack_reason import describe as describe_failure
 from toymq.options import DEFAULT_VISIBILITY_S
 from toymq.pending_replies import CallSlot, GiveBack, PullSlot
 from toymq_py.errors import ToymqError
@@ -87,28 +90,19 @@ def _settings_in_seconds(reply: JsonReply) -> dict[str, Any]:
     return arguments.settings_in_seconds(json.loads(reply.body))
 
 
-def ping() -> Request[None]:
-    return _request(Ping(), PongReply, _nothing)
+# -- methods of both clients: each function here is the signature and docstring of the method with its name
 
 
-def offsets(topic: str, at_ms: int | None) -> Request[tuple[int, int]]:
-    command = Offsets(arguments.topic(topic), arguments.unix_ms("at_ms", at_ms))
-    return _request(command, OffsetsReply, lambda reply: (reply.first_id, reply.next_id))
+def fetch(
+    topic: str, from_id: int, max_count: int, *, max_bytes: int | None = None, wait: float = 0.0
+) -> Request[BatchReply]:
+    """Read committed records without a consumer: WAL frames, byte for byte.
 
+    Args:
+        wait: seconds to wait for the first record.
 
-def topics(pattern: str | None) -> Request[list[dict[str, Any]]]:
-    return _request(Topics(None if pattern is None else arguments.topic_or_pattern(pattern, "pattern")), JsonReply, _json)
-
-
-def describe(topic: str) -> Request[dict[str, Any]]:
-    return _request(Describe(arguments.topic(topic)), JsonReply, _json)
-
-
-def stats() -> Request[dict[str, Any]]:
-    return _request(Stats(), JsonReply, _json)
-
-
-def fetch(topic: str, from_id: int, max_count: int, max_bytes: int | None, wait: float) -> Request[BatchReply]:
+    Raises: OutOfRange, NoSuchTopic, RequestError, RequestTimeout.
+    """
     command = Fetch(
         arguments.topic(topic), arguments.whole("from_id", from_id, 0, MSG_ID_MAX), arguments.count("max_count", max_count),
         DEFAULT_FETCH_BYTES if max_bytes is None else arguments.whole("max_bytes", max_bytes, 1, FETCH_BYTES_MAX),
@@ -117,11 +111,166 @@ def fetch(topic: str, from_id: int, max_count: int, max_bytes: int | None, wait:
     return _request(command, BatchReply, lambda reply: reply, wait_s=command.wait_ms / 1000)
 
 
+def offsets(topic: str, *, at_ms: int | None = None) -> Request[tuple[int, int]]:
+    """Return (first retained id, next id) of a topic. With ``at_ms`` (unix milliseconds) the first is the first id published
+    at or after that time.
+
+    Raises: NoSuchTopic, RequestTimeout.
+    """
+    command = Offsets(arguments.topic(topic), arguments.unix_ms("at_ms", at_ms))
+    return _request(command, OffsetsReply, lambda reply: (reply.first_id, reply.next_id))
+
+
+def topics(pattern: str | None = None) -> Request[list[dict[str, Any]]]:
+    """Return what ``describe`` returns, for all topics or for those that match. Raises: BadName, RequestTimeout."""
+    return _request(Topics(None if pattern is None else arguments.topic_or_pattern(pattern, "pattern")), JsonReply, _json)
+
+
+def describe(topic: str) -> Request[dict[str, Any]]:
+    """Return state, settings and consumers of a topic (protocol.md, "JSON shapes"). Raises: NoSuchTopic, RequestTimeout."""
+    return _request(Describe(arguments.topic(topic)), JsonReply, _json)
+
+
+def stats() -> Request[dict[str, Any]]:
+    """Return the broker's statistics (protocol.md, "JSON shapes"). Raises: RequestTimeout."""
+    return _request(Stats(), JsonReply, _json)
+
+
+def create(topic: str, settings: Settings | None = None) -> Request[None]:
+    """Create a topic, or confirm that it exists with these settings.
+
+    Args:
+        settings: by name (delivery.md). A duration is seconds or a text (``60``, ``"2m"``), a size is bytes or a text
+            (``"64MiB"``); ``"default"`` unsets.
+
+    Raises: TopicExists, RequestError, RequestTimeout.
+    """
+    return _request(Create(arguments.topic(topic), arguments.settings(settings)), OkReply, _nothing)
+
+
+def config(topic: str, settings: Settings | None = None) -> Request[dict[str, Any]]:
+    """Change settings, given as in ``create``, and return all that are set, durations in seconds.
+
+    Raises: NoSuchTopic, BadArgument, RequestTimeout.
+    """
+    return _request(Config(arguments.topic(topic), arguments.settings(settings)), JsonReply, _settings_in_seconds)
+
+
+def delete(topic: str) -> Request[int]:
+    """Delete a topic; return how many messages it had.
+
+    Raises: NoSuchTopic, ConnectionLost (the outcome is unknown), RequestTimeout.
+    """
+    return _request(Delete(arguments.topic(topic)), OkReply, _value, again=False)
+
+
+def purge(topic: str) -> Request[int]:
+    """Drop all messages of a topic; return how many. Ids go on, consumers and settings stay.
+
+    Raises: NoSuchTopic, ConnectionLost (the outcome is unknown), RequestTimeout.
+    """
+    return _request(Purge(arguments.topic(topic)), OkReply, _value, again=False)
+
+
+def seek(topic: str, consumer: str, to: str) -> Request[int]:
+    """Move a consumer to ``earliest``, ``latest``, an id or ``@<unix-ms>``; return the id of its next message. Its
+    subscriptions continue there.
+
+    Raises: OutOfRange, NoSuchTopic, ConnectionLost (the outcome is unknown), RequestTimeout.
+    """
+    command = Seek(arguments.topic(topic), arguments.consumer(consumer), arguments.start("to", to))
+    return _request(command, OkReply, _value, again=False)
+
+
+def forget(topic: str, consumer: str) -> Request[None]:
+    """Delete a consumer's state. Raises: NoSuchConsumer, ConnectionLost (the outcome is unknown), RequestTimeout."""
+    return _request(Forget(arguments.topic(topic), arguments.consumer(consumer)), OkReply, _nothing, again=False)
+
+
+# -- methods that take several requests: many ids do not fit into one line
+
+
+def ack(
+    client: ClientBase, topic: str, consumer: str, ids: Sequence[IdRange], *, sync: bool = False
+) -> Iterator[Request[int]]:
+    """Ack by id; return how many of the ids were inflight and are now acked.
+
+    Args:
+        ids: ascending ranges (first, last).
+        sync: wait until the acks are on stable storage.
+
+    Raises: NoSuchTopic, NoSuchConsumer, BadArgument, ConnectionLost (ack again: that is harmless), RequestTimeout.
+    """
+    ranges = arguments.ids("ids", ids)
+    topic, consumer, sync = arguments.topic(topic), arguments.consumer(consumer), arguments.flag("sync", sync)
+    client._settle(topic, consumer, ranges)
+    for line in lines_of(ranges):
+        yield _request(Ack(topic, consumer, line, sync), OkReply, _value, again=False)
+
+
+def nack(
+    client: ClientBase, topic: str, consumer: str, ids: Sequence[IdRange],
+    *, delay: float | None = None, dead: bool = False, reason: Reason = None, error: BaseException | None = None,
+) -> Iterator[Request[int]]:  # fmt: skip
+    """Give messages back by id, whichever session they were delivered to; return how many were inflight.
+
+    Args:
+        ids: ascending ranges (first, last).
+        delay: seconds until they are delivered again; 0 means now, None takes the topic's backoff.
+        dead: move them to the dead letters at once instead.
+        reason, error: why, a text and an exception, or the exception alone as ``reason``. A dead letter has the last of them.
+
+    Raises: NoSuchTopic, NoSuchConsumer, BadArgument, ConnectionLost (the outcome is unknown), RequestTimeout.
+    """
+    ranges = arguments.ids("ids", ids)
+    failure = describe_failure(reason, error, client._hello, details=client._options.describe_errors)
+    topic, consumer, dead = arguments.topic(topic), arguments.consumer(consumer), arguments.flag("dead", dead)
+    arguments.to_ms("delay", delay)
+    client._settle(topic, consumer, ranges)
+    for line in lines_of(ranges, RANGES_PER_LINE if failure is None else RANGES_BESIDE_A_FAILURE):
+        yield nack_line(topic, consumer, line, delay, dead=dead, failure=failure)
+
+
+def redrive(
+    client: ClientBase, topic: str, *, ids: Sequence[IdRange] | None = None, max: int | None = None
+) -> Iterator[Request[int]]:
+    """Move dead letters back to their source topic, for the consumer that failed them; return how many.
+
+    Each moves once: after an unknown outcome or a timeout, call it again for the rest.
+
+    Args:
+        topic: the dead-letter topic, ``orders.dlq``.
+        ids: ascending ranges (first, last) of dead letters; None for all.
+        max: most dead letters to move.
+
+    Raises: NoSuchTopic, BadArgument, ConnectionLost (the outcome is unknown), RequestTimeout.
+    """
+    whole = Redrive(arguments.topic(topic), None, None if max is None else arguments.count("max", max))
+    if ids is None:
+        yield _request(whole, OkReply, _value, again=False)
+        return
+    moved = 0
+    for line in lines_of(arguments.ids("ids", ids)):
+        if max is None or moved < max:
+            request = _request(
+                replace(whole, ids=line, max_count=None if max is None else max - moved), OkReply, _value, again=False
+            )
+            yield request
+            moved += request.result()
+
+
+# -- parts of other methods
+
+
+def ping() -> Request[None]:
+    return _request(Ping(), PongReply, _nothing)
+
+
 def subscription(
     topic: str, consumer: str, window: int, visibility: float | None, mode: Mode | None, start: str | None,
     auto_ack: bool, auto_extend: bool,
 ) -> Subscribe:  # fmt: skip
-    """What opens it. Raises: TypeError, BadName, BadArgument."""
+    """The SUB command of a subscription. Raises: TypeError, BadName, BadArgument."""
     arguments.flag("auto_ack", auto_ack)
     if arguments.flag("auto_extend", auto_extend) and visibility is None:
         visibility = DEFAULT_VISIBILITY_S
@@ -141,81 +290,33 @@ def pull_command(topic: str, consumer: str, max_count: int, wait: float, visibil
 
 
 def pull(command: Pull, wait_s: float, give_back: GiveBack) -> Request[list[MessagePush]]:
-    """Not said again by itself: the wait would begin anew. What a lost reply had leased comes back by its deadline;
-    ``give_back`` gets what nobody takes. ``wait_s`` is what is left of the wait."""
+    """A PULL that waits up to ``wait_s`` seconds. It is not repeated by itself: the wait would begin anew. Leases of a lost
+    reply end by their time; ``give_back`` gets deliveries that no caller takes."""
     slot = PullSlot(replace(command, wait_ms=round(wait_s * 1000)), give_back)
     return Request(slot, lambda _: slot.messages, wait_s)
 
 
 def give_back(conversation: Conversation, consumer: str, messages: Sequence[MessagePush]) -> None:
-    """Deliveries that nobody takes are ready again at once. Without a connection their leases end by their time: later, a
-    NACK might be of somebody else's lease."""
+    """Make deliveries that no caller takes ready again at once. Without a connection their leases end by their time: a later
+    NACK could hit the lease of another worker."""
     by_topic: dict[str, list[int]] = {}
     for message in messages:
         by_topic.setdefault(message.topic, []).append(message.msg_id)
     for topic, ids in by_topic.items():
         for line in lines_of(to_ranges(ids)):
-            conversation.say_now(nack(topic, consumer, line, 0.0).slot)
+            conversation.say_now(nack_line(topic, consumer, line, 0.0).slot)
 
 
-def acks(topic: str, consumer: str, ids: Sequence[IdRange], *, sync: bool) -> list[Request[int]]:
-    """A request for each line that they fit into."""
-    topic, consumer, sync = arguments.topic(topic), arguments.consumer(consumer), arguments.flag("sync", sync)
-    lines = lines_of(arguments.ids("ids", ids))
-    return [_request(Ack(topic, consumer, line, sync), OkReply, _value, again=False) for line in lines]
-
-
-def nacks(
-    topic: str, consumer: str, ids: Sequence[IdRange], delay: float | None, *, dead: bool, failure: Failure | None
-) -> list[Request[int]]:
-    """The same."""
-    topic, consumer, dead = arguments.topic(topic), arguments.consumer(consumer), arguments.flag("dead", dead)
-    arguments.to_ms("delay", delay)
-    ranges = arguments.ids("ids", ids)
-    lines = lines_of(ranges) if failure is None else lines_of(ranges, RANGES_BESIDE_A_FAILURE)
-    return [nack(topic, consumer, line, delay, dead=dead, failure=failure) for line in lines]
-
-
-def nack(
+def nack_line(
     topic: str, consumer: str, ids: Sequence[IdRange], delay: float | None,
     *, dead: bool = False, failure: Failure | None = None,
 ) -> Request[int]:  # fmt: skip
-    """Of ids that are known to be some."""
+    """One NACK, of ids that were checked and fit into one line."""
     command = Nack(topic, consumer, tuple(ids), arguments.to_ms("delay", delay), dead, failure)
     return _request(command, OkReply, _value, again=False)
 
 
 def touch(topic: str, consumer: str, ids: Sequence[IdRange], visibility: float | None) -> Request[int]:
+    """Renew leases of checked ids for ``visibility`` seconds."""
     command = Touch(topic, consumer, tuple(ids), arguments.to_ms("visibility", visibility, 1))
     return _request(command, OkReply, _value, again=False)
-
-
-def create(topic: str, settings: Settings | None) -> Request[None]:
-    return _request(Create(arguments.topic(topic), arguments.settings(settings)), OkReply, _nothing)
-
-
-def config(topic: str, settings: Settings | None) -> Request[dict[str, Any]]:
-    return _request(Config(arguments.topic(topic), arguments.settings(settings)), JsonReply, _settings_in_seconds)
-
-
-def delete(topic: str) -> Request[int]:
-    return _request(Delete(arguments.topic(topic)), OkReply, _value, again=False)
-
-
-def purge(topic: str) -> Request[int]:
-    return _request(Purge(arguments.topic(topic)), OkReply, _value, again=False)
-
-
-def seek(topic: str, consumer: str, to: str) -> Request[int]:
-    command = Seek(arguments.topic(topic), arguments.consumer(consumer), arguments.start("to", to))
-    return _request(command, OkReply, _value, again=False)
-
-
-def forget(topic: str, consumer: str) -> Request[None]:
-    return _request(Forget(arguments.topic(topic), arguments.consumer(consumer)), OkReply, _nothing, again=False)
-
-
-def redrive(topic: str, ids: Sequence[IdRange] | None, max_count: int | None) -> Request[int]:
-    """Of ids that fit into one line."""
-    max_count = None if max_count is None else arguments.count("max", max_count)
-    return _request(Redrive(arguments.topic(topic), tuple(ids) if ids else None, max_count), OkReply, _value, again=False)

@@ -127,7 +127,8 @@ class Message(Delivery):
     ) -> requests.Request[int]:
         link, consumer = self._link, self._feed.command.consumer
         failure = describe(reason, error, link.conversation.server, details=link._options.describe_errors)
-        return requests.nack(self.topic, consumer, [(self.id, self.id)], None if dead else delay, dead=dead, failure=failure)
+        ids = [(self.id, self.id)]
+        return requests.nack_line(self.topic, consumer, ids, None if dead else delay, dead=dead, failure=failure)
 
     async def _give_back(self, request: requests.Request[int]) -> None:
         self._feed.settle(self.topic, self.id)

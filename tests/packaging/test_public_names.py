@@ -35,18 +35,60 @@ def test_the_public_names_are_these(package: str) -> None:
         assert hasattr(module, name), f"{package}.{name} is promised and not there"
 
 
-@pytest.mark.parametrize("package", PUBLIC)
-def test_dir_has_what_is_loaded_later(package: str) -> None:
-    """Of a module that was just imported: what was asked for is among its globals."""
-    program = f"import {package} as module; print(*dir(module))"
+def output_of(program: str) -> str:
     run = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True, check=True)
-    assert set(PUBLIC[package]) <= set(run.stdout.split())
+    return run.stdout
+
+
+@pytest.mark.parametrize("package", ["toymq", "toymq.sync"])
+def test_dir_shows_the_public_names_and_no_others(package: str) -> None:
+    """Completion in a REPL lists what ``dir`` returns: also what is not loaded yet, and not what the module is made with."""
+    shown = {name for name in output_of(f"import {package} as module; print(*dir(module))").split() if name[0] != "_"}
+    modules = {"testing", "tracing"} if package == "toymq" else set()
+    assert shown == {name for name in PUBLIC[package] if name[0] != "_"} | modules
+
+
+def test_a_repl_completes_the_public_names() -> None:
+    program = """
+import rlcompleter, toymq
+completer = rlcompleter.Completer({"toymq": toymq})
+found = []
+while (text := completer.complete("toymq.", len(found))) is not None:
+    found.append(text.removeprefix("toymq.").rstrip("()"))
+print(*found)
+"""
+    assert {"connect", "open", "sync", "errors", "testing"} <= set(output_of(program).split())
+
+
+def test_without_pytest_the_rest_completes_and_testing_says_what_it_needs() -> None:
+    program = """
+import inspect, sys
+sys.modules["pytest"] = sys.modules["opentelemetry"] = None
+import toymq
+print("connect" in dict(inspect.getmembers(toymq)))
+try:
+    toymq.testing
+except AttributeError as error:
+    print(error)
+"""
+    assert output_of(program) == "True\ntoymq.testing needs pytest, which is not installed\n"
+
+
+def test_pytest_is_loaded_with_toymq_testing_and_not_before() -> None:
+    program = "import sys, toymq; dir(toymq); print('pytest' in sys.modules); toymq.testing; print('pytest' in sys.modules)"
+    assert output_of(program) == "False\nTrue\n"
+
+
+def test_python_m_toymq_is_the_command_line() -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "toymq", "--version"], env=environment(), capture_output=True, text=True, check=True
+    )
+    assert run.stdout == f"toymq, version {importlib.import_module('toymq').__version__}\n"
 
 
 def loaded_by(module: str) -> set[str]:
     program = f"import sys, {module}; print(*(name for name in sys.modules if name.startswith('toymq')))"
-    run = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True, check=True)
-    return set(run.stdout.split())
+    return set(output_of(program).split())
 
 
 def test_importing_the_package_loads_no_broker_module() -> None:
@@ -64,8 +106,7 @@ def test_importing_a_client_loads_no_broker_module(module: str) -> None:
 
 def test_the_blocking_client_does_not_load_asyncio() -> None:
     program = "import sys, toymq.sync; print('asyncio' in sys.modules)"
-    run = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True, check=True)
-    assert run.stdout == "False\n", "it is half of the time that a command line takes to start"
+    assert output_of(program) == "False\n", "a command line starts without it"
 
 
 def test_errors_have_codes_of_their_own() -> None:
@@ -86,6 +127,26 @@ def test_both_clients_have_the_same_names(name: str) -> None:
     only_one = {"drain"} if name == "Subscription" else set()  # in one thread no handler runs while another is waited for
     assert public(asyncio_one) - public(blocking_one) == only_one
     assert public(blocking_one) - public(asyncio_one) == set()
+
+
+MADE_FROM_REQUESTS = [
+    "ack", "nack", "redrive", "fetch", "offsets", "topics", "describe", "stats", "create", "config", "delete", "purge", "seek",
+    "forget",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MADE_FROM_REQUESTS)
+def test_methods_made_from_requests_have_the_same_signature_and_docstring_in_both_clients(name: str) -> None:
+    asyncio_one, blocking_one = (getattr(importlib.import_module(one).Client, name) for one in ("toymq", "toymq.sync"))
+    request = getattr(importlib.import_module("toymq.requests"), name)
+    assert asyncio_one.__doc__ == blocking_one.__doc__ == request.__doc__ is not None
+    signature = inspect.signature(asyncio_one)
+    assert signature == inspect.signature(blocking_one)
+    assert list(signature.parameters) == ["self", *(one for one in inspect.signature(request).parameters if one != "client")]
+    assert "Request" not in str(signature.return_annotation), "a caller gets the result and not the request"
+    assert inspect.iscoroutinefunction(asyncio_one)
+    assert not inspect.iscoroutinefunction(blocking_one)
+    assert asyncio_one.__qualname__ == f"Client.{name}"
 
 
 def test_the_client_is_typed() -> None:

@@ -7,16 +7,17 @@ that a pipeline in both directions cannot stand still. Only ``auto_extend`` has 
 import ssl as ssl_module
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from random import Random
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, get_args
 
 from toymq import arguments, requests
+from toymq.client_base import ClientBase, as_method
+from toymq.conversation import Conversation
 from toymq.delivery_window import Feed, FeedState
 from toymq.errors import ClientClosed
-from toymq.message import Item, Key, Outgoing, Receipt, Settings, chunks, lines_of, outgoing
-from toymq.nack_reason import Reason, describe
+from toymq.message import Item, Key, Outgoing, Receipt, chunks, outgoing
 from toymq.options import DRAIN_S, GOODBYE_S, OUTSTANDING_BYTES_MAX, InjectHeaders, MessageTracing, OnEvent, Options
 from toymq.outages import Outages
 from toymq.pending_publishes import Batch, PublishMany
@@ -24,16 +25,37 @@ from toymq.sync.link import CLOSED, FORKED, BlockingLink, now
 from toymq.sync.subscription import Message, Subscription
 from toymq.url import DEFAULT_URL, parse_urls
 from toymq_py.errors import AlreadySubscribed, ConnectionLost
-from toymq_py.model import PAYLOAD_BYTES_LIMIT, IdRange, Mode
-from toymq_py.protocol import BatchReply, Subscribe
+from toymq_py.model import Mode
+from toymq_py.protocol import Subscribe
 
 if TYPE_CHECKING:
     from toymq.sync.lease_keeper import LeaseKeeper
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Client:
+def _asking(request: Callable[P, requests.Request[T]]) -> Callable[Concatenate["Client", P], T]:
+    """A method of ``Client`` that makes a request and waits for its result."""
+
+    def method(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._ask(request(*args, **kwargs))
+
+    return as_method(method, request, get_args(request.__annotations__["return"])[0])
+
+
+def _counting(
+    several: Callable[Concatenate[ClientBase, P], Iterator[requests.Request[int]]],
+) -> Callable[Concatenate["Client", P], int]:
+    """A method of ``Client`` that makes requests one after the other and returns the sum of their results."""
+
+    def method(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> int:
+        return sum([self._ask(request) for request in several(self, *args, **kwargs)])
+
+    return as_method(method, several, int)
+
+
+class Client(ClientBase):
     """A connection to a broker that comes back by itself; made by ``connect``. Of one thread, and a context manager.
 
     A request that is under way when the connection is lost is said again when that is safe, otherwise it raises ConnectionLost.
@@ -67,23 +89,6 @@ class Client:
         if kind is None:
             self.drain(DRAIN_S)
         self.close()
-
-    @property
-    def connected(self) -> bool:
-        """There was a connection when it was last looked at, and the broker greeted us."""
-        return self._conversation.online
-
-    @property
-    def server(self) -> str | None:
-        """Name and version of the broker that greeted us last."""
-        hello = self._conversation.server
-        return hello.server if hello is not None else None
-
-    @property
-    def max_payload(self) -> int | None:
-        """Bytes, headers included, that the broker takes in one message; it said so when it greeted us last."""
-        hello = self._conversation.server
-        return hello.max_payload if hello is not None else None
 
     # -- publishing
 
@@ -164,10 +169,6 @@ class Client:
     @property
     def _is_full(self) -> bool:
         return self._conversation.outstanding.bytes >= OUTSTANDING_BYTES_MAX
-
-    @property
-    def _body_bytes_max(self) -> int:
-        return self.max_payload or PAYLOAD_BYTES_LIMIT
 
     # -- consuming
 
@@ -258,118 +259,28 @@ class Client:
                 if pushes or wait <= 0:  # else a broker that shuts down sent us away
                     return [Message(push, feed, self._link) for push in pushes]
 
-    def ack(self, topic: str, consumer: str, ids: Sequence[IdRange], *, sync: bool = False) -> int:
-        """How many of the ids were delivered and are now acked, by range. With ``sync`` that is on stable storage.
+    # -- methods whose signature and docstring are in ``requests``
 
-        Raises: NoSuchTopic, NoSuchConsumer, BadArgument, ConnectionLost (ack again: that is harmless), RequestTimeout.
-        """
-        ids = arguments.ids("ids", ids)
-        asked = requests.acks(topic, consumer, ids, sync=sync)
-        for link in self._links:
-            link.conversation.settle(topic, consumer, ids)
-        return sum([self._ask(request) for request in asked])
-
-    def nack(
-        self,
-        topic: str,
-        consumer: str,
-        ids: Sequence[IdRange],
-        *,
-        delay: float | None = None,
-        dead: bool = False,
-        reason: Reason = None,
-        error: BaseException | None = None,
-    ) -> int:
-        """Give back by number, whichever session they were delivered to; how many were inflight. Arguments and errors are
-        those of the asyncio client's ``nack``."""
-        ids = arguments.ids("ids", ids)
-        failure = describe(reason, error, self._conversation.server, details=self._options.describe_errors)
-        asked = requests.nacks(topic, consumer, ids, delay, dead=dead, failure=failure)
-        for link in self._links:
-            link.conversation.settle(topic, consumer, ids)
-        return sum([self._ask(request) for request in asked])
-
-    # -- looking
-
-    def fetch(
-        self, topic: str, from_id: int, max_count: int, *, max_bytes: int | None = None, wait: float = 0.0
-    ) -> BatchReply:
-        """Committed records without a consumer: WAL frames, byte for byte. ``wait``: seconds for the first one.
-
-        Raises: OutOfRange, NoSuchTopic, RequestError, RequestTimeout.
-        """
-        request = requests.fetch(topic, from_id, max_count, max_bytes, wait)
-        return self._ask_waiting(request) if request.wait_s else self._ask(request)
-
-    def offsets(self, topic: str, *, at_ms: int | None = None) -> tuple[int, int]:
-        """(first retained id, next id); with ``at_ms`` (unix milliseconds) the first is the first at or after that time."""
-        return self._ask(requests.offsets(topic, at_ms))
-
-    def topics(self, pattern: str | None = None) -> list[dict[str, Any]]:
-        """What ``describe`` tells, of all topics or those that match."""
-        return self._ask(requests.topics(pattern))
-
-    def describe(self, topic: str) -> dict[str, Any]:
-        """State, settings and consumers of a topic (protocol.md, "JSON shapes")."""
-        return self._ask(requests.describe(topic))
-
-    def stats(self) -> dict[str, Any]:
-        """The broker's figures (protocol.md, "JSON shapes")."""
-        return self._ask(requests.stats())
+    ack = _counting(requests.ack)
+    nack = _counting(requests.nack)
+    redrive = _counting(requests.redrive)
+    fetch = _asking(requests.fetch)
+    offsets = _asking(requests.offsets)
+    topics = _asking(requests.topics)
+    describe = _asking(requests.describe)
+    stats = _asking(requests.stats)
+    create = _asking(requests.create)
+    config = _asking(requests.config)
+    delete = _asking(requests.delete)
+    purge = _asking(requests.purge)
+    seek = _asking(requests.seek)
+    forget = _asking(requests.forget)
 
     def ping(self) -> float:
         """Round trip in seconds."""
         began = now()
         self._ask(requests.ping())
         return now() - began
-
-    # -- arranging
-
-    def create(self, topic: str, settings: Settings | None = None) -> None:
-        """Create a topic, or confirm that it is there with these settings.
-
-        Args:
-            settings: by name (delivery.md). Of a duration seconds or a text (``60``, ``"2m"``), of a size bytes or a text
-                (``"64MiB"``); ``"default"`` unsets.
-
-        Raises: TopicExists, RequestError, RequestTimeout.
-        """
-        self._ask(requests.create(topic, settings))
-
-    def config(self, topic: str, settings: Settings | None = None) -> dict[str, Any]:
-        """Change settings, as of ``create``, and return all that are set, durations in seconds."""
-        return self._ask(requests.config(topic, settings))
-
-    def delete(self, topic: str) -> int:
-        """Remove a topic; how many messages it had.
-
-        Raises: NoSuchTopic, ConnectionLost (the outcome is unknown), RequestTimeout.
-        """
-        return self._ask(requests.delete(topic))
-
-    def purge(self, topic: str) -> int:
-        """Drop all messages of a topic; ids go on, consumers and settings stay. Returns how many. Raises: as ``delete``."""
-        return self._ask(requests.purge(topic))
-
-    def seek(self, topic: str, consumer: str, to: str) -> int:
-        """Move a consumer: ``earliest``, ``latest``, an id or ``@<unix-ms>``. Its subscriptions go on there."""
-        return self._ask(requests.seek(topic, consumer, to))
-
-    def forget(self, topic: str, consumer: str) -> None:
-        """Delete a consumer's state."""
-        self._ask(requests.forget(topic, consumer))
-
-    def redrive(self, topic: str, *, ids: Sequence[IdRange] | None = None, max: int | None = None) -> int:
-        """Move dead letters back to where they came from, for the consumer that failed them; how many went. Arguments and
-        errors are those of the asyncio client's ``redrive``."""
-        whole = requests.redrive(topic, None, max)
-        if ids is None:
-            return self._ask(whole)
-        count = 0
-        for line in lines_of(arguments.ids("ids", ids)):
-            if max is None or count < max:
-                count += self._ask(requests.redrive(topic, line, None if max is None else max - count))
-        return count
 
     # -- leaving
 
@@ -401,14 +312,23 @@ class Client:
 
     # -- inside
 
-    def _ask(self, request: requests.Request[T], link: BlockingLink | None = None) -> T:
-        """Say it, and wait for what becomes of it. Raises: RequestError, ConnectionLost, RequestTimeout, ProtocolViolation."""
+    @property
+    def _main_conversation(self) -> Conversation:
+        return self._conversation
+
+    def _conversations(self) -> Iterator[Conversation]:
+        return (link.conversation for link in self._links)
+
+    def _ask(self, request: requests.Request[T]) -> T:
+        """Make a request. Raises: RequestError, ConnectionLost, RequestTimeout, ProtocolViolation."""
+        if request.wait_s:
+            return self._ask_waiting(request)
         self._open_or_raise()
-        (link or self._link).ask(request.slot, request.wait_s)
+        self._link.ask(request.slot)
         return request.result()
 
     def _ask_waiting(self, request: requests.Request[T]) -> T:
-        """On a connection of its own. What the others have to say is said before."""
+        """Make a request on a connection of its own, after sending what the other connections have to send."""
         self._open_or_raise()
         for link in self._links:
             link.exchange(0.0)
@@ -416,14 +336,15 @@ class Client:
             self._waiting_link = self._new_link()
         waiting = self._waiting_link
         try:
-            return self._ask(request, waiting)
+            waiting.ask(request.slot, request.wait_s)
+            return request.result()
         finally:
-            if not waiting.conversation.idle or waiting.conversation.is_closed:  # the broker may wait on
+            if not waiting.conversation.idle or waiting.conversation.is_closed:  # the broker may still wait
                 self._waiting_link = None
                 self._links.remove(waiting)
                 self._outages.left(waiting)
                 waiting.close(now() + GOODBYE_S)
-                self._link.exchange(0.0)  # what it gave back
+                self._link.exchange(0.0)  # sends what it gave back
 
     def _open_or_raise(self) -> None:
         if self._closed:

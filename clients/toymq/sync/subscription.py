@@ -108,7 +108,8 @@ class Message(Delivery):
     ) -> requests.Request[int]:
         link, consumer = self._link, self._feed.command.consumer
         failure = describe(reason, error, link.conversation.server, details=link.options.describe_errors)
-        return requests.nack(self.topic, consumer, [(self.id, self.id)], None if dead else delay, dead=dead, failure=failure)
+        ids = [(self.id, self.id)]
+        return requests.nack_line(self.topic, consumer, ids, None if dead else delay, dead=dead, failure=failure)
 
 
 class Subscription:

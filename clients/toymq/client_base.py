@@ -1,0 +1,78 @@
+"""What the asyncio client and the blocking client share: facts about the broker, and methods made from ``requests``.
+
+ADR 0079: a method that asks the broker one thing has its signature and docstring once, on its function in ``requests``.
+Each client makes its method from that function and adds how it waits.
+"""
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from toymq.conversation import Conversation
+from toymq.options import Options
+from toymq_py.model import PAYLOAD_BYTES_LIMIT, IdRange
+from toymq_py.protocol import HelloReply
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+class ClientBase(ABC):
+    """A client of either kind."""
+
+    _options: Options
+
+    @property
+    @abstractmethod
+    def _main_conversation(self) -> Conversation | None:
+        """That of the connection for publishes and ordinary requests; None before the client is open."""
+
+    @abstractmethod
+    def _conversations(self) -> Iterable[Conversation]:
+        """Those of all connections of this client."""
+
+    @property
+    def _hello(self) -> HelloReply | None:
+        """The broker's last greeting."""
+        conversation = self._main_conversation
+        return conversation.server if conversation is not None else None
+
+    @property
+    def connected(self) -> bool:
+        """Whether the broker greeted this client and the connection is up, as far as this client has noticed."""
+        conversation = self._main_conversation
+        return conversation is not None and conversation.online
+
+    @property
+    def server(self) -> str | None:
+        """Name and version of the broker, from its last greeting; None before the first."""
+        hello = self._hello
+        return hello.server if hello is not None else None
+
+    @property
+    def max_payload(self) -> int | None:
+        """Most bytes of one message, headers included, from the broker's last greeting; None before the first."""
+        hello = self._hello
+        return hello.max_payload if hello is not None else None
+
+    @property
+    def _body_bytes_max(self) -> int:
+        return self.max_payload or PAYLOAD_BYTES_LIMIT
+
+    def _settle(self, topic: str, consumer: str, ids: tuple[IdRange, ...]) -> None:
+        """Stop counting these deliveries as open: the caller settles them by id."""
+        for conversation in self._conversations():
+            conversation.settle(topic, consumer, ids)
+
+
+def as_method(method: Method, request: Callable[..., Any], returns: Any) -> Method:
+    """Give a client's method the name, docstring and signature of its function in ``requests``."""
+    signature = inspect.signature(request)
+    parameters = [one for name, one in signature.parameters.items() if name != "client"]
+    itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    method.__name__, method.__qualname__ = request.__name__, f"Client.{request.__name__}"
+    method.__doc__ = request.__doc__
+    method.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[itself, *parameters], return_annotation=returns
+    )
+    return method
