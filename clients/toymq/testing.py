@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-import toymq
-from toymq import sync
 from toymq.broker_process import BrokerProcess
+from toymq.client import Client, connect
+from toymq.sync.client import Client as BlockingClient
+from toymq.sync.client import connect as connect_blocking
 
 
 class BrokerUnderTest(BrokerProcess):
@@ -40,17 +41,17 @@ def toymq_broker(tmp_path: Path) -> Iterator[BrokerUnderTest]:
 
 
 @pytest.fixture
-def toymq_client(toymq_broker: BrokerUnderTest) -> toymq.Client:
+def toymq_client(toymq_broker: BrokerUnderTest) -> Client:
     """An asyncio client of that broker, to be entered by the test, in the test's own event loop: ``async with
     toymq_client as mq``.
     """
-    return toymq.connect(toymq_broker.url)
+    return connect(toymq_broker.url)
 
 
 @pytest.fixture
-def toymq_sync_client(toymq_broker: BrokerUnderTest) -> Iterator[sync.Client]:
+def toymq_sync_client(toymq_broker: BrokerUnderTest) -> Iterator[BlockingClient]:
     """A blocking client of that broker, connected."""
-    client = sync.connect(toymq_broker.url)
+    client = connect_blocking(toymq_broker.url)
     try:
         yield client
     finally:
