@@ -1,6 +1,7 @@
-"""Who has seen what: pure state of a topic's consumers, no I/O, no clock."""
+"""Delivery state of the consumers of a topic: leases, acks, attempts. Pure: no I/O, no clock."""
 
-from toymq_py.consumer.consumer import Consumer, Counts
+from toymq_py.consumer.consumer import Consumer
+from toymq_py.consumer.counts import Counts
 from toymq_py.consumer.failures import FailureBudget
 from toymq_py.consumer.id_set import IdSet
 from toymq_py.consumer.lease import Held, Lessee

@@ -1,54 +1,37 @@
-"""One consumer of one topic: what was handed out, what is acked, what comes next.
+"""One consumer of one topic: what is leased, what is acked, what comes next.
 
-Joins the ack set, the runs table and the cursor, and is the only place that changes them together.
-Must not know sessions (an owner is any hashable), records, or files: the snapshot is the JSON
-object of storage.md as plain values. Contracts: delivery.md; storage.md, "offsets.json".
+Joins the ack set, the lease table and the cursor, and alone changes them together. Knows neither sessions, nor records, nor
+files. Contracts: delivery.md; storage.md, "offsets.json".
 """
 
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 from toymq_py.consumer.acks import AckSet
+from toymq_py.consumer.counts import Counts
 from toymq_py.consumer.failures import Failed, FailureBook, FailureBudget
 from toymq_py.consumer.id_set import IdSet
 from toymq_py.consumer.lease import AttemptRange, Held, Lessee, RunState
-from toymq_py.consumer.lease_table import RunTable
+from toymq_py.consumer.lease_table import DELIVERED, STORED, LeaseTable
 from toymq_py.consumer.policy import DeliveryPolicy
 from toymq_py.consumer.shared_acks import CommonAcks, WatchedAcks
 from toymq_py.consumer.snapshot import ConsumerSnapshot
 from toymq_py.model import MSG_ID_MAX, IdRange, IdRows
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """What DESCRIBE says of a consumer, in messages: ``backlog`` is what is due, the sum of ``ready`` and ``inflight``.
-
-    ``scheduled`` stands beside it and waits for a time: given back with a delay (NACK), or published with one. One past its
-    ``expires_at`` is ``ready`` until its turn to be delivered comes, or all of its segment has expired; only then does it count
-    as acked. What is on its way to the dead letters counts as inflight: it was handed out and is not acked.
-    """
-
-    ready: int
-    inflight: int
-    scheduled: int
-    backlog: int
-
-
 class Consumer:
     """The state of one consumer on one topic. Touched only by the event loop, through its topic.
 
-    With ack floor F (``floor``) and cursor C (``cursor``, the lowest id that was never handed out
-    nor skipped):
+    With ack floor F (``floor``) and cursor C (``cursor``, the lowest id that was neither delivered nor skipped):
     - F <= C, and neither F nor C is acked;
-    - every id in [F, C) is in exactly one place: the acked ranges, a run, the scheduled ids (not due
-      yet), or those that fell due behind the cursor, which are ready and were never delivered;
+    - every id in [F, C) is in exactly one place: the acked ranges, a run, the scheduled ids, or the ids that fell due behind
+      the cursor, which are ready and were never delivered;
     - at or above C there are no runs, but maybe acked ranges: ids skipped ahead of their turn;
-    - what is both scheduled and, at or above F, acked or in a run is settled: nothing happens to it
-      when it falls due. Skipped ids come to it, and a wall clock that was set back over a restart.
+    - an id at or above F that is scheduled and also acked or in a run is settled: nothing happens when it falls due. Skipped
+      ids become so, and others after a restart with a wall clock that was set back.
 
-    ``changes`` counts the changes that a snapshot would show; leases and deadlines are none.
+    ``changes`` counts the changes that a snapshot shows: not leases and deadlines.
     """
 
     __slots__ = ("_acks", "_due", "_runs", "_scheduled", "_settled", "changes", "cursor", "failures", "has_acked",
@@ -58,7 +41,7 @@ class Consumer:
         """A consumer that has seen nothing; ids below ``start`` count as acked.
 
         Args:
-            scheduled: ids of the topic that are not due. The topic's own: looked at, never changed.
+            scheduled: ids of the topic that are not due; owned by the topic, read only here.
         """
         self.name = name
         self.start = start
@@ -67,14 +50,14 @@ class Consumer:
         self.has_acked = False
         self.changes = 0
         self.failures: FailureBook | None = None
-        """What NACKs said of messages that are not acked; None until one says something."""
+        """Failures that NACKs gave for messages that are not acked; None before the first."""
         self.maybe_delivered_below = 0
-        """What was delivered last before a kill is on no disk: an ACK of an id below is believed."""
+        """An ACK of an id below is accepted although no lease is known: the last deliveries before a kill are not on disk."""
         self._acks = AckSet(start)
         self._scheduled = IdSet() if scheduled is None else scheduled
         self._settled = IdSet()
         self._due = IdSet()
-        self._runs = RunTable(self._scheduled, self._due)
+        self._runs = LeaseTable(self._scheduled, self._due)
 
     @property
     def floor(self) -> int:
@@ -83,16 +66,13 @@ class Consumer:
 
     @property
     def last_acked(self) -> int:
-        """The id below the floor.
-
-        Means something only with ``has_acked``, and is -1 while id 0 itself is open.
-        """
+        """The id below the floor; meaningless without ``has_acked``, and -1 while id 0 is open."""
         return self._acks.floor - 1
 
     # -- delivery
 
     def next_fresh(self, limit: int) -> IdRange | None:
-        """The lowest ids below ``limit`` that were neither handed out nor skipped, and are due: one range."""
+        """The lowest range of ids below ``limit`` that are due and were neither delivered nor skipped."""
         if self._scheduled:
             self._pass_scheduled(limit)
         if self.cursor >= limit:
@@ -103,19 +83,16 @@ class Consumer:
         return self.cursor, until - 1
 
     def _pass_scheduled(self, limit: int) -> None:
-        """The cursor stops at no id that is not due; when that falls due it is ready, behind the cursor."""
+        """Move the cursor over ids that are not due: once due they are ready, behind the cursor."""
         cursor = self.cursor
         while cursor < limit and (after := self._scheduled.next_out(cursor)) > cursor:
             cursor = self._acks.next_open(after)
         self.cursor = cursor
 
-    def take_fresh(
-        self, owner: Lessee, first: int, last: int, deadline: float, now: float | None = None
-    ) -> None:
-        """Lease fresh ids to ``owner`` at ``now``; those between the cursor and ``first`` count as acked.
+    def take_fresh(self, owner: Lessee, first: int, last: int, deadline: float, now: float | None = None) -> None:
+        """Lease ids of ``next_fresh`` to ``owner`` at ``now``; those between the cursor and ``first`` count as acked.
 
-        Raises: ValueError when ids of the range were handed out or skipped before. What is free,
-            ``next_fresh`` says.
+        Raises: ValueError when ids of the range were delivered or skipped before.
         """
         if last < first or first < self.cursor or self._acks.overlaps(first, last):
             raise ValueError(f"ids {first} to {last} are not fresh, the cursor is {self.cursor}")
@@ -134,18 +111,10 @@ class Consumer:
         return self._runs.messages(RunState.READY) + len(self._due) + max(limit - self.cursor, 0)
 
     def take_ready(
-        self,
-        owner: Lessee,
-        max_count: int,
-        deadline: float,
-        max_runs: int | None = None,
-        now: float | None = None,
+        self, owner: Lessee, max_count: int, deadline: float, max_runs: int | None = None, now: float | None = None
     ) -> list[AttemptRange]:
-        """Lease up to ``max_count`` ids that wait for redelivery, lowest first; of no more than ``max_runs`` runs. To be asked
-        when ``due`` has none.
-
-        Returns:
-            (first, last, attempt) of each run, the attempt with this delivery counted.
+        """Lease up to ``max_count`` ids that wait for redelivery, lowest first, of at most ``max_runs`` runs. Assumes that
+        ``due`` has none. Returns: (first, last, attempt) of each run, with this delivery counted.
         """
         taken = self._runs.take_ready(owner, max_count, deadline, max_runs, now)
         if taken:
@@ -161,26 +130,22 @@ class Consumer:
         return self._due.lowest(max_count, MSG_ID_MAX + 1 if again is None else again)
 
     def take_due(self, owner: Lessee, ids: list[int], deadline: float, now: float | None = None) -> None:
-        """Lease the first of what ``due`` has just told."""
+        """Lease the first of the ids that ``due`` has just returned."""
         self._due.discard_range(ids[0], ids[-1])
         self._runs.lease_each(owner, ids, deadline, now)
         self.changes += 1
 
     def fall_due(self, ids: Iterable[int]) -> None:
-        """These ids are scheduled no more. Ready at once are those that the cursor has passed."""
+        """These ids are no longer scheduled; those that the cursor has passed are ready at once."""
         floor, cursor, settled, due = self.floor, self.cursor, self._settled, self._due
         for msg_id in ids:
             if floor <= msg_id < cursor and not (settled and settled.discard(msg_id)):
                 due.add(msg_id)
 
     def skip(self, first: int, last: int) -> int:
-        """Holes, lost and expired records: the ids count as acked, whatever their state.
-
-        Above the cursor they are remembered, and the cursor passes them in its turn.
-
-        Returns: how many were not acked before.
-        """
-        self._runs.remove(first, last, delivered_only=False)
+        """Ack ids whatever their state, since their records are lost or expired; above the cursor, too. Returns: how many were
+        not acked before."""
+        self._runs.remove(first, last)
         skipped = self._skip(first, last)
         if skipped:
             self.cursor = self._acks.next_open(self.cursor)
@@ -188,8 +153,8 @@ class Consumer:
         return skipped
 
     def expire(self, first: int, last: int) -> int:
-        """The time of these records is over. What is inflight stays until it is acked or its lease ends, and what is on its way
-        to the dead letters until it is there; the rest counts as acked. Returns: how many were not acked before."""
+        """Ack expired records, except those that are inflight or on their way to the dead letters. Returns: how many were not
+        acked before."""
         expired = 0
         for busy_first, busy_last in [*self._runs.busy(first, last), (last + 1, last + 1)]:
             if first < busy_first:
@@ -208,11 +173,8 @@ class Consumer:
         return self._acks.add(first, last)
 
     def drop_below(self, first_id: int) -> int:
-        """Retention removed the ids below ``first_id``: they count as acked.
-
-        Returns: how many were not acked before, delivered or not.
-        """
-        self._runs.remove(self.floor, first_id - 1, delivered_only=False)
+        """Ack the ids below ``first_id``, which retention removed. Returns: how many were not acked before."""
+        self._runs.remove(self.floor, first_id - 1)
         self._settled.discard_range(0, first_id - 1)
         dropped = self._skip(self.floor, first_id - 1)
         self.cursor = self._acks.next_open(self.cursor)
@@ -221,36 +183,29 @@ class Consumer:
             self.changes += 1
         return dropped
 
-    # -- the ways back
+    # -- acks and returns
 
     def unsend(self, owner: Lessee, first: int, last: int) -> None:
-        """Leases of ``owner`` that were never really written: ready again and not counted."""
+        """Leases of ``owner`` that never left the process: ready again and not counted."""
         if self._runs.give_back(owner, first, last):
             self.changes += 1
 
     def hold(self, owner: Lessee, first: int, last: int) -> None:
-        """Lease what is ready in the range to ``owner`` for good, uncounted: records that cannot be
-        had now, and that must be neither delivered nor acked."""
+        """Lease the ready ids of the range to ``owner`` without a deadline, uncounted: records that cannot be read now, and
+        must be neither delivered nor acked."""
         self._runs.hold(owner, first, last)
 
     def release(self, owner: Lessee) -> int:
-        """The owner is gone: what is inflight to it is ready at once, and the lowest id counts as attempted.
-
-        Returns: how many messages.
-        """
+        """End all leases of an owner that is gone; only the lowest id counts as attempted. Returns: how many messages."""
         return self._runs.release(owner)
 
     def ack(self, ranges: Iterable[IdRange]) -> int:
-        """Take every id that was delivered and is not acked, whatever became of its lease; also those that only an earlier life
-        of the broker can have delivered (ADR 0052).
-
-        Returns:
-            How many were taken. Ids that were never delivered are left alone.
-        """
+        """Ack ids that were delivered, even if their lease ended; also those that only an earlier run of the broker can have
+        delivered (ADR 0052). Returns: how many were not acked before."""
         taken = 0
         for first, last in ranges:
             before = taken
-            for span_first, span_last in self._runs.remove(first, last, delivered_only=True):
+            for span_first, span_last in self._runs.remove(first, last, DELIVERED):
                 taken += self._acks.add(span_first, span_last)
                 if self.failures is not None:
                     self.failures.discard(span_first, span_last)
@@ -262,14 +217,14 @@ class Consumer:
         return taken
 
     def _ack_earlier(self, first: int, last: int) -> int:
-        """Take what an earlier life may have delivered. What is not due it has not, nor a range that holds such an id."""
+        """Ack what the broker may have delivered before its restart: no range with an id that is not due."""
         if last < self.floor or self._scheduled.next_in(first, last + 1) <= last:
             return 0
         return self.ack_unseen([(first, last)], last + 1)
 
     def ack_unseen(self, ranges: Iterable[IdRange], limit: int) -> int:
-        """Take every id below ``limit`` that is not acked, delivered or not, but for what is on its way to the dead letters:
-        who names it has seen it elsewhere, in the log. Returns: how many were taken."""
+        """Ack ids below ``limit``, delivered or not, except those on their way to the dead letters: the client has read them
+        from the log. Returns: how many were not acked before."""
         taken = 0
         for first, last in ranges:
             last = min(last, limit - 1)
@@ -282,7 +237,7 @@ class Consumer:
         return taken
 
     def note(self, ranges: Iterable[IdRange], failed: Failed, budget: FailureBudget) -> None:
-        """The NACK of these leases that comes next says why."""
+        """Keep the failure that the next NACK of these leases gives."""
         if self.failures is None:
             self.failures = FailureBook(budget)
         for first, last in ranges:
@@ -290,11 +245,8 @@ class Consumer:
                 self.failures.add(*span, failed)
 
     def nack(self, ranges: Iterable[IdRange], now: float, delay_s: float | None, policy: DeliveryPolicy) -> int:
-        """Give leases back, to be ready after ``delay_s``; None asks the policy's backoff. Those out of attempts are held
-        at once.
-
-        Returns: how many messages.
-        """
+        """End leases, to be ready after ``delay_s`` or by default the policy's backoff; those out of attempts are held at once.
+        Returns: how many messages."""
 
         def delay_of(attempt: int) -> float:
             return policy.backoff_s(attempt) if delay_s is None else delay_s
@@ -321,7 +273,7 @@ class Consumer:
     # -- dead letters
 
     def limit_attempts(self, max_attempts: int) -> None:
-        """What would be ready with so many deliveries is held instead, to become a dead letter. 0: never."""
+        """Hold messages that would be ready after so many deliveries, to become dead letters. 0: no limit."""
         self._runs.limit_attempts(max_attempts)
 
     def give_up(self, ranges: Iterable[IdRange]) -> int:
@@ -331,22 +283,21 @@ class Consumer:
         return given_up
 
     def has_held(self) -> bool:
-        """Whether anything is held, or on its way to the dead letters."""
+        """Whether messages wait to become dead letters, or are on their way."""
         return self._runs.messages(RunState.HELD) > 0
 
     def take_held(self, max_count: int) -> list[Held]:
-        """Hand over what is held, lowest ids first, to be stored as dead letters; each once, until ``unhold``."""
+        """Hand over held messages, lowest ids first, to be stored as dead letters; each once, until ``unhold``."""
         return self._runs.take_held(max_count)
 
     def unhold(self, first: int, last: int) -> None:
-        """What was handed over in the range was not stored: it is held again."""
+        """Hold again what was handed over and not stored."""
         self._runs.unhold(first, last)
 
     def bury(self, first: int, last: int) -> int:
-        """What was handed over in the range is a dead letter on stable storage: it counts as acked. Returns: how many
-        messages."""
+        """Ack what was handed over and is a dead letter on stable storage now. Returns: how many messages."""
         before = self._runs.messages(RunState.HELD)
-        for span in self._runs.bury(first, last):
+        for span in self._runs.remove(first, last, STORED):
             self._acks.add(*span)
             if self.failures is not None:
                 self.failures.discard(*span)
@@ -359,7 +310,7 @@ class Consumer:
     # -- questions
 
     def next_unacked(self, from_id: int, limit: int) -> IdRange | None:
-        """The lowest ids from ``from_id`` on and below ``limit`` that are not acked: one range."""
+        """The lowest range of ids from ``from_id`` on and below ``limit`` that are not acked."""
         return self._acks.next_gap(from_id, limit)
 
     def unacked(self, limit: int) -> int:
@@ -368,7 +319,7 @@ class Consumer:
 
     @staticmethod
     def follow(consumers: "Sequence[Consumer]") -> CommonAcks:
-        """What all of them have acked, now and from now on; until one of them seeks, or ``unfollow``."""
+        """The ids that all of them have acked, kept up to date until one of them seeks, or ``unfollow``."""
         common = CommonAcks()
         for consumer in consumers:
             consumer._acks = WatchedAcks(consumer._acks, common.added)
@@ -376,7 +327,7 @@ class Consumer:
         return common
 
     def unfollow(self) -> None:
-        """Nobody is told of acks any more."""
+        """Leave the ``CommonAcks`` that follow this consumer."""
         acks = AckSet(self.floor)
         acks.take_over(self._acks)
         self._acks = acks
@@ -386,7 +337,7 @@ class Consumer:
         return self._acks.next_open(first) > last
 
     def is_inflight(self, msg_id: int) -> bool:
-        """Whether it is leased, to whomever."""
+        """Whether it is leased."""
         run = self._runs.holding(msg_id)
         return run is not None and run.state is RunState.INFLIGHT
 
@@ -396,7 +347,7 @@ class Consumer:
         return run is not None and (run.attempt > 0 or run.spared) and run.state is not RunState.HELD
 
     def maybe_delivered(self, msg_id: int) -> bool:
-        """Whether ``ack`` would take it because an earlier life of the broker may have delivered it."""
+        """Whether ``ack`` would take it because the broker may have delivered it before its restart."""
         run = self._runs.holding(msg_id)
         return (
             msg_id < self.maybe_delivered_below
@@ -410,7 +361,7 @@ class Consumer:
         return bool(self._runs.held(msg_id, msg_id))
 
     def failed(self, msg_id: int) -> int:
-        """How many deliveries of it came to nothing so far; 0 when it is acked."""
+        """How many deliveries of it ended without an ack; 0 when it is acked."""
         run = self._runs.holding(msg_id)
         return 0 if run is None else max(run.attempt - (run.state is RunState.INFLIGHT), 0)
 
@@ -420,21 +371,18 @@ class Consumer:
         return self._runs.messages(RunState.INFLIGHT)
 
     def inflight_to(self, owner: Lessee) -> list[IdRange]:
-        """What of this consumer is inflight to this owner; ``owner.inflight`` counts it over all of its consumers."""
+        """The ids of this consumer that are inflight to an owner; ``owner.inflight`` counts those of all its consumers."""
         return self._runs.leased_to(owner)
 
     def take_freed(self) -> list[Lessee]:
-        """Those that wanted room and were given some since this was asked last."""
+        """Lessees that asked for room and got some since the last call."""
         freed = self._runs.freed
         if freed:
             self._runs.freed = []
         return freed
 
     def counts(self, next_id: int) -> Counts:
-        """Messages by what they wait for.
-
-        Assumes that nothing at or beyond ``next_id`` was ever delivered.
-        """
+        """Messages by what they wait for. Assumes that nothing at or above ``next_id`` was delivered."""
         inflight = self.inflight + self._runs.messages(RunState.HELD)
         scheduled = self._runs.messages(RunState.DELAYED)
         scheduled += self._scheduled.count(self.floor, next_id - 1, self._settled)
@@ -452,10 +400,10 @@ class Consumer:
         """The highest number of deliveries of a message that is not acked, and the lowest id that has it; zeros for none."""
         return self._runs.most_attempted()
 
-    # -- moves, and the life across restarts
+    # -- seeks and restarts
 
     def seek(self, target: int, since_ns: int) -> None:
-        """Forget deliveries and acks: below ``target`` all counts as acked, the rest is fresh."""
+        """Forget deliveries and acks: all ids below ``target`` count as acked, the rest is fresh."""
         self.start = self.cursor = target
         self.since_ns = since_ns
         self.has_acked = False
@@ -468,7 +416,7 @@ class Consumer:
         self._runs.clear()
 
     def snapshot(self) -> ConsumerSnapshot:
-        """What a restart must find again. Leases and deadlines are not part of it."""
+        """The state that survives a restart: no leases, no deadlines."""
         attempts = self._runs.attempts()
         acked_above = self._acks.ranges()
         has_acked = self.has_acked and self.floor > 0  # below 0 there is no last_acked to write
@@ -489,15 +437,11 @@ class Consumer:
     ) -> tuple["Consumer", bool]:
         """A consumer as it was, without leases, cut to what the log holds.
 
-        Delivered ids are ready again with their attempts. Ids below the highest of them that carry
-        no attempts are ready with 0, unless they are scheduled. Everything above it that is not
-        acked stays fresh, also between acked ranges: the cursor is the lowest such id.
+        Delivered ids are ready again with their attempts. Ids below the highest of them that carry no attempts are ready with
+        0, unless they are scheduled. Higher ids that are not acked stay fresh, also between acked ranges.
 
-        Returns:
-            The consumer, and whether the cut changed anything: ids below ``first_id`` that were
-            not acked, or a position, range or attempt beyond ``next_id``. Raising the start or the
-            floor over ids that were acked is what retention does every day, and no change. A
-            position equal to ``next_id`` is the end of the log.
+        Returns: the consumer, and whether the cut changed anything: ids below ``first_id`` that were not acked, or a position,
+        range or attempt beyond ``next_id``. A start or floor raised over acked ids is no change: retention does that.
         """
         old_floor = snapshot.floor
         acks = AckSet.restore(old_floor, snapshot.acked_above, MSG_ID_MAX + 1)
@@ -527,14 +471,14 @@ class Consumer:
         return consumer, lost or beyond > next_id
 
     def _restore_undelivered(self, position: int, limit: int) -> None:
-        """Ids from ``position`` up to ``limit`` that are not acked become ready, attempt 0."""
+        """Make the ids from ``position`` up to ``limit`` that are not acked ready, with attempt 0."""
         while (position := self._acks.next_open(position)) < limit:
             until = self._acks.open_until(position, limit)
             self._due.add_range(position, until - 1)
             position = until
 
     def _settle(self) -> None:
-        """After a restart: what is scheduled is not ready, unless it was acked or delivered before."""
+        """Take scheduled ids out of the ready ones, unless they were acked or delivered before the restart."""
         scheduled, settled, floor = self._scheduled, self._settled, self.floor
         self._due.discard_all(scheduled, floor, self.cursor)
         spans = chain(self._acks.ranges(), ((run.first, run.last) for run in self._runs))

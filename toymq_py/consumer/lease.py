@@ -62,7 +62,7 @@ class Lessee:
 
     ``inflight`` counts its messages over all tables, and is for them to change; ``window`` is how
     many it wants at most. Who finds no room sets ``wants_room``; the table that gives some back
-    clears it and says so in ``RunTable.freed``.
+    clears it and says so in ``LeaseTable.freed``.
     """
 
     __slots__ = ("inflight", "wants_room", "window")
@@ -81,7 +81,7 @@ MOVING: Final = Lessee(0)
 
 
 class Run:
-    """Ids ``first`` to ``last``, all in one state. Changed only by the ``RunTable`` that holds it.
+    """Ids ``first`` to ``last``, all in one state. Changed only by the ``LeaseTable`` that holds it.
 
     ``deadline`` is the latest and ``earliest`` the earliest of the deadlines that were merged into
     this run; both mean nothing while READY or HELD. ``attempt`` counts deliveries so far; 0 when all

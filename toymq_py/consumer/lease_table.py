@@ -1,7 +1,6 @@
-"""The runs table: every id that was handed out and is not acked, deadlines and lookup in one.
+"""The leases of one consumer: every id that was delivered and is not acked, in runs, with deadlines and redeliveries.
 
-Owns runs and the order in which they fall due or are redelivered. Must not know acks, the cursor,
-or what is on disk; reads no clock, ``now`` and deadlines are passed in. Contract: delivery.md,
+Knows neither acks, nor the cursor, nor the disk; reads no clock: ``now`` and deadlines are passed in. Contract: delivery.md,
 "Runs, not rows".
 
     new ─────── lease ──────▶ INFLIGHT ◀──────────── take_ready ──────────── READY
@@ -9,13 +8,12 @@ or what is on disk; reads no clock, ``now`` and deadlines are passed in. Contrac
                               INFLIGHT ── postpone ──▶ DELAYED ────── tick ───────▶ READY
     any ─────── remove ─────▶ gone (acked)
 
-What would become READY with ``max_attempts`` deliveries, or is given up (``postpone``), becomes HELD: it waits to be stored as
-a dead letter. ``take_held`` hands it to who does that, ``unhold`` takes it back, ``bury`` ends it.
+A run that would become READY with ``max_attempts`` deliveries, or is rejected (``give_up``), becomes HELD: it waits to be
+stored as a dead letter. ``take_held`` hands it to the mover, ``unhold`` takes it back, ``remove`` ends it.
 """
 
-from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from math import inf
 from operator import attrgetter
@@ -37,16 +35,20 @@ from toymq_py.consumer.lease import (
     Lessee,
     Run,
     RunState,
-    counted,
     lowest_of_each,
 )
-from toymq_py.model import ID_ROWS_BLOCK, IdRange, IdRows
+from toymq_py.consumer.run_list import RunList
+from toymq_py.model import IdRange
 
 _SINGLY_FACTOR: Final = 64  # fewer than one changed run in so many: look each up, else one pass
 
+ANY: Final = 0  # what ``remove`` takes out
+DELIVERED: Final = 1
+STORED: Final = 2
 
-class RunTable:
-    """Runs in id order, disjoint, in two parallel lists; each stands in exactly one of three heaps.
+
+class LeaseTable(RunList):
+    """Runs, each of which stands in exactly one of three heaps.
 
     Ensures: READY runs stand in a heap by first id, and so do HELD ones that are not moving; the
     others in the heap by deadline; no READY run has ``max_attempts`` deliveries (0: any number); the
@@ -54,94 +56,24 @@ class RunTable:
     64 entries each after every call. Owned by one ``Consumer``.
     """
 
-    __slots__ = ("_deadlines", "_firsts", "_held", "_ready", "_runs", "_totals", "_waiting", "freed", "max_attempts")
+    __slots__ = ("_deadlines", "_held", "_ready", "_totals", "_waiting", "freed", "max_attempts")
 
     def __init__(self, *waiting: IdSet) -> None:
-        """``waiting``: ids between runs that are not acked. Looked at, never changed."""
+        """``waiting``: ids between runs that are not acked; read only."""
+        RunList.__init__(self)
         tickets = count()
         self._waiting = waiting
         self.max_attempts = 0
-        self._firsts: list[int] = []
-        self._runs: list[Run] = []
         self._ready = LazyHeap(attrgetter("first"), tickets)
         self._deadlines = LazyHeap(attrgetter("deadline"), tickets)
         self._held = LazyHeap(attrgetter("first"), tickets)
         self._totals = [0, 0, 0, 0]  # messages, by RunState
         self.freed: list[Lessee] = []
-        """Those that wanted room and got some; whoever reads it clears it."""
-
-    def __len__(self) -> int:
-        return len(self._runs)
-
-    def __iter__(self) -> Iterator[Run]:
-        return iter(self._runs)
+        """Lessees whose window has room again after they asked for it; the reader clears the list."""
 
     def messages(self, state: RunState) -> int:
         """How many ids are in this state."""
         return self._totals[state]
-
-    def leased_to(self, owner: Lessee) -> list[IdRange]:
-        """The ids that are inflight to this owner, of this table."""
-        if not owner.inflight:
-            return []
-        return [(r.first, r.last) for r in self._runs if r.state is INFLIGHT and r.owner is owner]
-
-    def holding(self, msg_id: int) -> Run | None:
-        """The run that holds this id."""
-        i = self._index(msg_id)
-        return self._runs[i] if i < len(self._runs) and self._runs[i].first <= msg_id else None
-
-    def busy(self, first: int, last: int) -> list[IdRange]:
-        """What of the range is inflight, or on its way to the dead letters."""
-        return [
-            (max(run.first, first), min(run.last, last)) for run in self._within(first, last) if run.state in (INFLIGHT, HELD)
-        ]
-
-    def held(self, first: int, last: int) -> list[IdRange]:
-        """What of the range waits for the dead letters, or is on its way there."""
-        return [(max(run.first, first), min(run.last, last)) for run in self._within(first, last) if run.state is HELD]
-
-    def leased(self, first: int, last: int) -> list[IdRange]:
-        """What of the range is inflight, neighbours joined."""
-        spans: list[IdRange] = []
-        for run in self._within(first, last):
-            if run.state is INFLIGHT:
-                begin, end = max(run.first, first), min(run.last, last)
-                spans.append((spans.pop()[0] if spans and spans[-1][1] + 1 == begin else begin, end))
-        return spans
-
-    def first_due(self) -> int | None:
-        """The lowest id that does not wait for a time, nor for the disk."""
-        for run in self._runs:
-            if run.state is not DELAYED and not (run.state is INFLIGHT and run.deadline == inf):
-                return run.first
-        return None
-
-    def most_attempted(self) -> tuple[int, int]:
-        """The highest number of deliveries of an id, and the lowest id that has it; zeros for an empty table."""
-        attempt = msg_id = 0
-        for run in self._runs:
-            if run.attempt > attempt:
-                attempt, msg_id = run.attempt, run.first
-        return attempt, msg_id
-
-    def attempts(self) -> IdRows:
-        """What counts as attempted, in id order, neighbours with equal attempts joined. Rows of an ``AttemptRange``."""
-        firsts: list[int] = []
-        lasts: list[int] = []
-        attempts: list[int] = []
-        for first, last, attempt in counted(self._runs):
-            if attempts and attempt == attempts[-1] and first == lasts[-1] + 1:
-                lasts[-1] = last
-            else:
-                firsts.append(first)
-                lasts.append(last)
-                attempts.append(attempt)
-        return IdRows(3, [
-            (array("Q", firsts[at : at + ID_ROWS_BLOCK]), array("Q", lasts[at : at + ID_ROWS_BLOCK]),
-             array("Q", attempts[at : at + ID_ROWS_BLOCK]))
-            for at in range(0, len(firsts), ID_ROWS_BLOCK)
-        ])  # fmt: skip
 
     # -- deliveries
 
@@ -197,12 +129,7 @@ class RunTable:
         return None if run is None else run.first
 
     def take_ready(
-        self,
-        owner: Lessee,
-        max_count: int,
-        deadline: float,
-        max_runs: int | None = None,
-        now: float | None = None,
+        self, owner: Lessee, max_count: int, deadline: float, max_runs: int | None = None, now: float | None = None
     ) -> list[AttemptRange]:
         """Lease up to ``max_count`` ready ids, lowest first; of no more than ``max_runs`` runs. Delivered at ``now``.
 
@@ -253,20 +180,17 @@ class RunTable:
         self._trim()
         return taken
 
-    # -- ways back
+    # -- returns
 
     def give_back(self, owner: Lessee, first: int, last: int) -> int:
-        """Leases of ``owner`` that were never written: READY, with one attempt less.
-
-        Returns: how many ids.
-        """
+        """Leases of ``owner`` that were never written: READY, with one attempt less. Returns: how many ids."""
         i, j = self._carve(first, last)
         returned = 0
         for run in self._runs[i:j]:
             if run.state is INFLIGHT and run.owner is owner:
                 returned += run.last + 1 - run.first
                 run.attempt -= 1
-                run.delivered = None  # when the one before was, nobody knows any more
+                run.delivered = None  # the time of the delivery before was overwritten
                 self._to_ready(run)
         self._settle(i, j)
         return returned
@@ -311,10 +235,7 @@ class RunTable:
         return postponed
 
     def touch(self, first: int, last: int, deadline: float) -> int:
-        """Leases in the range end at ``deadline`` instead, sooner or later than before.
-
-        Returns how many ids.
-        """
+        """Leases in the range end at ``deadline``, sooner or later than before. Returns: how many ids."""
         i, j = self._carve(first, last)
         touched = 0
         for run in self._runs[i:j]:
@@ -356,7 +277,7 @@ class RunTable:
         return given_up
 
     def limit_attempts(self, max_attempts: int) -> None:
-        """From now on; what is READY with so many deliveries is HELD."""
+        """Set ``max_attempts`` (0: no limit); READY runs with so many deliveries become HELD."""
         self.max_attempts = max_attempts
         if max_attempts:
             for run in self._runs:
@@ -366,7 +287,7 @@ class RunTable:
             self._settle(0, len(self._runs))
 
     def take_held(self, max_count: int) -> list[Held]:
-        """Up to so many HELD ids, lowest first; they are MOVING until ``unhold`` or ``bury``."""
+        """Up to so many HELD ids, lowest first; they are MOVING until ``unhold`` or ``remove``."""
         taken: list[Held] = []
         while max_count > 0 and (run := self._held.top()) is not None:
             if run.last + 1 - run.first > max_count:
@@ -378,42 +299,19 @@ class RunTable:
         return taken
 
     def unhold(self, first: int, last: int) -> None:
-        """What is MOVING in the range was not stored: it waits again."""
+        """MOVING ids in the range were not stored: HELD again."""
         i, j = self._carve(first, last)
         for run in self._runs[i:j]:
             if run.state is HELD:
                 run.owner = None
         self._settle(i, j)
 
-    def bury(self, first: int, last: int) -> list[IdRange]:
-        """What is MOVING in the range was stored: it leaves the table. Returns: the spans in which no run is left."""
-        i, j = self._carve(first, last)
-        spans: list[IdRange] = []
-        kept: list[Run] = []
-        alone = False  # nothing is in between that is not acked
-        for run in self._runs[i:j]:
-            if run.state is not HELD or run.owner is not MOVING:
-                kept.append(run)
-                alone = False
-                continue
-            alone = alone and not self._waits_between(spans[-1][1] + 1, run.first)
-            self._discount(run, run.last + 1 - run.first)
-            run.retire()
-            spans.append((spans.pop()[0] if alone else run.first, run.last))
-            alone = True
-        self._runs[i:j] = kept
-        self._firsts[i:j] = [run.first for run in kept]
-        self._settle(i, i + len(kept))
-        self._trim()
-        return spans
+    # -- removal
 
-    # -- the end
+    def remove(self, first: int, last: int, which: int = ANY) -> list[IdRange]:
+        """Take ids out: ``ANY``, the ``DELIVERED`` that are not HELD, or those that were ``STORED`` as dead letters (MOVING).
 
-    def remove(self, first: int, last: int, *, delivered_only: bool) -> list[IdRange]:
-        """Take the ids out, whatever their state, and return the spans in which no run is left.
-
-        With ``delivered_only``, runs that were never delivered, and those that are HELD, stay. A span
-        reaches over ids that had left the table before, unless they are waiting: they are acked
+        Returns: the spans without a run. A span covers ids that left the table before, unless they are waiting: they are acked
         already, and one span for many runs keeps the ack set's work linear.
         """
         if last < first:
@@ -425,7 +323,11 @@ class RunTable:
         span_first: int | None = None  # of the span that is still growing, up to span_last
         span_last = 0
         for run in self._runs[i:j]:
-            if delivered_only and ((run.attempt == 0 and not run.spared) or run.state is HELD):
+            if which != ANY and (
+                ((run.attempt == 0 and not run.spared) or run.state is HELD)
+                if which == DELIVERED
+                else run.owner is not MOVING
+            ):
                 kept.append(run)
                 if span_first is not None:
                     spans.append((span_first, span_last))
@@ -459,7 +361,7 @@ class RunTable:
         return spans
 
     def clear(self) -> None:
-        """Take every id out; lessees learn that they hold nothing of them any more."""
+        """Take every id out, also out of the lessees' counts."""
         for run in self._runs:
             self._discount(run, run.last + 1 - run.first)
             run.retire()
@@ -472,20 +374,9 @@ class RunTable:
     def _waits_between(self, first: int, limit: int) -> bool:
         return any(ids.next_in(first, limit) < limit for ids in self._waiting)
 
-    def _index(self, msg_id: int) -> int:
-        """Index of the first run that ends at or above ``msg_id``."""
-        i = bisect_right(self._firsts, msg_id)
-        return i - 1 if i and self._runs[i - 1].last >= msg_id else i
-
-    def _within(self, first: int, last: int) -> list[Run]:
-        """The runs that hold some of these ids."""
-        return self._runs[self._index(first) : bisect_right(self._firsts, last)]
-
     def _carve(self, first: int, last: int) -> tuple[int, int]:
-        """Split at the edges, so that runs i to j - 1 are exactly what lies in the range.
-
-        Assumes a ``_settle(i, j)`` afterwards, which joins again what did not change.
-        """
+        """Split runs at the edges: runs i to j - 1 are exactly the range. Assumes a ``_settle(i, j)`` afterwards, which joins
+        again what did not change."""
         if last < first:
             return 0, 0
         i = self._index(first)
@@ -506,8 +397,8 @@ class RunTable:
         self._enqueue(rest)
 
     def _return(self, changed: list[Run]) -> None:
-        """Make timed runs READY: a few by looking each up, many with one pass over the table. Of what comes back without a word
-        from one lessee, only the lowest id that it holds counts as attempted."""
+        """Make timed runs READY: a few by looking each up, many with one pass over the table. Of the leases of one lessee that
+        end without an answer, only the lowest id that it holds counts as attempted."""
         lowest = lowest_of_each(changed)
         kept = {owner: owner.inflight for owner in lowest}
         for run in changed:
@@ -533,7 +424,7 @@ class RunTable:
             self._settle(i, i + 1)
 
     def _holds_below(self, owner: Lessee, i: int) -> bool:
-        """Whether a run below run i is leased to the owner. Nearly always the next one is, or none."""
+        """Whether a run below run i is leased to the owner; nearly always the next one is, or none."""
         return any(run.owner is owner and run.state is INFLIGHT for run in map(self._runs.__getitem__, range(i - 1, -1, -1)))
 
     def _to_ready(self, run: Run) -> bool:
@@ -601,7 +492,7 @@ class RunTable:
         self._totals[run.state] -= messages
         if run.state is INFLIGHT:
             owner = run.owner
-            assert owner is not None, "whoever is leased to is known"
+            assert owner is not None, "an inflight run has an owner"
             owner.inflight -= messages
             if owner.wants_room:
                 owner.wants_room = False

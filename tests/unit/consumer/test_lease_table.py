@@ -4,21 +4,21 @@ import gc
 import weakref
 
 from toymq_py.consumer.lease import INFLIGHT, MERGE_SLACK_S, READY, Lessee
-from toymq_py.consumer.lease_table import RunTable
+from toymq_py.consumer.lease_table import ANY, DELIVERED, LeaseTable
 
 A, B, S = Lessee(100), Lessee(100), Lessee(100)
 
 
-def rows(table: RunTable) -> list[tuple[int, int, str, object, int]]:
+def rows(table: LeaseTable) -> list[tuple[int, int, str, object, int]]:
     return [(r.first, r.last, r.state.name, r.owner, r.attempt) for r in table]
 
 
-def heap_bound(table: RunTable) -> int:
+def heap_bound(table: LeaseTable) -> int:
     return 2 * len(table) + 64
 
 
 def test_single_deliveries_of_one_moment_are_one_run() -> None:
-    table = RunTable()
+    table = LeaseTable()
     for i in range(1000):
         table.lease(S, i, i, 30.0 + i * 1e-6)
     assert rows(table) == [(0, 999, "INFLIGHT", S, 1)]
@@ -27,7 +27,7 @@ def test_single_deliveries_of_one_moment_are_one_run() -> None:
 
 
 def test_a_steady_stream_never_pushes_the_first_deadline_before_it() -> None:
-    table = RunTable()
+    table = LeaseTable()
     for i in range(10_000):  # 1 ms apart: each is within the slack of the one before
         table.lease(S, i, i, 30.0 + i * 0.001)
     for run in table:
@@ -37,7 +37,7 @@ def test_a_steady_stream_never_pushes_the_first_deadline_before_it() -> None:
 
 
 def test_other_owners_attempts_and_gaps_are_not_merged() -> None:
-    table = RunTable()
+    table = LeaseTable()
     table.lease(A, 0, 1, 30.0)
     table.lease(B, 2, 3, 30.0)
     table.lease(B, 5, 6, 30.0)
@@ -45,7 +45,7 @@ def test_other_owners_attempts_and_gaps_are_not_merged() -> None:
 
 
 def test_an_earlier_deadline_merges_within_the_slack_only() -> None:
-    table = RunTable()
+    table = LeaseTable()
     table.lease(A, 0, 0, 30.004)
     table.lease(A, 1, 1, 30.0)
     table.lease(A, 2, 2, 30.0045)
@@ -56,24 +56,24 @@ def test_an_earlier_deadline_merges_within_the_slack_only() -> None:
 
 
 def test_leases_without_end_merge_too() -> None:
-    table = RunTable()
+    table = LeaseTable()
     for i in range(10):
         table.lease(A, i, i, float("inf"))
     assert len(table) == 1
 
 
 def test_heaps_stay_bounded_over_100k_take_and_ack_cycles() -> None:
-    table = RunTable()
+    table = LeaseTable()
     for i in range(100_000):
         table.lease(S, i, i, 30.0 + i)
         if i >= 10:
-            table.remove(i - 10, i - 10, delivered_only=True)
+            table.remove(i - 10, i - 10, DELIVERED)
         assert len(table._deadlines) <= heap_bound(table)
     assert len(table) == 10
 
 
 def test_heaps_stay_bounded_over_redeliveries_and_touches() -> None:
-    table = RunTable()
+    table = LeaseTable()
     table.lease(S, 0, 99, 30.0)
     for i in range(5_000):
         table.give_back(S, i % 100, i % 100)
@@ -84,7 +84,7 @@ def test_heaps_stay_bounded_over_redeliveries_and_touches() -> None:
 
 
 def test_a_redelivered_backlog_taken_singly_does_not_grow_the_table() -> None:
-    table = RunTable()
+    table = LeaseTable()
     table.append_ready(0, 9_999, 3)
     for _ in range(10_000):
         table.take_ready(S, 1, 30.0)
@@ -92,7 +92,7 @@ def test_a_redelivered_backlog_taken_singly_does_not_grow_the_table() -> None:
 
 
 def test_release_joins_what_the_sessions_had_split() -> None:
-    table = RunTable()
+    table = LeaseTable()
     for i in range(0, 100, 2):
         table.lease(A, i, i, 30.0)
         table.lease(B, i + 1, i + 1, 30.0)
@@ -104,7 +104,7 @@ def test_release_joins_what_the_sessions_had_split() -> None:
 
 
 def test_one_release_among_many_runs_looks_up_singly() -> None:
-    table = RunTable()
+    table = LeaseTable()
     for i in range(1000):
         table.lease(B if i % 500 == 7 else (A, S)[i % 2], i, i, 30.0)
     assert table.release(B) == 2
@@ -120,30 +120,30 @@ def test_a_removed_run_does_not_keep_its_owner_alive() -> None:
 
     session = Session(100)
     gone = weakref.ref(session)
-    table = RunTable()
+    table = LeaseTable()
     table.lease(session, 0, 5, 30.0)
-    table.remove(0, 5, delivered_only=True)
+    table.remove(0, 5, DELIVERED)
     del session
     gc.collect()
     assert gone() is None
 
 
 def test_remove_spans_what_had_left_before_and_stops_at_what_stays() -> None:
-    table = RunTable()
+    table = LeaseTable()
     table.lease(A, 0, 9, 30.0)
-    assert table.remove(2, 3, delivered_only=True) == [(2, 3)]
+    assert table.remove(2, 3, DELIVERED) == [(2, 3)]
     table.give_back(A, 6, 6)
-    assert table.remove(0, 2**64 - 1, delivered_only=True) == [(0, 5), (7, 9)]
+    assert table.remove(0, 2**64 - 1, DELIVERED) == [(0, 5), (7, 9)]
     assert rows(table) == [(6, 6, "READY", None, 0)]
-    assert table.remove(0, 2**64 - 1, delivered_only=False) == [(6, 6)]
+    assert table.remove(0, 2**64 - 1, ANY) == [(6, 6)]
     assert len(table) == 0
     assert table.next_deadline() is None
 
 
 def test_remove_inside_a_run_keeps_both_ends_with_their_deadline() -> None:
-    table = RunTable()
+    table = LeaseTable()
     table.lease(A, 0, 9, 30.0)
-    table.remove(4, 5, delivered_only=True)
+    table.remove(4, 5, DELIVERED)
     assert [row[:2] for row in rows(table)] == [(0, 3), (6, 9)]
     assert table.tick(29.999) is False
     assert table.tick(30.0) is True
@@ -151,9 +151,9 @@ def test_remove_inside_a_run_keeps_both_ends_with_their_deadline() -> None:
 
 
 def test_empty_ranges_do_nothing() -> None:
-    table = RunTable()
+    table = LeaseTable()
     table.lease(A, 0, 9, 30.0)
-    assert table.remove(7, 3, delivered_only=False) == []
+    assert table.remove(7, 3, ANY) == []
     assert table.touch(7, 3, 99.0) == 0
     assert table.give_back(A, 7, 3) == 0
     assert rows(table) == [(0, 9, "INFLIGHT", A, 1)]
@@ -161,25 +161,25 @@ def test_empty_ranges_do_nothing() -> None:
 
 def test_a_lessee_counts_what_it_has_of_every_table_and_is_named_when_it_gets_room() -> None:
     lessee, other = Lessee(4), Lessee(4)
-    one, two = RunTable(), RunTable()
+    one, two = LeaseTable(), LeaseTable()
     one.lease(lessee, 0, 2, 30.0)
     two.lease(lessee, 0, 0, 40.0)
     two.lease(other, 1, 1, 40.0)
     assert (lessee.inflight, other.inflight) == (4, 1)
-    one.remove(0, 0, delivered_only=True)
+    one.remove(0, 0, DELIVERED)
     assert one.freed == [], "it did not ask for room"
     lessee.wants_room = True
-    two.remove(1, 1, delivered_only=True)
+    two.remove(1, 1, DELIVERED)
     assert two.freed == [], "the other's room is not its own"
     two.tick(40.0)
-    one.remove(1, 2, delivered_only=True)
+    one.remove(1, 2, DELIVERED)
     assert (two.freed, one.freed, lessee.wants_room) == ([lessee], [], False), "said once"
     assert (lessee.inflight, other.inflight) == (0, 0)
 
 
 def test_a_table_that_is_cleared_gives_its_lessees_room() -> None:
     lessee = Lessee(3)
-    table = RunTable()
+    table = LeaseTable()
     table.lease(lessee, 0, 2, 30.0)
     table.postpone(1, 1, 0.0, lambda attempt: 5.0)
     table.give_back(lessee, 2, 2)

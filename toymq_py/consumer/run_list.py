@@ -1,0 +1,100 @@
+"""Runs in id order: looked up by id, or counted. Contract: delivery.md, "Runs, not rows".
+
+Changes nothing: ``LeaseTable`` does. Knows no heaps, totals or deadlines.
+"""
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
+from math import inf
+
+from toymq_py.consumer.lease import DELAYED, HELD, INFLIGHT, Lessee, Run, counted
+from toymq_py.model import ID_ROWS_BLOCK, IdRange, IdRows
+
+
+class RunList:
+    """Disjoint runs, and their first ids in a list beside them, which ``bisect`` reads."""
+
+    __slots__ = ("_firsts", "_runs")
+
+    def __init__(self) -> None:
+        self._firsts: list[int] = []
+        self._runs: list[Run] = []
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self._runs)
+
+    def leased_to(self, owner: Lessee) -> list[IdRange]:
+        """The ids that are inflight to this owner, of this table."""
+        if not owner.inflight:
+            return []
+        return [(r.first, r.last) for r in self._runs if r.state is INFLIGHT and r.owner is owner]
+
+    def holding(self, msg_id: int) -> Run | None:
+        """The run that holds this id."""
+        i = self._index(msg_id)
+        return self._runs[i] if i < len(self._runs) and self._runs[i].first <= msg_id else None
+
+    def busy(self, first: int, last: int) -> list[IdRange]:
+        """What of the range is inflight, or on its way to the dead letters."""
+        return [
+            (max(run.first, first), min(run.last, last)) for run in self._within(first, last) if run.state in (INFLIGHT, HELD)
+        ]
+
+    def held(self, first: int, last: int) -> list[IdRange]:
+        """What of the range waits for the dead letters, or is on its way there."""
+        return [(max(run.first, first), min(run.last, last)) for run in self._within(first, last) if run.state is HELD]
+
+    def leased(self, first: int, last: int) -> list[IdRange]:
+        """What of the range is inflight, neighbours joined."""
+        spans: list[IdRange] = []
+        for run in self._within(first, last):
+            if run.state is INFLIGHT:
+                begin, end = max(run.first, first), min(run.last, last)
+                spans.append((spans.pop()[0] if spans and spans[-1][1] + 1 == begin else begin, end))
+        return spans
+
+    def first_due(self) -> int | None:
+        """The lowest id that does not wait for a time, nor for the disk."""
+        for run in self._runs:
+            if run.state is not DELAYED and not (run.state is INFLIGHT and run.deadline == inf):
+                return run.first
+        return None
+
+    def most_attempted(self) -> tuple[int, int]:
+        """The highest number of deliveries of an id, and the lowest id that has it; zeros for an empty table."""
+        attempt = msg_id = 0
+        for run in self._runs:
+            if run.attempt > attempt:
+                attempt, msg_id = run.attempt, run.first
+        return attempt, msg_id
+
+    def attempts(self) -> IdRows:
+        """What counts as attempted, in id order, neighbours with equal attempts joined. Rows of an ``AttemptRange``."""
+        firsts: list[int] = []
+        lasts: list[int] = []
+        attempts: list[int] = []
+        for first, last, attempt in counted(self._runs):
+            if attempts and attempt == attempts[-1] and first == lasts[-1] + 1:
+                lasts[-1] = last
+            else:
+                firsts.append(first)
+                lasts.append(last)
+                attempts.append(attempt)
+        return IdRows(3, [
+            (array("Q", firsts[at : at + ID_ROWS_BLOCK]), array("Q", lasts[at : at + ID_ROWS_BLOCK]),
+             array("Q", attempts[at : at + ID_ROWS_BLOCK]))
+            for at in range(0, len(firsts), ID_ROWS_BLOCK)
+        ])  # fmt: skip
+
+    def _index(self, msg_id: int) -> int:
+        """Index of the first run that ends at or above ``msg_id``."""
+        i = bisect_right(self._firsts, msg_id)
+        return i - 1 if i and self._runs[i - 1].last >= msg_id else i
+
+    def _within(self, first: int, last: int) -> list[Run]:
+        """The runs that hold some of these ids."""
+        return self._runs[self._index(first) : bisect_right(self._firsts, last)]
