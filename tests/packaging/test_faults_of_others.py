@@ -9,7 +9,7 @@ import pytest
 from tests.support.broker_process import ROOT
 
 PAGE = (ROOT / "docs" / "faults-of-others.md").read_text()
-ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines() if re.match(r"\| (?!broker )", line)]
+ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines() if re.match(r"\| (?!broker)", line)]
 LINK = re.compile(r"\[`([\w./-]+\.py)::(?:(\w+)::)?(\w+)`\]\(\.\./([\w./-]+)\)")
 
 
