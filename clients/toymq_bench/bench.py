@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from toymq_bench import disk, machine
-from toymq_bench.broker import Broker, StartedBroker
+from toymq_bench import backlog, disk, machine
+from toymq_bench.broker import Broker, StartedBroker, allow_descriptors
 from toymq_bench.progress import phase
 from toymq_bench.result import Result, Session
-from toymq_bench.traffic import Plan
+from toymq_bench.traffic import Plan, Traffic, measure
 
 LIMIT_S = 1.0
 """The disk limit is measured before each run for as long as the run itself, and at most so long."""
@@ -74,6 +74,21 @@ class Bench:
         result = Result(scenario, parameters, f"fsync {durability}", result.runs)
         self.results.append(result)
         return result
+
+    def run_traffic(self, scenario: str, parameters: dict[str, Any], traffic: Traffic) -> Result:
+        """Run a load, beside the disk limit of its records. Raises: BenchError, OSError."""
+        return self.run(
+            scenario, parameters, lambda broker, label: measure(broker, traffic, self.plan, label),
+            commit=(traffic.size + disk.RECORD_OVERHEAD_BYTES, disk.records_per_commit(traffic.producers * traffic.window)),
+        )  # fmt: skip
+
+    def run_idle(self, sessions: int) -> None:
+        """Run ``backlog.idle``, with descriptors and connections for so many sessions. Raises: BenchError, OSError."""
+        allow_descriptors(sessions + 200)
+        self.run(
+            "idle", {"sessions": sessions}, lambda broker, label: backlog.idle(broker, sessions, label),
+            options=("--max-connections", str(sessions + 10)),
+        )  # fmt: skip
 
     def session(self) -> Session:
         """What was measured so far, with the facts of this machine."""

@@ -10,12 +10,12 @@ from toymq_bench import backlog, client_load, commits, compare, delays, http_loa
 from toymq_bench import goals as goal_rows
 from toymq_bench import profile as profiles
 from toymq_bench.bench import Bench
-from toymq_bench.broker import Broker, StartedBroker, allow_descriptors
+from toymq_bench.broker import Broker, StartedBroker
 from toymq_bench.disk import GROUP, RECORD_OVERHEAD_BYTES
 from toymq_bench.options import POSITIVE, attachable, place, started, timing
 from toymq_bench.peers_command import peers
 from toymq_bench.result import Session
-from toymq_bench.traffic import Plan, Traffic, held, measure
+from toymq_bench.traffic import Plan, Traffic, held
 from toymq_py.errors import ToymqError
 
 
@@ -67,11 +67,7 @@ def run_traffic(bench: Bench, scenario: str, traffic: Traffic, **parameters: obj
         parameters["rate"] = traffic.rate
     if not traffic.keyed:
         parameters["keys"] = "none"
-    group = 1 if traffic.producers * traffic.window == 1 else GROUP
-    bench.run(
-        scenario, {**parameters, "size": traffic.size}, lambda broker, label: measure(broker, traffic, bench.plan, label),
-        commit=(traffic.size + RECORD_OVERHEAD_BYTES, group),
-    )  # fmt: skip
+    bench.run_traffic(scenario, {**parameters, "size": traffic.size}, traffic)
 
 
 def check_stamp(size: int, keyed: bool) -> None:
@@ -182,40 +178,27 @@ def depth(bench: Bench, messages: int, cycles: int, size: int) -> None:
     )  # fmt: skip
 
 
-@main.command()
-@messages(1_000_000)
-@SIZE
-@started
-def recovery(bench: Bench, messages: int, size: int) -> None:
-    """SIGKILL a broker with messages; from the start of the process until it listens, and until the first delivery."""
-    bench.run(
-        "recovery", {"messages": messages, "size": size},
-        lambda broker, label: backlog.recovery(broker, messages, size, label),
-    )  # fmt: skip
+def _of_stored_messages(name: str, once: Callable[[Broker, int, int, str], dict[str, float]], about: str) -> None:
+    """Add a command that starts a broker, stores messages and measures something of it."""
+
+    @main.command(name, help=about)
+    @messages(1_000_000)
+    @SIZE
+    @started
+    def scenario(bench: Bench, messages: int, size: int) -> None:
+        bench.run(
+            name, {"messages": messages, "size": size}, lambda broker, label: once(broker, messages, size, label)
+        )
 
 
-@main.command()
-@messages(1_000_000)
-@SIZE
-@started
-def memory(bench: Bench, messages: int, size: int) -> None:
-    """Resident memory of a broker with messages stored and no consumer."""
-    bench.run(
-        "memory", {"messages": messages, "size": size},
-        lambda broker, label: backlog.stored(broker, messages, size, label),
-    )  # fmt: skip
-
-
-@main.command()
-@messages(1_000_000)
-@SIZE
-@started
-def verify(bench: Bench, messages: int, size: int) -> None:
-    """Log bytes that `toymq verify` checks per CPU second, its interpreter's start included."""
-    bench.run(
-        "verify", {"messages": messages, "size": size},
-        lambda broker, label: backlog.verify(broker, messages, size, label),
-    )  # fmt: skip
+_of_stored_messages(
+    "recovery", backlog.recovery,
+    "SIGKILL a broker with messages; from the start of the process until it listens, and until the first delivery.",
+)  # fmt: skip
+_of_stored_messages("memory", backlog.stored, "Resident memory of a broker with messages stored and no consumer.")
+_of_stored_messages(
+    "verify", backlog.verify, "Log bytes that `toymq verify` checks per CPU second, its interpreter's start included."
+)
 
 
 @main.command()
@@ -223,11 +206,7 @@ def verify(bench: Bench, messages: int, size: int) -> None:
 @attachable
 def idle(bench: Bench, sessions: int) -> None:
     """Resident memory with idle sessions."""
-    allow_descriptors(sessions + 200)
-    bench.run(
-        "idle", {"sessions": sessions}, lambda broker, label: backlog.idle(broker, sessions, label),
-        options=("--max-connections", str(sessions + 10)),
-    )  # fmt: skip
+    bench.run_idle(sessions)
 
 
 @main.command()

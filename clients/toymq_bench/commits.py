@@ -6,19 +6,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from toymq_bench import machine
+from toymq_bench import goals, machine
 from toymq_bench.bench import Bench
 from toymq_bench.broker import Broker
 from toymq_bench.errors import BenchError
 from toymq_bench.result import Result, Session
 from toymq_bench.traffic import Plan, Traffic, measure
 
-LOADS: dict[str, Traffic] = {
-    "pub 16 x 256": Traffic(16, 256),
-    "pub 64 x 1": Traffic(64, 1),
-    "e2e 1 -> 1": Traffic(1, 4096, consumers=1),
-    "fanout 1 -> 8": Traffic(1, 4096, consumers=8),
-}
+LOADS = {row: goals.LOADS[row] for row in ("pub 16 x 256", "pub 64 x 1", "e2e 1 -> 1", "fanout 1 -> 8")}
 
 
 def git(*arguments: str) -> str:

@@ -1,12 +1,9 @@
 """Messages with a delay: how late they come, what the broker costs meanwhile, and how long its loop is held."""
 
-import json
 import random
 import re
 import select
 import socket
-import subprocess
-import sys
 import time
 from collections import Counter
 
@@ -15,6 +12,7 @@ from toymq_bench.broker import Broker
 from toymq_bench.errors import BenchError, WrongReply
 from toymq_bench.frames import payload
 from toymq_bench.latency import summary_ms
+from toymq_bench.pings import pings
 from toymq_bench.progress import phase
 from toymq_bench.traffic import names
 from toymq_py.protocol import Ack, Publish, Subscribe, encode_command
@@ -56,21 +54,16 @@ def delay(
         time.sleep(max(began + lead_s - time.perf_counter() - 1.0, 0.0))
         cpu_s = broker.cpu_s()
         seconds = began + lead_s + span_s - time.perf_counter()
-        command = [sys.executable, "-m", "toymq_bench.pinger", broker.host, str(broker.port), str(seconds)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as pinger:
+        with pings(broker, seconds) as metrics:
             own_s = time.process_time()
             with phase(label, count) as bar:
                 while consumer.received < count:
                     consumer.take(PATIENCE_S + lead_s)
                     bar.at(consumer.received)
             own_s = time.process_time() - own_s
-            said = pinger.communicate(timeout=60)[0]
-        if pinger.returncode:
-            raise WrongReply("the connection that sent PINGs was lost")
         values |= {"broker_cpu_us": (broker.cpu_s() - cpu_s) * 1e6 / count, "broker_cores": (broker.cpu_s() - cpu_s) / span_s}
         values |= {"client_cores": own_s / span_s, "rss_mb": broker.rss_bytes() / 1e6}
-    pings = {int(us): times for us, times in json.loads(said).items()}
-    return values | summary_ms(consumer.late_us, "late") | summary_ms(pings, "ping")
+    return values | summary_ms(consumer.late_us, "late") | metrics
 
 
 def _publish(

@@ -12,6 +12,11 @@ GROUP = 1024
 """Records of one commit: what a broker with no protocol and perfect batching would have."""
 
 
+def records_per_commit(outstanding: int) -> int:
+    """Records of the commits that the limit is measured with: a client with one outstanding publish gets one each."""
+    return 1 if outstanding == 1 else GROUP
+
+
 def records_per_s(directory: Path, record_bytes: int, records_per_commit: int, seconds: float) -> float:
     """Records a second that one pwrite and one fdatasync per commit reach, over and over.
 

@@ -5,10 +5,8 @@ from dataclasses import dataclass
 
 from toymq_bench import backlog, report
 from toymq_bench.bench import Bench
-from toymq_bench.broker import Broker, allow_descriptors
-from toymq_bench.disk import GROUP, RECORD_OVERHEAD_BYTES
 from toymq_bench.result import METRICS, Result
-from toymq_bench.traffic import Traffic, measure
+from toymq_bench.traffic import Traffic
 
 MESSAGES = 10_000_000
 """Of the rows that speak of a stock of messages."""
@@ -67,17 +65,8 @@ GOALS = (
 def run(bench: Bench, messages: int) -> None:
     """Measure every row. Raises: BenchError, OSError."""
     for row, traffic in LOADS.items():
-        group = 1 if traffic.producers * traffic.window == 1 else GROUP
-
-        def load(broker: Broker, label: str, traffic: Traffic = traffic) -> dict[str, float]:
-            return measure(broker, traffic, bench.plan, label)
-
-        bench.run(row, {}, load, commit=(SIZE + RECORD_OVERHEAD_BYTES, group))
-    allow_descriptors(IDLE_SESSIONS + 200)
-    bench.run(
-        "idle", {"sessions": IDLE_SESSIONS}, lambda broker, label: backlog.idle(broker, IDLE_SESSIONS, label),
-        options=("--max-connections", str(IDLE_SESSIONS + 10)),
-    )  # fmt: skip
+        bench.run_traffic(row, {}, traffic)
+    bench.run_idle(IDLE_SESSIONS)
     bench.run("stock", {"messages": messages}, lambda broker, label: backlog.stock(broker, messages, SIZE, label))
     bench.run("depth", {"messages": messages}, lambda broker, label: backlog.depth(broker, messages, CYCLES, SIZE, label))
 

@@ -1,9 +1,6 @@
 """Publishers and consumers on a toymq broker: what of, how many, and what a run of them showed."""
 
-import json
 import secrets
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +10,7 @@ from toymq_bench.errors import WrongReply
 from toymq_bench.frames import Consuming
 from toymq_bench.latency import summary_ms
 from toymq_bench.load import Load, Meter, Publisher, Schedule, Subscriber, now_us
+from toymq_bench.pings import pings
 from toymq_bench.progress import phase
 from toymq_bench.toymq_wire import ToymqConsumer, ToymqProducer
 
@@ -107,15 +105,9 @@ def measure(broker: Broker, traffic: Traffic, plan: Plan, label: str) -> dict[st
 
 def held(broker: Broker, traffic: Traffic, plan: Plan, label: str) -> dict[str, float]:
     """One run, while another process measures how long a PING takes. Raises: BenchError, ValueError, OSError."""
-    seconds = plan.warmup_s + plan.seconds
-    command = [sys.executable, "-m", "toymq_bench.pinger", broker.host, str(broker.port), str(seconds)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as pinger:
+    with pings(broker, plan.warmup_s + plan.seconds) as metrics:
         values = measure(broker, traffic, plan, label)
-        said = pinger.communicate(timeout=60)[0]
-    if pinger.returncode:
-        raise WrongReply("the connection that sent PINGs was lost")
-    counts = {int(us): count for us, count in json.loads(said).items()}
-    return {**values, **summary_ms(counts, "ping")}
+    return values | metrics
 
 
 def timed(load: Load, meter: Meter, plan: Plan, broker_cpu_s: Callable[[], float], label: str) -> dict[str, float]:

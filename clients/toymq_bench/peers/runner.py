@@ -80,7 +80,7 @@ def run(
         counting = number > runs
         for shape in shapes:
             with phase("disk limit", 1):
-                group = 1 if shape.producers * shape.window == 1 else disk.GROUP
+                group = disk.records_per_commit(shape.producers * shape.window)
                 limit = disk.records_per_s(directory, size + disk.RECORD_OVERHEAD_BYTES, group, min(1.0, plan.seconds))
             for kind in peers:
                 label = f"{kind.name}, {shape.name}, " + ("strace" if counting else f"run {number} of {runs}")
