@@ -87,3 +87,21 @@ def test_our_code_of_a_coming_from_page_runs_twice_on_one_broker_and_theirs_comp
 
 def test_the_readme_links_every_coming_from_page() -> None:
     assert sorted(re.findall(r"\]\(docs/(coming-from-[\w-]+)\.md\)", README)) == COMING
+
+
+def test_the_shell_commands_of_the_quickstart_do_what_it_says(tmp_path: Path) -> None:
+    commands = re.findall(r"^\.venv/bin/toymqctl (\w+)((?: \w+)*) *(?:# (.*))?$", text_of("quickstart"), re.MULTILINE)
+    assert [name for name, _, _ in commands] == ["pub", "sub", "topics"]
+    with BrokerProcess(tmp_path / "d") as broker:
+        printed = []
+        for name, arguments, _ in commands:
+            ends = ["--max", "1"] if name == "sub" else []  # as it stands it waits for more
+            done = subprocess.run(
+                [sys.executable, "-m", "toymqctl", name, *arguments.split(), *ends],
+                env={**environment(), "TOYMQ_URL": f"toymq://127.0.0.1:{broker.port}"},
+                capture_output=True, text=True, timeout=TIMEOUT_S, check=True,
+            )  # fmt: skip
+            printed.append(done.stdout)
+    assert printed[0] == commands[0][2] + "\n" == "OK 0\n"
+    assert "hello" in printed[1]
+    assert "orders" in printed[2]
