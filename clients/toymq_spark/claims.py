@@ -1,4 +1,4 @@
-"""What tasks say of their rows before they publish them, and what of it an earlier run of the same batch said otherwise.
+"""Claims: a task stores count and checksum of its rows before it publishes them, and compares with earlier runs of its batch.
 
 Contract: ADR 0016. Knows nothing of Spark.
 
@@ -44,7 +44,7 @@ _ASK_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Which task of which sink, batch and run.
+    """Identity of a task: its sink, its number, its batch and its run.
 
     Attributes:
         sink: unique to this sink of this query.
@@ -202,7 +202,7 @@ def _same(before: dict[str, Any], mine: dict[str, Any]) -> bool:
 
 
 def _between(publisher: Publisher, sink: str, from_id: int, to_id: int) -> list[Frame]:
-    """What a sink has said. Other sinks may have said millions of things meanwhile."""
+    """Claims of one sink, among those of other sinks, which may be millions."""
     begin = f"{sink}.".encode()
     found: list[Frame] = []
     while from_id < to_id:

@@ -56,11 +56,11 @@ class _OneLineErrors(click.Group):
 
 
 USAGE = {f"{kind.__module__}.{kind.__name__}" for kind in (ConfigError, OptionError)}
-"""Spark says by name only what was raised in a process of its own."""
+"""Names of classes: Spark passes on no object of an error that was raised in another process."""
 
 
 def explain(said: str) -> tuple[str | None, str]:
-    """Of what Spark says of a failed job, our own error if there is one, by class and text; else None and its first line."""
+    """Class and text of our own error in Spark's message of a failed job; else None and the message's first line."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith(("toymq_spark.", "toymq_py.", "toymq."))]
     if ours:
@@ -182,7 +182,7 @@ def _source(
 
 
 def _refuse_set(more: tuple[str, ...], *names: str) -> None:
-    """Options that a job sets itself, whatever is said. Raises: OptionError."""
+    """Refuse options that the job sets itself. Raises: OptionError."""
     given = {option.partition("=")[0].lower() for option in more}
     command = click.get_current_context().info_name
     for name in names:
@@ -215,7 +215,7 @@ def _archive(context: click.Context, parameter: click.Parameter, path: Path | No
 
 
 def _with(what: str, options: tuple[str, ...], said: Mapping[str, str], taken: Mapping[str, str] = NOTHING) -> dict[str, str]:
-    """What is said already and further options, of which none is said twice.
+    """Add ``NAME=VALUE`` options to those that are set; none may be set twice.
 
     Args:
         taken: names of options that a job sets itself, and why.

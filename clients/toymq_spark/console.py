@@ -17,13 +17,13 @@ from types import FrameType
 from typing import NoReturn
 
 _STARTED, _ENDED = b"\0started\n", b"\0ended\n"
-"""Said by ourselves, so that what was said before is known from what was said later."""
+"""Written into the pipe by ourselves, to separate what came before from what comes later."""
 _TRACEBACK = b"Traceback (most recent call last):"
 _GONE = (b"BrokenPipeError", b"ConnectionResetError", b"KeyboardInterrupt")
 """Last lines of a worker's traceback after the end of its job."""
 DRAIN_S = 2.0
 JVM_S = 10.0
-"""In which a JVM that is told to end removes its temporary files."""
+"""Time for a JVM to remove its temporary files after SIGTERM."""
 
 
 class Console:
@@ -40,7 +40,7 @@ class Console:
 
     @contextmanager
     def starting(self) -> Iterator[None]:
-        """What is said meanwhile is only kept: it is of interest if it fails (``last_words``)."""
+        """Hold output back meanwhile: it matters only when the start fails (``last_words``)."""
         os.dup2(self._pipe, 2)
         try:
             yield
@@ -56,14 +56,14 @@ class Console:
         return next((said[1] for said in found if said), None)
 
     def mute(self) -> None:
-        """What is said from now on, here or there, follows from our own end."""
+        """Drop all output from now on: it only follows from our own end."""
         self._muted = True
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 2)
         os.close(nowhere)
 
     def drain(self) -> None:
-        """Wait until all that was said has been handed on. What is said later is not."""
+        """Wait until all output so far has been passed on, and drop what comes later."""
         os.write(self._pipe, _ENDED)
         self._drained.wait(DRAIN_S)
 

@@ -1,4 +1,4 @@
-"""``toymq-pipeline demo``: real data, real kills, and a screen that says what is there afterwards."""
+"""``toymq-pipeline demo``: archive and replay real data through real kills, and count what is there afterwards."""
 
 import hashlib
 import json

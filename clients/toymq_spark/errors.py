@@ -1,4 +1,4 @@
-"""What may go wrong between Spark and a broker, beside what the broker itself says.
+"""Errors of the Spark connector, on top of those of the broker.
 
     LocalError
     ├─ ConfigError
@@ -18,7 +18,7 @@ class OptionError(ConfigError):
 
 
 class NoSpark(LocalError):
-    """The text says why, if that is known."""
+    """Spark does not start; the text gives the reason where it is known."""
 
 
 class DataLoss(LocalError):

@@ -124,7 +124,7 @@ def _tag(rows: Any) -> int | None:
 
 @lru_cache(maxsize=1024)  # random sizes must not grow it without end
 def _layout(key_len: int, payload_len: int, rest: int) -> Any:
-    """A frame (storage.record) as numpy says it; what is empty is left out."""
+    """A frame (storage.record) as a numpy type; fields of no bytes are left out."""
     fields = [("length", "<u4"), ("msg_id", "<u8"), ("ts_ns", "<i8"), ("key_len", "<u2"), ("key", f"V{key_len}")]
     fields += [("payload_len", "<u4"), ("payload", f"V{payload_len}")]
     if rest:

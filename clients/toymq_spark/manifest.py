@@ -48,7 +48,7 @@ COLUMNS = pa.schema(
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 """A directory's name for no value, and also of the topic that is called so; a record always has a topic."""
 NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
-"""What a file system without hard links says."""
+"""Error numbers of a file system without hard links."""
 
 
 class ArchiveMismatch(ConfigError):
@@ -99,7 +99,7 @@ class Archive:
         self._manifests = self.path / "manifest"
 
     def manifests(self) -> list[Manifest]:
-        """By name; none where there is no archive yet. Raises: DamagedData, OSError."""
+        """All manifests, by name; empty where there is no archive yet. Raises: DamagedData, OSError."""
         if not self._manifests.is_dir():
             return []
         return [self._load(file) for file in sorted(self._manifests.glob("*.json"))]
@@ -217,14 +217,14 @@ def describe(archive: Path, directory: Path) -> Iterator[ArchiveFile]:
 
 
 def write_atomically(path: Path, content: dict[str, Any]) -> None:
-    """The old content or the new, whatever is killed. Raises: OSError."""
+    """Write a file atomically: a crash leaves the old content or the new. Raises: OSError."""
     with _temporary(path, content) as temporary:
         temporary.replace(path)
     sync(path.parent)
 
 
 def create_atomically(path: Path, content: dict[str, Any]) -> None:
-    """The content or no file, whatever is killed. Raises: AlreadyCommitted when there is such a file, LocalError, OSError."""
+    """Create a file atomically: a crash leaves the content or no file. Raises: AlreadyCommitted, LocalError, OSError."""
     with _temporary(path, content) as temporary:
         try:
             os.link(temporary, path)

@@ -31,7 +31,7 @@ class Progress:
 
 
 def progress_of(found: dict[str, Any]) -> Progress:
-    """What Spark says of a batch (``query.lastProgress``, or an event's ``progress.json``)."""
+    """Progress of one batch, from Spark's report (``query.lastProgress``, or an event's ``progress.json``)."""
     behind: dict[str, int] = {}
     for source in found.get("sources", ()):
         end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))

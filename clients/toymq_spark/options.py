@@ -23,7 +23,7 @@ LATEST = -1
 """Kafka's numbers for the two ends of a log, in offsets as JSON."""
 
 MAX_RECORDS_PER_PARTITION = 250_000
-"""A task of this size takes about a second: long beside its start (31 ms), short enough to spread and to retry."""
+"""A task of this size takes about a second: long against its start (31 ms), short enough to spread and to retry."""
 NUM_RETRIES = 3
 RETRY_INTERVAL_MS = 1000
 """Doubled each time: 7 s in all, in which a broker restarts."""

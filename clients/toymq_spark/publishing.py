@@ -73,7 +73,7 @@ def write_task(publisher: Publisher, task: Task, rows: Sequence[Row]) -> Outcome
 
 
 class BrokerPublisher:
-    """A broker over the wire. After a lost connection or a refusal that passes, what was not confirmed is said again."""
+    """A broker over the wire. After a lost connection or a transient refusal, unconfirmed publishes are sent again."""
 
     def __init__(self, address: BrokerAddress, sleep: Callable[[float], None] = time.sleep) -> None:
         self._address = address

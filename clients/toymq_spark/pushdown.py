@@ -16,7 +16,7 @@ _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 class Bounds:
-    """Conditions, all of which hold. Ids and milliseconds; ``…_end`` is excluded."""
+    """Bounds of ids and times in milliseconds, joined by AND; ``…_end`` is exclusive."""
 
     def __init__(self) -> None:
         self.topics: set[str] | None = None
@@ -56,7 +56,7 @@ class Bounds:
                     yield one
 
     def narrow(self, start: Offsets, end: Offsets, id_at_time: Callable[[str, int], int]) -> tuple[Offsets, Offsets]:
-        """The id ranges within the bounds; a topic of which nothing is left has an empty one."""
+        """The id ranges within the bounds; a topic without ids in them has an empty range."""
         begins, ends = {}, {}
         for topic, begin in start.items():
             if self.topics is not None and topic not in self.topics:

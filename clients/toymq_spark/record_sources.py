@@ -36,7 +36,7 @@ class Logs(Protocol):
         """(first retained id, next id). Raises: NoSuchTopic."""
 
     def id_at_time(self, topic: str, at_ms: int) -> int:
-        """The first record at or after a time, the next id when there is none. Raises: NoSuchTopic."""
+        """Id of the first record at or after a time; the next id when there is none. Raises: NoSuchTopic."""
 
     def read(self, topic: str, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[Run[T]]:
         """Records of an id range in runs; ids that no record stands for are left out. Raises: NoSuchTopic, OutOfRange."""
@@ -53,7 +53,7 @@ def open_logs(place: BrokerAddress | Directory) -> Logs:
 
 
 class BrokerLogs:
-    """A broker over the wire. What fails because it restarts is tried again, as often as the address says."""
+    """A broker over the wire. Requests that fail because it restarts are retried, ``num_retries`` of the address times."""
 
     def __init__(self, address: BrokerAddress, sleep: Callable[[float], None] = time.sleep) -> None:
         self._address = address

@@ -35,7 +35,7 @@ TYPES: Mapping[str, tuple[str, ...]] = {
 
 
 class Row(NamedTuple):
-    """One message to be published. Rows compare by all they hold: equal ones cannot be told apart, and need not be."""
+    """One message to be published. Rows compare by all their fields; the order of equal rows does not matter."""
 
     topic: str
     source: tuple[str, int]
@@ -126,7 +126,7 @@ def _rows(batch: pa.RecordBatch, option: str | None) -> Iterator[Row]:
 
 
 def _header_block(key: bytes | str | None, headers: list[dict[str, Any]] | None, source: tuple[str, int]) -> bytes:
-    """All that a source may have read can be said again, odd as a line may be; see ``batches.parse_header_block``."""
+    """Every header that a source has read can be published again, odd lines included: ``batches.parse_header_block``."""
     lines = []
     for header in headers or ():
         name, value = (header or {}).get("key"), (header or {}).get("value")

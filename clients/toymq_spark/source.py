@@ -133,7 +133,7 @@ def batch_reader(options: SourceOptions, schema: StructType) -> BatchReader:
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A query that goes on. Lives in a process of its own beside the driver."""
+    """Reader of a streaming query. Lives in a process of its own, next to the driver."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._logs
 
     def _look(self, begin: Offsets) -> Offsets:
-        """The ends of the topics; waits a moment for the first record when there is nothing new."""
+        """Next ids of the topics; waits a moment for the first record when there is nothing new."""
         logs = self._open()
         deadline = self._monotonic() + LATEST_OFFSET_WAIT_S
         while True:

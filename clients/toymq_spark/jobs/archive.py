@@ -93,7 +93,7 @@ def write_batch(archive: Archive, checkpoint: Path, batch: DataFrame, number: in
 
 
 def check_checkpoint(archive: Archive, checkpoint: Path) -> None:
-    """A checkpoint says what has been archived, so it is good for one archive: for another, its batches would be left out.
+    """Refuse a checkpoint of another archive: the batches that it counts as archived would be missing in this one.
 
     Raises: ArchiveMismatch, DamagedData, OSError.
     """

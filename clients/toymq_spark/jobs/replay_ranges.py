@@ -34,7 +34,7 @@ class Piece:
 
 
 def pieces_of_archive(archive: Archive, rows: int) -> list[Piece]:
-    """By topic and id, each with so many rows but for a topic's last. Raises: NoArchive, DamagedData, OSError."""
+    """Pieces by topic and id, each of ``rows`` rows except a topic's last. Raises: NoArchive, DamagedData, OSError."""
     by_topic = groupby(archive.files(), lambda file: file.topic)
     return [piece for topic, files in by_topic for piece in _cut(topic, (_ids(archive, some) for some in _apart(files)), rows)]
 
@@ -42,7 +42,7 @@ def pieces_of_archive(archive: Archive, rows: int) -> list[Piece]:
 def pieces_of_topics(
     options: SourceOptions, logs: Logs, start: Mapping[str, int], end: Mapping[str, int], rows: int
 ) -> list[Piece]:
-    """By topic and id, each with so many ids but for a topic's last. Raises: DataLoss, OSError, ToymqError."""
+    """Pieces by topic and id, each of ``rows`` ids except a topic's last. Raises: DataLoss, OSError, ToymqError."""
     if options.fail_on_data_loss:  # then there are no gaps that a replay would live with, and nothing to look for
         starts = ((topic, at) for topic in sorted(end) for at in range(start[topic], end[topic], rows))
         return [Piece(topic, at, min(at + rows, end[topic])) for topic, at in starts]
@@ -63,7 +63,7 @@ def overlapping(files: Iterable[ArchiveFile], piece: Piece) -> list[ArchiveFile]
 
 
 def _next_id(logs: Logs, topic: str, at: int, end: int) -> int:
-    """Of the first record from ``at`` on; ``end`` when there is none before it."""
+    """Id of the first record from ``at`` on; ``end`` when there is none before it."""
     try:
         run = next(logs.read(topic, at, end, walk_columns), None)
     except OutOfRange as error:

@@ -106,7 +106,7 @@ def report(records: DataFrame, window: str, archive: Path | None = None) -> Repo
 
 
 def _in_utc(row: Row) -> dict[str, Any]:
-    """Spark hands over local times without a zone, whatever the session's zone is."""
+    """Spark returns local times without a zone, in any zone of the session."""
     return {name: value.astimezone(UTC) if isinstance(value, datetime) else value for name, value in row.asDict().items()}
 
 

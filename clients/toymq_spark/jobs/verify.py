@@ -91,7 +91,7 @@ def refuse_malformed(events: DataFrame) -> list[str]:
 
 
 def log(spark: SparkSession, place: Mapping[str, str], topics: Sequence[str]) -> tuple[DataFrame, dict[str, int]]:
-    """Records as ``topic, id, key, digest``, and the first retained id of each topic, 0 where there is no such topic.
+    """Records as ``topic, id, key, digest``, and the first retained id of each topic, 0 for an unknown topic.
 
     Raises: OSError, ToymqError.
     """

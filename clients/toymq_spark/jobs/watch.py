@@ -85,7 +85,7 @@ def runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def looks_at(described: list[dict[str, Any]], at_ms: int) -> Iterator[dict[str, Any]]:
-    """What a broker says of its topics (protocol.md, "JSON shapes") as rows of ``SIGHT``."""
+    """A broker's STATS (protocol.md, "JSON shapes") as rows of ``SIGHT``."""
     for topic in described:
         seen = {"topic": topic["topic"], "at_ms": at_ms}
         yield seen
