@@ -21,7 +21,7 @@ ACK_WINDOW_NS = 100_000_000
 """Acks of the last 100 ms before a kill may be lost (delivery.md); a flush that had not finished may take longer."""
 
 POWER = "power"
-"""How the note of a "kill" ends that took with it what was not synced."""
+"""End of the note of a "kill" that lost unsynced data, as a power cut does."""
 
 Message = tuple[str, int]
 """Topic and id."""
@@ -69,7 +69,7 @@ class Checker:
 
     @property
     def missing(self) -> str | None:
-        """What a whole history has and this one has not."""
+        """What a complete history has and this one lacks."""
         if not self._started:
             return "it has no start: it is empty, or its beginning is missing"
         return None if self._drained is not None else 'it has no "drained": it was cut off, or the run did not come to its end'
@@ -156,7 +156,7 @@ class Checker:
             self._follows(event.topic, event.id, event)
 
     def _follows(self, topic: str, msg_id: int, event: Event) -> None:
-        """Ids rise over connections and lives, too: above all that were told before it was sent."""
+        """Check that ids rise over connections and lives: above every id that was answered before the publish was sent."""
         greatest = self._greatest[topic]
         told = bisect_left(greatest, event.sent_ns or 0, key=lambda one: one.t_ns)
         if told and msg_id <= (greatest[told - 1].id or 0):

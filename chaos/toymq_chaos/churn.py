@@ -41,7 +41,7 @@ HABITS = Habits(
 )
 SLOW = Habits(forget=0.01, nack=0.02, sync=0.05, leave=0.002, stop_reading=0.5, stop_reading_s=2.0)
 DRAIN_S = 60.0
-"""A topic that is not drained after so long has lost its way."""
+"""A topic that is not drained after this time has failed."""
 GONE_ALREADY = ("NO_SUCH_TOPIC", "NO_SUCH_CONSUMER")
 
 
@@ -58,7 +58,7 @@ class Shift:
         self._names = count()
 
     def _take(self, event: Event) -> None:
-        """What is seen is not kept: this asks what the broker holds, not what it promises (``experiment`` does)."""
+        """Drop the event: a soak tests the resources of a broker, not its promises (``experiment`` does)."""
 
     # -- workload.World
 

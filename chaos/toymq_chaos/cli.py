@@ -58,7 +58,7 @@ class Rate(click.FloatRange):
 
 
 class _OneLineErrors(click.Group):
-    """A ``LocalError`` or ``OSError`` is said in one line on stderr, exit code 2."""
+    """Print a ``LocalError`` or ``OSError`` as one line on stderr, exit code 2."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -87,7 +87,7 @@ def main() -> None:
 
 
 def _finish(work: Coroutine[Any, Any, T]) -> T:
-    """What it returns. SIGTERM and Ctrl-C let it clean up; exit codes are then those of a shell, none of ours."""
+    """Run to the end and return the result. SIGTERM and Ctrl-C let it clean up; the exit code is then that of a shell."""
 
     async def until_told() -> T:
         told = asyncio.current_task()

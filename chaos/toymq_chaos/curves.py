@@ -1,4 +1,4 @@
-"""The samples of a soak as a picture: what the broker held over time, work and rests told apart."""
+"""The samples of a soak as a picture: resources of the broker over time, at work and at rest."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -39,22 +39,22 @@ QUEUE_PUBLISHERS = 2
 QUEUE_RATE = 60.0
 """Messages a second and publisher: half of a backlog's limit a life, many times over."""
 QUIET_S = 2.5
-"""When nothing came for so long, everything has come: longer than the visibility timeout and a redelivery's way."""
+"""After this time without a delivery all have come: longer than the visibility timeout and a redelivery."""
 DRAIN_S = 120.0
-"""A broker that is not drained after so long has lost its way."""
+"""A broker that is not drained after this time has failed."""
 PUBLISHES_PER_S = 20
 """Answered publishes that a planned second of a life holds at least: on a busy machine the life lasts longer, not less work."""
 MOVE_S = 30.0
-"""Within so long after all that every client of the product's own has moved, or it is stalled."""
+"""Time after all that in which every client of the product makes progress; else it is stalled."""
 STALLED_S = 120.0
-"""A life that has not done its work after so long ends all the same: the checker and the drain tell what is wrong."""
+"""A life that has not done its work after this time ends anyway: the checker and the drain find what is wrong."""
 ACK_WINDOW_NS = 1_000_000_000
 """How long an answered ack may wait for its flush: 100 ms by contract, and two syncs on a machine that has other work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What ``toymq-chaos run`` takes."""
+    """Options of ``toymq-chaos run``."""
 
     seed: int
     duration_s: float
@@ -65,12 +65,12 @@ class Options:
     rate: float = 250.0
     """Messages a second and publisher, at most."""
     keep_log: bool = False
-    """Nothing is removed from the log, so that it can be held against the history afterwards."""
+    """Nothing is removed from the log, so that it can be compared with the history afterwards."""
 
 
 @dataclass(slots=True)
 class Report:
-    """What came of it."""
+    """Result of a run."""
 
     verdict: Verdict
     counts: Counter[str] = field(default_factory=Counter)
@@ -388,7 +388,7 @@ class Experiment:
 
 
 def token_of(seed: int) -> str:
-    """What the clients of a run say to be let in. The broker asks for it where the seed is odd."""
+    """Token of the clients of a run. The broker requires it where the seed is odd."""
     return hashlib.sha256(f"token {seed}".encode()).hexdigest()
 
 
@@ -400,7 +400,7 @@ def _auth_file(token: str) -> str:
 
 
 def _complaint_of_verify(data_dir: Path) -> str | None:
-    """What ``toymq verify`` says of the directory, None when nothing is wrong."""
+    """Complaint of ``toymq verify`` about the directory, None when nothing is wrong."""
     done = subprocess.run([*TOYMQ, "verify", data_dir], capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return None

@@ -164,7 +164,7 @@ class Fates:
         )
 
     def _wall(self, since: Event, until_ns: int) -> int:
-        """How much later it may have become on the broker's clock."""
+        """The longest time that may have passed on the broker's clock from ``since`` to ``until_ns``."""
         low, high = self._between(since.sent_ns or since.t_ns, until_ns)
         return until_ns + high - (since.sent_ns or since.t_ns) - low
 
@@ -244,7 +244,7 @@ class Fates:
                 verdict.broken("a dead letter never came back", letter)
 
     def judge_removed(self, published: Iterable[Event], consumers: Iterable[tuple[str, str]], verdict: Verdict) -> None:
-        """What was answered before a PURGE or DELETE was asked for does not come after its answer."""
+        """Check that publishes answered before a PURGE or DELETE was sent are not delivered after its answer."""
         names = list(consumers)
         for event in published:
             removals = [each for each in self._removals.get(event.topic or "", ()) if each.result == "ok"]

@@ -1,5 +1,4 @@
-"""What the harness does from inside the broker's process: death at a named point and with the harness, and a wall clock that
-jumps.
+"""Faults inside the broker's process: death at a named point or with the harness, and a wall clock that jumps.
 
 The broker knows nothing of it: ``sitecustomize`` wraps the functions of ``os`` and ``time`` that it calls. Nothing here runs in
 a broker that the harness did not start.
@@ -37,7 +36,7 @@ class Place:
     path: str
     """A regular expression."""
     within: int
-    """A seeded death strikes at one of the first so many."""
+    """A seeded death strikes at one of this many first calls."""
 
 
 PLACES = {

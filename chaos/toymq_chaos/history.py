@@ -1,4 +1,4 @@
-"""What happened, an operation a line. Contract: reliability.md, the form of ``history.jsonl``.
+"""The history of a run, an operation a line. Contract: reliability.md, the form of ``history.jsonl``.
 
 Owns the form and its reading and writing; knows neither brokers nor invariants.
 """
@@ -94,11 +94,11 @@ _NEEDED = {
     "delete": ("topic",),
     "dropped": ("topic", "count"),
 }
-"""What an event of a kind says beside ``t_ns``, ``process`` and ``op``."""
+"""Fields of an event by its kind, besides ``t_ns``, ``process`` and ``op``."""
 
 
 def digest_of(payload: bytes) -> str:
-    """What stands for a payload in a history."""
+    """Digest that stands for a payload in a history."""
     return hashlib.blake2b(payload, digest_size=8).hexdigest()
 
 

@@ -11,7 +11,7 @@ from toymq_chaos.vitals import Vitals
 
 MIB = 1 << 20
 RSS_GROWTH_MAX = 0.2
-"""An allocator keeps pages of which it needs a corner; what leaks passes any share in time."""
+"""An allocator keeps pages that it uses partly; a leak passes any share in time."""
 RSS_ALLOWANCE_BYTES = 8 * MIB
 DISK_ALLOWANCE_BYTES = 2 * MIB
 """What a log may have allocated ahead of its records (``soak.SEGMENT_BYTES``), by chance in one rest and not in another."""
@@ -49,7 +49,7 @@ QUANTITIES = (RSS, DESCRIPTORS, TASKS, THREADS, DISK, PING_P50, PING_P99)
 
 
 def allowed_rss_bytes(first: Vitals) -> float:
-    """How much a later rest may hold."""
+    """Largest resident memory that a later rest may have."""
     return first.rss_bytes * (1 + RSS_GROWTH_MAX) + RSS_ALLOWANCE_BYTES
 
 
@@ -58,12 +58,12 @@ def allowed_disk_bytes(first: Vitals) -> int:
 
 
 def rests_of(samples: Iterable[Vitals]) -> list[Vitals]:
-    """Those at rest; the first of them is what the others are held against."""
+    """Samples at rest; the others are compared with the first."""
     return [vitals for vitals in samples if vitals.at_rest]
 
 
 def complaints(samples: Iterable[Vitals]) -> list[str]:
-    """What the last rest holds that the first did not; nothing when all returned."""
+    """What the last rest holds more than the first; nothing when all returned."""
     rests = rests_of(samples)
     if len(rests) < 2:
         return ["there are fewer than two rests to compare"]

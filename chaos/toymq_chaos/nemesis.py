@@ -1,4 +1,4 @@
-"""What goes wrong, and when, from a seed. Pure; ``experiment`` carries it out.
+"""The faults and their times, from a seed. Pure; ``experiment`` carries it out.
 
 One seed, one plan: the same lives, faults and points at the same times. What the machine makes of it differs from run to run.
 """
@@ -33,7 +33,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """From a start to the end that ``how`` tells; ``point``: or earlier, inside the broker's own work."""
+    """A broker from its start to its end by ``how``; ``point``: or earlier, inside the broker's own work."""
 
     lasts_s: float
     how: Literal["kill", "stop"]

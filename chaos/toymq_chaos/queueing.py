@@ -1,4 +1,4 @@
-"""What a work queue does beside publish, subscribe and ack: its clients and their topics. Contract: delivery.md.
+"""Load of a work queue besides publish, subscribe and ack: its clients and their topics. Contract: delivery.md.
 
     jobs    delays, ttls, producer sequences; three workers of one shared consumer, one of which polls, and an auditor; a
             message is a dead letter after three attempts or by NACK, is read in ``jobs.dlq`` and sent back (REDRIVE)
@@ -54,7 +54,7 @@ CHANGES = (
     (RING, "retain_max_bytes", ("8000", "default")), (RING, "retain_max_age", ("50", "1000", "default")),
     (RING, "when_full", ("drop-oldest", "reject")), (JOBS, "nack_backoff_max", ("40", "80")),
 )  # fmt: skip
-"""What is changed while the broker runs: topic, setting, values."""
+"""Settings that change while the broker runs: topic, setting, values."""
 DECLARED = (
     (RING, None, "drop"), (EVENTS, None, "delete"), (JOBS, WORKER, "share"), (EVENTS, EVERYONE, "share"),
 )  # fmt: skip
@@ -63,13 +63,13 @@ DELAYS_MS = (None, None, None, 20, 150, 400)
 TTLS_MS = (None, None, None, 100, 86_400_000)
 PAYLOAD_BYTES = (0, 3, 40, 900, 2500)
 CHORES = ("redrive", "config", "config", "settings", "purge", "delete")
-"""What the operator does until the faults are over, afterwards it sends letters back only."""
+"""Work of the operator until the faults are over; afterwards it only sends dead letters back."""
 REDRIVE_S = 0.3
-"""How often dead letters are sent back at the end."""
+"""Interval at which dead letters are sent back at the end."""
 NEEDED = frozenset((
     (JOBS, WORKER), (JOBS, AUDITOR), (LETTERS, READER), (FULL, AUDITOR), (RING, AUDITOR), (EVENTS, EVERYONE), ("", "operator"),
 ))  # fmt: skip
-"""What ``World.subscribed`` is told before anything is published."""
+"""Subscriptions, and the operator's start, that ``World.subscribed`` reports before anything is published."""
 
 
 def messages(name: str, rng: random.Random) -> Iterator[Message]:
@@ -88,7 +88,7 @@ def messages(name: str, rng: random.Random) -> Iterator[Message]:
 
 
 def declare(recorder: Recorder) -> None:
-    """What the checker has to know before anything happens."""
+    """Record for the checker which topics drop, are deleted or are shared."""
     for topic, consumer, note in DECLARED:
         recorder("supervisor", "declare", topic=topic, consumer=consumer, note=note)
 
@@ -252,7 +252,7 @@ class Operator:
             self._world.recorder(client.name, "settings", topic=topic, key=name, note=value, sent_ns=sent_ns)
 
     async def _do(self, client: Client, op: Literal["redrive", "purge", "delete"], command: Redrive | Purge | Delete) -> None:
-        """What is refused, and a redrive of nothing, is not worth a line."""
+        """Record the answer; refusals and redrives of nothing are left out."""
         sent_ns = self._world.recorder.now_ns()
         result: Result = "unknown"
         count = None

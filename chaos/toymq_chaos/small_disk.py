@@ -38,5 +38,5 @@ class SmallDisk:
         (self._path / "filler").unlink(missing_ok=True)
 
     def unmount(self) -> None:
-        """What was on it is gone."""
+        """Unmount it; its files are gone."""
         subprocess.run(["umount", "-l", str(self._path)], check=False)

@@ -33,24 +33,24 @@ OPTIONS = (
     "--dedupe-keys", "1000", "--dedupe-keys-total", "10000",
 )  # fmt: skip
 WORK_S = (1.5, 60.0)
-"""A round works for a tenth of the duration, and for so long at least and at most."""
+"""A round works for a tenth of the duration, within these bounds."""
 SAMPLE_S = 5.0
 PING_S = 0.02
 CALM_S = 120.0
-"""A broker that is not drained after so long has lost its way; and how long retention and the disk may take."""
+"""A broker that is not drained after this time has failed; also the time for retention and the disk."""
 LOOK_S = 0.1
 STABLE_S = 1.0
-"""What does not change for so long has come to rest: the broker removes files behind its answers."""
+"""Without a change for this time the broker is at rest: it removes files behind its answers."""
 STOP_S = 30.0
 NOTICE_S = 1.0
-"""How long a broker that cut its connections may take to be gone."""
+"""Time for a broker that cut its connections to end."""
 OWN_CONNECTIONS = 2
 """The control connection and the one that pings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What ``toymq-chaos soak`` takes."""
+    """Options of ``toymq-chaos soak``."""
 
     seed: int
     duration_s: float
@@ -60,7 +60,7 @@ class Options:
 
 @dataclass(slots=True)
 class Report:
-    """What came of it."""
+    """Result of a soak."""
 
     samples: list[Vitals] = field(default_factory=list)
     failure: str | None = None
@@ -237,7 +237,7 @@ class Soak:
         return str(next((leaf for leaf in leaves if isinstance(leaf, BrokerFailed)), leaves[0]))
 
     async def _ping(self) -> None:
-        """On a connection of its own. What the clients in this process take of the machine is in the figures, too."""
+        """Measure PINGs on a connection of its own. Load of this process's clients on the machine shows in them, too."""
         client = Client("pinger")
         await self._connect(client)
         while True:

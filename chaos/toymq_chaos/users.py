@@ -1,4 +1,4 @@
-"""The product's own clients, beside the raw ones of ``workload``: what a user's program would do, written down as theirs is.
+"""Users: programs with the product's own clients, recorded like the raw clients of ``workload``.
 
     a-pub           asyncio, several publishes at a time, with keys and with the client's own numbers
     a-4, 32, 1024   asyncio, a subscription each, of that window; a handler lets others run
@@ -30,10 +30,10 @@ from toymq_chaos.workload import Habits
 from toymq_py.errors import ToymqError
 
 TIMEOUT_S = 60.0
-"""Of a request, outages included."""
+"""Time-out of a request, outages included."""
 BACKOFF_MAX_S = 0.5
 LOOK_S = 0.2
-"""How often a thread looks whether it may end."""
+"""Interval at which a thread checks whether it may end."""
 AT_A_TIME = 4
 """Publishes of the asyncio client without an answer."""
 PAYLOAD_BYTES = (0, 10, 100, 1000, 8000)
@@ -44,15 +44,15 @@ WINDOWS = (4, 32, 1024)
 """Of the asyncio client's subscriptions."""
 BLOCKING_WINDOW = 16
 ENDING_S = 3.0
-"""How long a thread may take to end; a goodbye takes a second."""
+"""Time for a thread to end; closing a client takes a second."""
 ASYNCIO, BLOCKING = "a", "b"
-"""What names begin with."""
+"""Prefix of the users' names."""
 NEEDED = frozenset(((TOPIC, f"{BLOCKING}-{BLOCKING_WINDOW}"), *((TOPIC, f"{ASYNCIO}-{window}") for window in WINDOWS)))
 """Topic and consumer of each subscription."""
 
 
 Choice = Literal["forget", "nack", "sync", "ack"]
-"""What a handler does with its message; "sync": it acks, and waits for the disk."""
+"""Outcomes of a handler; "sync": it acks, and waits for the disk."""
 
 
 class Item(NamedTuple):
@@ -82,7 +82,7 @@ class Diary:
     def __init__(self, recorder: Recorder, name: str) -> None:
         """``name``: also of its consumer, when it subscribes."""
         self.moved = False
-        """It had an answer, or a delivery, since this was reset."""
+        """Whether it had an answer or a delivery since this was reset."""
         self.losses = 0
         """Connections that it had."""
         self.process = f"{name}.0"
@@ -167,7 +167,7 @@ class Diary:
             )  # fmt: skip
 
     def stalled(self) -> None:
-        """It did not move although it had all the time."""
+        """It made no progress although it had all the time."""
         self._recorder(self.process, "stalled", topic=TOPIC, note=f"{self.name} after {self.losses} losses")
 
 
@@ -188,7 +188,7 @@ def choose(rng: random.Random, habits: Habits, *, calm: bool) -> Choice:
 
 
 class Surroundings(NamedTuple):
-    """Where users live."""
+    """What users get from the harness."""
 
     recorder: Recorder
     url: str
@@ -213,7 +213,7 @@ class User(ABC):
         """Publishers end when the faults are over; subscribers when they are cancelled."""
 
     def cut(self) -> None:
-        """End the client's connections as a network does: its own close says nothing of it. It connects again by itself."""
+        """Cut the client's connections as a network does, without its ``close``. It connects again by itself."""
         links: tuple[Link | BlockingLink, ...] = () if self.client is None else tuple(self.client._links)
         for link in links:
             if (number := link.descriptor) is not None and number >= 0:

@@ -1,4 +1,4 @@
-"""What the checker says of a history, in Jepsen's words."""
+"""The verdict of the checker on a history, in Jepsen's terms."""
 
 import json
 from collections import Counter

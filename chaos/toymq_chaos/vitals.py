@@ -1,4 +1,4 @@
-"""What a broker holds at one moment: memory, descriptors, tasks, threads, disk. A line of ``soak.jsonl`` each.
+"""Resources of a broker at one moment: memory, descriptors, tasks, threads, disk. A line of ``soak.jsonl`` each.
 
 Owns their form, and how they are read from ``/proc``, from STATS and from the data directory; judges nothing (``leaks``).
 """

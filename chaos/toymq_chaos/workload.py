@@ -43,7 +43,7 @@ class Message(NamedTuple):
 
     @property
     def told_key(self) -> str:
-        """What a history calls it."""
+        """Key in the history."""
         return self.key if self.seq is None else f"{self.key}#{self.seq}"
 
     def encode(self) -> bytes:
@@ -63,7 +63,7 @@ SEQUENCED = "seq-"
 
 
 class World(Protocol):
-    """Where clients live."""
+    """What clients get from the harness or the simulation."""
 
     recorder: Recorder
     calm: bool
@@ -329,7 +329,7 @@ class Subscriber:
         )  # fmt: skip
 
     def _handle(self, client: Client, push: MessagePush) -> list[Asked]:
-        """What to do with a delivery; returns the answers to expect."""
+        """Handle a delivery. Returns: the answers to expect."""
         habits = self._habits
         chance = 1.0 if self._world.calm else self._rng.random()
         topic, msg_id = push.topic, push.msg_id
@@ -361,7 +361,7 @@ class Subscriber:
 
 
 def told_by_headers(block: bytes) -> dict[str, Any]:
-    """What the broker says in a header block of where a record came from: fields of an ``Event``."""
+    """Origin of a record from its header block: fields of an ``Event``."""
     lines = (line.partition(b": ") for line in block.split(b"\n"))
     found = {name.decode(): value.decode() for name, _, value in lines}
     told: dict[str, Any] = {}

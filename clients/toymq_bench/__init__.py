@@ -1,1 +1,1 @@
-"""``toymq-bench``: load on a real broker, its cost and its limits, and other brokers beside it. Contract: performance.md."""
+"""``toymq-bench``: put load on a real broker, measure cost and limits, compare with other brokers. Contract: performance.md."""

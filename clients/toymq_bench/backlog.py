@@ -18,7 +18,7 @@ from toymq_bench.traffic import delete, fill, names, subscriber
 from toymq_py.protocol import Publish, Subscribe, encode_command
 
 SHALLOW = 10
-"""Messages of the small backlog that a large one is held against."""
+"""Messages of the small backlog that a large one is compared with."""
 
 
 def drain(broker: Broker, count: int, consumers: int, window: int, size: int, label: str) -> dict[str, float]:
@@ -196,7 +196,7 @@ def verified(broker: StartedBroker) -> dict[str, float]:
 
 
 def idle(broker: Broker, sessions: int, label: str) -> dict[str, float]:
-    """RSS with so many sessions that say nothing, above that with none. Raises: BenchError, OSError."""
+    """RSS with ``sessions`` idle sessions, in all and above that with none. Raises: BenchError, OSError."""
     empty = broker.rss_bytes()
     connections: list[socket.socket] = []
     try:

@@ -1,4 +1,4 @@
-"""One invocation: which broker, how often, beside which disk limit."""
+"""One invocation: its options, its broker, its runs and their disk limits."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from toymq_bench.result import Result, Session
 from toymq_bench.traffic import Plan, Traffic, measure
 
 LIMIT_S = 1.0
-"""The disk limit is measured before each run for as long as the run itself, and at most so long."""
+"""The disk limit is measured before each run, for as long as the run takes, but no longer than this."""
 
 
 @dataclass(slots=True)
@@ -22,7 +22,7 @@ class Bench:
     plan: Plan
     runs: int
     directory: Path
-    """Where brokers get their fresh directories."""
+    """Parent of the brokers' fresh directories."""
     serve_options: tuple[str, ...] = ()
     running: tuple[str, int, int] | None = None
     """Host, port and pid of a broker to measure instead of a fresh one for each run."""
@@ -76,7 +76,7 @@ class Bench:
         return result
 
     def run_traffic(self, scenario: str, parameters: dict[str, Any], traffic: Traffic) -> Result:
-        """Run a load, beside the disk limit of its records. Raises: BenchError, OSError."""
+        """Run a load, and measure the disk limit of its records. Raises: BenchError, OSError."""
         return self.run(
             scenario, parameters, lambda broker, label: measure(broker, traffic, self.plan, label),
             commit=(traffic.size + disk.RECORD_OVERHEAD_BYTES, disk.records_per_commit(traffic.producers * traffic.window)),
@@ -91,7 +91,7 @@ class Bench:
         )  # fmt: skip
 
     def session(self) -> Session:
-        """What was measured so far, with the facts of this machine."""
+        """The results so far, with the facts of this machine."""
         facts = machine.facts(self.directory)
         if self.running is not None:
             facts["file_system"] = "unknown file system"

@@ -46,7 +46,7 @@ class Broker:
         return connect(self.host, self.port)
 
     def client(self) -> sync.Client:
-        """For all that is not measured."""
+        """A blocking client, for requests that are not measured."""
         return sync.connect(f"toymq://{self.host}:{self.port}", timeout_s=60)
 
     def stats(self) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class StartedBroker(Broker):
 
     @property
     def http_port(self) -> int:
-        """Of the gateway. Assumes ``--http`` among the options."""
+        """Port of the gateway. Assumes ``--http`` among the options."""
         return int(self._process.http.rstrip("/").rpartition(":")[2])
 
     def start(self) -> None:
@@ -108,7 +108,7 @@ class StartedBroker(Broker):
 
 
 def allow_descriptors(count: int) -> None:
-    """For this process and what it starts. Raises: BenchError when the machine does not give so many."""
+    """Raise the limit of descriptors of this process and its children. Raises: BenchError when the hard limit is lower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and count > hard:
         raise BenchError(f"{count} descriptors are needed and the hard limit is {hard}: raise it with ulimit -Hn")

@@ -20,7 +20,7 @@ from toymq_py.errors import ToymqError
 
 
 class _OneLineErrors(click.Group):
-    """A deliberate error or an ``OSError`` is said in one line on stderr."""
+    """Print a deliberate error or an ``OSError`` as one line on stderr."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -36,7 +36,7 @@ class _OneLineErrors(click.Group):
 @click.group(cls=_OneLineErrors, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="toymq", prog_name="toymq-bench")
 def main() -> None:
-    """Measure a broker: rate, latency, CPU per message, memory, beside what the disk itself takes.
+    """Measure a broker: rate, latency, CPU per message, memory, and the limit of the disk itself.
 
     Each scenario starts the installed toymq on a fresh directory, or measures one that runs (--connect, --pid). Options of
     `toymq serve` follow after `--`. Linux only.
@@ -125,14 +125,14 @@ def e2e(
 def fanout(
     bench: Bench, consumers: int, window: int, consumer_window: int, size: int, keyed: bool, rate: float | None
 ) -> None:
-    """One producer to many consumers of one topic; every delivery is acked. CPU is told per publish."""
+    """One producer to many consumers of one topic; every delivery is acked. CPU is given per publish."""
     check_stamp(size, keyed)
     traffic = Traffic(1, window, size, 1, consumers, consumer_window, rate, keyed)
     run_traffic(bench, "fanout", traffic, consumers=consumers, window=window)
 
 
 def messages(default: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """How large the backlog is."""
+    """The option ``--messages``: size of the backlog."""
     return click.option("--messages", type=POSITIVE, default=default, show_default=True, help="How many are there at first.")
 
 
@@ -237,7 +237,7 @@ def delay(bench: Bench, messages: int, lead_s: float, span_s: float, seed: int, 
 @timing
 @attachable
 def lag(bench: Bench, producers: int, consumers: int, window: int, size: int) -> None:
-    """How long the broker's loop is ever held under full load: the round trip of PINGs from another process."""
+    """The longest stalls of the broker's loop under full load: round trips of PINGs from another process."""
     traffic = Traffic(producers, window, size, consumers=consumers)
     bench.run(
         "lag", {"producers": producers, "window": window, "consumers": consumers, "size": size},

@@ -17,7 +17,7 @@ LOADS = {row: goals.LOADS[row] for row in ("pub 16 x 256", "pub 64 x 1", "e2e 1 
 
 
 def git(*arguments: str) -> str:
-    """What it prints. Raises: BenchError with the last line that it said."""
+    """Run git. Returns: its output. Raises: BenchError with the last line of its stderr."""
     try:
         return subprocess.run(["git", *arguments], capture_output=True, text=True, check=True).stdout.strip()
     except FileNotFoundError:

@@ -25,7 +25,7 @@ RECEIVE_BYTES = 1 << 18
 DIGITS = 10
 """The delay in milliseconds that a payload begins with."""
 PATIENCE_S = 60.0
-"""How long the last ones may be late."""
+"""How late the last messages may be."""
 
 
 def delay(

@@ -1,4 +1,4 @@
-"""What the disk itself takes, beside which a broker is measured: the same run, the same directory."""
+"""The limit of the disk itself, measured in the same run and directory as a broker."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""What can go wrong with a benchmark itself. Each is told in one line."""
+"""Errors of a benchmark itself, each printed as one line."""
 
 from toymq_py.errors import LocalError
 
@@ -8,4 +8,4 @@ class BenchError(LocalError):
 
 
 class WrongReply(BenchError):
-    """A broker answered with an error, left a gap, or said what was not expected: the figures would be worthless."""
+    """A broker answered with an error, left a gap, or sent an unexpected frame: the figures would be worthless."""

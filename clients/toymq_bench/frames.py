@@ -31,7 +31,7 @@ class Template:
 
     def __init__(self, frames: Sequence[bytes]) -> None:
         self.count = len(frames)
-        """How many a block can have."""
+        """Frames of the longest block."""
         self._length = len(frames[0])
         if any(len(frame) != self._length for frame in frames):
             raise ValueError("the frames of a template have one length")
@@ -44,7 +44,7 @@ class Template:
 
 
 class Producing(Protocol):
-    """What a publishing connection says and hears."""
+    """Wire format of a publishing connection."""
 
     template: Template
 
@@ -55,7 +55,7 @@ class Producing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What one read of a consuming connection brought.
+    """Deliveries of one read of a consuming connection.
 
     ``stamps``: the mark of each delivery that counts, as sent. ``answer``: the acks, and what else the wire wants to be said.
     """
@@ -65,7 +65,7 @@ class Chunk:
 
 
 class Consuming(Protocol):
-    """What a consuming connection hears and says."""
+    """Wire format of a consuming connection."""
 
     def deliveries(self, data: bytes) -> Chunk:
         """Parse what came, and keep what is not complete. Raises: WrongReply."""

@@ -9,7 +9,7 @@ from toymq_bench.result import METRICS, Result
 from toymq_bench.traffic import Traffic
 
 MESSAGES = 10_000_000
-"""Of the rows that speak of a stock of messages."""
+"""Stored messages of the rows marked ``stock``."""
 CYCLES = 5000
 IDLE_SESSIONS = 10_000
 SIZE = 256
@@ -18,7 +18,7 @@ MIB_IN_MB = 1.048576
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a metric of a scenario should be: as good as ``goal``, and at least ``floor``, where there is one."""
+    """Goal of a metric of a scenario: as good as ``goal``, and at least ``floor``, where there is one."""
 
     row: str
     metric: str
@@ -26,7 +26,7 @@ class Goal:
     floor: float | None
     goal: float
     stock: bool = False
-    """It depends on how many messages there are."""
+    """It depends on the number of stored messages."""
 
     def mark(self, measured: float) -> str:
         """``goal``, ``floor`` or ``MISSED``."""

@@ -1,4 +1,4 @@
-"""Publishers that speak HTTP to a broker's gateway: one request outstanding on each kept-alive connection."""
+"""HTTP publishers on a broker's gateway: one request outstanding on each kept-alive connection."""
 
 import socket
 
@@ -9,7 +9,7 @@ from toymq_bench.peers.peer import CountingProducer
 from toymq_bench.traffic import Plan, names, timed
 
 OPTIONS = ("--http", "127.0.0.1:0")
-"""Of the broker that is measured."""
+"""Options of the broker that is measured."""
 JSON_LINES = b"Content-Type: application/x-ndjson\r\n"
 
 

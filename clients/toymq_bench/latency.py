@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from hdrh.histogram import HdrHistogram
 
 HIGHEST_US = 3_600_000_000
-"""An hour. What is above is counted as this."""
+"""An hour. Longer latencies count as this."""
 SIGNIFICANT_DIGITS = 3
 PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9, "max": 100.0}
 

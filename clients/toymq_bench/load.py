@@ -10,7 +10,7 @@ from toymq_bench.errors import BenchError
 from toymq_bench.frames import Consuming, Producing
 
 _BUFFER = bytearray(1 << 20)
-"""For reads; one thread, and each read is copied out of it at once."""
+"""Buffer of all reads: there is one thread, and it copies each read out at once."""
 SILENCE_S = 30.0
 """So long nothing at all arrives before a broker is taken for dead."""
 BEHIND_MAX = 2_000_000
@@ -24,7 +24,7 @@ def now_us() -> int:
 
 
 class Meter:
-    """What was counted. ``publish_us`` and ``delivery_us``: latency → how often."""
+    """Counters of a load. ``publish_us`` and ``delivery_us``: latency → how often."""
 
     def __init__(self, *, budget: int | None = None, backlog_max: int | None = None) -> None:
         """
@@ -40,14 +40,14 @@ class Meter:
         self.reset()
 
     def reset(self) -> None:
-        """From here on it counts: the warm-up is over."""
+        """Start to count: the warm-up is over."""
         self.acked = 0
         self.delivered = 0
         self.publish_us: defaultdict[int, int] = defaultdict(int)
         self.delivery_us: defaultdict[int, int] = defaultdict(int)
 
     def allowance(self, wanted: int) -> int:
-        """How many of the wanted may be sent; none if it is not above 0."""
+        """How many of ``wanted`` publishes may be sent; none unless above 0."""
         if self.budget is not None:
             wanted = min(wanted, self.budget - self.sent)
         if self.backlog_max is not None:
@@ -56,7 +56,7 @@ class Meter:
 
 
 class Schedule:
-    """The times at which a connection is to publish, whatever became of its last publish: an open loop.
+    """The times at which a connection publishes, without waiting for replies: an open loop.
 
     A latency counts from the intended time, not from the time at which the client came to it. So a broker that stalls for a
     second is charged with every message that was due in that second (no coordinated omission).
@@ -94,7 +94,7 @@ class Link:
 
     @property
     def blocked(self) -> bool:
-        """It waits until the socket takes more."""
+        """Whether data waits for room in the socket."""
         return bool(self._unsent)
 
     def send(self, data: bytes) -> None:
@@ -109,7 +109,7 @@ class Link:
         self._unsent = b"" if sent == len(self._unsent) else self._unsent[sent:]
 
     def read(self) -> bytes:
-        """What is there. Raises: BenchError at the end of the stream."""
+        """Read without waiting. Raises: BenchError at the end of the stream."""
         try:
             count = self.socket.recv_into(self._view)
         except BlockingIOError:
@@ -187,7 +187,7 @@ class Subscriber(Link):
         self._meter = meter
 
     def publish(self, now: int) -> None:
-        """It never does."""
+        """A subscriber does not publish."""
 
     def on_readable(self, now: int) -> None:
         """Count deliveries and acknowledge them. Raises: BenchError."""

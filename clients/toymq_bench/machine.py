@@ -1,4 +1,4 @@
-"""What a figure was measured on."""
+"""Facts about the machine of a measurement."""
 
 import os
 import platform
@@ -12,7 +12,7 @@ from toymq_py.protocol import ServerConnection
 
 
 def facts(directory: Path) -> dict[str, Any]:
-    """Of this machine, the file system of a directory, this Python and this checkout; no host name."""
+    """Facts of this machine, the file system of a directory, this Python and this checkout; no host name."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "cpu": _cpu_model(),
@@ -34,7 +34,7 @@ def line(facts: dict[str, Any]) -> str:
 
 
 def build() -> str:
-    """Which of the optional accelerators the broker beside this interpreter has (``make fast``; ADR 0015)."""
+    """The optional accelerators of this interpreter's broker (``make fast``; ADR 0015)."""
     compiled = not hasattr(ServerConnection.next_commands, "__code__")
     return ("compiled" if compiled else "as source") + (", zlib_ng" if find_spec("zlib_ng") else "")
 
@@ -57,7 +57,7 @@ def _file_system(directory: Path) -> str:
 
 
 def _commit() -> str | None:
-    """Of the checkout that this file is in; with ``+`` when something is changed. None outside one."""
+    """Commit of the checkout of this file; with ``+`` when a file is changed. None outside a checkout."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--exclude=*", "--dirty=+"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -52,7 +52,7 @@ class Address(click.ParamType[tuple[str, int]]):
 
 
 def output(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Where the figures go, beside the terminal."""
+    """Options for files with the figures."""
     file = click.Path(dir_okay=False, path_type=Path)
     for option in (
         click.option("--plot", "picture", type=file, callback=_is_picture, help="Draw the figures: a .png or .svg file."),
@@ -74,7 +74,7 @@ def _is_picture(_: click.Context, __: click.Parameter, path: Path | None) -> Pat
 
 
 def timing(command: Callable[..., Any]) -> Callable[..., Any]:
-    """How long is measured."""
+    """Options for the time of a run."""
     for option in (
         click.option("--warmup", "warmup_s", type=Duration(), default="700ms", show_default=True, help="Not counted."),
         click.option("--seconds", type=Duration(least_ms=1), default="3s", show_default=True, help="Of each run."),
@@ -84,7 +84,7 @@ def timing(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def place(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Where brokers are started and how often."""
+    """Options for directory and number of runs."""
     for option in (
         click.option("--data-dir", "directory", type=click.Path(exists=True, file_okay=False, path_type=Path), default=".",
                      show_default=True, help="Fresh directories are made below it, and removed. Choose a real disk."),
@@ -95,7 +95,7 @@ def place(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def started(command: Callable[..., Any]) -> Callable[..., Any]:
-    """For scenarios that must start their broker themselves.
+    """Options of scenarios that start their broker.
 
     The command gets a ``Bench`` and may return the lines that show its results; else the whole report is shown.
     """
@@ -119,7 +119,7 @@ def started(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def attachable(command: Callable[..., Any]) -> Callable[..., Any]:
-    """For scenarios that can also measure a broker that runs already."""
+    """Options of scenarios that can also measure a running broker."""
     inner = started(command)
 
     @click.option("--pid", type=POSITIVE, help="Its process, for CPU time and memory.")

@@ -22,7 +22,7 @@ def peers(
     seconds: float, warmup_s: float, runs: int, directory: Path, size: int, shapes: tuple[str, ...], strace: bool,
     json_file: Path | None, picture: Path | None,
 ) -> None:  # fmt: skip
-    """Other brokers beside ours: each that is installed, in its most durable mode, interleaved, on the same disk.
+    """Compare with other brokers: each that is installed, in its most durable mode, interleaved, on the same disk.
 
     Each run starts each server on a fresh directory and a free port and stops it again. All get the same payload and window
     from the same load generator, none has keys. The most durable mode of a server may still be a weak one: the table says so.

@@ -1,4 +1,4 @@
-"""What a process costs, from ``/proc``: CPU seconds and resident memory, of one or of several that belong together."""
+"""CPU seconds and resident memory of processes, from ``/proc``."""
 
 import os
 from collections.abc import Iterable

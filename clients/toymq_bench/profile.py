@@ -18,7 +18,7 @@ from toymq_bench.traffic import Plan, Traffic, measure
 
 SAMPLES_PER_S = 400
 STARTS_WITHIN_S = 1.0
-"""How long py-spy takes to begin, about: the load lasts so much longer."""
+"""About the time that py-spy takes to start: the load lasts longer by this."""
 HOTTEST = 10
 
 

@@ -1,4 +1,4 @@
-"""What long work shows on stderr while it goes on."""
+"""Progress bars on stderr."""
 
 import sys
 import time
@@ -11,14 +11,14 @@ REDRAW_S = 0.1
 
 
 class Phase:
-    """A bar from 0 to a length in whatever unit; drawn rarely, so that it may be told often."""
+    """A bar from 0 to a length in any unit; drawn rarely, so that frequent updates are cheap."""
 
     def __init__(self, bar: "click._termui_impl.ProgressBar[int]") -> None:
         self._bar = bar
         self._due = 0.0
 
     def at(self, position: float) -> None:
-        """So far it is."""
+        """Move the bar to a position."""
         now = time.perf_counter()
         if now >= self._due:
             self._due = now + REDRAW_S

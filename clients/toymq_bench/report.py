@@ -41,7 +41,7 @@ def lines(session: Session) -> Iterator[str]:
 
 
 def client_note(result: Result) -> str | None:
-    """How much of the result is the client's doing; None where that is little.
+    """Share of the load generator in the result; None where it is small.
 
     In a closed loop the broker waits while the client works, so at most that time could be gained with another client.
     """

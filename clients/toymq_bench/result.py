@@ -1,4 +1,4 @@
-"""What was measured: the runs of one scenario, and the file that keeps them."""
+"""Results: the runs of one scenario, and the file of a session."""
 
 import json
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """How a value is called and shown, and which way is better: more, or less; None of what is only told."""
+    """Title and digits of a value, and whether more is better; None: neither is."""
 
     title: str
     more_is_better: bool | None = False

@@ -1,4 +1,4 @@
-"""Our own protocol as a load speaks it: ``frames.Producing`` and ``frames.Consuming``."""
+"""Our own protocol for the load generator: ``frames.Producing`` and ``frames.Consuming``."""
 
 import re
 import struct
@@ -52,7 +52,7 @@ class ToymqConsumer:
 
     @staticmethod
     def subscribe(topic: str, consumer: str, window: int) -> bytes:
-        """What opens it."""
+        """The command that opens the subscription."""
         return encode_command(Subscribe(topic, consumer, window=window))
 
     def deliveries(self, data: bytes) -> Chunk:

@@ -20,7 +20,7 @@ FILLERS, FILL_WINDOW = 4, 1024
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How long. The warm-up is not counted."""
+    """Duration of a run. The warm-up is not counted."""
 
     seconds: float
     warmup_s: float
@@ -64,7 +64,7 @@ def subscriber(broker: Broker, topic: str, consumer: str, window: int, wire: Con
 
 
 def delete(broker: Broker, topics: list[str]) -> None:
-    """What a run leaves behind, on a broker that goes on."""
+    """Delete the topics of a run, on a broker that keeps running."""
     with broker.client() as client:
         for topic in topics:
             client.delete(topic)
@@ -111,7 +111,7 @@ def held(broker: Broker, traffic: Traffic, plan: Plan, label: str) -> dict[str, 
 
 
 def timed(load: Load, meter: Meter, plan: Plan, broker_cpu_s: Callable[[], float], label: str) -> dict[str, float]:
-    """Warm up, then count for so long. Raises: BenchError."""
+    """Warm up, then measure for the seconds of the plan. Raises: BenchError."""
     with phase(label, 100 * (plan.warmup_s + plan.seconds)) as bar:
         began = now_us()
 

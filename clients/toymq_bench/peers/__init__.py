@@ -1,1 +1,1 @@
-"""Other brokers beside ours: a driver each, one runner, the same load generator for all."""
+"""Comparison with other brokers: a driver for each, one runner, one load generator."""

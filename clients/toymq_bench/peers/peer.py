@@ -1,4 +1,4 @@
-"""What the runner needs of a broker, and how its server is started and stopped."""
+"""The interface of a broker for the runner, and the life of its server process."""
 
 import os
 import re
@@ -103,14 +103,14 @@ class Peer(ABC):
     @property
     @abstractmethod
     def durability(self) -> str:
-        """What its reply to a publish promises, in the mode that is started here."""
+        """Promise of its reply to a publish, in the mode that is started here."""
 
     @abstractmethod
     def command(self) -> Sequence[str]:
-        """What starts the server, with its data below ``directory``."""
+        """Command line of the server, with its data below ``directory``."""
 
     def environment(self) -> Mapping[str, str]:
-        """What the server is told besides."""
+        """Environment variables of the server, on top of our own."""
         return {}
 
     @abstractmethod

@@ -36,7 +36,7 @@ class Shape:
 
     @property
     def metric(self) -> str:
-        """What its row of the table shows."""
+        """Metric of its row in the table."""
         return "deliveries_per_s" if self.consumed else "publishes_per_s"
 
 

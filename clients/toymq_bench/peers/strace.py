@@ -1,4 +1,4 @@
-"""How often a process makes the disk keep its word, counted from outside."""
+"""Number of fsync calls of a process, counted with strace."""
 
 import re
 import shutil
