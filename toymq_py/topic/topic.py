@@ -1,7 +1,6 @@
-"""One topic: joins its log, its consumers and its dedupe table.
+"""One topic: joins its log, its consumers and its publisher.
 
-Contract: delivery.md. Speaks methods and model types; knows no wire, no sessions beyond the ``Subscription`` that they hold,
-no other topic. Belongs to the event loop.
+Contract: delivery.md. Knows no wire, no session beyond its ``Subscription``, no other topic. Belongs to the event loop.
 """
 
 import contextlib
@@ -10,13 +9,7 @@ from typing import Any
 
 from toymq_py.config.options import TopicSettings
 from toymq_py.consumer import Consumer, DeliveryPolicy, Lessee
-from toymq_py.errors import (
-    NoSuchConsumer,
-    NoSuchTopic,
-    OutOfRange,
-    RequestError,
-    StorageFailed,
-)
+from toymq_py.errors import NoSuchConsumer, NoSuchTopic, OutOfRange, RequestError, StorageFailed
 from toymq_py.failure import Failure
 from toymq_py.model import DEAD_LETTERS, IdRange, Mode, Records, Shape, Start
 from toymq_py.storage.commit.committer import Committer
@@ -40,7 +33,7 @@ from toymq_py.topic.shared_parts import TopicServices
 
 
 class Topic:
-    """See the module. ``path`` is the topic's directory; nothing is there before the first record or consumer state."""
+    """``path`` is the topic's directory, which is made with the first record or consumer."""
 
     def __init__(
         self,
@@ -56,8 +49,8 @@ class Topic:
     ) -> None:
         """
         Args:
-            held: told of channels with messages that wait for the dead-letter topic.
-            keys_kept: so many keys are remembered, whatever the settings and the budget of all topics say.
+            held: called with a channel that has messages for the dead-letter topic.
+            keys_kept: how many keys are remembered at least, whatever the settings and the budget of all topics are.
         """
         recovered = recovered or RecoveredLog()
         clock, scheduler, options = services.clock, services.scheduler, services.options
@@ -75,20 +68,14 @@ class Topic:
         self.log.on_lost = self.records_lost
         self.committer = Committer(
             self.log, scheduler, clock,
-            space=services.space,
-            segment_bytes=options.segment_bytes,
-            fsync=options.fsync,
-            fsync_interval_s=options.fsync_interval_ms / 1000,
-            roll_first=recovered.roll_first,
-            heads=recovered.heads,
-            lost=services.lost,
+            space=services.space, segment_bytes=options.segment_bytes,
+            fsync=options.fsync, fsync_interval_s=options.fsync_interval_ms / 1000,
+            roll_first=recovered.roll_first, heads=recovered.heads, lost=services.lost,
         )  # fmt: skip
         self.is_dead_letters = name.endswith(DEAD_LETTERS)
         self.publisher = Publisher(
             self.log, self.committer, clock, recovered,
-            dedupe_keys=self._setting("dedupe_keys"),
-            key_budget=services.key_budget,
-            keys_kept=keys_kept,
+            dedupe_keys=self._setting("dedupe_keys"), key_budget=services.key_budget, keys_kept=keys_kept,
         )  # fmt: skip
         self.channels: dict[str, Channel] = {}
         """By consumer."""
@@ -138,8 +125,7 @@ class Topic:
                 self._add_channel(consumer)
 
     def opened(self) -> None:
-        """All topics are recovered, and what was moved between them is settled: limits and retention may do their work, and
-        nothing blocks the loop any more."""
+        """Begin limits and retention: all topics are recovered, moves between them are settled, and nothing may block now."""
         self.log.run_behind = self.committer.run_behind
         self._set_limit()
         self.retention.apply()
@@ -251,10 +237,7 @@ class Topic:
     # -- consumers
 
     def resolve(self, start: Start) -> int:
-        """The id a position means now, not clamped.
-
-        Raises: OSError when the log cannot be read for a time.
-        """
+        """The id of a position now, not clamped. Raises: OSError when the log cannot be searched for a time."""
         if start.kind == "earliest":
             return self.log.first_id
         if start.kind == "latest":
@@ -264,7 +247,7 @@ class Topic:
         return start.value
 
     def start_of_new(self, start: Start | None) -> int:
-        """Where a consumer begins that is not known here. Raises: as ``resolve``."""
+        """The id at which a new consumer begins. Raises: as ``resolve``."""
         if start is None or self.offsets.lacks_consumers:
             return self.log.first_id
         return min(max(self.resolve(start), self.log.first_id), self.log.committed_id)
@@ -274,13 +257,8 @@ class Topic:
         return self.context.topic_deleted
 
     @property
-    def expired_total(self) -> int:
-        """Messages past their ttl since the start of the broker, once for every consumer."""
-        return self.context.expired_total
-
-    @property
     def consumers(self) -> dict[str, Consumer]:
-        """By name; made when it is asked for."""
+        """By name; a new dict."""
         return {name: channel.consumer for name, channel in self.channels.items()}
 
     def channel(self, name: str) -> Channel:
@@ -291,7 +269,7 @@ class Topic:
         return found
 
     def _make_channel(self, name: str, start: int) -> Channel:
-        """A consumer that begins at the id ``start``, and is not on the disk yet. Raises: TooManyConsumers."""
+        """Make a consumer in memory that begins at the id ``start``. Raises: TooManyConsumers."""
         self._services.quotas.admit_consumer(self.name, name, self.channels)
         consumer = Consumer(name, start=start, since_ns=self._clock.wall_ns(), scheduled=self.delays.schedule.ids)
         skip_missing(consumer, self.log)
@@ -320,14 +298,14 @@ class Topic:
         ended: Callable[[Subscription, str], None],
         lessee: Lessee | None = None,
     ) -> tuple[Subscription, Registration]:
-        """Attach a session to a consumer, or a poll (``mode`` None). An exclusive one takes over from an older one at once.
+        """Attach a session to a consumer, or a poll (``mode`` None). An exclusive session takes over from an older one at once.
 
         Args:
             start: where the consumer begins if it is new; by default at the first id.
-            visibility_s: how long its leases last; the topic's time-out when None.
+            visibility_s: its visibility timeout; the topic's when None.
             window, wake, ended, lessee: see ``Subscription``.
 
-        Returns: the subscription, and what the caller owes the disk before it answers.
+        Returns: the subscription, and what ``when_registered`` needs before the caller answers.
 
         Raises: ModeConflict (sessions of the other mode are attached), TooManyConsumers, OSError.
         """
@@ -365,13 +343,8 @@ class Topic:
             self.flush_offsets(flushed)
 
     @property
-    def sessions(self) -> int:
-        """How many, on all consumers."""
-        return sum(len(channel.sessions) for channel in self.channels.values())
-
-    @property
     def unused(self) -> bool:
-        """Nothing was published, nobody consumes."""
+        """Without records and consumers, ever since the start."""
         return not self.channels and not self.committer.next_id and not self.log.segments
 
     def records_lost(self, first: int, last: int) -> None:
@@ -385,8 +358,8 @@ class Topic:
                 self.committer.begin_segment()  # so that a later torn tail never shares a segment with this hole
 
     def ack(self, name: str, ids: Sequence[IdRange], *, unseen: bool = False) -> int:
-        """With ``unseen`` also what was never handed to the consumer, which is made when it is not there: its user saw it in
-        the log. Returns: how many were not acked before. Raises: NoSuchConsumer, TooManyConsumers."""
+        """Ack deliveries; with ``unseen`` also messages that the client has read from the log, for a consumer that is made if
+        it is missing. Returns: how many were not acked before. Raises: NoSuchConsumer, TooManyConsumers."""
         if unseen and name not in self.channels:
             self._make_channel(name, self.log.first_id)
         return self.channel(name).ack(ids, unseen=unseen)
@@ -394,24 +367,17 @@ class Topic:
     def nack(
         self, name: str, ids: Sequence[IdRange], delay_s: float | None, *, dead: bool = False, failure: Failure | None = None
     ) -> int:
-        """Give leases back; with ``dead`` to the dead letters at once. ``failure`` is kept for the letter, however it dies.
-
-        Returns: how many were inflight. Raises: NoSuchConsumer, BadArgument (dead letters have none of their own).
-        """
+        """End leases without an ack; with ``dead`` the messages become dead letters at once. The letter shows ``failure``.
+        Returns: how many were inflight. Raises: NoSuchConsumer, BadArgument (``dead`` on a dead-letter topic)."""
         return self.channel(name).nack(ids, delay_s, dead=dead, failure=failure)
 
     def touch(self, name: str, ids: Sequence[IdRange], visibility_s: float | None) -> int:
-        """Restart the visibility clock, by default with the topic's time-out.
-
-        Returns: how many were inflight. Raises: NoSuchConsumer.
-        """
+        """Restart the visibility timeout of leases. Returns: how many were inflight. Raises: NoSuchConsumer."""
         return self.channel(name).touch(ids, visibility_s)
 
     def seek(self, name: str, start: Start) -> int:
-        """Move a consumer, or make it there. The caller has the offsets flushed before it answers.
-
-        Returns: the id. Raises: OutOfRange, TooManyConsumers, OSError.
-        """
+        """Move a consumer, or make it there; the caller flushes the offsets before it answers. Returns: the id. Raises:
+        OutOfRange, TooManyConsumers, OSError."""
         target = self.resolve(start)
         if not self.log.first_id <= target <= self.log.committed_id:
             raise OutOfRange(self.log.first_id, f"is the first id of {self.name}, {self.log.committed_id} the next")
@@ -429,7 +395,7 @@ class Topic:
         return target
 
     def forget(self, name: str) -> None:
-        """Delete a consumer's state. The caller has the offsets flushed before it answers. Raises: NoSuchConsumer."""
+        """Delete a consumer; the caller flushes the offsets before it answers. Raises: NoSuchConsumer."""
         self._remove(self.channel(name))
         self.offsets.moved_back()
 
@@ -446,20 +412,20 @@ class Topic:
     # -- dead letters
 
     def hide(self, msg_id: int, name: str) -> None:
-        """A record came back for one consumer: it counts as acked for the others."""
+        """Ack a redriven message for all consumers but the one it returns to."""
         for channel in self.channels.values():
             if channel.consumer.name != name:
                 channel.consumer.skip(msg_id, msg_id)
         self.offsets.changed()
 
     def mark_redriven(self, ids: Sequence[int]) -> int:
-        """Letters that are stored where they came from are done. Returns: how many had not been."""
+        """Ack letters that are stored in their origin again. Returns: how many were not acked before."""
         self.redriver.total += (count := self.redriver.ack(ids))
         self.offsets.changed()
         return count
 
     def _backlog_grew(self) -> None:
-        """A consumer came, went or moved."""
+        """Look at the backlog limit again after a consumer was made, removed or moved."""
         if self.publisher.limit is not None:
             self.backlog.follow()
             self.publisher.limit.look_again()
@@ -472,7 +438,7 @@ class Topic:
         """See ``TopicOffsets.flush``."""
         self.offsets.flush(done)
 
-    # -- numbers
+    # -- statistics
 
     @property
     def state(self) -> str:
@@ -493,7 +459,7 @@ class Topic:
             "state": self.state,
             "settings": self.settings.to_json(),
             "consumers": [describe_channel(channel) for channel in self.channels.values()] if consumers else [],
-            "expired_total": self.expired_total,
+            "expired_total": self.context.expired_total,
             "dead_lettered_total": self.context.dead_lettered_total,
             "dropped_total": self.retention.dropped_total,
             "lost": log.lost_count(),
@@ -503,7 +469,7 @@ class Topic:
         return described | (self.redriver.describe() if self.is_dead_letters else {})
 
     def describe_consumer(self, name: str) -> dict[str, Any]:
-        """One of ``consumers`` in it. Raises: NoSuchConsumer."""
+        """The JSON object of one consumer. Raises: NoSuchConsumer."""
         return describe_channel(self.channel(name))
 
     # -- ending
@@ -514,7 +480,7 @@ class Topic:
             channel.end_all(code)
 
     def begin_delete(self) -> None:
-        """Refuse everything from now on; what is in flight still commits."""
+        """Refuse all requests from now on; pending batches still commit."""
         self.context.topic_deleted = True
         self.delays.close()
         self.committer.refuse(NoSuchTopic(f"{self.name} is being deleted"))

@@ -269,7 +269,7 @@ def test_ttl_counts_from_the_append_also_with_delay(rig: BrokerRig) -> None:
     publish(rig, b"once", delay_ms=1000, ttl_ms=1100)
     rig.advance(1.01)
     assert rig.take(subscription) == [(1, 1)]
-    assert rig.broker.topic("t").expired_total == 1
+    assert rig.broker.topic("t").context.expired_total == 1
 
 
 def test_the_ttl_of_the_topic_is_for_those_without_their_own(rig: BrokerRig) -> None:
@@ -308,7 +308,7 @@ def test_a_long_row_of_expired_ones_leaves_others_their_turn(rig: BrokerRig) -> 
         turns += 1
     assert turns > 3, "it asks to be called again, and others are called before"
     assert found == [(360, 1)]
-    assert rig.broker.topic("t").expired_total == 360
+    assert rig.broker.topic("t").context.expired_total == 360
 
 
 def test_runs_and_redeliveries_stop_before_an_expired_row(rig: BrokerRig) -> None:
@@ -319,7 +319,7 @@ def test_runs_and_redeliveries_stop_before_an_expired_row(rig: BrokerRig) -> Non
     assert len(rig.take(subscription)) == 6
     rig.advance(6)
     assert rig.take(subscription) == [(0, 2), (2, 1), (5, 1)]
-    assert rig.broker.topic("t").expired_total == 3
+    assert rig.broker.topic("t").context.expired_total == 3
 
 
 def oldest(rig: BrokerRig) -> float:

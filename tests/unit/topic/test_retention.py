@@ -402,12 +402,12 @@ def test_a_segment_that_expired_as_a_whole_goes_although_nobody_takes(restart: s
     rig.advance(5)
     rig.advance(5)
     topic = rig.broker.topic("t")
-    assert (topic.expired_total, topic.consumers["c"].floor, topic.log.first_id) == (2, 1, 0), "acked, and kept as such"
+    assert (topic.context.expired_total, topic.consumers["c"].floor, topic.log.first_id) == (2, 1, 0), "acked, and kept as such"
     for _ in range(4):
         rig.advance(10)
     assert logs(rig)[:2] == [segment_name(2), segment_name(4)], "what never expires stays"
     assert (topic.log.first_id, topic.log.removed) == (2, [(3, 3)])
-    assert topic.expired_total == 3
+    assert topic.context.expired_total == 3
     assert topic.retention.dropped_total == 0
     assert rig.take(rig.subscribe("t")) == [(2, 1), (4, 1)]
     rig.reopen(power_cut=True)
@@ -426,7 +426,7 @@ def test_what_expired_in_somebodys_hands_is_his_until_his_lease_ends() -> None:
     for _ in range(3):
         rig.advance(10)
     topic = rig.broker.topic("t")
-    assert topic.expired_total == 2, "that rests after a nack, and that nobody took"
+    assert topic.context.expired_total == 2, "that rests after a nack, and that nobody took"
     assert topic.log.first_id == 0
     assert len(rig.records("t.dlq")) == 1
     assert rig.ack("t", 0, 0) == 1, "the work was done"
@@ -440,10 +440,10 @@ def test_what_expired_in_hands_that_never_ack_goes_when_the_lease_ends() -> None
     rig.publish("t", b"x" * 3000)
     rig.take(rig.subscribe("t", window=1, visibility_s=30))
     rig.advance(29)
-    assert rig.broker.topic("t").expired_total == 0
+    assert rig.broker.topic("t").context.expired_total == 0
     for _ in range(3):
         rig.advance(11)
-    assert (rig.broker.topic("t").expired_total, rig.broker.topic("t").log.first_id) == (1, 1)
+    assert (rig.broker.topic("t").context.expired_total, rig.broker.topic("t").log.first_id) == (1, 1)
 
 
 def damage(rig: BrokerRig, where: bytes) -> None:
@@ -474,7 +474,7 @@ def test_damage_where_a_message_would_expire_takes_none_along_that_never_does(fo
         rig.reopen()
     for _ in range(4):
         rig.advance(10)
-    assert rig.broker.topic("t").expired_total == 0
+    assert rig.broker.topic("t").context.expired_total == 0
     assert rig.take(rig.subscribe("t")) == [(1, 1), (2, 1)]
     assert segment_name(0) in logs(rig)
 
@@ -499,7 +499,7 @@ def test_where_all_expired_but_the_damage_it_goes_since_the_scan_counted_anew(sc
     for _ in range(4):
         rig.advance(10)
     topic = rig.broker.topic("t")
-    assert (topic.expired_total, topic.log.first_id) == (1, 2)
+    assert (topic.context.expired_total, topic.log.first_id) == (1, 2)
 
 
 @pytest.mark.parametrize("found", ["cut to nothing", "all zeros", "its newest records zeroed"])
