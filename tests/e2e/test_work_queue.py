@@ -108,6 +108,13 @@ def check(shop: Shop, broker_died_ns: list[int]) -> int:
     return again
 
 
+async def until_acked(mq: Client) -> None:
+    """What was done before a kill of the broker whose ack was not stored comes again, and a worker has to be there for it."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while any(consumer["backlog"] for consumer in (await mq.describe(TOPIC))["consumers"]):  # noqa: ASYNC110 (only the broker knows)
+            await asyncio.sleep(0.05)
+
+
 async def work_off(tmp_path: Path, *, workers: int, kills: int, count: int, seed: int) -> int:
     """All of it; every third kill is the broker's. Returns: how often a message was handed out once more."""
     random = Random(seed)
@@ -133,6 +140,7 @@ async def work_off(tmp_path: Path, *, workers: int, kills: int, count: int, seed
                         else:
                             shop.kill_a_worker(random)
                     await shop.until_done(count)
+                    await until_acked(mq)
                 except BaseException:
                     for process in shop.living.values():
                         process.kill()

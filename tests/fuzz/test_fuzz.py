@@ -12,6 +12,7 @@ from tests.fuzz import corpus
 from tests.fuzz.seeds import SEEDS
 from tests.fuzz.targets import TARGETS, run
 from tests.support.broker_process import ROOT, environment
+from tests.support.logs import some_frames
 
 HAND_MADE = [(target, name) for target, inputs in SEEDS.items() for name in inputs]
 KEPT = [(target, path) for target in TARGETS for path in corpus.kept(target)]
@@ -63,6 +64,7 @@ def test_client(data: bytes) -> None:
 @given(data=mutants("recovery"))
 @settings(max_examples=300)
 @example(data=b"")
+@example(data=b"\0\0\0" + some_frames(1, first_id=3)[0])  # verify said next id 0, recovery 1
 def test_recovery(data: bytes) -> None:
     run("recovery", data)
 

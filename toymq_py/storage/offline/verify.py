@@ -108,6 +108,7 @@ def verify_topic(
         known = "the offsets know" if state.next_id == next_id else "a segment of another log takes the place"
         report.findings.append(Finding(path, f"{known} of ids up to {next_id - 1}, {where}"))
         gaps.append((end, next_id - 1))
+        report.next_id = next_id
     gaps = sorted(above(gaps, files.begin(state.first_id)))
     report.lost += sum(last - first + 1 for first, last in subtract(gaps, state.removed))
     return report
