@@ -15,8 +15,6 @@ from tests.support.broker_rig import DIR
 from tests.support.http_rig import HttpRig, gateway
 from tests.support.sim_disk import SimDisk
 from toymq_py.auth.tokens import Authority
-from toymq_py.errors import BadArgument
-from toymq_py.gateway.dialects import go_duration_ms, rfc3339
 from toymq_py.gateway.problems import RETRY_AFTER_S
 from toymq_py.gateway.tinymq import message_views, messages
 from toymq_py.gateway.tinymq.live_tail import Tail
@@ -580,28 +578,6 @@ async def test_refusals_say_when_to_try_again_and_how_to_ask(fs: SimDisk) -> Non
 async def test_health(rig: HttpRig) -> None:
     assert {"status", "version", "uptime_seconds"} <= set((await rig.ask("GET", "/healthz")).json())
     assert (await rig.ask("GET", "/metrics")).status_code == 200
-
-
-# -- words
-
-
-@pytest.mark.parametrize(
-    ("text", "ms"),
-    [("1500ms", 1500), ("2m", 120_000), ("1h30m", 5_400_000), ("1.5s", 1500), (".5s", 500), ("1us", 1), ("0s", 0), ("9µs", 1),
-     ("0", 0)],
-)  # fmt: skip
-def test_durations_of_go(text: str, ms: int) -> None:
-    assert go_duration_ms("ttl", text) == ms
-
-
-@pytest.mark.parametrize("text", ["", "5", "00", "-0", "s", "1d", "-1s", "1s ", "1 s", "1s2", "99999999h", "\u0661s"])
-def test_what_is_no_duration_of_go(text: str) -> None:
-    with pytest.raises(BadArgument, match="ttl"):
-        go_duration_ms("ttl", text)
-
-
-def test_time_stamps_of_go() -> None:
-    assert rfc3339(1_781_767_800_000_000_001) == "2026-06-18T07:30:00.000000001Z"
 
 
 async def test_a_stream_makes_no_topic_and_shows_what_comes_to_it(rig: HttpRig) -> None:

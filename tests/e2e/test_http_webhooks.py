@@ -13,10 +13,8 @@ import pytest
 
 from tests.support.http_rig import HttpRig, listening, refused
 from tests.support.sim_disk import SimDisk
-from toymq_py.config.webhooks import DOCUMENT, Webhook
-from toymq_py.errors import BadArgument, BadName
+from toymq_py.config.webhooks import DOCUMENT
 from toymq_py.gateway import webhook_pusher
-from toymq_py.gateway.webhook_pusher import backoff_s, sign
 
 DIR = "/data/d"
 SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef").decode()
@@ -236,28 +234,3 @@ async def test_a_name_that_moves_to_a_private_address_is_not_followed(fs: SimDis
         await rig.until(lambda: rig.webhooks is not None and rig.webhooks.failures)
         assert "of this machine or its network" in rig.webhooks.failures["mine"]
         assert receiver.pushes.empty()
-
-
-@pytest.mark.parametrize(
-    "body",
-    [{}, {"topic": "t"}, {"url": "http://a/"}, {"topic": ".t", "url": "http://a/"}, {"topic": "t", "url": "ftp://a/"},
-     {"topic": "t", "url": "http://a/", "secret": "whsec_?"}, {"topic": "t", "url": "http://a/", "secret": ""},
-     {"topic": "t", "url": "http://a/", "secret": "\ud800"}, {"topic": "t", "url": "http://a/", "secret": "whsec_" + "A" * 600},
-     {"topic": "t", "url": "http://a/", "timeout_ms": 0}, {"topic": "t", "url": "http://a/", "concurrency": 65},
-     {"topic": "t", "url": "http://a/", "concurrency": True}, {"topic": "t", "url": "http://a/", "colour": "red"}],
-    ids=str,
-)  # fmt: skip
-def test_definitions_that_make_no_sense(body: dict[str, object]) -> None:
-    with pytest.raises((BadArgument, BadName)):
-        Webhook.from_json(body)
-
-
-def test_the_signature_of_the_specification() -> None:
-    """The example of the Standard Webhooks specification's reference libraries."""
-    secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-    signature = sign(secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}')
-    assert signature == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
-
-
-def test_the_wait_doubles_up_to_its_end() -> None:
-    assert [backoff_s(attempt) for attempt in (1, 2, 3, 9, 10, 100)] == [1, 2, 4, 256, 300, 300]

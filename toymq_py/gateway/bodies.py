@@ -131,14 +131,14 @@ async def read_object(request: Request, known: frozenset[str]) -> dict[str, Any]
     return found
 
 
-def parse_object(text: bytes) -> dict[str, Any]:
-    """Raises: BadFraming."""
+def parse_object(text: str | bytes, what: str = "body") -> dict[str, Any]:
+    """Parse a JSON object; ``what`` names it in the error. Raises: BadFraming."""
     try:
         found = parse_json(text)
     except ValueError:
-        raise BadFraming("the body is not valid JSON") from None
+        raise BadFraming(f"the {what} is not valid JSON") from None
     if type(found) is not dict:
-        raise BadFraming("the body must be a JSON object")
+        raise BadFraming(f"the {what} must be a JSON object")
     return found
 
 

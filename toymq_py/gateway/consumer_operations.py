@@ -26,7 +26,7 @@ from toymq_py.errors import (
     TooManyConsumers,
 )
 from toymq_py.failure import Failure, failure_of
-from toymq_py.gateway.bodies import JSON_BYTES_MAX, check_members, parse_object, read_body
+from toymq_py.gateway.bodies import JSON_BYTES_MAX, check_members, parse_object, read_body, read_object
 from toymq_py.gateway.operations import (
     CONSUMER,
     CONSUMER_OF_PATH,
@@ -132,9 +132,7 @@ async def nack(gateway: Gateway, request: Request) -> Response:
     """``POST …/messages/{id}:nack``."""
     topic = gateway.broker.topic(TOPIC.need(request))
     msg_id, consumer = MESSAGE_ID.need(request), CONSUMER.need(request)
-    text = await read_body(request, JSON_BYTES_MAX)
-    body = parse_object(text) if text else {}
-    check_members(body, frozenset({"reason", "error"}))
+    body = await read_object(request, frozenset({"reason", "error"}))
     failure = parse_failure(body.get("reason", REASON.of(request)), body.get("error"))
     if not topic.nack(consumer, [(msg_id, msg_id)], DELAY_S.of(request), dead=DEAD.of(request) or False, failure=failure):
         raise not_leased(consumer, msg_id)
@@ -145,9 +143,7 @@ async def nack(gateway: Gateway, request: Request) -> Response:
 async def redrive_letters(gateway: Gateway, request: Request) -> Response:
     """``POST /v1/topics/{t}.dlq:redrive``."""
     name = TOPIC.need(request)
-    text = await read_body(request, JSON_BYTES_MAX)
-    body = parse_object(text) if text else {}
-    check_members(body, frozenset({"ids", "max"}))
+    body = await read_object(request, frozenset({"ids", "max"}))
     max_count = body.get("max")
     if max_count is not None and (type(max_count) is not int or not 0 < max_count <= MSG_ID_MAX):
         raise BadArgument(f"invalid max {str(max_count)[:50]!a}: write a whole number from 1")

@@ -34,7 +34,7 @@ from toymq_py.errors import (
     RequestError,
 )
 from toymq_py.gateway.access import audit_request, check_again, check_rights, check_site, topics_made_by
-from toymq_py.gateway.bodies import SEAT, check_members, parse_json
+from toymq_py.gateway.bodies import SEAT, check_members, parse_object
 from toymq_py.gateway.consumer_operations import parse_failure, parse_ids
 from toymq_py.gateway.message_operations import message_json
 from toymq_py.gateway.operations import TOPIC, Answer, Need, Operation
@@ -149,7 +149,7 @@ class Conversation:
         op = "frame"
         begun: Subscription | None = None
         try:
-            frame = parse_frame(text)
+            frame = parse_object(text, "frame")
             ref = take_ref(frame)
             if (op := take_op(frame)) == "subscribe":
                 begun = await self._subscribe(frame)
@@ -338,17 +338,6 @@ class Conversation:
                 return
             self._last_write = delivery, list(map(len, messages))
             await asyncio.sleep(0)  # a socket that takes all of it never waits, and other tasks need turns
-
-
-def parse_frame(text: str) -> dict[str, Any]:
-    """Raises: BadFraming."""
-    try:
-        frame = parse_json(text)
-    except ValueError:
-        raise BadFraming("invalid frame: it is not valid JSON") from None
-    if type(frame) is not dict:
-        raise BadFraming('invalid frame: write a JSON object such as {"op": "ack", "ids": [7]}')
-    return frame
 
 
 def take_ref(frame: dict[str, Any]) -> object:

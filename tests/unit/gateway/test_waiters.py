@@ -1,0 +1,84 @@
+"""Waits end by their callback, their time, ``wake``, or the shutdown."""
+
+import asyncio
+import errno
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.in_process import TIMEOUT_S
+from toymq_py.broker import Done
+from toymq_py.errors import DiskFull, QueueFull
+from toymq_py.gateway.waiters import Waiting, stored
+
+
+class Source:
+    """Something to wait for."""
+
+    def __init__(self) -> None:
+        self.call: Callable[[], None] | None = None
+
+    def begin(self, call: Callable[[], None]) -> Callable[[], None]:
+        self.call = call
+        return self.withdraw
+
+    def withdraw(self) -> None:
+        self.call = None
+
+
+async def begun(waiting: Waiting, source: Source, seconds: float = TIMEOUT_S) -> asyncio.Task[bool]:
+    task = asyncio.ensure_future(waiting.wait_for(source.begin, seconds))
+    await asyncio.sleep(0)
+    assert (len(waiting), source.call is not None) == (1, True)
+    return task
+
+
+async def test_the_callback_ends_the_wait_and_is_withdrawn() -> None:
+    waiting, source = Waiting(asyncio.get_running_loop()), Source()
+    task = await begun(waiting, source)
+    assert source.call is not None
+    source.call()
+    assert await task is True
+    assert (len(waiting), source.call) == (0, None)
+
+
+@pytest.mark.parametrize("end", [Waiting.wake, Waiting.stop])
+async def test_wake_and_stop_end_every_wait(end: Callable[[Waiting], None]) -> None:
+    waiting, source = Waiting(asyncio.get_running_loop()), Source()
+    task = await begun(waiting, source)
+    end(waiting)
+    assert await task is False
+    assert (len(waiting), source.call, waiting.stopped) == (0, None, end is Waiting.stop)
+
+
+async def test_nothing_waits_after_the_stop() -> None:
+    waiting, source = Waiting(asyncio.get_running_loop()), Source()
+    waiting.stop()
+    assert await waiting.wait_for(source.begin, TIMEOUT_S) is False
+    assert source.call is None, "it was not even registered"
+
+
+async def test_a_cancelled_wait_is_withdrawn() -> None:
+    waiting, source = Waiting(asyncio.get_running_loop()), Source()
+    task = await begun(waiting, source)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (len(waiting), source.call) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"), [(None, None), (QueueFull("x"), QueueFull), (OSError(errno.ENOSPC, "full"), DiskFull)]
+)
+async def test_stored_raises_what_the_client_hears(
+    error: OSError | QueueFull | None, raised: type[Exception] | None
+) -> None:
+    def begin(done: Done) -> None:
+        done(error)
+        done(None)  # a second call changes nothing
+
+    if raised is None:
+        await stored(begin)
+    else:
+        with pytest.raises(raised):
+            await stored(begin)
