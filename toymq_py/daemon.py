@@ -219,9 +219,9 @@ def _metrics(
     if not listeners:
         yield
         return
-    from toymq_py.observability.metrics_server import MetricsListener  # not loaded for a broker that does not serve them
+    from toymq_py.observability.metrics_server import MetricsServer  # not loaded for a broker that does not serve them
 
-    listener = MetricsListener(broker, loop, listeners, Hosts(allowed_hosts))
+    listener = MetricsServer(broker, loop, listeners, Hosts(allowed_hosts))
     listener.start()
     try:
         yield

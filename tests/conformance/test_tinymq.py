@@ -17,7 +17,7 @@ from tests.support.sim_disk import SimDisk
 from toymq_py.auth.tokens import Authority
 from toymq_py.gateway.problems import RETRY_AFTER_S
 from toymq_py.gateway.tinymq import message_views, messages
-from toymq_py.gateway.tinymq.live_tail import Tail
+from toymq_py.gateway.tinymq.live_tail import LiveTail
 from toymq_py.gateway.tinymq.message_views import Place
 from toymq_py.gateway.tinymq.names import shown_id
 
@@ -583,7 +583,7 @@ async def test_health(rig: HttpRig) -> None:
 async def test_a_stream_makes_no_topic_and_shows_what_comes_to_it(rig: HttpRig) -> None:
     """Found by a trial: an image of any page made topics."""
     assert rig.gateway is not None
-    with Tail(rig.gateway, Place("a.b", None, "a/b"), None) as tail:
+    with LiveTail(rig.gateway, Place("a.b", None, "a/b"), None) as tail:
         assert tail.living
         assert not rig.broker.topics
         await publish(rig, "a/c", b"other")

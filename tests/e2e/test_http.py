@@ -16,8 +16,8 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.http_rig import listening
 from tests.support.sim_disk import SimDisk
 from tests.support.tokens import EVERYTHING, authority, token
-from toymq_py.gateway import http_server
-from toymq_py.gateway.http_server import TRAILER_BYTES_MAX
+from toymq_py.gateway import http_protocol
+from toymq_py.gateway.http_protocol import TRAILER_BYTES_MAX
 
 DIR = "/data/d"
 CODED = b"POST /v1/topics/t/messages HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: %b\r\n\r\n1\r\nx\r\n0\r\n\r\n"
@@ -65,9 +65,9 @@ def problem_of(response: bytes) -> tuple[int, str]:
         (b"GET /healthz HTTP/2.0\r\nHost: localhost\r\n\r\n", 505, "BAD_VERSION"),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400, "BAD_FRAMING"),
         (CODED.replace(b"HTTP/1.1", b"HTTP/1.0") % b"chunked", 400, "BAD_FRAMING"),
-        (b"GET / HTTP/1.1\r\nX: " + b"a" * http_server.HEAD_BYTES_MAX, 431, "LINE_TOO_LONG"),
-        (b"GET / HTTP/1.1\r\nWhole: " + b"a" * http_server.HEAD_BYTES_MAX + b"\r\n\r\n", 431, "LINE_TOO_LONG"),
-        (b"GET /" + b"a" * http_server.HEAD_BYTES_MAX + b" HTTP/1.1\r\n\r\n", 431, "LINE_TOO_LONG"),
+        (b"GET / HTTP/1.1\r\nX: " + b"a" * http_protocol.HEAD_BYTES_MAX, 431, "LINE_TOO_LONG"),
+        (b"GET / HTTP/1.1\r\nWhole: " + b"a" * http_protocol.HEAD_BYTES_MAX + b"\r\n\r\n", 431, "LINE_TOO_LONG"),
+        (b"GET /" + b"a" * http_protocol.HEAD_BYTES_MAX + b" HTTP/1.1\r\n\r\n", 431, "LINE_TOO_LONG"),
     ],
     ids=lambda value: value[:40] if isinstance(value, bytes) else str(value),
 )
@@ -181,7 +181,7 @@ async def test_bodies_are_not_taken_for_heads() -> None:
     """Found by the first load: the end of a large body counted towards the head of the next request."""
     async with listening(DIR, fs=disk()) as rig:
         for _ in range(3):
-            await rig.publish("t", "x" * 4 * http_server.HEAD_BYTES_MAX)
+            await rig.publish("t", "x" * 4 * http_protocol.HEAD_BYTES_MAX)
 
 
 async def test_ten_megabytes_of_headers_are_not_read() -> None:
@@ -237,8 +237,8 @@ async def test_a_body_without_an_end_is_discarded_for_a_moment_only() -> None:
     "sent", [b"GET / HT", b"POST /v1/topics/t/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nabc"]
 )
 async def test_heads_and_bodies_that_never_end(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
-    monkeypatch.setattr(http_server, "HEAD_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(http_server, "BODY_PERIOD_S", 0.05)
+    monkeypatch.setattr(http_protocol, "HEAD_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(http_protocol, "BODY_PERIOD_S", 0.05)
     async with listening(DIR, fs=disk()) as rig:
         assert problem_of(await exchange(rig.port, sent)) == (408, "TOO_SLOW")
         assert await exchange(rig.port, b"") == b"", "who never asked is told nothing"
@@ -247,15 +247,15 @@ async def test_heads_and_bodies_that_never_end(monkeypatch: pytest.MonkeyPatch, 
 
 async def test_empty_lines_between_requests_begin_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """Found by one behind a body: the connection that should have been kept was told 408."""
-    monkeypatch.setattr(http_server, "HEAD_TIMEOUT_S", 0.02)
-    begun: list[http_server.GatewayProtocol] = []
-    usual = http_server.GatewayProtocol._parse_piece
+    monkeypatch.setattr(http_protocol, "HEAD_TIMEOUT_S", 0.02)
+    begun: list[http_protocol.GatewayProtocol] = []
+    usual = http_protocol.GatewayProtocol._parse_piece
 
-    def watched(self: http_server.GatewayProtocol, data: bytes) -> None:
+    def watched(self: http_protocol.GatewayProtocol, data: bytes) -> None:
         usual(self, data)
         begun.append(self)
 
-    monkeypatch.setattr(http_server.GatewayProtocol, "_parse_piece", watched)
+    monkeypatch.setattr(http_protocol.GatewayProtocol, "_parse_piece", watched)
     async with listening(DIR, fs=disk()) as rig, asyncio.timeout(10):
         reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
         pieces = [b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", b"\r\n", b"\r\n\r\n"]
@@ -277,17 +277,17 @@ async def test_empty_lines_between_requests_begin_none(monkeypatch: pytest.Monke
 
 async def test_a_body_that_comes_fast_enough_and_a_poll_that_waits_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of them for longer than a period; the second with half of the next request behind it."""
-    monkeypatch.setattr(http_server, "HEAD_TIMEOUT_S", 0.02)
-    monkeypatch.setattr(http_server, "BODY_PERIOD_S", 0.02)
-    monkeypatch.setattr(http_server, "BODY_PERIOD_BYTES", 1)
+    monkeypatch.setattr(http_protocol, "HEAD_TIMEOUT_S", 0.02)
+    monkeypatch.setattr(http_protocol, "BODY_PERIOD_S", 0.02)
+    monkeypatch.setattr(http_protocol, "BODY_PERIOD_BYTES", 1)
     late: list[float] = []
-    usual = http_server.GatewayProtocol._late
+    usual = http_protocol.GatewayProtocol._late
 
-    def counted(self: http_server.GatewayProtocol) -> None:
+    def counted(self: http_protocol.GatewayProtocol) -> None:
         late.append(self.loop.time())
         usual(self)
 
-    monkeypatch.setattr(http_server.GatewayProtocol, "_late", counted)
+    monkeypatch.setattr(http_protocol.GatewayProtocol, "_late", counted)
     async with listening(DIR, fs=disk()) as rig, asyncio.timeout(10):
         reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
         writer.write(b"POST /v1/topics/t/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\n")
@@ -309,18 +309,18 @@ async def test_a_body_that_comes_fast_enough_and_a_poll_that_waits_are_left_alon
 async def test_requests_that_are_sent_ahead_are_not_parsed_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else thousands of them would be held as objects, and the loop with them."""
     waiting: list[int] = []
-    usual = http_server.GatewayProtocol.data_received
+    usual = http_protocol.GatewayProtocol.data_received
 
-    def looked(self: http_server.GatewayProtocol, data: bytes) -> None:
+    def looked(self: http_protocol.GatewayProtocol, data: bytes) -> None:
         usual(self, data)
         waiting.append(len(self.pipeline))
 
-    monkeypatch.setattr(http_server.GatewayProtocol, "data_received", looked)
+    monkeypatch.setattr(http_protocol.GatewayProtocol, "data_received", looked)
     async with listening(DIR, fs=disk()) as rig, asyncio.timeout(30):
         one = b"GET /v1/topics HTTP/1.1\r\nHost: localhost\r\n\r\n"
         answers = await exchange(rig.port, 1999 * one + one[:-2] + b"Connection: close\r\n\r\n")
         assert answers.count(b"HTTP/1.1 200 OK") == 2000
-        assert max(waiting) <= http_server.PIECE_BYTES // len(one) + 1, "a piece's requests wait, not all of them"
+        assert max(waiting) <= http_protocol.PIECE_BYTES // len(one) + 1, "a piece's requests wait, not all of them"
 
 
 async def test_who_asks_before_it_sends_a_body_is_told_to() -> None:

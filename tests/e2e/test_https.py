@@ -17,7 +17,7 @@ from tests.support.http_rig import HttpRig, listening
 from tests.support.in_process import TIMEOUT_S
 from tests.support.sim_disk import SimDisk
 from tests.support.tokens import EVERYTHING, authority, token
-from toymq_py.gateway import tls
+from toymq_py.gateway import tls_listener as tls
 from toymq_py.net.certificates import Certificates
 
 DIR = "/data/d"

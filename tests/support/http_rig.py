@@ -15,7 +15,7 @@ from toymq_py.clock import SystemClock
 from toymq_py.gateway import HttpServer
 from toymq_py.gateway.app import Application
 from toymq_py.gateway.request_context import Gateway
-from toymq_py.gateway.webhook_pusher import Webhooks
+from toymq_py.gateway.webhook_pusher import WebhookPusher
 from toymq_py.net.certificates import Certificates
 from toymq_py.net.host_names import Hosts
 from toymq_py.server import Server
@@ -36,7 +36,7 @@ class HttpRig:
         self.gateway = gateway
         self.port = port
         self.tls_port = 0
-        self.webhooks: Webhooks | None = None
+        self.webhooks: WebhookPusher | None = None
         self.authority: Authority | None = None
         self.stop: Callable[[], None] = lambda: None
         """Begins the listener's shutdown."""

@@ -8,7 +8,7 @@ COLLECTED_BYTES = 64 * 1024
 """Joined bytes are sent at this size: a pass may write megabytes, and only the transport reports a full buffer."""
 
 
-class Outgoing:
+class BufferedTransport:
     """A transport that sends the writes of one pass of the loop by one system call, or by few when they are large.
 
     Uvicorn writes head and body of a response separately, and uvloop sends each at once. Uvicorn also resumes reading whenever

@@ -28,9 +28,9 @@ from toymq_py.errors import (
     TopicExists,
 )
 from toymq_py.gateway.bodies import read_body
+from toymq_py.gateway.long_poll import LongPoll
 from toymq_py.gateway.operations import Answer, Body, Operation, Parameter, whole
-from toymq_py.gateway.poll import Polling
-from toymq_py.gateway.poll_operations import LEASE_BYTES_MAX, GivenBack
+from toymq_py.gateway.poll_operations import LEASE_BYTES_MAX, LeasedResponse
 from toymq_py.gateway.problems import NotLeased, problem
 from toymq_py.gateway.publish_operations import Message, append
 from toymq_py.gateway.request_context import Gateway
@@ -109,13 +109,13 @@ async def get_message(gateway: Gateway, request: Request) -> Response:
     name = QUEUE.need(request)
     gateway.broker.topic(name)
     gateway.refuse_late()
-    polling = Polling(gateway.broker, gateway.waiting, name, CONSUMER, visibility_s=gateway.mq_delay_s)
+    polling = LongPoll(gateway.broker, gateway.waiting, name, CONSUMER, visibility_s=gateway.mq_delay_s)
     deliveries = await polling.poll(1, LEASE_BYTES_MAX, 0)
     if not deliveries:
         return Response(status_code=204)
     records, row = deliveries[0].records, deliveries[0].start
     headers = {"x-message-id": str(records.ids[row]), "cache-control": "no-store"}
-    return GivenBack(records.payloads[row], deliveries, headers, "application/octet-stream")
+    return LeasedResponse(records.payloads[row], deliveries, headers, "application/octet-stream")
 
 
 async def post_message(gateway: Gateway, request: Request) -> Response:

@@ -24,9 +24,9 @@ from toymq_py.errors import (
 )
 from toymq_py.gateway.access import check_again
 from toymq_py.gateway.consumer_operations import VISIBILITY_S
+from toymq_py.gateway.long_poll import LongPoll
 from toymq_py.gateway.message_operations import MESSAGE, message_json
 from toymq_py.gateway.operations import CONSUMER, PATTERN_OR_TOPIC, Answer, Operation, count, seconds
-from toymq_py.gateway.poll import Polling
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.topic import Delivery
 
@@ -40,7 +40,7 @@ MAX = count("max", "Messages to return at most.", 1, LEASE_MAX, default=1)
 WAIT_S = seconds("wait_s", "How long to wait for the first message.", 0, WAIT_S_MAX, default=0)
 
 
-class GivenBack(Response):
+class LeasedResponse(Response):
     """A response of leased messages; when the client is gone they are given back, and the attempt does not count."""
 
     def __init__(
@@ -63,16 +63,16 @@ def give_back(deliveries: Iterable[Delivery]) -> None:
 
 
 async def _poll(gateway: Gateway, request: Request) -> list[Delivery]:
-    """See ``Polling.poll``; ends when the client disconnects."""
+    """See ``LongPoll.poll``; ends when the client disconnects."""
     name, consumer, wait_s = PATTERN_OR_TOPIC.need(request), CONSUMER.need(request), WAIT_S.or_(0.0, request)
     max_count, visibility_s = MAX.or_(1, request), VISIBILITY_S.of(request)
     gateway.refuse_late()
-    polling = Polling(gateway.broker, gateway.waiting, name, consumer, visibility_s=visibility_s)
+    polling = LongPoll(gateway.broker, gateway.waiting, name, consumer, visibility_s=visibility_s)
     return await lease_for(gateway, request, polling, max_count, wait_s)
 
 
-async def lease_for(gateway: Gateway, request: Request, polling: Polling, max_count: int, wait_s: float) -> list[Delivery]:
-    """``Polling.poll``, until the client disconnects or its token may not. Raises: RequestError, OSError."""
+async def lease_for(gateway: Gateway, request: Request, polling: LongPoll, max_count: int, wait_s: float) -> list[Delivery]:
+    """``LongPoll.poll``, until the client disconnects or its token may not. Raises: RequestError, OSError."""
     if not wait_s:
         return await polling.poll(max_count, LEASE_BYTES_MAX, 0)
     deliveries: list[Delivery] = []
@@ -92,7 +92,7 @@ async def lease_for(gateway: Gateway, request: Request, polling: Polling, max_co
     return deliveries
 
 
-async def _watch(request: Request, polling: Polling) -> None:
+async def _watch(request: Request, polling: LongPoll) -> None:
     """End the poll when the client disconnects."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
@@ -114,7 +114,7 @@ async def lease(gateway: Gateway, request: Request) -> Response:
     if not deliveries:
         return Response(status_code=204)
     content = json.dumps({"messages": messages_json(deliveries)})
-    return GivenBack(content, deliveries, {"cache-control": "no-store"}, "application/json")
+    return LeasedResponse(content, deliveries, {"cache-control": "no-store"}, "application/json")
 
 
 OPERATIONS = (

@@ -109,7 +109,7 @@ def status_of(error: RequestError) -> int:
 def headers_of_refusal(error: RequestError, status: int, retry_after_s: int | None = None) -> dict[str, str]:
     """Headers of an error response; by default with ``Retry-After`` of its code.
 
-    A body that is too large is not read: its rest is dropped for a moment, then the connection closes (``http_server.py``).
+    A body that is too large is not read: its rest is dropped for a moment, then the connection closes (``http_protocol.py``).
     """
     headers = {"cache-control": "no-store"}
     retry_after_s = retry_after_s or RETRY_AFTER_S.get(error.code)

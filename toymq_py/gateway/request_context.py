@@ -14,7 +14,7 @@ from toymq_py.errors import RequestError, ShuttingDown
 from toymq_py.gateway.logins import Logins
 from toymq_py.gateway.snapshots import Snapshots
 from toymq_py.gateway.waiters import Waiting, fulfil, stored
-from toymq_py.gateway.webhook_pusher import Webhooks
+from toymq_py.gateway.webhook_pusher import WebhookPusher
 from toymq_py.topic import Commit
 
 
@@ -48,7 +48,7 @@ class Gateway:
         self.loop = loop
         self.waiting = Waiting(loop)
         self.snapshots = Snapshots(broker, clock, loop, self.waiting)
-        self.webhooks = Webhooks(broker, clock, loop, self.waiting, private=private_webhooks)
+        self.webhooks = WebhookPusher(broker, clock, loop, self.waiting, private=private_webhooks)
 
     def refuse_late(self) -> None:
         """Refuse new work during the shutdown. Raises: ShuttingDown."""

@@ -21,7 +21,7 @@ from toymq_py.config.webhooks import DOCUMENT, WEBHOOKS_MAX, Target, Webhook, se
 from toymq_py.errors import BadArgument, DamagedData, NoSuchConsumer, RequestError, StorageFailed
 from toymq_py.failure import failure_of
 from toymq_py.gateway.headers import parse_block
-from toymq_py.gateway.poll import Polling
+from toymq_py.gateway.long_poll import LongPoll
 from toymq_py.gateway.waiters import Waiting, stored
 from toymq_py.gateway.webhook_addresses import resolve
 from toymq_py.gateway.webhook_request import client_context, post
@@ -56,7 +56,7 @@ def backoff_s(attempt: int) -> float:
     return min(RETRY_MIN_S * 2.0 ** min(attempt - 1, 30), RETRY_MAX_S)
 
 
-class Webhooks:
+class WebhookPusher:
     """All webhooks, and a task for each while ``run`` lasts."""
 
     def __init__(
@@ -171,7 +171,7 @@ class Webhooks:
         """Push one webhook's messages until cancelled or the shutdown."""
         lease_s = webhook.timeout_ms / 1000 + LEASE_SPARE_S
         while not self._waiting.stopped:
-            polling = Polling(self._broker, self._waiting, webhook.topic, CONSUMER_PREFIX + name, visibility_s=lease_s)
+            polling = LongPoll(self._broker, self._waiting, webhook.topic, CONSUMER_PREFIX + name, visibility_s=lease_s)
             try:
                 deliveries = await polling.poll(webhook.concurrency, PUSH_BYTES_MAX, POLL_S)
             except (RequestError, OSError) as error:

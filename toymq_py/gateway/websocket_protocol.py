@@ -15,7 +15,7 @@ from websockets.protocol import State
 
 from toymq_py.errors import BadFraming, RequestError
 from toymq_py.gateway.bodies import SEAT
-from toymq_py.gateway.buffered_transport import Outgoing
+from toymq_py.gateway.buffered_transport import BufferedTransport
 from toymq_py.gateway.problems import WEBSOCKET_VERSION, UpgradeRequired, encode_response, problem
 from toymq_py.gateway.websocket import OUTLET
 
@@ -158,7 +158,7 @@ class GatewayWebSocket(WebSocketsSansIOProtocol):
         return self._unwritten
 
     async def wait_taken(self) -> bool:
-        cast("Outgoing", self.transport).flush()
+        cast("BufferedTransport", self.transport).flush()
         while self._unwritten and not self.disconnected:
             await self.writable.wait()
         return not self.disconnected
@@ -169,7 +169,7 @@ class GatewayWebSocket(WebSocketsSansIOProtocol):
         for text in texts:
             self.conn.send_text(text)
         self.transport.write(b"".join(self.conn.data_to_send()))
-        cast("Outgoing", self.transport).flush()  # only now the transport reports a full buffer, or its loss
+        cast("BufferedTransport", self.transport).flush()  # only now the transport reports a full buffer, or its loss
         return not self.transport.is_closing()
 
     @property
@@ -197,4 +197,4 @@ class GatewayWebSocket(WebSocketsSansIOProtocol):
 
     def _read_or_not(self) -> None:
         held = self._unanswered >= UNANSWERED_MAX or bool(self._unread)
-        cast("Outgoing", self.transport).hold_reading(held=held)
+        cast("BufferedTransport", self.transport).hold_reading(held=held)

@@ -26,7 +26,7 @@ REQUEST_TIMEOUT_S = 10.0
 TEXT = "text/plain; charset=utf-8"
 
 
-class MetricsListener:
+class MetricsServer:
     """Serves on bound sockets from ``start`` to ``stop``. Belongs to the broker's loop; owns a task for each connection."""
 
     def __init__(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from toymq_py.gateway.buffered_transport import COLLECTED_BYTES, Outgoing
+from toymq_py.gateway.buffered_transport import COLLECTED_BYTES, BufferedTransport
 
 
 class Transport:
@@ -39,12 +39,12 @@ class Loop:
 
 
 @pytest.fixture
-def rig() -> tuple[Outgoing, Transport, Loop]:
+def rig() -> tuple[BufferedTransport, Transport, Loop]:
     transport, loop = Transport(), Loop()
-    return Outgoing(transport, loop), transport, loop  # type: ignore[arg-type]  # as much of both as is needed
+    return BufferedTransport(transport, loop), transport, loop  # type: ignore[arg-type]  # as much of both as is needed
 
 
-def test_what_is_written_in_one_pass_goes_out_at_its_end(rig: tuple[Outgoing, Transport, Loop]) -> None:
+def test_what_is_written_in_one_pass_goes_out_at_its_end(rig: tuple[BufferedTransport, Transport, Loop]) -> None:
     outgoing, transport, loop = rig
     outgoing.write(b"head ")
     outgoing.write(b"body")
@@ -54,7 +54,7 @@ def test_what_is_written_in_one_pass_goes_out_at_its_end(rig: tuple[Outgoing, Tr
     assert transport.calls == [b"head body"]
 
 
-def test_what_is_complete_does_not_wait_for_the_pass(rig: tuple[Outgoing, Transport, Loop]) -> None:
+def test_what_is_complete_does_not_wait_for_the_pass(rig: tuple[BufferedTransport, Transport, Loop]) -> None:
     outgoing, transport, loop = rig
     outgoing.write(b"a")
     outgoing.flush()
@@ -65,7 +65,7 @@ def test_what_is_complete_does_not_wait_for_the_pass(rig: tuple[Outgoing, Transp
     assert transport.calls == [b"a", b"b", "close"], "the end comes behind what was written"
 
 
-def test_nothing_is_written_to_who_has_gone(rig: tuple[Outgoing, Transport, Loop]) -> None:
+def test_nothing_is_written_to_who_has_gone(rig: tuple[BufferedTransport, Transport, Loop]) -> None:
     """Found by a client that sent requests ahead and left: uvloop raises there, which looked like a bug of the application."""
     outgoing, transport, _ = rig
     outgoing.write(b"a")
@@ -74,7 +74,7 @@ def test_nothing_is_written_to_who_has_gone(rig: tuple[Outgoing, Transport, Loop
     assert transport.calls == ["close"]
 
 
-def test_reading_goes_on_when_nobody_minds_any_more(rig: tuple[Outgoing, Transport, Loop]) -> None:
+def test_reading_goes_on_when_nobody_minds_any_more(rig: tuple[BufferedTransport, Transport, Loop]) -> None:
     outgoing, transport, _ = rig
     outgoing.pause_reading()
     outgoing.hold_reading(held=True)
@@ -86,7 +86,7 @@ def test_reading_goes_on_when_nobody_minds_any_more(rig: tuple[Outgoing, Transpo
     assert outgoing.reads
 
 
-def test_what_is_much_does_not_wait_for_the_pass(rig: tuple[Outgoing, Transport, Loop]) -> None:
+def test_what_is_much_does_not_wait_for_the_pass(rig: tuple[BufferedTransport, Transport, Loop]) -> None:
     """Else nobody says that it is enough, and all that a pass writes is in memory."""
     outgoing, transport, loop = rig
     half = bytes(COLLECTED_BYTES // 2)
@@ -104,5 +104,5 @@ async def test_the_rest_is_the_transports_own() -> None:
         def get_extra_info(self, name: str, default: object = None) -> object:
             return f"{name}!"
 
-    outgoing = Outgoing(Asked(), asyncio.get_running_loop())
+    outgoing = BufferedTransport(Asked(), asyncio.get_running_loop())
     assert outgoing.get_extra_info("peername") == "peername!"

@@ -14,7 +14,7 @@ from toymq_py.model import TopicPattern, is_pattern
 from toymq_py.topic import Topic
 
 
-class Tail:
+class LiveTail:
     """One tail, from ``open`` to ``close``. Messages of a topic come in order; those no longer retained are skipped."""
 
     def __init__(self, gateway: Gateway, place: Place, wanted: Filter | None) -> None:
@@ -34,7 +34,7 @@ class Tail:
         self._wake: Callable[[], None] | None = None
         self._unhook: Callable[[], object] = lambda: None
 
-    def __enter__(self) -> "Tail":
+    def __enter__(self) -> "LiveTail":
         self.open()
         return self
 

@@ -17,14 +17,14 @@ from toymq_py.gateway.bodies import parse_object, read_body
 from toymq_py.gateway.dialects import ensure
 from toymq_py.gateway.events import stream_response
 from toymq_py.gateway.headers import header_block, header_text
+from toymq_py.gateway.long_poll import LongPoll
 from toymq_py.gateway.message_operations import HEARTBEAT_S
 from toymq_py.gateway.operations import Need
-from toymq_py.gateway.poll import Polling
-from toymq_py.gateway.poll_operations import WAIT_S_MAX, GivenBack, give_back, lease_for
+from toymq_py.gateway.poll_operations import WAIT_S_MAX, LeasedResponse, give_back, lease_for
 from toymq_py.gateway.problems import NotLeased
 from toymq_py.gateway.publish_operations import BATCH_BYTES_MAX, Message, append, check_size
 from toymq_py.gateway.request_context import Gateway
-from toymq_py.gateway.tinymq.live_tail import Tail
+from toymq_py.gateway.tinymq.live_tail import LiveTail
 from toymq_py.gateway.tinymq.message_views import Filter, Place, describe, look
 from toymq_py.gateway.tinymq.names import (
     AUTO_ACK,
@@ -160,7 +160,7 @@ async def consume(gateway: Gateway, request: Request) -> Response:
         await ensure(gateway.broker, place.name, settings_of(place.name))
     if key is not None and value is not None:
         return await _select(gateway, request, place, limit, wait_s, Filter(key, value))
-    polling = Polling(gateway.broker, gateway.waiting, place.name, place.consumer, visibility_s=LEASE_S)
+    polling = LongPoll(gateway.broker, gateway.waiting, place.name, place.consumer, visibility_s=LEASE_S)
     deliveries = await lease_for(gateway, request, polling, limit, wait_s)
     return await hand_out(gateway, request, place, deliveries, limit, acked=AUTO_ACK.of(request) or False)
 
@@ -178,7 +178,7 @@ async def hand_out(
     ]
     content = _one_or_all(messages, limit)
     if not acked:
-        return GivenBack(content, deliveries, {"cache-control": "no-store"}, "application/json")
+        return LeasedResponse(content, deliveries, {"cache-control": "no-store"}, "application/json")
     if await request.is_disconnected():  # acked messages would be lost
         give_back(deliveries)
         return Response(status_code=204)
@@ -207,7 +207,7 @@ async def _select(
     """Messages that a filter selects, not leased. Others stay in the queue, where the original drops them."""
     until = gateway.loop.time() + wait_s
     acked = AUTO_ACK.of(request) or False
-    with Tail(gateway, place, wanted) as tail:
+    with LiveTail(gateway, place, wanted) as tail:
         found = await look(gateway, place, limit, wanted)
         while not found and (left_s := until - gateway.loop.time()) > 0 and await tail.grown(left_s):
             if tail.take():
@@ -323,10 +323,10 @@ async def stream(gateway: Gateway, request: Request) -> Response:
     asked = request.path_params["topic"].strip("/")
     place = Place(name, None, None if is_pattern(name) else asked)
     wanted = None if key is None or value is None else Filter(key, value)
-    return stream_response(_follow(gateway, request, asked, Tail(gateway, place, wanted)))
+    return stream_response(_follow(gateway, request, asked, LiveTail(gateway, place, wanted)))
 
 
-async def _follow(gateway: Gateway, request: Request, asked: str, tail: Tail) -> AsyncIterator[bytes]:
+async def _follow(gateway: Gateway, request: Request, asked: str, tail: LiveTail) -> AsyncIterator[bytes]:
     with tail:
         yield f"data: {json.dumps({'status': 'connected', 'topic': asked})}\n\n".encode()
         while tail.living and not gateway.waiting.stopped:

@@ -15,7 +15,7 @@ from toymq_py.gateway.access import check_topic, grant_of
 from toymq_py.gateway.bodies import JSON_BYTES_MAX, check_members, parse_object, read_body
 from toymq_py.gateway.consumer_operations import redrive
 from toymq_py.gateway.dialects import ensure, go_duration_ms
-from toymq_py.gateway.poll import Polling
+from toymq_py.gateway.long_poll import LongPoll
 from toymq_py.gateway.poll_operations import LEASE_BYTES_MAX
 from toymq_py.gateway.publish_operations import Message, payload_bytes
 from toymq_py.gateway.request_context import Gateway
@@ -141,7 +141,7 @@ async def queue_consume(gateway: Gateway, request: Request) -> Response:
     gateway.refuse_late()
     await ensure(gateway.broker, name, settings_of(name))
     place = Place(name, group, shown.strip("/"))
-    polling = Polling(gateway.broker, gateway.waiting, name, place.consumer, visibility_s=LEASE_S)
+    polling = LongPoll(gateway.broker, gateway.waiting, name, place.consumer, visibility_s=LEASE_S)
     deliveries = await polling.poll(1, LEASE_BYTES_MAX, 0)
     return await hand_out(gateway, request, place, deliveries, 1, acked=True)
 

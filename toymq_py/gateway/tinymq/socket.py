@@ -26,7 +26,7 @@ from toymq_py.gateway.operations import Need
 from toymq_py.gateway.problems import UpgradeRequired
 from toymq_py.gateway.publish_operations import Message, payload_bytes
 from toymq_py.gateway.request_context import Gateway
-from toymq_py.gateway.tinymq.live_tail import Tail
+from toymq_py.gateway.tinymq.live_tail import LiveTail
 from toymq_py.gateway.tinymq.message_views import Filter, Place
 from toymq_py.gateway.tinymq.messages import may, put
 from toymq_py.gateway.tinymq.names import refuse, shown_id, topic_name, topic_or_glob
@@ -53,7 +53,7 @@ class Session:
         self._socket = socket
         self._outlet: Outlet = socket.scope["state"][OUTLET]
         self._tasks = tasks
-        self._tails: dict[str, Tail] = {}
+        self._tails: dict[str, LiveTail] = {}
         """By topic, as the frame spells it."""
         self._pumps: dict[str, asyncio.Task[None]] = {}
 
@@ -130,11 +130,11 @@ class Session:
         if len(self._tails) >= SUBSCRIPTIONS_MAX:
             raise BadArgument(f"this connection has {SUBSCRIPTIONS_MAX} subscriptions, the limit: use a glob, which is one")
         place = Place(name, None, None if is_pattern(name) else asked)
-        self._tails[asked] = Tail(self._gateway, place, wanted)
+        self._tails[asked] = LiveTail(self._gateway, place, wanted)
         self._tails[asked].open()
         return asked
 
-    async def _pump(self, asked: str, tail: Tail) -> None:
+    async def _pump(self, asked: str, tail: LiveTail) -> None:
         """Send the messages of one tail, as fast as the socket takes them."""
         why = "the topic was deleted"
         while tail.living:

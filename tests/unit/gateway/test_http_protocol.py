@@ -1,4 +1,4 @@
-"""What the gateway's HTTP server assumes of uvicorn, whose internals it overrides (ADR 0078)."""
+"""What the gateway's protocols assume of uvicorn, whose internals it overrides (ADR 0078)."""
 
 import hashlib
 import inspect

@@ -8,7 +8,7 @@ from toymq_py.gateway.waiters import Waiting, stored
 from toymq_py.topic import Delivery
 
 
-class Polling:
+class LongPoll:
     """Leases messages once, waiting for the first if need be. Leases nothing after ``end``."""
 
     def __init__(self, broker: Broker, waiting: Waiting, name: str, consumer: str, *, visibility_s: float | None) -> None:
