@@ -14,7 +14,7 @@ from toymq_py.net.acceptor import Acceptor
 from toymq_py.net.host_names import Hosts
 from toymq_py.observability.prometheus import render
 
-logger = logging.getLogger("toymq_py.metrics")
+logger = logging.getLogger("toymq_py.server")
 
 REQUESTS_MAX = 8
 """Served at a time; a connection beyond is closed. One scraper asks every few seconds."""
