@@ -56,7 +56,8 @@ async def test_the_broker_dies_at_its_point_and_comes_back(tmp_path: Path, place
         async with asyncio.timeout(30):
             assert await broker.ended() == -signal.SIGKILL
     else:
-        assert place == "recovery", "it died while it started"
+        # The state that it found is written some time after the start: on a busy machine before it says that it is ready.
+        assert place in ("recovery", "flush"), "it died while it started"
 
     assert await broker.come_up(None)
     with Wire(broker.port) as wire:

@@ -10,7 +10,7 @@ from pathlib import Path
 from toymq import broker_process
 
 COMMAND = list(broker_process.TOYMQ)
-TIMEOUT_S = 20
+TIMEOUT_S = 120
 ROOT = Path(__file__).parents[2]
 
 

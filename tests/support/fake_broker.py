@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 GREETING = b"HELLO 1 server=fake/1 max_payload=2097152\n"
-TIMEOUT_S = 10
+TIMEOUT_S = 60
 
 
 class Peer:

@@ -16,7 +16,7 @@ from toymq_py.runtime.heap_trimming import rss_bytes
 from toymq_py.server import Server
 from toymq_py.storage.fs import RealFileSystem
 
-TIMEOUT_S = 10
+TIMEOUT_S = 60
 
 
 class AsyncWire:
