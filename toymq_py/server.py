@@ -255,8 +255,8 @@ class Server:
             handshake.abort()
         owed = {session: session.inflight() for session in self._sessions}
         broker.stop_deliveries()
-        for session, subscriptions in owed.items():
-            session.shut_down(subscriptions)
+        for session, ranges in owed.items():
+            session.shut_down(ranges)
         with suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
                 while self._sessions:

@@ -15,13 +15,13 @@ from toymq_py.auth import audit
 from toymq_py.auth.quotas import Seat, acting
 from toymq_py.auth.tokens import Grant
 from toymq_py.broker import Done
+from toymq_py.disk_errors import storage_error
 from toymq_py.errors import AuthFailed, AuthRequired, Forbidden, RequestError
 from toymq_py.gateway.bodies import SEAT
 from toymq_py.gateway.logins import Login
 from toymq_py.gateway.operations import Need
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.model import check_topic_or_pattern
-from toymq_py.storage.disk_errors import storage_error
 
 COOKIE = "toymq_login"
 SECURE_COOKIE = "__Host-toymq_login"

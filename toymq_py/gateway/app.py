@@ -18,6 +18,7 @@ from starlette.routing import Route, Router, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from toymq_py.auth import audit
+from toymq_py.disk_errors import BeingExamined, storage_error
 from toymq_py.errors import BadArgument, Forbidden, InternalError, RequestError, UnknownCommand
 from toymq_py.gateway import (
     consumer_operations,
@@ -48,7 +49,6 @@ from toymq_py.gateway.operations import Operation
 from toymq_py.gateway.problems import MethodNotAllowed, problem
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.net.host_names import Hosts
-from toymq_py.storage.disk_errors import BeingExamined, storage_error
 
 logger = logging.getLogger("toymq_py.gateway")
 

@@ -7,8 +7,8 @@ import asyncio
 from collections.abc import Callable
 
 from toymq_py.broker import Done
+from toymq_py.disk_errors import storage_error
 from toymq_py.errors import RequestError
-from toymq_py.storage.disk_errors import storage_error
 
 
 class Waiting:

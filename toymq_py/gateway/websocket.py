@@ -24,6 +24,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from toymq_py.auth import audit
 from toymq_py.auth.quotas import FLOOR_BYTES, Seat
+from toymq_py.disk_errors import storage_error
 from toymq_py.errors import (
     AlreadySubscribed,
     BadArgument,
@@ -42,7 +43,6 @@ from toymq_py.gateway.problems import UpgradeRequired, problem
 from toymq_py.gateway.publish_operations import LINE_MEMBERS, append, check_size, message_of
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.model import DURATION_MS_MAX, Start, check_name
-from toymq_py.storage.disk_errors import storage_error
 from toymq_py.topic import Delivery, Duplicate, Published, Subscription
 
 logger = logging.getLogger("toymq_py.gateway")

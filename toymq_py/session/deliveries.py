@@ -11,9 +11,8 @@ from functools import partial
 from itertools import accumulate
 
 from toymq_py.clock import Clock
-from toymq_py.consumer import Consumer
 from toymq_py.errors import AlreadySubscribed
-from toymq_py.model import IdRange, TopicPattern
+from toymq_py.model import TopicPattern
 from toymq_py.protocol import Frames, encode_closed, encode_messages
 from toymq_py.session.fair_queue import Place
 from toymq_py.session.replies import Replies
@@ -85,12 +84,13 @@ class Deliveries:
             found = parts[0] if parts else None
         return found if found is not None and found.consumer_name == consumer else None
 
-    def inflight(self) -> list[tuple[Consumer, IdRange]]:
-        """What is inflight to this session's subscriptions."""
+    def inflight(self) -> list[Callable[[], bool]]:
+        """For each range that is inflight to this session's subscriptions: a call that returns whether all of it is acked."""
         parts: list[Subscription] = []
         for subscription in self.by_name.values():
             parts += [subscription] if isinstance(subscription, Subscription) else subscription.parts.values()
-        return [(part.channel.consumer, ids) for part in parts for ids in part.channel.consumer.inflight_to(part.lessee)]
+        consumers = [(part.channel.consumer, part.lessee) for part in parts]
+        return [partial(consumer.has_acked_all, *ids) for consumer, lessee in consumers for ids in consumer.inflight_to(lessee)]
 
     def pause(self, paused: bool) -> None:
         """PAUSE and RESUME."""

@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Callable
 
+from toymq_py.disk_errors import BeingExamined
 from toymq_py.errors import NoSuchTopic
 from toymq_py.protocol import Fetch, encode_batch_header
 from toymq_py.session.replies import WAIT_COST_BYTES, Held, Replies
-from toymq_py.storage.disk_errors import BeingExamined
 from toymq_py.topic import Topic
 
 FETCH_BYTES_MAX = 2 * 1024 * 1024

@@ -12,6 +12,7 @@ from typing import Any
 from toymq_py.auth import audit
 from toymq_py.broker import Broker, Done
 from toymq_py.clock import Clock
+from toymq_py.disk_errors import storage_error
 from toymq_py.errors import (
     BadArgument,
     BadVersion,
@@ -60,7 +61,6 @@ from toymq_py.session.pull import Pulling
 from toymq_py.session.reader import Reader
 from toymq_py.session.replies import Held, Replies
 from toymq_py.session.subscribe import seconds, subscribe
-from toymq_py.storage.disk_errors import storage_error
 from toymq_py.topic import Appended, Duplicate, Published, Refused, Topic
 from toymq_py.trace_context import log_fields
 from toymq_py.version import __version__

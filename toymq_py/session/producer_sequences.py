@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from toymq_py.errors import OutOfSequence
-from toymq_py.storage.commit.batch import Commit, CommitState
+from toymq_py.topic import Commit, CommitState
 
 REFUSED_MAX = 65_536
 """Producers of one connection that may wait at once, about 10 MiB. Above, it has to connect anew."""

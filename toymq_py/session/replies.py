@@ -8,13 +8,12 @@ from collections import deque
 from collections.abc import Callable
 
 from toymq_py.clock import Clock
+from toymq_py.disk_errors import storage_error
 from toymq_py.errors import InternalError, RequestError
 from toymq_py.metrics import Metrics
 from toymq_py.protocol import encode_dup, encode_error, encode_ok_run
 from toymq_py.session.fair_queue import Place
-from toymq_py.storage.commit.batch import Appended, Commit, CommitState
-from toymq_py.storage.disk_errors import storage_error
-from toymq_py.topic import Duplicate
+from toymq_py.topic import Appended, Commit, CommitState, Duplicate
 
 logger = logging.getLogger("toymq_py.session")
 

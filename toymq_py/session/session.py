@@ -18,8 +18,6 @@ from toymq_py.auth.quotas import FLOOR_BYTES, Seat, peer_of
 from toymq_py.auth.tokens import Authority
 from toymq_py.broker import Broker
 from toymq_py.clock import Clock
-from toymq_py.consumer import Consumer
-from toymq_py.model import IdRange
 from toymq_py.session.authorization import GREETING_S, GuardedHandler
 from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.fair_queue import Place, Turns
@@ -101,7 +99,7 @@ class Session:
         self._lost = False
         self._linger_bytes = 0
         self._linger_timer: asyncio.TimerHandle | None = None
-        self._owed: list[tuple[Consumer, IdRange]] | None = None
+        self._owed: list[Callable[[], bool]] | None = None
         self._wire: Wire | None = None
         self.debug_wire()
         self._say("=", f"open, from {_peer(transport)}")
@@ -288,18 +286,18 @@ class Session:
 
     # -- shutdown
 
-    def inflight(self) -> list[tuple[Consumer, IdRange]]:
-        """What is inflight to this session."""
+    def inflight(self) -> list[Callable[[], bool]]:
+        """See ``Deliveries.inflight``."""
         return self._deliveries.inflight()
 
-    def shut_down(self, owed: list[tuple[Consumer, IdRange]]) -> None:
-        """The broker shuts down: close as soon as every reply is written and what was inflight, ``owed``, is acked."""
+    def shut_down(self, owed: list[Callable[[], bool]]) -> None:
+        """The broker shuts down: close as soon as every reply is written and every call of ``owed`` returns True."""
         self._owed = owed
         self._leave_when_done()
 
     def _leave_when_done(self) -> None:
         if self._owed is not None:
-            self._owed = [(consumer, ids) for consumer, ids in self._owed if not consumer.has_acked_all(*ids)]
+            self._owed = [is_acked for is_acked in self._owed if not is_acked()]
             if not self._owed and not self._reader.waiting:
                 self._leave()
 

@@ -10,9 +10,9 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 
+from toymq_py.disk_errors import LASTING, BeingExamined
 from toymq_py.errors import OutOfRange
 from toymq_py.model import IdRange, Records
-from toymq_py.storage.disk_errors import LASTING, BeingExamined
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.offsets import above, lost_of, subtract
 from toymq_py.storage.open_files import OpenFiles

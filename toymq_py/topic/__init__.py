@@ -1,6 +1,6 @@
 """One topic. Contract: delivery.md, storage.md."""
 
-from toymq_py.storage.commit.batch import Appended, Commit
+from toymq_py.storage.commit.batch import Appended, Commit, CommitState
 from toymq_py.topic.channel import Channel, Delivery, Registration, Subscription
 from toymq_py.topic.description import unopened_topic
 from toymq_py.topic.publisher import Duplicate, Published, Refused
@@ -14,6 +14,7 @@ __all__ = [
     "Appended",
     "Channel",
     "Commit",
+    "CommitState",
     "Delivery",
     "Duplicate",
     "Published",

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from toymq_py.consumer import Consumer
+from toymq_py.disk_errors import NO_SPACE
 from toymq_py.errors import NoSuchTopic
-from toymq_py.storage.disk_errors import NO_SPACE
 from toymq_py.storage.log import Log
 from toymq_py.storage.offsets import OffsetsState
 from toymq_py.storage.offsets_flusher import Done, OffsetsFlusher

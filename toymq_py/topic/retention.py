@@ -11,12 +11,12 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 
 from toymq_py.config.options import TopicSettings
+from toymq_py.disk_errors import NO_SPACE
 from toymq_py.errors import NoSuchTopic, RequestError
 from toymq_py.model import IdRange
 from toymq_py.storage import retention
 from toymq_py.storage.commit.committer import Committer
 from toymq_py.storage.commit.disk_space import SpaceGuard
-from toymq_py.storage.disk_errors import NO_SPACE
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.offsets import AckedView, OffsetsState
 from toymq_py.storage.segment import Segment, removed_name

@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from toymq_py.disk_errors import storage_error
 from toymq_py.errors import AlreadySubscribed, BadArgument, BadFraming, NotSubscribed, RequestError
 from toymq_py.gateway.access import check_again, check_rights, check_site, topics_made_by
 from toymq_py.gateway.bodies import check_members, parse_json
@@ -32,7 +33,6 @@ from toymq_py.gateway.tinymq.messages import may, put
 from toymq_py.gateway.tinymq.names import refuse, shown_id, topic_name, topic_or_glob
 from toymq_py.gateway.websocket import OUTLET, Outlet, leave
 from toymq_py.model import is_pattern
-from toymq_py.storage.disk_errors import storage_error
 
 PATH = "/ws"
 SUBSCRIPTIONS_MAX = 64

@@ -9,10 +9,10 @@ import errno
 from collections.abc import Callable
 
 from toymq_py.clock import Clock
+from toymq_py.disk_errors import NO_SPACE
 from toymq_py.storage.commit.batch import Batch
 from toymq_py.storage.commit.disk_space import SpaceGuard
 from toymq_py.storage.dirlock import not_there
-from toymq_py.storage.disk_errors import NO_SPACE
 from toymq_py.storage.fs import File, FileSystem, write_all
 from toymq_py.storage.identity import is_used
 from toymq_py.storage.segment import Segment, segment_name

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from toymq_py.clock import Clock
+from toymq_py.disk_errors import what_passes
 from toymq_py.errors import DiskFull, DiskLow, RequestError, StorageFailed
 from toymq_py.model import Records, Shape, shape_of
 from toymq_py.storage.commit.batch import COMMITTED, Appended, Batch, Commit
@@ -28,7 +29,6 @@ from toymq_py.storage.commit.disk_space import SpaceGuard
 from toymq_py.storage.commit.listener import CommitListener
 from toymq_py.storage.commit.next_segment import NextSegment
 from toymq_py.storage.commit.sync_threads import Scheduler
-from toymq_py.storage.disk_errors import what_passes
 from toymq_py.storage.fs import replace_file
 from toymq_py.storage.identity import Head, HeadsKeeper
 from toymq_py.storage.log import Log

@@ -26,10 +26,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from toymq_py.config.webhooks import DOCUMENT
+from toymq_py.disk_errors import LASTING
 from toymq_py.errors import DamagedData, DataDirectoryError
 from toymq_py.storage import checked_json, identity, offsets, topic_settings
 from toymq_py.storage.dirlock import DirectoryLock
-from toymq_py.storage.disk_errors import LASTING
 from toymq_py.storage.fs import FileSystem, replace_file, write_all
 from toymq_py.storage.identity import list_bases
 from toymq_py.storage.offline.verify import TopicReport, topic_names, verify_topic
