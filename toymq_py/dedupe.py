@@ -42,7 +42,7 @@ class DedupeTable:
     The order of use stands beside the dict, because deleting the oldest entry of a large dict over and over walks
     over its deleted slots. A key that was used again stands there more than once; ``_repeats`` counts the
     surplus, and the order is rebuilt before it reaches twice the capacity. Keys of batches that have not committed are
-    never evicted, and evict nobody: ``_pending`` counts them.
+    never evicted, and evict none: ``_pending`` counts them.
     """
 
     __slots__ = ("_budget", "_gone", "_ids", "_joined", "_order", "_ordered", "_pending", "_repeats", "capacity", "kept")
@@ -69,7 +69,7 @@ class DedupeTable:
         Nothing is evicted yet: the batch may still fail. Costs one look-up a key, which inserts it.
 
         Args:
-            keys: kept as they are; nobody changes them.
+            keys: kept as they are; they must not change.
             first_id: above every id before.
 
         Returns: whether they were entered; if not, nothing has changed.
@@ -271,7 +271,7 @@ class ProducerTable:
         return not (self._committed.keys().isdisjoint(keys) and self._pending.keys().isdisjoint(keys))
 
     def since(self, first_id: int) -> dict[bytes, Entry]:
-        """The committed ones whose record is not below an id."""
+        """The committed producers with a record at or above an id."""
         return {producer: entry for producer, entry in self._committed.items() if entry[1] >= first_id}
 
     def remember(self, entries: Mapping[bytes, Entry]) -> None:

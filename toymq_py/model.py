@@ -9,17 +9,12 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any, Literal, NewType
+from typing import Any, Literal
 
 from toymq_py.errors import BadArgument, BadName, ConfigError
 
-MsgId = NewType("MsgId", int)
-"""Number of a message in its topic, dense, from 0. u64."""
-Position = NewType("Position", int)
-"""Byte offset in one segment file. Never interchangeable with an id."""
-
 IdRange = tuple[int, int]
-"""First and last id, both included."""
+"""First and last message id, both included. Ids are u64, dense in their topic, from 0."""
 
 Shape = tuple[int, int]
 """Lengths of key and payload, in bytes, that all messages of a run have."""
@@ -280,8 +275,8 @@ class Records:
     """A run of committed records in ascending id order, as columns.
 
     Columns instead of objects: at several 100,000 messages a second a row object per message is what costs.
-    Immutable by convention; slices share the columns' items. ``memo`` is scratch for whoever encodes the run (the
-    session keeps the shared MSG frames there); nobody else looks at it.
+    Immutable by convention; slices share the columns' items. ``memo`` belongs to the encoder of the run: the session
+    keeps the shared MSG frames there.
 
     Shapes: all columns have ``len(ids)`` items. ``keys[i]`` is b"" for none. ``headers`` is None when no record of
     the run has a header block, else b"" where one has none. ``expires_at_ns`` (wall clock) is None when no record of the

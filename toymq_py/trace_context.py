@@ -1,6 +1,6 @@
 """W3C Trace Context in a message's headers: which trace a message belongs to. Source: https://www.w3.org/TR/trace-context/.
 
-Read only by who was asked to follow messages, and for log lines about one of them. Knows nothing of OpenTelemetry.
+Read only by a tracer, and for log lines about one message. Knows nothing of OpenTelemetry.
 """
 
 import re
@@ -20,7 +20,7 @@ class TraceContext(NamedTuple):
     Attributes:
         trace_id: 32 hex digits.
         span_id: 16 hex digits.
-        sampled: whoever began the trace wants it recorded.
+        sampled: the trace is to be recorded, says its first span.
         state: the ``tracestate`` header, "" for none.
     """
 
@@ -31,7 +31,7 @@ class TraceContext(NamedTuple):
 
     @property
     def traceparent(self) -> str:
-        """The header's value, for who is told next."""
+        """The value of the header, for the next receiver."""
         return f"00-{self.trace_id}-{self.span_id}-{_SAMPLED if self.sampled else 0:02x}"
 
 

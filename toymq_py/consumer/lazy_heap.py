@@ -13,7 +13,7 @@ class LazyHeap:
     """Runs by a rank (deadline, or first id), lowest first, with entries that may be out of date.
 
     An entry counts only while the run still carries its ticket; its rank is then at most the run's
-    rank of now, so a run whose rank rises needs no new entry. ``top`` puts right what it meets.
+    present rank, so a run whose rank rises needs no new entry. ``top`` puts right what it meets.
     Bound: ``trim``.
     """
 

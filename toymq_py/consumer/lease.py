@@ -1,4 +1,4 @@
-"""A run: ids that were handed out and are alike. What they wait for, since when, and whose they are.
+"""A run: neighbouring ids that were delivered and share state, deadline, owner and attempt.
 
 Pure state, changed only by the table that holds it. Contract: delivery.md, "Runs, not rows".
 """
@@ -35,7 +35,7 @@ DELAYED: Final = RunState.DELAYED
 HELD: Final = RunState.HELD
 
 OUT_OF_ATTEMPTS: Final = "max-attempts"
-"""The reason of a dead letter that nobody gave another."""
+"""The reason of a dead letter without another one."""
 REJECTED: Final = "rejected"
 """The same of what was given up by a NACK with ``dead``."""
 
@@ -58,11 +58,11 @@ class Held:
 
 
 class Lessee:
-    """Whom leases belong to: a subscription, of one topic or of a pattern's many, or one poll.
+    """The owner of leases: a subscription, to one topic or a pattern, or one poll.
 
     ``inflight`` counts its messages over all tables, and is for them to change; ``window`` is how
-    many it wants at most. Who finds no room sets ``wants_room``; the table that gives some back
-    clears it and says so in ``LeaseTable.freed``.
+    many it wants at most. A lessee without room sets ``wants_room``; the table that gives some back
+    clears it and adds the lessee to ``LeaseTable.freed``.
     """
 
     __slots__ = ("inflight", "wants_room", "window")
@@ -72,8 +72,8 @@ class Lessee:
         self.wants_room = False
         self.window = window
 
-    def roomy(self) -> None:
-        """It wanted room and there is some. Called by whoever owns the tables."""
+    def on_capacity(self) -> None:
+        """Called by the channel when there is room after ``wants_room``."""
 
 
 MOVING: Final = Lessee(0)

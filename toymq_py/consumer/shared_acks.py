@@ -1,4 +1,4 @@
-"""Which ids all of some consumers have acked: kept while they ack, so that nobody has to walk through what each of them did.
+"""The ids that all of some consumers have acked, kept up to date with each ack: no walk through the acks of every consumer.
 
 For topics with a backlog's limit and several consumers; others pay nothing. Contract: delivery.md, "Backlog limits"; ADR 0043.
 """
@@ -29,25 +29,25 @@ class WatchedAcks(AckSet):
 
 
 class CommonAcks:
-    """The intersection of ack sets that only grow. Whoever changes them otherwise makes a new one."""
+    """The intersection of ack sets that only grow; make a new one after any other change."""
 
     __slots__ = ("_acks", "_members")
 
     def __init__(self) -> None:
         self._acks = AckSet(0)
-        self._members: list[AckSet] = []  # who last kept an id open stands first
+        self._members: list[AckSet] = []  # the one that last kept an id open comes first
 
     @property
     def floor(self) -> int:
-        """The lowest id that somebody has not acked."""
+        """The lowest id that not all consumers have acked."""
         return self._acks.floor
 
     def next_unacked(self, from_id: int, limit: int) -> IdRange | None:
-        """The lowest ids from ``from_id`` on and below ``limit`` that somebody has not acked: one range."""
+        """The lowest range of ids from ``from_id`` on and below ``limit`` that not all consumers have acked."""
         return self._acks.next_gap(from_id, limit)
 
     def unacked(self, limit: int) -> int:
-        """How many ids below ``limit`` somebody has not acked."""
+        """How many ids below ``limit`` not all consumers have acked."""
         return self._acks.open_below(limit)
 
     def follow(self, members: Sequence[AckSet]) -> None:
@@ -57,14 +57,14 @@ class CommonAcks:
         self.added(0, MSG_ID_MAX)
 
     def added(self, first: int, last: int) -> None:
-        """One of the sets holds these ids now. Cost: the ranges there of those who keep an id open, one after the other."""
+        """One of the sets holds these ids now. Cost: the ranges there of the sets that keep an id open, one after the other."""
         acks, members = self._acks, self._members
         at = acks.next_open(first)
         while at <= last:
             for place, each in enumerate(members):
                 begin = each.next_held(at, last + 1)
                 if begin > at:
-                    if place:  # whose ids are open here has the next ones open, too: a hundred others need not be asked
+                    if place:  # a set that lacks these ids mostly lacks the next ones, too: ask it first
                         members.insert(0, members.pop(place))
                     break
             else:

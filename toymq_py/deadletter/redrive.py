@@ -142,7 +142,7 @@ class Redrive:
 
 
 def _free_keys(origin: Topic, returns: Sequence[Return]) -> None:
-    """What somebody else published under a letter's key does not keep the letter from coming back. Raises: OSError."""
+    """A record that a client published under a letter's key does not keep the letter from coming back. Raises: OSError."""
     publisher, first_id, reading = origin.publisher, origin.log.first_id, RecordReader(origin)
     taken = []
     for back in returns:

@@ -105,7 +105,7 @@ class RecordReader:
 
 
 def is_stored(origin: Topic, reader: RecordReader, msg_id: int, back: Return) -> bool:
-    """Whether this record is the letter, come back and stored: the same to a consumer, whoever published it, neither delayed
+    """Whether this record is the letter, redriven and stored: equal to a consumer whatever its publisher, neither delayed
     nor about to expire (ADR 0041).
 
     Raises: OSError.

@@ -131,7 +131,7 @@ class MultiSubscription(Lessee, ABC):
     def end(self, code: str) -> None:
         """All of it is lost, for the reason of a CLOSED code."""
 
-    def roomy(self) -> None:
+    def on_capacity(self) -> None:
         self.woken()
 
     def pass_on(self) -> None:

@@ -22,7 +22,7 @@ class Poll(MultiSubscription):
 
     Its leases end by their deadline alone, never with the poll; ``close`` gives nothing back. What was taken and did not
     get out can be given back uncounted with ``delivery.unsend()``.
-    Made by ``Broker.poll``; take nothing before ``when_registered`` said None. It belongs to whoever made it and must be
+    Made by ``Broker.poll``; take nothing before ``when_registered`` said None. It belongs to the caller of that and must be
     closed.
     """
 

@@ -205,8 +205,8 @@ class BacklogLimit:
             self._trim()
 
     def committed(self, first_id: int, next_id: int) -> None:
-        """Records were committed, and nobody was told yet. Dropping the oldest before would make holes of ids that are used
-        again when the commit fails."""
+        """Records were committed, and their publishers have no answer yet. To drop the oldest before that would leave holes
+        of ids that are used again when the commit fails."""
         if self._rejects:
             return
         self._room -= next_id - first_id

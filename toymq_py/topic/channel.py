@@ -86,7 +86,7 @@ class Subscription(Lessee):
         """
         Args:
             mode: None for a poll, whose leases end by their deadline alone.
-            lessee: whose the leases are, and whose window counts; by default its own.
+            lessee: the owner of the leases, with the window that counts; by default the subscription.
         """
         Lessee.__init__(self, window)
         self.channel = channel
@@ -113,7 +113,7 @@ class Subscription(Lessee):
     def consumer_name(self) -> str:
         return self.channel.consumer.name
 
-    def roomy(self) -> None:
+    def on_capacity(self) -> None:
         self.wake(self)
 
     def take(self, max_bytes: int, max_count: int | None = None) -> Delivery | None:
@@ -284,7 +284,7 @@ class Channel:
 
     def _notify_room(self) -> None:
         for lessee in self.consumer.take_freed():
-            lessee.roomy()
+            lessee.on_capacity()
 
     def limit_attempts(self, max_attempts: int) -> None:
         """The topic's settings say so; 0 for no limit."""
@@ -309,7 +309,7 @@ class Channel:
         )
         if isinstance(rows, Nothing):
             if rows is Nothing.YET:
-                context.scheduler.soon(subscription.roomy)
+                context.scheduler.soon(subscription.on_capacity)
             else:
                 self.idle[subscription] = None
             return None

@@ -1,4 +1,4 @@
-"""What a topic keeps of its consumers on disk: their state, written behind by the flusher, and who waits for that.
+"""The consumer state of a topic on disk: written behind by the flusher, with the callbacks that wait for it.
 
 Contract: storage.md, "offsets.json"; ADR 0008, 0051. Belongs to the event loop.
 """

@@ -1,4 +1,4 @@
-"""When which message of a topic is due: ids that wait for their ``deliver_at``, the order of these times, and who is told.
+"""The delayed messages of a topic: their ids, ordered by ``deliver_at``, and the consumers that get them when they are due.
 
 Contract: delivery.md, "Delay" and "Clocks". Belongs to the loop. Times are the wall clock's nanoseconds; the ``Schedule`` is
 pure state and gets ``now`` passed in.
@@ -123,8 +123,7 @@ class Schedule:
 
 
 class Delays:
-    """A topic's schedule, and its consumers: what falls due is theirs, in slices, so that a million at one moment hold nobody
-    up."""
+    """Gives due messages to the consumers of a topic, in slices: a million at one moment do not block the loop."""
 
     def __init__(
         self,

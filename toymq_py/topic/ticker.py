@@ -17,7 +17,7 @@ class Due(Protocol):
 
 
 class Ticker:
-    """Who wants to be looked at, and when: the earliest time of each."""
+    """The parts that have timed work, and the earliest time of each."""
 
     def __init__(self, earlier: Callable[[float], None]) -> None:
         """``earlier``: told when ``tick`` must run before it was said."""
@@ -26,19 +26,19 @@ class Ticker:
         self._armed: dict[Due, float] = {}
         self._ticket = count()
 
-    def arm(self, who: Due, at: float) -> None:
-        """Have ``who.due`` called at a monotonic time, in seconds, unless that is so earlier."""
-        armed = self._armed.get(who)
+    def arm(self, part: Due, at: float) -> None:
+        """Call ``part.due`` at a monotonic time, in seconds, unless it is armed for an earlier one."""
+        armed = self._armed.get(part)
         if armed is not None and armed <= at:
             return
-        self._armed[who] = at
+        self._armed[part] = at
         if len(self._due) > 2 * len(self._armed) + 64:  # entries that an earlier deadline made void
             self._due = [(when, next(self._ticket), each) for each, when in self._armed.items()]
             heapify(self._due)
             self._earlier(self._due[0][0])
             return
         earliest = not self._due or at < self._due[0][0]
-        heappush(self._due, (at, next(self._ticket), who))
+        heappush(self._due, (at, next(self._ticket), part))
         if earliest:
             self._earlier(at)
 
@@ -46,8 +46,8 @@ class Ticker:
         """Do all that is due at ``now``. Returns: when there is something to do next, None for never."""
         due = self._due
         while due and due[0][0] <= now:
-            at, _, who = heappop(due)
-            if self._armed.get(who) == at:
-                del self._armed[who]
-                who.due(now)
+            at, _, part = heappop(due)
+            if self._armed.get(part) == at:
+                del self._armed[part]
+                part.due(now)
         return due[0][0] if due else None

@@ -1,4 +1,4 @@
-"""Who is told what becomes of messages. Not compiled: whoever follows them is not, either, and derives from this."""
+"""The interface of a tracer, which is called with what happens to messages. Not compiled, like the tracers below it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ class Tracer(ABC):
 
     @abstractmethod
     def exemplify(self, metrics: Metrics) -> None:
-        """Called first: whose histograms may name messages that are followed as examples."""
+        """Called first, with the metrics whose histograms may name traced messages as exemplars."""
 
     @abstractmethod
     def appended(self, topic: str, outcomes: Sequence[Appended], headers: Sequence[bytes]) -> None:
@@ -22,7 +22,7 @@ class Tracer(ABC):
 
     @abstractmethod
     def synced(self, seconds: float) -> None:
-        """The disk took so long for the batch whose commit is told next."""
+        """The time that the disk took for the batch of the next commit."""
 
     @abstractmethod
     def delivered(self, delivery: Delivery) -> None:
