@@ -216,7 +216,7 @@ def key_bytes(key: str | bytes) -> bytes:
         raise TypeError(f"a key is str or bytes, not {type(key).__name__}: use str(key)")
     data = key.encode(errors="replace") if isinstance(key, str) else key  # what is replaced is not printable either
     if not data:
-        raise BadArgument("a key has at least one byte; None is no key")
+        raise BadArgument("invalid key b'': give at least one byte, or None to publish without a key")
     if data.startswith(PRODUCER_PREFIX):
         raise BadArgument(f"a key does not begin with {PRODUCER_PREFIX.decode()}: so do the names of producers")
     return publish_key(data)

@@ -51,11 +51,11 @@ def _counting(
 
 
 class Client(ClientBase):
-    """A connection to a broker that comes back by itself; made by ``connect``.
+    """A connection to a broker that reconnects by itself; made by ``connect``.
 
     Belongs to one event loop. Every call may be cancelled at any await: the connection stays usable, and a reply that comes
-    later is given to nobody else. A request that is under way when the connection is lost is said again when that is safe,
-    otherwise it raises ConnectionLost. What takes longer than ``timeout_s`` raises RequestTimeout, a builtin TimeoutError.
+    later is dropped. A request that is under way when the connection is lost is repeated when that is safe,
+    otherwise it raises ConnectionLost. A request that takes longer than ``timeout_s`` raises RequestTimeout, a TimeoutError.
     """
 
     def __init__(self, options: Options) -> None:
@@ -64,9 +64,9 @@ class Client(ClientBase):
         self._main: Link | None = None
         self._links: list[Link] = []
         self._waiting: set[Link] = set()
-        """For requests that wait: one at a time on each, since the broker holds all replies behind it."""
+        """Connections for requests that wait, one at a time on each: the broker holds all replies behind such a request."""
         self._idle: list[Link] = []
-        """Those of them that nobody uses."""
+        """Those of ``_waiting`` without a request."""
         self._leaving: set[asyncio.Task[None]] = set()
         self._subscriptions: list[Subscription] = []
         self._outages = Outages(options)
@@ -311,7 +311,7 @@ class Client(ClientBase):
         """Send acks and what was asked already, and close. Never takes longer than a second, whatever the broker does.
         Idempotent.
 
-        Whoever still waits gets ClientClosed; the outcome of a publish under way is unknown.
+        Calls that still wait raise ClientClosed; the outcome of a publish under way is unknown.
         """
         if self._closed:
             return
@@ -323,7 +323,7 @@ class Client(ClientBase):
         if leaving:
             await asyncio.wait(leaving)
 
-    # -- inside
+    # -- connections and requests
 
     @property
     def _link(self) -> Link:
@@ -350,7 +350,7 @@ class Client(ClientBase):
         return request.result()
 
     async def _ask_waiting(self, request: requests.Request[T]) -> T:
-        """On a connection that nobody else uses meanwhile."""
+        """Make a request on a connection without another request."""
         self._link  # noqa: B018 (raises when closed)
         if self._idle:
             link = self._idle.pop()
@@ -368,7 +368,7 @@ class Client(ClientBase):
         return request.result()
 
     def _retire(self, link: Link) -> None:
-        """Nobody waits for it any more, but the broker might: the end of the connection ends that."""
+        """Close the connection of an abandoned request: the broker may still wait, and stops when it ends."""
         self._links.remove(link)
         self._waiting.remove(link)
         self._outages.left(link)
@@ -424,7 +424,7 @@ async def _receipts(flying: tuple[Batch, "asyncio.Future[None]"]) -> Iterator[Re
 
 def _receipt(batch: Batch, index: int) -> Receipt:
     outcome = batch.outcomes[index]
-    assert outcome is not None, "who waits is told when all outcomes are there"
+    assert outcome is not None, "a batch is done when it has all outcomes"
     if isinstance(outcome, Receipt):
         return outcome
     raise outcome
@@ -457,7 +457,7 @@ def connect(
         ssl: for ``toymqs://``; else the system's defaults.
         timeout_s: for every request, the time without a connection included.
         connect_timeout_s: for one attempt to connect.
-        wait_s: how long the first connection is tried again when nobody answers; 0: each URL once.
+        wait_s: how long to retry the first connection while no broker answers; 0: try each URL once.
         backoff_min_s: bound of the first random wait before another attempt; doubles up to ``backoff_max_s``.
         idempotent: publishes without a key are numbered, so that a retry is stored once. False: such a publish is not retried,
             and raises ConnectionLost when its outcome is unknown.

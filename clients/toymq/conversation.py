@@ -3,7 +3,7 @@ in, bytes go out; no socket, no clock.
 
 What outlives a connection: subscriptions, acks without an answer, publishes that can be said again, questions. Order: acks
 first, so that nothing acked comes again, then SUBs, then the rest as it was asked. Each reply belongs to the oldest command
-without one, also when whoever asked has left: it is never given to the next.
+without one, also when the caller stopped waiting: the next caller never gets it.
 """
 
 import logging
@@ -47,7 +47,7 @@ class _State(Enum):
 
 
 class _SubscribeSlot(Slot):
-    """A SUB. Without an answer nothing is lost: who comes back subscribes every feed."""
+    """A SUB. Without an answer nothing is lost: a reconnect subscribes every feed."""
 
     __slots__ = ("_conversation", "_feed")
 
@@ -72,7 +72,7 @@ class _SubscribeSlot(Slot):
 
 
 class _UnsubscribeSlot(Slot):
-    """An UNSUB; deliveries that come before its answer are nobody's."""
+    """An UNSUB; deliveries before its answer are dropped."""
 
     __slots__ = ("_conversation", "_feed", "_on_done")
 
@@ -108,7 +108,7 @@ class Conversation:
         """
         Args:
             producer: publishes without a key are numbered under this name and a number; None numbers none.
-            on_output: called when there is something to take and there was nothing before. Whoever is told takes it, or loses
+            on_output: called when there is something to take and there was nothing before. The callee takes it, or loses
                 the connection.
         """
         self.outstanding = Outstanding()
@@ -140,7 +140,7 @@ class Conversation:
 
     @property
     def idle(self) -> bool:
-        """Nobody waits for a reply, and nothing is left to say."""
+        """No reply is awaited, and there is nothing to send."""
         held = any(stream.held for stream in self._streams.values())
         return not (self._said or self._waiting or self._acks or self._out or held)
 
@@ -201,11 +201,11 @@ class Conversation:
 
     @property
     def said_count(self) -> int:
-        """Commands without a reply, also those that nobody waits for any more."""
+        """Commands without a reply, also those whose callers stopped waiting."""
         return len(self._said)
 
     def close(self, error: ToymqError) -> None:
-        """For good: everybody who waits, or asks later, hears ``error``."""
+        """Close for good: all waiting and later calls get ``error``."""
         if self._state is _State.CLOSED:
             return
         self.lost(error)

@@ -37,7 +37,7 @@ class AckList:
         self.consumer = consumer
         self.ids: list[int] = []
         self.waiters: list[Told] = []
-        """Who wants to know that they are on stable storage."""
+        """Callbacks of acks that wait for stable storage."""
         self.listed = False
 
     def take(self) -> list["AckSlot"]:
@@ -75,7 +75,7 @@ class AckSlot(Slot):
             tell(None)
 
     def refused(self, error: ToymqError) -> None:
-        """Acks of a topic that is gone harm nobody; who waits hears of it."""
+        """Drop acks of a deleted topic; report the error to synced acks."""
         for tell in self._waiters:
             tell(error)
 
@@ -177,6 +177,6 @@ class Feed:
 
 
 def ended(topic: str, consumer: str, code: str) -> SubscriptionEnded:
-    """What ``CLOSED`` is for whoever iterates."""
+    """The error that iteration raises in state ``CLOSED``."""
     kinds = {"TAKEN_OVER": TakenOver, "DELETED": ConsumerDeleted}
     return kinds.get(code, SubscriptionEnded)(f"the subscription of {consumer} to {topic} was ended: {code}")

@@ -11,7 +11,7 @@
        ├─ ConnectionLost           the outcome of a request is unknown
        │  └─ ClientClosed          this client was closed
        ├─ RequestTimeout           no answer in time (also a builtin TimeoutError)
-       ├─ ProtocolViolation        the other end is no broker of this version
+       ├─ ProtocolViolation        the peer is not a broker of this version
        └─ CommandFailed            an ``ERR`` code that this version does not know
 """
 

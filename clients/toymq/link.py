@@ -1,4 +1,4 @@
-"""One connection of the asyncio client that comes back by itself, and the bytes it carries for its conversation."""
+"""A connection of the asyncio client that reconnects by itself and carries the bytes of its conversation."""
 
 import asyncio
 import itertools
@@ -30,7 +30,7 @@ CLOSED = "this client is closed"
 
 
 def settle(future: "asyncio.Future[T]", value: T) -> None:
-    """Unless whoever waited has left."""
+    """Set a result, unless the waiting task was cancelled."""
     if not future.done():
         future.set_result(value)
 
@@ -99,7 +99,10 @@ class Link:
         self._task = self._loop.create_task(self._run(None), name="toymq link")  # ended by close
 
     async def open(self) -> None:
-        """Connect; again for ``wait_s`` seconds when nobody answers. Raises: ConnectFailed, RequestError, ProtocolViolation."""
+        """Connect; retry for ``wait_s`` seconds.
+
+        Raises: ConnectFailed, RequestError, ProtocolViolation.
+        """
         give_up_at = self._loop.time() + self._options.wait_s
         self._task = self._loop.create_task(self._run(give_up_at), name="toymq link")  # ended by close
         await self._first
@@ -233,7 +236,7 @@ class Link:
             await asyncio.wait((self._task,))
 
     def abort(self) -> None:
-        """End without a word. Everybody who waits gets ``ClientClosed``."""
+        """Close at once, without QUIT. All waiting calls raise ``ClientClosed``."""
         closed = ClientClosed(CLOSED)
         if self._task is not None:
             self._task.cancel()
@@ -275,7 +278,7 @@ class Link:
         self._wake()
 
     async def ask(self, slot: CallSlot, *, extra_s: float = 0.0) -> None:
-        """Until it has its answer, or failed. Cancelled: its reply is nobody's."""
+        """Send a request and wait for its answer or failure. A cancelled request's reply is dropped."""
         slot.deadline = self.deadline(extra_s)
         done: asyncio.Future[None] = self._loop.create_future()
         slot.when_done(lambda: settle(done, None))
@@ -329,7 +332,7 @@ class Link:
             raise RequestTimeout(waited + trouble) from None
 
     def _wake(self) -> None:
-        """Who waits for room, or for quiet, looks again."""
+        """Wake the tasks in ``room`` and ``quiet`` to check again."""
         for waiter in (self._room, self._quiet):
             if waiter is not None:
                 settle(waiter, None)

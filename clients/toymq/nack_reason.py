@@ -1,4 +1,4 @@
-"""What a consumer says of a failure: an exception as the texts that travel with NACK, to its dead letter.
+"""Failure of a handler: an exception as the texts that NACK carries to the dead letter.
 
 Contract: protocol.md, NACK; ADR 0062. Written once for both clients.
 """
@@ -21,11 +21,11 @@ DeadOn = type[Exception] | tuple[type[Exception], ...]
 def describe(
     reason: Reason, error: BaseException | None, server: HelloReply | None, *, details: bool
 ) -> Failure | None:
-    """What is said of a failure. An exception whose ``str`` fails has its type alone.
+    """Convert a reason and an exception to the failure that NACK carries; only the type of an exception whose ``str`` raises.
 
     Args:
         reason: a text, or the exception itself, as ``error`` has it.
-        server: who hears it; an older broker takes a reason alone, one word, and this is encoded as one.
+        server: the broker's greeting; an older broker takes only a reason, so the whole failure becomes one.
         details: beside its type the text of the exception, and the lines of source that it came through; no variables.
 
     Raises: TypeError.

@@ -1,4 +1,4 @@
-"""What both clients are told when they connect."""
+"""Options of ``connect``, of both clients."""
 
 import logging
 import secrets
@@ -53,7 +53,7 @@ OnEvent = Callable[[Event], None]
 InjectHeaders = Callable[[dict[str, str]], object]
 """May add headers to each publish: ``opentelemetry.propagate.inject`` fits."""
 PublishEnded = Callable[[Receipt | ToymqError | None], None]
-"""Told what became of a publish, once; None: nobody waited for it any more."""
+"""Called once with a publish's outcome; None: the caller stopped waiting."""
 
 
 class MessageTracing(ABC):
@@ -61,15 +61,15 @@ class MessageTracing(ABC):
 
     @abstractmethod
     def publishing(self, topic: str, headers: Mapping[str, str] | None) -> tuple[dict[str, str], PublishEnded]:
-        """A publish begins. Returns: its headers with the context in them, and who is told of its end."""
+        """Start the span of a publish. Returns: its headers with the trace context, and the callback for its outcome."""
 
     @abstractmethod
     def created(self, topic: str) -> dict[str, str]:
-        """A message of many was made. Returns: its headers."""
+        """Start and end the span of one message of ``pub_many``. Returns: its headers."""
 
     @abstractmethod
     def processing(self, message: Delivery, consumer: str) -> AbstractContextManager[None]:
-        """A handler has the message, as long as the context lasts."""
+        """A context manager: the span of a handler."""
 
 
 logger = logging.getLogger("toymq")

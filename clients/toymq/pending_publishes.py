@@ -34,7 +34,7 @@ class Batch:
         self.deadline = deadline
         self.on_done = on_done
         self.abandoned = False
-        """Nobody waits any more. What is on its way goes on, but is not said again."""
+        """The caller stopped waiting. Publishes under way continue, but are not repeated."""
 
     def settle(self, index: int, outcome: Outcome) -> None:
         if self.outcomes[index] is None:
@@ -130,7 +130,7 @@ class PublishSlot(Slot):
         self._settle(error)
 
     def dropped(self) -> None:
-        self._settle(ConnectionLost("nobody waited for this publish when the connection was lost"))
+        self._settle(ConnectionLost("the caller stopped waiting for this publish before the connection was lost"))
         if self.seq is not None:
             self.stream.gone()
 

@@ -1,4 +1,4 @@
-"""What one reply is awaited for. Sans-IO: a slot knows its frame, and what its reply means to whoever waits."""
+"""Slots for awaited replies. Sans-IO: a slot knows its frame and what the reply means to the caller."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class Slot(ABC):
 
     @property
     def done(self) -> bool:
-        """Nobody waits for it any more."""
+        """Whether no caller waits for the outcome any more."""
         return False
 
     @abstractmethod
@@ -39,7 +39,7 @@ class Slot(ABC):
         """What is sent."""
 
     def answered(self, reply: Reply) -> None:
-        """Raises: ProtocolViolation when it is no reply to this."""
+        """Raises: ProtocolViolation when the reply does not fit the command."""
         if not isinstance(reply, OkReply):
             raise unexpected(self.awaited, reply)
 
@@ -55,7 +55,7 @@ class Slot(ABC):
 
 
 class CallSlot(Slot):
-    """A command somebody waits for. Encoded at once, so that a bad argument is the caller's."""
+    """A command whose caller waits. Encoded at once, so that the caller gets the error of a bad argument."""
 
     __slots__ = ("_again", "_data", "_on_done", "_verb", "answer", "expect")
 
@@ -99,9 +99,9 @@ class CallSlot(Slot):
         self._settle(error)
 
     def abandon(self) -> None:
-        """Its reply is nobody's."""
+        """Drop the reply when it comes."""
         self._on_done = None
-        self._settle(ConnectionLost("nobody waits"))
+        self._settle(ConnectionLost("the caller stopped waiting"))
 
     def _settle(self, answer: Answer) -> None:
         if self.answer is None:
@@ -113,7 +113,7 @@ class CallSlot(Slot):
 class PullSlot(CallSlot):
     """A PULL. Deliveries that come before its reply, and belong to no subscription, are its own.
 
-    They are leased: what nobody takes any more, after a cancellation say, is handed to ``give_back``.
+    They are leased: what no caller takes, after a cancellation for example, is handed to ``give_back``.
     """
 
     __slots__ = ("_consumer", "_give_back", "messages")

@@ -14,7 +14,7 @@ EXTENDS_PER_LEASE = 3
 class Renewal:
     """Of all that the feed's consumer was given and has not settled, until ``stop``, or until the broker ends the subscription.
 
-    Owns a timer. Reads the feed, whose owner may be in another thread.
+    Owns a timer. Reads the feed, which another thread may own.
     """
 
     def __init__(self, feed: Feed, conversation: Conversation, visibility_s: float, loop: asyncio.AbstractEventLoop) -> None:

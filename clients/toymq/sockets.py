@@ -34,7 +34,7 @@ def short_name(path: str) -> Iterator[str]:
 
 
 def connect_unix(path: str) -> socket.socket:
-    """A connected socket that does not block. Connecting takes no time: who listens has room, or refuses.
+    """Return a connected non-blocking socket. Connecting does not wait: the listener has room or refuses.
 
     Raises: OSError.
     """
@@ -52,13 +52,13 @@ def connect_unix(path: str) -> socket.socket:
 def set_up(connection: socket.socket) -> None:
     """No delay for small frames, and a peer that is gone without a word is noticed.
 
-    Raises: OSError, also when the connection is one with ourselves: a port that nobody listens on may be given to the socket
+    Raises: OSError, also when the connection is one with ourselves: a port without a listener may be given to the socket
         that asks for it, and then they find each other.
     """
     if connection.family not in (socket.AF_INET, socket.AF_INET6):
         return
     if connection.getsockname() == connection.getpeername():
-        raise ConnectionRefusedError("nobody listens there")
+        raise ConnectionRefusedError("no listener: the socket connected to itself")
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
@@ -75,7 +75,7 @@ def reserved_port(owner: object) -> int:
     """A port of this machine that no other program is given as long as ``owner`` lives: a broker that starts again has it
     again.
 
-    Bound and never listening: who asks for this very port with SO_REUSEADDR, as the broker does, may listen on it.
+    The socket is bound and never listens, so that the broker, with SO_REUSEADDR, can listen on the same port.
     """
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

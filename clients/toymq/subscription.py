@@ -81,7 +81,7 @@ class Message(Delivery):
         Args:
             visibility: seconds of the new lease; None takes the subscription's.
 
-        Returns: False when the lease was over, or went with its connection: the message may be with somebody else.
+        Returns: False when the lease was over, or went with its connection: another worker may have the message.
 
         Raises: RequestError, RequestTimeout, BadArgument.
         """

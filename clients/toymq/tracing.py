@@ -7,7 +7,7 @@
         ...
         async with message.process():                     # a span "process orders" below it, current for the block
 
-Whoever acks by hand takes ``with tracing.processing(message, consumer):``. Without a provider of OpenTelemetry in the process
+To ack by hand, use ``with tracing.processing(message, consumer):``. Without an OpenTelemetry provider in the process
 nothing is recorded, and context that came from elsewhere is still passed on. Contract: clients.md; ADR 0030.
 """
 
@@ -38,7 +38,7 @@ class Tracing(MessageTracing):
                 span.set_attributes({"messaging.message.id": str(outcome.msg_id), "toymq.duplicate": outcome.duplicate})
             else:
                 span.set_attribute("error.type", outcome.code if outcome is not None else "unknown")
-                span.set_status(Status(StatusCode.ERROR, str(outcome or "nobody waited for the answer")))
+                span.set_status(Status(StatusCode.ERROR, str(outcome or "the caller stopped waiting for the answer")))
             span.end()
 
         return _injected(span, headers), ended

@@ -36,7 +36,7 @@ class Address:
 
 
 def parse_url(url: str) -> Address:
-    """Raises: ConfigError when it is none; the token is never in the message."""
+    """Raises: ConfigError for an invalid URL; the token is never in the message."""
     if url.startswith(UNIX):
         return _parse_unix(url.removeprefix(UNIX))
     try:

@@ -18,7 +18,7 @@ _BODY_BYTES_MAX = 1 << 40
 
 
 def waits(delay_s: float) -> None:
-    """There is no connection, and none is tried for so long."""
+    """Log how long the client waits before the next attempt to connect."""
     logger.debug("- %% connecting again in %.3f s", delay_s)
 
 
@@ -31,7 +31,7 @@ class Wire:
 
     @staticmethod
     def made() -> "Wire | None":
-        """None unless somebody listens."""
+        """Return None unless the logger's level is DEBUG."""
         return Wire() if logger.isEnabledFor(logging.DEBUG) else None
 
     def say(self, mark: str, text: str) -> None:

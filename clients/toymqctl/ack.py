@@ -11,12 +11,12 @@ from toymqctl.quantities import CONSUMER, TOPIC, Ids
 @click.argument("topic", type=TOPIC)
 @click.argument("consumer", type=CONSUMER)
 @click.argument("ids", type=Ids())
-@click.option("--sync", is_flag=True, help="Wait until it is on the disk.")
+@click.option("--sync", is_flag=True, help="Wait until the acks are on the disk.")
 @click.pass_obj
 def ack(broker: Broker, topic: str, consumer: str, ids: tuple[IdRange, ...], sync: bool) -> None:
-    """Ack IDS of TOPIC that were delivered to CONSUMER, by whatever session: 7, 3-9 or 3-9,12.
+    """Ack IDS (7, 3-9 or 3-9,12) of TOPIC that were delivered to CONSUMER, by any session.
 
-    Says how many of them were delivered and are now acked; acking once more is harmless.
+    Prints how many were delivered and are now acked. Acking again is harmless.
     """
     with broker.connect() as client:
         click.echo(f"acked {client.ack(topic, consumer, ids, sync=sync)}")

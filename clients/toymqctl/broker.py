@@ -1,4 +1,4 @@
-"""Which broker, and how to get to it: address, token and certificates, from the command line and the environment."""
+"""Connection to the broker: address, token and certificates, from the command line and the environment."""
 
 import logging
 import ssl
@@ -34,13 +34,13 @@ class Certificates:
         try:
             context = ssl.create_default_context(cafile=self.ca)
         except ssl.SSLError:
-            raise ConfigError(f"--tls-ca: {self.ca} is no PEM file with a certificate in it") from None
+            raise ConfigError(f"--tls-ca: cannot load a certificate from {self.ca}: use the CA's PEM file") from None
         if self.cert is not None:
             try:
                 context.load_cert_chain(self.cert, self.key)
             except ssl.SSLError:
-                where = f"{self.cert} and {self.key}" if self.key is not None else f"{self.cert} alone, without --tls-key,"
-                raise ConfigError(f"--tls-cert: {where} are no certificate and its key") from None
+                where = f"{self.cert} and {self.key}" if self.key is not None else f"{self.cert} without --tls-key"
+                raise ConfigError(f"--tls-cert: cannot load a certificate and key from {where}: use a matching pair") from None
         return context
 
 
@@ -54,7 +54,7 @@ def _check_readable(option: str, path: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """What every command is given. The token is in no repr and in no text."""
+    """Connects each command to its broker. No repr and no text contains the token."""
 
     address: Address
     certificates: Certificates = Certificates()
@@ -76,7 +76,7 @@ class Broker:
 
 
 class _Warnings(logging.Handler):
-    """What the client says of outages. Its errors are raised as well, and said once."""
+    """Prints the client's warnings of outages. Errors are raised and printed elsewhere, once."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno == logging.WARNING:
@@ -87,13 +87,13 @@ _warnings = _Warnings()
 
 
 def say_warnings() -> None:
-    """Outages of the connection are said on stderr. Idempotent."""
+    """Print outages of the connection on stderr. Idempotent."""
     logger = logging.getLogger("toymq")
     logger.addHandler(_warnings)
     logger.propagate = False
 
 
 def hush_warnings() -> None:
-    """What takes the whole screen says them itself."""
+    """Stop printing them: a full-screen command shows outages itself."""
     logging.getLogger("toymq").removeHandler(_warnings)
     logging.getLogger("toymq").addHandler(logging.NullHandler())

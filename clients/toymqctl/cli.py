@@ -51,7 +51,7 @@ class _OneLineErrors(click.Group):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Of the options before the command."""
+        """Report errors in the options before the command in one line."""
         try:
             return super().make_context(info_name, args, parent, **extra)
         except KeyboardInterrupt:
@@ -81,16 +81,16 @@ class _OneLineErrors(click.Group):
 
 @click.group("toymqctl", cls=_OneLineErrors, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="toymq", prog_name="toymqctl")
-@click.option("--url", envvar="TOYMQ_URL", default=DEFAULT_URL, show_default=True, help="The broker; also TOYMQ_URL.")
+@click.option("--url", envvar="TOYMQ_URL", default=DEFAULT_URL, show_default=True, help="URL of the broker; also TOYMQ_URL.")
 @click.option(
     "--token-file",
     type=click.Path(exists=True, dir_okay=False),
-    help="Has the token that the broker asks for; also TOYMQ_TOKEN, the token itself.",
+    help="File that holds the token; TOYMQ_TOKEN holds the token itself.",
 )
 @click.option("--token", envvar="TOYMQ_TOKEN", hidden=True, expose_value=True)
-@click.option("--tls-ca", envvar="TOYMQ_TLS_CA", help="PEM file: who signed the broker's certificate, for toymqs://.")
-@click.option("--tls-cert", envvar="TOYMQ_TLS_CERT", help="PEM file: our certificate, if the broker asks for one.")
-@click.option("--tls-key", envvar="TOYMQ_TLS_KEY", help="PEM file: its key.")
+@click.option("--tls-ca", envvar="TOYMQ_TLS_CA", help="PEM file of the CA that signed the broker's certificate, for toymqs://.")
+@click.option("--tls-cert", envvar="TOYMQ_TLS_CERT", help="PEM file of a client certificate, if the broker requires one.")
+@click.option("--tls-key", envvar="TOYMQ_TLS_KEY", help="PEM file of the client certificate's key.")
 @click.pass_context
 def main(
     ctx: click.Context, url: str, token_file: str | None, token: str | None,
@@ -101,11 +101,11 @@ def main(
     \b
         toymqctl pub orders hello              publish one message
         seq 1000 | toymqctl pub orders         publish every line of stdin
-        toymqctl sub orders                    print and ack what comes
-        toymqctl pull jobs workers --wait 1m   take one from a work queue
-        toymqctl tail orders -f                look, without a consumer
-        toymqctl topics                        what there is
-        toymqctl doctor                        is everything all right?
+        toymqctl sub orders                    print and ack messages as they come
+        toymqctl pull jobs workers --wait 1m   lease one message of a work queue
+        toymqctl tail orders -f                read without a consumer
+        toymqctl topics                        list topics
+        toymqctl doctor                        check the broker for trouble
     """
     if ctx.get_parameter_source("token") is ParameterSource.COMMANDLINE:
         raise click.UsageError("a token on the command line shows in the process list: use TOYMQ_TOKEN or --token-file")

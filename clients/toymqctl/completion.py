@@ -10,7 +10,7 @@ _SHELLS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 @click.argument("shell", type=click.Choice(list(_SHELLS)))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print what teaches SHELL to complete commands, options, topics and consumers.
+    """Print a completion script for SHELL: commands, options, topics and consumers.
 
     \b
         bash   echo 'eval "$(toymqctl completion bash)"' >> ~/.bashrc

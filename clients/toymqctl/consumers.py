@@ -36,7 +36,7 @@ def consumer_table(topics: list[dict[str, Any]]) -> str:
 @json_option
 @click.pass_obj
 def consumers(broker: Broker, topic: str | None, as_json: bool) -> None:
-    """List consumers: how far each has come, what waits, who is attached.
+    """List consumers: position, backlog and subscriptions of each.
 
     `backlog` is what is due and not acked yet, `oldest` how long the oldest of it has been due. `scheduled` is not due.
     """

@@ -12,7 +12,7 @@ from toymqctl.quantities import TOPIC
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
 def delete(broker: Broker, topic: str, yes: bool) -> None:
-    """Delete TOPIC with all its messages and consumers. There is no way back."""
+    """Delete TOPIC with all its messages and consumers. This cannot be undone."""
     with broker.connect() as client:
         if not yes:
             found = client.describe(topic)

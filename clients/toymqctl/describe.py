@@ -34,7 +34,7 @@ def _facts(topic: dict[str, Any]) -> list[tuple[str, str]]:
 @json_option
 @click.pass_obj
 def describe(broker: Broker, topic: str, as_json: bool) -> None:
-    """Show one TOPIC: state, ids, settings and consumers. Unlike `sub`, it creates none."""
+    """Show one TOPIC: state, ids, settings and consumers. Unlike `sub`, it does not create the topic."""
     with broker.connect() as client:
         found = client.describe(topic)
     if as_json:

@@ -1,4 +1,4 @@
-"""``toymqctl dlq``: messages that nobody could process."""
+"""``toymqctl dlq``: list, show and redrive dead letters."""
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -36,30 +36,30 @@ def _letters_of(topic: str) -> str:
 
 @click.group()
 def dlq() -> None:
-    """Dead letters: look at them, send them back.
+    """List, show and redrive dead letters.
 
     \b
-        toymqctl dlq list                      which topics have some
-        toymqctl dlq list orders               those of a topic, and why
-        toymqctl dlq list orders --group       which failed alike, and how many
-        toymqctl dlq show orders 17            one of them, with its traceback
-        toymqctl dlq redrive orders            all go back to the consumer that failed them
+        toymqctl dlq list                      topics that have dead letters
+        toymqctl dlq list orders               dead letters of a topic, and why
+        toymqctl dlq list orders --group       count them by cause
+        toymqctl dlq show orders 17            one dead letter, with its traceback
+        toymqctl dlq redrive orders            move all back to the consumer that failed them
 
-    TOPIC is the topic they came from, or its dead-letter topic (orders, orders.dlq). Looking acks and moves nothing.
+    TOPIC is the source topic or its dead-letter topic (orders, orders.dlq). `list` and `show` ack and move nothing.
     """
 
 
 @dlq.command("list")
 @click.argument("topic", required=False, type=TOPIC)
-@click.option("-n", "--lines", "count", type=click.IntRange(1), default=100, show_default=True, help="The first so many.")
-@click.option("--all", "everything", is_flag=True, help="Also those that went back already.")
+@click.option("-n", "--lines", "count", type=click.IntRange(1), default=100, show_default=True, help="Show at most this many.")
+@click.option("--all", "everything", is_flag=True, help="Also those that were redriven.")
 @click.option("--group", "group", is_flag=True, help="Count those with the same consumer, reason and type of error.")
 @json_option
 @click.pass_obj
 def list_letters(broker: Broker, topic: str | None, count: int, everything: bool, group: bool, as_json: bool) -> None:
-    """List the dead letters of TOPIC, or the topics that have some.
+    """List the dead letters of TOPIC, or the topics that have dead letters.
 
-    `origin` is the id that the message had in TOPIC. What is too long for the terminal is cut; --json has it whole.
+    `origin` is the message's id in TOPIC. Long values are cut to the terminal; --json prints them whole.
     """
     if group and topic is None:
         raise click.UsageError("--group counts the letters of a TOPIC")
@@ -175,13 +175,13 @@ def show(broker: Broker, topic: str, letter: int, form: str) -> None:
 @dlq.command()
 @click.argument("topic", type=TOPIC)
 @click.argument("ids", required=False, type=Ids())
-@click.option("--max", "max_count", type=click.IntRange(1), help="No more than so many.")
+@click.option("--max", "max_count", type=click.IntRange(1), help="Move at most this many.")
 @click.pass_obj
 def redrive(broker: Broker, topic: str, ids: tuple[IdRange, ...] | None, max_count: int | None) -> None:
-    """Send the dead letters IDS of TOPIC back, or all of them: 7, 3-9 or 3-9,12.
+    """Move dead letters IDS (7, 3-9 or 3-9,12) back to TOPIC, or all of them.
 
-    They are delivered again to the consumer that failed them, and to no other. Each goes back once; one that fails again
-    becomes a new letter.
+    They are delivered to the consumer that failed them, and to no other. Each moves once; one that fails again becomes a
+    new dead letter.
     """
     name = _letters_of(topic)
     total = 0

@@ -24,11 +24,11 @@ SLOW_FSYNC_S = 0.05
 SKEW_S = 1.0
 """Beyond what NTP leaves; `@<unix-ms>`, delays and ages are off by as much."""
 FULL_SHARE = 0.9
-"""Of a limit: time to raise it before somebody is refused."""
+"""Share of a limit that warns: time to raise it before requests are refused."""
 SPARE_FACTOR = 4
 """Free space below so many times --min-free-bytes is worth a word; publishing resumes at twice."""
 STALE_S = 24 * 3600.0
-"""Nobody attached and unacked for so long: a consumer that was left behind keeps its messages on the disk."""
+"""Age of unacked messages without a subscriber that warns: an abandoned consumer keeps them on the disk."""
 ATTEMPTS_MANY = 100
 """Five times the --max-attempts of a broker that is told nothing: such a message is not helped by another delivery."""
 EXPIRES_SOON_S = 14 * 24 * 3600.0
@@ -96,7 +96,7 @@ def _disk(stats: dict[str, Any]) -> Iterator[Finding]:
     if stats["disk_low"] or free < reserve:
         yield Finding("disk", "FAIL", f"{found}: publishing is refused", "make room on the broker's disk; it resumes by itself")
     elif free < SPARE_FACTOR * reserve:
-        yield Finding("disk", "warn", found, "make room, or delete topics and forget consumers that nobody uses")
+        yield Finding("disk", "warn", found, "make room, or delete unused topics and forget unused consumers")
     else:
         yield Finding("disk", "ok", found)
     slow = stats["fsync_p99_s"] > SLOW_FSYNC_S
@@ -121,7 +121,7 @@ def _limits(stats: dict[str, Any], max_payload: int) -> Iterator[Finding]:
             near.append("--" + option.replace("_", "-"))
     found = f"{', '.join(counts)}, payloads up to {size(max_payload)}"
     if near:
-        larger = f"start the broker with a larger {' and '.join(near)}, or find out who takes so many"
+        larger = f"start the broker with a larger {' and '.join(near)}, or find the client that uses so many"
         yield Finding("limits", "warn", found, larger)
     else:
         yield Finding("limits", "ok", found)
@@ -181,7 +181,7 @@ def _consumers(topics: list[dict[str, Any]], max_attempts: int | None) -> Iterat
             if consumer["backlog"] and not consumer["sessions"] and age_s > STALE_S:
                 yield Finding(
                     f"consumer {consumer['consumer']} of {topic['topic']}", "warn",
-                    f"{consumer['backlog']} unacked, the oldest for {duration(age_s)}, and nobody is attached",
+                    f"{consumer['backlog']} unacked, the oldest for {duration(age_s)}, and it has no subscriber",
                     f"start it, or `toymqctl forget {topic['topic']} {consumer['consumer']}`: its messages stay on the disk",
                 )  # fmt: skip
             attempts = consumer.get("attempts_max", 0)  # a broker of an older version does not tell
@@ -225,9 +225,9 @@ def _look(broker: Broker) -> Iterator[Finding]:
 @json_option
 @click.pass_obj
 def doctor(broker: Broker, as_json: bool) -> None:
-    """Look for trouble, and say what to do: reachability, versions, disk, limits, clock, tokens, degraded topics, consumers.
+    """Check the broker and suggest remedies: reachability, versions, disk, limits, clock, tokens, degraded topics, consumers.
 
-    Exit code 1 when something FAILs; a warning alone is 0.
+    Exit code 1 when a check FAILs; warnings alone exit with 0.
     """
     failed = False
     for finding in _look(broker):

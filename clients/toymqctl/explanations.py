@@ -1,4 +1,4 @@
-"""What went wrong in one line, and what to do about it."""
+"""An error as one line for the terminal: what failed and what to do."""
 
 import socket
 from contextlib import suppress
@@ -16,16 +16,16 @@ ADVICE = {
     "DISK_FULL": "make room on the broker's disk; publishing resumes by itself",
     "DISK_LOW": "make room on the broker's disk; publishing resumes by itself",
     "EXISTS": "`toymqctl config TOPIC` shows and changes them",
-    "MODE_CONFLICT": "subscribe with the --mode of those that are there, or as another --consumer",
-    "NO_SUCH_CONSUMER": "`toymqctl consumers TOPIC` lists those that are there",
-    "NO_SUCH_TOPIC": "`toymqctl topics` lists those that are there",
+    "MODE_CONFLICT": "use the --mode of its current subscribers, or another --consumer",
+    "NO_SUCH_CONSUMER": "`toymqctl consumers TOPIC` lists its consumers",
+    "NO_SUCH_TOPIC": "`toymqctl topics` lists the topics",
     "PAYLOAD_TOO_LARGE": "publish it in parts, or start the broker with a larger --max-payload",
     "QUEUE_FULL": "its consumers are behind (`toymqctl consumers TOPIC`); or raise the limit with `toymqctl config`",
     "SHUTTING_DOWN": "the broker is being stopped; try again when it is back",
     "STORAGE_FAILED": "look at the broker's log and disk, then restart it; reading goes on meanwhile",
     "TOO_MANY_CONNECTIONS": "close some, or start the broker with a larger --max-connections",
-    "TOO_MANY_CONSUMERS": "`toymqctl forget` those that nobody uses, or start the broker with a larger --max-consumers",
-    "TOO_MANY_TOPICS": "`toymqctl delete` those that nobody uses, or start the broker with a larger --max-topics",
+    "TOO_MANY_CONSUMERS": "`toymqctl forget` unused consumers, or start the broker with a larger --max-consumers",
+    "TOO_MANY_TOPICS": "`toymqctl delete` unused topics, or start the broker with a larger --max-topics",
     "UNKNOWN_COMMAND": "this broker is of another version; `toymqctl doctor` tells which",
 }
 """By code of protocol.md; a code that is not here says what to do in its own text."""
@@ -61,12 +61,12 @@ def _unreachable(address: Address, error: toymq.ConnectFailed) -> str:
     if not address.tls and _speaks_http(address):
         return _http(address)
     if address.tls:
-        return f"{error}; does the broker speak TLS there? toymq:// is without"
+        return f"{error}; does the broker use TLS on this port? toymq:// connects without TLS"
     return f"{error}; is {address} the broker's TCP port? If it is, the broker hangs: look at its log and its machine"
 
 
 def _http(address: Address) -> str:
-    return f"{address} speaks HTTP: name the broker's TCP port, {DEFAULT_PORT} unless `toymq serve --listen` says another"
+    return f"{address} speaks HTTP: name the broker's TCP port, {DEFAULT_PORT} unless `toymq serve --listen` sets another"
 
 
 def _speaks_http(address: Address) -> bool:

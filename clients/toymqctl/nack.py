@@ -11,9 +11,9 @@ from toymqctl.quantities import CONSUMER, TOPIC, Ids, Seconds
 @click.argument("topic", type=TOPIC)
 @click.argument("consumer", type=CONSUMER)
 @click.argument("ids", type=Ids())
-@click.option("--delay", "delay_s", type=Seconds(), help="Until they are delivered again; the topic's backoff unless given.")
-@click.option("--dead", is_flag=True, help="Give them up: they go to the dead letters at once.")
-@click.option("--reason", help="Any text; their dead letters will say it.")
+@click.option("--delay", "delay_s", type=Seconds(), help="Time until they are delivered again; default: the topic's backoff.")
+@click.option("--dead", is_flag=True, help="Move them to the dead letters at once.")
+@click.option("--reason", help="Any text; dead letters include it.")
 @click.pass_obj
 def nack(
     broker: Broker,
@@ -24,9 +24,9 @@ def nack(
     dead: bool,
     reason: str | None,
 ) -> None:
-    """Give back IDS of TOPIC that are in flight to CONSUMER, so that they are delivered again: 7, 3-9 or 3-9,12.
+    """Return IDS (7, 3-9 or 3-9,12) of TOPIC that are in flight to CONSUMER, to be delivered again.
 
-    Says how many of them were in flight.
+    Prints how many were in flight.
     """
     if dead and delay_s is not None:
         raise click.UsageError("--dead and --delay exclude each other")

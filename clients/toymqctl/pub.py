@@ -24,12 +24,12 @@ def lines_of(stream: Iterable[bytes]) -> Iterator[bytes]:
 @click.command()
 @click.argument("topic", type=TOPIC)
 @click.argument("payloads", nargs=-1)
-@click.option("--key", help="Dedupe key, for a single payload: publishing it again answers DUP.")
-@click.option("--header", "header_lines", multiple=True, metavar="NAME:VALUE", help="Goes with a payload; may be repeated.")
-@click.option("--delay", "delay_s", type=Seconds(), help="Until it is delivered: 5s, 2h, 30d.")
-@click.option("--ttl", "ttl_s", type=Seconds(), help="How long it is worth delivering; it is dropped after that.")
+@click.option("--key", help="Dedupe key of a single payload: the broker answers DUP to a repeat.")
+@click.option("--header", "header_lines", multiple=True, metavar="NAME:VALUE", help="Header of each message; repeatable.")
+@click.option("--delay", "delay_s", type=Seconds(), help="Deliver it after this time: 5s, 2h, 30d.")
+@click.option("--ttl", "ttl_s", type=Seconds(), help="Drop it after this time: 1d.")
 @click.option("--file", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Publish its lines.")
-@click.option("--whole", is_flag=True, help="The file, or all of stdin, is one message.")
+@click.option("--whole", is_flag=True, help="Publish the whole file, or all of stdin, as one message.")
 @click.pass_obj
 def pub(
     broker: Broker,
@@ -50,7 +50,7 @@ def pub(
         toymqctl pub pictures --file cat.png --whole
         toymqctl pub reminders 'call back' --delay 2h --ttl 1d
 
-    Prints `OK <id>` for each payload, and one line at the end for a stream. When it prints, the message is on the disk.
+    Prints `OK <id>` for each payload, or one line at the end of a stream. A printed message is on the disk.
     """
     if payloads and (path is not None or whole):
         raise click.UsageError(f"PAYLOAD and {'--whole' if path is None else '--file'} exclude each other")

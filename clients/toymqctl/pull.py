@@ -11,10 +11,10 @@ from toymqctl.quantities import CONSUMER, TOPIC, Seconds
 @click.command()
 @click.argument("topic", metavar="TOPIC|PATTERN", type=TOPIC)
 @click.argument("consumer", type=CONSUMER)
-@click.option("--max", "max_count", type=click.IntRange(1), default=1, show_default=True, help="No more than so many.")
-@click.option("--wait", "wait_s", type=Seconds(), default="0s", show_default=True, help="How long to wait for the first one.")
-@click.option("--visibility", "visibility_s", type=Seconds(), help="How long they are ours; the topic's unless given.")
-@click.option("--ack", "acks", is_flag=True, help="Done with them: ack each after it was printed.")
+@click.option("--max", "max_count", type=click.IntRange(1), default=1, show_default=True, help="Lease at most this many.")
+@click.option("--wait", "wait_s", type=Seconds(), default="0s", show_default=True, help="Wait for the first message.")
+@click.option("--visibility", "visibility_s", type=Seconds(), help="Length of the lease; default: the topic's.")
+@click.option("--ack", "acks", is_flag=True, help="Ack each message after printing it.")
 @format_option
 @json_flag
 @click.pass_obj
@@ -28,15 +28,15 @@ def pull(
     acks: bool,
     form: str,
 ) -> None:
-    """Take messages of TOPIC out of CONSUMER's work, one a line, for a script: they are hidden from other workers until they
-    are acked, given back, or their time is over, whatever becomes of this command.
+    """Lease messages of TOPIC for CONSUMER and print them, one a line, for scripts. Other workers do not get them until they
+    are nacked or the lease ends, even after this command has ended.
 
     \b
         toymqctl pull jobs workers --wait 1m --visibility 10m --json
         toymqctl ack jobs workers 17
         toymqctl nack jobs workers 17 --delay 5s
 
-    Exit code 0 and a word on stderr when there is nothing.
+    Without a message the exit code is 0 and a note goes to stderr.
     """
     with broker.connect() as client:
         found = client.pull(topic, consumer, max_count, wait=wait_s, visibility=visibility_s)

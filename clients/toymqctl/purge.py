@@ -12,7 +12,7 @@ from toymqctl.quantities import TOPIC
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
 def purge(broker: Broker, topic: str, yes: bool) -> None:
-    """Drop all messages of TOPIC, for every consumer. Settings and consumers stay, ids go on. There is no way back."""
+    """Drop all messages of TOPIC, for every consumer. Settings and consumers stay, ids go on. This cannot be undone."""
     with broker.connect() as client:
         if not yes:
             found = client.describe(topic)

@@ -1,4 +1,4 @@
-"""Words of the command line: durations, ids, names of what is there."""
+"""Parameter types of the command line: durations, ids, and names completed from the broker."""
 
 import re
 from abc import ABC, abstractmethod
@@ -30,7 +30,7 @@ class Seconds(click.ParamType[float]):
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
         match = _DURATION.match(str(value))
         if match is None:
-            self.fail(f"{value!r} is no duration: write 500ms, 5s or 2m", param, ctx)
+            self.fail(f"invalid duration {value!r}: write 500ms, 5s or 2m", param, ctx)
         return float(match[1]) * _UNITS_S[match[2]]
 
 
@@ -47,7 +47,7 @@ class Ids(click.ParamType[tuple[IdRange, ...]]):
 
 
 class _Name(click.ParamType[str], ABC):
-    """Completed with what the broker has; without a broker there is nothing to complete."""
+    """A name completed with those of the broker; without a broker there are no completions."""
 
     name = "name"
 
@@ -62,7 +62,7 @@ class _Name(click.ParamType[str], ABC):
 
     @abstractmethod
     def names(self, client: sync.Client, ctx: click.Context) -> Iterable[str]:
-        """Those that the broker has."""
+        """Names on the broker."""
 
 
 class TopicName(_Name):
@@ -73,7 +73,7 @@ class TopicName(_Name):
 
 
 class ConsumerName(_Name):
-    """Of the topic, or of all, when that is not known: behind an option's name click does not say it."""
+    """A consumer of the topic, or of all topics when click has not parsed the topic yet."""
 
     name = "consumer"
 
@@ -84,7 +84,7 @@ class ConsumerName(_Name):
 
 
 class SettingWord(click.ParamType[str]):
-    """``visibility=30s``; completed with the names there are."""
+    """``visibility=30s``; completed with the names of settings."""
 
     name = "setting"
 

@@ -12,13 +12,13 @@ from toymqctl.quantities import CONSUMER, TOPIC
 @click.argument("to")
 @click.pass_obj
 def seek(broker: Broker, topic: str, consumer: str, to: str) -> None:
-    """Move CONSUMER of TOPIC: TO is earliest, latest, an id or @unix-ms.
+    """Move CONSUMER of TOPIC to earliest, latest, an id or @unix-ms.
 
     \b
-        toymqctl seek orders billing earliest     everything once more
-        toymqctl seek orders billing latest       only what is still to come
+        toymqctl seek orders billing earliest     deliver everything again
+        toymqctl seek orders billing latest       deliver only new messages
 
-    What is below counts as acked, the rest as not. Whoever is subscribed goes on there.
+    Messages below TO count as acked, the others as unacked. Its subscriptions continue at TO.
     """
     with broker.connect() as client:
         click.echo(f"{consumer} goes on at {client.seek(topic, consumer, to)}")

@@ -1,4 +1,4 @@
-"""Settings of a topic as people write them: ``visibility=30s``. On the wire they are integers (protocol.md, "Framing")."""
+"""Topic settings on the command line: ``visibility=30s``. On the wire they are integers (protocol.md, "Framing")."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,11 +10,11 @@ from toymq_py.errors import BadArgument
 from toymq_py.model import DURATION_SETTINGS, SIZE_SETTINGS, format_setting
 
 SETTINGS = sorted((*DURATION_SETTINGS, *SIZE_SETTINGS, "backlog_max_messages", "dedupe_keys", "max_attempts", "when_full"))
-"""For completion only: the broker knows which there are."""
+"""Names for completion; the broker checks them."""
 
 
 def parse_settings(words: Sequence[str]) -> dict[str, str]:
-    """``name=value`` by name, for a client's ``create`` and ``config``. Which there are, and their limits, the broker knows.
+    """``name=value`` by name, for a client's ``create`` and ``config``. The broker checks names and limits.
 
     Raises: UsageError.
     """
@@ -22,16 +22,16 @@ def parse_settings(words: Sequence[str]) -> dict[str, str]:
     for word in words:
         name, equals, text = word.partition("=")
         if not equals or not name or not text:
-            raise click.UsageError(f"a setting is NAME=VALUE, visibility=30s say, not {word!r}")
+            raise click.UsageError(f"invalid setting {word!r}: write NAME=VALUE, for example visibility=30s")
         if name in settings:
-            raise click.UsageError(f"{name} stands twice")
+            raise click.UsageError(f"{name} is given twice: give it once")
         settings[name] = text
     _on_the_wire(settings)
     return settings
 
 
 def in_wire_units(found: Settings) -> dict[str, int | str]:
-    """What a client says of a topic, in milliseconds and bytes."""
+    """A client's settings of a topic, in milliseconds and bytes."""
     return {name: int(text) if text.isdigit() else text for name, text in _on_the_wire(found).items()}
 
 

@@ -32,7 +32,7 @@ def _facts(stats: dict[str, Any]) -> list[tuple[str, str]]:
 @json_option
 @click.pass_obj
 def stats(broker: Broker, as_json: bool) -> None:
-    """Show the broker's figures; totals count from its start."""
+    """Show the broker's statistics; totals count from its start."""
     with broker.connect() as client:
         found = client.stats()
     if as_json:

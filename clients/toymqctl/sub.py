@@ -15,16 +15,16 @@ from toymqctl.quantities import CONSUMER, TOPIC, Seconds
 
 @click.command()
 @click.argument("topic", metavar="TOPIC|PATTERN", type=TOPIC)
-@click.option("--consumer", type=CONSUMER, default="toymqctl", show_default=True, help="Durable name: its place is kept.")
-@click.option("--no-ack", is_flag=True, help="Only look: everything comes again after this session.")
-@click.option("--max", "max_count", type=click.IntRange(1), help="End after so many messages.")
-@click.option("--timeout", "timeout_s", type=Seconds(), help="End when nothing came for so long.")
-@click.option("--start", help="Where a new consumer begins: earliest (default), latest, an id, @unix-ms.")
-@click.option("--window", type=click.IntRange(1), default=1024, show_default=True, help="Messages in flight.")
-@click.option("--visibility", "visibility_s", type=Seconds(), help="How long one may stay unacked; the topic's unless given.")
+@click.option("--consumer", type=CONSUMER, default="toymqctl", show_default=True, help="Durable consumer; keeps its position.")
+@click.option("--no-ack", is_flag=True, help="Do not ack: the messages are delivered again after this session.")
+@click.option("--max", "max_count", type=click.IntRange(1), help="Stop after this many messages.")
+@click.option("--timeout", "timeout_s", type=Seconds(), help="Stop when no message came for this long.")
+@click.option("--start", help="Start of a new consumer: earliest (default), latest, an id, @unix-ms.")
+@click.option("--window", type=click.IntRange(1), default=1024, show_default=True, help="Most messages in flight.")
+@click.option("--visibility", "visibility_s", type=Seconds(), help="Lease of each message; default: the topic's.")
 @click.option(
-    "--mode", type=click.Choice(("exclusive", "shared")), help="shared: compete with others of this consumer (a work queue); "
-    "exclusive (default): take over from another."
+    "--mode", type=click.Choice(("exclusive", "shared")), help="shared: share messages with other subscribers (a work queue); "
+    "exclusive (default): take over from the current subscriber."
 )  # fmt: skip
 @format_option
 @json_flag
@@ -42,14 +42,14 @@ def sub(
     mode: Mode | None,
     form: str,
 ) -> None:
-    """Print the messages of TOPIC, one a line, and ack each after it was printed. Ends with Ctrl-C.
+    """Print the messages of TOPIC, one a line, and ack each after printing it. Ctrl-C stops.
 
     \b
         toymqctl sub orders --consumer billing
         toymqctl sub 'orders.*' --consumer workers --mode shared --window 8
         toymqctl sub orders --format json --timeout 1s
 
-    To look without a consumer there is `toymqctl tail`.
+    `toymqctl tail` reads without a consumer.
     """
     count = 0
     with broker.connect() as client:
@@ -68,10 +68,10 @@ def sub(
 
 
 def _say_when_new(client: sync.Client, topic: str) -> None:
-    """A name that is spelled wrong is a new topic; whoever waits for its messages should know."""
+    """Report that subscribing creates the topic: its name may be misspelled."""
     if is_pattern(topic):
         return
     with suppress(NoSuchTopic):
         client.offsets(topic)
         return
-    click.echo(f"toymqctl: {topic} is new: nobody has published to it yet", err=True)
+    click.echo(f"toymqctl: {topic} is a new topic: it has no messages yet", err=True)

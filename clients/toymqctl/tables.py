@@ -80,5 +80,5 @@ def print_json(rows: Iterable[Any]) -> None:
         click.echo(json.dumps(row))
 
 
-as_json = click.option("--json", "as_json", is_flag=True, help="For programs: a JSON object a line.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 """The option that every reader has."""

@@ -14,27 +14,27 @@ from toymq_py.errors import BadName, ConfigError
 from toymq_py.model import check_name, check_topic_or_pattern, parse_duration_ms
 
 TOKEN_BYTES = 32
-"""Of chance: nobody finds a token by trying, so that a plain digest of it tells nothing."""
+"""Random bytes of a token: too many to guess, so that a plain digest is safe to store."""
 
 
 @click.group()
 def token() -> None:
-    """Make tokens for the broker's auth file."""
+    """Create tokens for the broker's auth file."""
 
 
 @token.command()
 @click.argument("name")
-@click.option("--publish", "publish", multiple=True, metavar="PATTERN", help="May publish to it: orders, orders.*, orders.>.")
-@click.option("--subscribe", "subscribe", multiple=True, metavar="PATTERN", help="May read, ack and fetch it.")
-@click.option("--admin", is_flag=True, help="May create, configure, delete, purge, seek, forget and redrive, every topic.")
-@click.option("--expires", metavar="WHEN", help="Refused from then on: a time from now, 90d, or a day, 2027-01-31 (UTC).")
-@click.option("--file", "path", type=click.Path(dir_okay=False), help="Append it to this auth file, which is made if need be.")
+@click.option("--publish", "publish", multiple=True, metavar="PATTERN", help="May publish: orders, orders.*, orders.>.")
+@click.option("--subscribe", "subscribe", multiple=True, metavar="PATTERN", help="May read, ack and fetch.")
+@click.option("--admin", is_flag=True, help="May create, configure, delete, purge, seek, forget and redrive every topic.")
+@click.option("--expires", metavar="WHEN", help="When it expires: a time from now, 90d, or a day, 2027-01-31 (UTC).")
+@click.option("--file", "path", type=click.Path(dir_okay=False), help="Append it to this auth file; a missing file is created.")
 def create(
     name: str, publish: tuple[str, ...], subscribe: tuple[str, ...], admin: bool, expires: str | None, path: str | None
 ) -> None:
-    """Make a token NAME and print it, this once: the auth file has its digest alone.
+    """Create a token NAME and print it once: the auth file holds only its digest.
 
-    Without --file the lines for the auth file are printed behind it. A wildcard does not match dead letters: say orders.*.dlq.
+    Without --file it also prints the lines for the auth file. A wildcard does not match dead letters: add orders.*.dlq.
 
     \b
         toymqctl token create billing --publish 'orders.*' --subscribe 'orders.>' --file auth.toml
@@ -76,7 +76,7 @@ def expiry(text: str) -> datetime:
         except ConfigError:
             raise ConfigError(f"--expires {text!r}: write a time from now, 90d, or a day, 2027-01-31") from None
     if ends <= now:
-        raise ConfigError(f"--expires {text!r} is over already")
+        raise ConfigError(f"--expires {text!r} is in the past: write a later time")
     return ends
 
 
@@ -84,14 +84,14 @@ def append(path: str, name: str, table: str) -> None:
     """Put a ``[[token]]`` behind those of an auth file, which changes whole or not at all. One that is there keeps its owner
     and its mode; a new one is for its owner alone.
 
-    Raises: ConfigError: it is no auth file, has the name, or somebody else is changing it. OSError.
+    Raises: ConfigError (invalid auth file, name already present, or another process is changing it), OSError.
     """
     target = Path(os.path.realpath(path))  # a link stays one
     new = target.with_name(target.name + ".new")
     try:
         number = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise ConfigError(f"{new} is there: somebody else changes {path}, or was killed doing so; then remove it") from None
+        raise ConfigError(f"{new} exists: another process is changing {path}; remove it if that one was killed") from None
     except OSError as error:
         raise OSError(error.errno, error.strerror, path) from None  # the file that was asked for
     try:
@@ -125,7 +125,7 @@ def _read(target: Path, name: str) -> str | None:
     except FileNotFoundError:
         return None
     except (ValueError, AttributeError, TypeError):
-        raise ConfigError(f"{target} is no auth file; nothing was written") from None
+        raise ConfigError(f"invalid auth file {target}: expected [[token]] tables in TOML; nothing was written") from None
     if name in names:
-        raise ConfigError(f"{target} has a token {name}; nothing was written")
+        raise ConfigError(f"{target} already has a token {name}: choose another name; nothing was written")
     return text

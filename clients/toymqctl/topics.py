@@ -24,7 +24,7 @@ def _row(topic: dict[str, Any]) -> tuple[str, ...]:
 @json_option
 @click.pass_obj
 def topics(broker: Broker, pattern: str | None, as_json: bool) -> None:
-    """List topics: what is stored, who reads, what waits.
+    """List topics: stored messages, consumers and backlog.
 
     Names that are too long for the terminal are cut; --json has them whole.
 

@@ -231,7 +231,7 @@ def test_toymqctl_over_tls(files: Path, monkeypatch: pytest.MonkeyPatch) -> None
             (["--tls-ca", CERT, "ping"], "certificate"),
             (["--tls-ca", "nothing.pem", "ping"], "--tls-ca: cannot read nothing.pem: No such file"),
             (["--tls-ca", KEY, "ping"], "--tls-ca: "),
-            (["--tls-cert", CERT, "--tls-key", CLIENT_KEY, "ping"], "are no certificate and its key"),
+            (["--tls-cert", CERT, "--tls-key", CLIENT_KEY, "ping"], "cannot load a certificate and key from"),
             (["--tls-key", KEY, "ping"], "--tls-key does nothing without --tls-cert"),
         ):
             refused = _toymqctl(broker, *arguments)
@@ -247,7 +247,7 @@ def test_the_wrong_port_is_said_in_one_line(files: Path) -> None:
     """TLS to the port without, nothing of it to the port with: each client says what is wrong, at once."""
     with BrokerProcess(files / "d", *options(files)) as broker:
         for url, says in (
-            (f"toymqs://127.0.0.1:{broker.port}", "does the broker speak TLS there? toymq:// is without"),
+            (f"toymqs://127.0.0.1:{broker.port}", "does the broker use TLS on this port? toymq:// connects without TLS"),
             (f"toymq://127.0.0.1:{broker.tls_port}", "BAD_FRAMING: TLS is spoken on this port: use toymqs://"),
         ):
             refused = CliRunner().invoke(toymqctl, ["--url", url, "ping"])

@@ -31,9 +31,9 @@ WAIT_S = 3600.0
 VISIBILITY_S_MIN = 0.001
 """vsqs takes 0, which is a lease that has ended; the broker's clock counts milliseconds."""
 RETRY_MIN_S, RETRY_MAX_S = 0.005, 0.1
-"""Bounds of the random wait of a publisher before it asks again whether there is room: the broker tells nobody of it."""
+"""Bounds of the random wait of a publisher before it asks again whether there is room: the broker does not report it."""
 PASSING_COUNT, PASSING_S = 256, 10.0
-"""How many messages at once, and for how long at most, are held to reach one that nobody received."""
+"""How many messages at once, and for how long at most, are leased to reach one that was not received yet."""
 SETTINGS = {"max_attempts": 0, "retain_acked_for": 0}
 """vsqs has no dead letters, and what is deleted is gone."""
 CLOSE_S = 10.0
@@ -100,7 +100,7 @@ class Queue:
         return self._engine.call(self._engine.publish(self._name, data, timeout))
 
     def receive(self, visibility_timeout: float = 10, timeout: float | None = None) -> tuple[str, bytes] | tuple[None, None]:
-        """The oldest message that nobody holds: its id and its payload. It is hidden from others until it is deleted, or its
+        """The oldest message without a lease: its id and its payload. It is hidden from others until it is deleted, or its
         time is over.
 
         Args:
@@ -114,17 +114,17 @@ class Queue:
         return self._engine.call(self._engine.receive(self._name, visibility_timeout, timeout))
 
     def delete(self, m_id: str) -> None:
-        """Done with it; when this returns that is on the disk. Whoever published or received it, and from any object; one that
-        is gone already is no error.
+        """Done with it; when this returns that is on the disk. Any object may delete it, whichever published or received it;
+        deleting it again is harmless.
 
-        One that nobody received yet is reached through those before it, which are held and given back: a ``receive`` at that
+        One that was not received yet is reached through those before it, which are held and given back: a ``receive`` at that
         moment may get a later one.
 
         Raises: QueueException (no id of this queue's form), ToymqError.
         """
         text = str(m_id)
         if not (text.isascii() and text.isdigit()):
-            raise QueueException(f"{m_id!r} is no message id")
+            raise QueueException(f"invalid message id {m_id!r}: pass one that publish or receive returned")
         self._engine.call(self._engine.delete(self._name, int(text)))
 
     def size(self) -> int:
@@ -228,14 +228,14 @@ class _Engine:
             except ClientClosed:
                 raise
             except ConnectionLost:
-                continue  # another process serves now; twice is no error
+                continue  # another process serves now; removing twice is harmless
 
     async def _delete(self, name: str, msg_id: int) -> None:
         try:
             if await self._mq.ack(name, CONSUMER, [(msg_id, msg_id)], sync=True):
                 return
         except NoSuchConsumer:
-            pass  # nobody received anything
+            pass  # no message was received
         first, end = await self._mq.offsets(name)
         if not first <= msg_id < end or msg_id <= await self._floor(name):
             return

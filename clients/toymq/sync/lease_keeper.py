@@ -1,4 +1,4 @@
-"""What renews a blocking client's leases while its thread is in a handler: ``sub(auto_extend=True)``.
+"""Lease renewal of a blocking client while its thread is in a handler: ``sub(auto_extend=True)``.
 
 A thread with a loop of its own, and a connection of its own. The client's connection belongs to the thread that calls the
 client, which may be in the middle of a frame; and a lease may be renewed from any connection (protocol.md, TOUCH). Nothing
@@ -37,7 +37,7 @@ class LeaseKeeper:
     """Of one client. All but the methods without an underscore happens in its own thread, which ends with ``stop``."""
 
     def __init__(self, options: Options) -> None:
-        """Connect; as long as a request may take, it is tried again when nobody answers.
+        """Connect; retry for as long as a request may take while no broker answers.
 
         Raises: ConfigError (no thread can be started), ConnectFailed, RequestError, ProtocolViolation.
         """
@@ -49,7 +49,7 @@ class LeaseKeeper:
         self._forked = False
         self._loop = asyncio.new_event_loop()
         opened: Future[None] = Future()
-        # Not waited for at the end of the program: who leaves without closing has nothing to renew any more.
+        # A daemon: a program that exits without closing has no leases to renew.
         self._thread = threading.Thread(target=self._run, args=(opened,), name="toymq-leases", daemon=True)
         try:
             self._thread.start()
@@ -82,7 +82,7 @@ class LeaseKeeper:
 
     def join(self, timeout_s: float) -> None:
         """After ``stop``: wait until it is done, but no longer."""
-        if threading.current_thread() is not self._thread:  # where the garbage of a client that nobody closed may be collected
+        if threading.current_thread() is not self._thread:  # where an unclosed client may be garbage-collected
             self._thread.join(max(timeout_s, 0.0))
 
     def close(self) -> None:
@@ -137,7 +137,7 @@ class LeaseKeeper:
             await link.close()
 
     def _begin(self, feed: Feed, visibility_s: float) -> None:
-        assert self._link is not None, "who is to be kept knows that it is open"
+        assert self._link is not None, "keep() is called after the connection is open"
         if not self._leaving:
             self._renewals[feed] = renewal = Renewal(feed, self._link.conversation, visibility_s, self._loop)
             renewal.start()

@@ -109,7 +109,7 @@ class BlockingLink:
         return True
 
     def ask(self, slot: CallSlot, extra_s: float = 0.0) -> None:
-        """Until it has its answer, or failed. Interrupted: its reply is nobody's. Raises: RequestTimeout."""
+        """Send a request and wait for its answer. The reply of an interrupted one is dropped. Raises: RequestTimeout."""
         self.conversation.say(slot)
         answered = False
         try:
@@ -226,8 +226,8 @@ class BlockingLink:
             self._read(connection)
 
     def look(self) -> None:
-        """Whether it was lost while nobody looked: if so, in the outage that is about to be over, and not in one of its own. It
-        is made again when it is used."""
+        """Notice a connection lost since the last call: it belongs to the outage that is about to end. The next use
+        connects again."""
         while self.conversation.online and self._socket is not None and self._poll.poll(0):
             self.exchange(0.0)
         if self._socket is None:

@@ -68,7 +68,7 @@ class Message(Delivery):
     def extend(self, visibility: float | None = None) -> bool:
         """Restart the clock of its lease, for ``visibility`` seconds; None takes the subscription's.
 
-        Returns: False when the lease was over, or went with its connection: the message may be with somebody else.
+        Returns: False when the lease was over, or went with its connection: another worker may have the message.
 
         Raises: RequestError, RequestTimeout, BadArgument.
         """
@@ -119,7 +119,7 @@ class Subscription:
     """
 
     def __init__(self, link: BlockingLink, feed: Feed, *, auto_ack: bool, on_end: Callable[[Feed], None] | None) -> None:
-        """``on_end``: somebody renews its leases, and is told when that is over."""
+        """``on_end``: called when it ends; set when a ``LeaseKeeper`` renews its leases."""
         self.topic = feed.command.topic
         self.consumer = feed.command.consumer
         self._link = link

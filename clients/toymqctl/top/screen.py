@@ -33,7 +33,7 @@ from toymqctl.top.poller import Feed
 
 POLL_S = 1.0
 LINES_MAX = 500
-"""What the table holds: more takes longer to draw than a poll lasts, and nobody reads it. The filter finds the others."""
+"""Most rows of the table: drawing more takes longer than a poll lasts. The filter finds the others."""
 LETTERS_MAX = 100
 HELP = """\
 enter      into a topic: its consumers
@@ -232,7 +232,7 @@ class Top(App[None]):
             parts.append(Text(self._topic))
             parts.append(Text("dead letters" if self._in_letters else "consumers"))
             if self._figures is not None and not self._figures.has(self._topic):
-                parts.append(Text("there is no such topic any more", "bold red"))
+                parts.append(Text("this topic was deleted", "bold red"))
         if self._wanted:
             parts.append(Text(f"/{self._wanted}"))
         if found is not None and found > LINES_MAX:

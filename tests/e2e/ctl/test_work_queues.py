@@ -23,7 +23,7 @@ def test_a_work_queue_from_the_shell(ctl: Ctl) -> None:
     assert nothing.stderr == "toymqctl: nothing is ready in work.* for w\n"
     refused(ctl("pull", "work.*", "w", "--max", "0"), 2, "--max")
     refused(ctl("pull", "work.*"), 2, "Missing argument 'CONSUMER'")
-    refused(ctl("pull", "work.*", "w", "--wait", "soon"), 2, "'soon' is no duration: write 500ms, 5s or 2m")
+    refused(ctl("pull", "work.*", "w", "--wait", "soon"), 2, "invalid duration 'soon': write 500ms, 5s or 2m")
 
 
 def test_workers_that_share_from_the_shell(ctl: Ctl, broker: BrokerProcess) -> None:
@@ -33,7 +33,7 @@ def test_workers_that_share_from_the_shell(ctl: Ctl, broker: BrokerProcess) -> N
         ok(ctl("pub", "shared.work", "y"))
         shared = ctl("sub", "shared.*", "--consumer", "w", "--mode", "shared", "--max", "1", "--timeout", "5s")
         assert rows(shared)[0][-1] == "y"
-        refused(ctl("sub", "shared.work", "--consumer", "w", "--mode", "exclusive"), 1, "subscribe with the --mode of those")
+        refused(ctl("sub", "shared.work", "--consumer", "w", "--mode", "exclusive"), 1, "use the --mode of its current")
     refused(ctl("sub", "t", "--mode", "share"), 2, "not one of 'exclusive', 'shared'")
 
 
@@ -45,7 +45,7 @@ def test_delays_and_ttls(ctl: Ctl) -> None:
     assert values(ctl("consumers", "later", "--json"))[0]["scheduled"] == 3
     for arguments, text in (
         (("--delay", "100000d"), "delay is a duration in seconds, from 0 to ten years"),
-        (("--delay", "-1"), "no duration"),
+        (("--delay", "-1"), "invalid duration '-1'"),
         (("--ttl", "0"), "nothing would be delivered"),
     ):
         result = ctl("pub", "later", "x", *arguments)

@@ -86,8 +86,9 @@ def test_what_makes_no_sense_is_refused(arguments: list[str], says: str) -> None
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("[[token]]\nname = 'a'\n", "has a token a"), ("not toml", "is no auth file"), ("token = 1", "is no auth file"),
-     ("token = [1]", "is no auth file"), ("\xff", "is no auth file")],
+    [("[[token]]\nname = 'a'\n", "already has a token a"), ("not toml", "invalid auth file"),
+     ("token = 1", "invalid auth file"),
+     ("token = [1]", "invalid auth file"), ("\xff", "invalid auth file")],
 )  # fmt: skip
 def test_a_file_that_is_none_is_left_alone(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "auth.toml"
@@ -110,7 +111,7 @@ def test_a_directory_that_is_not_there_is_told_with_the_file_that_was_asked_for(
 def test_two_at_a_time_do_not_lose_one(tmp_path: Path) -> None:
     path = tmp_path / "auth.toml"
     (tmp_path / "auth.toml.new").touch()
-    refused(create("a", "--file", str(path)), "auth.toml.new is there: somebody else changes")
+    refused(create("a", "--file", str(path)), "auth.toml.new exists: another process is changing")
     assert not path.exists()
 
 

@@ -309,7 +309,7 @@ async def test_a_topic_that_goes_while_it_is_looked_at() -> None:
         await app.poll()
         await pilot.pause()
         assert names(app) == []
-        assert "there is no such topic any more" in said(app, "#where")
+        assert "this topic was deleted" in said(app, "#where")
 
 
 async def test_many_topics_are_cut_and_found_by_the_filter() -> None:
