@@ -12,7 +12,7 @@ COMPILED := $(patsubst %,toymq_py/%.py,dedupe model fixed_rows \
   session/subscribe session/fetches session/writer session/transport session/fair_queue topic/channel topic/commits topic/delivery topic/consumer_offsets topic/publisher topic/delays \
   subscription/patterns subscription/polls subscription/registry topic/topic topic/traced_topic \
   consumer/acks consumer/shared_acks consumer/id_set consumer/lease_table consumer/run_list consumer/counts consumer/lazy_heap consumer/lease consumer/consumer \
-  storage/commit/batch storage/commit/listener storage/commit/committer storage/log storage/open_files storage/commit/disk_space storage/commit/commit_job storage/tail_cache \
+  storage/commit/batch storage/commit/listener storage/commit/committer storage/log storage/frame_positions storage/open_files storage/commit/disk_space storage/commit/commit_job storage/commit/pass_clock storage/tail_cache \
   storage/record/attributes storage/record/checksum storage/record/frame storage/record/run storage/record/scanning)
 RUN := $(if $(wildcard $(FAST)/.stamp),$(FAST),.venv)
 # What a target waits for, and no more: demo the broker, run its gateway too, others the developer's tools; tests and types Spark

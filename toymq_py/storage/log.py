@@ -6,17 +6,17 @@ committer's business, how segments go is retention's.
 
 import errno
 import logging
-from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 
 from toymq_py.disk_errors import LASTING, BeingExamined
 from toymq_py.errors import OutOfRange
 from toymq_py.model import IdRange, Records
+from toymq_py.storage.frame_positions import FramePositions
 from toymq_py.storage.fs import FileSystem
-from toymq_py.storage.offsets import above, lost_of, subtract
+from toymq_py.storage.id_ranges import above, subtract, union
 from toymq_py.storage.open_files import OpenFiles
-from toymq_py.storage.record import FRAME_OVERHEAD, Columns, Row, Stop, decode_row, scan, to_records
+from toymq_py.storage.record import FRAME_OVERHEAD, Columns, Row, Stop, scan, to_records
 from toymq_py.storage.salvage import frame_bytes
 from toymq_py.storage.scanner import ScanResult, adopt, damage_report, examine
 from toymq_py.storage.segment import Segment, newest_times
@@ -30,83 +30,11 @@ PAGE_BYTES = 4096
 HINTS_MAX = 64
 HINTS_BACK = 16
 """How many records a reader may have skipped and still go on where it was."""
-LOOKS_MAX = 8
-"""Parts of segments that reads of single records scan in one go; two milliseconds."""
+SCANS_MAX = 8
+"""Parts of segments that one ``read_each`` scans; two milliseconds."""
 WRONG_READS_MAX = 3
 """How often a record may fail its check that passes the scanner's."""
 WRONG_IDS_MAX = 64
-
-
-class Places:
-    """Where each record stands in the parts of a log that are read at random: between two entries of a segment's sparse index,
-    about 64 KiB, whoever wants one record scans them all.
-
-    Bounded: ``FRAMES_MAX`` positions of 4 bytes, the parts that were not used for longest go first.
-    """
-
-    __slots__ = ("_frames", "_parts", "looks")
-
-    FRAMES_MAX = 1 << 20
-
-    def __init__(self) -> None:
-        self._parts: dict[tuple[int, int], array[int]] = {}  # by the segment's first id and the entry, see _of
-        self._frames = 0
-        self.looks = 0
-        """How many parts were scanned so far."""
-
-    def read(self, log: "Log", msg_id: int) -> Row | None:
-        """One record; None when it is not where it should be: the disk refuses, or there is damage. Then it is for ``Log.read``
-        to look closer. Raises: OSError when the segment cannot be opened."""
-        if not log.first_id <= msg_id < log.committed_id:
-            return None
-        segment = log.segment_of(msg_id)
-        entry = bisect_right(segment.index_ids, msg_id) - 1
-        if entry < 0 or msg_id >= segment.next_id or segment.damages:
-            return None
-        log.open(segment)
-        assert segment.file is not None
-        row = msg_id - segment.index_ids[entry]
-        try:
-            places = self._of(segment, entry)
-            if row + 1 >= len(places):
-                return None
-            start = places[row]
-            return decode_row(segment.file.pread(places[row + 1] - start, segment.index_positions[entry] + start), msg_id)
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-            return None
-
-    def forget(self, segment: Segment) -> None:
-        """The segment's sparse index is another now."""
-        for key in [key for key in self._parts if key[0] == segment.base_id]:
-            self._frames -= len(self._parts.pop(key))
-
-    def _of(self, segment: Segment, entry: int) -> "array[int]":
-        """Where frames begin in the part behind an entry, and where the last ends."""
-        key = segment.base_id, entry
-        places = self._parts.pop(key, None)
-        if places is None:
-            places = self._look(segment, entry)
-            if entry + 1 == len(segment.index_ids) and not segment.sealed:
-                return places  # it still grows
-            self._frames += len(places)
-            while self._frames > self.FRAMES_MAX and self._parts:
-                self._frames -= len(self._parts.pop(next(iter(self._parts))))
-        self._parts[key] = places  # the newest now
-        return places
-
-    def _look(self, segment: Segment, entry: int) -> "array[int]":
-        assert segment.file is not None
-        self.looks += 1
-        last = entry + 1 == len(segment.index_ids)
-        start = segment.index_positions[entry]
-        end = segment.end if last else segment.index_positions[entry + 1]
-        columns = Columns()
-        used, _, _ = scan(segment.file.pread(end - start, start), 0, segment.index_ids[entry], columns)
-        places = array("I", columns.positions)
-        places.append(used)
-        return places
 
 
 class Log:
@@ -157,7 +85,7 @@ class Log:
         self._examining: dict[int, list[Callable[[], None]]] = {}  # by the segment's first id: those that wait
         self._not_examined: dict[int, OSError] = {}  # why that failed the last time
         self._wrong: dict[int, int] = {}  # id to how often the scanner had nothing against it
-        self._places = Places()
+        self._positions = FramePositions()
         self._hints: dict[int, tuple[Segment, int]] = {}  # id -> where a sequential reader goes on
 
     # -- numbers
@@ -187,7 +115,7 @@ class Log:
     def retained(self, first: int, limit: int) -> list[IdRange]:
         """What of the ids from ``first`` on and below ``limit`` is retained: neither lost nor removed."""
         first = max(first, self.first_id)
-        return lost_of((first, limit - 1), [*self.lost, *self.removed]) if first < limit else []
+        return subtract([(first, limit - 1)], [*self.lost, *self.removed]) if first < limit else []
 
     def bytes_between(self, first: int, limit: int) -> int:
         """What the committed records from ``first`` on and below ``limit`` take on disk. Exact where both are in the sparse
@@ -244,9 +172,9 @@ class Log:
         Raises: OSError when the segment cannot be opened or read.
         """
         rows: list[Row] = []
-        looks_max = self._places.looks + LOOKS_MAX
+        scans_max = self._positions.scans + SCANS_MAX
         for msg_id in ids:
-            row = self._row_of(msg_id) if self._places.looks < looks_max else None
+            row = self._row_of(msg_id) if self._positions.scans < scans_max else None
             if row is None or (rows and max_bytes < len(row[2]) + len(row[3])):
                 break
             max_bytes -= len(row[2]) + len(row[3])
@@ -260,9 +188,16 @@ class Log:
         )  # fmt: skip
 
     def _row_of(self, msg_id: int) -> Row | None:
+        """One record by its id; None when only ``read`` can tell why it is not there. Raises: OSError."""
         found = self.tail.find(msg_id)
         if found is None:
-            return self._places.read(self, msg_id)
+            if not self.first_id <= msg_id < self.committed_id:
+                return None
+            segment = self.segment_of(msg_id)
+            if msg_id >= segment.next_id or segment.damages:
+                return None
+            self.open(segment)
+            return self._positions.read(segment, msg_id)
         run, row = found
         headers = b"" if run.headers is None else run.headers[row]
         expires_at_ns = 0 if run.expires_at_ns is None else run.expires_at_ns[row]
@@ -333,7 +268,7 @@ class Log:
         for segment in going:
             self.files.close(segment)
             if segment.next_id > segment.base_id:
-                self._enter(self.removed, [(segment.base_id, segment.next_id - 1)])
+                self.removed = union([*self.removed, (segment.base_id, segment.next_id - 1)])
         self.lost = subtract(self.lost, self.removed)
         self.unreadable = subtract(self.unreadable, self.removed)
         if self.segments and first_goes:
@@ -530,12 +465,12 @@ class Log:
     def _adopt_damage(self, segment: Segment) -> None:
         """A segment's damages are known: readers pass them from now on, and consumers hear of what is lost."""
         self._hints.clear()
-        self._places.forget(segment)
+        self._positions.forget(segment)
         known = [*self.lost, *self.unreadable, *self.removed]
         lost = subtract(above(segment.ids_of_damage(unreadable=False), self.first_id), known)
         unreadable = subtract(above(segment.ids_of_damage(unreadable=True), self.first_id), known)
-        self._enter(self.lost, lost)
-        self._enter(self.unreadable, unreadable)
+        self.lost = union([*self.lost, *lost])
+        self.unreadable = union([*self.unreadable, *unreadable])
         self.damaged_reads += len(lost)
         for line in damage_report(segment.damages) if lost or unreadable else ():
             logger.error("topic %s: %s: %s", self.topic, segment.path, line)
@@ -557,21 +492,11 @@ class Log:
 
     def _pass_over(self, segment: Segment, from_id: int, after: int, why: object) -> None:
         """The disk refuses: that is not damage, and these records are passed over until restart."""
-        self._enter(self.unreadable, subtract([(from_id, after - 1)], self.lost))
+        self.unreadable = union([*self.unreadable, *subtract([(from_id, after - 1)], self.lost)])
         logger.error(
             "topic %s: records %d to %d cannot be read (%s: %s); passed over until restart",
             self.topic, from_id, after - 1, segment.path, why,
         )  # fmt: skip
-
-    @staticmethod
-    def _enter(ranges: list[IdRange], added: Sequence[IdRange]) -> None:
-        merged: list[IdRange] = []
-        for a, b in sorted([*ranges, *added]):
-            if merged and a <= merged[-1][1] + 1:
-                merged[-1] = (merged[-1][0], max(merged[-1][1], b))
-            else:
-                merged.append((a, b))
-        ranges[:] = merged
 
 
 def _run_now(job: Callable[[], None], done: Callable[[], None]) -> None:

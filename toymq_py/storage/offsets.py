@@ -4,7 +4,6 @@ Contract: storage.md, "offsets.json"; ADR 0004. The consumers' own form is their
 """
 
 import contextlib
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -127,35 +126,6 @@ def _pack(consumer: dict[str, Any]) -> None:
     for name, width in (("acked_above", 2), ("attempts", 3)):
         with contextlib.suppress(KeyError, OverflowError, TypeError, ValueError):
             consumer[name] = IdRows.of(width, consumer[name])
-
-
-def lost_of(missing: IdRange, removed: Sequence[IdRange]) -> list[IdRange]:
-    """What of an id range without segments was not removed on purpose."""
-    return subtract([missing], removed)
-
-
-def subtract(ranges: Sequence[IdRange], others: Sequence[IdRange]) -> list[IdRange]:
-    """What of ascending, separate id ranges is in none of the others."""
-    others = sorted(others)
-    left: list[IdRange] = []
-    at = 0
-    for first, last in ranges:
-        while at < len(others) and others[at][1] < first:
-            at += 1
-        row = at
-        while row < len(others) and others[row][0] <= last and first <= last:
-            if others[row][0] > first:
-                left.append((first, others[row][0] - 1))
-            first = max(first, others[row][1] + 1)
-            row += 1
-        if first <= last:
-            left.append((first, last))
-    return left
-
-
-def above(ranges: Sequence[IdRange], first_id: int) -> list[IdRange]:
-    """What of id ranges lies at or above an id."""
-    return [(max(first, first_id), last) for first, last in ranges if last >= first_id]
 
 
 def load(fs: FileSystem, directory: str) -> LoadedOffsets:

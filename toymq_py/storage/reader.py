@@ -13,9 +13,10 @@ from typing import Generic, NamedTuple, TypeVar
 from toymq_py.errors import DataDirectoryError, NoSuchTopic, OutOfRange
 from toymq_py.model import check_name
 from toymq_py.storage.fs import File, FileSystem, RealFileSystem
+from toymq_py.storage.id_ranges import subtract
 from toymq_py.storage.identity import survey
 from toymq_py.storage.offline.verify import topic_names
-from toymq_py.storage.offsets import load, subtract
+from toymq_py.storage.offsets import load
 from toymq_py.storage.record import FRAME_BYTES_MAX, Columns, Stop, scan
 from toymq_py.storage.scanner import WINDOW_BYTES, adopt, rescan
 from toymq_py.storage.segment import Segment, newest_times

@@ -25,8 +25,8 @@ from typing import TypeVar
 
 from toymq_py.model import IdRange
 from toymq_py.storage.fs import File, FileSystem, write_all
+from toymq_py.storage.id_ranges import above, subtract
 from toymq_py.storage.identity import Head, Survey, survey
-from toymq_py.storage.offsets import above, subtract
 from toymq_py.storage.record import FRAME_BYTES_MAX, Columns, Stop, deliver_at_of, scan
 from toymq_py.storage.scanner import WINDOW_BYTES, ScanResult, adopt, damage_report, examine, keep_sidecar
 from toymq_py.storage.segment import Damage, Producers, Segment, join_producers, parse_segment_name, removed_name

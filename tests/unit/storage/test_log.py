@@ -11,7 +11,7 @@ from tests.support.logs import PATH
 from tests.support.sim_disk import SimFile
 from toymq_py.errors import OutOfRange
 from toymq_py.model import Records
-from toymq_py.storage.log import LOOKS_MAX, Places
+from toymq_py.storage.log import SCANS_MAX
 from toymq_py.storage.record import Extras, iter_frames
 from toymq_py.storage.segment import segment_name
 from toymq_py.storage.tail_cache import AHEAD_ROWS, AHEAD_RUNS, Tail, TailBudget
@@ -179,7 +179,7 @@ def test_a_read_that_is_always_wrong_where_a_second_look_is_right_ends(
     fetched: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = filled(8)
-    monkeypatch.setattr("toymq_py.storage.log.decode_row", lambda data, msg_id: None)
+    monkeypatch.setattr("toymq_py.storage.frame_positions.decode_row", lambda data, msg_id: None)
     rig.log.read(0, 1)
     file = rig.log.segments[0].file
     assert isinstance(file, SimFile)
@@ -494,7 +494,7 @@ def test_single_records_from_anywhere_in_one_read() -> None:
         run = rig.log.read_each(ids, 1 << 20)
         assert run is not None
         assert numbers(list(run.payloads)) == list(run.ids) == ids[: len(run)]
-        assert len(run) >= min(len(ids), LOOKS_MAX)
+        assert len(run) >= min(len(ids), SCANS_MAX)
     run = rig.log.read_each(list(range(30)), 200)
     assert run is not None
     assert len(run) == 2, "as many as fit"
@@ -531,14 +531,3 @@ def test_a_single_record_that_is_damaged_or_refused_is_left_to_a_closer_look(cap
     assert rig.log.read_each([30], 99) is None, "beyond what is committed"
     rig.disk.fail("pread", 1, errno.EIO, sticky=True)
     assert rig.log.read_each([12], 99) is None
-
-
-def test_places_of_records_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Places, "FRAMES_MAX", 12)
-    rig = filled()
-    for msg_id in [*range(30), *range(29, -1, -3)]:
-        run = rig.log.read_each([msg_id], 99)
-        assert run is not None
-        assert list(run.ids) == [msg_id]
-        places = rig.log._places
-        assert places._frames == sum(map(len, places._parts.values())) <= 12

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from toymq_py.errors import RequestError
-from toymq_py.model import Shape
+from toymq_py.model import Records, Shape
+from toymq_py.storage.log import Log
 from toymq_py.storage.record import ENCODE_ALIKE_MIN, Extras, encode_alike, encode_run
 from toymq_py.storage.segment import INDEX_INTERVAL_BYTES, Producers
 
@@ -235,6 +236,26 @@ class Batch:
             self._add_rows(ts_ns, keys, self._payloads, extras)
         self._keys, self._payloads, self._attributes, self._extras, self._shape = [], [], [], None, None
         self._open_bytes, self._tail, self._sequenced = 0, False, False
+
+    def append_to(self, log: Log) -> None:
+        """Make these records, which are on the disk now, part of the log: its active segment, its tail, its committed id."""
+        active = log.segments[-1]
+        for msg_id, offset, keyed, ts_ns in self.index:
+            active.add_index_entry(msg_id, active.end + offset, active.keyed + keyed, ts_ns)
+        for _, deliver_at_ns in self.scheduled:
+            active.newest_deliver_at_ns = max(active.newest_deliver_at_ns, max(deliver_at_ns))
+        active.expiring += self.expiring
+        active.newest_expires_at_ns = max(active.newest_expires_at_ns, self.expires_at_ns)
+        active.end += self.size
+        active.keyed += self.keyed
+        active.next_id = self.next_id
+        active.newest_ts_ns = self.last_ts_ns
+        active.dated_ns = None
+        first = self.first_id
+        for times, keys, payloads, headers, expires_at_ns in self.rows if log.tail.enabled else ():
+            log.tail.push(Records(range(first, first + len(keys)), times, keys, payloads, headers, expires_at_ns))
+            first += len(keys)
+        log.advance(self.next_id)
 
     def _index_inside(
         self, first_id: int, size: int, pieces: list[bytes] | None, keys: list[bytes], run_keyed: int, ts_ns: int

@@ -17,28 +17,27 @@ import errno
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Literal
 
 from toymq_py.clock import Clock
+from toymq_py.config.options import FsyncMode
 from toymq_py.disk_errors import what_passes
 from toymq_py.errors import DiskFull, DiskLow, RequestError, StorageFailed
-from toymq_py.model import Records, Shape, shape_of
+from toymq_py.model import Shape, shape_of
 from toymq_py.storage.commit.batch import COMMITTED, Appended, Batch, Commit
 from toymq_py.storage.commit.commit_job import SyncJob
 from toymq_py.storage.commit.disk_space import SpaceGuard
 from toymq_py.storage.commit.listener import CommitListener
 from toymq_py.storage.commit.next_segment import NextSegment
+from toymq_py.storage.commit.pass_clock import PassClock
 from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.storage.fs import replace_file
+from toymq_py.storage.id_ranges import subtract
 from toymq_py.storage.identity import Head, HeadsKeeper
 from toymq_py.storage.log import Log
-from toymq_py.storage.offsets import lost_of
 from toymq_py.storage.record import FRAME_OVERHEAD, Extras
-from toymq_py.storage.segment import CLOCK_AHEAD_MAX_NS, Segment, segment_name
+from toymq_py.storage.segment import Segment, segment_name
 
 logger = logging.getLogger("toymq_py.storage")
-
-FsyncMode = Literal["always", "interval", "never"]
 
 
 class Committer:
@@ -81,12 +80,7 @@ class Committer:
         self.failed: StorageFailed | None = None
         self.closing: RequestError | None = None
         self.listener = CommitListener()
-        self._last_ts_ns = log.last_ts_ns
-        if (ahead_ns := self._last_ts_ns - clock.wall_ns()) > CLOCK_AHEAD_MAX_NS:
-            logger.error("topic %s: its newest record is %.1f days ahead of the clock: one of the two is wrong",
-                         log.topic, ahead_ns / 86_400e9)  # fmt: skip
-        self._now_ns = 0  # what it was when this loop pass first appended; 0 before
-        self._passes: deque[tuple[int, float]] = deque()  # first id and time of each pass that appended what is not committed
+        self._pass = PassClock(clock, log.topic, log.last_ts_ns)
         self._pending: deque[Batch] = deque()
         self._running: Batch | None = None
         self._start_due = False
@@ -131,7 +125,7 @@ class Committer:
         if self.closing is not None:
             raise self.closing
         self._space.admit()
-        ts_ns = self._now_ns or self._begin_pass()
+        ts_ns = self._pass.ts_ns or self._begin_pass()
         shape = shape or shape_of(keys, payloads)
         if shape is not None:
             size = len(keys) * (FRAME_OVERHEAD + shape[0] + shape[1])
@@ -146,18 +140,10 @@ class Committer:
         return appended
 
     def _begin_pass(self) -> int:
-        """The time of all that is appended in this loop pass: it arrived before the pass began."""
-        wall_ns = self._clock.wall_ns()
-        if self._last_ts_ns > wall_ns + CLOCK_AHEAD_MAX_NS:  # it would pin all times until the clock is there
-            logger.error("topic %s: its newest record is %.1f days ahead of the clock: times go back, in a new segment",
-                         self._log.topic, (self._last_ts_ns - wall_ns) / 86_400e9)  # fmt: skip
-            self._last_ts_ns = wall_ns
+        if self._pass.begin(self.next_id):
             self._roll_next = self._roll_next or self._tail_end > 0
-        # The wall clock may jump back, a log's times do not by less than that.
-        self._now_ns = self._last_ts_ns = max(wall_ns, self._last_ts_ns)
-        self._passes.append((self.next_id, self._clock.monotonic()))
         self._start_soon()
-        return self._now_ns
+        return self._pass.ts_ns
 
     def _split(
         self,
@@ -256,7 +242,7 @@ class Committer:
     def _start(self) -> None:
         """The pass is over. Hand the oldest batch to a sync thread, when none is there already."""
         self._start_due = False
-        self._now_ns = 0
+        self._pass.end()
         if self._running is not None or not self._pending:
             return
         batch = self._running = self._pending.popleft()
@@ -301,7 +287,9 @@ class Committer:
             if self._full:
                 self._full = False
                 logger.warning("topic %s: publishing resumes", log.topic)
-            self._adopt(batch)
+            for first_id, deliver_at_ns in batch.scheduled:
+                self.listener.scheduled(first_id, deliver_at_ns)
+            batch.append_to(log)
             if self._fsync == "always":
                 self.listener.synced(job.sync_s)
             elif self._fsync == "interval":
@@ -311,7 +299,8 @@ class Committer:
                 self._start()
             if self._fsync == "always" and self._heads.due and batch.size:
                 self._record_heads()  # behind the next commit, which takes a sync thread first
-            self._tell_stored(batch)
+            for seconds, count in self._pass.waits(batch.first_id, batch.next_id):
+                self.listener.stored(seconds, count)
             self.listener.committed(batch.first_id, batch.next_id, batch.keys, batch.producers)
             batch.commit.resolve(None)
             self._prepare_next()
@@ -321,39 +310,6 @@ class Committer:
             self.listener.sealed()
         self._space.tell()
         self._tell_idle()
-
-    def _adopt(self, batch: Batch) -> None:
-        """The batch is part of the log now."""
-        log = self._log
-        active = log.segments[-1]
-        for msg_id, offset, keyed, ts_ns in batch.index:
-            active.add_index_entry(msg_id, active.end + offset, active.keyed + keyed, ts_ns)
-        for first_id, deliver_at_ns in batch.scheduled:
-            active.newest_deliver_at_ns = max(active.newest_deliver_at_ns, max(deliver_at_ns))
-            self.listener.scheduled(first_id, deliver_at_ns)
-        active.expiring += batch.expiring
-        active.newest_expires_at_ns = max(active.newest_expires_at_ns, batch.expires_at_ns)
-        active.end += batch.size
-        active.keyed += batch.keyed
-        active.next_id = batch.next_id
-        active.newest_ts_ns = batch.last_ts_ns
-        active.dated_ns = None
-        first = batch.first_id
-        for times, keys, payloads, headers, expires_at_ns in batch.rows if log.tail.enabled else ():
-            log.tail.push(Records(range(first, first + len(keys)), times, keys, payloads, headers, expires_at_ns))
-            first += len(keys)
-        log.advance(batch.next_id)
-
-    def _tell_stored(self, batch: Batch) -> None:
-        """How long its messages waited. The pass at the head may have filled the next batch, too."""
-        passes, now, first = self._passes, self._clock.monotonic(), batch.first_id
-        while first < batch.next_id:
-            if len(passes) > 1 and passes[1][0] <= first:
-                passes.popleft()
-                continue
-            stop = min(passes[1][0], batch.next_id) if len(passes) > 1 else batch.next_id
-            self.listener.stored(now - passes[0][1], stop - first)
-            first = stop
 
     def _fail(self, batch: Batch, job: SyncJob) -> None:
         """The batch and all behind it are refused, in order."""
@@ -367,13 +323,7 @@ class Committer:
                 logger.error("topic %s: %s, publishing is refused until there is", self._log.topic, passes)
             self._full = True
         else:
-            reason = job.error.strerror if job.error is not None else "unknown"
-            self.failed = StorageFailed(
-                f"the log of {self._log.topic} failed ({reason}); publishing stays refused until a restart"
-            )
-            error = self.failed
-            logger.critical("topic %s: writing failed (%s): the log is closed for publishing until restart",
-                            self._log.topic, job.error)  # fmt: skip
+            error = self.poison("writing its log failed", job.error)
         self._refuse_pending(batch, error)
         if batch.roll and job.rolled is None:
             self._roll_next = True  # the reason for the roll, a hole perhaps, is still there
@@ -382,8 +332,7 @@ class Committer:
         failed = [batch, *self._pending]
         self._pending.clear()
         self.next_id = self._log.committed_id
-        self._passes.clear()
-        self._now_ns, self._last_ts_ns = 0, self._log.last_ts_ns  # if this pass appends again, it looks at the clock again
+        self._pass.reset(self._log.last_ts_ns)
         self._reset_tail()
         for each in failed:
             each.close()
@@ -423,7 +372,7 @@ class Committer:
         bases = [segment.base_id for segment in log.segments if segment.next_id > segment.base_id]
 
         def keep(base_id: int) -> bool:
-            return log.segments[0].base_id <= base_id and bool(lost_of((base_id, base_id), log.removed))
+            return log.segments[0].base_id <= base_id and bool(subtract([(base_id, base_id)], log.removed))
 
         self._heads.record(bases, keep)
 
@@ -482,9 +431,7 @@ class Committer:
             if not errors and self._heads.due and self._log.segments[-1] is active:
                 self._record_heads()
             if errors and not (active.sealed and errors[0].errno == errno.EBADF):  # that one was closed behind our back
-                self.failed = StorageFailed(f"the log of {self._log.topic} failed ({errors[0].strerror})")
-                logger.critical("topic %s: syncing failed (%s): the log is closed for publishing until restart",
-                                self._log.topic, errors[0])  # fmt: skip
+                self.poison("syncing its log failed", errors[0])
 
         self.run_behind(job, done)
 
@@ -511,11 +458,17 @@ class Committer:
         active = self._log.segments[-1] if self._log.segments else None
         return None if active is None or active.sealed or active.file is None else (active.path, active.file.inode())
 
-    def poison(self, reason: str) -> None:
-        """What is written is not kept: close the log for publishing, until a restart. What is in flight may still commit."""
+    def poison(self, reason: str, error: OSError | None = None) -> StorageFailed:
+        """Refuse publishes until a restart: what is written may not be kept. What is in flight may still commit.
+
+        Returns: the error that publishes get from now on, which is the first one.
+        """
         if self.failed is None:
-            self.failed = StorageFailed(f"{reason}: publishing to {self._log.topic} stays refused until a restart")
-            logger.critical("topic %s: %s: the log is closed for publishing until restart", self._log.topic, reason)
+            shown = reason if error is None else f"{reason} ({error.strerror})"
+            self.failed = StorageFailed(f"{shown}: publishing to {self._log.topic} stays refused until a restart")
+            logger.critical("topic %s: %s: publishing stays refused until a restart",
+                            self._log.topic, reason if error is None else f"{reason} ({error})")  # fmt: skip
+        return self.failed
 
     def refuse(self, error: RequestError) -> None:
         """Refuse further appends with ``error``; what was appended still commits."""

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from toymq_py.storage.fs import FileSystem
+from toymq_py.storage.id_ranges import subtract
 from toymq_py.storage.identity import survey
-from toymq_py.storage.offsets import load, lost_of
+from toymq_py.storage.offsets import load
 from toymq_py.storage.record import Frame, decode_frame
 from toymq_py.storage.segment import Segment
 from toymq_py.storage.segment_inventory import Standing, parts_of
@@ -25,8 +26,8 @@ def dump_topic(fs: FileSystem, path: str) -> Iterator[Frame | str]:
     for each in parts_of(fs, path, files, state.first_id, state.next_id, sidecars=False):
         segment = each.segment
         if each.missing is not None:
-            lost = lost_of(each.missing, removed)
-            for first, last in sorted([*lost, *lost_of(each.missing, lost)]):
+            lost = subtract([each.missing], removed)
+            for first, last in sorted([*lost, *subtract([each.missing], lost)]):
                 yield f"records {first} to {last} {'are lost' if (first, last) in lost else 'were removed by retention'}"
         if each.standing is Standing.COPY:
             yield f"{segment.path} is {each.standing.value}"

@@ -23,9 +23,10 @@ from toymq_py.model import IdRange
 from toymq_py.storage import identity, offsets, topic_settings
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, write_all
+from toymq_py.storage.id_ranges import subtract, union
 from toymq_py.storage.identity import list_bases
 from toymq_py.storage.offline.verify import topic_names, verify_topic
-from toymq_py.storage.offsets import AckedView, OffsetsState, Source, lost_of
+from toymq_py.storage.offsets import AckedView, OffsetsState, Source
 from toymq_py.storage.scanner import scan_segment
 from toymq_py.storage.segment import Segment, load_sidecar, segment_name
 from toymq_py.storage.segment_inventory import Standing, parts_of
@@ -111,7 +112,7 @@ class _TopicRepairer:
         fs = self._fs
         state, stored, told = self._readable_offsets()
         files = identity.survey(fs, self._path, told)
-        state = replace(state, removed=_joined([*state.removed, *files.removed]))
+        state = replace(state, removed=tuple(union([*state.removed, *files.removed])))
         damaged, present, end = self._look(state, files)
         next_id = files.end(max(end, state.next_id))
         lost = list(_gaps(state, present, next_id))
@@ -120,7 +121,7 @@ class _TopicRepairer:
             for segment in damaged:
                 self._bury(segment.path)
             self._bury_offsets()
-            known = replace(state, next_id=next_id, removed=_joined([*state.removed, *lost]))
+            known = replace(state, next_id=next_id, removed=tuple(union([*state.removed, *lost])))
             offsets.write(fs, self._path, offsets.encode(known))
         self._put_aside(files, divides=bool(damaged or self._copies))
         for segment in damaged:
@@ -306,19 +307,8 @@ def _gaps(state: OffsetsState, present: list[IdRange], end: int) -> Iterator[IdR
     expected = present[0][0]
     for first, last in [*present, (max(end, state.next_id), 0)]:
         if first > expected:
-            yield from lost_of((expected, first - 1), state.removed)
+            yield from subtract([(expected, first - 1)], state.removed)
         expected = max(expected, last + 1)
-
-
-def _joined(ranges: list[IdRange]) -> tuple[IdRange, ...]:
-    """Ascending, those that touch as one."""
-    joined: list[IdRange] = []
-    for first, last in sorted(ranges):
-        if joined and first <= joined[-1][1] + 1:
-            joined[-1] = joined[-1][0], max(joined[-1][1], last)
-        else:
-            joined.append((first, last))
-    return tuple(joined)
 
 
 def _copy(fs: FileSystem, path: str, to: str, start: int, end: int) -> None:

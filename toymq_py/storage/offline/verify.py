@@ -11,8 +11,9 @@ from toymq_py.errors import DamagedData
 from toymq_py.model import IdRange, is_topic_name
 from toymq_py.storage import offsets, topic_settings
 from toymq_py.storage.fs import FileSystem
+from toymq_py.storage.id_ranges import above, subtract
 from toymq_py.storage.identity import survey
-from toymq_py.storage.offsets import AckedView, above, subtract
+from toymq_py.storage.offsets import AckedView
 from toymq_py.storage.segment import load_sidecar, parse_segment_name
 from toymq_py.storage.segment_inventory import Part, Standing, parts_of
 

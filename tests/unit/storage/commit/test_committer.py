@@ -197,7 +197,7 @@ def test_any_other_failure_closes_the_log_for_publishing(op: str, code: int, cap
         rig.loop.drain()
     assert isinstance(lost.error, StorageFailed)
     assert isinstance(behind.error, StorageFailed)
-    assert "closed for publishing until restart" in caplog.text
+    assert "publishing stays refused until a restart" in caplog.text
     count = syncs(rig)
     with pytest.raises(StorageFailed):
         rig.append(b"more")

@@ -1,0 +1,40 @@
+"""Arithmetic on lists of id ranges, both ends included: what is lost, removed or unreadable in a log. Pure."""
+
+from collections.abc import Iterable, Sequence
+
+from toymq_py.model import IdRange
+
+
+def above(ranges: Sequence[IdRange], first_id: int) -> list[IdRange]:
+    """The parts of the ranges at or above an id."""
+    return [(max(first, first_id), last) for first, last in ranges if last >= first_id]
+
+
+def subtract(ranges: Sequence[IdRange], others: Iterable[IdRange]) -> list[IdRange]:
+    """The parts of ascending, separate ranges that none of the others holds."""
+    others = sorted(others)
+    left: list[IdRange] = []
+    at = 0
+    for first, last in ranges:
+        while at < len(others) and others[at][1] < first:
+            at += 1
+        row = at
+        while row < len(others) and others[row][0] <= last and first <= last:
+            if others[row][0] > first:
+                left.append((first, others[row][0] - 1))
+            first = max(first, others[row][1] + 1)
+            row += 1
+        if first <= last:
+            left.append((first, last))
+    return left
+
+
+def union(ranges: Iterable[IdRange]) -> list[IdRange]:
+    """Ascending, separate ranges with the same ids: those that overlap or touch become one."""
+    joined: list[IdRange] = []
+    for first, last in sorted(ranges):
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = joined[-1][0], max(joined[-1][1], last)
+        else:
+            joined.append((first, last))
+    return joined
