@@ -25,7 +25,9 @@ from toymq_py.errors import ConfigError, DataDirectoryError
 from toymq_py.net.certificates import Certificates
 from toymq_py.net.host_names import Hosts
 from toymq_py.runtime import heap_trimming
-from toymq_py.runtime.broker_loop import MemoryWatch, apply_definitions, openable, opened_broker
+from toymq_py.runtime.broker_loop import opened_broker
+from toymq_py.runtime.definitions import apply_definitions, openable
+from toymq_py.runtime.memory_watch import MemoryWatch
 from toymq_py.server import Server
 from toymq_py.topic import Tracer
 

@@ -1,18 +1,20 @@
-"""The data directory of a running broker: its lock, the directories of its topics, its small documents.
+"""The data directory of a running broker: its lock, the directories of its topics, its webhooks.
 
 Contract: storage.md, "Layout"; ADR 0049. Knows the names and paths of topics, not what is in them. Belongs to the event loop.
 """
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 
+from toymq_py.config.webhooks import Webhook
 from toymq_py.errors import DataDirectoryError, RequestError
 from toymq_py.model import check_name
+from toymq_py.storage import webhooks_file
 from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.storage.dirlock import DirectoryLock
-from toymq_py.storage.fs import FileSystem, replace_file
+from toymq_py.storage.fs import FileSystem
 
 logger = logging.getLogger("toymq_py.broker")
 
@@ -125,16 +127,16 @@ class DataDirectory:
                 self._fs.unlink(f"{path}/{entry}")
             self._fs.rmdir(path)
 
-    # -- documents
+    # -- webhooks
 
-    def read_document(self, name: str) -> bytes | None:
-        """The contents of a small file beside the topics, None when it is missing. Blocks. Raises: OSError."""
-        path = f"{self.path}/{name}"
-        return self._fs.read_file(path) if self._fs.exists(path) else None
+    def read_webhooks(self) -> dict[str, Webhook]:
+        """The webhooks, by name. Blocks. Raises: DamagedData, OSError."""
+        return webhooks_file.load(self._fs, self.path)
 
-    def store_document(self, name: str, data: bytes, done: Stored) -> None:
-        """Replace such a file, readable for its owner alone. Assumes one call at a time for each name."""
-        self._offload(lambda: replace_file(self._fs, f"{self.path}/{name}", data, private=True), done)
+    def store_webhooks(self, webhooks: Mapping[str, Webhook], done: Stored) -> None:
+        """Replace the webhooks. Assumes one call at a time. Raises: BadArgument when there are too many."""
+        data = webhooks_file.encode(webhooks)
+        self._offload(lambda: webhooks_file.write(self._fs, self.path, data), done)
 
     def _offload(self, job: Callable[[], None], done: Stored) -> None:
         errors: list[OSError] = []

@@ -6,8 +6,7 @@ import stat
 from pathlib import Path
 
 from tests.support.broker_process import BrokerProcess, run
-from toymq_py.config.webhooks import DOCUMENT
-from toymq_py.storage import checked_json
+from toymq_py.storage import checked_json, webhooks_file
 from toymq_py.storage.segment import segment_name
 
 WINDOW = 64
@@ -75,12 +74,12 @@ def test_what_is_refused_is_one_line(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "d") as broker, broker.connect() as wire:
         assert wire.ask(b"PUB t - 4\nbody\n") == b"OK 0"
         for command, said in (
-            (["backup", f"{tmp_path}/none", f"{tmp_path}/b"], "is no data directory"),
+            (["backup", f"{tmp_path}/none", f"{tmp_path}/b"], "is not a data directory"),
             (["backup", f"{tmp_path}/d", f"{tmp_path}/d/b"], "must lie apart"),
             (["backup", f"{tmp_path}/d", f"{tmp_path}/d/"], "must lie apart"),
-            (["restore", f"{tmp_path}/d", f"{tmp_path}/b"], "is no backup"),
+            (["restore", f"{tmp_path}/d", f"{tmp_path}/b"], "is not a backup"),
             (["repair", f"{tmp_path}/d"], f"is in use by process {broker.pid}"),
-            (["repair", f"{tmp_path}/none"], "is no data directory"),
+            (["repair", f"{tmp_path}/none"], "is not a data directory"),
         ):
             done = run(*command)
             assert (done.returncode, said in done.stderr, "Traceback" in done.stderr) == (2, True, False), (command, done)
@@ -95,15 +94,15 @@ def test_the_secrets_of_the_webhooks_are_for_their_owner_alone(tmp_path: Path) -
         broker.terminate()
         assert broker.ended()[0] == 0
     backup, back = tmp_path / "b", tmp_path / "back"
-    document = tmp_path / "d" / DOCUMENT
+    document = tmp_path / "d" / webhooks_file.FILE_NAME
     document.write_bytes(checked_json.encode("webhooks", {}))
     document.chmod(0o600)
     for _ in range(2):
         assert run("backup", f"{tmp_path}/d", str(backup)).returncode == 0
-        assert stat.S_IMODE((backup / DOCUMENT).stat().st_mode) == 0o600
-        (backup / DOCUMENT).chmod(0o644)
+        assert stat.S_IMODE((backup / webhooks_file.FILE_NAME).stat().st_mode) == 0o600
+        (backup / webhooks_file.FILE_NAME).chmod(0o644)
     assert run("restore", str(backup), str(back)).returncode == 0
-    assert stat.S_IMODE((back / DOCUMENT).stat().st_mode) == 0o600
+    assert stat.S_IMODE((back / webhooks_file.FILE_NAME).stat().st_mode) == 0o600
 
 
 def test_repair_says_what_is_lost_and_verify_is_clean(tmp_path: Path) -> None:

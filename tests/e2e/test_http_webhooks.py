@@ -13,8 +13,8 @@ import pytest
 
 from tests.support.http_rig import HttpRig, listening, refused
 from tests.support.sim_disk import SimDisk
-from toymq_py.config.webhooks import DOCUMENT
 from toymq_py.gateway import webhook_pusher
+from toymq_py.storage import webhooks_file
 
 DIR = "/data/d"
 SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef").decode()
@@ -207,7 +207,7 @@ async def test_a_definition_survives_a_power_cut_and_goes_on_where_it_was(fs: Si
 async def test_a_damaged_file_is_said_and_kept(fs: SimDisk) -> None:
     async with listening(DIR, fs=fs) as rig:
         pass
-    file = fs.open(f"{DIR}/{DOCUMENT}", create=True)
+    file = fs.open(f"{DIR}/{webhooks_file.FILE_NAME}", create=True)
     file.pwrite(b"damaged", 0)
     file.close()
     async with listening(DIR, fs=fs.kill(), private_webhooks=True) as rig:

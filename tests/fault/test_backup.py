@@ -13,12 +13,12 @@ import pytest
 
 from tests.support.broker_rig import DIR, BrokerRig
 from tests.support.sim_disk import SimDisk
-from toymq_py.config.webhooks import DOCUMENT
 from toymq_py.errors import DataDirectoryError, DirectoryLocked
-from toymq_py.storage import checked_json, offsets
+from toymq_py.storage import checked_json, offsets, webhooks_file
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import File
-from toymq_py.storage.offline.backup import BackupReport, back_up, restore
+from toymq_py.storage.offline.backup import BackupReport, back_up
+from toymq_py.storage.offline.restore import restore
 from toymq_py.storage.segment import segment_name
 
 TO = "/data/backup"
@@ -418,34 +418,34 @@ def webhooks(*names: str) -> bytes:
 def test_the_webhooks_go_along() -> None:
     """As they were when the backup began; they are updated, and go when they are gone."""
     rig = broker()
-    rig.put(DOCUMENT, webhooks("one"))
-    disk = Interrupted(rig.disk, 200, lambda: rig.put(DOCUMENT, webhooks("one", "two")))
+    rig.put(webhooks_file.FILE_NAME, webhooks("one"))
+    disk = Interrupted(rig.disk, 200, lambda: rig.put(webhooks_file.FILE_NAME, webhooks("one", "two")))
     do_backup(rig, disk)
     assert disk.happened
-    assert rig.disk.read_file(f"{TO}/{DOCUMENT}") == webhooks("one")
+    assert rig.disk.read_file(f"{TO}/{webhooks_file.FILE_NAME}") == webhooks("one")
     assert not do_backup(rig).damaged
     restored(rig)
-    assert rig.disk.read_file(f"{BACK}/{DOCUMENT}") == webhooks("one", "two")
-    rig.disk.unlink(f"{DIR}/{DOCUMENT}")
+    assert rig.disk.read_file(f"{BACK}/{webhooks_file.FILE_NAME}") == webhooks("one", "two")
+    rig.disk.unlink(f"{DIR}/{webhooks_file.FILE_NAME}")
     do_backup(rig)
-    assert not rig.disk.exists(f"{TO}/{DOCUMENT}")
+    assert not rig.disk.exists(f"{TO}/{webhooks_file.FILE_NAME}")
 
 
 def test_damaged_webhooks_are_said_and_those_of_an_earlier_backup_stay() -> None:
     rig = broker()
-    rig.put(DOCUMENT, webhooks("one"))
+    rig.put(webhooks_file.FILE_NAME, webhooks("one"))
     do_backup(rig)
-    rig.put(DOCUMENT, webhooks("two").replace(b"two", b"twi"))
+    rig.put(webhooks_file.FILE_NAME, webhooks("two").replace(b"two", b"twi"))
     report = do_backup(rig)
     assert report.damaged
-    assert [problem.split(":")[0] for problem in report.problems] == [DOCUMENT]
-    assert rig.disk.read_file(f"{TO}/{DOCUMENT}") == webhooks("one")
+    assert [problem.split(":")[0] for problem in report.problems] == [webhooks_file.FILE_NAME]
+    assert rig.disk.read_file(f"{TO}/{webhooks_file.FILE_NAME}") == webhooks("one")
 
 
 def test_other_files_beside_the_topics_are_neither_read_nor_touched() -> None:
     """Somebody keeps the tokens in the data directory, and notes in that of the backup."""
     rig = broker()
-    rig.put(DOCUMENT, webhooks("one"))
+    rig.put(webhooks_file.FILE_NAME, webhooks("one"))
     rig.put("tokens.json", b'{"tokens": ["s3cret"]}')
     unreadable = rig.disk.fail("read_file", 1, errno.EACCES, sticky=True, path="tokens.json")
     assert not do_backup(rig).damaged
@@ -453,10 +453,11 @@ def test_other_files_beside_the_topics_are_neither_read_nor_touched() -> None:
     notes.pwrite(b"every monday", 0)
     notes.close()
     assert not do_backup(rig).damaged
-    assert [name for name in rig.disk.listdir(TO) if name.endswith(".json")] == ["backup.json", "notes.json", DOCUMENT]
+    present = [name for name in rig.disk.listdir(TO) if name.endswith(".json")]
+    assert present == ["backup.json", "notes.json", webhooks_file.FILE_NAME]
     assert rig.disk.read_file(f"{TO}/notes.json") == b"every monday"
     restored(rig)
-    assert [name for name in rig.disk.listdir(BACK) if name.endswith(".json")] == [DOCUMENT]
+    assert [name for name in rig.disk.listdir(BACK) if name.endswith(".json")] == [webhooks_file.FILE_NAME]
     assert not unreadable.fired
 
 
@@ -467,7 +468,7 @@ def test_a_directory_that_holds_something_else_is_refused() -> None:
     with pytest.raises(DataDirectoryError, match="neither empty nor an earlier backup"):
         do_backup(rig)
     assert rig.disk.listdir(TO) == ["thesis.txt"]
-    with pytest.raises(DataDirectoryError, match="is no data directory"):
+    with pytest.raises(DataDirectoryError, match="is not a data directory"):
         back_up(rig.disk, "/data/none", "/data/other", pid=1, wall_ns=1)
     assert not rig.disk.exists("/data/other")
 
@@ -499,7 +500,7 @@ def test_restoring_overwrites_nothing() -> None:
     before = rig.disk.snapshot()
     with pytest.raises(DataDirectoryError, match="is not empty"):
         restore(rig.disk, TO, DIR, pid=3)
-    with pytest.raises(DataDirectoryError, match=r"is no backup: it has no backup\.json"):
+    with pytest.raises(DataDirectoryError, match=r"is not a backup: it has no backup\.json"):
         restore(rig.disk, DIR, BACK, pid=3)
     assert rig.disk.snapshot() == before
     rig.disk.mkdir(BACK)
@@ -514,7 +515,7 @@ def test_a_mark_that_makes_no_sense_is_named(mark: bytes) -> None:
     file.truncate(0)
     file.pwrite(mark, 0)
     file.close()
-    with pytest.raises(DataDirectoryError, match=r"makes no sense|version 2"):
+    with pytest.raises(DataDirectoryError, match=r"is damaged|version 2"):
         restore(rig.disk, TO, BACK, pid=3)
 
 
@@ -588,7 +589,7 @@ def test_a_power_cut_at_any_step_of_a_backup_takes_nothing_that_was_there(ordere
 @pytest.mark.parametrize("ordered", [True, False])
 def test_a_power_cut_at_any_step_of_a_restore_leaves_all_or_nothing(ordered: bool) -> None:
     rig = broker(disk=SimDisk(random.Random(1), ordered_metadata=ordered))
-    rig.put(DOCUMENT, webhooks("one"))
+    rig.put(webhooks_file.FILE_NAME, webhooks("one"))
     do_backup(rig)
     expected = {topic: contents(rig, topic) for topic in TOPICS}
     disk: Any = Crashing(rig.disk)
@@ -597,7 +598,7 @@ def test_a_power_cut_at_any_step_of_a_restore_leaves_all_or_nothing(ordered: boo
     for number, crashed in enumerate([*disk.crashed, rig.disk.peek_crash(random.Random(1))]):
         if crashed.exists(f"{BACK}/topics"):
             whole += 1
-            assert crashed.read_file(f"{BACK}/{DOCUMENT}") == webhooks("one"), number
+            assert crashed.read_file(f"{BACK}/{webhooks_file.FILE_NAME}") == webhooks("one"), number
             copy = BrokerRig(disk=crashed, data_dir=BACK)
             assert {topic: contents(copy, topic) for topic in TOPICS} == expected, number
         else:

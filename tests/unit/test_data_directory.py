@@ -20,8 +20,9 @@ from toymq_py.errors import (
 )
 from toymq_py.storage.commit.batch import CommitState
 from toymq_py.storage.fs import RealFileSystem
-from toymq_py.storage.offline.backup import back_up, restore
+from toymq_py.storage.offline.backup import back_up
 from toymq_py.storage.offline.repair import repair
+from toymq_py.storage.offline.restore import restore
 from toymq_py.storage.segment import segment_name
 
 FIRST = segment_name(0)
@@ -167,7 +168,7 @@ def test_what_it_makes_is_its_owners_alone_whatever_the_umask(tmp_path: Path, ca
         broker, loop = served(data)
         done: list[object] = []
         broker.create("orders", {"ttl": "5000000"}, done.append)
-        broker.directory.store_document("webhooks.json", b"{}", done.append)
+        broker.directory.store_webhooks({}, done.append)
         for _ in range(4):
             broker.topics["orders"].publisher.publish([b"k"], [b"x" * 3000])
             broker.topics["orders"].publisher.publish([b""], [b"x" * 3000])

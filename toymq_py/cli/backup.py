@@ -10,8 +10,10 @@ from toymq_py.cli.verify import print_reports
 from toymq_py.clock import SystemClock
 from toymq_py.errors import DataDirectoryError
 from toymq_py.storage.fs import RealFileSystem
-from toymq_py.storage.offline import backup as storage
+from toymq_py.storage.offline.backup import back_up
+from toymq_py.storage.offline.restore import restore as restore_directory
 from toymq_py.storage.offline.verify import log_bytes
+from toymq_py.storage.scanner import Progress
 
 
 @click.command()
@@ -30,13 +32,13 @@ def backup(directory: str, to: str, as_json: bool) -> None:
     with click.progressbar(length=log_bytes(fs, directory), label="copying", file=sys.stderr) as copying:
         checking = click.progressbar(length=0, label="checking", file=sys.stderr)
 
-        def verifying() -> storage.Progress:
+        def verifying() -> Progress:
             copying.finish()
             checking.length = log_bytes(fs, to)
             return checking.update
 
         with checking:
-            report = storage.back_up(
+            report = back_up(
                 fs, directory, to,
                 pid=os.getpid(), wall_ns=SystemClock.wall_ns(), progress=copying.update, verifying=verifying,
             )  # fmt: skip
@@ -64,7 +66,7 @@ def restore(backup_directory: str, directory: str, unfinished: bool, as_json: bo
     fs = RealFileSystem()
     total = log_bytes(fs, backup_directory)
     with click.progressbar(length=total, label="copying", file=sys.stderr) as bar:
-        reports = storage.restore(
+        reports = restore_directory(
             fs, backup_directory, directory, pid=os.getpid(), unfinished=unfinished, progress=bar.update
         )
     print_reports(reports, as_json=as_json)

@@ -8,9 +8,8 @@ from dataclasses import asdict
 import click
 
 from toymq_py.storage.fs import RealFileSystem
-from toymq_py.storage.offline.repair import check_directory
 from toymq_py.storage.offline.repair import repair as repair_directory
-from toymq_py.storage.offline.verify import log_bytes
+from toymq_py.storage.offline.verify import check_data_directory, log_bytes
 
 
 @click.command()
@@ -24,7 +23,7 @@ def repair(directory: str, as_json: bool) -> None:
     there was nothing to do.
     """
     fs = RealFileSystem()
-    check_directory(fs, directory)
+    check_data_directory(fs, directory)
     with click.progressbar(length=log_bytes(fs, directory), label="checking", file=sys.stderr) as bar:
         repaired = list(repair_directory(fs, directory, pid=os.getpid(), progress=bar.update))
     for each in repaired:

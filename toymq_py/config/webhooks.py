@@ -12,8 +12,6 @@ from urllib.parse import urlsplit
 from toymq_py.errors import BadArgument, BadName
 from toymq_py.model import TopicPattern, check_name, is_pattern
 
-DOCUMENT = "webhooks.json"
-"""In the data directory."""
 NAME_MAX = 180
 WEBHOOKS_MAX = 1000
 CONCURRENCY_MAX = 64

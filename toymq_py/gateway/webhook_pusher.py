@@ -12,12 +12,11 @@ import json
 import logging
 import ssl
 from collections.abc import Mapping
-from dataclasses import asdict
 from functools import partial
 
 from toymq_py.broker import Broker
 from toymq_py.clock import Clock
-from toymq_py.config.webhooks import DOCUMENT, WEBHOOKS_MAX, Target, Webhook, secret_bytes
+from toymq_py.config.webhooks import Target, Webhook, secret_bytes
 from toymq_py.errors import BadArgument, DamagedData, NoSuchConsumer, RequestError, StorageFailed
 from toymq_py.failure import failure_of
 from toymq_py.gateway.headers import parse_block
@@ -25,8 +24,7 @@ from toymq_py.gateway.long_poll import LongPoll
 from toymq_py.gateway.waiters import Waiting, stored
 from toymq_py.gateway.webhook_addresses import resolve
 from toymq_py.gateway.webhook_request import client_context, post
-from toymq_py.model import PRODUCER_PREFIX, TopicPattern, check_name
-from toymq_py.storage import checked_json
+from toymq_py.model import PRODUCER_PREFIX, TopicPattern
 from toymq_py.topic import Delivery
 from toymq_py.trace_context import log_fields, trace_context
 
@@ -80,11 +78,9 @@ class WebhookPusher:
 
     def _load(self) -> None:
         try:
-            data = self._broker.directory.read_document(DOCUMENT)
-            found = {} if data is None else checked_json.decode("webhooks", data)
-            self.defined = {check_name("webhook", name): Webhook.from_json(raw) for name, raw in found.items()}
-        except (OSError, DamagedData, RequestError, AttributeError) as error:
-            self._problem = StorageFailed(f"{DOCUMENT} cannot be read: {error}; nothing is pushed until it is repaired")
+            self.defined = self._broker.directory.read_webhooks()
+        except (OSError, DamagedData) as error:
+            self._problem = StorageFailed(f"webhooks.json cannot be read: {error}; nothing is pushed until it is repaired")
             logger.error("%s", self._problem)  # noqa: TRY400 (the file, not a bug)
 
     async def run(self) -> None:
@@ -117,8 +113,6 @@ class WebhookPusher:
         await self.check_target(webhook)
         async with self._changing:
             known = self.defined.get(name)
-            if known is None and len(self.defined) >= WEBHOOKS_MAX:
-                raise BadArgument(f"there are {WEBHOOKS_MAX} webhooks, the limit: delete one first")
             await self._store({**self.defined, name: webhook})
             self.defined[name] = webhook
             self.failures.pop(name, None)
@@ -162,8 +156,7 @@ class WebhookPusher:
     async def _store(self, defined: Mapping[str, Webhook]) -> None:
         if self._problem is not None:
             raise self._problem
-        data = checked_json.encode("webhooks", {name: asdict(webhook) for name, webhook in defined.items()})
-        await stored(partial(self._broker.directory.store_document, DOCUMENT, data))
+        await stored(partial(self._broker.directory.store_webhooks, defined))
 
     # -- pushing
 

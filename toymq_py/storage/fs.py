@@ -14,11 +14,13 @@ import errno
 import fcntl
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
-"""Of what is made: messages are nobody's business but the owner's, whatever the umask."""
+"""Of new files and directories, whatever the umask: only their owner may read messages."""
+COPY_BYTES = 1 << 20
 
 
 class File(Protocol):
@@ -265,6 +267,43 @@ def write_all(file: File, data: bytes, offset: int) -> None:
         if more <= 0:
             raise OSError(errno.EIO, "the file takes no more bytes", file.path)
         taken += more
+
+
+def copy_file(
+    fs: FileSystem, source_path: str, path: str, *,
+    start: int = 0, end: int | None = None, progress: Callable[[int], None] = lambda _bytes: None, exclusive: bool = False,
+) -> int:  # fmt: skip
+    """Copy bytes of a file to a file of their own, synced.
+
+    Args:
+        start, end: which bytes of the source; its own end without.
+        progress: told the bytes of each step.
+        exclusive: the copy must not exist before; otherwise it is overwritten.
+
+    Returns: how many bytes were copied: fewer than asked for when the source ends before ``end``.
+
+    Raises: OSError; then the copy is incomplete.
+    """
+    position = start
+    source = fs.open(source_path, write=False)
+    try:
+        target = fs.open(path, create=True, exclusive=exclusive)
+        try:
+            if not exclusive:
+                target.truncate(0)
+            while end is None or position < end:
+                data = source.pread(COPY_BYTES if end is None else min(COPY_BYTES, end - position), position)
+                if not data:
+                    break
+                write_all(target, data, position - start)
+                position += len(data)
+                progress(len(data))
+            target.sync()
+        finally:
+            target.close()
+    finally:
+        source.close()
+    return position - start
 
 
 def replace_file(fs: FileSystem, path: str, data: bytes, *, private: bool = False) -> None:

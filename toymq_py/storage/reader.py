@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Generic, NamedTuple, TypeVar
 
-from toymq_py.errors import DataDirectoryError, NoSuchTopic, OutOfRange
+from toymq_py.errors import NoSuchTopic, OutOfRange
 from toymq_py.model import check_name
 from toymq_py.storage.fs import File, FileSystem, RealFileSystem
 from toymq_py.storage.id_ranges import subtract
 from toymq_py.storage.identity import survey
-from toymq_py.storage.offline.verify import topic_names
+from toymq_py.storage.offline.verify import check_data_directory, topic_names
 from toymq_py.storage.offsets import load
 from toymq_py.storage.record import FRAME_BYTES_MAX, Columns, Stop, scan
 from toymq_py.storage.scanner import WINDOW_BYTES, adopt, rescan
@@ -50,8 +50,7 @@ class DirectoryReader:
         """Raises: DataDirectoryError when there are no topics to be found at the path."""
         self._fs = fs or RealFileSystem()
         self._data_dir = data_dir.rstrip("/") or "/"
-        if not self._fs.is_dir(f"{self._data_dir}/topics"):
-            raise DataDirectoryError(f"{data_dir} is no data directory: it has no topics directory")
+        check_data_directory(self._fs, self._data_dir)
 
     def topics(self) -> list[str]:
         """Names, sorted. Raises: OSError."""

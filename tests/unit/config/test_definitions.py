@@ -26,11 +26,12 @@ from toymq_py.config.definitions import (
     to_toml,
 )
 from toymq_py.config.options import SETTINGS
-from toymq_py.config.webhooks import CONCURRENCY_MAX, DOCUMENT, NAME_MAX, SIGNED, TIMEOUT_MS_MAX, Webhook
+from toymq_py.config.webhooks import CONCURRENCY_MAX, NAME_MAX, SIGNED, TIMEOUT_MS_MAX, Webhook
 from toymq_py.errors import ConfigError
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.model import DURATION_MS_MAX, EARLIEST, LATEST, Start
-from toymq_py.runtime.broker_loop import apply_definitions, read_webhooks
+from toymq_py.runtime.definitions import apply_definitions, read_webhooks
+from toymq_py.storage import webhooks_file
 
 TEXT = """
 [[topic]]
@@ -257,10 +258,10 @@ async def test_webhooks_are_kept_with_their_secrets(tmp_path: Path) -> None:
         exported = described(served.broker.describe(None), read_webhooks(served.broker))
         assert SECRET not in to_toml(exported) + to_json(exported)
         assert "# It is signed" in to_toml(exported)
-        (tmp_path / "d" / DOCUMENT).write_text("{}")
+        (tmp_path / "d" / webhooks_file.FILE_NAME).write_text("{}")
         with pytest.raises(ConfigError, match=r"webhooks\.json cannot be read"):
             await apply_definitions(wanted, served.broker)
-        assert (tmp_path / "d" / DOCUMENT).read_text() == "{}"
+        assert (tmp_path / "d" / webhooks_file.FILE_NAME).read_text() == "{}"
 
 
 urls = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="#@[]"), max_size=20).map(

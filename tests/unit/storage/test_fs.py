@@ -4,6 +4,7 @@ import errno
 import logging
 import os
 import queue
+import random
 import re
 import stat
 import threading
@@ -14,12 +15,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.fake_clock import FakeClock
+from tests.support.sim_disk import SimDisk
 from toymq_py.errors import DataDirectoryError, DirectoryLocked, DiskLow
 from toymq_py.storage import fs as fs_module
 from toymq_py.storage.commit.disk_space import SpaceGuard
 from toymq_py.storage.commit.sync_threads import SyncThreads
 from toymq_py.storage.dirlock import DirectoryLock
-from toymq_py.storage.fs import RealFile, RealFileSystem, replace_file, write_all
+from toymq_py.storage.fs import RealFile, RealFileSystem, copy_file, replace_file, write_all
 
 FS = RealFileSystem()
 
@@ -281,3 +283,18 @@ def test_a_sync_thread_that_waits_holds_nothing_of_its_last_job() -> None:
     posted.get(timeout=10)()
     assert gone.wait(10)
     threads.close()
+
+
+def test_copied_bytes_are_durable_and_counted() -> None:
+    disk = SimDisk(random.Random(1))
+    file = disk.open("/data/a", create=True)
+    file.pwrite(b"0123456789", 0)
+    seen: list[int] = []
+    assert copy_file(disk, "/data/a", "/data/b", start=2, end=5, progress=seen.append) == sum(seen) == 3
+    assert copy_file(disk, "/data/a", "/data/c") == 10
+    assert copy_file(disk, "/data/a", "/data/c", end=20) == 10, "fewer than asked for: the source is shorter"
+    with pytest.raises(FileExistsError):
+        copy_file(disk, "/data/a", "/data/c", exclusive=True)
+    disk.sync_dir("/data")
+    left = disk.crash()
+    assert (left.read_file("/data/b"), left.read_file("/data/c")) == (b"234", b"0123456789")

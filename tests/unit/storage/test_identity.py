@@ -12,9 +12,10 @@ from tests.support.log_rig import LogRig
 from tests.support.sim_disk import SimDisk
 from toymq_py.storage import identity, offsets
 from toymq_py.storage.identity import HeadsKeeper
-from toymq_py.storage.offline.backup import back_up, restore
+from toymq_py.storage.offline.backup import back_up
 from toymq_py.storage.offline.dump import dump_topic
 from toymq_py.storage.offline.repair import repair
+from toymq_py.storage.offline.restore import restore
 from toymq_py.storage.offline.verify import TopicReport, verify_topic
 from toymq_py.storage.reader import DirectoryReader, walk_columns
 from toymq_py.storage.segment import segment_name

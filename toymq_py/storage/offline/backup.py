@@ -1,4 +1,4 @@
-"""A copy of a data directory whose broker may be running, and the way back.
+"""A copy of a data directory whose broker may be running.
 
 Contract: clients.md, "Command lines"; ADR 0026. Takes no lock of the broker's and asks it nothing: what is on the disk has an
 order, and a copy that keeps to it is a state that a crash might have left.
@@ -20,27 +20,21 @@ offsets, then what is no longer there.
 """
 
 import contextlib
-import errno
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from toymq_py.config.webhooks import DOCUMENT
 from toymq_py.disk_errors import LASTING
 from toymq_py.errors import DamagedData, DataDirectoryError
-from toymq_py.storage import checked_json, identity, offsets, topic_settings
+from toymq_py.storage import identity, offsets, topic_settings, webhooks_file
 from toymq_py.storage.dirlock import DirectoryLock
-from toymq_py.storage.fs import FileSystem, replace_file, write_all
+from toymq_py.storage.fs import COPY_BYTES, FileSystem, copy_file, replace_file
 from toymq_py.storage.identity import list_bases
-from toymq_py.storage.offline.verify import TopicReport, topic_names, verify_topic
+from toymq_py.storage.offline.backup_directory import MARK_NAME, is_empty, make_directory, write_mark
+from toymq_py.storage.offline.verify import TopicReport, check_data_directory, topic_names, verify_topic
 from toymq_py.storage.offsets import LoadedOffsets, OffsetsState, Source
-from toymq_py.storage.scanner import ScanResult, scan_segment
+from toymq_py.storage.scanner import Progress, ScanResult, scan_segment
 from toymq_py.storage.segment import segment_name
 
-MARK_NAME = "backup.json"
-MARK_VERSION = 1
-RESTORING = "topics.restoring"
-COPY_BYTES = 1 << 20
 ENDS_BYTES = 4096
 """Of a segment, what is compared at either end to know whether two are the same: every record has its time in nanoseconds."""
 HEAD_BYTES = 20
@@ -49,7 +43,6 @@ ROUNDS_MAX = 100
 """How often a topic, or all of them, is gone through again because segments went meanwhile: each round copies only what the
 last one did not, so a second one is rare."""
 
-Progress = Callable[[int], None]
 Mark = tuple[int, bytes]
 """First id and head of the newest segment that has a record. The same mark, the same log: not one that was deleted and made
 anew under its name."""
@@ -114,25 +107,23 @@ def back_up(
         verifying: called when everything is copied; gives the progress of the bytes that are checked.
 
     Raises:
-        DataDirectoryError: ``data_dir`` is none, or ``to`` holds something else.
-        DirectoryLocked: somebody else uses ``to``.
+        DataDirectoryError: ``data_dir`` is not a data directory, or ``to`` holds something else.
+        DirectoryLocked: another process uses ``to``.
         OSError: a disk refuses; what an earlier backup had is still whole then, with or without what is new.
     """
-    if not fs.is_dir(f"{data_dir}/topics"):
-        raise DataDirectoryError(f"{data_dir} is no data directory: it has no topics directory")
+    check_data_directory(fs, data_dir)
     known = fs.is_dir(to) and fs.exists(f"{to}/{MARK_NAME}")
-    if not known and not _empty(fs, to):
+    if not known and not is_empty(fs, to):
         raise DataDirectoryError(f"{to} is neither empty nor an earlier backup: nothing is overwritten")
-    fs.mkdir(to)
-    fs.sync_dir(_parent(to))
+    make_directory(fs, to)
     lock = DirectoryLock.take(fs, to, pid, "toymq backup")
     try:
-        _write_mark(fs, to, began_ns=wall_ns, finished=False)
+        write_mark(fs, to, began_ns=wall_ns, finished=False)
         backup = _Backup(fs, data_dir, to, progress)
         backup.run()
         check = verifying()
         backup.verify(check)
-        _write_mark(fs, to, began_ns=wall_ns, finished=True)
+        write_mark(fs, to, began_ns=wall_ns, finished=True)
         return backup.report
     finally:
         lock.release()
@@ -155,7 +146,7 @@ class _Backup:
         fs = self._fs
         fs.mkdir(self._to)
         fs.sync_dir(self._target)
-        webhooks = _read_document(fs, self._data_dir)
+        webhooks = webhooks_file.read(fs, self._data_dir)
         for name in topic_names(fs, self._data_dir):
             with contextlib.suppress(FileNotFoundError):
                 self._topics[name] = self._look(name)
@@ -164,7 +155,7 @@ class _Backup:
                 break
         else:
             raise DataDirectoryError(f"segments of {self._data_dir} go faster than they can be copied: try again")
-        self._copy_document(webhooks)
+        self._copy_webhooks(webhooks)
         self._remove_what_is_gone()
 
     def _look(self, name: str) -> _Topic:
@@ -310,34 +301,17 @@ class _Backup:
     def _copy(self, file: str, to: str, size: int) -> None:
         """Put ``size`` bytes of a file in place of ``to``, which stays as it was until they are all on the disk."""
         fs, temporary = self._fs, to + ".tmp"
-        source = fs.open(file, write=False)
         try:
-            target = fs.open(temporary, create=True)
-            try:
-                target.truncate(0)
-                position = 0
-                while position < size:
-                    data = source.pread(min(COPY_BYTES, size - position), position)
-                    if not data:
-                        break
-                    write_all(target, data, position)
-                    position += len(data)
-                    self._progress(len(data))
-                if position < size:  # retention on a full disk takes the bytes first
-                    raise _Changed
-                target.sync()
-            finally:
-                target.close()
+            if copy_file(fs, file, temporary, end=size, progress=self._progress) < size:
+                raise _Changed  # retention on a full disk takes the bytes first
             fs.rename(temporary, to)
         except OSError:
             with contextlib.suppress(OSError):
                 fs.unlink(temporary)
             raise
-        finally:
-            source.close()
         self.report.kept.discard(to)
         self.report.copied.add(to)
-        self.report.copied_bytes += position
+        self.report.copied_bytes += size
 
     def _copy_small(self, name: str, path: str, to: str) -> None:
         """Acks as they were when the backup began; what segments there are, as it is now."""
@@ -363,20 +337,19 @@ class _Backup:
         else:
             replace_file(fs, file, data)
 
-    def _copy_document(self, data: bytes | None) -> None:
-        """Secrets are in it, and the directory of the backup is as open as any: it is the owner's alone, and written anew
-        although it is the same, since an earlier backup may have left it to everybody."""
-        fs, copy = self._fs, f"{self._target}/{DOCUMENT}"
+    def _copy_webhooks(self, data: bytes | None) -> None:
+        """The file is written although nothing changed: an earlier backup may have left it readable for every user."""
+        fs = self._fs
         if data is None:
             with contextlib.suppress(FileNotFoundError):
-                fs.unlink(copy)
+                fs.unlink(f"{self._target}/{webhooks_file.FILE_NAME}")
         else:
             try:
-                checked_json.decode(DOCUMENT.removesuffix(".json"), data)
+                webhooks_file.decode(data)
             except DamagedData as error:
-                self.report.problems.append(f"{DOCUMENT}: {error}: the backup has none that is newer")
+                self.report.problems.append(f"{webhooks_file.FILE_NAME}: {error}: the backup has none that is newer")
             else:
-                replace_file(fs, copy, data, private=True)
+                webhooks_file.write(fs, self._target, data)
         fs.sync_dir(self._target)
 
     def _remove_what_is_gone(self) -> None:
@@ -415,93 +388,6 @@ class _Backup:
             self.report.reports.append(report)
 
 
-# -- the way back
-
-
-def restore(
-    fs: FileSystem,
-    backup_dir: str,
-    data_dir: str,
-    *,
-    pid: int,
-    unfinished: bool = False,
-    progress: Progress = lambda _bytes: None,
-) -> list[TopicReport]:
-    """Make a data directory of a backup, and verify it.
-
-    Args:
-        data_dir: missing or empty; what is in it appears at once, when everything is on the disk.
-        pid: for both LOCKs, so that neither a broker nor a backup gets between.
-        unfinished: also of a backup that was interrupted.
-
-    Raises:
-        DataDirectoryError: ``backup_dir`` is no backup, or is unfinished; ``data_dir`` holds something.
-        DirectoryLocked: somebody uses either of them.
-        OSError.
-    """
-    began_ns, finished = _read_mark(fs, backup_dir)
-    if not finished and not unfinished:
-        raise DataDirectoryError(
-            f"{backup_dir} is unfinished: a backup that began at {began_ns} ns was interrupted; run it again, or take what is "
-            "there with --unfinished"
-        )
-    if not _empty(fs, data_dir):
-        raise DataDirectoryError(f"{data_dir} is not empty: nothing is overwritten")
-    fs.mkdir(data_dir)
-    fs.sync_dir(_parent(data_dir))
-    source = DirectoryLock.take(fs, backup_dir, pid, "toymq restore")
-    try:
-        target = DirectoryLock.take(fs, data_dir, pid, "toymq restore")
-        try:
-            staging = f"{data_dir}/{RESTORING}"
-            fs.mkdir(staging)
-            for name in topic_names(fs, backup_dir):
-                _copy_tree(fs, f"{backup_dir}/topics/{name}", f"{staging}/{name}", progress)
-            fs.sync_dir(staging)
-            if (webhooks := _read_document(fs, backup_dir)) is not None:
-                replace_file(fs, f"{data_dir}/{DOCUMENT}", webhooks, private=True)
-            fs.rename(staging, f"{data_dir}/topics")
-            fs.sync_dir(data_dir)
-        finally:
-            target.release()
-    finally:
-        source.release()
-    return [verify_topic(fs, f"{data_dir}/topics/{name}", name) for name in topic_names(fs, data_dir)]
-
-
-def _copy_tree(fs: FileSystem, path: str, to: str, progress: Progress) -> None:
-    fs.mkdir(to)
-    for name in fs.listdir(path):
-        if name.endswith(".tmp") and name != offsets.TEMPORARY_NAME:  # that tells which generation was finished last
-            continue
-        source = fs.open(f"{path}/{name}", write=False)
-        try:
-            target = fs.open(f"{to}/{name}", create=True, exclusive=True)
-            try:
-                position = 0
-                while data := source.pread(COPY_BYTES, position):
-                    write_all(target, data, position)
-                    position += len(data)
-                    progress(len(data))
-                target.sync()
-            finally:
-                target.close()
-        finally:
-            source.close()
-    fs.sync_dir(to)
-
-
-# -- small things
-
-
-def _read_document(fs: FileSystem, path: str) -> bytes | None:
-    """The webhooks of a directory; None when it has none."""
-    try:
-        return fs.read_file(f"{path}/{DOCUMENT}")
-    except FileNotFoundError:
-        return None
-
-
 def _bases(fs: FileSystem, path: str) -> list[int]:
     if not fs.is_dir(path):
         return []
@@ -535,17 +421,6 @@ def _ends(fs: FileSystem, path: str, size: int) -> tuple[bytes, bytes]:
     return _read(fs, path, ENDS_BYTES, 0), _read(fs, path, ENDS_BYTES, max(size - ENDS_BYTES, 0))
 
 
-def _empty(fs: FileSystem, path: str) -> bool:
-    """Nothing there but what a file system or a lock leaves."""
-    if not fs.is_dir(path):
-        return not fs.exists(path)
-    return not {*fs.listdir(path)} - {"LOCK", "lost+found"}
-
-
-def _parent(path: str) -> str:
-    return path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")
-
-
 def _refuses(fs: FileSystem, path: str) -> bool:
     """Whether a file is there and the disk refuses some of it."""
     try:
@@ -564,24 +439,3 @@ def _remove_files(fs: FileSystem, path: str) -> None:
         for name in fs.listdir(path):
             fs.unlink(f"{path}/{name}")
         fs.sync_dir(path)
-
-
-def _write_mark(fs: FileSystem, to: str, *, began_ns: int, finished: bool) -> None:
-    fields = {"version": MARK_VERSION, "began_ns": began_ns, "finished": finished}
-    replace_file(fs, f"{to}/{MARK_NAME}", json.dumps(fields).encode() + b"\n")
-
-
-def _read_mark(fs: FileSystem, path: str) -> tuple[int, bool]:
-    """Raises: DataDirectoryError."""
-    try:
-        found = checked_json.parse_object("mark", fs.read_file(f"{path}/{MARK_NAME}"))
-        version, began_ns, finished = found["version"], found["began_ns"], found["finished"]
-    except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ENOTDIR):
-            raise
-        raise DataDirectoryError(f"{path} is no backup: it has no {MARK_NAME}") from None
-    except (DamagedData, KeyError) as error:
-        raise DataDirectoryError(f"{path}/{MARK_NAME} makes no sense: {error}") from None
-    if version != MARK_VERSION:
-        raise DataDirectoryError(f"{path} is a backup of version {version!r}, which is not known here")
-    return int(began_ns), finished is True

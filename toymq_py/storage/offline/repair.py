@@ -15,26 +15,23 @@ The order, so that a repair that is killed can be run again:
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from toymq_py.errors import DamagedData, DataDirectoryError
+from toymq_py.errors import DamagedData
 from toymq_py.model import IdRange
 from toymq_py.storage import identity, offsets, topic_settings
 from toymq_py.storage.dirlock import DirectoryLock
-from toymq_py.storage.fs import FileSystem, write_all
+from toymq_py.storage.fs import FileSystem, copy_file
 from toymq_py.storage.id_ranges import subtract, union
 from toymq_py.storage.identity import list_bases
 from toymq_py.storage.offline.verify import topic_names, verify_topic
 from toymq_py.storage.offsets import AckedView, OffsetsState, Source
-from toymq_py.storage.scanner import scan_segment
+from toymq_py.storage.scanner import Progress, scan_segment
 from toymq_py.storage.segment import Segment, load_sidecar, segment_name
 from toymq_py.storage.segment_inventory import Standing, parts_of
 
 QUARANTINE = "quarantine"
-COPY_BYTES = 1 << 20
-
-Progress = Callable[[int], None]
 
 
 @dataclass(slots=True)
@@ -198,7 +195,7 @@ class _TopicRepairer:
         name = file.rpartition("/")[2]
         if name in self._done.quarantined:
             return
-        _copy(fs, file, f"{self._grave}/{name}", 0, fs.file_size(file))
+        copy_file(fs, file, f"{self._grave}/{name}")
         fs.sync_dir(self._grave)
         self._done.quarantined.append(name)
 
@@ -238,7 +235,7 @@ class _TopicRepairer:
         for stretch in reversed(segment.stretches):
             to = f"{self._path}/{segment_name(stretch.first_id)}"
             temporary = to + ".tmp"
-            _copy(fs, segment.path, temporary, stretch.start, stretch.end)
+            copy_file(fs, segment.path, temporary, start=stretch.start, end=stretch.end)
             if to == segment.path:
                 own = temporary
                 continue
@@ -309,27 +306,3 @@ def _gaps(state: OffsetsState, present: list[IdRange], end: int) -> Iterator[IdR
         if first > expected:
             yield from subtract([(expected, first - 1)], state.removed)
         expected = max(expected, last + 1)
-
-
-def _copy(fs: FileSystem, path: str, to: str, start: int, end: int) -> None:
-    """Bytes of a file as a file of their own, synced."""
-    source = fs.open(path, write=False)
-    try:
-        target = fs.open(to, create=True)
-        try:
-            target.truncate(0)
-            position = start
-            while position < end and (data := source.pread(min(COPY_BYTES, end - position), position)):
-                write_all(target, data, position - start)
-                position += len(data)
-            target.sync()
-        finally:
-            target.close()
-    finally:
-        source.close()
-
-
-def check_directory(fs: FileSystem, data_dir: str) -> None:
-    """Raises: DataDirectoryError when there are no topics."""
-    if not fs.is_dir(f"{data_dir}/topics"):
-        raise DataDirectoryError(f"{data_dir} is no data directory: it has no topics directory")

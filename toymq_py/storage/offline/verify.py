@@ -3,17 +3,18 @@
 Contract: storage.md ("`toymq verify DIR` checks every byte offline"). The same scan as recovery, reported instead of mended.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from toymq_py.errors import DamagedData
+from toymq_py.errors import DamagedData, DataDirectoryError
 from toymq_py.model import IdRange, is_topic_name
 from toymq_py.storage import offsets, topic_settings
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.id_ranges import above, subtract
 from toymq_py.storage.identity import survey
 from toymq_py.storage.offsets import AckedView
+from toymq_py.storage.scanner import Progress
 from toymq_py.storage.segment import load_sidecar, parse_segment_name
 from toymq_py.storage.segment_inventory import Part, Standing, parts_of
 
@@ -49,6 +50,12 @@ class TopicReport:
         return any(finding.damage for finding in self.findings)
 
 
+def check_data_directory(fs: FileSystem, data_dir: str) -> None:
+    """Raises: DataDirectoryError when a directory has no topics directory."""
+    if not fs.is_dir(f"{data_dir}/topics"):
+        raise DataDirectoryError(f"{data_dir} is not a data directory: it has no topics directory")
+
+
 def topic_names(fs: FileSystem, data_dir: str) -> list[str]:
     """Topics of a data directory: what the broker would open. Raises: OSError."""
     root = f"{data_dir}/topics"
@@ -67,17 +74,13 @@ def log_bytes(fs: FileSystem, data_dir: str) -> int:
     return total
 
 
-def verify(
-    fs: FileSystem, data_dir: str, progress: Callable[[int], None] | None = None
-) -> Iterator[TopicReport]:
+def verify(fs: FileSystem, data_dir: str, progress: Progress | None = None) -> Iterator[TopicReport]:
     """Reports, a topic at a time. Raises: OSError when a file cannot be read at all."""
     for topic in topic_names(fs, data_dir):
         yield verify_topic(fs, f"{data_dir}/topics/{topic}", topic, progress)
 
 
-def verify_topic(
-    fs: FileSystem, path: str, topic: str, progress: Callable[[int], None] | None = None
-) -> TopicReport:
+def verify_topic(fs: FileSystem, path: str, topic: str, progress: Progress | None = None) -> TopicReport:
     """One topic's report: segments, sidecars, offsets, settings. Raises: OSError."""
     report = TopicReport(topic)
     files = survey(fs, path)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import cast
 
 from tests.support.fake_clock import FakeClock
-from toymq_py.runtime.broker_loop import LAG_PERIOD_S, LAG_PERIODS, LoopLag
+from toymq_py.runtime.loop_lag import LAG_PERIOD_S, LAG_PERIODS, LoopLag
 
 
 class Timers:

@@ -8,8 +8,8 @@ from typing import cast
 from toymq_py.auth.quotas import Quotas
 from toymq_py.config.options import BrokerOptions
 from toymq_py.metrics import Metrics
-from toymq_py.runtime.broker_loop import MEMORY_PERIOD_S, MemoryWatch
 from toymq_py.runtime.heap_trimming import available_bytes
+from toymq_py.runtime.memory_watch import MEMORY_PERIOD_S, MemoryWatch
 
 
 class Timers:

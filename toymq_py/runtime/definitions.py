@@ -1,0 +1,86 @@
+"""Definitions applied to an open broker, at the start of ``toymq serve`` and by ``toymq definitions``."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from toymq_py.broker import Broker, Done
+from toymq_py.config.definitions import (
+    Change,
+    ChangeSettings,
+    CreateTopic,
+    Definitions,
+    MakeConsumer,
+    PutWebhook,
+    described,
+    plan,
+)
+from toymq_py.config.webhooks import Webhook
+from toymq_py.errors import ConfigError, DamagedData, RequestError
+from toymq_py.model import EARLIEST
+from toymq_py.storage.webhooks_file import FILE_NAME
+
+logger = logging.getLogger("toymq_py.broker")
+
+
+async def apply_definitions(wanted: Definitions, broker: Broker) -> list[Change]:
+    """Apply definitions to an open broker, durably.
+
+    Returns: what was changed.
+
+    Raises: ConfigError, which names the topic; what was changed before it stays.
+    """
+    webhooks = read_webhooks(broker) if wanted.webhooks else {}
+    # A topic that could not be opened does not stop the others (reliability.md, promise 4).
+    rows = [row for row in broker.describe(None) if row["topic"] in wanted.topics] if wanted.topics else []
+    changes = plan(wanted, described(rows, webhooks))
+    puts = [change for change in changes if isinstance(change, PutWebhook)]
+    for change in changes:
+        if not isinstance(change, PutWebhook) and (error := await _made(partial(_begin, change, broker))) is not None:
+            raise ConfigError(f"topic {change.topic}: {error}") from error
+    if puts:
+        webhooks |= {put.name: put.webhook for put in puts}
+        if (error := await _made(partial(broker.directory.store_webhooks, webhooks))) is not None:
+            raise ConfigError(f"{FILE_NAME}: {error}") from error
+    return changes
+
+
+def read_webhooks(broker: Broker) -> dict[str, Webhook]:
+    """The webhooks of an open broker, by name. Blocks. Raises: ConfigError when they cannot be read."""
+    try:
+        return broker.directory.read_webhooks()
+    except (OSError, DamagedData) as error:
+        raise ConfigError(f"{FILE_NAME} cannot be read: {error}") from error
+
+
+def openable(wanted: Definitions, broker: Broker) -> Definitions:
+    """The definitions without topics that could not be opened: the broker starts and serves the others."""
+    problems = {row["topic"]: row["problem"] for row in broker.describe(None) if "problem" in row} if wanted.topics else {}
+    for name in sorted(problems.keys() & wanted.topics.keys()):
+        logger.error("topic %s: its definition is not applied: %s", name, problems[name])
+    return replace(wanted, topics={name: topic for name, topic in wanted.topics.items() if name not in problems})
+
+
+async def _made(begin: Callable[[Done], None]) -> OSError | RequestError | None:
+    """Begin a change and wait until it is on stable storage. Returns: why it failed, None when it did not."""
+    finished: asyncio.Future[OSError | RequestError | None] = asyncio.get_running_loop().create_future()
+    try:
+        begin(finished.set_result)
+        return await finished
+    except (RequestError, OSError) as refusal:
+        return refusal
+
+
+def _begin(change: CreateTopic | ChangeSettings | MakeConsumer, broker: Broker, done: Done) -> None:
+    match change:
+        case CreateTopic():
+            broker.create(change.topic, change.settings, done)
+        case ChangeSettings():
+            broker.configure(change.topic, change.settings, done)
+        case MakeConsumer():
+            topic = broker.topic(change.topic)
+            # The seek moves no consumer: this one is new, or its state is lost.
+            topic.seek(change.consumer, EARLIEST if topic.offsets.lacks_consumers else change.start)
+            topic.flush_offsets(done)

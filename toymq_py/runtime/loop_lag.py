@@ -1,0 +1,39 @@
+"""The lag of the event loop, as STATS and the metrics show it."""
+
+import asyncio
+from collections import deque
+
+from toymq_py.clock import Clock
+
+LAG_PERIOD_S = 0.25
+LAG_PERIODS = 40
+"""Ten seconds: a reader that asks once a second sees every delay."""
+
+
+class LoopLag:
+    """How late the event loop runs a timer: what every request waits, beside the disk."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._late_s: deque[float] = deque(maxlen=LAG_PERIODS)
+        self._due = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Measure, until ``stop``."""
+        self._due = self._clock.monotonic() + LAG_PERIOD_S
+        self._timer = self._loop.call_later(LAG_PERIOD_S, self._look)
+
+    def _look(self) -> None:
+        self._late_s.append(max(self._clock.monotonic() - self._due, 0.0))
+        self.start()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def worst_s(self) -> float:
+        """The longest delay of the last ten seconds, the present one included, in seconds."""
+        overdue_s = self._clock.monotonic() - self._due if self._timer is not None else 0.0
+        return max([*self._late_s, overdue_s, 0.0])

@@ -1,0 +1,51 @@
+"""The watermark of memory above which the broker refuses publishes."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from toymq_py.auth.quotas import Quotas
+from toymq_py.runtime import heap_trimming
+
+logger = logging.getLogger("toymq_py.broker")
+
+MEMORY_PERIOD_S = 0.25
+MEMORY_PERCENT = 80
+"""Of the memory of the machine or cgroup: beyond it the kernel's OOM killer comes near."""
+MEMORY_LOW_PERCENT = 90
+"""Of the limit: below it publishes are accepted again."""
+
+
+class MemoryWatch:
+    """Sets ``Quotas.memory_high`` while the process has too much memory."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        quotas: Quotas,
+        max_bytes: int,
+        rss_bytes: Callable[[], int] = heap_trimming.rss_bytes,
+    ) -> None:
+        """``max_bytes`` 0 stands for ``MEMORY_PERCENT`` of the memory of the machine or cgroup."""
+        self._loop = loop
+        self._quotas = quotas
+        self.max_bytes = max_bytes or heap_trimming.available_bytes() * MEMORY_PERCENT // 100
+        self._rss_bytes = rss_bytes
+        self._timer: asyncio.TimerHandle | None = None
+
+    def look(self) -> None:
+        """Compare now and every ``MEMORY_PERIOD_S``, until ``stop``."""
+        rss_bytes, high = self._rss_bytes(), self._quotas.memory_high
+        if high:
+            heap_trimming.trim()
+        if not high and rss_bytes > self.max_bytes:
+            self._quotas.memory_high = True
+            logger.error("memory is %d bytes, above --memory-max %d: publishes are refused", rss_bytes, self.max_bytes)
+        elif high and rss_bytes < self.max_bytes * MEMORY_LOW_PERCENT // 100:
+            self._quotas.memory_high = False
+            logger.warning("memory is %d bytes: publishes are accepted again", rss_bytes)
+        self._timer = self._loop.call_later(MEMORY_PERIOD_S, self.look)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()

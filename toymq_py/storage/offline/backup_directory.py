@@ -1,0 +1,49 @@
+"""The directory of a backup: the mark that tells it from others, and what it may be made in."""
+
+import errno
+import json
+
+from toymq_py.errors import DamagedData, DataDirectoryError
+from toymq_py.storage import checked_json
+from toymq_py.storage.fs import FileSystem, replace_file
+
+MARK_NAME = "backup.json"
+MARK_VERSION = 1
+
+
+def is_empty(fs: FileSystem, path: str) -> bool:
+    """Whether a directory holds nothing but what a file system or a lock leaves there; also when it is missing."""
+    if not fs.is_dir(path):
+        return not fs.exists(path)
+    return not {*fs.listdir(path)} - {"LOCK", "lost+found"}
+
+
+def make_directory(fs: FileSystem, path: str) -> None:
+    """Make a directory unless it is there, durably. Raises: OSError."""
+    fs.mkdir(path)
+    fs.sync_dir(path.rpartition("/")[0] or ("/" if path.startswith("/") else "."))
+
+
+def write_mark(fs: FileSystem, path: str, *, began_ns: int, finished: bool) -> None:
+    """Mark a directory as a backup that began at a time. Raises: OSError."""
+    fields = {"version": MARK_VERSION, "began_ns": began_ns, "finished": finished}
+    replace_file(fs, f"{path}/{MARK_NAME}", json.dumps(fields).encode() + b"\n")
+
+
+def read_mark(fs: FileSystem, path: str) -> tuple[int, bool]:
+    """When a backup began, in nanoseconds since the epoch, and whether it was finished.
+
+    Raises: DataDirectoryError when the directory is not a backup of this version; OSError.
+    """
+    try:
+        found = checked_json.parse_object("mark", fs.read_file(f"{path}/{MARK_NAME}"))
+        version, began_ns, finished = found["version"], found["began_ns"], found["finished"]
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+            raise
+        raise DataDirectoryError(f"{path} is not a backup: it has no {MARK_NAME}") from None
+    except (DamagedData, KeyError) as error:
+        raise DataDirectoryError(f"{path}/{MARK_NAME} is damaged: {error}") from None
+    if version != MARK_VERSION:
+        raise DataDirectoryError(f"{path} is a backup of version {version!r}, and this toymq reads version {MARK_VERSION}")
+    return int(began_ns), finished is True

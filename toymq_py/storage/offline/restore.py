@@ -1,0 +1,75 @@
+"""A data directory made from a backup.
+
+Contract: clients.md, "Command lines"; ADR 0026.
+"""
+
+from toymq_py.errors import DataDirectoryError
+from toymq_py.storage import offsets, webhooks_file
+from toymq_py.storage.dirlock import DirectoryLock
+from toymq_py.storage.fs import FileSystem, copy_file
+from toymq_py.storage.offline.backup_directory import is_empty, make_directory, read_mark
+from toymq_py.storage.offline.verify import TopicReport, topic_names, verify_topic
+from toymq_py.storage.scanner import Progress
+
+RESTORING = "topics.restoring"
+"""The name of the topics until all are copied."""
+
+
+def restore(
+    fs: FileSystem,
+    backup_dir: str,
+    data_dir: str,
+    *,
+    pid: int,
+    unfinished: bool = False,
+    progress: Progress = lambda _bytes: None,
+) -> list[TopicReport]:
+    """Make a data directory from a backup, and verify it.
+
+    Args:
+        data_dir: missing or empty; its topics appear in one step, when everything is on the disk.
+        pid: for the LOCKs of both directories, which keep brokers and backups out.
+        unfinished: restore a backup that was interrupted, too.
+        progress: told the bytes that were copied.
+
+    Raises:
+        DataDirectoryError: ``backup_dir`` is not a backup, or is unfinished; ``data_dir`` is not empty.
+        DirectoryLocked: another process uses one of them.
+        OSError: a disk refuses.
+    """
+    began_ns, finished = read_mark(fs, backup_dir)
+    if not finished and not unfinished:
+        raise DataDirectoryError(
+            f"{backup_dir} is unfinished: a backup that began at {began_ns} ns was interrupted; run the backup again, or "
+            "restore what was copied with --unfinished"
+        )
+    if not is_empty(fs, data_dir):
+        raise DataDirectoryError(f"{data_dir} is not empty: name a new directory, nothing was overwritten")
+    make_directory(fs, data_dir)
+    source = DirectoryLock.take(fs, backup_dir, pid, "toymq restore")
+    try:
+        target = DirectoryLock.take(fs, data_dir, pid, "toymq restore")
+        try:
+            staging = f"{data_dir}/{RESTORING}"
+            fs.mkdir(staging)
+            for name in topic_names(fs, backup_dir):
+                _copy_tree(fs, f"{backup_dir}/topics/{name}", f"{staging}/{name}", progress)
+            fs.sync_dir(staging)
+            if (webhooks := webhooks_file.read(fs, backup_dir)) is not None:
+                webhooks_file.write(fs, data_dir, webhooks)
+            fs.rename(staging, f"{data_dir}/topics")
+            fs.sync_dir(data_dir)
+        finally:
+            target.release()
+    finally:
+        source.release()
+    return [verify_topic(fs, f"{data_dir}/topics/{name}", name) for name in topic_names(fs, data_dir)]
+
+
+def _copy_tree(fs: FileSystem, path: str, to: str, progress: Progress) -> None:
+    fs.mkdir(to)
+    for name in fs.listdir(path):
+        if name.endswith(".tmp") and name != offsets.TEMPORARY_NAME:  # that tells which generation was finished last
+            continue
+        copy_file(fs, f"{path}/{name}", f"{to}/{name}", progress=progress, exclusive=True)
+    fs.sync_dir(to)
