@@ -191,6 +191,13 @@ _SIZE_UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "T
 _QUANTITY = re.compile(r"(\d{1,19})\s*([A-Za-z]*)\Z", re.ASCII)
 
 
+def parse_number(what: str, text: str, low: int = 0, high: int = MSG_ID_MAX) -> int:
+    """An unsigned decimal number; ``int`` alone would take "1_0", "+5" and " 5". Raises: BadArgument, which names ``what``."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 20 and low <= int(text) <= high):
+        raise BadArgument(f"invalid {what} {text[:50]!a}: write a whole number from {low} to {high}")
+    return int(text)
+
+
 def parse_duration_ms(text: str) -> int:
     """``250ms``, ``30s``, ``5m``, ``24h``, ``7d`` or plain milliseconds, as milliseconds.
 

@@ -204,8 +204,8 @@ def test_dump_prints_records(stopped: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (["--listen", "nowhere"], "'nowhere' is no address"),
-        (["--listen", "127.0.0.1:99999"], "is no address"),
+        (["--listen", "nowhere"], "'nowhere' is not an address"),
+        (["--listen", "127.0.0.1:99999"], "is not an address"),
         (["--listen", "0.0.0.0:0"], "--insecure-public"),
         (["--segment-bytes", "1"], "'--segment-bytes': 1B is out of range: it must be 4KiB to 1GiB"),
         (["--max-payload", "65MiB"], "'--max-payload': 65MiB is out of range: it must be 1B to 64MiB"),

@@ -166,7 +166,7 @@ def test_a_topic_that_cannot_be_opened_harms_itself_only(tmp_path: Path, file: s
         code, errors = broker.stop()
         assert code == 0
         # a segment that cannot be opened is the log's alone: the topic is there, and its settings are what is defined
-        assert ("topic orders.eu: its definition is left out: " in errors) is (described and damage == "settings")
+        assert ("topic orders.eu: its definition is not applied: " in errors) is (described and damage == "settings")
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_levels_change_while_it_runs(tmp_path: Path) -> None:
         config.write_text('log_level = "loud"\n')
         process.send_signal(signal.SIGHUP)
         refused = line_with(process, "read before stay")
-        assert f"{config}: log_level: 'loud' is no level: debug, info, warning, error; the log levels that were" in refused
+        assert f"{config}: log_level: 'loud' is not a level: debug, info, warning, error; the log levels that were" in refused
         assert wire.ask(b"PING\n") == b"PONG"
         line_with(process, "toymq_py.wire: 1 < PING")
         config.write_text("")

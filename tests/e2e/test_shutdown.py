@@ -105,7 +105,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--listen", "nonsense"], "is no address"),
+        (["--listen", "nonsense"], "is not an address"),
         (["--listen", "0.0.0.0:0"], "--insecure-public"),
         (["--segment-bytes", "12 parsecs"], "is no size"),
         (["--visibility", "11y"], "is no duration"),

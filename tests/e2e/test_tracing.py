@@ -99,7 +99,7 @@ def test_without_the_extra_one_line_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("endpoint", ["localhost:4318", "ftp://h", "http://", "http://h:99999", "http://u:p@h", "http://h/ x"])
 def test_an_endpoint_that_is_none_is_refused(endpoint: str) -> None:
-    with pytest.raises(toymq.ConfigError, match=r"otlp_endpoint: .* is no endpoint: write http://host:port"):
+    with pytest.raises(toymq.ConfigError, match=r"otlp_endpoint: .* is not an endpoint: write http://host:port"):
         ServeOptions(otlp_endpoint=endpoint)
 
 

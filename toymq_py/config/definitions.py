@@ -112,7 +112,7 @@ def _read_consumer(consumers: dict[str, Start], where: str, entry: dict[str, Any
         raise ConfigError(f"{where} stands twice")
     for key in entry:
         if key not in ("name", "start"):
-            raise ConfigError(f"{where}: a consumer has name and start, no {shown_key(key)}")
+            raise ConfigError(f"{where}: a consumer has name and start, not {shown_key(key)}")
     try:
         consumers[name] = Start.parse(_text(entry.get("start", "earliest")))
     except (BadArgument, ConfigError) as error:
@@ -124,7 +124,7 @@ def _read_settings(where: str, found: Mapping[str, Any]) -> Settings:
     for name, value in found.items():
         if name not in SETTINGS:
             hint = did_you_mean(name, (*SETTINGS, "consumer")) or f"; there are {', '.join(SETTINGS)}"
-            raise ConfigError(f"{where}: {name} is no topic setting{hint}")
+            raise ConfigError(f"{where}: {name} is not a topic setting{hint}")
         try:
             text = parse_setting(name, _text(value))
             TopicSettings().changed({name: text})

@@ -15,8 +15,8 @@ from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
-from toymq_py.errors import ConfigError
-from toymq_py.model import DURATION_MS_MAX, format_duration, format_size, parse_duration_ms, parse_size
+from toymq_py.errors import BadArgument, ConfigError
+from toymq_py.model import DURATION_MS_MAX, format_duration, format_size, parse_duration_ms, parse_number, parse_size
 
 SIZE_MAX = 1 << 62
 KEY_SHOWN_MAX = 64
@@ -294,7 +294,7 @@ def parse_address(text: str) -> tuple[str, int]:
     """``host:port`` or ``[v6]:port``, as host and port. Raises: ConfigError."""
     host, colon, port = text.rpartition(":")
     if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise ConfigError(f"{text!r} is no address: write host:port, 127.0.0.1:6789 say")
+        raise ConfigError(f"{text!r} is not an address: write host:port, such as 127.0.0.1:6789")
     return host.strip("[]"), int(port)
 
 
@@ -306,7 +306,7 @@ def parse_endpoint(text: str) -> str:
     except ValueError:
         usable = False
     if not usable or not text.isascii() or not text.isprintable() or " " in text:
-        raise ConfigError(f"{text!r} is no endpoint: write http://host:port, http://localhost:4318 say")
+        raise ConfigError(f"{text!r} is not an endpoint: write http://host:port, such as http://localhost:4318")
     return text
 
 
@@ -325,19 +325,20 @@ def did_you_mean(found: str, known: Iterable[str]) -> str:
 
 
 def shown_key(key: str) -> str:
-    """A key that anybody may have written, in an error of one line that any terminal takes."""
+    """An untrusted key for an error message: one printable line of bounded length."""
     return key if key.isascii() and key.isprintable() and len(key) <= KEY_SHOWN_MAX else ascii(key[:KEY_SHOWN_MAX])
 
 
 def _parse_count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 19):
-        raise ConfigError(f"{text!r} is no whole number")
-    return int(text)
+    try:
+        return parse_number("number", text)
+    except BadArgument:
+        raise ConfigError(f"{text!r} is not a whole number") from None
 
 
 def _check_path(text: str) -> None:
     if not text or "\0" in text:
-        raise ConfigError(f"{text!r} is no path")
+        raise ConfigError(f"{text!r} is not a path")
 
 
 def _shown(found: object) -> str:

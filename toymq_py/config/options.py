@@ -28,7 +28,7 @@ from toymq_py.config.option_schema import (
     text,
 )
 from toymq_py.errors import BadArgument, ConfigError
-from toymq_py.model import DEFAULT_MAX_PAYLOAD, DURATION_MS_MAX, PAYLOAD_BYTES_LIMIT
+from toymq_py.model import DEFAULT_MAX_PAYLOAD, DURATION_MS_MAX, PAYLOAD_BYTES_LIMIT, parse_number
 from toymq_py.net.host_names import check_host_name
 
 FsyncMode = Literal["always", "interval", "never"]
@@ -39,8 +39,8 @@ WhenFull = Literal["reject", "drop-oldest"]
 
 LEVELS = ("debug", "info", "warning", "error")
 SUBSYSTEMS = (
-    "acceptor", "audit", "broker", "daemon", "deadletter", "embedded", "gateway", "logs", "server", "session", "storage",
-    "subscription", "topic", "tracing", "wire",
+    "acceptor", "audit", "broker", "daemon", "deadletter", "embedded", "gateway", "logs", "metrics", "server", "session",
+    "storage", "subscription", "topic", "tracing", "wire",
 )  # fmt: skip
 """What ``--log-level`` may name: the loggers below ``toymq_py``."""
 
@@ -65,14 +65,14 @@ def parse_log_levels(text: str) -> LogLevels:
     for position, part in enumerate(text.split(",")):
         subsystem, equals, level = part.strip().rpartition("=")
         if level not in LEVELS:
-            raise ConfigError(f"{level!r} is no level: {', '.join(LEVELS)}")
+            raise ConfigError(f"{level!r} is not a level: {', '.join(LEVELS)}")
         if not equals:
             if position:
-                raise ConfigError(f"{part!r} names no subsystem: write info,session=debug")
+                raise ConfigError(f"{part!r} has no subsystem: write info,session=debug")
             default = level
         elif subsystem not in SUBSYSTEMS:
             hint = did_you_mean(subsystem, SUBSYSTEMS) or f"; there are {', '.join(SUBSYSTEMS)}"
-            raise ConfigError(f"{subsystem!r} is no subsystem{hint}")
+            raise ConfigError(f"{subsystem!r} is not a subsystem{hint}")
         else:
             named[subsystem] = level
     return LogLevels(default, named)
@@ -271,14 +271,15 @@ SETTINGS: dict[str, tuple[int, int] | tuple[str, ...]] = {
 def _parse_setting(name: str, text: str) -> int | str | None:
     limits = SETTINGS.get(name)
     if limits is None:
-        raise BadArgument(f"{shown_key(name)} is no topic setting; there are {', '.join(SETTINGS)}")
+        raise BadArgument(f"{shown_key(name)} is not a topic setting; there are {', '.join(SETTINGS)}")
     if text == "default":
         return None
     low, high = limits[0], limits[-1]
     if isinstance(low, str) or isinstance(high, str):
         if text not in limits:
-            raise BadArgument(f"{name} is {' or '.join(map(str, limits))}, or default")
+            raise BadArgument(f"invalid {name} {text[:50]!a}: write {', '.join(map(str, limits))} or default")
         return text
-    if not (text.isascii() and text.isdigit() and len(text) <= 20 and low <= int(text) <= high):
-        raise BadArgument(f"{name} is a whole number from {low} to {high}, or default")
-    return int(text)
+    try:
+        return parse_number(name, text, low, high)
+    except BadArgument as error:
+        raise BadArgument(f"{error}, or default") from None

@@ -20,6 +20,7 @@ from toymq_py.model import (
     NAME_BYTES_MAX,
     check_name,
     check_topic_or_pattern,
+    parse_number,
 )
 
 T = TypeVar("T")
@@ -137,9 +138,7 @@ def whole(name: str, low: int, high: int) -> Callable[[str], int]:
     """A parser of whole numbers from ``low`` to ``high``, which raises BadArgument."""
 
     def parse(text: str) -> int:
-        if not (text.isascii() and text.isdigit() and len(text) <= 20 and low <= int(text) <= high):
-            raise BadArgument(f"invalid {name} {text[:50]!a}: write a whole number from {low} to {high}")
-        return int(text)
+        return parse_number(name, text, low, high)
 
     return parse
 

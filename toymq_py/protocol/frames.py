@@ -6,7 +6,7 @@ Contract: protocol.md, "Framing".
 from typing import Final
 
 from toymq_py.errors import BadArgument
-from toymq_py.model import DURATION_MS_MAX, KEY_BYTES_MAX, MSG_ID_MAX, IdRange
+from toymq_py.model import DURATION_MS_MAX, KEY_BYTES_MAX, IdRange, parse_number
 
 LINE_BYTES_MAX = 4096
 """A header line with its newline; holds while the line is still arriving."""
@@ -23,16 +23,6 @@ PRINTABLE = bytes(range(0x21, 0x7F))
 """ASCII that may stand in a token."""
 
 
-def parse_number(what: str, text: str, low: int = 0, high: int = MSG_ID_MAX) -> int:
-    """An unsigned decimal; ``int`` alone would take "1_0", "+5" and " 5".
-
-    Raises: BadArgument.
-    """
-    if not (text.isascii() and text.isdigit() and len(text) <= 20 and low <= int(text) <= high):
-        raise BadArgument(f"{what} is a whole number from {low} to {high}")
-    return int(text)
-
-
 def parse_ms(what: str, text: str, low: int = 0) -> int:
     """Milliseconds, at most ten years. Raises: BadArgument."""
     return parse_number(what, text, low, DURATION_MS_MAX)
@@ -47,8 +37,8 @@ def parse_ids(text: str) -> tuple[IdRange, ...]:
     below = -1
     for part in text.split(","):
         first_text, dash, last_text = part.partition("-")
-        first = parse_number("a message id", first_text)
-        last = parse_number("a message id", last_text) if dash else first
+        first = parse_number("message id", first_text)
+        last = parse_number("message id", last_text) if dash else first
         if first <= below or last < first:
             raise BadArgument("message ids ascend: 7 or 3-9 or 3-9,12,20-31")
         ranges.append((first, last))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from toymq_py.errors import BadArgument, RequestError, UnknownCommand
 from toymq_py.failure import Failure, decode_text, encode_text, failure_of
-from toymq_py.model import Start, check_name, check_topic_or_pattern
+from toymq_py.model import Start, check_name, check_topic_or_pattern, parse_number
 from toymq_py.protocol.commands import (
     Ack,
     Command,
@@ -45,7 +45,6 @@ from toymq_py.protocol.frames import (
     is_key,
     parse_ids,
     parse_ms,
-    parse_number,
 )
 
 Options = dict[str, str]
@@ -104,7 +103,7 @@ def _number(options: Options, name: str, low: int, high: int) -> int | None:
 
 
 def _hello(a: list[str], o: Options) -> Command:
-    return Hello(parse_number("the version", a[0], 0, COUNT_MAX), o.get("auth"), o.get("name"))
+    return Hello(parse_number("version", a[0], 0, COUNT_MAX), o.get("auth"), o.get("name"))
 
 
 def _subscribe(a: list[str], o: Options) -> Command:
@@ -141,7 +140,7 @@ def _touch(a: list[str], o: Options) -> Command:
 
 
 def _fetch(a: list[str], o: Options) -> Command:
-    from_id = parse_number("a message id", a[1])
+    from_id = parse_number("message id", a[1])
     count = parse_number("max-count", a[2], 1, COUNT_MAX)
     max_bytes = _number(o, "max_bytes", 1, FETCH_BYTES_MAX) or DEFAULT_FETCH_BYTES
     return Fetch(topic_name(a[0]), from_id, count, max_bytes, _ms(o, "wait") or 0)

@@ -16,7 +16,7 @@ def test_create_and_config_with_units(ctl: Ctl) -> None:
         "arranged has no settings of its own: the broker's defaults hold\n"
     )
     refused(ctl("create", "arranged", "visibility=1s"), 1, "EXISTS: arranged exists with other settings")
-    refused(ctl("config", "arranged", "colour=red"), 1, "colour is no topic setting; there are")
+    refused(ctl("config", "arranged", "colour=red"), 1, "colour is not a topic setting; there are")
     refused(ctl("config", "arranged", "visibility=soon"), 2, "'soon' is no duration: write 250ms")
     refused(ctl("config", "arranged", "visibility"), 2, "invalid setting 'visibility': write NAME=VALUE, for example")
     refused(ctl("config", "arranged", "ttl=1s", "ttl=2s"), 2, "ttl is given twice: give it once")
@@ -63,8 +63,8 @@ def test_limits_are_written_as_people_say_them(ctl: Ctl) -> None:
     ok(ctl("config", "small", "when_full=drop-oldest"))
     ok(ctl("pub", "small", "b"))
     assert json.loads(ok(ctl("describe", "small", "--json")))["dropped_total"] == 1
-    refused(ctl("config", "small", "when_full=drop"), 1, "when_full is reject or drop-oldest, or default")
-    refused(ctl("config", "small", "colour=1"), 1, "colour is no topic setting")
+    refused(ctl("config", "small", "when_full=drop"), 1, "write reject, drop-oldest or default")
+    refused(ctl("config", "small", "colour=1"), 1, "colour is not a topic setting")
 
 
 def test_seek_and_forget(ctl: Ctl) -> None:
@@ -90,5 +90,5 @@ def test_ack_and_nack_by_number(ctl: Ctl, broker: BrokerProcess) -> None:
         assert wire.message() == (1, 2, b"b")
         assert ok(ctl("nack", "numbered", "one", "0")) == "gave back 0\n", "it is acked"
     refused(ctl("ack", "numbered", "one", "5-3"), 2, "message ids ascend")
-    refused(ctl("nack", "numbered", "one", "all"), 2, "a message id")
+    refused(ctl("nack", "numbered", "one", "all"), 2, "message id")
     refused(ctl("ack", "numbered", "two", "1"), 1, "NO_SUCH_CONSUMER")

@@ -171,13 +171,13 @@ def test_levels_by_subsystem() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("loud", "'loud' is no level: debug, info, warning, error"),
-        ("", "'' is no level"),
-        ("info,sesion=debug", "'sesion' is no subsystem; did you mean session?"),
-        ("info,gui=debug", "'gui' is no subsystem; there are acceptor, "),
-        ("info,debug", "'debug' names no subsystem: write info,session=debug"),
-        ("session=", "'' is no level"),
-        ("=debug", "'' is no subsystem"),
+        ("loud", "'loud' is not a level: debug, info, warning, error"),
+        ("", "'' is not a level"),
+        ("info,sesion=debug", "'sesion' is not a subsystem; did you mean session?"),
+        ("info,gui=debug", "'gui' is not a subsystem; there are acceptor, "),
+        ("info,debug", "'debug' has no subsystem: write info,session=debug"),
+        ("session=", "'' is not a level"),
+        ("=debug", "'' is not a subsystem"),
     ],
 )
 def test_levels_that_make_no_sense_are_named(text: str, says: str) -> None:
