@@ -182,10 +182,8 @@ class Log:
         if not rows:
             return None
         ts_ns, keys, payloads, headers, expires_at_ns = zip(*rows, strict=True)
-        return Records(
-            ids[: len(rows)], ts_ns, keys, payloads,
-            headers if any(headers) else None, expires_at_ns if any(expires_at_ns) else None,
-        )  # fmt: skip
+        return Records(ids[: len(rows)], ts_ns, keys, payloads,
+                       headers if any(headers) else None, expires_at_ns if any(expires_at_ns) else None)  # fmt: skip
 
     def _row_of(self, msg_id: int) -> Row | None:
         """One record by its id; None when only ``read`` can tell why it is not there. Raises: OSError."""
@@ -493,10 +491,8 @@ class Log:
     def _pass_over(self, segment: Segment, from_id: int, after: int, why: object) -> None:
         """The disk refuses: that is not damage, and these records are passed over until restart."""
         self.unreadable = union([*self.unreadable, *subtract([(from_id, after - 1)], self.lost)])
-        logger.error(
-            "topic %s: records %d to %d cannot be read (%s: %s); passed over until restart",
-            self.topic, from_id, after - 1, segment.path, why,
-        )  # fmt: skip
+        logger.error("topic %s: records %d to %d cannot be read (%s: %s); passed over until restart",
+                     self.topic, from_id, after - 1, segment.path, why)  # fmt: skip
 
 
 def _run_now(job: Callable[[], None], done: Callable[[], None]) -> None:
