@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("toymq_py.daemon")
 
 DESCRIPTORS_SPARE = 256
-"""Kept for segments and directories: who holds all connections must not keep the disk from a topic."""
+"""Kept for segments and directories: a client with all connections must not keep the disk from a topic."""
 
 IN_THE_CLEAR = {"--listen": "--tls-listen", "--http": "--https"}
 """Listeners without TLS, and what to use instead beyond this machine."""
@@ -193,7 +193,7 @@ def _http_server(
 
 
 def _bind(option: str, address: str, options: ServeOptions, bound: contextlib.ExitStack) -> list[socket.socket]:
-    """Sockets for an address that ``bound`` closes. What they can be reached from is known now, and nobody is let in before.
+    """Sockets for an address that ``bound`` closes. Their reach is known now; no connection is accepted before.
 
     Raises: ConfigError, DataDirectoryError.
     """

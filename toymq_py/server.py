@@ -47,7 +47,7 @@ class Server:
         Args:
             some_left: called some time after connections have ended, with how many there were at the most since the last time
                 and how many there are: the moment to look at what they leave behind.
-            authority: who decides what a client may do; None lets all of them do everything.
+            authority: decides what a client may do; None lets all of them do everything.
             certificates: for the listeners on which TLS is spoken.
         """
         self._broker = broker
@@ -104,7 +104,7 @@ class Server:
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             self._look_at_tokens()
-            self._tick()  # recovery may have found work with a deadline: nobody listened then
+            self._tick()  # recovery may have found work with a deadline before the ticker ran
             for acceptor in acceptors:
                 acceptor.start()
             await self._stopping.wait()
@@ -138,7 +138,7 @@ class Server:
         self._tasks.create_task(self._adopt(connection, SessionProtocol(self._accepted)))
 
     def _take_tls(self, connection: socket.socket) -> None:
-        """Those who shake hands count as connections: whoever never ends it would else hold descriptors without a limit."""
+        """Handshakes count as connections: one that never ends would else hold a descriptor beyond the limit."""
         assert self._tasks is not None
         assert self._certificates is not None
         inner = SessionProtocol(self._accepted)
@@ -161,7 +161,7 @@ class Server:
             seat.leave()
 
     async def _adopt(self, connection: socket.socket, protocol: asyncio.Protocol) -> None:
-        """Make a session of it. Not to be cancelled halfway: a transport that nobody owns never says that its connection is
+        """Make a session of it. Not to be cancelled halfway: a transport without an owner never says that its connection is
         gone."""
         try:
             _set_options(connection)
@@ -195,7 +195,7 @@ class Server:
         return session
 
     def _refuse(self, transport: asyncio.Transport, error: RequestError) -> None:
-        """Only some at a time stay until their reason was read: those who are refused must not hold the descriptors instead."""
+        """Only some at a time stay until their reason was read: refused connections must not hold the descriptors instead."""
         self._broker.metrics.refused(error.code)
         lingers = self._refused < REFUSED_LINGER_MAX
         refuse(transport, error, linger_s=LINGER_S if lingers else 0)

@@ -267,7 +267,7 @@ def test_the_demo_says_when_a_promise_is_broken() -> None:
     assert judged(seen={0: b"a", 1: b"B"}) == ["1 acknowledged lines were lost or changed, the first is line 2"]
     assert judged(ids={0: 0})[0] == "1 lines were never acknowledged"
     assert "two lines were given one id" in judged(ids={0: 0, 1: 0})
-    assert judged(seen={0: b"a", 1: b"b", 2: b"c"}) == ["1 messages came that nobody published"]
+    assert judged(seen={0: b"a", 1: b"b", 2: b"c"}) == ["1 messages came that were never published"]
     assert judged(again={1}, settled={1}) == ["1 messages came back although their ack was on the disk"]
     assert judged(again={1}) == [], "within the kill window"
     assert judged(after=1) == ["1 acked messages were delivered after the last restart"]

@@ -168,10 +168,10 @@ def test_a_process_and_its_certificates_read_again(tmp_path: Path) -> None:
     [
         (["--https", "127.0.0.1:0"], "--https needs --tls-cert and --tls-key"),
         (["--tls-cert", CERT], "--tls-cert does nothing without --tls-listen or --https"),
-        (["--http", "0.0.0.0:0"], "--http: 0.0.0.0 can be reached from other machines and nobody is asked for a token"),
+        (["--http", "0.0.0.0:0"], "--http: 0.0.0.0 can be reached from other machines and no token is asked for"),
         (
             ["--https", "0.0.0.0:0", "--tls-cert", CERT, "--tls-key", KEY],
-            "--https: 0.0.0.0 can be reached from other machines and nobody is asked for a token",
+            "--https: 0.0.0.0 can be reached from other machines and no token is asked for",
         ),
         (["--https", "127.0.0.1:0", "--tls-cert", KEY, "--tls-key", KEY], f"the certificate {KEY} is no PEM file"),
     ],

@@ -1,4 +1,4 @@
-"""The audit trail: who changed or removed something, and who was refused, a line each.
+"""The audit trail: a line for each change, each removal and each refusal, with token and address.
 
 Contract: docs/security.md, "The audit trail"; ADR 0059. Knows no transport. What a client says stands in a line with its
 control characters escaped, and cut: nothing of it begins a line or a field.

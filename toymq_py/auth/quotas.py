@@ -125,11 +125,11 @@ class Seat:
 
 acting: ContextVar[Holder | None] = ContextVar("toymq_acting", default=None)
 """Whose command or request is carried out; None: the broker's own, or one without a token. A context, because a topic or a
-consumer is made deep below who asks for it, and a wait goes on later."""
+consumer is made deep below the request for it, and a wait goes on later."""
 
 
 class Quotas:
-    """Who holds how much of what the broker has."""
+    """What each token and address holds of the broker's limits."""
 
     def __init__(self, limits: Limits, metrics: Metrics) -> None:
         self.guarded = False

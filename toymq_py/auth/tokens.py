@@ -1,4 +1,4 @@
-"""Who may do what: the tokens of an auth file and their rights.
+"""Tokens of an auth file and their rights.
 
 Contract: clients.md, "Command lines" (the auth file); reliability.md, "Security"; ADR 0021. Knows no connection and no command:
 TCP sessions and the HTTP gateway ask it. No token is kept, shown or logged here, only its SHA-256 digest. Belongs to the loop.
@@ -75,7 +75,7 @@ class Grant:
         return self.subscribe.cover(topic_or_pattern)
 
     def sees(self, topic: str) -> bool:
-        """Whether DESCRIBE, TOPICS and STATS show it: who may read its messages, and who may delete them."""
+        """Whether DESCRIBE, TOPICS and STATS show it: with the right to read its messages, or to delete them."""
         return self.admin or self.subscribe.cover(topic)
 
     def allows_all_of(self, before: "Grant") -> bool:
@@ -92,7 +92,7 @@ class Authority:
         self._grants = tuple(grants)
         self._expired: frozenset[bytes] = frozenset()
         self.on_change: list[Callable[[], None]] = []
-        """Called after ``replace`` and by ``look_at_time``: who keeps a grant longer than a request asks for its ``present``
+        """Called after ``replace`` and by ``look_at_time``: keep a grant beyond a request only with its ``present``
         form."""
 
     def admit(self, token: str) -> Grant:
@@ -158,7 +158,7 @@ class Authority:
 
 
 def check_access(path: str) -> str | None:
-    """Who else may change or read an auth file. Blocks. Returns: what is unwise and not refused, in a line.
+    """Other users that may change or read an auth file. Blocks. Returns: what is unwise and not refused, in a line.
 
     Raises: ConfigError, when every user of the machine may make tokens: they may write the file, or replace it in a directory
         of theirs. One with the sticky bit is not, each may replace only its own there.
@@ -210,7 +210,7 @@ def parse_grants(text: str, path: str) -> tuple[Grant, ...]:
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise ConfigError(f"{path}: token is a list of tables, each begins with [[token]]")
     if not tables:
-        raise ConfigError(f"{path} has no [[token]]: nobody could connect")
+        raise ConfigError(f"{path} has no [[token]]: no client could connect")
     lines = text.splitlines()
     starts = [number for number, line in enumerate(lines, 1) if _TABLE.match(line)]
     grants: list[Grant] = []

@@ -56,7 +56,7 @@ class Ledger:
         if len(set(self.ids.values())) != len(self.ids):
             self.broken.append("two lines were given one id")
         if unexpected := set(self.seen) - set(self.ids.values()):
-            self.broken.append(f"{len(unexpected)} messages came that nobody published")
+            self.broken.append(f"{len(unexpected)} messages came that were never published")
         if came_back := self.again & self.settled:
             self.broken.append(f"{len(came_back)} messages came back although their ack was on the disk")
         if self.after:

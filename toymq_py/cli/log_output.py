@@ -1,7 +1,7 @@
 """What the broker says on stderr: text or JSON, one line each, a level per subsystem, repeats counted instead of said.
 
 Lines leave the broker on a thread of their own. A pipe whose reader does not read blocks whoever writes to it. That must not be
-the event loop: the broker once stood still, with everybody's messages, for the sake of a log line.
+the event loop: the broker once stood still, with all messages, for the sake of a log line.
 """
 
 import json
@@ -89,7 +89,7 @@ class _Count:
 
 class Repeats:
     """Which lines are said. Those that repeat are counted, and the count is said when their window is over. Debug lines are
-    never held back, who asked for them wants them all; nor are those with ``extra={"every": True}``, what an audit has done."""
+    never held back: debugging wants them all; nor are those with ``extra={"every": True}``, what an audit has done."""
 
     def __init__(self) -> None:
         self.untold = 0
@@ -214,7 +214,7 @@ def to_stderr(levels: str, form: LogFormat = "text") -> Iterator[None]:
             writer.handle(line)
             if outbox.dropped and lines.empty():
                 dropped, outbox.dropped = outbox.dropped, 0
-                logging.getLogger("toymq_py.logs").warning("%d log lines were dropped: nobody took them", dropped)
+                logging.getLogger("toymq_py.logs").warning("%d log lines were dropped: stderr was not read", dropped)
 
     thread = threading.Thread(target=write, name="toymq-log", daemon=True)
     thread.start()

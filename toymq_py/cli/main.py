@@ -24,7 +24,7 @@ a quarter of the time that it takes to start."""
 
 
 class _Commands(click.Group):
-    """The commands. A ``LocalError`` or ``OSError`` is said in one line on stderr, exit code 2: nobody wants a traceback for a
+    """The commands. A ``LocalError`` or ``OSError`` is said in one line on stderr, exit code 2: a user needs no traceback for a
     busy port."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

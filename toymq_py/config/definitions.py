@@ -1,7 +1,7 @@
 """What a broker is to have, as a file that a repository can keep: topics with their settings, and consumers.
 
 A topic of the file gets the settings that stand there and no others; a consumer that is not there yet is made at its ``start``.
-What the file does not name is left alone, and nobody's place in a topic is moved. So it may be applied again and again.
+What the file does not name is left alone, and no consumer's position is moved. So it may be applied again and again.
 
     [[topic]]
     name = "orders"
@@ -103,7 +103,7 @@ def _read_webhook(definitions: Definitions, where: str, entry: dict[str, Any]) -
 
 
 _SECTIONS: dict[str, Callable[[Definitions, str, dict[str, Any]], None]] = {"topic": _read_topic, "webhook": _read_webhook}
-"""Top-level keys, each an array of tables, and who reads one of them."""
+"""Top-level keys, each an array of tables, and the reader of one table."""
 
 
 def _read_consumer(consumers: dict[str, Start], where: str, entry: dict[str, Any]) -> None:
@@ -175,7 +175,7 @@ def described(rows: Iterable[Mapping[str, Any]], webhooks: Mapping[str, Webhook]
     """The definitions of a broker, from the JSON objects of TOPICS, and its webhooks. Where its consumers are is state, and
     stays out.
 
-    Raises: ConfigError for a topic that the broker could not open: nobody knows its settings.
+    Raises: ConfigError for a topic that the broker could not open: its settings are unknown.
     """
     topics = {}
     for row in sorted(rows, key=lambda row: str(row["topic"])):
@@ -313,7 +313,7 @@ def plan(wanted: Definitions, present: Definitions) -> list[Change]:
         elif topic.settings != found.settings:
             changes.append(_settings_change(name, topic.settings, found.settings))
         known = found.consumers if found is not None else {}
-        changes += [MakeConsumer(name, who, start) for who, start in topic.consumers.items() if who not in known]
+        changes += [MakeConsumer(name, consumer, start) for consumer, start in topic.consumers.items() if consumer not in known]
     for name, webhook in wanted.webhooks.items():
         before = present.webhooks.get(name)
         kept = before.secret if before is not None else None

@@ -141,7 +141,7 @@ class ServeOptions(BrokerOptions):
         0, name="memory_max",
         help="Resident memory above which publishes are refused (QUEUE_FULL); 0: 80 % of what the machine or cgroup has.",
     )  # fmt: skip
-    insecure_public: bool = flag(help="Listen beyond this machine although nobody is asked for a token.")
+    insecure_public: bool = flag(help="Listen beyond this machine without an auth file.")
     allowed_host: tuple[str, ...] = several(
         Text("a name such as toymq or queue.example", "NAME", check_host_name),
         help="Name by which --http without tokens and --metrics may be called, beside localhost and addresses.",
@@ -182,7 +182,7 @@ class ServeOptions(BrokerOptions):
 
         Returns: whether other machines can reach it.
 
-        Raises: ConfigError when they can, nobody is asked for a token, and nobody insists.
+        Raises: ConfigError when they can, there is no auth file, and ``insecure_public`` is not set.
         """
         public = is_public(host)
         if public and option == "--metrics" and not self.insecure_public:
@@ -192,7 +192,7 @@ class ServeOptions(BrokerOptions):
             )
         if public and self.auth_file is None and not self.insecure_public:
             raise ConfigError(
-                f"{option}: {host} can be reached from other machines and nobody is asked for a token; listen on 127.0.0.1, "
+                f"{option}: {host} can be reached from other machines and no token is asked for; listen on 127.0.0.1, "
                 "give the broker an --auth-file, or insist with --insecure-public"
             )
         return public

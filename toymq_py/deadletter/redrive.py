@@ -88,7 +88,7 @@ class Redrive:
             self._done(self._count, error)
         except Exception:
             logger.exception("bug in REDRIVE of %s", letters.name)
-            # Nobody else would end it: others that ask, and the end of the broker, wait for this one.
+            # Nothing else would end it: others that ask, and the end of the broker, wait for this one.
             self._done(self._count, InternalError("a bug in the broker; its log has the details"))
 
     def _collect(self, slice_: Slice, returns: list[Return]) -> None:

@@ -21,7 +21,7 @@ FORKED = "this process was forked from the one that opened the directory: open i
 
 
 class EmbeddedClient(Client):
-    """A client of whoever serves the directory, and while it is open, one who would. Made by ``toymq.open``."""
+    """A client of the process that serves the directory, and a candidate to serve it. Made by ``toymq.open``."""
 
     def __init__(self, options: Options, candidate: Candidate) -> None:
         super().__init__(options)
@@ -84,7 +84,7 @@ def open(
     same time.
 
     Args:
-        path: of the directory; it is made when it is not there. Who may write in it may use the queue.
+        path: of the directory; it is made when it is not there. The right to write in it is the right to use the queue.
         options: to serve with, should it be us; ``data_dir`` must be left out.
         name: of this client, for whoever serves.
         timeout_s: for every request, the time without a server included.

@@ -15,7 +15,7 @@ from toymq_py.embedded.host import Candidate
 
 
 class EmbeddedClient(Client):
-    """A blocking client of whoever serves the directory, and while it is open, one who would. Made by ``open``."""
+    """A blocking client of the process that serves the directory, and a candidate to serve it. Made by ``open``."""
 
     def __init__(self, options: Options, candidate: Candidate) -> None:
         super().__init__(options)

@@ -1,11 +1,11 @@
-"""One opener's claim to serve a data directory: it serves when nobody does, and else waits until whoever does is gone.
+"""A candidate to serve a data directory: it serves when no other process does, and else waits until that one is gone.
 
 Contract: clients.md (``toymq.open``), ADR 0017. Owns a thread with a loop of its own, the socket in the directory, and while
 it serves the broker. Knows nothing of the client that opened the directory.
 
     look for the server ──there──► stay connected until it is gone ──┐
       ▲        └─not there──► take LOCK ──ours──► serve until closed │
-      │                          └─somebody's, who is not ready yet: wait a moment
+      │                          └─another process's, not ready yet: wait a moment
       └──────────────────────────────────────────────────────────────┘
 """
 
@@ -36,7 +36,7 @@ from toymq_py.storage.fs import RealFileSystem
 logger = logging.getLogger("toymq_py.embedded")
 
 SOCKET_NAME = "toymq.sock"
-"""In the directory, beside ``LOCK``; only the one who holds that makes and removes it."""
+"""In the directory, beside ``LOCK``; only its holder makes and removes it."""
 EMBEDDED = BrokerOptions(max_connections=512, shutdown_timeout_ms=250)
 """How a directory is served unless told. Connections are limited: of the 1,024 descriptors that a process may usually
 have, half are its own. A server that leaves does not let the others wait for handlers: what these ack
@@ -69,7 +69,7 @@ class Candidate:
         Args:
             path: of the data directory; made when it is not there, its parent is not.
             options: to serve with; ``data_dir`` is left alone.
-            wait_s: how long somebody may hold the directory and not answer in it, before that is an error.
+            wait_s: how long another process may hold the directory without answering, before that is an error.
 
         Raises: ConfigError.
         """
@@ -88,7 +88,7 @@ class Candidate:
         self.forked = False
         """This is a child of the process that opened the directory: the thread, the lock and the connections are not ours."""
         self.ready: Future[None] = _promise()
-        """Somebody serves the directory. Raises: DirectoryLocked, DataDirectoryError."""
+        """Wait until a process serves the directory. Raises: DirectoryLocked, DataDirectoryError."""
         self.ended: Future[None] = _promise()
         """The thread is done and the directory is given back."""
         self._closing = False
@@ -186,7 +186,7 @@ class Candidate:
         if isinstance(error, DirectoryLocked):
             if error.address is not None or error.command is not None:
                 return error
-            error.add_note(f"and nobody answers at {self.socket_path}: a broker that runs by itself is reached by its address")
+            error.add_note(f"and nothing answers at {self.socket_path}: a broker that runs by itself is reached by its address")
         elif isinstance(error, OSError):
             wrapped = DataDirectoryError(f"cannot serve {data_dir}: {error.strerror or error}")
             wrapped.__cause__ = error
@@ -230,7 +230,7 @@ class Candidate:
 
     @contextmanager
     def _listener(self) -> Iterator[socket.socket]:
-        """Assumes that ``LOCK`` is held: whatever socket is there belongs to nobody who lives."""
+        """Assumes that ``LOCK`` is held: whatever socket is there belongs to a dead process."""
         with suppress(FileNotFoundError):
             os.unlink(self.socket_path)  # noqa: PTH108 (no Path is needed)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
@@ -274,7 +274,7 @@ _candidates: "weakref.WeakSet[Candidate]" = weakref.WeakSet()
 
 def _leave_to_parent() -> None:
     """In the child of a fork: let go of the directory. Its copies of the descriptors would keep the lock and the connections
-    alive when the parent is killed, and nobody could take over.
+    alive when the parent is killed, and no other process could take over.
 
     Each number stays taken, by the null device: the objects that think they own it may close it once more.
     """

@@ -42,7 +42,7 @@ class Acceptor:
         self._resume()
 
     def stop(self) -> None:
-        """Close the listener: who knocks from now on is refused by the system."""
+        """Close the listener: the system refuses later connections."""
         if self._timer is not None:
             self._timer.cancel()
         else:
@@ -59,12 +59,12 @@ class Acceptor:
                 connection, _address = self._listener.accept()
                 self._accepted(connection)
         except BlockingIOError:
-            self._back_off_s = 0.0  # nobody is left outside
+            self._back_off_s = 0.0  # the backlog is empty
         except OSError as error:
             self._back_off(error)
 
     def _back_off(self, error: OSError) -> None:
-        """Said once an episode; nobody who is connected notices."""
+        """Said once an episode; open connections do not notice."""
         if error.errno not in NO_DESCRIPTORS:
             logger.warning("accept failed: %s", error)
         elif not self._back_off_s:

@@ -1,4 +1,4 @@
-"""What the broker shows to those who speak TLS, and whom it believes.
+"""Server certificate, key and client CA.
 
 Contract: reliability.md, "Security" (TLS 1.2+, client certificates). Files in, an ``ssl.SSLContext`` out; knows no connection.
 """
@@ -10,8 +10,8 @@ from toymq_py.errors import ConfigError
 
 
 class Certificates:
-    """The certificate, its key, and the CA of client certificates. Those who connect get the present ``context``; a newer one
-    changes nothing for those who are connected."""
+    """The certificate, its key, and the CA of client certificates. A new connection gets the present ``context``; a newer one
+    changes nothing for open connections."""
 
     def __init__(self, cert: str, key: str, client_ca: str | None = None) -> None:
         """Blocks.

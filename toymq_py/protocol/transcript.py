@@ -1,6 +1,6 @@
 """Commands and replies as lines for people: what the wire debug of both ends shows.
 
-A body is only counted, and a token never shown: also not where a line was refused whose words nobody can vouch for.
+A body is only counted, and a token never shown: also not in a line that was refused.
 """
 
 from collections.abc import Iterator

@@ -101,7 +101,7 @@ class Keeper:
 
     def _decide(self, cpu_s: float, began: float) -> None:
         self._watching = False
-        # What is usual counts those who have stayed: a crowd's memory may be less than much more.
+        # The usual is what remaining connections hold: a crowd's memory may be less than much more.
         if self._crowd or rss_bytes() > self._usual * MUCH_MORE:
             if not self._crowd and time.process_time() - cpu_s > BUSY * (self._loop.time() - began):
                 self._watch()

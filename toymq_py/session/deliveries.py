@@ -106,7 +106,7 @@ class Deliveries:
         return self._stalled
 
     def stall(self, stalled: bool) -> None:
-        """The socket takes no more, or again. What was to be taken now is left to others who take from the same consumer."""
+        """The socket takes no more, or again. What was to be taken now is left to other sessions of the same consumer."""
         self._stalled = stalled
         if stalled:
             self._pass_on()

@@ -1,4 +1,4 @@
-"""Who is next: sessions with something to do, and the share of a loop pass that each may take.
+"""The fair queue of sessions: each has turns of a bounded share of a loop pass.
 
 Contract: delivery.md, "Sessions" (fair); ADR 0011. Knows nothing of what they do. Touched on the loop only.
 """
@@ -13,7 +13,7 @@ from toymq_py.clock import Clock
 SLICE_S = 0.002
 """One session's share: redeliveries in many small pieces cost more than their bytes."""
 LIGHT_S = 0.0005
-"""Who took no more in the last turn comes first in the next."""
+"""A session that took no more in its last turn comes first in the next pass."""
 PASS_S = 0.010
 """When a pass of the loop has taken so long, those that take much wait for the next one: new bytes come first."""
 
@@ -42,7 +42,7 @@ class Place:
             self.turns.add(self, heavy=self.heavy)
 
     def wake_last(self) -> None:
-        """There is something to do that nobody waits for: ten thousand connections may end at once."""
+        """There is something to do that can wait: ten thousand connections may end at once."""
         self.heavy = True
         self.wake()
 
@@ -53,7 +53,7 @@ class Place:
 
 class Turns:
     """Two queues, first come, first served: those whose last turn was long have theirs when the others are through,
-    and never more of them than a pass has time for. So who takes little waits for a pass at most, whoever else there is.
+    and never more of them than a pass has time for. So a light session waits for a pass at most, whatever the others do.
     """
 
     __slots__ = ("_clock", "_due", "_heavy", "_light", "_loop")

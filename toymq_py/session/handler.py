@@ -128,7 +128,7 @@ class Handler:
             pulling.finish()
 
     def close(self) -> None:
-        """The connection is gone: nobody waits any more."""
+        """The connection is gone: end all waits."""
         self.end_waits()
         for pulling in list(self._pulls):
             pulling.close()

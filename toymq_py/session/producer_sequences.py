@@ -29,8 +29,8 @@ class RefusedSequences:
         self._watched: dict[Commit, dict[Producer, int]] = {}
 
     def admit(self, topic: str, producers: Sequence[bytes], sequences: Sequence[int], start: int) -> int:
-        """The row before which a run has to stop, ``len(producers)`` for none. Who goes back to where it was refused, or
-        further, is admitted again."""
+        """The row before which a run has to stop, ``len(producers)`` for none. A producer that repeats from its refused one,
+        or before, is admitted again."""
         if not self._refused and not self._overflow:
             return len(producers)
         for row in range(start, len(producers)):

@@ -96,7 +96,7 @@ class Pulling:
             begin += self._deliveries.wrote(delivery, frames, begin)
 
     def close(self) -> None:
-        """It is answered, or nobody is there any more. Idempotent."""
+        """It is answered, or its connection is gone. Idempotent."""
         self._stop_waiting()
         self._pulls.pop(self, None)
         if self._deliveries.pull is self._poll:

@@ -164,7 +164,7 @@ class TlsProtocol(asyncio.Protocol):
 
     def _peer(self) -> str:
         name = self._transport.get_extra_info("peername")
-        return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "somebody"
+        return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "an unknown address"
 
     # -- for the session
 

@@ -23,7 +23,7 @@ class Wire:
 
     @staticmethod
     def of(number: int) -> "Wire | None":
-        """None unless somebody listens. ``number``: the session's."""
+        """None unless the logger ``toymq_py.wire`` is at debug. ``number``: the session's."""
         return Wire(number) if logger.isEnabledFor(logging.DEBUG) else None
 
     def say(self, mark: str, text: str) -> None:

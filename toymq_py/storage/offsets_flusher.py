@@ -64,7 +64,7 @@ class OffsetsFlusher:
         self._stopped: RequestError | None = None
 
     def stop(self, error: RequestError) -> None:
-        """Write nothing any more: the directory is not ours. Who waits, now or later, is told ``error``."""
+        """Write nothing any more: the directory is not ours. All that wait, now or later, are told ``error``."""
         self._stopped = error
         self._dirty.clear()
         waiters, self._waiters = self._waiters, {}

@@ -282,7 +282,7 @@ def _fill(segment: Segment, found: dict[str, Any]) -> None:
 
 def _makes_sense(segment: Segment) -> bool:
     """Whether what a sidecar says fits together: readers follow its positions without looking, and a hole that ends before it
-    begins would be walked for ever. A checksum says only that somebody meant it."""
+    begins would be walked for ever. A checksum says only that it was written so."""
     at, next_id = 0, segment.base_id
     for damage in segment.damages:
         if not (at <= damage.position < damage.resume <= segment.end and next_id <= damage.first_id <= damage.last_id):

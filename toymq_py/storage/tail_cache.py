@@ -5,7 +5,7 @@ from bisect import bisect_right
 from toymq_py.model import Records
 
 AHEAD_ROWS = 64
-"""What is read for somebody who goes on where the last read ended, however few are asked for: one by one each would be read,
+"""What is read for a reader that goes on where the last read ended, however few are asked for: one by one each would be read,
 checked and parsed by itself, at a sixth more CPU than from the tail."""
 AHEAD_RUNS = 8
 AHEAD_BYTES_MIN = 16 * 1024
@@ -30,7 +30,7 @@ class Tail:
     """The newest committed records in memory, for subscribers that keep up; and what was read ahead for those that do not.
 
     Bounded by its share of the budget, the oldest run goes first; one run is kept in any case. Read ahead is half as much at
-    most, beside it. Empty while nobody is subscribed.
+    most, beside it. Empty without a subscription.
     """
 
     __slots__ = ("_ahead", "_budget", "_first_ids", "_runs", "bytes", "enabled")

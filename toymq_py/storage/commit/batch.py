@@ -232,7 +232,7 @@ class Batch:
         if extras is not None and extras.expires_at_ns is not None:
             self.expiring += count - list(extras.expires_at_ns).count(0)
             self.expires_at_ns = max(self.expires_at_ns, *extras.expires_at_ns)
-        if self._tail and self.rows_next_id == first_id:  # else nobody was subscribed for a part: that is read from disk
+        if self._tail and self.rows_next_id == first_id:  # else there was no subscription for a part: that is read from disk
             self._add_rows(ts_ns, keys, self._payloads, extras)
         self._keys, self._payloads, self._attributes, self._extras, self._shape = [], [], [], None, None
         self._open_bytes, self._tail, self._sequenced = 0, False, False

@@ -74,7 +74,7 @@ class SyncJob:
         self._lost = lost
         self.allocated = allocated
         self.done = False
-        """Everything was written and synced. Anything else is a failure, also one that nobody foresaw."""
+        """Everything was written and synced. Anything else is a failure, also an unforeseen one."""
         self.error: OSError | None = None
         self.low = False
         """Nothing was tried: less than ``--min-free-bytes`` would be free."""

@@ -319,7 +319,7 @@ class Committer:
             error = DiskLow(f"less than {self._space.min_free_bytes} bytes are free; publish later")
         elif job.error is not None and (passes := what_passes(job.error)) and not job.cut_failed:
             error = DiskFull(f"{passes}; publish later")
-            if not self._full:  # once, not per batch: a flood of lines may block who writes them
+            if not self._full:  # once, not per batch: a flood of lines may block their writer
                 logger.error("topic %s: %s, publishing is refused until there is", self._log.topic, passes)
             self._full = True
         else:
@@ -377,7 +377,7 @@ class Committer:
         self._heads.record(bases, keep)
 
     def run_behind(self, job: Callable[[], None], done: Callable[[], None] = lambda: None) -> None:
-        """Run a job on the topic's files that nobody waits for, but ``when_idle``: nothing may rename the directory below
+        """Run a job on the topic's files that only ``when_idle`` waits for: nothing may rename the directory below
         it."""
 
         def finished() -> None:

@@ -7,12 +7,12 @@ order, and a copy that keeps to it is a state that a crash might have left.
        claims none beyond a log's end, and where an ack means that the message was stored elsewhere (a dead letter, a
        redrive), it is there, too.
     2  Sealed segments never change. The newest one is copied to its last valid record.
-    3  A segment goes only after the offsets that say so are on disk. Who lists the segments and then finds ``first_id`` and
+    3  A segment goes only after the offsets that say so are on disk. A copy that lists segments and then finds ``first_id`` and
        ``removed`` as they were before, has seen every segment that should be there; otherwise it looks again.
     4  If segments went before they were copied, everything is gone through once more: a message of theirs may have moved to a
        topic that had been copied already.
 
-The webhooks, a file beside the topics, are those of the start, too. Other files there are somebody else's: they are neither
+The webhooks, a file beside the topics, are those of the start, too. Other files there are not the broker's: they are neither
 read nor touched.
 
 The directory of a backup is one of a stopped broker with a mark in it, and is brought up to date in the same order: segments,

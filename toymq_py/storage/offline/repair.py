@@ -300,7 +300,7 @@ def _stretches(segment: Segment) -> Iterator[_Stretch]:
 
 
 def _gaps(state: OffsetsState, present: list[IdRange], end: int) -> Iterator[IdRange]:
-    """Ids that no record stands for, and that nobody removed."""
+    """Ids that no record stands for, and that were not removed."""
     expected = present[0][0]
     for first, last in [*present, (max(end, state.next_id), 0)]:
         if first > expected:

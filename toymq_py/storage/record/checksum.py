@@ -1,4 +1,4 @@
-"""The checksum of the on-disk format: who computes it, and what it is of whole frames. ADR 0001, ADR 0012."""
+"""The checksum of the on-disk format: the library that computes it, and sums of whole frames. ADR 0001, ADR 0012."""
 
 from collections.abc import Callable
 from zlib import crc32 as _zlib_crc32
@@ -10,7 +10,7 @@ try:  # extra [fast]: 10 to 14 % less CPU per publish
 except ImportError:
     _fast_crc32 = _zlib_crc32
 crc32: Callable[..., int] = _fast_crc32
-"""CRC-32 of some bytes, optionally continued from another one; the one line that chooses who computes it."""
+"""CRC-32 of some bytes, optionally continued from another one; the one line that chooses the library."""
 
 crc32_reference = crcmod.predefined.mkPredefinedCrcFun("crc-32")
 """The definition of the checksum; the hot path's ``crc32`` is held equal to it by a property test."""
