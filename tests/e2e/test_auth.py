@@ -15,7 +15,7 @@ import toymq
 from tests.support.in_process import AsyncWire, InProcess, serving
 from tests.support.tokens import EVERYTHING, authority, grants, hello, table, token
 from toymq_py.errors import AuthRequired
-from toymq_py.protocol import commands
+from toymq_py.protocol import header_lines
 from toymqctl.cli import main as toymqctl
 
 
@@ -57,7 +57,7 @@ FREE = {"HELLO", "UNSUB", "PAUSE", "RESUME", "TOPICS", "STATS", "PING", "QUIT"}
 
 
 def test_every_verb_is_in_the_table() -> None:
-    assert set(commands.VERBS) | {"PUB"} == COMMANDS.keys() | FREE
+    assert set(header_lines.VERBS) | {"PUB"} == COMMANDS.keys() | FREE
 
 
 @pytest.mark.parametrize("verb", COMMANDS)

@@ -103,7 +103,11 @@ def _number(options: Options, name: str, low: int, high: int) -> int | None:
 
 
 def _hello(a: list[str], o: Options) -> Command:
-    return Hello(parse_number("version", a[0], 0, COUNT_MAX), o.get("auth"), o.get("name"))
+    try:
+        version = parse_number("version", a[0], 0, COUNT_MAX)
+    except BadArgument:  # its text is not repeated: it may be a token in the wrong place
+        raise BadArgument("invalid version: the line is HELLO 1 auth=TOKEN") from None
+    return Hello(version, o.get("auth"), o.get("name"))
 
 
 def _subscribe(a: list[str], o: Options) -> Command:
