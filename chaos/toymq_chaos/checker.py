@@ -10,7 +10,8 @@ told by its connection's "connect", not by its time.
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from toymq_chaos.fates import Fates
 from toymq_chaos.history import Event
@@ -58,6 +59,7 @@ class Checker:
         self._excuse_began: dict[str, int] = {}
         self._life_of: dict[str, int] = {}  # connection to the number of the life that it spoke to
         self._full_since_ns: int | None = None
+        self._retain_acked_for_ms: int | None = None
         self._leases = Leases()
         self._fates = Fates()
         self._falling: list[tuple[Event, Event]] = []  # first deliveries of one connection that do not ascend
@@ -106,6 +108,7 @@ class Checker:
                     self._consumers.setdefault((event.topic, event.consumer), event)
             case "start":
                 self._started = True
+                self._retain_acked_for_ms = event.retain_acked_for_ms
                 self._leases.started(event)
             case "disconnect":
                 self._leases.disconnected(event.process)
@@ -230,15 +233,28 @@ class Checker:
             if any(first_ns <= cut_ns <= max(by.t_ns, told.t_ns) for cut_ns in self._power_cuts):
                 return True
         # What came back from the dead letters counts as acked for all consumers but one; letters are for all of theirs.
-        # On a full disk messages that all consumers acked go at once, whatever its age (storage.md), and its keys with it.
+        # On a full disk messages that all consumers acked go at once, whatever their age (storage.md), and their keys with
+        # them; else when they are as old as retention asks. What expired, or became a dead letter, counts as acked.
         full = self._full_since_ns is not None and by.t_ns >= self._full_since_ns
-        acks = [
-            self._acks_sent.get((told.topic or "", consumer, told.id or 0))
-            for of, consumer in self._consumers
+        if not full and not (by_acks and self._keys_end_with_acks) and not self._may_be_past_retention(told, attempts, by):
+            return False
+        consumers = [
+            consumer for of, consumer in self._consumers
             if of == told.topic and (told.origin_id is not None or told.origin_consumer in (None, consumer))
-        ]
-        soon = full or (by_acks and self._keys_end_with_acks)
-        return soon and all(sent_ns is not None and sent_ns <= by.t_ns for sent_ns in acks)
+        ]  # fmt: skip
+        return all(
+            self._acks_sent.get((topic, consumer, told.id or 0), by.t_ns + 1) <= by.t_ns
+            or self._may_have_ended(replace(told, consumer=consumer), by.t_ns)
+            for consumer in consumers
+        )
+
+    def _may_be_past_retention(self, told: Event, attempts: Sequence[Event], by: Event) -> bool:
+        """Whether what a publisher stored may have been old enough then for retention. What the broker made itself never is: it
+        stays for as long as it tells what was moved (ADR 0033)."""
+        age_ms = self._retain_acked_for_ms
+        stored = [attempt for attempt in attempts if attempt.result == "ok" and attempt.id == told.id]
+        may_have_stored = stored or [attempt for attempt in attempts if attempt.result != "err"]
+        return age_ms is not None and any(self._fates.may_be_older(each, age_ms, by.t_ns) for each in may_have_stored)
 
     def _again(self, message: tuple[str, str, int], before: Event, event: Event) -> None:
         """A redelivery: why was it allowed?"""

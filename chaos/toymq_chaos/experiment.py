@@ -35,6 +35,9 @@ from toymq_py.protocol import Hello
 TOPICS = ("alpha", "beta", "gamma")
 PAYLOAD_BYTES = (0, 10, 100, 100, 1000, 1000, 8000)
 VISIBILITY_MS = 1000
+RETAIN_ACKED_FOR_MS = 12_000
+"""Longer than a retry takes on an idle machine, clock jumps included. The checker knows that a later one may be stored anew."""
+KEEP_LOG_MS = 86_400_000
 QUEUE_PUBLISHERS = 2
 QUEUE_RATE = 60.0
 """Messages a second and publisher: half of a backlog's limit a life, many times over."""
@@ -96,6 +99,7 @@ class Experiment:
         """
         self._options = options
         self._with_tokens = bool(options.seed % 2)
+        self._retain_acked_for_ms = KEEP_LOG_MS if options.keep_log else RETAIN_ACKED_FOR_MS
         self._tell = tell
         self._progress = progress
         self.calm = False
@@ -198,8 +202,7 @@ class Experiment:
                 data_dir, options.out / "broker.log", options.out / "clock",
                 [
                     "--visibility", f"{VISIBILITY_MS}ms",
-                    # Longer than a retry takes, clock jumps included: until then every key is known.
-                    "--retain-acked-for", "24h" if options.keep_log else "12s", "--shutdown-timeout", "1s", *auth,
+                    "--retain-acked-for", f"{self._retain_acked_for_ms}ms", "--shutdown-timeout", "1s", *auth,
                 ],
             )  # fmt: skip
             try:
@@ -325,7 +328,7 @@ class Experiment:
         self.recorder("supervisor", "drained")
 
     def _started(self) -> None:
-        self.recorder("broker", "start", visibility_ms=VISIBILITY_MS)
+        self.recorder("broker", "start", visibility_ms=VISIBILITY_MS, retain_acked_for_ms=self._retain_acked_for_ms)
         for user in self._users:
             user.diary.moved = False
 

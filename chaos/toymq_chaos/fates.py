@@ -151,7 +151,7 @@ class Fates:
     def may_be_gone(self, published: Event, end_ns: int, life_of: Mapping[str, int]) -> bool:
         """Whether a message that was published may have gone without an ack until then."""
         assert published.topic is not None
-        if published.ttl_ms is not None and self._wall(published, end_ns) >= published.ttl_ms * MS - SLACK_NS:
+        if published.ttl_ms is not None and self.may_be_older(published, published.ttl_ms, end_ns):
             return True
         return self.may("drop", published.topic) or self.may_be_removed(published, life_of)
 
@@ -162,6 +162,10 @@ class Fates:
             or (removal.result == "unknown" and life_of[published.process] <= life_of[removal.process])
             for removal in self._removals.get(published.topic or "", ())
         )
+
+    def may_be_older(self, published: Event, age_ms: int, end_ns: int) -> bool:
+        """Whether a message that was published may be of an age then, by the broker's clock."""
+        return self._wall(published, end_ns) >= age_ms * MS - SLACK_NS
 
     def _wall(self, since: Event, until_ns: int) -> int:
         """The longest time that may have passed on the broker's clock from ``since`` to ``until_ns``."""

@@ -29,9 +29,9 @@ class Event:
     ``process`` is the connection that did it, ``name.n`` for the n-th of a client. It begins with a "connect" and ends with a
     "disconnect", whichever side cut it; the next one of the client begins behind that. ``result`` "unknown": the connection was
     lost before the answer. A delivery is "ok"; an ack or nack is when the broker took it. ``sync``: the ack asked for the disk.
-    ``sent_ns``: when a command was sent. ``visibility_ms``: what a broker was started with. From "pause" to "resume" the broker
-    was stopped, from "full" to "free" its disk took no more. "drained" tells that consumers have seen all there is; nothing but
-    unanswered commands and disconnects comes behind it.
+    ``sent_ns``: when a command was sent. ``visibility_ms`` and ``retain_acked_for_ms``: what a broker was started with. From
+    "pause" to "resume" the broker was stopped, from "full" to "free" its disk took no more. "drained" tells that consumers have
+    seen all there is; nothing but unanswered commands and disconnects comes behind it.
 
     A "pull" stands before what it leased. ``delay_ms`` and ``ttl_ms`` are a publish's; with ``seq`` its key is the producer's
     name and that number, and the id of a "dup" is the producer's highest. A letter that is delivered has ``origin_id`` and
@@ -59,6 +59,7 @@ class Event:
     sync: bool | None = None
     sent_ns: int | None = None
     visibility_ms: int | None = None
+    retain_acked_for_ms: int | None = None
     note: str | None = None
     delay_ms: int | None = None
     ttl_ms: int | None = None
