@@ -1,12 +1,14 @@
 """``LOCK``: who has the directory, and whether it is still the one that was locked. ADR 0049."""
 
+import errno
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from toymq_py.errors import DirectoryLocked
+from toymq_py.errors import DataDirectoryError, DirectoryLocked
+from toymq_py.storage import fs as fs_module
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import RealFileSystem
 
@@ -73,16 +75,40 @@ def test_a_removed_lock_lets_no_second_broker_in(data: Path) -> None:
     DirectoryLock.take(FS, str(data), 3).release()
 
 
-def test_it_names_the_pid_that_has_it(data: Path) -> None:
-    lock = DirectoryLock.take(FS, str(data), 4711)
-    with pytest.raises(DirectoryLocked, match="4711"):
-        DirectoryLock.take(FS, str(data), 2)
-    lock.release()
-
-
 def test_it_names_the_command_that_has_it(data: Path) -> None:
     lock = DirectoryLock.take(FS, str(data), 4711, "toymq repair")
     with pytest.raises(DirectoryLocked, match="4711, `toymq repair`: try again when that has ended") as raised:
         DirectoryLock.take(FS, str(data), 2)
     assert (raised.value.command, raised.value.address) == ("toymq repair", None)
+    lock.release()
+
+
+def test_the_lock_names_the_pid_that_holds_it(tmp_path: Path) -> None:
+    first = DirectoryLock.take(FS, str(tmp_path), 4711)
+    assert (tmp_path / "LOCK").read_bytes() == b"4711\n"
+    with pytest.raises(DirectoryLocked, match="in use by process 4711") as caught:
+        DirectoryLock.take(FS, str(tmp_path), 1)
+    assert caught.value.pid == 4711
+    (tmp_path / "LOCK").write_bytes(b"")
+    with pytest.raises(DirectoryLocked, match="in use by another process"):
+        DirectoryLock.take(FS, str(tmp_path), 1)
+    first.release()
+    first.release()
+    DirectoryLock.take(FS, str(tmp_path), 12).release()
+    assert (tmp_path / "LOCK").read_bytes() == b"12\n"
+
+
+def test_a_missing_directory_cannot_be_locked(tmp_path: Path) -> None:
+    with pytest.raises(DataDirectoryError, match="cannot use"):
+        DirectoryLock.take(FS, str(tmp_path / "missing"), 1)
+
+
+def test_a_full_disk_does_not_keep_the_lock_from_holding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(fd: int, data: bytes, at: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(fs_module.os, "pwrite", full)
+    lock = DirectoryLock.take(FS, str(tmp_path), 7)
+    with pytest.raises(DirectoryLocked):
+        DirectoryLock.take(FS, str(tmp_path), 8)
     lock.release()

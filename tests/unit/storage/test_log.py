@@ -10,11 +10,10 @@ from tests.support.log_rig import LogRig
 from tests.support.logs import PATH
 from tests.support.sim_disk import SimFile
 from toymq_py.errors import OutOfRange
-from toymq_py.model import Records
 from toymq_py.storage.log import SCANS_MAX
 from toymq_py.storage.record import Extras, iter_frames
 from toymq_py.storage.segment import segment_name
-from toymq_py.storage.tail_cache import AHEAD_ROWS, AHEAD_RUNS, Tail, TailBudget
+from toymq_py.storage.tail_cache import AHEAD_ROWS
 
 
 def filled(count: int = 30, size: int = 90, **options: object) -> LogRig:
@@ -423,10 +422,6 @@ def test_segments_that_are_read_in_turn_stay_open(monkeypatch: pytest.MonkeyPatc
     assert len(opened) == 2
 
 
-def run_of(first_id: int, count: int, size: int = 10) -> Records:
-    return Records(range(first_id, first_id + count), [0] * count, [b""] * count, [b"x" * size] * count, None)
-
-
 def test_who_reads_one_after_the_other_is_read_ahead_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each by itself costs a look at the disk, so that a deep backlog would cost more a message than what is in memory."""
     rig = LogRig(segment_bytes=1 << 20)
@@ -445,44 +440,6 @@ def test_who_reads_one_after_the_other_is_read_ahead_for(monkeypatch: pytest.Mon
         assert (run.ids[row], run.payloads[row + 4], next_id) == (first, b"%d" % (first + 4), first + 5)
     rig.log.tail.enable(False)
     assert rig.log.tail.find(299) is None, "nothing is kept for nobody"
-
-
-def test_thousands_of_topics_read_nothing_ahead() -> None:
-    budget = TailBudget()
-    tails = [Tail(budget) for _ in range(1000)]
-    tails[0].enable(True)
-    assert tails[0].ahead_bytes() * AHEAD_RUNS * 2 == budget.share()
-    for tail in tails:
-        tail.enable(True)
-    assert tails[0].ahead_bytes() == 0
-
-
-def test_a_tail_keeps_its_share_of_the_memory() -> None:
-    budget = TailBudget()
-    tail = Tail(budget)
-    tail.enable(enabled=True)
-    tail.enable(enabled=True)
-    assert budget.topics == 1
-    for n in range(1000):
-        tail.push(run_of(n * 10, 10, 10_000))
-    assert tail.bytes <= budget.share()
-    assert tail.find(0) is None, "the oldest goes first"
-    assert tail.find(9_999) is not None
-    assert tail.find(10_000) is None
-    tail.push(run_of(20_000, 1))
-    assert tail.find(9_999) is None, "ids that do not follow start it anew"
-    tail.push(run_of(20_001, 1, 20_000_000))
-    assert tail.find(20_001) is not None, "one run is kept in any case"
-    tail.enable(enabled=False)
-    assert (tail.bytes, budget.topics, tail.find(20_001)) == (0, 0, None)
-
-
-def test_many_topics_share_the_memory() -> None:
-    budget = TailBudget()
-    budget.topics = 1000
-    assert budget.share() * 1000 <= TailBudget.TOTAL_BYTES_MAX
-    budget.topics = 1
-    assert budget.share() == TailBudget.TOPIC_BYTES_MAX
 
 
 # -- single records, as they fall due

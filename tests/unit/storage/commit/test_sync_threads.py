@@ -1,0 +1,58 @@
+"""The threads that wait for the disk."""
+
+import logging
+import queue
+import threading
+import weakref
+from collections.abc import Callable
+
+import pytest
+
+from toymq_py.storage.commit.sync_threads import SyncThreads
+
+
+def test_sync_threads_run_jobs_side_by_side_and_survive_a_bug(caplog: pytest.LogCaptureFixture) -> None:
+    posted: list[object] = []
+    all_posted = threading.Event()
+    barrier = threading.Barrier(3)
+
+    def post(call: object) -> None:
+        posted.append(call)
+        if len(posted) == 5:
+            all_posted.set()
+
+    threads = SyncThreads(post, threads_max=3)  # type: ignore[arg-type]
+    done: list[int] = []
+
+    def bug() -> None:
+        raise MemoryError
+
+    with caplog.at_level(logging.ERROR):
+        for n in range(3):
+            threads.offload(lambda: barrier.wait(10), lambda n=n: done.append(n))  # type: ignore[misc, arg-type, return-value]
+        for n in (3, 4):
+            threads.offload(bug, lambda n=n: done.append(n))  # type: ignore[misc]
+        assert all_posted.wait(10)
+    for call in posted:
+        call()  # type: ignore[operator]
+    assert sorted(done) == [0, 1, 2, 3, 4]
+    assert caplog.text.count("a job on a sync thread failed") == 2
+    threads.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("sync-")]
+
+
+def test_a_sync_thread_that_waits_holds_nothing_of_its_last_job() -> None:
+    """Sixteen of them held their last batches, some MiB each."""
+    posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+    threads = SyncThreads(posted.put, threads_max=1)  # type: ignore[arg-type]
+    gone = threading.Event()
+
+    def job() -> None:
+        pass
+
+    weakref.finalize(job, gone.set)
+    threads.offload(job, lambda: None)
+    del job
+    posted.get(timeout=10)()
+    assert gone.wait(10)
+    threads.close()

@@ -1,0 +1,38 @@
+"""The checksum of the on-disk format. ADR 0001, ADR 0012."""
+
+import zlib
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from toymq_py.storage.record import (
+    CRC_RESIDUE,
+    LENGTH_MIN,
+    crc32,
+    crc32_reference,
+    encode_frame,
+    run_residue,
+)
+
+
+@given(st.binary(max_size=2000))
+@example(b"")
+@example(b"123456789")
+def test_every_checksum_is_the_one_that_crcmod_defines(data: bytes) -> None:
+    expected = crc32_reference(data)
+    assert zlib.crc32(data) == expected
+    assert crc32(data) == expected
+    assert crc32(data[7:], crc32(data[:7])) == expected, "continued"
+    assert crc32(data + expected.to_bytes(4, "little")) == CRC_RESIDUE
+
+
+def test_the_checksum_is_the_ieee_one() -> None:
+    assert crc32_reference(b"123456789") == 0xCBF43926
+
+
+@given(stride=st.integers(LENGTH_MIN + 4, 90), count=st.integers(1, 40), seed=st.binary(max_size=8))
+def test_the_checksum_of_a_run_depends_on_its_shape_alone(stride: int, count: int, seed: bytes) -> None:
+    size = stride - LENGTH_MIN - 4
+    frames = [encode_frame(i, i * 7, b"", (seed * 90 + bytes(90))[i : i + size]) for i in range(count)]
+    assert crc32(b"".join(frames)) == run_residue(stride, count)
+    assert {len(frame) for frame in frames} == {stride}

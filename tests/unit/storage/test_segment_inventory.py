@@ -1,0 +1,61 @@
+"""What each segment file stands for. Contract: storage.md, "Recovery", steps 2 to 6; ADR 0046, 0047."""
+
+import errno
+
+import pytest
+
+from tests.support.logs import PATH, disk_with, some_frames
+from tests.support.sim_disk import SimDisk
+from toymq_py.storage.identity import survey
+from toymq_py.storage.segment import segment_name
+from toymq_py.storage.segment_inventory import Part, Standing, parts_of
+
+FRAMES = some_frames(30)
+
+
+def stretch(first: int, limit: int) -> bytes:
+    return b"".join(FRAMES[first:limit])
+
+
+def parts(disk: SimDisk, first_id: int = 0, next_id: int = 0) -> list[Part]:
+    return list(parts_of(disk, PATH, survey(disk, PATH), first_id, next_id, sidecars=True))
+
+
+def test_each_file_in_its_order_with_the_next_ones_first_id() -> None:
+    found = parts(disk_with({0: stretch(0, 10), 10: stretch(10, 20), 20: stretch(20, 30)}))
+    assert [(part.standing, part.following, part.missing) for part in found] == [
+        (Standing.PART, 10, None), (Standing.PART, 20, None), (Standing.PART, None, None)
+    ]  # fmt: skip
+    assert [part.segment.sealed for part in found] == [True, True, False]
+
+
+def test_a_missing_file_is_told_with_the_one_behind_it() -> None:
+    found = parts(disk_with({0: stretch(0, 10), 20: stretch(20, 30)}))
+    assert [part.missing for part in found] == [None, (10, 19)]
+
+
+def test_a_file_below_the_first_retained_id_is_over() -> None:
+    found = parts(disk_with({0: stretch(0, 10), 10: stretch(10, 20)}), first_id=10)
+    assert [part.standing for part in found] == [Standing.BELOW, Standing.PART]
+
+
+def test_a_copy_counts_for_what_it_has_beyond_the_others() -> None:
+    found = parts(disk_with({0: stretch(0, 12), 4: stretch(4, 9), 10: stretch(10, 30)}))
+    assert [part.standing for part in found] == [Standing.PART, Standing.COPY, Standing.PART]
+    assert (found[2].segment.base_id, found[2].segment.start) == (12, len(stretch(10, 12)))
+
+
+@pytest.mark.parametrize(("code", "passes"), [(errno.EACCES, False), (errno.EMFILE, True)])
+def test_a_file_that_cannot_be_opened_harms_itself_alone(code: int, passes: bool) -> None:
+    """Unless that passes: too few descriptors say nothing of the file."""
+    disk = disk_with({0: stretch(0, 10), 10: stretch(10, 20)})
+    files = survey(disk, PATH)
+    disk.fail("open", 1, code, sticky=True, path=segment_name(0))
+    if passes:
+        with pytest.raises(OSError, match="Too many open files"):
+            list(parts_of(disk, PATH, files, 0, 0, sidecars=True))
+        return
+    unreadable, whole = parts_of(disk, PATH, files, 0, 0, sidecars=True)
+    assert (unreadable.standing, unreadable.segment.next_id) == (Standing.UNREADABLE, 10)
+    assert unreadable.segment.ids_of_damage(unreadable=True) == [(0, 9)]
+    assert (whole.standing, whole.missing) == (Standing.PART, None)

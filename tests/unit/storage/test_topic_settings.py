@@ -1,0 +1,32 @@
+"""``topic.json``. Contract: storage.md, "Layout"; delivery.md, "Per-topic settings"."""
+
+import pytest
+
+from tests.support.logs import PATH, disk_with
+from toymq_py.config.options import TopicSettings
+from toymq_py.errors import DamagedData
+from toymq_py.storage import topic_settings
+
+
+def test_settings_survive_a_power_cut_in_a_directory_made_for_them() -> None:
+    disk = disk_with({})
+    settings = TopicSettings(max_attempts=7, ttl=5000)
+    topic_settings.store(disk, "/data/topics/new", settings)
+    assert topic_settings.load(disk.crash(), "/data/topics/new") == settings
+
+
+def test_the_defaults_have_no_file() -> None:
+    disk = disk_with({})
+    assert topic_settings.load(disk, PATH) == TopicSettings()
+    topic_settings.store(disk, PATH, TopicSettings(max_attempts=7))
+    topic_settings.store(disk, PATH, TopicSettings())
+    assert f"{PATH}/topic.json" not in disk.crash().snapshot()
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b'{"max_attempts": -1}', b'{"unknown": 1}', b"\xff"])
+def test_a_file_that_makes_no_sense_is_named(data: bytes) -> None:
+    disk = disk_with({})
+    file = disk.open(f"{PATH}/topic.json", create=True)
+    file.pwrite(data or b" ", 0)
+    with pytest.raises(DamagedData, match=rf"{PATH}/topic.json: "):
+        topic_settings.load(disk, PATH)
