@@ -15,36 +15,16 @@ from typing import Any, TypeVar
 
 import click
 
+from toymq.click_support import Duration, OneLineErrors
 from toymq_chaos import history, leaks, soak
 from toymq_chaos.checker import Checker
 from toymq_chaos.experiment import ACK_WINDOW_NS, Experiment, Options, Report
 from toymq_chaos.verdict import Verdict
-from toymq_py.errors import ConfigError, DamagedData, LocalError
-from toymq_py.model import parse_duration_ms
+from toymq_py.errors import ConfigError, DamagedData
 
 T = TypeVar("T")
 
 NO_PICTURE = "no picture: matplotlib is not installed (pip install 'toymq[plots]')"
-
-
-class Duration(click.ParamType[float]):
-    """``90s``, ``5m``; as seconds."""
-
-    name = "duration"
-
-    def __init__(self, *, zero: bool = False) -> None:
-        self._zero = zero
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
-        try:
-            duration_s = parse_duration_ms(value) / 1000
-        except ConfigError as error:
-            self.fail(str(error), param, ctx)
-        if not duration_s and not self._zero:
-            self.fail("a duration is longer than 0: write 90s or 5m", param, ctx)
-        return duration_s
 
 
 class Rate(click.FloatRange):
@@ -57,21 +37,7 @@ class Rate(click.FloatRange):
         return rate
 
 
-class _OneLineErrors(click.Group):
-    """Print a ``LocalError`` or ``OSError`` as one line on stderr, exit code 2."""
-
-    def invoke(self, ctx: click.Context) -> object:
-        try:
-            return super().invoke(ctx)
-        except LocalError as error:
-            click.echo(f"toymq-chaos: {error}", err=True)
-        except OSError as error:
-            where = f"{error.filename}: " if error.filename else ""
-            click.echo(f"toymq-chaos: {where}{error.strerror or error}", err=True)
-        raise SystemExit(2)
-
-
-@click.group(cls=_OneLineErrors, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("toymq-chaos", cls=OneLineErrors, failure_code=2, context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
     """Break a broker in every way it should survive, and check what its clients saw.
 
@@ -105,14 +71,22 @@ def _finish(work: Coroutine[Any, Any, T]) -> T:
     raise SystemExit(128 + number)
 
 
+OUT = click.option("--out", type=click.Path(path_type=Path), help="Where everything goes; a new folder by default.")
+
+
+def duration(default: str, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The option ``--duration``."""
+    return click.option("--duration", "duration_s", type=Duration(least_ms=1), default=default, show_default=True, help=text)
+
+
 def common(command: Callable[..., Any]) -> Callable[..., Any]:
     """Options of run and replay."""
     for option in (
         click.option("--rate", type=Rate(1), default=250.0, show_default=True, help="Messages a second, each."),
         click.option("--consumers", type=click.IntRange(1), default=2, show_default=True, help="Per topic."),
         click.option("--publishers", type=click.IntRange(1), default=4, show_default=True, help="How many clients publish."),
-        click.option("--out", type=click.Path(path_type=Path), help="Where everything goes; a new folder by default."),
-        click.option("--duration", "duration_s", type=Duration(), default="90s", show_default=True, help="Of the faults."),
+        OUT,
+        duration("90s", "How long faults are injected."),
     ):
         command = option(command)
     return command
@@ -152,8 +126,8 @@ def replay(seed: int, **values: Any) -> None:
 
 @main.command(name="soak")
 @click.option("--seed", type=int, help="Decides what the clients do; a random one by default, and told.")
-@click.option("--out", type=click.Path(path_type=Path), help="Where everything goes; a new folder by default.")
-@click.option("--duration", "duration_s", type=Duration(), default="1h", show_default=True, help="No round begins later.")
+@OUT
+@duration("1h", "No round begins later.")
 def soak_command(seed: int | None, out: Path | None, duration_s: float) -> None:
     """Hours of load and churn without faults; then memory, descriptors, tasks and disk are where they were.
 
@@ -192,7 +166,7 @@ def soak_command(seed: int | None, out: Path | None, duration_s: float) -> None:
 
 @main.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--ack-window", "ack_window_s", type=Duration(zero=True), default=f"{ACK_WINDOW_NS // 1_000_000}ms",
+@click.option("--ack-window", "ack_window_s", type=Duration(), default=f"{ACK_WINDOW_NS // 1_000_000}ms",
               show_default=True, help="How long before a kill an answered ack may be lost: 100ms until its flush begins, and "
               "what the disk of a busy machine takes for it.")  # fmt: skip
 @click.option("--unfinished", is_flag=True, help="Also a history that was cut off: nothing is missed that did not come yet.")

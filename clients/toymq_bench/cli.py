@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from toymq.click_support import OneLineErrors
 from toymq_bench import backlog, client_load, commits, compare, delays, http_load, machine
 from toymq_bench import goals as goal_rows
 from toymq_bench import profile as profiles
@@ -16,24 +17,9 @@ from toymq_bench.options import POSITIVE, attachable, place, started, timing
 from toymq_bench.peers_command import peers
 from toymq_bench.result import Session
 from toymq_bench.traffic import Plan, Traffic, held
-from toymq_py.errors import ToymqError
 
 
-class _OneLineErrors(click.Group):
-    """Print a deliberate error or an ``OSError`` as one line on stderr."""
-
-    def invoke(self, ctx: click.Context) -> object:
-        try:
-            return super().invoke(ctx)
-        except OSError as error:
-            where = f"{error.filename}: " if error.filename else ""
-            click.echo(f"toymq-bench: {where}{error.strerror or error}", err=True)
-        except ToymqError as error:
-            click.echo(f"toymq-bench: {error}", err=True)
-        raise SystemExit(1)
-
-
-@click.group(cls=_OneLineErrors, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("toymq-bench", cls=OneLineErrors, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="toymq", prog_name="toymq-bench")
 def main() -> None:
     """Measure a broker: rate, latency, CPU per message, memory, and the limit of the disk itself.

@@ -8,35 +8,13 @@ from typing import Any
 
 import click
 
+from toymq.click_support import Duration
 from toymq_bench.bench import Bench
 from toymq_bench.report import lines
 from toymq_bench.result import Session
 from toymq_bench.traffic import Plan
-from toymq_py.errors import ConfigError
-from toymq_py.model import parse_duration_ms
 
 POSITIVE = click.IntRange(1)
-
-
-class Duration(click.ParamType[float]):
-    """``90s``, ``250ms``; as seconds. A bare number is seconds here, not milliseconds: ``--seconds 3``."""
-
-    name = "duration"
-
-    def __init__(self, *, least_ms: int = 0) -> None:
-        self._least_ms = least_ms
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
-        try:
-            bare = value.replace(".", "", 1).isdecimal()
-            duration_ms = float(value) * 1000 if bare else float(parse_duration_ms(value))
-        except ConfigError as error:
-            self.fail(str(error), param, ctx)
-        if duration_ms < self._least_ms:
-            self.fail(f"{value} is too short", param, ctx)
-        return duration_ms / 1000
 
 
 class Address(click.ParamType[tuple[str, int]]):

@@ -2,11 +2,20 @@
 
 import click
 
+from toymq import sync
 
-def confirm(verb: str, participle: str, what: str) -> None:
-    """Ask on stderr; exit with 1 when the answer is no. Raises: UsageError when stdin ends without an answer."""
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+
+
+def confirm(client: sync.Client, topic: str, verb: str, participle: str) -> None:
+    """Ask on stderr before an act on a whole topic; exit with 1 when the answer is no.
+
+    Raises: NoSuchTopic; UsageError when stdin ends without an answer.
+    """
+    found = client.describe(topic)
+    question = f"{verb} {topic}: {found['messages']} messages, {len(found['consumers'])} consumers?"
     try:
-        sure = click.confirm(f"{verb} {what}?", err=True)
+        sure = click.confirm(question, err=True)
     except click.Abort:
         raise click.UsageError(f"no answer on stdin, nothing was {participle}: use --yes to {verb} without asking") from None
     if not sure:

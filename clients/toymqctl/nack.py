@@ -2,16 +2,17 @@
 
 import click
 
+from toymq.click_support import Duration
 from toymq_py.model import IdRange
 from toymqctl.broker import Broker
-from toymqctl.quantities import CONSUMER, TOPIC, Ids, Seconds
+from toymqctl.quantities import CONSUMER, TOPIC, Ids
 
 
 @click.command()
 @click.argument("topic", type=TOPIC)
 @click.argument("consumer", type=CONSUMER)
 @click.argument("ids", type=Ids())
-@click.option("--delay", "delay_s", type=Seconds(), help="Time until they are delivered again; default: the topic's backoff.")
+@click.option("--delay", "delay_s", type=Duration(), help="Time until they are delivered again; default: the topic's backoff.")
 @click.option("--dead", is_flag=True, help="Move them to the dead letters at once.")
 @click.option("--reason", help="Any text; dead letters include it.")
 @click.pass_obj

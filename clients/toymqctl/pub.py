@@ -8,9 +8,10 @@ from typing import BinaryIO
 import click
 
 from toymq import Receipt
+from toymq.click_support import Duration
 from toymq_py.model import PAYLOAD_BYTES_LIMIT
 from toymqctl.broker import Broker
-from toymqctl.quantities import TOPIC, Seconds
+from toymqctl.quantities import TOPIC
 
 Publish = Callable[[Iterable[bytes]], Iterable[Receipt]]
 
@@ -26,8 +27,8 @@ def lines_of(stream: Iterable[bytes]) -> Iterator[bytes]:
 @click.argument("payloads", nargs=-1)
 @click.option("--key", help="Dedupe key of a single payload: the broker answers DUP to a repeat.")
 @click.option("--header", "header_lines", multiple=True, metavar="NAME:VALUE", help="Header of each message; repeatable.")
-@click.option("--delay", "delay_s", type=Seconds(), help="Deliver it after this time: 5s, 2h, 30d.")
-@click.option("--ttl", "ttl_s", type=Seconds(), help="Drop it after this time: 1d.")
+@click.option("--delay", "delay_s", type=Duration(), help="Deliver it after this time: 5s, 2h, 30d.")
+@click.option("--ttl", "ttl_s", type=Duration(), help="Drop it after this time: 1d.")
 @click.option("--file", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Publish its lines.")
 @click.option("--whole", is_flag=True, help="Publish the whole file, or all of stdin, as one message.")
 @click.pass_obj

@@ -1,6 +1,5 @@
-"""Parameter types of the command line: durations, ids, and names completed from the broker."""
+"""Parameter types of the command line: ids, and names completed from the broker."""
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from contextlib import suppress
@@ -16,22 +15,8 @@ from toymq_py.model import IdRange, is_pattern
 from toymqctl.broker import Broker, Certificates
 from toymqctl.settings import SETTINGS
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?\Z", re.ASCII)
-_UNITS_S = {"ms": 0.001, None: 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 COMPLETION_S = 0.5
 """How long a Tab may wait for the broker."""
-
-
-class Seconds(click.ParamType[float]):
-    """``500ms``, ``5s``, ``2m`` or plain seconds."""
-
-    name = "duration"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        match = _DURATION.match(str(value))
-        if match is None:
-            self.fail(f"invalid duration {value!r}: write 500ms, 5s or 2m", param, ctx)
-        return float(match[1]) * _UNITS_S[match[2]]
 
 
 class Ids(click.ParamType[tuple[IdRange, ...]]):

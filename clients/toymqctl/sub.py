@@ -5,12 +5,13 @@ from contextlib import suppress
 import click
 
 from toymq import RequestTimeout, sync
+from toymq.click_support import Duration
 from toymq_py import terminal
 from toymq_py.errors import NoSuchTopic
 from toymq_py.model import Mode, is_pattern
 from toymqctl.broker import Broker
 from toymqctl.lines import Row, format_option, json_flag
-from toymqctl.quantities import CONSUMER, TOPIC, Seconds
+from toymqctl.quantities import CONSUMER, TOPIC
 
 
 @click.command()
@@ -18,10 +19,10 @@ from toymqctl.quantities import CONSUMER, TOPIC, Seconds
 @click.option("--consumer", type=CONSUMER, default="toymqctl", show_default=True, help="Durable consumer; keeps its position.")
 @click.option("--no-ack", is_flag=True, help="Do not ack: the messages are delivered again after this session.")
 @click.option("--max", "max_count", type=click.IntRange(1), help="Stop after this many messages.")
-@click.option("--timeout", "timeout_s", type=Seconds(), help="Stop when no message came for this long.")
+@click.option("--timeout", "timeout_s", type=Duration(), help="Stop when no message came for this long.")
 @click.option("--start", help="Start of a new consumer: earliest (default), latest, an id, @unix-ms.")
 @click.option("--window", type=click.IntRange(1), default=1024, show_default=True, help="Most messages in flight.")
-@click.option("--visibility", "visibility_s", type=Seconds(), help="Lease of each message; default: the topic's.")
+@click.option("--visibility", "visibility_s", type=Duration(), help="Lease of each message; default: the topic's.")
 @click.option(
     "--mode", type=click.Choice(("exclusive", "shared")), help="shared: share messages with other subscribers (a work queue); "
     "exclusive (default): take over from the current subscriber."

@@ -27,7 +27,7 @@ def test_delete_asks(ctl: Ctl) -> None:
     ok(ctl("pub", "doomed", "a", "b"))
     kept = ctl("delete", "doomed", stdin="n\n")
     assert (kept.exit_code, kept.stdout) == (1, "")
-    assert kept.stderr.endswith("delete doomed with 2 messages and 0 consumers? [y/N]: n\ntoymqctl: nothing was deleted\n")
+    assert kept.stderr.endswith("delete doomed: 2 messages, 0 consumers? [y/N]: n\ntoymqctl: nothing was deleted\n")
     unanswered = ctl("delete", "doomed", stdin="")
     assert unanswered.exit_code == 2
     assert "nothing was deleted: use --yes to delete without asking" in unanswered.stderr
@@ -42,7 +42,7 @@ def test_purge_asks(ctl: Ctl) -> None:
     ok(ctl("pub", "full", "a", "b"))
     kept = ctl("purge", "full", stdin="n\n")
     assert (kept.exit_code, kept.stdout) == (1, "")
-    assert kept.stderr.endswith("purge full of 2 messages, with 0 consumers? [y/N]: n\ntoymqctl: nothing was purged\n")
+    assert kept.stderr.endswith("purge full: 2 messages, 0 consumers? [y/N]: n\ntoymqctl: nothing was purged\n")
     assert "nothing was purged: use --yes to purge without asking" in ctl("purge", "full", stdin="").stderr
     assert ctl("purge", "full", stdin="y\n").stdout == "purged full of 2 messages\n"
     ok(ctl("pub", "full", "c"))

@@ -44,13 +44,11 @@ def test_delays_and_ttls(ctl: Ctl) -> None:
     assert [row["id"] for row in values(ctl("sub", "later", "--max", "1", "--json"))] == [3]
     assert values(ctl("consumers", "later", "--json"))[0]["scheduled"] == 3
     for arguments, text in (
-        (("--delay", "100000d"), "delay is a duration in seconds, from 0 to ten years"),
+        (("--delay", "100000d"), "invalid duration '100000d': write 0ms to ten years"),
         (("--delay", "-1"), "invalid duration '-1'"),
         (("--ttl", "0"), "nothing would be delivered"),
     ):
-        result = ctl("pub", "later", "x", *arguments)
-        assert result.exit_code in (1, 2)
-        refused(result, result.exit_code, text)
+        refused(ctl("pub", "later", "x", *arguments), 2, text)
 
 
 def test_a_full_queue_says_what_to_do(ctl: Ctl) -> None:
