@@ -24,6 +24,10 @@ ACK_WINDOW_NS = 100_000_000
 POWER = "power"
 """End of the note of a "kill" that lost unsynced data, as a power cut does."""
 
+FREED_NS = 5_000_000_000
+"""How long after a full disk was freed the broker may still act as on a full one: it looks ten times a second when it is not
+stopped, and the harness stops it for less than this."""
+
 Message = tuple[str, int]
 """Topic and id."""
 
@@ -58,7 +62,7 @@ class Checker:
         self._excused: list[tuple[int, int]] = []  # when it was stopped, or its disk was full: no flush could end
         self._excuse_began: dict[str, int] = {}
         self._life_of: dict[str, int] = {}  # connection to the number of the life that it spoke to
-        self._full_since_ns: int | None = None
+        self._full: list[tuple[int, int]] = []  # when the disk was full, and the broker may have acted on it
         self._retain_acked_for_ms: int | None = None
         self._leases = Leases()
         self._fates = Fates()
@@ -121,11 +125,11 @@ class Checker:
                 self._ends.append((event.t_ns, False))
             case "pause" | "full":
                 self._excuse_began[event.op] = event.t_ns
-                if event.op == "full" and self._full_since_ns is None:
-                    self._full_since_ns = event.t_ns
             case "resume" | "free":
                 began = self._excuse_began.pop({"resume": "pause", "free": "full"}[event.op], event.t_ns)
                 self._excused.append((began, event.t_ns))
+                if event.op == "free":
+                    self._full.append((began, event.t_ns + FREED_NS))
             case "stalled":
                 self._verdict.broken("a client of the product's own did not move after a start of the broker", event)
             case "drained":
@@ -235,18 +239,27 @@ class Checker:
         # What came back from the dead letters counts as acked for all consumers but one; letters are for all of theirs.
         # On a full disk messages that all consumers acked go at once, whatever their age (storage.md), and their keys with
         # them; else when they are as old as retention asks. What expired, or became a dead letter, counts as acked.
-        full = self._full_since_ns is not None and by.t_ns >= self._full_since_ns
-        if not full and not (by_acks and self._keys_end_with_acks) and not self._may_be_past_retention(told, attempts, by):
-            return False
+        by_ns = by.t_ns
+        if not (by_acks and self._keys_end_with_acks) and not self._may_be_past_retention(told, attempts, by):
+            last_full_ns = self._last_full_ns(by_ns)
+            if last_full_ns is None:
+                return False
+            by_ns = last_full_ns
         consumers = [
             consumer for of, consumer in self._consumers
             if of == told.topic and (told.origin_id is not None or told.origin_consumer in (None, consumer))
         ]  # fmt: skip
         return all(
-            self._acks_sent.get((topic, consumer, told.id or 0), by.t_ns + 1) <= by.t_ns
-            or self._may_have_ended(replace(told, consumer=consumer), by.t_ns)
+            self._acks_sent.get((topic, consumer, told.id or 0), by_ns + 1) <= by_ns
+            or self._may_have_ended(replace(told, consumer=consumer), by_ns)
             for consumer in consumers
         )
+
+    def _last_full_ns(self, by_ns: int) -> int | None:
+        """The last moment up to ``by_ns`` at which the broker may have acted as on a full disk."""
+        still = self._excuse_began.get("full", by_ns + 1)
+        full = [*self._full, (still, by_ns)] if still <= by_ns else self._full
+        return max((min(until_ns, by_ns) for since_ns, until_ns in full if since_ns <= by_ns), default=None)
 
     def _may_be_past_retention(self, told: Event, attempts: Sequence[Event], by: Event) -> bool:
         """Whether what a publisher stored may have been old enough then for retention. What the broker made itself never is: it

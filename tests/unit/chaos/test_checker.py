@@ -229,6 +229,16 @@ def test_a_full_disk_excuses_no_key_that_was_stored_twice_before() -> None:
     assert check([*twice[:5], *full, *twice[5:]]).ok
 
 
+@pytest.mark.parametrize(
+    ("acked_ms", "forgotten"), [(3, True), (4_900, True), (6_000, False)], ids=["before", "not looked yet", "long after"]
+)
+def test_a_full_disk_excuses_only_keys_of_what_was_acked_before_it_was_freed(acked_ms: int, forgotten: bool) -> None:
+    acked = sorted([of(4, "full"), of(5, "free"), ack(acked_ms, 0, sent_ms=acked_ms)], key=lambda event: event.t_ns)
+    again = [pub(7_000, 0, msg_id=1, sent_ms=6_999), deliver(7_001, 0, msg_id=1), ack(7_002, 1)]
+    found = [violation.promise for violation in check([*LIFE, *acked, *again, DRAINED]).violations]
+    assert ("one key was given two ids" not in found) == forgotten
+
+
 RETAINING = replace(START, retain_acked_for_ms=12_000)
 UNANSWERED = [RETAINING, SUB, pub(5, 0, sent_ms=1, result="unknown"), deliver(6, 0)]
 
