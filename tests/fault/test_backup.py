@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.broker_rig import DIR, BrokerRig
+from tests.support.shares import one_in
 from tests.support.sim_disk import SimDisk
 from toymq_py.errors import DataDirectoryError, DirectoryLocked
 from toymq_py.storage import checked_json, offsets, webhooks_file
@@ -74,11 +75,10 @@ class Crashing(Interrupted):
     """A disk of which is kept what a power cut would leave of it, wherever the order of what is written matters: before each
     rename and each sync of a directory."""
 
-    DRAWS = 40
-    """How often chance decides about what is not synced; what it left before is not kept again."""
-
-    def __init__(self, disk: SimDisk) -> None:
+    def __init__(self, disk: SimDisk, draws: int = 40) -> None:
+        """``draws``: how often chance decides about what is not synced; what it left before is not kept again."""
         super().__init__(disk, 0, lambda: None)
+        self._draws = draws
         self.crashed: list[SimDisk] = []
         self._seen: set[int] = set()
         self._rng = random.Random(1)
@@ -88,7 +88,7 @@ class Crashing(Interrupted):
             self.look()
 
     def look(self) -> None:
-        for _ in range(self.DRAWS):
+        for _ in range(self._draws):
             crashed = self._disk.peek_crash(self._rng)
             left = hash(frozenset(crashed.snapshot().items()))
             if left not in self._seen:
@@ -222,18 +222,21 @@ def settles(rig: BrokerRig) -> None:
 HAPPENINGS = [publishes, rolls, acks, removes_segments, removes_from_behind, purges, deletes, makes_anew, moves, settles]
 
 
-def moments(seed: int) -> Iterator[int]:
-    """Each of the first calls, then some of the many that follow."""
+def moments(seed: int, share: int) -> Iterator[int]:
+    """Each of the first calls, then some of the many that follow; one in ``share`` of these."""
     rng = random.Random(seed)
     nth = 0
     while True:
-        nth += 1 if nth < 20 else rng.randrange(6, 24)
+        nth += share * (1 if nth < 20 else rng.randrange(6, 24))
         yield nth
 
 
+@one_in(3)
 @pytest.mark.parametrize("happens", HAPPENINGS)
-def test_whatever_happens_between_two_calls_nothing_acknowledged_is_missing(happens: Callable[[BrokerRig], None]) -> None:
-    for nth in moments(4):
+def test_whatever_happens_between_two_calls_nothing_acknowledged_is_missing(
+    happens: Callable[[BrokerRig], None], share: int
+) -> None:
+    for nth in moments(4, share):
         rig = broker()
         rig.take(rig.subscribe("b", "first"))
         assert rig.ack("b", 0, 2, "first") == 3
@@ -557,8 +560,9 @@ def test_an_unfinished_backup_is_restored_only_when_that_is_said() -> None:
     assert not rig.disk.exists(BACK)
 
 
+@one_in(8)
 @pytest.mark.parametrize("ordered", [True, False])
-def test_a_power_cut_at_any_step_of_a_backup_takes_nothing_that_was_there(ordered: bool) -> None:
+def test_a_power_cut_at_any_step_of_a_backup_takes_nothing_that_was_there(ordered: bool, share: int) -> None:
     """Segments are on the disk before they have their names, and have them before the offsets speak of them; the mark is last.
     On a file system that keeps the order of names, and on one that does not."""
     rig = broker(disk=SimDisk(random.Random(1), ordered_metadata=ordered))
@@ -569,10 +573,10 @@ def test_a_power_cut_at_any_step_of_a_backup_takes_nothing_that_was_there(ordere
     for topic in TOPICS:
         rig.flush(topic)
     now = {topic: contents(rig, topic) for topic in TOPICS}
-    disk = Crashing(rig.disk)
+    disk = Crashing(rig.disk, 40 // share)
     assert not do_backup(rig, disk).damaged
     steps = len(disk.crashed)
-    assert steps > 100
+    assert steps > 100 // share
     for number, crashed in enumerate([*disk.crashed, rig.disk.peek_crash(random.Random(1))]):
         try:
             reports, finished = restore(crashed, TO, BACK, pid=3), True
