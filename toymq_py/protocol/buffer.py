@@ -33,6 +33,10 @@ class Buffer:
             self.data = self.data[self.pos :] + data
             self.pos = 0
 
+    def clear(self) -> None:
+        """Drop what is there."""
+        self.data, self.pos, self.wanted, self._more = b"", 0, 0, None
+
     def want(self, length: int) -> None:
         """Nothing can be done before ``length`` bytes are there."""
         self.wanted = length

@@ -15,6 +15,8 @@ DRAIN_BYTES_MAX = 64 * 1024 * 1024
 COUNT_MAX = 2**31 - 1
 DEFAULT_FETCH_BYTES = 1024 * 1024
 FETCH_BYTES_MAX = 1 << 40
+LENGTH_DIGITS_MAX = 20
+"""A longer length is above every limit, and is not converted."""
 
 NO_KEY = b"-"
 NEWLINE: Final = 10

@@ -72,7 +72,7 @@ class Reader:
 
     def accept_payloads(self, max_payload_bytes: int) -> None:
         """A token was accepted: take bodies, and parse whole runs."""
-        self._parser.max_payload = max_payload_bytes
+        self._parser.limit_payloads(max_payload_bytes)
         self._commands_per_run = COMMANDS_PER_RUN
 
     def refuse_body(self, error: RequestError, above_bytes: int) -> bool:
