@@ -11,35 +11,12 @@ from toymq_py.errors import REQUEST_ERRORS, ProtocolViolation
 from toymq_py.failure import failure_of
 from toymq_py.model import DURATION_MS_MAX, Mode, Records, Start
 from toymq_py.protocol import (
-    Ack,
     ClientConnection,
     Command,
-    Config,
-    Create,
-    Delete,
-    Describe,
-    Fetch,
-    Forget,
-    Hello,
     MessagePush,
-    Nack,
-    Offsets,
     OkReply,
-    Pause,
-    Ping,
-    Publish,
-    Pull,
-    Purge,
-    Quit,
-    Redrive,
-    Resume,
-    Seek,
     ServerConnection,
-    Stats,
-    Subscribe,
-    Topics,
-    Touch,
-    Unsubscribe,
+    commands,
     encode_command,
     encode_messages,
     encode_ok,
@@ -83,9 +60,9 @@ def maybe(strategy: st.SearchStrategy[int]) -> st.SearchStrategy[int | None]:
 
 
 @st.composite
-def publishes(draw: st.DrawFn) -> Publish:
+def publishes(draw: st.DrawFn) -> commands.Publish:
     pairs = draw(st.lists(st.tuples(keys, bodies), min_size=1, max_size=20))
-    run = Publish(draw(names), [key for key, _ in pairs], [body for _, body in pairs])
+    run = commands.Publish(draw(names), [key for key, _ in pairs], [body for _, body in pairs])
     if draw(st.booleans()):
         first = draw(ids)
         seqs = draw(st.lists(ids, min_size=len(pairs), max_size=len(pairs)) | st.just([first] * len(pairs)))
@@ -100,27 +77,29 @@ def publishes(draw: st.DrawFn) -> Publish:
 texts = st.none() | st.text() | st.text(st.sampled_from("a \n\x00\x1b%=\u202e\ud800é😀"), max_size=5000)
 failures = st.builds(failure_of, texts, texts, texts, texts)
 
-commands: st.SearchStrategy[Command] = st.one_of(
+any_command: st.SearchStrategy[Command] = st.one_of(
     publishes(),
-    st.sampled_from([Pause(), Resume(), Stats(), Ping(), Quit(), Topics()]),
-    st.builds(Hello, st.integers(0, 2**31 - 1), st.none() | tokens, st.none() | tokens),
-    st.builds(Subscribe, names | patterns, names, maybe(counts), maybe(positive_ms), st.none() | starts, modes),
-    st.builds(Unsubscribe, names | patterns, names),
-    st.builds(Pull, names | patterns, names, counts, ms, maybe(positive_ms)),
-    st.builds(Ack, names, names, id_ranges(), st.booleans()),
-    st.builds(Nack, names, names, id_ranges(), maybe(ms), st.booleans(), st.none() | failures),
-    st.builds(Touch, names, names, id_ranges(), maybe(positive_ms)),
-    st.builds(Fetch, names, ids, counts, st.integers(1, 1 << 40), ms),
-    st.builds(Offsets, names, maybe(st.integers(0, 2**43))),
-    st.builds(Create, names, sets_of_settings),
-    st.builds(Config, names, sets_of_settings),
-    st.builds(Delete, names),
-    st.builds(Purge, names),
-    st.builds(Seek, names, names, starts),
-    st.builds(Forget, names, names),
-    st.builds(Redrive, names, st.none() | id_ranges(), maybe(counts)),
-    st.builds(Topics, names | patterns),
-    st.builds(Describe, names),
+    st.sampled_from(
+        [commands.Pause(), commands.Resume(), commands.Stats(), commands.Ping(), commands.Quit(), commands.Topics()]
+    ),
+    st.builds(commands.Hello, st.integers(0, 2**31 - 1), st.none() | tokens, st.none() | tokens),
+    st.builds(commands.Subscribe, names | patterns, names, maybe(counts), maybe(positive_ms), st.none() | starts, modes),
+    st.builds(commands.Unsubscribe, names | patterns, names),
+    st.builds(commands.Pull, names | patterns, names, counts, ms, maybe(positive_ms)),
+    st.builds(commands.Ack, names, names, id_ranges(), st.booleans()),
+    st.builds(commands.Nack, names, names, id_ranges(), maybe(ms), st.booleans(), st.none() | failures),
+    st.builds(commands.Touch, names, names, id_ranges(), maybe(positive_ms)),
+    st.builds(commands.Fetch, names, ids, counts, st.integers(1, 1 << 40), ms),
+    st.builds(commands.Offsets, names, maybe(st.integers(0, 2**43))),
+    st.builds(commands.Create, names, sets_of_settings),
+    st.builds(commands.Config, names, sets_of_settings),
+    st.builds(commands.Delete, names),
+    st.builds(commands.Purge, names),
+    st.builds(commands.Seek, names, names, starts),
+    st.builds(commands.Forget, names, names),
+    st.builds(commands.Redrive, names, st.none() | id_ranges(), maybe(counts)),
+    st.builds(commands.Topics, names | patterns),
+    st.builds(commands.Describe, names),
 )  # fmt: skip
 
 frames_of_alike = st.builds(
@@ -154,7 +133,7 @@ frames_of_a_producer = st.builds(
 scraps = st.one_of(
     frames_of_alike,
     frames_of_a_producer,
-    commands.map(lambda command: encode_command(command)),
+    any_command.map(lambda command: encode_command(command)),
     st.binary(max_size=12),
     st.sampled_from(
         [
@@ -192,7 +171,7 @@ def test_any_bytes_give_an_event_or_a_documented_error(data: bytes) -> None:
     assert failed or not fatal
 
 
-@given(st.lists(commands, max_size=8))
+@given(st.lists(any_command, max_size=8))
 @settings(max_examples=300, deadline=None)
 def test_what_a_client_says_is_what_the_broker_hears(said: list[Command]) -> None:
     connection = ServerConnection(MAX_PAYLOAD)

@@ -7,21 +7,10 @@ unchecked.
 import re
 
 from toymq_py.errors import ProtocolViolation
+from toymq_py.protocol import replies
 from toymq_py.protocol.buffer import Buffer
 from toymq_py.protocol.frames import LINE_BYTES_MAX, NEWLINE, NO_KEY
-from toymq_py.protocol.replies import (
-    BatchReply,
-    ClosedPush,
-    DupReply,
-    ErrReply,
-    HelloReply,
-    JsonReply,
-    MessagePush,
-    OffsetsReply,
-    OkReply,
-    PongReply,
-    Reply,
-)
+from toymq_py.protocol.replies import MessagePush, OkReply, Reply
 
 _MESSAGE = re.compile(rb"MSG ([!-~]+) (\d{1,20}) (\d{1,20}) (\d{1,20}) ([!-~]+) (\d{1,20})\n")
 _OKS = re.compile(rb"(?:OK \d{1,20}\n)+")
@@ -52,24 +41,24 @@ class ClientConnection:
 
         Raises: ProtocolViolation: the other end is no toymq broker of this version.
         """
-        replies: list[Reply] = []
-        add = replies.append
+        found: list[Reply] = []
+        add = found.append
         buffer = self._buffer
         while True:
             if self._body_len < 0:
                 data = buffer.data
                 if data.startswith(b"MSG ", buffer.pos):
-                    self._messages(replies)
+                    self._messages(found)
                 oks = _OKS.match(data, buffer.pos)
                 if oks is not None:  # as _line, for what comes in runs
                     buffer.pos = oks.end()
-                    replies.extend([OkReply(int(value)) for value in oks[0][3:-1].split(b"\nOK ")])
+                    found.extend([OkReply(int(value)) for value in oks[0][3:-1].split(b"\nOK ")])
                     continue
                 at = data.find(b"\n", buffer.pos, buffer.pos + LINE_BYTES_MAX)
                 if at < 0:
                     if len(data) - buffer.pos >= LINE_BYTES_MAX:
                         raise ProtocolViolation("the broker sent a line that never ends")
-                    return replies
+                    return found
                 line = data[buffer.pos : at]
                 buffer.pos = at + 1
                 reply = self._line(line)
@@ -79,21 +68,21 @@ class ClientConnection:
             stop = buffer.pos + self._body_len
             if stop >= len(buffer.data):
                 buffer.want(self._body_len + 1)
-                return replies
+                return found
             if buffer.data[stop] != NEWLINE:
                 raise ProtocolViolation("the broker sent a body without its newline")
             add(self._with_body(buffer.data[buffer.pos : stop]))
             buffer.pos = stop + 1
             self._body_len = -1
 
-    def _messages(self, replies: list[Reply]) -> None:
+    def _messages(self, found: list[Reply]) -> None:
         """Deliveries without options whose bodies are here. Stops at anything else and leaves it to ``_line`` and
         ``_with_body``.
         """
         buffer = self._buffer
         data, pos = buffer.data, buffer.pos
         end = len(data)
-        match, add = _MESSAGE.match, replies.append
+        match, add = _MESSAGE.match, found.append
         name, topic = self._topic
         while (head := match(data, pos)) is not None:
             at = head.end()
@@ -115,25 +104,25 @@ class ClientConnection:
                 case [b"OK", value]:
                     return OkReply(_number(value))
                 case [b"DUP", value]:
-                    return DupReply(_number(value))
+                    return replies.DupReply(_number(value))
                 case [b"MSG", _, _, _, _, _, length, *_]:
                     self._expect(tokens, length)
                     return None
                 case [b"ERR", code, *text]:
-                    return ErrReply(code.decode("ascii"), b" ".join(text).decode("ascii", "replace"))
+                    return replies.ErrReply(code.decode("ascii"), b" ".join(text).decode("ascii", "replace"))
                 case [b"PONG"]:
-                    return PongReply()
+                    return replies.PongReply()
                 case [b"JSON", length] | [b"BATCH", _, _, _, length]:
                     self._expect(tokens, length)
                     return None
                 case [b"CLOSED", topic, consumer, code]:
-                    return ClosedPush(topic.decode("ascii"), consumer.decode("ascii"), code.decode("ascii"))
+                    return replies.ClosedPush(topic.decode("ascii"), consumer.decode("ascii"), code.decode("ascii"))
                 case [b"OFFSETS", topic, first_id, next_id]:
-                    return OffsetsReply(topic.decode("ascii"), _number(first_id), _number(next_id))
+                    return replies.OffsetsReply(topic.decode("ascii"), _number(first_id), _number(next_id))
                 case [b"HELLO", version, *options]:
                     found = dict(option.decode("ascii").split("=", 1) for option in options)
                     tells_errors = found.get("nack_error") == "1"
-                    return HelloReply(_number(version), found["server"], int(found["max_payload"]), tells_errors)
+                    return replies.HelloReply(_number(version), found["server"], int(found["max_payload"]), tells_errors)
                 case _:
                     pass
         except (ValueError, KeyError):
@@ -163,8 +152,8 @@ class ClientConnection:
                     body[:hdr], body[hdr:],
                 )  # fmt: skip
             if head[0] == b"JSON":
-                return JsonReply(body)
-            return BatchReply(head[1].decode("ascii"), _number(head[2]), _number(head[3]), body)
+                return replies.JsonReply(body)
+            return replies.BatchReply(head[1].decode("ascii"), _number(head[2]), _number(head[3]), body)
         except ValueError:
             raise ProtocolViolation(f"this is no toymq broker: it says {b' '.join(head)[:60]!r}") from None
 

@@ -7,34 +7,8 @@ from dataclasses import dataclass
 from toymq_py.errors import BadArgument, RequestError, UnknownCommand
 from toymq_py.failure import Failure, decode_text, encode_text, failure_of
 from toymq_py.model import Start, check_name, check_topic_or_pattern, parse_number
-from toymq_py.protocol.commands import (
-    Ack,
-    Command,
-    Config,
-    Create,
-    Delete,
-    Describe,
-    Fetch,
-    Forget,
-    Hello,
-    Nack,
-    Offsets,
-    Pause,
-    Ping,
-    Publish,
-    Pull,
-    Purge,
-    Quit,
-    Redrive,
-    Rejected,
-    Resume,
-    Seek,
-    Stats,
-    Subscribe,
-    Topics,
-    Touch,
-    Unsubscribe,
-)
+from toymq_py.protocol import commands
+from toymq_py.protocol.commands import Ack, Command, Publish
 from toymq_py.protocol.frames import (
     COUNT_MAX,
     DEFAULT_FETCH_BYTES,
@@ -107,7 +81,7 @@ def _hello(a: list[str], o: Options) -> Command:
         version = parse_number("version", a[0], 0, COUNT_MAX)
     except BadArgument:  # its text is not repeated: it may be a token in the wrong place
         raise BadArgument("invalid version: the line is HELLO 1 auth=TOKEN") from None
-    return Hello(version, o.get("auth"), o.get("name"))
+    return commands.Hello(version, o.get("auth"), o.get("name"))
 
 
 def _subscribe(a: list[str], o: Options) -> Command:
@@ -115,7 +89,7 @@ def _subscribe(a: list[str], o: Options) -> Command:
     if mode not in (None, "exclusive", "shared"):
         raise BadArgument("mode is exclusive or shared")
     start = Start.parse(o["start"]) if "start" in o else None
-    return Subscribe(
+    return commands.Subscribe(
         check_topic_or_pattern(a[0]), consumer_name(a[1]), _number(o, "window", 1, COUNT_MAX), _ms(o, "visibility", 1),
         start, mode,  # type: ignore[arg-type]
     )  # fmt: skip
@@ -123,7 +97,7 @@ def _subscribe(a: list[str], o: Options) -> Command:
 
 def _pull(a: list[str], o: Options) -> Command:
     count = parse_number("max", a[2], 1, COUNT_MAX)
-    return Pull(check_topic_or_pattern(a[0]), consumer_name(a[1]), count, _ms(o, "wait") or 0, _ms(o, "visibility", 1))
+    return commands.Pull(check_topic_or_pattern(a[0]), consumer_name(a[1]), count, _ms(o, "wait") or 0, _ms(o, "visibility", 1))
 
 
 def _ack(a: list[str], o: Options) -> Command:
@@ -134,29 +108,29 @@ def _nack(a: list[str], o: Options) -> Command:
     failure: Failure | None = None
     if o and not _FAILURE_NAMES.isdisjoint(o):
         failure = failure_of(*(decode_text(o[name]) if name in o else None for name in _FAILURE))
-    return Nack(
+    return commands.Nack(
         topic_name(a[0]), consumer_name(a[1]), parse_ids(a[2]), _ms(o, "delay"), _flag(o, "dead"), failure
     )
 
 
 def _touch(a: list[str], o: Options) -> Command:
-    return Touch(topic_name(a[0]), consumer_name(a[1]), parse_ids(a[2]), _ms(o, "visibility", 1))
+    return commands.Touch(topic_name(a[0]), consumer_name(a[1]), parse_ids(a[2]), _ms(o, "visibility", 1))
 
 
 def _fetch(a: list[str], o: Options) -> Command:
     from_id = parse_number("message id", a[1])
     count = parse_number("max-count", a[2], 1, COUNT_MAX)
     max_bytes = _number(o, "max_bytes", 1, FETCH_BYTES_MAX) or DEFAULT_FETCH_BYTES
-    return Fetch(topic_name(a[0]), from_id, count, max_bytes, _ms(o, "wait") or 0)
+    return commands.Fetch(topic_name(a[0]), from_id, count, max_bytes, _ms(o, "wait") or 0)
 
 
 def _offsets(a: list[str], o: Options) -> Command:
-    return Offsets(topic_name(a[0]), _number(o, "at", 0, 2**63 // 1_000_000))
+    return commands.Offsets(topic_name(a[0]), _number(o, "at", 0, 2**63 // 1_000_000))
 
 
 def _redrive(a: list[str], o: Options) -> Command:
     ids = parse_ids(o["ids"]) if "ids" in o else None
-    return Redrive(topic_name(a[0]), ids, _number(o, "max", 1, COUNT_MAX))
+    return commands.Redrive(topic_name(a[0]), ids, _number(o, "max", 1, COUNT_MAX))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,27 +150,27 @@ def _verb(args: int, options: str, build: Callable[[list[str], Options], Command
 VERBS: dict[str, _Verb] = {
     "HELLO": _verb(1, "auth name", _hello),
     "SUB": _verb(2, "window visibility start mode", _subscribe),
-    "UNSUB": _verb(2, "", lambda a, o: Unsubscribe(check_topic_or_pattern(a[0]), consumer_name(a[1]))),
+    "UNSUB": _verb(2, "", lambda a, o: commands.Unsubscribe(check_topic_or_pattern(a[0]), consumer_name(a[1]))),
     "PULL": _verb(3, "wait visibility", _pull),
     "ACK": _verb(3, "sync", _ack),
     "NACK": _verb(3, f"delay dead {' '.join(_FAILURE)}", _nack),
     "TOUCH": _verb(3, "visibility", _touch),
-    "PAUSE": _verb(0, "", lambda a, o: Pause()),
-    "RESUME": _verb(0, "", lambda a, o: Resume()),
+    "PAUSE": _verb(0, "", lambda a, o: commands.Pause()),
+    "RESUME": _verb(0, "", lambda a, o: commands.Resume()),
     "FETCH": _verb(3, "max_bytes wait", _fetch),
     "OFFSETS": _verb(1, "at", _offsets),
-    "CREATE": _Verb(1, None, lambda a, o: Create(topic_name(a[0]), o)),
-    "CONFIG": _Verb(1, None, lambda a, o: Config(topic_name(a[0]), o)),
-    "DELETE": _verb(1, "", lambda a, o: Delete(topic_name(a[0]))),
-    "PURGE": _verb(1, "", lambda a, o: Purge(topic_name(a[0]))),
-    "SEEK": _verb(3, "", lambda a, o: Seek(topic_name(a[0]), consumer_name(a[1]), Start.parse(a[2]))),
-    "FORGET": _verb(2, "", lambda a, o: Forget(topic_name(a[0]), consumer_name(a[1]))),
+    "CREATE": _Verb(1, None, lambda a, o: commands.Create(topic_name(a[0]), o)),
+    "CONFIG": _Verb(1, None, lambda a, o: commands.Config(topic_name(a[0]), o)),
+    "DELETE": _verb(1, "", lambda a, o: commands.Delete(topic_name(a[0]))),
+    "PURGE": _verb(1, "", lambda a, o: commands.Purge(topic_name(a[0]))),
+    "SEEK": _verb(3, "", lambda a, o: commands.Seek(topic_name(a[0]), consumer_name(a[1]), Start.parse(a[2]))),
+    "FORGET": _verb(2, "", lambda a, o: commands.Forget(topic_name(a[0]), consumer_name(a[1]))),
     "REDRIVE": _verb(1, "ids max", _redrive),
-    "TOPICS": _verb(0, "", lambda a, o: Topics(check_topic_or_pattern(a[0]) if a else None), optional=1),
-    "DESCRIBE": _verb(1, "", lambda a, o: Describe(topic_name(a[0]))),
-    "STATS": _verb(0, "", lambda a, o: Stats()),
-    "PING": _verb(0, "", lambda a, o: Ping()),
-    "QUIT": _verb(0, "", lambda a, o: Quit()),
+    "TOPICS": _verb(0, "", lambda a, o: commands.Topics(check_topic_or_pattern(a[0]) if a else None), optional=1),
+    "DESCRIBE": _verb(1, "", lambda a, o: commands.Describe(topic_name(a[0]))),
+    "STATS": _verb(0, "", lambda a, o: commands.Stats()),
+    "PING": _verb(0, "", lambda a, o: commands.Ping()),
+    "QUIT": _verb(0, "", lambda a, o: commands.Quit()),
 }
 """Every verb but PUB, which has a body."""
 
@@ -290,47 +264,47 @@ def _encode(command: Command) -> bytes:
     match command:
         case Publish():
             return _encode_publish(command)
-        case Hello(version, auth, name):
+        case commands.Hello(version, auth, name):
             return _line("HELLO", version, auth=auth, name=name)
-        case Subscribe(topic, consumer, window, visibility_ms, start, mode):
+        case commands.Subscribe(topic, consumer, window, visibility_ms, start, mode):
             return _line("SUB", topic, consumer, window=window, visibility=visibility_ms, start=start, mode=mode)
-        case Unsubscribe(topic, consumer):
+        case commands.Unsubscribe(topic, consumer):
             return _line("UNSUB", topic, consumer)
-        case Pull(topic, consumer, max_count, wait_ms, visibility_ms):
+        case commands.Pull(topic, consumer, max_count, wait_ms, visibility_ms):
             return _line("PULL", topic, consumer, max_count, wait=wait_ms or None, visibility=visibility_ms)
         case Ack(topic, consumer, ids, sync):
             return _line("ACK", topic, consumer, format_ids(ids), sync=1 if sync else None)
-        case Nack(topic, consumer, ids, delay_ms, dead, failure):
+        case commands.Nack(topic, consumer, ids, delay_ms, dead, failure):
             texts = {} if failure is None else {name: _text(getattr(failure, name)) for name in _FAILURE}
             return _line("NACK", topic, consumer, format_ids(ids), delay=delay_ms, dead=1 if dead else None, **texts)
-        case Touch(topic, consumer, ids, visibility_ms):
+        case commands.Touch(topic, consumer, ids, visibility_ms):
             return _line("TOUCH", topic, consumer, format_ids(ids), visibility=visibility_ms)
-        case Fetch(topic, from_id, max_count, max_bytes, wait_ms):
+        case commands.Fetch(topic, from_id, max_count, max_bytes, wait_ms):
             limit = max_bytes if max_bytes != DEFAULT_FETCH_BYTES else None
             return _line("FETCH", topic, from_id, max_count, max_bytes=limit, wait=wait_ms or None)
-        case Offsets(topic, at_ms):
+        case commands.Offsets(topic, at_ms):
             return _line("OFFSETS", topic, at=at_ms)
-        case Create(topic, settings):
+        case commands.Create(topic, settings):
             return _line("CREATE", topic, **settings)
-        case Config(topic, settings):
+        case commands.Config(topic, settings):
             return _line("CONFIG", topic, **settings)
-        case Seek(topic, consumer, start):
+        case commands.Seek(topic, consumer, start):
             return _line("SEEK", topic, consumer, start)
-        case Forget(topic, consumer):
+        case commands.Forget(topic, consumer):
             return _line("FORGET", topic, consumer)
-        case Redrive(topic, ids_or_none, max_or_none):
+        case commands.Redrive(topic, ids_or_none, max_or_none):
             return _line("REDRIVE", topic, ids=format_ids(ids_or_none) if ids_or_none else None, max=max_or_none)
-        case Topics(pattern):
+        case commands.Topics(pattern):
             return _line("TOPICS", *([pattern] if pattern is not None else []))
-        case Delete(topic):
+        case commands.Delete(topic):
             return _line("DELETE", topic)
-        case Purge(topic):
+        case commands.Purge(topic):
             return _line("PURGE", topic)
-        case Describe(topic):
+        case commands.Describe(topic):
             return _line("DESCRIBE", topic)
-        case Pause() | Resume() | Stats() | Ping() | Quit():
+        case commands.Pause() | commands.Resume() | commands.Stats() | commands.Ping() | commands.Quit():
             return _line(type(command).__name__.upper())
-        case Rejected():
+        case commands.Rejected():
             raise TypeError("Rejected is an event of the server, not a command")
 
 

@@ -7,21 +7,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import assert_never
 
+from toymq_py.protocol import replies
 from toymq_py.protocol.commands import Command, Hello, Publish, Rejected
 from toymq_py.protocol.header_lines import encode_command
-from toymq_py.protocol.replies import (
-    BatchReply,
-    ClosedPush,
-    DupReply,
-    ErrReply,
-    HelloReply,
-    JsonReply,
-    MessagePush,
-    OffsetsReply,
-    OkReply,
-    PongReply,
-    Reply,
-)
+from toymq_py.protocol.replies import Reply
 
 _QUOTE_THE_LINE = frozenset(("BAD_ARGUMENT", "BAD_FRAMING", "LINE_TOO_LONG", "UNKNOWN_COMMAND"))
 """Codes whose text may repeat what was sent, and so a token that stood in the wrong place."""
@@ -57,27 +46,27 @@ def _key(key: bytes) -> str:
 def reply_line(reply: Reply) -> str:
     """The header line of a reply or push."""
     match reply:
-        case OkReply(value):
+        case replies.OkReply(value):
             return f"OK {value}"
-        case DupReply(msg_id):
+        case replies.DupReply(msg_id):
             return f"DUP {msg_id}"
-        case PongReply():
+        case replies.PongReply():
             return "PONG"
-        case HelloReply(version, server, max_payload, tells_errors):
+        case replies.HelloReply(version, server, max_payload, tells_errors):
             return f"HELLO {version} server={server} max_payload={max_payload}{' nack_error=1' * tells_errors}"
-        case JsonReply(body):
+        case replies.JsonReply(body):
             return f"JSON {len(body)}"
-        case BatchReply(topic, count, next_id, frames):
+        case replies.BatchReply(topic, count, next_id, frames):
             return f"BATCH {topic} {count} {next_id} {len(frames)}"
-        case OffsetsReply(topic, first_id, next_id):
+        case replies.OffsetsReply(topic, first_id, next_id):
             return f"OFFSETS {topic} {first_id} {next_id}"
-        case ErrReply(code, text):
+        case replies.ErrReply(code, text):
             return f"ERR {code}" if code in _QUOTE_THE_LINE else f"ERR {code} {text}"
-        case MessagePush():
+        case replies.MessagePush():
             header = f" hdr={len(reply.headers)}" if reply.headers else ""
             length = len(reply.headers) + len(reply.payload)
             return f"MSG {reply.topic} {reply.msg_id} {reply.attempt} {reply.ts_ns} {_key(reply.key)} {length}{header}"
-        case ClosedPush(topic, consumer, code):
+        case replies.ClosedPush(topic, consumer, code):
             return f"CLOSED {topic} {consumer} {code}"
         case _:
             assert_never(reply)

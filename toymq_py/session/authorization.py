@@ -7,51 +7,31 @@ auth file pays nothing for it.
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, assert_never
 
 from toymq_py.auth.quotas import Seat, acting
 from toymq_py.auth.tokens import Authority, Grant
 from toymq_py.broker import Broker
 from toymq_py.errors import AuthFailed, AuthRequired, Forbidden
-from toymq_py.protocol import (
-    Ack,
-    Command,
-    Config,
-    Create,
-    Delete,
-    Describe,
-    Fetch,
-    Forget,
-    Hello,
-    Nack,
-    Offsets,
-    Pause,
-    Ping,
-    Publish,
-    Pull,
-    Purge,
-    Quit,
-    Redrive,
-    Rejected,
-    Resume,
-    Seek,
-    Stats,
-    Subscribe,
-    Topics,
-    Touch,
-    Unsubscribe,
-)
+from toymq_py.protocol import Ack, Command, Publish, commands
 from toymq_py.session.deliveries import Deliveries
-from toymq_py.session.handler import PROTOCOL_VERSION, Handler
+from toymq_py.session.handler import ADMINISTRATIVE, PROTOCOL_VERSION, Handler
 from toymq_py.session.replies import Replies
 
 logger = logging.getLogger("toymq_py.session")
 
 GREETING_S = 10.0
 """How long a connection may take until its token is accepted: a round trip, and a handshake of TLS before it has as long."""
-
-
-MAKERS = (Publish, Subscribe, Pull, Create, Seek)
+CONSUMING = (
+    Ack, commands.Nack, commands.Pull, commands.Subscribe, commands.Touch, commands.Fetch, commands.Offsets,
+)  # fmt: skip
+"""Commands that need the right to subscribe to their topic."""
+UNRESTRICTED = (
+    commands.Hello, commands.Unsubscribe, commands.Pause, commands.Resume, commands.Topics, commands.Stats, commands.Ping,
+    commands.Quit, commands.Rejected,
+)  # fmt: skip
+"""Commands that any accepted token may send; they show and touch only what it has rights to."""
+MAKERS = (Publish, commands.Subscribe, commands.Pull, commands.Create, commands.Seek)
 """Commands that may make a topic or a consumer, which counts as the token's."""
 
 
@@ -123,7 +103,7 @@ class GuardedHandler(Handler):
 
     def _authenticate(self, command: Command) -> None:
         """Raises: AuthRequired, AuthFailed, TooManyConnections; a version that is not spoken here is said behind us."""
-        if self.admitted or not isinstance(command, Hello) or command.auth is None:
+        if self.admitted or not isinstance(command, commands.Hello) or command.auth is None:
             raise AuthRequired("a token is needed: toymq://TOKEN@host as a client's URL, HELLO 1 auth=TOKEN as the first line")
         if command.version != PROTOCOL_VERSION:
             return
@@ -150,18 +130,17 @@ class GuardedHandler(Handler):
 
 def _check(grant: Grant, command: Command) -> None:
     """Names alone decide: whether a topic is there is nothing that a token finds out. Raises: Forbidden."""
-    match command:
-        case Publish():
-            if not grant.may_publish(command.topic):
-                raise Forbidden(f"the token of {grant.name} may not publish to {command.topic}; use one that may")
-        case Subscribe() | Pull() | Ack() | Nack() | Touch() | Fetch() | Offsets():
-            if not grant.may_subscribe(command.topic):
-                raise Forbidden(f"the token of {grant.name} may not subscribe to {command.topic}; use one that may")
-        case Describe():
-            if not grant.sees(command.topic):
-                raise Forbidden(f"the token of {grant.name} may not see {command.topic}; use one that may")
-        case Create() | Config() | Delete() | Purge() | Seek() | Forget() | Redrive():
-            if not grant.admin:
-                raise Forbidden(f"the token of {grant.name} may not administer {command.topic}; use an admin's")
-        case Hello() | Unsubscribe() | Pause() | Resume() | Topics() | Stats() | Ping() | Quit() | Rejected():
-            pass
+    if isinstance(command, Publish):
+        if not grant.may_publish(command.topic):
+            raise Forbidden(f"the token of {grant.name} may not publish to {command.topic}; use one that may")
+    elif isinstance(command, CONSUMING):
+        if not grant.may_subscribe(command.topic):
+            raise Forbidden(f"the token of {grant.name} may not subscribe to {command.topic}; use one that may")
+    elif isinstance(command, commands.Describe):
+        if not grant.sees(command.topic):
+            raise Forbidden(f"the token of {grant.name} may not see {command.topic}; use one that may")
+    elif isinstance(command, ADMINISTRATIVE):
+        if not grant.admin:
+            raise Forbidden(f"the token of {grant.name} may not administer {command.topic}; use an admin's")
+    elif not isinstance(command, UNRESTRICTED):
+        assert_never(command)

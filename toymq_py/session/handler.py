@@ -21,38 +21,7 @@ from toymq_py.errors import (
     RequestError,
     ShuttingDown,
 )
-from toymq_py.protocol import (
-    Ack,
-    Command,
-    Config,
-    Create,
-    Delete,
-    Describe,
-    Fetch,
-    Forget,
-    Hello,
-    Nack,
-    Offsets,
-    Pause,
-    Ping,
-    Publish,
-    Pull,
-    Purge,
-    Quit,
-    Redrive,
-    Rejected,
-    Resume,
-    Seek,
-    Stats,
-    Subscribe,
-    Topics,
-    Touch,
-    Unsubscribe,
-    encode_hello,
-    encode_offsets,
-    encode_ok,
-    encode_pong,
-)
+from toymq_py.protocol import Ack, Command, Publish, commands, encode_hello, encode_offsets, encode_ok, encode_pong
 from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.fetches import Fetches, living
 from toymq_py.session.listing import Listing, json_reply
@@ -68,8 +37,10 @@ from toymq_py.version import __version__
 logger = logging.getLogger("toymq_py.session")
 
 PROTOCOL_VERSION = 1
-AUDITED = (Create, Config, Delete, Purge, Seek, Forget, Redrive)
-"""Commands of which every one has a line in the audit trail."""
+ADMINISTRATIVE = (
+    commands.Create, commands.Config, commands.Delete, commands.Purge, commands.Seek, commands.Forget, commands.Redrive,
+)  # fmt: skip
+"""Commands that only an admin's token may send. Every one has a line in the audit trail."""
 
 
 class Handler:
@@ -143,7 +114,7 @@ class Handler:
             about = _trace_fields(command)
             logger.error("session %d: %s failed: %s", self._number, _verb(command), error, extra=about)  # noqa: TRY400 (the disk)
             refusal = storage_error(error)
-            if isinstance(command, AUDITED):
+            if isinstance(command, ADMINISTRATIVE):
                 self._audit(command, refusal.code)
             self._error(refusal)
         except Exception:
@@ -154,7 +125,7 @@ class Handler:
 
     def _refuse(self, command: Command, error: RequestError) -> None:
         """One ``ERR`` per command, a run of PUBs being many; a fatal one is said once."""
-        if error.code in audit.REFUSED or isinstance(command, AUDITED):
+        if error.code in audit.REFUSED or isinstance(command, ADMINISTRATIVE):
             self._audit(command, error.code, error.token)
         if isinstance(command, Publish) and command.seqs is not None:
             self._refused.refuse(command.topic, command.keys, command.seqs)
@@ -189,67 +160,67 @@ class Handler:
                 self._publish(command)
             case Ack():
                 self._ack(command)
-            case Rejected():
+            case commands.Rejected():
                 if command.publish is not None:
                     topic_name, producer, sequence = command.publish
                     self._refused.refuse(topic_name, [producer], [sequence])
                 self._error(command.error)
-            case Ping():
+            case commands.Ping():
                 self._replies.add(encode_pong())
-            case Subscribe():
+            case commands.Subscribe():
                 subscribe(command, self._broker, self._replies, self._deliveries, self._audit_new)
-            case Unsubscribe():
+            case commands.Unsubscribe():
                 self._unsubscribe(command)
-            case Nack():
+            case commands.Nack():
                 self._nack(command)
-            case Touch():
+            case commands.Touch():
                 self._touch(command)
-            case Pause():
+            case commands.Pause():
                 self._deliveries.pause(True)
                 self._ok(0)
-            case Resume():
+            case commands.Resume():
                 self._deliveries.pause(False)
                 self._ok(0)
-            case Fetch():
+            case commands.Fetch():
                 self._fetches.fetch(self._broker.topic(command.topic), command)
-            case Offsets():
+            case commands.Offsets():
                 self._offsets(command)
-            case Create():
+            case commands.Create():
                 self._stored(lambda done: self._broker.create(command.topic, command.settings, done), audited=command)
-            case Config():
+            case commands.Config():
                 self._config(command)
-            case Delete():
+            case commands.Delete():
                 self._counted(lambda done: self._broker.delete(command.topic, done), command)
-            case Purge():
+            case commands.Purge():
                 self._counted(self._broker.topic(command.topic).purge, command)
-            case Seek():
+            case commands.Seek():
                 self._seek(command)
-            case Forget():
+            case commands.Forget():
                 topic = self._broker.topic(command.topic)
                 topic.forget(command.consumer)
                 self._stored(topic.flush_offsets, audited=command)
-            case Topics():
+            case commands.Topics():
                 self._replies.in_turn(Listing(lambda: (b"[", self._described(command.pattern), b"]")).make)
-            case Describe():
+            case commands.Describe():
                 described = self._broker.topic(command.topic)
                 self._replies.in_turn(lambda: json_reply(living(described).describe()))
-            case Stats():
+            case commands.Stats():
                 self._replies.in_turn(Listing(self._stats).make)
-            case Hello():
+            case commands.Hello():
                 self._hello(command)
-            case Quit():
+            case commands.Quit():
                 self._ok(0)
                 self.ended = True
-            case Pull():
+            case commands.Pull():
                 self._pull(command)
-            case Redrive():
+            case commands.Redrive():
                 ids, max_count = command.ids, command.max_count
                 self._counted(lambda done: self._broker.redrive(command.topic, ids, max_count, done), command)
 
     def _ok(self, value: int) -> None:
         self._replies.add(encode_ok(value))
 
-    def _hello(self, command: Hello) -> None:
+    def _hello(self, command: commands.Hello) -> None:
         if self._greeted:
             raise BadArgument("HELLO is the first line of a connection or none")
         if command.version != PROTOCOL_VERSION:
@@ -317,7 +288,7 @@ class Handler:
                 at += outcome.count
         self._answer(answers)
 
-    def _pull(self, command: Pull) -> None:
+    def _pull(self, command: commands.Pull) -> None:
         known = command.topic in self._broker.topics
         pulling = Pulling(command, self._broker, self._replies, self._deliveries, self._pulls)
         if not known and command.topic in self._broker.topics:  # else it is a pattern
@@ -326,14 +297,14 @@ class Handler:
             pulling.wait(self._loop.call_later(command.wait_ms / 1000, pulling.finish))
         pulling.begin()
 
-    def _touch(self, command: Touch) -> None:
+    def _touch(self, command: commands.Touch) -> None:
         topic = self._broker.topic(command.topic)
         visibility_s = seconds(command.visibility_ms)
         if visibility_s is None and (own := self._deliveries.part_of(command.topic, command.consumer)) is not None:
             visibility_s = own.visibility_s
         self._ok(topic.touch(command.consumer, command.ids, visibility_s))
 
-    def _unsubscribe(self, command: Unsubscribe) -> None:
+    def _unsubscribe(self, command: commands.Unsubscribe) -> None:
         subscription = self._deliveries.by_name.get(command.topic)
         if subscription is None or subscription.consumer_name != command.consumer:
             raise NotSubscribed(f"this session is not subscribed to {command.topic} as {command.consumer}")
@@ -348,14 +319,14 @@ class Handler:
         else:
             self._ok(count)
 
-    def _nack(self, command: Nack) -> None:
+    def _nack(self, command: commands.Nack) -> None:
         topic = self._broker.topic(command.topic)
         delay_s = None if command.delay_ms is None else command.delay_ms / 1000
         self._ok(topic.nack(command.consumer, command.ids, delay_s, dead=command.dead, failure=command.failure))
 
     # -- looking
 
-    def _offsets(self, command: Offsets) -> None:
+    def _offsets(self, command: commands.Offsets) -> None:
         topic = self._broker.topic(command.topic)
 
         def make() -> bytes:
@@ -377,7 +348,7 @@ class Handler:
 
     # -- arranging
 
-    def _config(self, command: Config) -> None:
+    def _config(self, command: commands.Config) -> None:
         topic = self._broker.topic(command.topic)
 
         def answer() -> bytes:
@@ -406,7 +377,7 @@ class Handler:
 
         self._stored(start, answer=lambda: encode_ok(counted), audited=command)
 
-    def _seek(self, command: Seek) -> None:
+    def _seek(self, command: commands.Seek) -> None:
         if self._broker.shutting_down:
             raise ShuttingDown("the broker is shutting down")
         topic = self._broker.topic(command.topic)

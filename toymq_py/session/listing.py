@@ -16,7 +16,6 @@ def json_reply(value: Any) -> bytes:
     return encode_json(json.dumps(value).encode())
 
 
-
 class Listing:
     """A JSON document with a list of topics, made in slices: five thousand of them at once would hold the loop for 50 ms.
 

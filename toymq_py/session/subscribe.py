@@ -6,7 +6,7 @@ from toymq_py.broker import Broker
 from toymq_py.errors import RequestError, ShuttingDown, TooManySubscriptions
 from toymq_py.model import TopicPattern, is_pattern
 from toymq_py.protocol import Subscribe, encode_ok
-from toymq_py.session.deliveries import Deliveries
+from toymq_py.session.deliveries import Deliveries, Subscribed
 from toymq_py.session.replies import Replies
 from toymq_py.subscription import PatternSubscription
 
@@ -44,18 +44,7 @@ def subscribe(
         wake=deliveries.wake,
         ended=deliveries.ended,
     )
-    deliveries.add(subscription)
-    held = replies.hold()
-
-    def registered(error: OSError | RequestError | None) -> None:
-        if error is not None:
-            deliveries.drop(subscription)
-            replies.fail(held, error)
-        else:
-            held.released = lambda begin: deliveries.released(subscription)
-            replies.fill(held, lambda: encode_ok(1))
-
-    topic.when_registered(subscription, registration, registered)
+    topic.when_registered(subscription, registration, _answer(subscription, replies, deliveries, lambda: 1))
 
 
 def _subscribe_pattern(
@@ -71,6 +60,19 @@ def _subscribe_pattern(
         wake=deliveries.wake,
         ended=deliveries.pattern_ended,
     )
+    answer = _answer(subscription, replies, deliveries, lambda: subscription.matched)
+    broker.follow(subscription)
+    subscription.when_registered(answer)
+
+
+def _answer(
+    subscription: Subscribed, replies: Replies, deliveries: Deliveries, topics: Callable[[], int]
+) -> Callable[[OSError | RequestError | None], None]:
+    """Hold a place for SUB's reply. Returns: what to call when the consumer is on stable storage, or could not be stored.
+
+    Args:
+        topics: how many topics are subscribed to, at the time of the reply.
+    """
     deliveries.add(subscription)
     held = replies.hold()
 
@@ -80,10 +82,9 @@ def _subscribe_pattern(
             replies.fail(held, error)
         else:
             held.released = lambda begin: deliveries.released(subscription)
-            replies.fill(held, lambda: encode_ok(subscription.matched))
+            replies.fill(held, lambda: encode_ok(topics()))
 
-    broker.follow(subscription)
-    subscription.when_registered(registered)
+    return registered
 
 
 def seconds(milliseconds: int | None) -> float | None:

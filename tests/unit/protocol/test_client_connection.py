@@ -12,68 +12,44 @@ from toymq_py.errors import (
     RequestError,
 )
 from toymq_py.model import Records
-from toymq_py.protocol import (
-    BatchReply,
-    ClientConnection,
-    ClosedPush,
-    DupReply,
-    ErrReply,
-    HelloReply,
-    JsonReply,
-    MessagePush,
-    OffsetsReply,
-    OkReply,
-    PongReply,
-    Reply,
-    encode_batch_header,
-    encode_closed,
-    encode_dup,
-    encode_error,
-    encode_hello,
-    encode_json,
-    encode_messages,
-    encode_offsets,
-    encode_ok,
-    encode_ok_run,
-    encode_pong,
-)
+from toymq_py.protocol import ClientConnection, Reply, replies
 
 STREAM = b"".join(
     [
-        encode_ok(0),
-        encode_ok_run(5, 1),
-        encode_ok_run(7, 3),
-        encode_dup(4),
-        encode_pong(),
-        encode_hello("toymq/1", 100),
-        encode_json(b"{}\n{}"),
-        encode_batch_header("t", 2, 9, 5) + b"ab\ncd\n",
-        encode_offsets("t", 3, 9),
-        encode_closed("t", "c", "SEEK"),
-        encode_error(BadArgument("what\nis this \xfc")),
-        *encode_messages("t", Records(range(2), [10, 11], [b"", b"k"], [b"a\n", b""], None), 1).pieces,
-        *encode_messages("t", Records([7], [12], [b""], [b"body"], [b"A: b\n"]), 3).pieces,
-        *encode_messages("t", Records([8], [13], [b""], [b"body"], [b""]), 2).pieces,
+        replies.encode_ok(0),
+        replies.encode_ok_run(5, 1),
+        replies.encode_ok_run(7, 3),
+        replies.encode_dup(4),
+        replies.encode_pong(),
+        replies.encode_hello("toymq/1", 100),
+        replies.encode_json(b"{}\n{}"),
+        replies.encode_batch_header("t", 2, 9, 5) + b"ab\ncd\n",
+        replies.encode_offsets("t", 3, 9),
+        replies.encode_closed("t", "c", "SEEK"),
+        replies.encode_error(BadArgument("what\nis this \xfc")),
+        *replies.encode_messages("t", Records(range(2), [10, 11], [b"", b"k"], [b"a\n", b""], None), 1).pieces,
+        *replies.encode_messages("t", Records([7], [12], [b""], [b"body"], [b"A: b\n"]), 3).pieces,
+        *replies.encode_messages("t", Records([8], [13], [b""], [b"body"], [b""]), 2).pieces,
     ]
 )
 REPLIES: list[Reply] = [
-    OkReply(0),
-    OkReply(5),
-    OkReply(7),
-    OkReply(8),
-    OkReply(9),
-    DupReply(4),
-    PongReply(),
-    HelloReply(1, "toymq/1", 100, tells_errors=True),
-    JsonReply(b"{}\n{}"),
-    BatchReply("t", 2, 9, b"ab\ncd"),
-    OffsetsReply("t", 3, 9),
-    ClosedPush("t", "c", "SEEK"),
-    ErrReply("BAD_ARGUMENT", "what is this \\xfc"),
-    MessagePush("t", 0, 1, 10, b"", b"", b"a\n"),
-    MessagePush("t", 1, 1, 11, b"k", b"", b""),
-    MessagePush("t", 7, 3, 12, b"", b"A: b\n", b"body"),
-    MessagePush("t", 8, 2, 13, b"", b"", b"body"),
+    replies.OkReply(0),
+    replies.OkReply(5),
+    replies.OkReply(7),
+    replies.OkReply(8),
+    replies.OkReply(9),
+    replies.DupReply(4),
+    replies.PongReply(),
+    replies.HelloReply(1, "toymq/1", 100, tells_errors=True),
+    replies.JsonReply(b"{}\n{}"),
+    replies.BatchReply("t", 2, 9, b"ab\ncd"),
+    replies.OffsetsReply("t", 3, 9),
+    replies.ClosedPush("t", "c", "SEEK"),
+    replies.ErrReply("BAD_ARGUMENT", "what is this \\xfc"),
+    replies.MessagePush("t", 0, 1, 10, b"", b"", b"a\n"),
+    replies.MessagePush("t", 1, 1, 11, b"k", b"", b""),
+    replies.MessagePush("t", 7, 3, 12, b"", b"A: b\n", b"body"),
+    replies.MessagePush("t", 8, 2, 13, b"", b"", b"body"),
 ]
 
 
@@ -140,7 +116,7 @@ def test_another_protocol_is_noticed(data: bytes) -> None:
 
 @pytest.mark.parametrize("code", sorted(REQUEST_ERRORS))
 def test_every_code_comes_back_as_its_own_error(code: str) -> None:
-    error = ErrReply(code, "7 and more").to_exception()
+    error = replies.ErrReply(code, "7 and more").to_exception()
     assert type(error) is REQUEST_ERRORS[code]
     assert isinstance(error, RequestError)
     assert error.code == code
@@ -153,13 +129,13 @@ def test_every_code_comes_back_as_its_own_error(code: str) -> None:
 
 
 def test_a_code_of_a_later_version_is_still_an_error() -> None:
-    error = ErrReply("NEVER_HEARD_OF", "text").to_exception()
+    error = replies.ErrReply("NEVER_HEARD_OF", "text").to_exception()
     assert isinstance(error, CommandFailed)
     assert error.code == "NEVER_HEARD_OF"
 
 
 def test_an_error_is_one_line_whatever_its_text_holds() -> None:
-    line = encode_error(BadArgument("a\r\nOK 1\n" + "x" * 10_000 + "é\x00"))
+    line = replies.encode_error(BadArgument("a\r\nOK 1\n" + "x" * 10_000 + "é\x00"))
     assert line.count(b"\n") == 1
     assert line.endswith(b"\n")
     assert len(line) <= 4096

@@ -5,79 +5,53 @@ import pytest
 from toymq_py.errors import RequestError
 from toymq_py.failure import Failure, failure_of
 from toymq_py.model import Start
-from toymq_py.protocol import (
-    Ack,
-    Command,
-    Config,
-    Create,
-    Delete,
-    Describe,
-    Fetch,
-    Forget,
-    Hello,
-    Nack,
-    Offsets,
-    Pause,
-    Ping,
-    Publish,
-    Pull,
-    Purge,
-    Quit,
-    Redrive,
-    Rejected,
-    Resume,
-    Seek,
-    Stats,
-    Subscribe,
-    Topics,
-    Touch,
-    Unsubscribe,
-    encode_command,
-)
+from toymq_py.protocol import Command, commands, encode_command
 from toymq_py.protocol.header_lines import parse_line
 
 U64 = 2**64 - 1
 TEN_YEARS_MS = 10 * 366 * 24 * 3600 * 1000
 
 LINES: dict[str, Command] = {
-    "HELLO 1": Hello(1),
-    "HELLO 1 auth=s3cret name=billing": Hello(1, "s3cret", "billing"),
-    "SUB orders billing": Subscribe("orders", "billing"),
-    "SUB o c window=1 visibility=1 start=latest mode=exclusive": Subscribe("o", "c", 1, 1, Start("latest"), "exclusive"),
-    "SUB o c start=0": Subscribe("o", "c", start=Start("id", 0)),
-    "SUB o c start=@0": Subscribe("o", "c", start=Start("time", 0)),
-    "SUB orders.* c mode=shared": Subscribe("orders.*", "c", mode="shared"),
-    "UNSUB o c": Unsubscribe("o", "c"),
-    "PULL o c 10": Pull("o", "c", 10),
-    "PULL o c 10 wait=5 visibility=7": Pull("o", "c", 10, 5, 7),
-    "ACK o c 0": Ack("o", "c", ((0, 0),)),
-    "ACK o c 3-9,12,20-31 sync=1": Ack("o", "c", ((3, 9), (12, 12), (20, 31)), sync=True),
-    "ACK o c 7 sync=0": Ack("o", "c", ((7, 7),)),
-    f"ACK o c {U64}": Ack("o", "c", ((U64, U64),)),
-    "NACK o c 1 delay=0 dead=1 reason=poison": Nack("o", "c", ((1, 1),), 0, True, failure_of("poison")),
-    "TOUCH o c 1-2 visibility=9": Touch("o", "c", ((1, 2),), 9),
-    "PAUSE": Pause(),
-    "RESUME": Resume(),
-    "FETCH o 0 1": Fetch("o", 0, 1),
-    "FETCH o 5 9 max_bytes=1 wait=3": Fetch("o", 5, 9, 1, 3),
-    "OFFSETS o": Offsets("o"),
-    "OFFSETS o at=0": Offsets("o", 0),
-    "CREATE o": Create("o"),
-    "CREATE o visibility=5 dedupe_keys=default": Create("o", {"visibility": "5", "dedupe_keys": "default"}),
-    "CONFIG o": Config("o"),
-    "DELETE o": Delete("o"),
-    "PURGE o": Purge("o"),
-    "SEEK o c earliest": Seek("o", "c", Start("earliest")),
-    "SEEK o c @1781767800000": Seek("o", "c", Start("time", 1_781_767_800_000)),
-    "FORGET o c": Forget("o", "c"),
-    "REDRIVE o.dlq": Redrive("o.dlq"),
-    "REDRIVE o.dlq ids=1-3,9 max=4": Redrive("o.dlq", ((1, 3), (9, 9)), 4),
-    "TOPICS": Topics(),
-    "TOPICS orders.>": Topics("orders.>"),
-    "DESCRIBE o": Describe("o"),
-    "STATS": Stats(),
-    "PING": Ping(),
-    "QUIT": Quit(),
+    "HELLO 1": commands.Hello(1),
+    "HELLO 1 auth=s3cret name=billing": commands.Hello(1, "s3cret", "billing"),
+    "SUB orders billing": commands.Subscribe("orders", "billing"),
+    "SUB o c window=1 visibility=1 start=latest mode=exclusive": (
+        commands.Subscribe("o", "c", 1, 1, Start("latest"), "exclusive")
+    ),
+    "SUB o c start=0": commands.Subscribe("o", "c", start=Start("id", 0)),
+    "SUB o c start=@0": commands.Subscribe("o", "c", start=Start("time", 0)),
+    "SUB orders.* c mode=shared": commands.Subscribe("orders.*", "c", mode="shared"),
+    "UNSUB o c": commands.Unsubscribe("o", "c"),
+    "PULL o c 10": commands.Pull("o", "c", 10),
+    "PULL o c 10 wait=5 visibility=7": commands.Pull("o", "c", 10, 5, 7),
+    "ACK o c 0": commands.Ack("o", "c", ((0, 0),)),
+    "ACK o c 3-9,12,20-31 sync=1": commands.Ack("o", "c", ((3, 9), (12, 12), (20, 31)), sync=True),
+    "ACK o c 7 sync=0": commands.Ack("o", "c", ((7, 7),)),
+    f"ACK o c {U64}": commands.Ack("o", "c", ((U64, U64),)),
+    "NACK o c 1 delay=0 dead=1 reason=poison": commands.Nack("o", "c", ((1, 1),), 0, True, failure_of("poison")),
+    "TOUCH o c 1-2 visibility=9": commands.Touch("o", "c", ((1, 2),), 9),
+    "PAUSE": commands.Pause(),
+    "RESUME": commands.Resume(),
+    "FETCH o 0 1": commands.Fetch("o", 0, 1),
+    "FETCH o 5 9 max_bytes=1 wait=3": commands.Fetch("o", 5, 9, 1, 3),
+    "OFFSETS o": commands.Offsets("o"),
+    "OFFSETS o at=0": commands.Offsets("o", 0),
+    "CREATE o": commands.Create("o"),
+    "CREATE o visibility=5 dedupe_keys=default": commands.Create("o", {"visibility": "5", "dedupe_keys": "default"}),
+    "CONFIG o": commands.Config("o"),
+    "DELETE o": commands.Delete("o"),
+    "PURGE o": commands.Purge("o"),
+    "SEEK o c earliest": commands.Seek("o", "c", Start("earliest")),
+    "SEEK o c @1781767800000": commands.Seek("o", "c", Start("time", 1_781_767_800_000)),
+    "FORGET o c": commands.Forget("o", "c"),
+    "REDRIVE o.dlq": commands.Redrive("o.dlq"),
+    "REDRIVE o.dlq ids=1-3,9 max=4": commands.Redrive("o.dlq", ((1, 3), (9, 9)), 4),
+    "TOPICS": commands.Topics(),
+    "TOPICS orders.>": commands.Topics("orders.>"),
+    "DESCRIBE o": commands.Describe("o"),
+    "STATS": commands.Stats(),
+    "PING": commands.Ping(),
+    "QUIT": commands.Quit(),
 }
 
 
@@ -170,19 +144,19 @@ def test_a_bad_line_has_a_documented_code(line: str, code: str) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        Subscribe("o c", "x"),
-        Subscribe("o", "c\nQUIT"),
-        Subscribe("", "c"),
-        Delete("../x"),
-        Nack("o", "c", ((0, 0),), failure=Failure("not made\nby failure_of")),
-        Ack("o", "c", ((5, 3),)),
-        Hello(1, auth="a b"),
-        Create("o", {"visibility": "1 dedupe_keys=0"}),
-        Publish("o", [b"a key"], [b""]),
-        Publish("o", [b"-"], [b""]),
-        Publish("o", [b"k" * 513], [b""]),
-        Publish("o\n", [b""], [b""]),
-        Publish("o", [b"", b""], [b"", b""], hdr=1),
+        commands.Subscribe("o c", "x"),
+        commands.Subscribe("o", "c\nQUIT"),
+        commands.Subscribe("", "c"),
+        commands.Delete("../x"),
+        commands.Nack("o", "c", ((0, 0),), failure=Failure("not made\nby failure_of")),
+        commands.Ack("o", "c", ((5, 3),)),
+        commands.Hello(1, auth="a b"),
+        commands.Create("o", {"visibility": "1 dedupe_keys=0"}),
+        commands.Publish("o", [b"a key"], [b""]),
+        commands.Publish("o", [b"-"], [b""]),
+        commands.Publish("o", [b"k" * 513], [b""]),
+        commands.Publish("o\n", [b""], [b""]),
+        commands.Publish("o", [b"", b""], [b"", b""], hdr=1),
     ],
     ids=repr,
 )
@@ -193,15 +167,15 @@ def test_what_the_grammar_cannot_carry_is_never_sent(command: Command) -> None:
 
 def test_a_rejection_is_not_something_to_send() -> None:
     with pytest.raises(TypeError):
-        encode_command(Rejected(RequestError("x")))
+        encode_command(commands.Rejected(RequestError("x")))
 
 
 def test_a_token_is_not_in_the_repr() -> None:
-    assert "s3cret" not in repr(Hello(1, "s3cret"))
+    assert "s3cret" not in repr(commands.Hello(1, "s3cret"))
 
 
 def test_publishes_are_encoded_with_their_bodies() -> None:
-    run = Publish("o", [b"", b"k"], [b"", b"a\nb"])
+    run = commands.Publish("o", [b"", b"k"], [b"", b"a\nb"])
     assert encode_command(run) == b"PUB o - 0\n\nPUB o k 3\na\nb\n"
-    one = Publish("o", [b"p"], [b"A: b\nbody"], hdr=5, delays_ms=[1], ttls_ms=[2], seqs=[3])
+    one = commands.Publish("o", [b"p"], [b"A: b\nbody"], hdr=5, delays_ms=[1], ttls_ms=[2], seqs=[3])
     assert encode_command(one) == b"PUB o p 9 hdr=5 delay=1 ttl=2 seq=3\nA: b\nbody\n"

@@ -154,18 +154,6 @@ def test_keys_up_to_512_bytes(length: int) -> None:
     assert found[1] == ("t", b"k", b"y", 0, None, None, None)
 
 
-@pytest.mark.parametrize("count", [1, 2, 9, 40, 200])
-@pytest.mark.parametrize("bad", [0, 1, 7, 8, 30])
-def test_a_bad_key_inside_a_run_of_equal_shape_refuses_that_publish_alone(count: int, bad: int) -> None:
-    keys = [b"k%03d" % n for n in range(count)]
-    if bad < count:
-        keys[bad] = b"k\x7f01"
-    found, failed, _ = events_of(b"".join(b"PUB t %b 2\nxy\n" % key for key in keys))
-    expected = [key if n != bad else "BAD_ARGUMENT" for n, key in enumerate(keys)]
-    assert [event[0] if len(event) == 3 else event[1] for event in found] == expected
-    assert not failed
-
-
 def test_no_more_commands_at_a_time_than_asked_for() -> None:
     connection = ServerConnection()
     connection.receive_data(b"PUB t - 1\nx\n" * 10 + b"ACK t c 1\n" * 10 + b"PING\n" * 3)  # one PING counts as four
@@ -224,15 +212,6 @@ def test_a_body_that_trickles_in_is_copied_a_bounded_number_of_times() -> None:
     connection.receive_data(b"\n")
     assert flat(connection.next_commands()) == [pub("t", "-", b"x" * 1_000_000)]
     assert connection.buffered_bytes == 0
-
-
-def test_many_topics_do_not_fill_the_memory() -> None:
-    connection = ServerConnection()
-    for n in range(10_000):
-        connection.receive_data(b"PUB t%d - 0\n\nACK t%d c 1\n" % (n, n))
-        assert len(connection.next_commands()) == 2
-    assert len(connection._topics) <= 4096
-    assert len(connection._names) <= 4096
 
 
 def test_a_refusal_holds_no_frames_of_the_parser() -> None:
