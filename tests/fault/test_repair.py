@@ -7,73 +7,15 @@ import contextlib
 import errno
 import random
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from tests.support.broker_rig import DIR, BrokerRig
-from tests.support.logs import PATH, disk_with, ids_of, recover, report_of, some_frames
+from tests.support.logs import PATH, disk_with, report_of, some_frames
+from tests.support.repairs import CONSUMER, LOG, SECOND, STARTS, check, mend, put, records
 from tests.support.sim_disk import SimDisk
-from toymq_py.errors import DirectoryLocked
-from toymq_py.storage import identity, offsets
-from toymq_py.storage.dirlock import DirectoryLock
-from toymq_py.storage.fs import RealFileSystem
-from toymq_py.storage.offline.dump import dump_topic
-from toymq_py.storage.offline.repair import TopicRepair, repair
-from toymq_py.storage.offline.verify import verify_topic
+from toymq_py.storage import offsets
 from toymq_py.storage.offsets import OffsetsState
-from toymq_py.storage.record import Frame, encode_attributes, encode_frame
-from toymq_py.storage.recovery import recover_log
 from toymq_py.storage.segment import segment_name
-
-FRAMES = some_frames(12)
-LOG = b"".join(FRAMES)
-STARTS = [sum(map(len, FRAMES[:n])) for n in range(len(FRAMES) + 1)]
-SECOND = b"".join(some_frames(5, first_id=12))
-CONSUMER = {"since_ns": 1, "start": 0, "has_acked": True, "last_acked": 1, "acked_above": [], "attempts": []}
-
-
-def records(disk: SimDisk) -> list[Frame]:
-    return [item for item in dump_topic(disk, PATH) if isinstance(item, Frame)]
-
-
-def put(disk: SimDisk, name: str, data: bytes, base: str = PATH) -> None:
-    file = disk.open(f"{base}/{name}", create=True)
-    file.truncate(0)
-    file.pwrite(data, 0)
-    file.sync()
-    file.close()
-
-
-def mend(disk: SimDisk) -> TopicRepair | None:
-    done = list(repair(disk, "/data", pid=1))
-    assert len(done) <= 1
-    return done[0] if done else None
-
-
-def check(disk: SimDisk, where: str) -> TopicRepair:
-    """Repair, and hold the result against what could be read before, and against what recovery makes of it."""
-    before = records(disk)
-    files = {name: data for name, data in disk.snapshot().items() if name.startswith(PATH) and not name.endswith(".idx")}
-    done = mend(disk)
-    assert done is not None, f"{where}: verify sees damage, so there is something to do"
-    report = report_of(disk)
-    assert not report.damaged, f"{where}: {report.findings}"
-    assert records(disk) == before, f"{where}: what could be read can be read"
-    lost = {msg_id for first, last in done.lost for msg_id in range(first, last + 1)}
-    assert not lost & {frame.msg_id for frame in before}
-    now = disk.snapshot()
-    for name in done.quarantined:
-        assert now[f"/data/quarantine/1/t/{name}"] == files[f"{PATH}/{name}"], f"{where}: the evidence is as it was"
-    changed = {path for path, data in files.items() if now.get(path) not in (data, None)} | {p for p in files if p not in now}
-    kept = {name.rpartition("/")[2] for name in changed if name.endswith((".log", "topic.json"))}
-    assert kept <= set(done.quarantined), f"{where}: what was changed is in the quarantine"
-    assert mend(disk) is None, f"{where}: a second time there is nothing to do"
-    state = offsets.load(disk, PATH).state
-    log = recover_log(disk, PATH, first_id=state.first_id, next_id=state.next_id, removed=state.removed)
-    assert log.lost == [], f"{where}: nothing is degraded, every gap is known"
-    assert [frame.msg_id for frame in records(disk)] == [frame.msg_id for frame in before]
-    return done
 
 
 @pytest.mark.parametrize("bit", range(0, 8, 3))
@@ -101,151 +43,12 @@ def test_a_sealed_segment_that_was_cut() -> None:
         assert check(disk_with({0: LOG[:cut], 12: SECOND}), f"cut at {cut}").lost == [(whole, 11)]
 
 
-def test_a_torn_tail_is_left_to_the_broker() -> None:
-    disk = disk_with({0: LOG + b"\x21" * 9})
-    before = disk.snapshot()
-    assert mend(disk) is None
-    assert disk.snapshot().items() - before.items() <= {("/data/LOCK", b"1\ntoymq repair\n")}
-
-
-def test_many_holes_and_a_torn_tail_become_one_segment_a_stretch() -> None:
-    data = bytearray(LOG)
-    for hit in (0, 3, 4, 8):
-        data[STARTS[hit] + 9] ^= 1
-    disk = disk_with({0: bytes(data) + b"\x21" * 9})
-    done = check(disk, "four holes")
-    assert done.lost == [(0, 0), (3, 4), (8, 8)]
-    names = [name for name in disk.listdir(PATH) if name.endswith(".log")]
-    assert names == [segment_name(n) for n in (1, 5, 9, 12)], "and an empty one, for what comes"
-
-
 def test_each_page_of_a_larger_log_zeroed() -> None:
     frames = some_frames(400, size_max=300)
     data = b"".join(frames)
     for page in range(len(data) // 4096):
         first = page * 4096
         check(disk_with({0: data[:first] + bytes(4096) + data[first + 4096 :]}), f"page {page}")
-
-
-def test_a_segment_that_is_gone() -> None:
-    third = b"".join(some_frames(3, first_id=17))
-    disk = disk_with({0: LOG, 17: third})
-    assert check(disk, "a segment in the middle").lost == [(12, 16)]
-    disk = disk_with({0: LOG})
-    put(disk, "offsets.json", offsets.encode(OffsetsState(0, 17, {"c": CONSUMER})))
-    assert check(disk, "the last one").lost == [(12, 16)]
-    assert offsets.load(disk, PATH).state.consumers == {"c": CONSUMER}
-    disk = disk_with({})
-    put(disk, "offsets.json", offsets.encode(OffsetsState(3, 17, {})))
-    assert check(disk, "all of them").lost == [(3, 16)]
-    assert recover_log(disk, PATH, first_id=3, next_id=17).next_id == 17, "no id is used twice"
-
-
-def test_what_retention_removed_is_no_loss() -> None:
-    data = bytearray(LOG)
-    data[5] ^= 1
-    disk = disk_with({0: bytes(data), 17: b"".join(some_frames(3, first_id=17))})
-    put(disk, "offsets.json", offsets.encode(OffsetsState(0, 20, {}, ((12, 16),))))
-    assert check(disk, "").lost == [(0, 0)]
-    assert offsets.load(disk, PATH).state.removed == ((0, 0), (12, 16))
-
-
-def test_records_that_two_segments_hold_stay_in_the_first() -> None:
-    both = b"".join(some_frames(14))
-    disk = disk_with({0: both, 12: SECOND})
-    done = mend(disk)
-    assert done is not None
-    assert (done.lost, done.quarantined) == ([], [segment_name(12)])
-    assert {path for path in disk.snapshot() if path.startswith(PATH) and path.endswith(".log")} == {
-        f"{PATH}/{segment_name(0)}", f"{PATH}/{segment_name(14)}", f"{PATH}/{segment_name(17)}"
-    }  # fmt: skip
-    assert not report_of(disk).damaged
-    assert ids_of(recover(disk)) == list(range(17))
-
-
-def test_a_copy_goes_to_the_quarantine() -> None:
-    disk = disk_with({0: LOG, 4: LOG, 12: SECOND})
-    assert check(disk, "copy").lost == []
-    assert not disk.exists(f"{PATH}/{segment_name(4)}")
-
-
-def test_junk_behind_a_sealed_segment() -> None:
-    disk = disk_with({0: LOG + b"junk" * 9, 12: SECOND})
-    assert (report_of(disk).damaged, report_of(disk).lost, recover(disk).lost) == (False, 0, []), "one verdict"
-    assert mend(disk) is None, "no record is missing: there is nothing to do"
-
-
-@pytest.mark.parametrize("current", [b"", b"{}", b"\xff" * 40])
-def test_damaged_offsets_give_way_to_their_previous_generation(current: bytes) -> None:
-    disk = disk_with({0: LOG})
-    put(disk, "offsets.json", current)
-    put(disk, "offsets.json.prev", offsets.encode(OffsetsState(0, 12, {"c": CONSUMER})))
-    done = check(disk, "current")
-    assert done.quarantined == ["offsets.json"]
-    assert offsets.load(disk, PATH).state.consumers == {"c": CONSUMER}
-
-
-def test_offsets_of_which_nothing_is_left_are_said_to_be_lost() -> None:
-    disk = disk_with({0: LOG})
-    for name in ("offsets.json", "offsets.json.prev"):
-        put(disk, name, b"{")
-    done = check(disk, "both")
-    assert done.quarantined == ["offsets.json", "offsets.json.prev"]
-    assert done.notes == ["both generations of the offsets are damaged: its consumers are forgotten"]
-
-
-def test_one_consumer_that_makes_no_sense_is_forgotten_alone() -> None:
-    disk = disk_with({0: LOG})
-    put(disk, "offsets.json", offsets.encode(OffsetsState(0, 12, {"good": CONSUMER, "bad": {"start": "x"}})))
-    done = check(disk, "one consumer")
-    assert (done.forgotten, done.quarantined) == (["bad"], ["offsets.json"])
-    assert offsets.load(disk, PATH).state.consumers == {"good": CONSUMER}
-
-
-@pytest.mark.parametrize("data", [b"{", b'{"colour": 1}'], ids=["no JSON", "no setting"])
-def test_damaged_settings_become_the_defaults(data: bytes) -> None:
-    """Whatever the broker would close the topic for."""
-    disk = disk_with({0: LOG})
-    put(disk, "topic.json", data)
-    done = check(disk, "settings")
-    assert done.quarantined == ["topic.json"]
-    assert not disk.exists(f"{PATH}/topic.json")
-
-
-def test_a_producer_behind_a_hole_is_not_believed() -> None:
-    """A power cut took a page of an unacknowledged batch. The producer sends all of it again: what was lost must be stored, so
-    the sequences behind the hole may not answer for it. Recovery holds it so (ADR 0013), and repair must not undo that."""
-    frames = [encode_frame(n, 1, b"producer", b"payload" * 9, encode_attributes(sequence=n)) for n in range(9)]
-    data = bytearray(b"".join(frames))
-    data[4 * len(frames[0]) + 9] ^= 1
-    disk = disk_with({0: bytes(data)})
-    assert recover_log(disk.kill(), PATH, dedupe_keys=10).producers == {b"producer": (3, 3)}
-    disk = disk_with({0: bytes(data)})
-    check(disk, "a hole")
-    state = offsets.load(disk, PATH).state
-    assert recover_log(disk, PATH, next_id=state.next_id, dedupe_keys=10).producers == {b"producer": (3, 3)}
-
-
-def test_other_topics_and_a_whole_directory_are_left_alone() -> None:
-    disk = disk_with({0: LOG})
-    before = disk.snapshot()
-    assert mend(disk) is None
-    assert disk.snapshot().items() - before.items() <= {("/data/LOCK", b"1\ntoymq repair\n")}
-
-
-def test_a_broker_that_runs_keeps_it_out() -> None:
-    disk = disk_with({0: LOG})
-    lock = DirectoryLock.take(disk, "/data", 7)
-    with pytest.raises(DirectoryLocked):
-        mend(disk)
-    lock.release()
-
-
-def test_it_says_in_the_lock_what_it_is() -> None:
-    disk = disk_with({0: LOG})
-    said: list[bytes] = []
-    assert list(repair(disk, "/data", pid=7, progress=lambda _bytes: said.append(disk.read_file("/data/LOCK")))) == []
-    assert set(said) == {b"7\ntoymq repair\n"}
 
 
 def damaged_disk() -> SimDisk:
@@ -286,59 +89,3 @@ def test_a_repair_that_is_cut_short_anywhere_can_be_run_again(op: str, end: Call
         assert records(disk) == before, f"{op} {nth}: nothing that could be read is given up"
         assert offsets.load(disk, PATH).state == offsets.load(whole, PATH).state, f"{op} {nth}"
     raise AssertionError("it never ended")
-
-
-def test_a_repaired_topic_is_published_to_and_consumed() -> None:
-    rig = BrokerRig()
-    rig.publish("t", *[b"x%d" % n for n in range(9)])
-    rig.take(rig.subscribe("t"))
-    rig.ack("t", 0, 0)
-    path = f"{DIR}/topics/t/{segment_name(0)}"
-    data = rig.disk.snapshot()[path]
-    at = data.index(b"x4")
-    rig.put(f"topics/t/{segment_name(0)}", data[:at] + b"XX" + data[at + 2 :])
-    rig.reopen()
-    assert rig.broker.topic("t").state == "degraded"
-    rig.broker.close()
-    (done,) = repair(rig.disk, DIR, pid=2)
-    assert done.lost == [(4, 4)]
-    rig.restart()
-    topic = rig.broker.topic("t")
-    assert (topic.state, topic.log.messages(), topic.log.committed_id) == ("ok", 8, 9)
-    (outcome,) = rig.publish("t", b"new")
-    assert outcome.first_id == 9
-    assert [msg_id for msg_id, _ in rig.take(rig.subscribe("t"))] == [1, 2, 3, 5, 6, 7, 8, 9]
-
-
-@pytest.mark.parametrize("cut", [0, 40, -3])
-def test_one_run_is_enough_when_the_newest_segment_was_cut(cut: int) -> None:
-    """The second run put the cut file aside: the first had made a segment behind it, and its torn tail was damage only then."""
-    frames = some_frames(12)
-    disk = disk_with({0: b"".join(frames[:6]), 6: b"".join(frames[6:])[:cut]})
-    offsets.write(disk, PATH, offsets.encode(OffsetsState(next_id=12)))
-    mend(disk)
-    assert not report_of(disk).findings
-    assert mend(disk) is None, "nothing is left to do"
-
-
-def test_a_directory_in_the_place_of_a_segment_harms_itself_alone(tmp_path: Path) -> None:
-    """Beside other damage it ended the repair half-way: "Is a directory", of no name. What stands in its place is not another
-    log's file when it can be read again."""
-    fs, topic = RealFileSystem(), tmp_path / "topics" / "t"
-    topic.mkdir(parents=True)
-    frames = some_frames(16)
-    for base_id in range(0, 16, 4):
-        (topic / segment_name(base_id)).write_bytes(b"".join(frames[base_id : base_id + 4]))
-    identity.store(fs, str(topic), identity.read_heads(fs, str(topic), range(0, 16, 4), {}))
-    aside = (topic / segment_name(4)).rename(tmp_path / "aside")
-    (topic / segment_name(4)).mkdir()
-    hit = bytearray((topic / segment_name(8)).read_bytes())
-    hit[len(frames[8]) + 6] ^= 1
-    (topic / segment_name(8)).write_bytes(hit)
-
-    done = list(repair(fs, str(tmp_path), pid=1))
-    assert [(each.topic, each.lost, len(each.notes)) for each in done] == [("t", [(9, 9)], 1)]
-    (topic / segment_name(4)).rmdir()
-    aside.rename(topic / segment_name(4))
-    report = verify_topic(fs, str(topic), "t")
-    assert (report.findings, report.records, report.lost) == ([], 15, 0)

@@ -6,7 +6,6 @@ import pytest
 
 from toymq_py.consumer import Consumer, ConsumerSnapshot, Counts, DeliveryPolicy, IdSet
 from toymq_py.consumer.lease import Lessee, RunState
-from toymq_py.errors import DamagedData
 from toymq_py.model import IdRows
 
 POLICY = DeliveryPolicy()
@@ -529,69 +528,6 @@ def test_restore_cuts_to_what_the_log_holds(
 def test_restore_cuts_the_start_too(start: int, want: int) -> None:
     it, _ = Consumer.restore("c", snapshot(start=start), 3, 9)
     assert it.start == it.snapshot().start == want
-
-
-GOOD = {
-    "since_ns": 1,
-    "start": 2,
-    "has_acked": True,
-    "last_acked": 9,
-    "acked_above": [[12, 14]],
-    "attempts": [[10, 11, 1]],
-}
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        {"since_ns": -1},
-        {"since_ns": "1"},
-        {"since_ns": 1.0},
-        {"start": U64 + 1},
-        {"start": True},
-        {"start": None},
-        {"start": 11},  # above the floor
-        {"has_acked": 1},
-        {"has_acked": None},
-        {"last_acked": False},
-        {"last_acked": 12},  # inside acked_above
-        {"acked_above": None},
-        {"acked_above": {}},
-        {"acked_above": [12]},
-        {"acked_above": [[12]]},
-        {"acked_above": [[12, 13, 14]]},
-        {"acked_above": [["12", 14]]},
-        {"acked_above": [[14, 12]]},
-        {"acked_above": [[12, 14], [14, 15]]},
-        {"acked_above": [[16, 17], [12, 14]]},
-        {"acked_above": [[9, 9]]},
-        {"acked_above": [[12, U64 + 1]]},
-        {"attempts": [[10, 11]]},
-        {"attempts": [[10, 11, 0]]},
-        {"attempts": [[10, 11, 1.0]]},
-        {"attempts": [[10, 12, 1]]},  # 12 is acked
-        {"attempts": [[9, 9, 1]]},
-        {"attempts": [[11, 11, 1], [10, 10, 1]]},
-        {"attempts": [[10, 11, 1], [11, 11, 2]]},
-        {"surprise": 1},
-    ],
-)
-def test_damaged_state_is_refused(damage: dict[str, object]) -> None:
-    assert ConsumerSnapshot.from_json(GOOD).to_json() == GOOD
-    with pytest.raises(DamagedData):
-        ConsumerSnapshot.from_json({**GOOD, **damage})
-
-
-@pytest.mark.parametrize("value", [None, [], "x", {}])
-def test_what_is_no_consumer_is_refused(value: object) -> None:
-    with pytest.raises(DamagedData):
-        ConsumerSnapshot.from_json(value)
-
-
-@pytest.mark.parametrize("field", sorted(GOOD))
-def test_a_missing_field_is_refused(field: str) -> None:
-    with pytest.raises(DamagedData):
-        ConsumerSnapshot.from_json({k: v for k, v in GOOD.items() if k != field})
 
 
 # -- width and number

@@ -1,0 +1,230 @@
+"""A copy of a data directory whose broker may be running. Contract: clients.md, "Command lines"; ADR 0026."""
+
+import errno
+
+import pytest
+
+from tests.support.backups import (
+    BACK,
+    TO,
+    TOPICS,
+    Interrupted,
+    broker,
+    contents,
+    do_backup,
+    makes_anew,
+    removes_from_behind,
+    removes_segments,
+    restored,
+    rolls,
+    spoil,
+    webhooks,
+)
+from tests.support.broker_rig import DIR
+from toymq_py.errors import DataDirectoryError, DirectoryLocked
+from toymq_py.storage import offsets, webhooks_file
+from toymq_py.storage.dirlock import DirectoryLock
+from toymq_py.storage.offline.backup import back_up
+from toymq_py.storage.offline.restore import restore
+from toymq_py.storage.segment import segment_name
+
+
+def test_segments_that_go_while_they_are_listed_are_known_to_be_gone() -> None:
+    """Between the offsets and the listing: the list lacks segments that the offsets do not name, and is made again."""
+    rig = broker()
+    listed = rig.disk.listdir
+    calls = 0
+
+    class Listing(Interrupted):
+        def listdir(self, path: str) -> list[str]:
+            nonlocal calls
+            if path == f"{DIR}/topics/a":
+                calls += 1
+                if calls == 2:  # the first one looks for the mark
+                    removes_from_behind(rig, ("a",))
+            return listed(path)
+
+    report = do_backup(rig, Listing(rig.disk, 0, lambda: None))
+    assert calls > 2
+    assert not report.damaged
+    copy = restored(rig)
+    assert copy.broker.topic("a").log.removed == rig.broker.topic("a").log.removed
+    assert copy.broker.topic("a").state == "ok"
+
+
+def test_the_second_backup_copies_only_what_is_new() -> None:
+    rig = broker()
+    first = do_backup(rig)
+    assert (len(first.copied), len(first.kept)) == (12, 0)
+    again = do_backup(rig)
+    newest = {f"{TO}/topics/{topic}/{rig.broker.topic(topic).log.segments[-1].path[-24:]}" for topic in TOPICS}
+    assert (again.copied, len(again.kept)) == (newest, 9)
+    rolls(rig)
+    third = do_backup(rig)
+    assert third.kept == first.copied, "also what was the newest then and was sealed as it was"
+    assert len(third.copied) == 9
+    assert contents(restored(rig), "a") == contents(rig, "a")
+
+
+def test_what_the_broker_has_removed_goes_from_the_backup_too() -> None:
+    rig = broker()
+    do_backup(rig)
+    removes_segments(rig)
+    rig.delete("c")
+    assert rig.change("configure", "a", visibility="7") == "OK"
+    do_backup(rig)
+    names = rig.disk.listdir(f"{TO}/topics/a")
+    assert [name for name in names if name.endswith(".log")] == [name for name in rig.files("a") if name.endswith(".log")]
+    assert "topic.json" in names
+    assert rig.disk.listdir(f"{TO}/topics") == ["a", "b"]
+    assert rig.change("configure", "a", visibility="default") == "OK"
+    do_backup(rig)
+    assert "topic.json" not in rig.disk.listdir(f"{TO}/topics/a")
+
+
+def test_a_topic_that_was_made_anew_is_not_mixed_with_the_one_before() -> None:
+    rig = broker()
+    do_backup(rig)
+    makes_anew(rig)
+    do_backup(rig)
+    copy = restored(rig)
+    assert contents(copy, "a") == contents(rig, "a")
+    assert copy.broker.topic("a").consumers["first"].floor == 1
+
+
+def test_damage_in_an_earlier_backup_is_mended_from_the_source() -> None:
+    rig = broker()
+    do_backup(rig)
+    path = f"{TO}/topics/a/{segment_name(0)}"
+    data = bytearray(rig.disk.snapshot()[path])
+    assert len(data) < 5000
+    rig.disk.mkdir("/data/spoilt")
+    spoil(rig.disk, path, 2000)
+    spoil(rig.disk, f"{TO}/topics/b/{segment_name(0)}", 10)
+    report = do_backup(rig)
+    assert not report.damaged
+    assert rig.disk.snapshot()[path] == bytes(data)
+    assert contents(restored(rig), "b") == contents(rig, "b")
+
+
+def test_damage_of_the_source_is_said_and_the_rest_is_copied() -> None:
+    rig = broker()
+    rig.publish("a", b"more" * 200)
+    rig.publish("a", b"last")
+    active = rig.broker.topic("a").log.segments[-1]
+    spoil(rig.disk, active.path, 40)
+    spoil(rig.disk, f"{DIR}/topics/b/{segment_name(0)}", 40)
+    report = do_backup(rig)
+    assert report.damaged
+    assert {each.topic for each in report.reports if each.damaged} == {"a", "b"}
+    copy_of_b = next(each for each in report.reports if each.topic == "b")
+    assert (copy_of_b.records, copy_of_b.lost) == (13, 1)
+
+
+@pytest.mark.parametrize(("op", "code"), [("pread", errno.EIO), ("open", errno.EACCES)])
+def test_a_segment_that_cannot_be_read_is_named_and_the_rest_is_copied(op: str, code: int) -> None:
+    rig = broker()
+    source = f"{DIR}/topics/a/{segment_name(0)}"
+    rig.disk.fail(op, 1, code, sticky=True, path=source)
+    report = do_backup(rig)
+    assert report.damaged
+    assert [problem for problem in report.problems if source in problem]
+    copies = {each.topic: each for each in report.reports}
+    assert (copies["a"].lost > 0, copies["a"].records > 0) == (True, True)
+    assert not copies["b"].damaged
+    rig.disk.heal()
+    assert not do_backup(rig).damaged, "the next one brings it up to date"
+    assert contents(restored(rig), "a") == contents(rig, "a")
+
+
+def test_damaged_offsets_are_said_and_those_of_an_earlier_backup_stay() -> None:
+    rig = broker()
+    rig.ack("a", 0, 0, "first")
+    do_backup(rig)
+    state = offsets.load(rig.disk, f"{TO}/topics/a").state
+    rig.broker.close()
+    for name in ("offsets.json", "offsets.json.prev"):
+        rig.put(f"topics/a/{name}", b"{")
+    report = do_backup(rig)
+    assert report.problems == ["topic a: both generations of its offsets are damaged: the backup has none that are newer"]
+    assert report.damaged
+    assert offsets.load(rig.disk, f"{TO}/topics/a").state == state
+
+
+def test_the_webhooks_go_along() -> None:
+    """As they were when the backup began; they are updated, and go when they are gone."""
+    rig = broker()
+    rig.put(webhooks_file.FILE_NAME, webhooks("one"))
+    disk = Interrupted(rig.disk, 200, lambda: rig.put(webhooks_file.FILE_NAME, webhooks("one", "two")))
+    do_backup(rig, disk)
+    assert disk.happened
+    assert rig.disk.read_file(f"{TO}/{webhooks_file.FILE_NAME}") == webhooks("one")
+    assert not do_backup(rig).damaged
+    restored(rig)
+    assert rig.disk.read_file(f"{BACK}/{webhooks_file.FILE_NAME}") == webhooks("one", "two")
+    rig.disk.unlink(f"{DIR}/{webhooks_file.FILE_NAME}")
+    do_backup(rig)
+    assert not rig.disk.exists(f"{TO}/{webhooks_file.FILE_NAME}")
+
+
+def test_damaged_webhooks_are_said_and_those_of_an_earlier_backup_stay() -> None:
+    rig = broker()
+    rig.put(webhooks_file.FILE_NAME, webhooks("one"))
+    do_backup(rig)
+    rig.put(webhooks_file.FILE_NAME, webhooks("two").replace(b"two", b"twi"))
+    report = do_backup(rig)
+    assert report.damaged
+    assert [problem.split(":")[0] for problem in report.problems] == [webhooks_file.FILE_NAME]
+    assert rig.disk.read_file(f"{TO}/{webhooks_file.FILE_NAME}") == webhooks("one")
+
+
+def test_other_files_beside_the_topics_are_neither_read_nor_touched() -> None:
+    """Somebody keeps the tokens in the data directory, and notes in that of the backup."""
+    rig = broker()
+    rig.put(webhooks_file.FILE_NAME, webhooks("one"))
+    rig.put("tokens.json", b'{"tokens": ["s3cret"]}')
+    unreadable = rig.disk.fail("read_file", 1, errno.EACCES, sticky=True, path="tokens.json")
+    assert not do_backup(rig).damaged
+    notes = rig.disk.open(f"{TO}/notes.json", create=True)
+    notes.pwrite(b"every monday", 0)
+    notes.close()
+    assert not do_backup(rig).damaged
+    present = [name for name in rig.disk.listdir(TO) if name.endswith(".json")]
+    assert present == ["backup.json", "notes.json", webhooks_file.FILE_NAME]
+    assert rig.disk.read_file(f"{TO}/notes.json") == b"every monday"
+    restored(rig)
+    assert [name for name in rig.disk.listdir(BACK) if name.endswith(".json")] == [webhooks_file.FILE_NAME]
+    assert not unreadable.fired
+
+
+def test_a_directory_that_holds_something_else_is_refused() -> None:
+    rig = broker()
+    rig.disk.mkdir(TO)
+    rig.disk.open(f"{TO}/thesis.txt", create=True).close()
+    with pytest.raises(DataDirectoryError, match="neither empty nor an earlier backup"):
+        do_backup(rig)
+    assert rig.disk.listdir(TO) == ["thesis.txt"]
+    with pytest.raises(DataDirectoryError, match="is not a data directory"):
+        back_up(rig.disk, "/data/none", "/data/other", pid=1, wall_ns=1)
+    assert not rig.disk.exists("/data/other")
+
+
+def test_what_somebody_uses_is_refused() -> None:
+    rig = broker()
+    do_backup(rig)
+    lock = DirectoryLock.take(rig.disk, TO, 9)
+    with pytest.raises(DirectoryLocked):
+        do_backup(rig)
+    with pytest.raises(DirectoryLocked):
+        restore(rig.disk, TO, BACK, pid=1)
+    lock.release()
+
+
+def test_it_says_in_the_lock_what_it_is() -> None:
+    rig = broker()
+    said: set[bytes] = set()
+    back_up(rig.disk, DIR, TO, pid=2, wall_ns=1, progress=lambda _bytes: said.add(rig.disk.read_file(f"{TO}/LOCK")))
+    assert said == {b"2\ntoymq backup\n"}
+    said.clear()
+    restore(rig.disk, TO, BACK, pid=3, progress=lambda _bytes: said.add(rig.disk.read_file(f"{BACK}/LOCK")))
+    assert said == {b"3\ntoymq restore\n"}

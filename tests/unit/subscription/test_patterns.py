@@ -1,0 +1,105 @@
+"""One window over the topics of a pattern. Contract: delivery.md, "Window"; protocol.md, SUB."""
+
+import errno
+
+import pytest
+
+from tests.support.broker_rig import BrokerRig
+from toymq_py.model import EARLIEST
+from toymq_py.subscription.patterns import RETRY_S
+
+TAKE_BYTES = 1 << 20
+
+
+def test_topics_in_turn_under_one_window() -> None:
+    rig = BrokerRig()
+    for name in ("a.x", "a.y", "b"):
+        rig.publish(name, b"1", b"2")
+        rig.publish(name, b"3", b"4")
+    subscription = rig.follow("a.*", window=5)
+    assert sorted(subscription.parts) == ["a.x", "a.y"]
+    taken = []
+    while (delivery := subscription.take(1)) is not None:
+        taken += rig.shown(delivery)
+    assert taken == ["a.x 0-0 x1", "a.y 0-0 x1", "a.x 1-1 x1", "a.y 1-1 x1", "a.x 2-2 x1"]
+    assert (subscription.inflight, subscription.wants_room) == (5, True)
+    assert sorted(rig.broker.topic("b").consumers) == []
+    rig.ack("a.y", 0, 1)
+    assert rig.shown(subscription.take(1), subscription.take(1), subscription.take(1)) == ["a.y 2-2 x1", "a.x 3-3 x1"]
+
+
+def test_room_in_one_topic_wakes_for_another() -> None:
+    rig = BrokerRig()
+    woken: list[bool] = []
+    subscription = rig.follow("a.*", window=1, wake=lambda _: woken.append(True) or True)  # type: ignore[func-returns-value]
+    rig.publish("a.x", b"1")
+    assert rig.shown(subscription.take(TAKE_BYTES), subscription.take(TAKE_BYTES)) == ["a.x 0-0 x1"]
+    woken.clear()
+    rig.publish("a.y", b"2")
+    assert woken == [], "there is no room, so whoever else takes from a.y is asked"
+    rig.ack("a.x", 0, 0)
+    assert woken == [True]
+    assert rig.shown(subscription.take(TAKE_BYTES)) == ["a.y 0-0 x1"]
+
+
+def test_a_full_window_leaves_a_topic_to_others() -> None:
+    """Woken for one topic, it fills its window from another before it looks there."""
+    rig = BrokerRig()
+    other = rig.subscribe("a.y", mode="shared")
+    subscription = rig.follow("a.*", window=1, mode="shared")
+    assert rig.take(subscription) == []
+    assert other.take(TAKE_BYTES) is None
+    rig.publish("a.x", b"1")
+    rig.publish("a.y", b"2")
+    assert rig.woken == [], "a.y woke the pattern, which was idle longer, and had promised nothing yet"
+    assert rig.take(subscription) == [(0, 1)]
+    assert rig.woken == [other]
+    assert rig.shown(other.take(TAKE_BYTES)) == ["a.y 0-0 x1"]
+
+
+def test_a_deleted_topic_is_lost_and_attached_again_when_it_comes_back() -> None:
+    rig = BrokerRig()
+    rig.publish("a.x", b"1")
+    rig.publish("a.y", b"1")
+    subscription = rig.follow("a.*")
+    rig.take(subscription)
+    assert subscription.inflight == 2
+    assert rig.delete("a.x") == 1
+    assert (rig.ended, subscription.inflight) == (["a.x DELETED"], 1)
+    rig.publish("a.x", b"2")
+    assert rig.shown(subscription.take(TAKE_BYTES)) == ["a.x 0-0 x1"]
+
+
+def test_one_topic_is_taken_over_or_moved_and_the_rest_stays() -> None:
+    rig = BrokerRig()
+    for name in ("a.x", "a.y", "a.z"):
+        rig.publish(name, b"1")
+    subscription = rig.follow("a.*")
+    rig.take(subscription)
+    newer = rig.subscribe("a.x")
+    assert rig.take(newer) == [(0, 2)]
+    rig.broker.topic("a.y").seek("c", EARLIEST)
+    assert rig.ended == ["a.x TAKEN_OVER", "a.y SEEK"]
+    assert (list(subscription.parts), subscription.inflight, subscription.closed) == (["a.z"], 1, False)
+
+
+def test_a_topic_that_cannot_be_read_harms_no_other_and_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    rig = BrokerRig()
+    rig.publish("a.x", b"1")
+    rig.publish("a.y", b"2")
+    rig.reopen()
+    subscription = rig.follow("a.*")
+    rig.disk.fail("pread", 1, errno.ENOMEM, path="a.x")
+    assert rig.shown(subscription.take(TAKE_BYTES), subscription.take(TAKE_BYTES)) == ["a.y 0-0 x1"]
+    assert "cannot read a.x" in caplog.text
+    rig.loop.advance(RETRY_S)
+    assert rig.shown(subscription.take(TAKE_BYTES)) == ["a.x 0-0 x1"]
+
+
+def test_shutting_down_ends_a_pattern_by_its_own_name() -> None:
+    rig = BrokerRig()
+    rig.publish("a.x", b"1")
+    rig.follow("a.*")
+    rig.subscribe("b")
+    rig.broker.stop_deliveries()
+    assert sorted(rig.ended) == ["SHUTTING_DOWN", "a.* SHUTTING_DOWN"]

@@ -1,0 +1,53 @@
+"""The consumer ``#redrive`` of a dead-letter topic. Contract: delivery.md, "Attempts"; ADR 0023."""
+
+from tests.support.broker_rig import BrokerRig
+from tests.support.dead_letters import dead
+from toymq_py.storage.offsets import OffsetsState
+from toymq_py.topic.redrive_consumer import RANGES_MAX, REDRIVER
+
+
+def letters(count: int) -> BrokerRig:
+    rig = BrokerRig(segment_bytes=1 << 20)
+    rig.broker.topic_or_new("t").publisher.publish([b""] * count, [b"x"] * count)
+    rig.loop.drain()
+    return rig
+
+
+def test_it_counts_what_is_new_and_knows_what_went_back() -> None:
+    redriver = letters(9).broker.topic("t").redriver
+    assert not redriver.has_acked(2)
+    assert redriver.ack([2, 3, 5]) == 3
+    assert redriver.ack([3, 4]) == 1
+    assert [n for n in range(9) if redriver.has_acked(n)] == [2, 3, 4, 5]
+
+
+def test_describe_shows_the_first_ranges_of_what_is_retained() -> None:
+    rig = letters(2 * RANGES_MAX + 10)
+    redriver = rig.broker.topic("t").redriver
+    assert redriver.describe() == {"redriven": [], "redriven_total": 0}
+    redriver.ack(range(1, 2 * RANGES_MAX + 10, 2))
+    ranges = redriver.describe()["redriven"]
+    assert (len(ranges), ranges[0], ranges[-1]) == (RANGES_MAX, (1, 1), (2 * RANGES_MAX - 1, 2 * RANGES_MAX - 1))
+
+
+def test_it_pins_segments_only_where_no_other_consumer_does() -> None:
+    redriver = letters(3).broker.topic("t").redriver
+    nothing = OffsetsState()
+    assert redriver.pinning(nothing, []) == (nothing, []), "without a REDRIVE it is not there"
+    me = redriver.consumer()
+    raw = me.snapshot().to_json()
+    alone = OffsetsState(consumers={REDRIVER: raw})
+    assert redriver.pinning(alone, []) == (alone, [me])
+    with_others = OffsetsState(consumers={REDRIVER: raw, "audit": raw})
+    assert redriver.pinning(with_others, [me])[0].consumers == {"audit": raw}
+
+
+def test_what_went_back_is_known_after_a_restart_and_clients_do_not_see_it() -> None:
+    rig = dead(3)
+    assert rig.redrive("t.dlq", [(1, 1)]) == (1, None)
+    rig.flush("t.dlq")
+    rig.reopen()
+    topic = rig.broker.topic("t.dlq")
+    assert topic.redriver.has_acked(1)
+    assert topic.describe()["consumers"] == []
+    assert rig.redrive("t.dlq") == (2, None)
