@@ -102,16 +102,9 @@ class Client(ClientBase):
     # -- publishing
 
     async def pub(
-        self,
-        topic: str,
-        payload: bytes,
-        *,
-        key: Key | None = None,
-        headers: Mapping[str, str] | None = None,
-        delay: float | None = None,
-        ttl: float | None = None,
-        seq: int | None = None,
-    ) -> Receipt:
+        self, topic: str, payload: bytes, *, key: Key | None = None, headers: Mapping[str, str] | None = None,
+        delay: float | None = None, ttl: float | None = None, seq: int | None = None,
+    ) -> Receipt:  # fmt: skip
         """Publish one message and wait until it is on stable storage. Many may be awaited at once; their order is kept.
 
         Retried by itself after a lost connection and stored once: by ``key``, or by the client's own number (``idempotent``).
@@ -169,17 +162,9 @@ class Client(ClientBase):
     # -- consuming
 
     def sub(
-        self,
-        topic: str,
-        consumer: str,
-        *,
-        auto_ack: bool = False,
-        auto_extend: bool = False,
-        window: int = 1024,
-        visibility: float | None = None,
-        mode: Mode | None = None,
-        start: str | None = None,
-    ) -> Subscription:
+        self, topic: str, consumer: str, *, auto_ack: bool = False, auto_extend: bool = False, window: int = 1024,
+        visibility: float | None = None, mode: Mode | None = None, start: str | None = None,
+    ) -> Subscription:  # fmt: skip
         """Subscribe a consumer: ``async with mq.sub(...) as messages: async for message in messages``. It survives reconnects.
 
         A subscription whose topic another one of this client covers already gets a connection of its own.
@@ -431,22 +416,12 @@ def _receipt(batch: Batch, index: int) -> Receipt:
 
 
 def connect(
-    urls: str | Sequence[str] = DEFAULT_URL,
-    *,
-    name: str | None = None,
-    ssl: ssl_module.SSLContext | None = None,
-    timeout_s: float = 30.0,
-    connect_timeout_s: float = 5.0,
-    wait_s: float = 0.0,
-    backoff_min_s: float = 0.05,
-    backoff_max_s: float = 5.0,
-    idempotent: bool = True,
-    on_event: OnEvent | None = None,
-    inject_headers: InjectHeaders | None = None,
-    tracing: MessageTracing | None = None,
-    describe_errors: bool = True,
-    random: Random | None = None,
-) -> Client:
+    urls: str | Sequence[str] = DEFAULT_URL, *, name: str | None = None, ssl: ssl_module.SSLContext | None = None,
+    timeout_s: float = 30.0, connect_timeout_s: float = 5.0, wait_s: float = 0.0,
+    backoff_min_s: float = 0.05, backoff_max_s: float = 5.0, idempotent: bool = True,
+    on_event: OnEvent | None = None, inject_headers: InjectHeaders | None = None, tracing: MessageTracing | None = None,
+    describe_errors: bool = True, random: Random | None = None,
+) -> Client:  # fmt: skip
     """A client; ``async with connect(...) as mq`` or ``mq = await connect(...)`` connects it. Leaving drains for up to 5 s and
     closes.
 

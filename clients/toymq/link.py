@@ -77,7 +77,7 @@ class Link:
     """
 
     def __init__(self, options: Options, outages: Outages) -> None:
-        self._options = options
+        self.options = options
         self._outages = outages
         self._loop = asyncio.get_running_loop()
         self.conversation = Conversation(options.producer(), self._flush_soon)
@@ -103,7 +103,7 @@ class Link:
 
         Raises: ConnectFailed, RequestError, ProtocolViolation.
         """
-        give_up_at = self._loop.time() + self._options.wait_s
+        give_up_at = self._loop.time() + self.options.wait_s
         self._task = self._loop.create_task(self._run(give_up_at), name="toymq link")  # ended by close
         await self._first
 
@@ -115,13 +115,13 @@ class Link:
             self._end(LocalError(f"a bug in the client: {error!r}"))
 
     async def _stay_connected(self, give_up_at: float | None) -> None:
-        backoff = self._options.backoff()
+        backoff = self.options.backoff()
         for round_number in itertools.count():
             if round_number:
                 delay_s = backoff.next_s()
                 waits(delay_s)
                 await asyncio.sleep(delay_s)
-            for address in self._options.addresses:
+            for address in self.options.addresses:
                 try:
                     wire = await self._attempt(address)
                 except (OSError, ToymqError) as error:
@@ -143,7 +143,7 @@ class Link:
         hopeless = isinstance(error, RequestError | ProtocolViolation) and not error.retryable
         logger.debug("%s: no connection: %s", address, error)
         self._trouble = f" (no connection to {address}: {error})"
-        last = address is self._options.addresses[-1]
+        last = address is self.options.addresses[-1]
         if not hopeless and (give_up_at is None or not last or self._loop.time() < give_up_at):
             return True
         reason = error if isinstance(error, ToymqError) else _connect_failed(address, error)
@@ -162,20 +162,20 @@ class Link:
         """Raises: OSError, ConnectFailed, RequestError, ProtocolViolation."""
         wire = _Wire(self, self._loop)
         greeted: asyncio.Future[HelloReply | ToymqError] = self._loop.create_future()
-        timeout_s = self._options.connect_timeout_s
+        timeout_s = self.options.connect_timeout_s
         try:
             async with asyncio.timeout(timeout_s):
                 if address.path is not None:
                     await self._loop.create_unix_connection(lambda: wire, sock=sockets.connect_unix(address.path))
                 else:
                     await self._loop.create_connection(
-                        lambda: wire, address.host, address.port, ssl=self._options.tls_of(address)
+                        lambda: wire, address.host, address.port, ssl=self.options.tls_of(address)
                     )
                 assert wire.transport is not None
                 sockets.set_up(cast(socket.socket, wire.transport.get_extra_info("socket")))
                 self._wire = wire
                 self.conversation.connected(
-                    self._options.hello(address), lambda answer: settle(greeted, answer)
+                    self.options.hello(address), lambda answer: settle(greeted, answer)
                 )
                 await asyncio.wait((greeted, wire.ended), return_when=asyncio.FIRST_COMPLETED)
             check_greeting(greeted.result() if greeted.done() else wire.ended.result())
@@ -261,7 +261,7 @@ class Link:
 
     def deadline(self, extra_s: float = 0.0) -> float:
         """For a request that begins now."""
-        at = self._loop.time() + self._options.timeout_s + extra_s
+        at = self._loop.time() + self.options.timeout_s + extra_s
         if self._timer is None or at < self._timer.when():
             if self._timer is not None:
                 self._timer.cancel()
@@ -272,7 +272,7 @@ class Link:
         self._timer = None  # it has fired: whatever comes of this, a later deadline gets one of its own
         trouble = "" if self.conversation.online else self._trouble
         # The clock of the loop may be a bit early; what is due within its resolution is due.
-        earliest = self.conversation.expire(self._loop.time() + 0.001, self._options.timeout_s, trouble)
+        earliest = self.conversation.expire(self._loop.time() + 0.001, self.options.timeout_s, trouble)
         if earliest is not None:
             self._timer = self._loop.call_at(earliest, self._expire)
         self._wake()
@@ -294,10 +294,10 @@ class Link:
         told: asyncio.Future[ToymqError | None] = self._loop.create_future()
         self.conversation.ack_synced(feed, topic, msg_id, lambda error: settle(told, error))
         try:
-            async with asyncio.timeout(self._options.timeout_s):
+            async with asyncio.timeout(self.options.timeout_s):
                 error = await told
         except TimeoutError:
-            text = f"no answer within {self._options.timeout_s:g} s: waited for the synced ack of {topic} {msg_id}"
+            text = f"no answer within {self.options.timeout_s:g} s: waited for the synced ack of {topic} {msg_id}"
             raise RequestTimeout(text + ("" if self.conversation.online else self._trouble)) from None
         if error is not None:
             raise error
@@ -319,7 +319,7 @@ class Link:
     async def room(self, topic: str) -> None:
         """Wait for one's turn, in the order of asking. Raises: RequestTimeout."""
         try:
-            async with asyncio.timeout(self._options.timeout_s), self._turn:
+            async with asyncio.timeout(self.options.timeout_s), self._turn:
                 while self._crowded and not self.conversation.is_closed:
                     self._room = self._loop.create_future()
                     try:
@@ -328,7 +328,7 @@ class Link:
                         self._room = None
         except TimeoutError:
             trouble = "" if self.conversation.online else self._trouble
-            waited = f"no room within {self._options.timeout_s:g} s: waited to publish to {topic}"
+            waited = f"no room within {self.options.timeout_s:g} s: waited to publish to {topic}"
             raise RequestTimeout(waited + trouble) from None
 
     def _wake(self) -> None:

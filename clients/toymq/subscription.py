@@ -3,32 +3,27 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Generator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any
 
-from toymq import arguments, requests
+from toymq import arguments
 from toymq.delivery_window import Feed, FeedState
 from toymq.errors import RequestTimeout, SubscriptionEnded
+from toymq.leased_message import LeasedMessage
 from toymq.link import Link, settle
-from toymq.message import Delivery
-from toymq.nack_reason import DeadOn, Reason, describe, is_dead
+from toymq.nack_reason import DeadOn, Reason
 from toymq.renewal import Renewal
 from toymq_py.errors import ConfigError, ConnectionLost, ToymqError
-from toymq_py.protocol import MessagePush, Subscribe
+from toymq_py.protocol import Subscribe
 
 logger = logging.getLogger("toymq")
 
 
-class Message(Delivery):
+class Message(LeasedMessage[Link]):
     """One delivery; see ``Delivery`` for its fields."""
 
-    __slots__ = ("_feed", "_link")
-
-    def __init__(self, push: MessagePush, feed: Feed, link: Link) -> None:
-        super().__init__(push)
-        self._feed = feed
-        self._link = link
+    __slots__ = ()
 
     async def ack(self, *, sync: bool = False) -> None:
         """Done with it. Acks leave together once per pass of the loop, and again after a lost connection; this does not wait
@@ -57,7 +52,12 @@ class Message(Delivery):
 
         Raises: RequestError, RequestTimeout, BadArgument.
         """
-        await self._give_back(self._refusal(delay, reason, error))
+        request = self._nack(delay, reason, error)
+        self._feed.settle(self.topic, self.id)
+        if self._link.conversation.online:
+            await self._link.ask(request.slot)
+            with suppress(ConnectionLost):  # which gives it back, too
+                request.result()
 
     async def dead_letter(self, reason: Reason = None, *, error: BaseException | None = None) -> bool:
         """Give it up: to the topic's dead letters, ``<topic>.dlq``.
@@ -69,7 +69,7 @@ class Message(Delivery):
 
         Raises: BadArgument (it is a dead letter itself), RequestError, ConnectionLost (it comes again), RequestTimeout.
         """
-        request = self._refusal(None, reason, error, dead=True)
+        request = self._nack(None, reason, error, dead=True)
         await self._link.ask(request.slot)
         count = request.result()
         self._feed.settle(self.topic, self.id)
@@ -85,7 +85,7 @@ class Message(Delivery):
 
         Raises: RequestError, RequestTimeout, BadArgument.
         """
-        request = requests.touch(self.topic, self._feed.command.consumer, [(self.id, self.id)], visibility)
+        request = self._touch(visibility)
         if not self._link.conversation.online:
             return False
         await self._link.ask(request.slot)
@@ -106,39 +106,14 @@ class Message(Delivery):
                 cancellation it is at once.
             dead_on: exceptions after which it would fail again: it goes to the dead letters at once.
         """
-        arguments.to_ms("retry_delay", retry_delay)
-        arguments.exceptions("dead_on", dead_on)
-        tracing = self._link._options.tracing
+        handling = self._handling(retry_delay, dead_on)
         try:
-            with tracing.processing(self, self._feed.command.consumer) if tracing is not None else nullcontext():
+            with handling:
                 yield self
         except BaseException as error:
-            if isinstance(error, Exception):
-                request = self._refusal(retry_delay, None, error, dead=is_dead(error, dead_on, self.topic))
-            else:
-                request = self._refusal(0.0)
-            self._feed.settle(self.topic, self.id)
-            self._link.conversation.say_now(request.slot)  # not awaited: the exception goes on now
+            self._handler_failed(error, retry_delay, dead_on)
             raise
         await self.ack()
-
-    def _refusal(
-        self, delay: float | None, reason: Reason = None, error: BaseException | None = None, *, dead: bool = False
-    ) -> requests.Request[int]:
-        link, consumer = self._link, self._feed.command.consumer
-        failure = describe(reason, error, link.conversation.server, details=link._options.describe_errors)
-        ids = [(self.id, self.id)]
-        return requests.nack_line(self.topic, consumer, ids, None if dead else delay, dead=dead, failure=failure)
-
-    async def _give_back(self, request: requests.Request[int]) -> None:
-        self._feed.settle(self.topic, self.id)
-        if not self._link.conversation.online:
-            return
-        await self._link.ask(request.slot)
-        try:
-            request.result()
-        except ConnectionLost:
-            return
 
 
 class Subscription:

@@ -93,16 +93,9 @@ class Client(ClientBase):
     # -- publishing
 
     def pub(
-        self,
-        topic: str,
-        payload: bytes,
-        *,
-        key: Key | None = None,
-        headers: Mapping[str, str] | None = None,
-        delay: float | None = None,
-        ttl: float | None = None,
-        seq: int | None = None,
-    ) -> Receipt:
+        self, topic: str, payload: bytes, *, key: Key | None = None, headers: Mapping[str, str] | None = None,
+        delay: float | None = None, ttl: float | None = None, seq: int | None = None,
+    ) -> Receipt:  # fmt: skip
         """Publish one message and wait until it is on stable storage. Arguments and errors are those of the asyncio client's
         ``pub``.
         """
@@ -173,17 +166,9 @@ class Client(ClientBase):
     # -- consuming
 
     def sub(
-        self,
-        topic: str,
-        consumer: str,
-        *,
-        auto_ack: bool = False,
-        auto_extend: bool = False,
-        window: int = 1024,
-        visibility: float | None = None,
-        mode: Mode | None = None,
-        start: str | None = None,
-    ) -> Subscription:
+        self, topic: str, consumer: str, *, auto_ack: bool = False, auto_extend: bool = False, window: int = 1024,
+        visibility: float | None = None, mode: Mode | None = None, start: str | None = None,
+    ) -> Subscription:  # fmt: skip
         """Subscribe a consumer, and wait for the broker's OK. Arguments are those of the asyncio client's ``sub``. A
         subscription whose topic another one covers already gets a connection of its own.
 
@@ -370,22 +355,12 @@ class Publishing(PublishMany):
 
 
 def connect(
-    urls: str | Sequence[str] = DEFAULT_URL,
-    *,
-    name: str | None = None,
-    ssl: ssl_module.SSLContext | None = None,
-    timeout_s: float = 30.0,
-    connect_timeout_s: float = 5.0,
-    wait_s: float = 0.0,
-    backoff_min_s: float = 0.05,
-    backoff_max_s: float = 5.0,
-    idempotent: bool = True,
-    on_event: OnEvent | None = None,
-    inject_headers: InjectHeaders | None = None,
-    tracing: MessageTracing | None = None,
-    describe_errors: bool = True,
-    random: Random | None = None,
-) -> Client:
+    urls: str | Sequence[str] = DEFAULT_URL, *, name: str | None = None, ssl: ssl_module.SSLContext | None = None,
+    timeout_s: float = 30.0, connect_timeout_s: float = 5.0, wait_s: float = 0.0,
+    backoff_min_s: float = 0.05, backoff_max_s: float = 5.0, idempotent: bool = True,
+    on_event: OnEvent | None = None, inject_headers: InjectHeaders | None = None, tracing: MessageTracing | None = None,
+    describe_errors: bool = True, random: Random | None = None,
+) -> Client:  # fmt: skip
     """Connect to a broker. Arguments are those of ``toymq.connect``.
 
     Raises: ConfigError, BadArgument, ConnectFailed, RequestError (the token is not accepted), ProtocolViolation.

@@ -1,28 +1,23 @@
 """Deliveries of one consumer to blocking code: an iterator that outlives connections."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from types import TracebackType
 
-from toymq import arguments, requests
+from toymq import arguments
 from toymq.delivery_window import Feed, FeedState
 from toymq.errors import RequestTimeout, SubscriptionEnded
-from toymq.message import Delivery
-from toymq.nack_reason import DeadOn, Reason, describe, is_dead
+from toymq.leased_message import LeasedMessage
+from toymq.nack_reason import DeadOn, Reason
 from toymq.sync.link import BlockingLink, now
 from toymq_py.errors import ConnectionLost
 from toymq_py.protocol import MessagePush
 
 
-class Message(Delivery):
+class Message(LeasedMessage[BlockingLink]):
     """One delivery; see ``Delivery`` for its fields."""
 
-    __slots__ = ("_feed", "_link")
-
-    def __init__(self, push: MessagePush, feed: Feed, link: BlockingLink) -> None:
-        super().__init__(push)
-        self._feed = feed
-        self._link = link
+    __slots__ = ()
 
     def ack(self, *, sync: bool = False) -> None:
         """Done with it. Acks leave together, when the next call waits or after a thousand.
@@ -45,7 +40,7 @@ class Message(Delivery):
 
         Raises: RequestError, RequestTimeout, BadArgument.
         """
-        request = self._refusal(delay, reason, error)
+        request = self._nack(delay, reason, error)
         self._feed.settle(self.topic, self.id)
         if self._link.conversation.online:
             self._link.ask(request.slot)
@@ -59,7 +54,7 @@ class Message(Delivery):
 
         Raises: BadArgument (it is a dead letter itself), RequestError, ConnectionLost (it comes again), RequestTimeout.
         """
-        request = self._refusal(None, reason, error, dead=True)
+        request = self._nack(None, reason, error, dead=True)
         self._link.ask(request.slot)
         count = request.result()
         self._feed.settle(self.topic, self.id)
@@ -72,7 +67,7 @@ class Message(Delivery):
 
         Raises: RequestError, RequestTimeout, BadArgument.
         """
-        request = requests.touch(self.topic, self._feed.command.consumer, [(self.id, self.id)], visibility)
+        request = self._touch(visibility)
         if not self._link.conversation.online:
             return False
         self._link.ask(request.slot)
@@ -86,30 +81,15 @@ class Message(Delivery):
         """``with message.process():`` acks when the block ends, and gives the message back when it raises; ``retry_delay``
         seconds later it is delivered again, None takes the topic's backoff. After exceptions of ``dead_on`` it goes to the
         dead letters at once. Its letter says the last exception, as the asyncio client's."""
-        arguments.to_ms("retry_delay", retry_delay)
-        arguments.exceptions("dead_on", dead_on)
-        tracing = self._link.options.tracing
+        handling = self._handling(retry_delay, dead_on)
         try:
-            with tracing.processing(self, self._feed.command.consumer) if tracing is not None else nullcontext():
+            with handling:
                 yield self
         except BaseException as error:
-            if isinstance(error, Exception):
-                request = self._refusal(retry_delay, None, error, dead=is_dead(error, dead_on, self.topic))
-            else:
-                request = self._refusal(0.0)
-            self._feed.settle(self.topic, self.id)
-            self._link.conversation.say_now(request.slot)
-            self._link.exchange(0.0)  # no answer is waited for: the exception goes on now
+            self._handler_failed(error, retry_delay, dead_on)
+            self._link.exchange(0.0)
             raise
         self.ack()
-
-    def _refusal(
-        self, delay: float | None, reason: Reason = None, error: BaseException | None = None, *, dead: bool = False
-    ) -> requests.Request[int]:
-        link, consumer = self._link, self._feed.command.consumer
-        failure = describe(reason, error, link.conversation.server, details=link.options.describe_errors)
-        ids = [(self.id, self.id)]
-        return requests.nack_line(self.topic, consumer, ids, None if dead else delay, dead=dead, failure=failure)
 
 
 class Subscription:

@@ -1,0 +1,64 @@
+"""What the messages of both clients share: a delivery with its lease, to be settled over the connection that it came from."""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Generic, Protocol, TypeVar
+
+from toymq import arguments, requests
+from toymq.conversation import Conversation
+from toymq.delivery_window import Feed
+from toymq.message import Delivery
+from toymq.nack_reason import DeadOn, Reason, describe, is_dead
+from toymq.options import Options
+from toymq_py.protocol import MessagePush
+
+
+class Connection(Protocol):
+    """A client's connection of either kind."""
+
+    @property
+    def conversation(self) -> Conversation: ...
+    @property
+    def options(self) -> Options: ...
+
+
+C = TypeVar("C", bound=Connection)
+
+
+class LeasedMessage(Delivery, Generic[C]):
+    """A delivery that is leased to a consumer."""
+
+    __slots__ = ("_feed", "_link")
+
+    def __init__(self, push: MessagePush, feed: Feed, link: C) -> None:
+        super().__init__(push)
+        self._feed = feed
+        self._link = link
+
+    def _nack(
+        self, delay: float | None, reason: Reason = None, error: BaseException | None = None, *, dead: bool = False
+    ) -> requests.Request[int]:
+        """A NACK of this message; ``dead`` sends it to the dead letters. Raises: TypeError, BadArgument."""
+        link, consumer = self._link, self._feed.command.consumer
+        failure = describe(reason, error, link.conversation.server, details=link.options.describe_errors)
+        ids = [(self.id, self.id)]
+        return requests.nack_line(self.topic, consumer, ids, None if dead else delay, dead=dead, failure=failure)
+
+    def _touch(self, visibility: float | None) -> requests.Request[int]:
+        """A TOUCH of this message. Raises: TypeError, BadArgument."""
+        return requests.touch(self.topic, self._feed.command.consumer, [(self.id, self.id)], visibility)
+
+    def _handling(self, retry_delay: float | None, dead_on: DeadOn) -> AbstractContextManager[None]:
+        """The span of a handler, if the client traces. Raises: TypeError, BadArgument."""
+        arguments.to_ms("retry_delay", retry_delay)
+        arguments.exceptions("dead_on", dead_on)
+        tracing = self._link.options.tracing
+        return nullcontext() if tracing is None else tracing.processing(self, self._feed.command.consumer)
+
+    def _handler_failed(self, error: BaseException, retry_delay: float | None, dead_on: DeadOn) -> None:
+        """Say NACK and do not wait for its reply: the exception goes on. A cancellation gives the message back at once."""
+        if isinstance(error, Exception):
+            request = self._nack(retry_delay, None, error, dead=is_dead(error, dead_on, self.topic))
+        else:
+            request = self._nack(0.0)
+        self._feed.settle(self.topic, self.id)
+        self._link.conversation.say_now(request.slot)
