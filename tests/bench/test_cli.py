@@ -12,7 +12,6 @@ from toymq import sync
 from toymq_bench import commits, goals, profile
 from toymq_bench.cli import main
 from toymq_bench.errors import BenchError
-from toymq_bench.options import Duration
 from toymq_bench.result import Session
 from toymq_bench.traffic import Traffic
 
@@ -46,11 +45,6 @@ def bench(*arguments: str) -> Result:
 def test_misuse_is_told_and_ends_with_2(arguments: list[str], said: str) -> None:
     done = bench(*arguments)
     assert (done.exit_code, said in done.output) == (2, True), done.output
-
-
-@pytest.mark.parametrize(("text", "seconds"), [("3", 3.0), ("0.5", 0.5), ("250ms", 0.25), ("2m", 120.0)])
-def test_a_bare_number_is_seconds(text: str, seconds: float) -> None:
-    assert Duration().convert(text, None, None) == seconds
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.bench_messages import message
 from toymq_bench import load
-from toymq_bench.errors import BenchError, WrongReply
-from toymq_bench.frames import MARK, Template
+from toymq_bench.errors import BenchError
 from toymq_bench.latency import summary_ms
 from toymq_bench.load import Meter, Publisher, Schedule, Subscriber
-from toymq_bench.redelivery_wire import RedeliveryConsumer
 from toymq_bench.toymq_wire import ToymqConsumer, ToymqProducer
 
 MS = 1000
@@ -22,11 +21,6 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         yield ours, theirs
-
-
-def test_frames_of_all_producers_have_one_length() -> None:
-    """The consumer takes runs of one length apart; a second digit in the key made it lose a byte."""
-    assert len({len(ToymqProducer("t", number, 4, 20, keyed=True).template.block(1, 0)) for number in (0, 9, 10, 9999)}) == 1
 
 
 def wire(window: int = 4) -> ToymqProducer:
@@ -124,12 +118,6 @@ def test_budget_and_backlog_hold_a_publisher_back(pair: tuple[socket.socket, soc
     assert len(keys_in(theirs.recv(1 << 20))) == 5
 
 
-@pytest.mark.parametrize("reply", [b"DUP 3\n", b"ERR DISK_LOW no room\n", b"OK 1\nPONG\n"])
-def test_any_other_reply_than_ok_ends_the_run(reply: bytes) -> None:
-    with pytest.raises(WrongReply, match=reply.split()[-1].decode()):
-        wire().replies(reply)
-
-
 def test_more_replies_than_publishes_are_noticed(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
     publisher = Publisher(ours, wire(), Meter(), window=2)
@@ -137,10 +125,6 @@ def test_more_replies_than_publishes_are_noticed(pair: tuple[socket.socket, sock
     theirs.sendall(b"OK 1\n" * 3)
     with pytest.raises(BenchError, match="more replies"):
         publisher.on_readable(2)
-
-
-def message(msg_id: int, stamp: int, size: int = 20) -> bytes:
-    return b"MSG t %d 1 1781767800000000000 %012x-0-100000 %d\n" % (msg_id, stamp, size) + b"x" * size + b"\n"
 
 
 @pytest.mark.parametrize("step", [1, 7, 1000])
@@ -155,65 +139,3 @@ def test_a_consumer_counts_the_same_however_the_bytes_arrive(step: int, pair: tu
     assert meter.delivery_us == {200: 2, 50: 1}
     acked = theirs.recv(1 << 16).decode().splitlines()
     assert acked == (["ACK t c 0-2"] if step == 1000 else ["ACK t c 0-0", "ACK t c 1-1", "ACK t c 2-2"])
-
-
-def test_runs_of_equal_length_end_where_ids_grow_and_where_an_ok_stands() -> None:
-    consumer = ToymqConsumer("t", "c", 20, keyed=True)
-    data = b"".join(message(one, one) + b"OK 1\n" * (one % 7 == 0) for one in range(1100))
-    chunk = consumer.deliveries(data)
-    assert [int(stamp, 16) for stamp in chunk.stamps] == list(range(1100))
-    assert chunk.answer == b"ACK t c 0-1099\n"
-
-
-def test_a_message_without_a_key_carries_its_send_time_in_the_payload() -> None:
-    (frame, _) = ToymqProducer("t", 0, 1, 20, keyed=False).template.block(1, 77).split(b"\n", 1)
-    assert frame == b"PUB t - 20"
-    consumer = ToymqConsumer("t", "c", 20, keyed=False, single=True)
-    pushed = b"".join(b"MSG t %d 1 17 - 20\n%012xabcdefgh\n" % (one, 77 + one) for one in range(2))
-    chunk = consumer.deliveries(pushed)
-    assert [int(stamp, 16) for stamp in chunk.stamps] == [77, 78]
-    assert chunk.answer == b"ACK t c 0\nACK t c 1\n"
-    with pytest.raises(ValueError, match="12 bytes"):
-        ToymqConsumer("t", "c", 11, keyed=False)
-
-
-AGAIN = message(0, 1).replace(b" 0 1 ", b" 0 2 ")
-
-
-@pytest.mark.parametrize("line", [b"ERR NOT_SUBSCRIBED so\n", b"CLOSED t c TAKEN_OVER\n", AGAIN])
-def test_what_is_no_first_delivery_ends_the_run(line: bytes) -> None:
-    with pytest.raises(WrongReply, match="a first delivery was expected"):
-        ToymqConsumer("t", "c", 20, keyed=True).deliveries(line)
-
-
-def given_back(*deliveries: tuple[int, int]) -> bytes:
-    consumer = RedeliveryConsumer("t", "c", 20, 3)
-    data = b"".join(message(one, 5).replace(b" %d 1 " % one, b" %d %d " % (one, attempt)) for one, attempt in deliveries)
-    return consumer.deliveries(data).answer
-
-
-def test_first_deliveries_are_given_back_and_second_ones_acked() -> None:
-    assert given_back((0, 1), (1, 1), (0, 2), (2, 1)) == b"NACK t c 0-2 delay=0\nACK t c 0\n"
-    with pytest.raises(WrongReply, match="attempt 2, and 1 was due"):
-        given_back((0, 2))
-
-
-@pytest.mark.parametrize("ids", [(1,), (0, 2), (0, 0), (0, 1, 3, 2)])
-def test_a_gap_or_a_repetition_ends_the_run(ids: tuple[int, ...]) -> None:
-    with pytest.raises(WrongReply, match="was the next"):
-        ToymqConsumer("t", "c", 20, keyed=True).deliveries(b"".join(message(one, 1) for one in ids))
-
-
-def test_a_block_is_stamped_in_every_frame() -> None:
-    template = Template([MARK + b"-%d" % number for number in range(3)])
-    assert template.block(2, 255) == b"0000000000ff-00000000000ff-1"
-    with pytest.raises(ValueError, match="one length"):
-        Template([b"a", b"bb"])
-
-
-def test_percentiles_are_within_the_precision_of_the_histogram() -> None:
-    summary = summary_ms(dict.fromkeys(range(1, 100001), 1), "publish")
-    assert summary["publish_p50_ms"] == pytest.approx(50, rel=0.002)
-    assert summary["publish_p999_ms"] == pytest.approx(99.9, rel=0.002)
-    assert summary_ms({5: 999, 7000: 1}, "publish")["publish_max_ms"] == pytest.approx(7, rel=0.002)
-    assert summary_ms({}, "publish") == {}

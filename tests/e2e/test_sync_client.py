@@ -7,22 +7,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support.broker_process import BrokerProcess
 from toymq import ConnectFailed, RequestTimeout, SubscriptionEnded, TakenOver, sync
-from toymq.message import Receipt, parse_headers, to_ranges
+from toymq.message import Receipt
 from toymq.sync import Client
-from toymq.url import Address, parse_url
 from toymq_py.errors import (
     AlreadySubscribed,
     AuthFailed,
     BadArgument,
     BadName,
     CommandFailed,
-    ConfigError,
     ConnectionLost,
     NoSuchTopic,
     OutOfRange,
@@ -294,49 +291,6 @@ def test_a_token_is_sent_first_and_a_refusal_is_the_callers() -> None:
         client.ping()
 
 
-@pytest.mark.parametrize(
-    ("url", "address"),
-    [
-        ("toymq://127.0.0.1", Address("127.0.0.1", 6789)),
-        ("toymq://host:1", Address("host", 1)),
-        ("host:12", Address("host", 12)),
-        ("toymq://t%40ken@host", Address("host", 6789, "t@ken")),
-        ("toymq://[::1]:5", Address("::1", 5)),
-        ("unix:/a b/%41.sock", Address("", 0, path="/a b/%41.sock")),
-        ("unix:here.sock", Address("", 0, path="here.sock")),
-    ],
-)
-def test_urls(url: str, address: Address) -> None:
-    assert parse_url(url) == address
-    assert address.path is None or str(address) == url
-    assert "ken" not in repr(address)
-
-
-@pytest.mark.parametrize("url", ["", "http://x", "toymq://", "toymq://h:x", "toymq://h:70000", "toymq://h/path", "toymq://h?q=1"])
-def test_what_is_no_url(url: str) -> None:
-    with pytest.raises(ConfigError, match="a broker's URL is"):
-        parse_url(url)
-
-
-def test_a_token_is_never_in_an_error() -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse_url("ftp://s3cret@host")
-    assert "s3cret" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("ids", "ranges"),
-    [([], []), ([3], [(3, 3)]), ([3, 1, 2, 2], [(1, 3)]), ([9, 1, 2, 7, 8], [(1, 2), (7, 9)])],
-)
-def test_ids_become_ranges(ids: list[int], ranges: list[tuple[int, int]]) -> None:
-    assert to_ranges(ids) == ranges
-
-
-def test_headers_are_read_leniently() -> None:
-    block: Any = b"A: b\nno colon\nB:c\nC: d: e\n\xff: x\n"
-    assert parse_headers(block) == {"A": "b", "B": "c", "C": "d: e", "\ufffd": "x"}
-
-
 def test_a_producer_that_numbers_its_messages(client: Client) -> None:
     first = client.pub("numbered", b"a", key="p", seq=1, headers={"n": "1"})
     second = client.pub("numbered", b"b", key="p", seq=5)
@@ -556,12 +510,6 @@ def test_a_delay_and_a_ttl(client: Client) -> None:
         assert client.describe("later")["consumers"][0]["scheduled"] == 1
     with pytest.raises(BadArgument):
         client.pub_many("later", [b"x"], delay=-1).__next__()
-
-
-@pytest.mark.parametrize("url", ["unix:", "unix:a\0b"])
-def test_what_is_no_url_of_a_unix_socket(url: str) -> None:
-    with pytest.raises(ConfigError, match="unix:PATH"):
-        parse_url(url)
 
 
 def test_a_unix_socket_that_is_not_there(tmp_path: Path) -> None:

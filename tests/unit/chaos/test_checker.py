@@ -1,9 +1,7 @@
 """The checker finds what is wrong with a history, and nothing in a good one."""
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +9,6 @@ from toymq_chaos import history
 from toymq_chaos.checker import Checker, check
 from toymq_chaos.history import Event, digest_of
 from toymq_chaos.leases import BUFFERED
-from toymq_py.errors import DamagedData
 
 MS = 1_000_000
 
@@ -319,43 +316,6 @@ def test_without_a_drain_an_answer_may_still_be_on_its_way() -> None:
 
 def test_without_a_drain_nothing_is_lost_yet() -> None:
     assert check([event for event in GOOD[:-1] if event.id != 2 or event.op != "deliver"]).lost == 0
-
-
-def test_a_history_is_written_and_read(tmp_path: Path) -> None:
-    path = tmp_path / "history.jsonl"
-    history.write(path, GOOD)
-    assert list(history.read(path)) == GOOD
-    assert path.read_text().splitlines()[1] == (
-        '{"t_ns": 1000000, "process": "p.1", "op": "pub", "result": "ok", "topic": "t", "key": "k0", '
-        f'"digest": "{digest_of(b"0")}", "id": 0}}'
-    )
-
-
-@pytest.mark.parametrize(
-    ("line", "what"),
-    [
-        (b"{", "Expecting property name"),
-        (b"[]", "no JSON object"),
-        (b"[" * 100_000, "nested too deeply"),
-        (b"\xff", "'utf-8' codec can't decode byte"),
-        (b'{"t_ns": 1}', "no process"),
-        (b'{"t_ns": 1, "process": "p", "op": "explode"}', 'op cannot be "explode"'),
-        (b'{"t_ns": 1, "process": "p", "op": ["pub"]}', 'op cannot be ["pub"]'),
-        (b'{"t_ns": 1, "process": "p", "op": "kill", "result": "no"}', 'result cannot be "no"'),
-        (b'{"t_ns": "1", "process": "p", "op": "kill"}', 't_ns cannot be "1"'),
-        (b'{"t_ns": true, "process": "p", "op": "kill"}', "t_ns cannot be true"),
-        (b'{"t_ns": 1, "process": "p", "op": "ack", "topic": "t", "id": 1}', "no consumer"),
-        (b'{"t_ns": 1, "process": "p", "op": "pub", "topic": "t", "key": "k", "digest": "d"}', "no id"),
-        (b'{"t_ns": -1, "process": "p", "op": "kill"}', "t_ns -1 is before that of the event above, 0"),
-    ],
-    ids=map(str, range(13)),
-)
-def test_a_line_that_is_none_is_named(tmp_path: Path, line: bytes, what: str) -> None:
-    path = tmp_path / "history.jsonl"
-    path.write_bytes(GOOD[0].to_json().encode() + b"\n\n" + line + b"\n")
-    with pytest.raises(DamagedData, match=re.escape(f"{path}:3: {what}")) as error:
-        list(history.read(path))
-    assert "\n" not in str(error.value)
 
 
 def test_a_nack_of_another_connection_gives_back_what_is_read_late() -> None:

@@ -5,9 +5,7 @@ from dataclasses import replace
 import pytest
 
 from toymq_chaos.leaks import DISK_ALLOWANCE_BYTES, MIB, complaints, table
-from toymq_chaos.soak import Report
-from toymq_chaos.vitals import Vitals, parse, percentile
-from toymq_py.errors import DamagedData
+from toymq_chaos.vitals import Vitals
 
 REST = Vitals(
     t_s=10.0, round_number=0, at_rest=True, rss_bytes=40 * MIB, descriptors=21, tasks=8, threads=17, disk_bytes=MIB,
@@ -43,15 +41,6 @@ def test_all_that_did_not_return_is_named() -> None:
     assert [line.split()[0] for line in found] == ["RSS", "tasks"]
 
 
-def test_the_complaint_is_one_line() -> None:
-    leaked = replace(REST, rss_bytes=100 * MIB, tasks=1000)
-    assert Report([REST, leaked]).complaint() == (
-        "did not return: RSS 40.0 MiB -> 100.0 MiB (at most 56.0 MiB); tasks 8 -> 1000"
-    )
-    assert Report([REST, leaked], failure="the broker ended").complaint() == "the broker ended", "what comes first is said"
-    assert Report([REST, REST]).complaint() is None
-
-
 def test_up_to_the_allowance_is_no_complaint() -> None:
     assert complaints([REST, replace(REST, rss_bytes=56 * MIB, disk_bytes=MIB + DISK_ALLOWANCE_BYTES)]) == []
 
@@ -71,16 +60,3 @@ def test_the_table_has_the_first_rest_the_most_and_the_last_rest() -> None:
     assert lines["RSS"] == ["40.0", "MiB", "400.0", "MiB", "40.0", "MiB"]
     assert lines["PING p99"] == ["1.00", "ms", "20.00", "ms", "-"]
     assert {line[12:].replace(" ", "") for line in table([])[1:]} == {"---"}, "also of nothing"
-
-
-def test_a_sample_survives_its_line() -> None:
-    assert parse(REST.to_json(), 1) == REST
-    with pytest.raises(DamagedData, match="line 7"):
-        parse("{", 7)
-
-
-def test_percentiles() -> None:
-    assert percentile([], 99) is None
-    assert percentile([1.0], 99) == 1.0
-    assert percentile([float(n) for n in range(1, 101)], 99) == 99.0
-    assert percentile([float(n) for n in range(1, 101)], 50) == 50.0

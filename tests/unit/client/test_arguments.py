@@ -13,7 +13,9 @@ from click.testing import CliRunner
 
 import toymq
 from tests.support.obliging_broker import ObligingBroker
-from toymq import arguments, sockets, sync
+from toymq import arguments, connect, sockets, sync
+from toymq.arguments import key_bytes, payload_bytes, to_ms
+from toymq.message import chunks, format_headers
 from toymq_py.errors import BadArgument, BadName, ConfigError, ToymqError
 from toymq_py.protocol import Config, Create, Nack, Offsets
 from toymqctl.broker import Broker
@@ -179,9 +181,9 @@ async def test_a_client_that_cannot_be(broker: ObligingBroker, connect: Callable
 
 
 def test_a_url_that_is_none_says_where_to_look() -> None:
-    for connect in (toymq.connect, sync.connect):
+    for connect_to in (toymq.connect, sync.connect):
         with pytest.raises(TypeError, match=r"urls is .* not None: is the environment variable set"):
-            connect(None)  # type: ignore[arg-type]
+            connect_to(None)  # type: ignore[arg-type]
         with pytest.raises(TypeError) as caught:
             connect(b"toymq://s3cret@h")  # type: ignore[arg-type]
         assert "s3cret" not in str(caught.value)
@@ -311,3 +313,43 @@ def test_toymqctl_says_what_a_name_is(
     assert result.exit_code == 1
     said = r"toymqctl: BAD_NAME: (topic|consumer) name must be .*; (topic|consumer|pattern) is '"
     assert re.match(said, result.stderr), result.stderr
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: payload_bytes("text"), "a payload is bytes, not str: use payload.encode()"),
+        (lambda: payload_bytes({"id": 17}), "a payload is bytes, not dict: use json.dumps(payload).encode()"),
+        (lambda: payload_bytes(None), "a payload is bytes, not None: use json.dumps(payload).encode()"),
+        (lambda: next(chunks(["text"], 8, 100, None, None, None)), "a payload is bytes, not str: use payload.encode()"),  # type: ignore[list-item]
+        (lambda: to_ms("delay", "5s"), "delay is a number of seconds, not '5s': delay=5 is five seconds"),  # type: ignore[arg-type]
+        (
+            lambda: to_ms("ttl", timedelta(seconds=5)),  # type: ignore[arg-type]
+            "ttl is a number of seconds, not datetime.timedelta(seconds=5): use ttl.total_seconds()",
+        ),
+        (lambda: key_bytes(17), "a key is str or bytes, not int: use str(key)"),  # type: ignore[arg-type]
+        (lambda: format_headers({"n": 1}), "a header's name and value are str, not 'n': 1; use str()"),  # type: ignore[dict-item]
+        (lambda: connect(timeout_s="5s"), "timeout_s is a number of seconds, not '5s': timeout_s=5 is five seconds"),  # type: ignore[arg-type]
+        (lambda: sync.connect(wait_s="5s"), "wait_s is a number of seconds, not '5s': wait_s=5 is five seconds"),  # type: ignore[arg-type]
+    ],
+    ids=["str", "dict", "None", "one of many", "delay", "timedelta", "key", "header", "timeout_s", "wait_s"],
+)
+def test_a_mistake_is_named_with_its_remedy(call: Callable[[], Any], said: str) -> None:
+    with pytest.raises(TypeError) as error:
+        call()
+    assert str(error.value) == said
+
+
+def test_what_holds_bytes_is_a_payload() -> None:
+    assert [payload_bytes(payload) for payload in (b"a", bytearray(b"a"), memoryview(b"a"))] == [b"a"] * 3
+
+
+@pytest.mark.parametrize(("seconds", "ms"), [(None, None), (0, 0), (1.5, 1500), (0.0004, 0)])
+def test_seconds_become_milliseconds(seconds: float | None, ms: int | None) -> None:
+    assert to_ms("delay", seconds) == ms
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), 1e12])
+def test_what_is_no_duration(seconds: float) -> None:
+    with pytest.raises(BadArgument, match="delay is a duration"):
+        to_ms("delay", seconds)

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from toymq.url import Address, address_with_token, parse_url
-from toymq_py.errors import ConfigError
+from toymq.url import Address, address_with_token, parse_url, parse_urls
+from toymq_py.errors import (
+    ConfigError,
+)
 
 URLS = [
     "toymq://127.0.0.1:6789", "toymqs://broker.example:1", "toymq://[::1]:6789", "toymq://a-token@host:1",
@@ -47,3 +49,45 @@ def test_a_token_is_one_word_and_what_is_none_is_named_by_where_it_stood(token: 
         address_with_token("toymq://host", token, None)
     with pytest.raises(ConfigError, match=f"the token in {path} is not one word of printable ASCII"):
         address_with_token("toymq://host", None, str(path))
+
+
+def test_several_urls_are_read() -> None:
+    assert parse_urls(["a", "toymqs://b:1"]) == (Address("a", 6789), Address("b", 1, tls=True))
+    with pytest.raises(ConfigError):
+        parse_urls("toymq://user:password@host")
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("toymq://127.0.0.1", Address("127.0.0.1", 6789)),
+        ("toymq://host:1", Address("host", 1)),
+        ("host:12", Address("host", 12)),
+        ("toymq://t%40ken@host", Address("host", 6789, "t@ken")),
+        ("toymq://[::1]:5", Address("::1", 5)),
+        ("unix:/a b/%41.sock", Address("", 0, path="/a b/%41.sock")),
+        ("unix:here.sock", Address("", 0, path="here.sock")),
+    ],
+)
+def test_a_url_is_read(url: str, address: Address) -> None:
+    assert parse_url(url) == address
+    assert address.path is None or str(address) == url
+    assert "ken" not in repr(address)
+
+
+@pytest.mark.parametrize("url", ["", "http://x", "toymq://", "toymq://h:x", "toymq://h:70000", "toymq://h/path", "toymq://h?q=1"])
+def test_an_invalid_url_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="a broker's URL is"):
+        parse_url(url)
+
+
+def test_a_token_is_never_in_an_error() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_url("ftp://s3cret@host")
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["unix:", "unix:a\0b"])
+def test_an_invalid_url_of_a_unix_socket_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="unix:PATH"):
+        parse_url(url)

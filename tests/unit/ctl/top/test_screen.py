@@ -1,128 +1,18 @@
-"""`toymqctl top`: what it computes from two looks at a broker, and what its keys show. The feed says what it is told to."""
+"""The screen of `toymqctl top`: what its keys show. The feed says what it is told to."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import pytest
 from rich.text import Text
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Static
 
+from tests.support.broker_stats import consumer, stats, topic
 from toymq_py.errors import ConnectionLost, Forbidden
 from toymqctl.lines import Row
-from toymqctl.top.figures import TOPIC_COLUMNS, Figures, Line, arranged, letter_lines
 from toymqctl.top.poller import Feed
 from toymqctl.top.screen import LINES_MAX, Help, Top
-
-
-def consumer(name: str = "c", **changes: Any) -> dict[str, Any]:
-    return {
-        "consumer": name, "mode": "exclusive", "has_acked": True, "last_acked": 7, "ready": 0, "inflight": 0, "scheduled": 0,
-        "backlog": 0, "oldest_unacked_age_s": 0.0, "sessions": 1, "paused": False, **changes,
-    }  # fmt: skip
-
-
-def topic(name: str, *consumers: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    return {
-        "topic": name, "first_id": 0, "next_id": 100, "messages": 100, "bytes": 4096, "segments": 1, "state": "ok",
-        "consumers": list(consumers), **changes,
-    }  # fmt: skip
-
-
-def stats(
-    *topics: dict[str, Any], uptime_s: float = 60.0, started_s: float = 1_781_767_740.0, **changes: Any
-) -> dict[str, Any]:
-    return {
-        "version": "1.0", "uptime_s": uptime_s, "time_ms": round((started_s + uptime_s) * 1000),
-        "fsync": "always", "connections": 3, "publish_total": 0, "deliver_total": 0,
-        "ack_total": 0, "error_total": 0, "fsync_p99_s": 0.0021, "loop_lag_s": 0.0034, "rss_bytes": 50 << 20,
-        "disk_free_bytes": 9 << 30, "disk_low": False, "topics": list(topics), **changes,
-    }  # fmt: skip
-
-
-def texts(lines: list[Line], column: int) -> list[str]:
-    return [line.cells[column].text for line in lines]
-
-
-# -- figures
-
-
-def test_rates_are_differences_by_the_brokers_own_time() -> None:
-    before = stats(topic("orders", consumer(backlog=40), consumer("d", backlog=100)), publish_total=1000)
-    later = topic("orders", consumer(backlog=20), consumer("d", backlog=140), next_id=140)
-    now = stats(later, publish_total=1040, uptime_s=64.0)
-    figures = Figures(now, before)
-    assert figures.total_rate("publish_total") == 10
-    (line,) = figures.topics()
-    assert [cell.text for cell in line.cells[:4]] == ["orders", "10.0", "15.0", "140"]
-    assert texts(figures.consumers("orders"), 1) == ["15.0", "0"], "40 came and 20 of the backlog went: 60 acks in 4 s"
-
-
-@pytest.mark.parametrize("before", [
-    None,
-    stats(topic("orders", consumer()), started_s=1_781_758_000.0, uptime_s=9000.0, publish_total=5),
-    stats(topic("orders", consumer()), started_s=1_781_767_730.0, uptime_s=0.4),  # the next life is older already
-])  # fmt: skip
-def test_without_a_look_at_the_same_life_there_is_no_rate(before: dict[str, Any] | None) -> None:
-    figures = Figures(stats(topic("orders", consumer())), before)
-    assert figures.total_rate("publish_total") is None
-    assert texts(figures.topics(), 1) == texts(figures.topics(), 2) == ["-"]
-
-
-def test_a_new_topic_and_a_new_consumer_have_no_rate_yet_and_a_purge_is_none() -> None:
-    before = stats(topic("a", consumer(backlog=90)))
-    figures = Figures(stats(topic("a", consumer(backlog=95), consumer("new")), topic("new"), uptime_s=61.0), before)
-    assert texts(figures.consumers("a"), 1) == ["0", "-"]
-    assert texts(figures.topics(), 1) == ["0", "-"]
-
-
-def test_lag_is_that_of_the_slowest_and_letters_that_went_back_do_not_count() -> None:
-    figures = Figures(stats(
-        topic("orders", consumer(backlog=3, oldest_unacked_age_s=90.0), consumer("d", backlog=9, oldest_unacked_age_s=5.0)),
-        topic("orders.dlq", messages=7, redriven=[[0, 1], [4, 4]]),
-        topic("quiet", consumer(oldest_unacked_age_s=0.0), state="degraded"),
-    ))  # fmt: skip
-    lines = figures.topics()
-    assert [cell.text for cell in lines[0].cells[3:8]] == ["9", "1.5m", "0", "0", "4"]
-    assert [cell.text for cell in lines[2].cells[3:5]] == ["0", "-"]
-    assert [line.key for line in lines if line.cells[-1].bad] == ["quiet"]
-
-
-def test_a_topic_shows_what_is_scheduled_beside_its_lag() -> None:
-    """A message that waits for its time is one, however many consumers wait for it."""
-    (line,) = Figures(stats(topic("mails", consumer(scheduled=7), consumer("d", scheduled=6, backlog=1)))).topics()
-    shown = {column.name: cell.text for column, cell in zip(TOPIC_COLUMNS, line.cells, strict=True)}
-    assert (shown["lag"], shown["scheduled"], shown["dead"]) == ("1", "7", "0")
-
-
-def test_the_overview_says_what_is_wrong() -> None:
-    sound = [cell for line in Figures(stats(topic("a"))).overview() for cell in line]
-    assert not any(cell.bad for cell in sound)
-    assert {"fsync p99 2.1 ms (always)", "loop lag 3.4 ms", "disk free 9.0GiB"} <= {cell.text for cell in sound}
-    now = stats(topic("a", state="failed"), disk_low=True, error_total=5, uptime_s=61.0)
-    bad = [cell.text for line in Figures(now, stats()).overview() for cell in line if cell.bad]
-    assert bad == ["errors/s 5.0", "1 not ok", "DISK LOW: publishing is refused"]
-
-
-def test_a_letter_shows_its_story_and_moves_no_cursor() -> None:
-    headers = {"toymq-consumer": "billing", "toymq-attempts": "20", "toymq-reason": "attempts"}
-    payload = b"\x1b[31m" + b"x" * 500
-    (line,) = letter_lines([Row("orders.dlq", 4, None, 1_781_767_800_000_000_000, b"k\x1b[2J", headers, payload)])
-    assert [cell.text for cell in line.cells[:7]] == [
-        "4", "2026-06-18 07:30:00Z", "billing", "20", "attempts", "k·[2J", "505B"
-    ]  # fmt: skip
-    assert line.cells[7].text == "·[31m" + "x" * 55
-
-
-def test_lines_are_filtered_and_sorted() -> None:
-    lines = Figures(stats(topic("b", messages=5), topic("A", messages=50), topic("c", messages=5, state="degraded"))).topics()
-    assert [line.key for line in arranged(lines, "", 7, reverse=True)] == ["A", "b", "c"]
-    assert [line.key for line in arranged(lines, "a", 0, reverse=False)] == ["A", "c"], "the name, or the state"
-    assert [line.key for line in arranged(lines, "DEGR", 0, reverse=False)] == ["c"]
-
-
-# -- the screen
 
 
 class ToldFeed(Feed):
