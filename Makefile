@@ -6,7 +6,7 @@ BIN := .venv/bin
 READY := .venv/.stamp
 # make fast compiles the same source into a place of its own; run and bench use it from then on (ADR 0015).
 FAST := .venv-fast
-COMPILED := $(patsubst %,toymq_py/%.py,dedupe model fixed_rows \
+COMPILED := $(patsubst %,toymq_py/%.py,dedupe names units records id_rows consumer_options fixed_rows \
   protocol/batch_parser protocol/buffer protocol/client_connection protocol/commands protocol/frames protocol/header_lines protocol/replies protocol/server_connection \
   session/deliveries session/authorization session/handler session/pull session/replies session/producer_sequences session/reader session/session \
   session/subscribe session/fetches session/writer session/transport session/fair_queue topic/channel topic/commits topic/delivery topic/consumer_offsets topic/publisher topic/delays \

@@ -30,7 +30,8 @@ from toymq_py.errors import (
     TopicExists,
 )
 from toymq_py.metrics import Metrics
-from toymq_py.model import DEAD_LETTERS, IdRange, TopicPattern, is_pattern
+from toymq_py.names import DEAD_LETTERS, TopicPattern, is_pattern
+from toymq_py.records import IdRange
 from toymq_py.storage import offsets
 from toymq_py.storage import topic_settings as settings_file
 from toymq_py.storage.commit.disk_space import SpaceGuard

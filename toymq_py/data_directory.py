@@ -10,7 +10,7 @@ from itertools import count
 
 from toymq_py.config.webhooks import Webhook
 from toymq_py.errors import DataDirectoryError, RequestError
-from toymq_py.model import check_name
+from toymq_py.names import check_name
 from toymq_py.storage import webhooks_file
 from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.storage.dirlock import DirectoryLock

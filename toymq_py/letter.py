@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from toymq_py.failure import Failure
-from toymq_py.model import DEAD_LETTERS, PRODUCER_PREFIX, Records
+from toymq_py.names import DEAD_LETTERS
+from toymq_py.records import PRODUCER_PREFIX, Records
 
 ORIGIN_TOPIC, ORIGIN_ID, ORIGIN_KEY = b"toymq-origin-topic", b"toymq-origin-id", b"toymq-origin-key"
 CONSUMER, ATTEMPTS, REASON = b"toymq-consumer", b"toymq-attempts", b"toymq-reason"

@@ -19,7 +19,7 @@ from functools import lru_cache
 
 from toymq_chaos.history import Event
 from toymq_chaos.verdict import Verdict
-from toymq_py.model import TopicPattern, is_pattern
+from toymq_py.names import TopicPattern, is_pattern
 
 SLACK_NS = 10_000_000
 """How late a lease may end (delivery.md); clocks are read a little apart, too."""

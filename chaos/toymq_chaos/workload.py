@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 from toymq_chaos.history import Recorder, Result, digest_of
+from toymq_py.consumer_options import Mode
 from toymq_py.errors import ConnectionLost
-from toymq_py.model import Mode
 from toymq_py.protocol import (
     Ack,
     ClientConnection,

@@ -11,23 +11,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from toymq.url import is_token
+from toymq_py.consumer_options import Mode, Start
 from toymq_py.errors import BadArgument, BadName, ConfigError
-from toymq_py.model import (
-    DURATION_MS_MAX,
-    DURATION_SETTINGS,
-    MAY_BE_ZERO,
-    MSG_ID_MAX,
-    PRODUCER_PREFIX,
-    SIZE_SETTINGS,
-    IdRange,
-    Mode,
-    Start,
-    check_name,
-    check_topic_or_pattern,
-    parse_setting,
-)
+from toymq_py.names import check_name, check_topic_or_pattern
 from toymq_py.protocol import publish_key
 from toymq_py.protocol.frames import COUNT_MAX
+from toymq_py.records import MSG_ID_MAX, PRODUCER_PREFIX, IdRange
+from toymq_py.units import DURATION_MS_MAX, DURATION_SETTINGS, MAY_BE_ZERO, SIZE_SETTINGS, parse_setting
 
 WORD_CHARS_MAX = 1024
 """Of a client's name: it shares a header line with the token."""

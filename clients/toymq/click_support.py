@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from toymq_py.errors import ConfigError, ToymqError
-from toymq_py.model import DURATION_MS_MAX, parse_duration_ms
+from toymq_py.units import DURATION_MS_MAX, parse_duration_ms
 
 _QUANTITY = re.compile(r"(\d{1,19}(?:\.\d+)?)\s*([a-z]*)\Z", re.ASCII)
 

@@ -22,8 +22,8 @@ from toymq.pending_publishes import Batch, PublishMany
 from toymq.pending_replies import CallSlot
 from toymq.subscription import Message, Subscription
 from toymq.url import DEFAULT_URL, parse_urls
+from toymq_py.consumer_options import Mode
 from toymq_py.errors import AlreadySubscribed, ConnectionLost
-from toymq_py.model import Mode
 from toymq_py.protocol import OkReply, Pause, Resume, Subscribe
 
 P = ParamSpec("P")

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from toymq.conversation import Conversation
 from toymq.options import Options
-from toymq_py.model import PAYLOAD_BYTES_LIMIT, IdRange
 from toymq_py.protocol import HelloReply
+from toymq_py.records import PAYLOAD_BYTES_LIMIT, IdRange
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 

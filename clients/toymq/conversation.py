@@ -20,7 +20,6 @@ from toymq.pending_publishes import Batch, Outstanding, PublishSlot, Stream
 from toymq.pending_replies import HelloSlot, PullSlot, Slot
 from toymq.wire_log import Wire
 from toymq_py.errors import ProtocolViolation, RequestError, ToymqError
-from toymq_py.model import IdRange
 from toymq_py.protocol import (
     ClientConnection,
     ClosedPush,
@@ -32,6 +31,7 @@ from toymq_py.protocol import (
     Unsubscribe,
     encode_command,
 )
+from toymq_py.records import IdRange
 
 logger = logging.getLogger("toymq")
 

@@ -11,8 +11,9 @@ from toymq.errors import ConsumerDeleted, SubscriptionEnded, TakenOver
 from toymq.message import lines_of, to_ranges
 from toymq.pending_replies import Slot
 from toymq_py.errors import ToymqError
-from toymq_py.model import IdRange, TopicPattern, is_pattern
+from toymq_py.names import TopicPattern, is_pattern
 from toymq_py.protocol import Ack, MessagePush, Reply, Subscribe, encode_command
+from toymq_py.records import IdRange
 
 Told = Callable[[ToymqError | None], None]
 """Called with None once an ack is on stable storage, else with the reason why it never will be."""

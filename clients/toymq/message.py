@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from toymq import arguments
 from toymq_py.errors import BadArgument, PayloadTooLarge, ToymqError
-from toymq_py.model import PRODUCER_PREFIX, IdRange
 from toymq_py.protocol import MessagePush, publish_options, publish_sequence
 from toymq_py.protocol.frames import parse_ids
 from toymq_py.protocol.header_lines import SEQUENCE_MAX
+from toymq_py.records import PRODUCER_PREFIX, IdRange
 
 RANGES_PER_LINE = 80
 """Of ids with 20 digits in a line of 4096 bytes, beside the names."""

@@ -7,7 +7,7 @@ from traceback import format_tb
 
 from toymq import arguments
 from toymq_py.failure import Failure, cut, failure_of
-from toymq_py.model import DEAD_LETTERS
+from toymq_py.names import DEAD_LETTERS
 from toymq_py.protocol import HelloReply
 
 FRAMES_MAX = 20

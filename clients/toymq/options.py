@@ -14,8 +14,9 @@ from toymq.backoff import Backoff
 from toymq.message import Delivery, Receipt, format_headers
 from toymq.url import Address, is_token
 from toymq_py.errors import BadArgument, ConfigError, ToymqError
-from toymq_py.model import DURATION_MS_MAX, PRODUCER_PREFIX
 from toymq_py.protocol import Hello, encode_command
+from toymq_py.records import PRODUCER_PREFIX
+from toymq_py.units import DURATION_MS_MAX
 
 OUTSTANDING_BYTES_MAX = 8 * 1024 * 1024
 """Payload without an answer; a publish beyond it waits. Enough for the disk's next syncs, little for a process."""

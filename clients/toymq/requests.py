@@ -16,9 +16,9 @@ from toymq.nack_reason import Reason
 from toymq.nack_reason import describe as describe_failure
 from toymq.options import DEFAULT_VISIBILITY_S
 from toymq.pending_replies import CallSlot, GiveBack, PullSlot
+from toymq_py.consumer_options import Mode
 from toymq_py.errors import ToymqError
 from toymq_py.failure import Failure
-from toymq_py.model import MSG_ID_MAX, IdRange, Mode
 from toymq_py.protocol import (
     Ack,
     BatchReply,
@@ -48,6 +48,7 @@ from toymq_py.protocol import (
     Touch,
 )
 from toymq_py.protocol.frames import DEFAULT_FETCH_BYTES, FETCH_BYTES_MAX
+from toymq_py.records import MSG_ID_MAX, IdRange
 
 T = TypeVar("T")
 

@@ -5,8 +5,8 @@ import re
 from toymq.message import lines_of, to_ranges
 from toymq_bench.errors import WrongReply
 from toymq_bench.frames import Chunk
-from toymq_py.model import IdRange
 from toymq_py.protocol import Ack, Nack, encode_command
+from toymq_py.records import IdRange
 
 
 class RedeliveryConsumer:

@@ -17,7 +17,7 @@ from click.core import ParameterSource
 from toymq.url import DEFAULT_URL
 from toymq_py.command_line import INTERRUPTED, missing
 from toymq_py.errors import ConfigError, ToymqError
-from toymq_py.model import parse_duration_ms, parse_size
+from toymq_py.units import parse_duration_ms, parse_size
 from toymq_spark.console import Console, Ending
 from toymq_spark.errors import NoSpark, OptionError
 

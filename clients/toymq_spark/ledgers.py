@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from toymq_py.errors import BadName, DamagedData
-from toymq_py.model import check_name
+from toymq_py.names import check_name
 
 OPS = (
     "connect", "disconnect", "pub", "sub", "pull", "deliver", "ack", "nack",

@@ -12,7 +12,9 @@ from typing import Any, Literal, NoReturn, TypeVar
 
 from toymq.url import parse_url
 from toymq_py.errors import BadName, ConfigError
-from toymq_py.model import MSG_ID_MAX, check_name, parse_duration_ms
+from toymq_py.names import check_name
+from toymq_py.records import MSG_ID_MAX
+from toymq_py.units import parse_duration_ms
 from toymq_spark.errors import OptionError
 
 Mode = Literal["batch", "stream"]

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, NoReturn
 import pyarrow as pa
 
 from toymq_py.errors import BadName
-from toymq_py.model import DURATION_MS_MAX, check_name
+from toymq_py.names import check_name
+from toymq_py.units import DURATION_MS_MAX
 from toymq_spark.batches import KEY_HEADER
 from toymq_spark.errors import OptionError
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from toymq_py.model import is_pattern
+from toymq_py.names import is_pattern
 from toymqctl.broker import Broker
 from toymqctl.quantities import TOPIC
 from toymqctl.tables import as_json as json_option

@@ -10,7 +10,8 @@ import click
 from toymq import sync
 from toymq_py import terminal
 from toymq_py.errors import BadArgument
-from toymq_py.model import DEAD_LETTERS, IdRange
+from toymq_py.names import DEAD_LETTERS
+from toymq_py.records import IdRange
 from toymqctl.broker import Broker
 from toymqctl.letters import Alike, described, error_of, grouped, traceback_of
 from toymqctl.lines import Row, format_option, json_flag

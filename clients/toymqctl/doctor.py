@@ -10,7 +10,7 @@ from typing import Any, Literal
 import click
 
 from toymq_py.errors import ToymqError
-from toymq_py.model import DEAD_LETTERS
+from toymq_py.names import DEAD_LETTERS
 from toymqctl.broker import Broker
 from toymqctl.explanations import explain
 from toymqctl.tables import as_json as json_option

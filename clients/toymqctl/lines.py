@@ -8,7 +8,8 @@ import click
 
 from toymq import sync
 from toymq.message import parse_headers
-from toymq_py.model import DEAD_LETTERS, PRODUCER_PREFIX
+from toymq_py.names import DEAD_LETTERS
+from toymq_py.records import PRODUCER_PREFIX
 
 FORMATS = ("text", "json", "raw")
 REDRIVE_KEY = b"redrive:"

@@ -3,7 +3,7 @@
 import click
 
 from toymq.click_support import Duration
-from toymq_py.model import IdRange
+from toymq_py.records import IdRange
 from toymqctl.broker import Broker
 from toymqctl.quantities import CONSUMER, TOPIC, Ids
 

@@ -9,7 +9,7 @@ import click
 
 from toymq import Receipt
 from toymq.click_support import Duration
-from toymq_py.model import PAYLOAD_BYTES_LIMIT
+from toymq_py.records import PAYLOAD_BYTES_LIMIT
 from toymqctl.broker import Broker
 from toymqctl.quantities import TOPIC
 

@@ -11,7 +11,8 @@ from toymq import sync
 from toymq.message import parse_ranges
 from toymq.url import address_with_token
 from toymq_py.errors import BadArgument, ToymqError
-from toymq_py.model import IdRange, is_pattern
+from toymq_py.names import is_pattern
+from toymq_py.records import IdRange
 from toymqctl.broker import Broker, Certificates
 from toymqctl.settings import SETTINGS
 

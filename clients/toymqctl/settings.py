@@ -7,7 +7,7 @@ import click
 from toymq import arguments
 from toymq.message import Settings
 from toymq_py.errors import BadArgument
-from toymq_py.model import DURATION_SETTINGS, SIZE_SETTINGS, format_setting
+from toymq_py.units import DURATION_SETTINGS, SIZE_SETTINGS, format_setting
 
 SETTINGS = sorted((*DURATION_SETTINGS, *SIZE_SETTINGS, "backlog_max_messages", "dedupe_keys", "max_attempts", "when_full"))
 """Names for completion; the broker checks them."""

@@ -7,8 +7,9 @@ import click
 from toymq import RequestTimeout, sync
 from toymq.click_support import Duration
 from toymq_py import terminal
+from toymq_py.consumer_options import Mode
 from toymq_py.errors import NoSuchTopic
-from toymq_py.model import Mode, is_pattern
+from toymq_py.names import is_pattern
 from toymqctl.broker import Broker
 from toymqctl.lines import Row, format_option, json_flag
 from toymqctl.quantities import CONSUMER, TOPIC

@@ -4,8 +4,8 @@ import click
 
 from toymq import sync
 from toymq_py import terminal
+from toymq_py.consumer_options import Start
 from toymq_py.errors import OutOfRange
-from toymq_py.model import Start
 from toymqctl.broker import Broker
 from toymqctl.lines import Row, format_option, json_flag
 from toymqctl.quantities import TOPIC

@@ -11,7 +11,8 @@ from pathlib import Path
 import click
 
 from toymq_py.errors import BadName, ConfigError
-from toymq_py.model import check_name, check_topic_or_pattern, parse_duration_ms
+from toymq_py.names import check_name, check_topic_or_pattern
+from toymq_py.units import parse_duration_ms
 
 TOKEN_BYTES = 32
 """Random bytes of a token: too many to guess, so that a plain digest is safe to store."""

@@ -107,8 +107,8 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
     [
         (["--listen", "nonsense"], "is not an address"),
         (["--listen", "0.0.0.0:0"], "--insecure-public"),
-        (["--segment-bytes", "12 parsecs"], "is no size"),
-        (["--visibility", "11y"], "is no duration"),
+        (["--segment-bytes", "12 parsecs"], "invalid size '12 parsecs'"),
+        (["--visibility", "11y"], "invalid duration '11y'"),
         (["--max-payload", "65MiB"], "65MiB is out of range: it must be 1B to 64MiB"),
         (["--fsync", "sometimes"], "'sometimes' is not one of always, interval, never"),
         (["--no-such-option"], "No such option"),

@@ -14,7 +14,7 @@ import pytest
 from tests.support.broker_rig import DIR, BrokerRig
 from tests.support.sim_disk import SimDisk
 from toymq_py.errors import LocalError, RequestError
-from toymq_py.model import is_topic_name
+from toymq_py.names import is_topic_name
 from toymq_py.storage.commit.batch import CommitState
 from toymq_py.storage.offline.verify import verify_topic
 from toymq_py.topic import Subscription

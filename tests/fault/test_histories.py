@@ -17,7 +17,7 @@ from tests.support.sim_disk import SimDisk
 from tests.support.sim_loop import SimLoop
 from toymq_py.broker import Broker
 from toymq_py.config.options import BrokerOptions
-from toymq_py.model import Start
+from toymq_py.consumer_options import Start
 from toymq_py.storage.commit.batch import CommitState
 from toymq_py.topic import Published, Subscription, Topic
 

@@ -13,7 +13,7 @@ from tests.support.damage import BYTES_KINDS, FILE_KINDS, MANY_KINDS, PAGE, TS_N
 from tests.support.log_rig import LogRig
 from tests.support.logs import PATH, disk_with
 from tests.support.sim_disk import SimDisk
-from toymq_py.model import IdRange
+from toymq_py.records import IdRange
 from toymq_py.storage import identity, offsets, salvage
 from toymq_py.storage.commit.batch import Appended
 from toymq_py.storage.fs import RealFileSystem, write_all

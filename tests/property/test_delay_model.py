@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from tests.support.broker_rig import BrokerRig
-from toymq_py.model import Start
+from toymq_py.consumer_options import Start
 from toymq_py.topic import Subscription
 
 STEP_S = 0.01

@@ -5,7 +5,7 @@ from itertools import product
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from toymq_py.model import TopicPattern
+from toymq_py.names import TopicPattern
 
 WORDS = ("a", "b", "dlq", "")
 NAMES = [".".join(words) for length in range(1, 6) for words in product(WORDS, repeat=length) if words[0]]

@@ -7,9 +7,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.wire_events import events_of, flat
+from toymq_py.consumer_options import Mode, Start
 from toymq_py.errors import REQUEST_ERRORS, ProtocolViolation
 from toymq_py.failure import failure_of
-from toymq_py.model import DURATION_MS_MAX, Mode, Records, Start
 from toymq_py.protocol import (
     ClientConnection,
     Command,
@@ -22,6 +22,8 @@ from toymq_py.protocol import (
     encode_ok,
     encode_ok_run,
 )
+from toymq_py.records import Records
+from toymq_py.units import DURATION_MS_MAX
 
 U64 = 2**64 - 1
 MAX_PAYLOAD = 100

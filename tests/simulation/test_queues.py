@@ -16,7 +16,7 @@ from toymq_py.consumer import Consumer
 from toymq_py.deadletter.mover import DeadLetterMover
 from toymq_py.deadletter.transfer import Slice
 from toymq_py.errors import QueueFull
-from toymq_py.model import Records
+from toymq_py.records import Records
 from toymq_py.storage import recovery
 from toymq_py.storage.recovery import RecoveredLog
 from toymq_py.topic import Delivery, Subscription, Topic

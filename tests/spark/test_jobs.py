@@ -295,7 +295,7 @@ def test_the_command_line(
         (("report", "--data-dir", to, "--url", url, "--subscribe", "t"), "--data-dir excludes --url"),
         (("archive", "--to", "b", "--once", "--every", "1s"), "--once excludes --every"),
         (("watch", "--once", "--stuck-after", "1s"), "--once excludes --stuck-after"),
-        (("archive", "--to", "b", "--every", "soon"), "'soon' is no duration"),
+        (("archive", "--to", "b", "--every", "soon"), "invalid duration 'soon'"),
         (("archive", "--to", "b", "--option", "x"), "write NAME=VALUE"),
     ):
         done = command(*words)

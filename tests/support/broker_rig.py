@@ -10,9 +10,10 @@ from tests.support.sim_loop import SimLoop
 from toymq_py.broker import Broker
 from toymq_py.clock import Clock
 from toymq_py.config.options import BrokerOptions
+from toymq_py.consumer_options import Mode, Start
 from toymq_py.errors import RequestError
 from toymq_py.failure import failure_of
-from toymq_py.model import Mode, Start, TopicPattern
+from toymq_py.names import TopicPattern
 from toymq_py.storage.open_files import OPEN_FILES_MAX
 from toymq_py.subscription import PatternSubscription, Poll
 from toymq_py.subscription.patterns import MultiSubscription

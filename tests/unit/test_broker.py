@@ -7,13 +7,13 @@ import logging
 import pytest
 
 from tests.support.broker_rig import DIR, BrokerRig
+from toymq_py.consumer_options import Start
 from toymq_py.errors import (
     DataDirectoryError,
     StorageFailed,
     TooManyConsumers,
     TooManyTopics,
 )
-from toymq_py.model import Start
 from toymq_py.storage.commit.batch import CommitState
 from toymq_py.storage.segment import segment_name
 from toymq_py.topic.publisher import Refused

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from toymq_py import letter
 from toymq_py.failure import Failure
-from toymq_py.model import Records
+from toymq_py.records import Records
 
 names = st.text("abcxyz-", min_size=1, max_size=8).filter(lambda name: not name.startswith("toymq-"))
 values = st.text("abc :%", max_size=8).map(str.strip)

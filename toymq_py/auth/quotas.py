@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from toymq_py.errors import QueueFull, RequestError, TooManyConnections, TooManyConsumers, TooManyTopics
 from toymq_py.metrics import Metrics
-from toymq_py.model import DEAD_LETTERS
+from toymq_py.names import DEAD_LETTERS
 
 RESERVE_PART = 10
 """The reserve for admins is at most this part of a limit: a broker with ten places keeps one."""

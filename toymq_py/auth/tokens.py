@@ -17,7 +17,7 @@ from typing import Any
 
 from toymq_py.clock import SystemClock
 from toymq_py.errors import AuthFailed, BadName, ConfigError
-from toymq_py.model import TopicPattern, check_name, check_topic_or_pattern
+from toymq_py.names import TopicPattern, check_name, check_topic_or_pattern
 
 ANSWERS_MAX = 4096
 """Names that a grant remembers its answers for; those of one more client's random names must not pile up."""

@@ -29,9 +29,9 @@ from toymq_py.config.definitions import (
 from toymq_py.config.options import BrokerOptions
 from toymq_py.config.webhooks import SIGNED, Webhook
 from toymq_py.errors import ConfigError, DataDirectoryError, DirectoryLocked, RequestError
-from toymq_py.model import DURATION_MS_MAX, format_setting
 from toymq_py.runtime.broker_loop import opened_broker
 from toymq_py.runtime.definitions import apply_definitions, read_webhooks
+from toymq_py.units import DURATION_MS_MAX, format_setting
 
 TIMEOUT_S = 30.0
 

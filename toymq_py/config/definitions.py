@@ -30,8 +30,10 @@ from typing import Any, ClassVar
 from toymq_py.config.option_schema import did_you_mean, shown_key
 from toymq_py.config.options import SETTINGS, TopicSettings
 from toymq_py.config.webhooks import Webhook, check_webhook_name
+from toymq_py.consumer_options import EARLIEST, Start
 from toymq_py.errors import BadArgument, BadName, ConfigError
-from toymq_py.model import EARLIEST, Start, check_name, format_setting, parse_setting
+from toymq_py.names import check_name
+from toymq_py.units import format_setting, parse_setting
 
 Settings = dict[str, str]
 """By name, as in CREATE: whole numbers and words."""

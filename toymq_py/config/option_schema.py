@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from toymq_py.errors import BadArgument, ConfigError
-from toymq_py.model import DURATION_MS_MAX, format_duration, format_size, parse_duration_ms, parse_number, parse_size
+from toymq_py.units import DURATION_MS_MAX, format_duration, format_size, parse_duration_ms, parse_number, parse_size
 
 SIZE_MAX = 1 << 62
 KEY_SHOWN_MAX = 64

@@ -28,8 +28,9 @@ from toymq_py.config.option_schema import (
     text,
 )
 from toymq_py.errors import BadArgument, ConfigError
-from toymq_py.model import DEFAULT_MAX_PAYLOAD, DURATION_MS_MAX, PAYLOAD_BYTES_LIMIT, parse_number
 from toymq_py.net.host_names import check_host_name
+from toymq_py.records import DEFAULT_MAX_PAYLOAD, PAYLOAD_BYTES_LIMIT
+from toymq_py.units import DURATION_MS_MAX, parse_number
 
 FsyncMode = Literal["always", "interval", "never"]
 LogFormat = Literal["text", "json"]

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from toymq_py.errors import BadArgument, BadName
-from toymq_py.model import TopicPattern, check_name, is_pattern
+from toymq_py.names import TopicPattern, check_name, is_pattern
 
 NAME_MAX = 180
 WEBHOOKS_MAX = 1000

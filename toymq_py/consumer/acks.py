@@ -8,7 +8,8 @@ from array import array
 from bisect import bisect_left, bisect_right
 from typing import Final
 
-from toymq_py.model import IdRange, IdRows
+from toymq_py.id_rows import IdRows
+from toymq_py.records import IdRange
 
 _BLOCK_RANGES_MAX: Final = 1024  # what an insert moves at most; half of it in a block is usual
 

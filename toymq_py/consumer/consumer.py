@@ -17,7 +17,8 @@ from toymq_py.consumer.lease_table import DELIVERED, STORED, LeaseTable
 from toymq_py.consumer.policy import DeliveryPolicy
 from toymq_py.consumer.shared_acks import CommonAcks, WatchedAcks
 from toymq_py.consumer.snapshot import ConsumerSnapshot
-from toymq_py.model import MSG_ID_MAX, IdRange, IdRows
+from toymq_py.id_rows import IdRows
+from toymq_py.records import MSG_ID_MAX, IdRange
 
 
 class Consumer:

@@ -7,7 +7,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from typing import Final
 
-from toymq_py.model import IdRange
+from toymq_py.records import IdRange
 
 _SHIFT: Final = 12
 CHUNK_IDS: Final = 1 << _SHIFT

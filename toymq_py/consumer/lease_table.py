@@ -38,7 +38,7 @@ from toymq_py.consumer.lease import (
     lowest_of_each,
 )
 from toymq_py.consumer.run_list import RunList
-from toymq_py.model import IdRange
+from toymq_py.records import IdRange
 
 _SINGLY_FACTOR: Final = 64  # fewer than one changed run in so many: look each up, else one pass
 

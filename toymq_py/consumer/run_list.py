@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from math import inf
 
 from toymq_py.consumer.lease import DELAYED, HELD, INFLIGHT, Lessee, Run, counted
-from toymq_py.model import ID_ROWS_BLOCK, IdRange, IdRows
+from toymq_py.id_rows import ID_ROWS_BLOCK, IdRows
+from toymq_py.records import IdRange
 
 
 class RunList:

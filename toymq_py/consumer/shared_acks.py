@@ -6,7 +6,7 @@ For topics with a backlog's limit and several consumers; others pay nothing. Con
 from collections.abc import Callable, Sequence
 
 from toymq_py.consumer.acks import AckSet
-from toymq_py.model import MSG_ID_MAX, IdRange
+from toymq_py.records import MSG_ID_MAX, IdRange
 
 
 class WatchedAcks(AckSet):

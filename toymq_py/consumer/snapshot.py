@@ -9,7 +9,8 @@ from operator import le, lt
 from typing import Any
 
 from toymq_py.errors import DamagedData
-from toymq_py.model import MSG_ID_MAX, IdRows
+from toymq_py.id_rows import IdRows
+from toymq_py.records import MSG_ID_MAX
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from toymq_py.deadletter.mover import DeadLetterMover
 from toymq_py.deadletter.redrive import Redrive, RedriveDone
 from toymq_py.errors import BadArgument, RequestError, ShuttingDown
 from toymq_py.letter import Witness, moved_records
-from toymq_py.model import DEAD_LETTERS, IdRange
+from toymq_py.names import DEAD_LETTERS
+from toymq_py.records import IdRange
 from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.topic import Channel, Topic
 

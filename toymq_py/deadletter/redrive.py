@@ -13,7 +13,7 @@ from toymq_py.deadletter.ledger import MoveLedger
 from toymq_py.deadletter.transfer import SLICE_ROWS_MAX, UNSTORED_MAX, RecordReader, Slice, is_stored
 from toymq_py.errors import InternalError, NoSuchTopic, RequestError, ShuttingDown
 from toymq_py.letter import Return, return_of
-from toymq_py.model import IdRange
+from toymq_py.records import IdRange
 from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.topic import Appended, Published, Topic
 

@@ -8,7 +8,7 @@ from functools import partial
 
 from toymq_py.errors import RequestError
 from toymq_py.letter import Return
-from toymq_py.model import Records
+from toymq_py.records import Records
 from toymq_py.topic import Published, Topic
 
 SLICE_ROWS_MAX = 256

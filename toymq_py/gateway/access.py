@@ -21,7 +21,7 @@ from toymq_py.gateway.bodies import SEAT
 from toymq_py.gateway.logins import Login
 from toymq_py.gateway.operations import Need
 from toymq_py.gateway.request_context import Gateway
-from toymq_py.model import check_topic_or_pattern
+from toymq_py.names import check_topic_or_pattern
 
 COOKIE = "toymq_login"
 SECURE_COOKIE = "__Host-toymq_login"

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from toymq_py.broker import Done
+from toymq_py.consumer_options import Start
 from toymq_py.errors import (
     BadArgument,
     BadFraming,
@@ -41,7 +42,8 @@ from toymq_py.gateway.operations import (
 from toymq_py.gateway.problems import NotLeased
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.topic_operations import json_response
-from toymq_py.model import DURATION_MS_MAX, MSG_ID_MAX, IdRange, Start
+from toymq_py.records import MSG_ID_MAX, IdRange
+from toymq_py.units import DURATION_MS_MAX
 
 DURATION_S_MAX = DURATION_MS_MAX / 1000
 

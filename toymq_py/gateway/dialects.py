@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from toymq_py.broker import Broker
 from toymq_py.errors import BadArgument
 from toymq_py.gateway.waiters import stored
-from toymq_py.model import DURATION_MS_MAX
+from toymq_py.units import DURATION_MS_MAX
 
 _GO_DURATION = re.compile(r"(?:\d+(?:\.\d*)?|\.\d+)(?:ns|us|µs|μs|ms|s|m|h)", re.ASCII)
 _GO_UNITS_MS = {"ns": 1e-6, "us": 1e-3, "µs": 1e-3, "μs": 1e-3, "ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6}

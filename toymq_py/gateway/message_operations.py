@@ -8,6 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from toymq_py.consumer_options import Start
 from toymq_py.errors import BadArgument, BadName, NoSuchTopic, OutOfRange, QueueFull, RequestError, StorageFailed
 from toymq_py.gateway.access import check_again
 from toymq_py.gateway.bodies import seat_of
@@ -15,7 +16,7 @@ from toymq_py.gateway.events import EVENT_STREAM, stream_response
 from toymq_py.gateway.headers import parse_block
 from toymq_py.gateway.operations import TOPIC, Answer, Operation, Parameter, count, whole
 from toymq_py.gateway.request_context import Gateway
-from toymq_py.model import MSG_ID_MAX, PRODUCER_PREFIX, Records, Start
+from toymq_py.records import MSG_ID_MAX, PRODUCER_PREFIX, Records
 from toymq_py.topic import Topic
 
 PAGE_MAX = 1000

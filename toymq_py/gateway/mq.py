@@ -34,7 +34,7 @@ from toymq_py.gateway.poll_operations import LEASE_BYTES_MAX, LeasedResponse
 from toymq_py.gateway.problems import NotLeased, problem
 from toymq_py.gateway.publish_operations import Message, append
 from toymq_py.gateway.request_context import Gateway
-from toymq_py.model import MSG_ID_MAX
+from toymq_py.records import MSG_ID_MAX
 
 CONSUMER = "mq"
 RETRY_AFTER_S = 10

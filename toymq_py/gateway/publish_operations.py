@@ -38,8 +38,8 @@ from toymq_py.gateway.multipart import parse_multipart
 from toymq_py.gateway.operations import DELAY_MS, IDEMPOTENCY_KEY, TOPIC, TTL_MS, Answer, Body, Operation, Parameter, check_key
 from toymq_py.gateway.problems import STATUS, problem
 from toymq_py.gateway.request_context import Gateway
-from toymq_py.model import DURATION_MS_MAX
 from toymq_py.topic import Appended, Duplicate, Published, Topic
+from toymq_py.units import DURATION_MS_MAX
 
 BATCH_BYTES_MAX = 16 * 1024 * 1024
 """A batch is in memory as a whole; 20,000 messages of 800 bytes."""

@@ -24,7 +24,8 @@ from toymq_py.gateway.long_poll import LongPoll
 from toymq_py.gateway.waiters import Waiting, stored
 from toymq_py.gateway.webhook_addresses import resolve
 from toymq_py.gateway.webhook_request import client_context, post
-from toymq_py.model import PRODUCER_PREFIX, TopicPattern
+from toymq_py.names import TopicPattern
+from toymq_py.records import PRODUCER_PREFIX
 from toymq_py.topic import Delivery
 from toymq_py.trace_context import log_fields, trace_context
 

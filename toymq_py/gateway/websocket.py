@@ -24,6 +24,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from toymq_py.auth import audit
 from toymq_py.auth.quotas import FLOOR_BYTES, Seat
+from toymq_py.consumer_options import Start
 from toymq_py.disk_errors import storage_error
 from toymq_py.errors import (
     AlreadySubscribed,
@@ -42,8 +43,9 @@ from toymq_py.gateway.operations import TOPIC, Answer, Need, Operation
 from toymq_py.gateway.problems import UpgradeRequired, problem
 from toymq_py.gateway.publish_operations import LINE_MEMBERS, append, check_size, message_of
 from toymq_py.gateway.request_context import Gateway
-from toymq_py.model import DURATION_MS_MAX, Start, check_name
+from toymq_py.names import check_name
 from toymq_py.topic import Delivery, Duplicate, Published, Subscription
+from toymq_py.units import DURATION_MS_MAX
 
 logger = logging.getLogger("toymq_py.gateway")
 

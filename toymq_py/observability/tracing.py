@@ -41,7 +41,7 @@ from opentelemetry.util.types import Attributes
 
 from toymq_py.clock import Clock
 from toymq_py.metrics import Exemplar, Histogram, Metrics
-from toymq_py.model import IdRange
+from toymq_py.records import IdRange
 from toymq_py.topic import Appended, Delivery, Tracer
 from toymq_py.trace_context import TraceContext, trace_context
 from toymq_py.version import __version__

@@ -8,11 +8,11 @@ from functools import lru_cache
 
 from toymq_py.errors import BadName
 from toymq_py.fixed_rows import LAYOUTS_CACHED_MAX, RowLayout, columns_are
-from toymq_py.model import KEY_BYTES_MAX
 from toymq_py.protocol.buffer import Buffer
 from toymq_py.protocol.commands import Ack, Command, Publish
 from toymq_py.protocol.frames import LENGTH_DIGITS_MAX, LINE_BYTES_MAX, NEWLINE, NO_KEY, PRINTABLE, is_key
 from toymq_py.protocol.header_lines import consumer_name, topic_name
+from toymq_py.records import KEY_BYTES_MAX
 
 NAMES_CACHED_MAX = 256
 """Names that a connection remembers as legal: some 100 KiB. With 4,096 each of many connections could hold 3 MiB."""

@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from toymq_py.consumer_options import Mode, Start
 from toymq_py.errors import RequestError
 from toymq_py.failure import Failure
-from toymq_py.model import IdRange, Mode, Shape, Start
 from toymq_py.protocol.frames import (
     DEFAULT_FETCH_BYTES,
 )
+from toymq_py.records import IdRange, Shape
 
 
 @dataclass(frozen=True, slots=True)

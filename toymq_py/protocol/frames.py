@@ -6,7 +6,8 @@ Contract: protocol.md, "Framing".
 from typing import Final
 
 from toymq_py.errors import BadArgument
-from toymq_py.model import DURATION_MS_MAX, KEY_BYTES_MAX, IdRange, parse_number
+from toymq_py.records import KEY_BYTES_MAX, IdRange
+from toymq_py.units import DURATION_MS_MAX, parse_number
 
 LINE_BYTES_MAX = 4096
 """A header line with its newline; holds while the line is still arriving."""

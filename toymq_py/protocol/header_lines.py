@@ -4,9 +4,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from toymq_py.consumer_options import Start
 from toymq_py.errors import BadArgument, RequestError, UnknownCommand
 from toymq_py.failure import Failure, decode_text, encode_text, failure_of
-from toymq_py.model import Start, check_name, check_topic_or_pattern, parse_number
+from toymq_py.names import check_name, check_topic_or_pattern
 from toymq_py.protocol import commands
 from toymq_py.protocol.commands import Ack, Command, Publish
 from toymq_py.protocol.frames import (
@@ -20,6 +21,7 @@ from toymq_py.protocol.frames import (
     parse_ids,
     parse_ms,
 )
+from toymq_py.units import parse_number
 
 Options = dict[str, str]
 _SETTING = re.compile(r"[a-z_]{1,64}\Z")

@@ -9,8 +9,8 @@ from functools import lru_cache
 
 from toymq_py.errors import REQUEST_ERRORS, CommandFailed, PayloadTooLarge, RequestError, ToymqError
 from toymq_py.fixed_rows import LAYOUTS_CACHED_MAX, RowLayout
-from toymq_py.model import Records, shape_of
 from toymq_py.protocol.frames import LINE_BYTES_MAX
+from toymq_py.records import Records, shape_of
 
 ALIKE_MIN = 16
 """Messages from which encoding them together pays."""

@@ -14,12 +14,12 @@ from toymq_py.errors import (
     PayloadTooLarge,
     RequestError,
 )
-from toymq_py.model import DEFAULT_MAX_PAYLOAD
 from toymq_py.protocol.batch_parser import BatchParser
 from toymq_py.protocol.buffer import Buffer
 from toymq_py.protocol.commands import Command, Publish, Rejected
 from toymq_py.protocol.frames import DRAIN_BYTES_MAX, LENGTH_DIGITS_MAX, LINE_BYTES_MAX, NEWLINE, NO_KEY, is_key
 from toymq_py.protocol.header_lines import build_publish, is_http, parse_line, refused_publish, topic_name
+from toymq_py.records import DEFAULT_MAX_PAYLOAD
 
 LINE_COST = 4
 """A line that is parsed by itself takes as long as so many PUBs or ACKs of a run, and counts as many."""

@@ -18,8 +18,8 @@ from toymq_py.config.definitions import (
     plan,
 )
 from toymq_py.config.webhooks import Webhook
+from toymq_py.consumer_options import EARLIEST
 from toymq_py.errors import ConfigError, DamagedData, RequestError
-from toymq_py.model import EARLIEST
 from toymq_py.storage.webhooks_file import FILE_NAME
 
 logger = logging.getLogger("toymq_py.broker")

@@ -12,7 +12,7 @@ from itertools import accumulate
 
 from toymq_py.clock import Clock
 from toymq_py.errors import AlreadySubscribed
-from toymq_py.model import TopicPattern
+from toymq_py.names import TopicPattern
 from toymq_py.protocol import Frames, encode_closed, encode_messages
 from toymq_py.session.fair_queue import Place
 from toymq_py.session.replies import Replies

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from toymq_py.broker import Broker
 from toymq_py.errors import RequestError, ShuttingDown, TooManySubscriptions
-from toymq_py.model import TopicPattern, is_pattern
+from toymq_py.names import TopicPattern, is_pattern
 from toymq_py.protocol import Subscribe, encode_ok
 from toymq_py.session.deliveries import Deliveries, Subscribed
 from toymq_py.session.replies import Replies

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 from toymq_py.errors import DamagedData
-from toymq_py.model import IdRows
+from toymq_py.id_rows import IdRows
 from toymq_py.storage.record import crc32
 
 _OPENING = re.compile(rb'\{"crc32": "([0-9a-f]{8})", "([a-z]+)": ')

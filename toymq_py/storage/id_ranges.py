@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from toymq_py.model import IdRange
+from toymq_py.records import IdRange
 
 
 def above(ranges: Sequence[IdRange], first_id: int) -> list[IdRange]:

@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from toymq_py.errors import DamagedData
-from toymq_py.model import IdRange
+from toymq_py.records import IdRange
 from toymq_py.storage import checked_json
 from toymq_py.storage.fs import File, FileSystem, replace_file
 from toymq_py.storage.record import HEADER, LENGTH_MAX, LENGTH_MIN, valid_frame

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from toymq_py.disk_errors import LASTING, BeingExamined
 from toymq_py.errors import OutOfRange
-from toymq_py.model import IdRange, Records
+from toymq_py.records import IdRange, Records
 from toymq_py.storage.frame_positions import FramePositions
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.id_ranges import above, subtract, union

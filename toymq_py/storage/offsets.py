@@ -9,7 +9,8 @@ from enum import Enum
 from typing import Any
 
 from toymq_py.errors import DamagedData
-from toymq_py.model import IdRange, IdRows
+from toymq_py.id_rows import IdRows
+from toymq_py.records import IdRange
 from toymq_py.storage import checked_json
 from toymq_py.storage.fs import FileSystem, write_all
 

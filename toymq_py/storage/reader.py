@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Generic, NamedTuple, TypeVar
 
 from toymq_py.errors import NoSuchTopic, OutOfRange
-from toymq_py.model import check_name
+from toymq_py.names import check_name
 from toymq_py.storage.fs import File, FileSystem, RealFileSystem
 from toymq_py.storage.id_ranges import subtract
 from toymq_py.storage.identity import survey

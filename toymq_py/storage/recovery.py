@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from toymq_py.model import IdRange
+from toymq_py.records import IdRange
 from toymq_py.storage.fs import File, FileSystem, write_all
 from toymq_py.storage.id_ranges import above, subtract
 from toymq_py.storage.identity import Head, Survey, survey

@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import Any
 
 from toymq_py.errors import DamagedData
-from toymq_py.model import IdRange
+from toymq_py.records import IdRange
 from toymq_py.storage import checked_json
 from toymq_py.storage.fs import File, FileSystem, replace_file
 

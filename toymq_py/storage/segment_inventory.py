@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from toymq_py.disk_errors import LASTING
-from toymq_py.model import IdRange
+from toymq_py.records import IdRange
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.identity import Survey
 from toymq_py.storage.scanner import Progress, ScanResult, Visit, scan_segment, trim

@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 
-from toymq_py.model import Records
+from toymq_py.records import Records
 
 AHEAD_ROWS = 64
 """What is read for a reader that goes on where the last read ended, however few are asked for: one by one each would be read,

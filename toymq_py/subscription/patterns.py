@@ -12,8 +12,9 @@ from functools import partial
 from typing import Protocol
 
 from toymq_py.consumer import Lessee
+from toymq_py.consumer_options import Mode, Start
 from toymq_py.errors import RequestError
-from toymq_py.model import Mode, Start, TopicPattern
+from toymq_py.names import TopicPattern
 from toymq_py.topic import Delivery, Registration, Subscription, Topic
 
 logger = logging.getLogger("toymq_py.subscription")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from sys import maxsize
 
 from toymq_py.errors import NoSuchConsumer, NoSuchTopic
-from toymq_py.model import TopicPattern, is_pattern
+from toymq_py.names import TopicPattern, is_pattern
 from toymq_py.subscription.patterns import MultiSubscription
 from toymq_py.topic import Delivery, Subscription
 

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 
+from toymq_py.consumer_options import Start
 from toymq_py.errors import ModeConflict, RequestError, TooManyConsumers
-from toymq_py.model import Start
 from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.subscription.patterns import MultiSubscription
 from toymq_py.topic import Registration, Topic

@@ -12,7 +12,7 @@ from toymq_py.clock import Clock
 from toymq_py.config.options import TopicSettings
 from toymq_py.consumer import CommonAcks, Consumer
 from toymq_py.errors import PayloadTooLarge, QueueFull, RequestError
-from toymq_py.model import IdRange
+from toymq_py.records import IdRange
 from toymq_py.storage.commit.committer import Committer
 from toymq_py.storage.log import Log
 from toymq_py.topic.channel import Channel

@@ -10,9 +10,11 @@ from enum import Enum
 from math import inf
 
 from toymq_py.consumer import Consumer, Lessee
+from toymq_py.consumer_options import Mode
 from toymq_py.errors import BadArgument, ModeConflict
 from toymq_py.failure import Failure
-from toymq_py.model import DEAD_LETTERS, IdRange, Mode, Records, TopicPattern
+from toymq_py.names import DEAD_LETTERS, TopicPattern
+from toymq_py.records import IdRange, Records
 from toymq_py.topic.delivery import ChannelContext, Deliverer, Nothing, ranges_of
 
 

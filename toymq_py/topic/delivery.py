@@ -14,7 +14,7 @@ from toymq_py.consumer import Consumer, DeliveryPolicy, FailureBudget, Lessee
 from toymq_py.disk_errors import BeingExamined
 from toymq_py.letter import rows_for
 from toymq_py.metrics import Metrics
-from toymq_py.model import IdRange, Records
+from toymq_py.records import IdRange, Records
 from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.storage.log import READ_BYTES, Log
 

@@ -11,7 +11,7 @@ from operator import lt
 from toymq_py.clock import Clock
 from toymq_py.dedupe import DedupeTable, KeyBudget, ProducerTable
 from toymq_py.errors import BadArgument, RequestError
-from toymq_py.model import Shape
+from toymq_py.records import Shape
 from toymq_py.storage.commit.batch import COMMITTED, Appended, Commit, producers_of
 from toymq_py.storage.commit.committer import Committer
 from toymq_py.storage.log import Log

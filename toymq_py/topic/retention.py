@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from toymq_py.config.options import TopicSettings
 from toymq_py.disk_errors import NO_SPACE
 from toymq_py.errors import NoSuchTopic, RequestError
-from toymq_py.model import IdRange
+from toymq_py.records import IdRange
 from toymq_py.storage import retention
 from toymq_py.storage.commit.committer import Committer
 from toymq_py.storage.commit.disk_space import SpaceGuard

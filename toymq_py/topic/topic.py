@@ -9,9 +9,11 @@ from typing import Any
 
 from toymq_py.config.options import TopicSettings
 from toymq_py.consumer import Consumer, DeliveryPolicy, Lessee
+from toymq_py.consumer_options import Mode, Start
 from toymq_py.errors import NoSuchConsumer, NoSuchTopic, OutOfRange, RequestError, StorageFailed
 from toymq_py.failure import Failure
-from toymq_py.model import DEAD_LETTERS, IdRange, Mode, Records, Shape, Start
+from toymq_py.names import DEAD_LETTERS
+from toymq_py.records import IdRange, Records, Shape
 from toymq_py.storage.commit.committer import Committer
 from toymq_py.storage.log import Log
 from toymq_py.storage.offsets import LoadedOffsets

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from toymq_py.metrics import Metrics
-from toymq_py.model import IdRange
+from toymq_py.records import IdRange
 from toymq_py.storage.commit.batch import Appended
 from toymq_py.topic.channel import Delivery
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from toymq_py.consumer import Consumer
 from toymq_py.failure import Failure
-from toymq_py.model import IdRange
+from toymq_py.records import IdRange
 from toymq_py.topic.channel import Channel, Delivery, Subscription
 from toymq_py.topic.commits import TopicCommits
 from toymq_py.topic.delays import Delays

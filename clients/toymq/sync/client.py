@@ -24,8 +24,8 @@ from toymq.pending_publishes import Batch, PublishMany
 from toymq.sync.link import CLOSED, FORKED, BlockingLink, now
 from toymq.sync.subscription import Message, Subscription
 from toymq.url import DEFAULT_URL, parse_urls
+from toymq_py.consumer_options import Mode
 from toymq_py.errors import AlreadySubscribed, ConnectionLost
-from toymq_py.model import Mode
 from toymq_py.protocol import Subscribe
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
 from toymq_py.errors import ConfigError
-from toymq_py.model import DURATION_MS_MAX
+from toymq_py.units import DURATION_MS_MAX
 from toymq_spark.manifest import NULL_PARTITION, Archive, Manifest
 
 SET = {"includeHeaders": "true", "failOnDataLoss": "false"}

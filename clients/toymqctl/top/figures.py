@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from toymq_py.model import DEAD_LETTERS
+from toymq_py.names import DEAD_LETTERS
 from toymqctl.letters import error_of
 from toymqctl.lines import Row
 from toymqctl.tables import duration, printable, size

@@ -15,7 +15,7 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Static
 
 from toymq_py.errors import ToymqError
-from toymq_py.model import DEAD_LETTERS
+from toymq_py.names import DEAD_LETTERS
 from toymqctl.lines import Row
 from toymqctl.tables import NARROWEST
 from toymqctl.top.figures import (

@@ -17,7 +17,7 @@ def test_create_and_config_with_units(ctl: Ctl) -> None:
     )
     refused(ctl("create", "arranged", "visibility=1s"), 1, "EXISTS: arranged exists with other settings")
     refused(ctl("config", "arranged", "colour=red"), 1, "colour is not a topic setting; there are")
-    refused(ctl("config", "arranged", "visibility=soon"), 2, "'soon' is no duration: write 250ms")
+    refused(ctl("config", "arranged", "visibility=soon"), 2, "invalid duration 'soon': write 250ms")
     refused(ctl("config", "arranged", "visibility"), 2, "invalid setting 'visibility': write NAME=VALUE, for example")
     refused(ctl("config", "arranged", "ttl=1s", "ttl=2s"), 2, "ttl is given twice: give it once")
     refused(ctl("config", "nothing"), 1, "NO_SUCH_TOPIC")

@@ -78,7 +78,7 @@ def test_the_table_is_for_people() -> None:
         ("colour = 1", "there is no option colour"),
         ("visibility = true", "visibility: true is not a duration such as 250ms, 30s or 24h"),
         ("visibility = 1.5", "visibility: 1.5 is not a duration"),
-        ('visibility = "soon"', "visibility: 'soon' is no duration"),
+        ('visibility = "soon"', "visibility: invalid duration 'soon'"),
         ('visibility = "0"', "visibility: 0ms is out of range: it must be 1ms to"),
         ("segment_bytes = 0x" + "f" * 9000, "segment_bytes: it must be 4KiB to 1GiB"),
         ('"a\\nb" = 1', "there is no option 'a\\nb'"),

@@ -27,11 +27,12 @@ from toymq_py.config.definitions import (
 )
 from toymq_py.config.options import SETTINGS
 from toymq_py.config.webhooks import CONCURRENCY_MAX, NAME_MAX, SIGNED, TIMEOUT_MS_MAX, Webhook
+from toymq_py.consumer_options import EARLIEST, LATEST, Start
 from toymq_py.errors import ConfigError
 from toymq_py.gateway.request_context import Gateway
-from toymq_py.model import DURATION_MS_MAX, EARLIEST, LATEST, Start
 from toymq_py.runtime.definitions import apply_definitions, read_webhooks
 from toymq_py.storage import webhooks_file
+from toymq_py.units import DURATION_MS_MAX
 
 TEXT = """
 [[topic]]
@@ -85,14 +86,14 @@ def test_a_file_is_read_and_written() -> None:
         ('[[topic]]\nname = "a"\nvisiblity = "1s"', "x: topic a: visiblity is not a topic setting; did you mean visibility?"),
         ('[[topic]]\nname = "a"\n[[topic.consumers]]', "x: topic a: consumers is not a topic setting; did you mean consumer?"),
         ('[[topic]]\nname = "a"\ncolour = 1', "x: topic a: colour is not a topic setting; there are visibility, "),
-        ('[[topic]]\nname = "a"\nvisibility = "soon"', "x: topic a: visibility: 'soon' is no duration"),
+        ('[[topic]]\nname = "a"\nvisibility = "soon"', "x: topic a: visibility: invalid duration 'soon'"),
         ('[[topic]]\nname = "a"\nvisibility = 0', "x: topic a: visibility: invalid visibility '0': write a whole number"),
         ('[[topic]]\nname = "a"\nvisibility = true', "x: topic a: visibility: neither text nor a number within"),
         ('[[topic]]\nname = "a"\nvisibility = 0x' + "f" * 9000, "x: topic a: visibility: neither text nor a number"),
         ('[[topic]]\nname = "a"\nconsumer = [{name = "b", start = 0x' + "f" * 9000 + "}]", "consumer b: start: neither"),
         ('[[topic]]\nname = "a\\nb"', "x: topic number 1: topic name must be"),
         ('"a\\nb" = 1', "x: there is no section 'a\\nb'; there are topic"),
-        ('[[topic]]\nname = "a"\nvisibility = -1', "x: topic a: visibility: '-1' is no duration"),
+        ('[[topic]]\nname = "a"\nvisibility = -1', "x: topic a: visibility: invalid duration '-1'"),
         ('[[topic]]\nname = "a"\nnack_backoff_min = "2s"\nnack_backoff_max = "1s"', "x: topic a: nack_backoff_min is above"),
         ('[[topic]]\nname = "a"\nconsumer = "b"', "x: topic a: consumer is an array of tables"),
         ('[[topic]]\nname = "a"\n[[topic.consumer]]\nname = "#b"', "x: topic a: consumer #b: consumer name must be"),

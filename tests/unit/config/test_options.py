@@ -7,7 +7,7 @@ import pytest
 
 from toymq_py.config.options import SETTINGS, BrokerOptions, TopicSettings
 from toymq_py.errors import BadArgument, ConfigError
-from toymq_py.model import DURATION_MS_MAX, DURATION_SETTINGS, MAY_BE_ZERO, SIZE_SETTINGS, parse_duration_ms, parse_size
+from toymq_py.units import DURATION_MS_MAX, DURATION_SETTINGS, MAY_BE_ZERO, SIZE_SETTINGS, parse_duration_ms, parse_size
 
 
 @pytest.mark.parametrize(

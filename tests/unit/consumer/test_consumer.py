@@ -6,7 +6,7 @@ import pytest
 
 from toymq_py.consumer import Consumer, ConsumerSnapshot, Counts, DeliveryPolicy, IdSet
 from toymq_py.consumer.lease import Lessee, RunState
-from toymq_py.model import IdRows
+from toymq_py.id_rows import IdRows
 
 POLICY = DeliveryPolicy()
 U64 = 2**64 - 1

@@ -8,8 +8,8 @@ import pytest
 from tests.support.broker_rig import BrokerRig
 from tests.support.dead_letters import described, poisoned
 from tests.support.fake_clock import EPOCH_NS
+from toymq_py.consumer_options import Start
 from toymq_py.failure import failure_of
-from toymq_py.model import Start
 
 MS = 1_000_000
 

@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.broker_rig import BrokerRig
 from tests.support.dead_letters import dead
+from toymq_py.consumer_options import Start
 from toymq_py.errors import BadArgument, NoSuchTopic, ShuttingDown
-from toymq_py.model import Start
 
 
 def test_redrive_brings_a_letter_back_once_for_the_consumer_that_failed_it() -> None:

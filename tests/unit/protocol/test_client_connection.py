@@ -11,8 +11,8 @@ from toymq_py.errors import (
     ProtocolViolation,
     RequestError,
 )
-from toymq_py.model import Records
 from toymq_py.protocol import ClientConnection, Reply, replies
+from toymq_py.records import Records
 
 STREAM = b"".join(
     [

@@ -2,9 +2,9 @@
 
 import pytest
 
+from toymq_py.consumer_options import Start
 from toymq_py.errors import RequestError
 from toymq_py.failure import Failure, failure_of
-from toymq_py.model import Start
 from toymq_py.protocol import Command, commands, encode_command
 from toymq_py.protocol.header_lines import parse_line
 

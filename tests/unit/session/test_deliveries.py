@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.broker_rig import BrokerRig
 from tests.support.sim_event_loop import SimEventLoop
-from toymq_py.model import Start
+from toymq_py.consumer_options import Start
 from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.fair_queue import Place, Turns
 from toymq_py.session.replies import WRITE_BYTES, Replies

@@ -134,7 +134,7 @@ def test_a_stream_has_no_end(name: str) -> None:
 
 def test_a_stream_refuses_a_bad_delay() -> None:
     refused = refusal("stream", maxTriggerDelay="soon", minOffsetsPerTrigger="2")
-    assert "option maxTriggerDelay: 'soon' is no duration" in refused
+    assert "option maxTriggerDelay: invalid duration 'soon'" in refused
     assert "option maxTriggerDelay: needs minOffsetsPerTrigger" in refusal("stream", maxTriggerDelay="5m")
     assert source("stream", maxTriggerDelay="5m", minOffsetsPerTrigger="2").max_trigger_delay_ms == 300_000
 

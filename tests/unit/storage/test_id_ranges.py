@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toymq_py.model import IdRange
+from toymq_py.records import IdRange
 from toymq_py.storage.id_ranges import above, subtract, union
 
 ranges = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 6)).map(lambda pair: (pair[0], pair[0] + pair[1])), max_size=6)

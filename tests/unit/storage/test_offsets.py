@@ -9,7 +9,7 @@ import pytest
 from tests.support.logs import PATH, disk_with
 from tests.support.sim_disk import SimDisk
 from toymq_py.errors import DamagedData
-from toymq_py.model import ID_ROWS_BLOCK, IdRows
+from toymq_py.id_rows import ID_ROWS_BLOCK, IdRows
 from toymq_py.storage import checked_json, offsets
 from toymq_py.storage.offsets import AckedView, OffsetsState, Source
 

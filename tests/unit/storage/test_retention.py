@@ -2,7 +2,7 @@
 
 import pytest
 
-from toymq_py.model import IdRows
+from toymq_py.id_rows import IdRows
 from toymq_py.storage.offsets import AckedView
 from toymq_py.storage.retention import removable_by_acks, roll_age_ns
 from toymq_py.storage.segment import Segment

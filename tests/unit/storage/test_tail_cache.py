@@ -1,6 +1,6 @@
 """The newest records of a log in memory. Contract: storage.md, "Segments"."""
 
-from toymq_py.model import Records
+from toymq_py.records import Records
 from toymq_py.storage.tail_cache import AHEAD_RUNS, Tail, TailBudget
 
 

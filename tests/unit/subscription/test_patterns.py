@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from tests.support.broker_rig import BrokerRig
-from toymq_py.model import EARLIEST
+from toymq_py.consumer_options import EARLIEST
 from toymq_py.subscription.patterns import RETRY_S
 
 TAKE_BYTES = 1 << 20

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.broker_rig import BrokerRig
 from toymq_py.errors import ModeConflict, TooManyConsumers
-from toymq_py.model import TopicPattern
+from toymq_py.names import TopicPattern
 from toymq_py.subscription import PatternSubscription
 from toymq_py.subscription.registry import TOPICS_PER_TURN
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.broker_rig import BrokerRig
 from toymq_py.consumer.acks import AckSet
+from toymq_py.consumer_options import Start
 from toymq_py.errors import PayloadTooLarge, QueueFull
-from toymq_py.model import Start
 from toymq_py.storage.record import FRAME_OVERHEAD
 from toymq_py.topic import Published, Registration
 

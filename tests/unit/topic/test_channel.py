@@ -3,8 +3,8 @@
 import pytest
 
 from tests.support.broker_rig import BrokerRig
+from toymq_py.consumer_options import EARLIEST
 from toymq_py.errors import ModeConflict
-from toymq_py.model import EARLIEST
 from toymq_py.topic import Subscription
 
 TAKE_BYTES = 1 << 20

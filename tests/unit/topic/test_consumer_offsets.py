@@ -3,8 +3,8 @@
 import errno
 
 from tests.support.broker_rig import DIR, BrokerRig
+from toymq_py.consumer_options import Start
 from toymq_py.errors import NoSuchTopic, RequestError
-from toymq_py.model import Start
 from toymq_py.storage import offsets
 
 PATH = f"{DIR}/topics/t"

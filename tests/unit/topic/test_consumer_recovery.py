@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.broker_rig import DIR, BrokerRig
 from toymq_py.config import definitions
-from toymq_py.model import EARLIEST
+from toymq_py.consumer_options import EARLIEST
 from toymq_py.runtime.definitions import apply_definitions
 from toymq_py.storage import offsets
 from toymq_py.storage.offline.verify import verify

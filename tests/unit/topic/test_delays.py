@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.broker_rig import BrokerRig
-from toymq_py.model import Start
+from toymq_py.consumer_options import Start
 from toymq_py.storage.record import iter_frames
 from toymq_py.topic.delays import BLOCK_ROWS_MAX, Schedule
 

@@ -3,11 +3,11 @@
 import pytest
 
 from tests.support.broker_rig import BrokerRig
+from toymq_py.consumer_options import Start
 from toymq_py.errors import (
     NoSuchConsumer,
     OutOfRange,
 )
-from toymq_py.model import Start
 
 
 def test_seek_forward_back_and_out_of_range() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from tests.support.broker_rig import BrokerRig
 from toymq_py.metrics import Metrics
-from toymq_py.model import IdRange
+from toymq_py.records import IdRange
 from toymq_py.topic import Appended, Delivery, TracedTopic, Tracer
 
 

@@ -12,7 +12,8 @@ from toymq_py.gateway.message_operations import PAGE_MAX, READ_BYTES
 from toymq_py.gateway.poll_operations import LEASE_BYTES_MAX
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.tinymq.names import CONSUMER, HEADER_PREFIX, shown_id, with_group
-from toymq_py.model import Records, TopicPattern, is_pattern
+from toymq_py.names import TopicPattern, is_pattern
+from toymq_py.records import Records
 from toymq_py.topic import Topic
 
 LOOKED_AT_MAX = 10_000

@@ -61,7 +61,7 @@ from toymq_py.gateway.tinymq.names import (
 )
 from toymq_py.gateway.topic_operations import json_response
 from toymq_py.gateway.webhook_pusher import CONSUMER_PREFIX
-from toymq_py.model import DEAD_LETTERS, is_pattern
+from toymq_py.names import DEAD_LETTERS, is_pattern
 from toymq_py.topic import Delivery, Published, Topic
 
 BURIAL_S = 10.0

@@ -16,7 +16,8 @@ from toymq_py.gateway.poll_operations import LEASE_MAX
 from toymq_py.gateway.problems import NotLeased, headers_of_refusal, status_of
 from toymq_py.gateway.topic_operations import json_response
 from toymq_py.gateway.webhook_pusher import CONSUMER_PREFIX
-from toymq_py.model import DEAD_LETTERS, MSG_ID_MAX, TopicPattern, check_name, is_pattern
+from toymq_py.names import DEAD_LETTERS, TopicPattern, check_name, is_pattern
+from toymq_py.records import MSG_ID_MAX
 from toymq_py.topic import Topic
 
 CONSUMER = "tinymq"

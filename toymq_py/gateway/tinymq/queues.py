@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from toymq_py.config.webhooks import Webhook
+from toymq_py.consumer_options import EARLIEST
 from toymq_py.errors import BadArgument, TopicExists
 from toymq_py.gateway.access import check_topic, grant_of
 from toymq_py.gateway.bodies import JSON_BYTES_MAX, check_members, parse_object, read_body
@@ -37,7 +38,7 @@ from toymq_py.gateway.tinymq.names import (
 )
 from toymq_py.gateway.topic_operations import json_response, purge
 from toymq_py.gateway.webhook_pusher import CONSUMER_PREFIX
-from toymq_py.model import DEAD_LETTERS, EARLIEST, TopicPattern, is_pattern
+from toymq_py.names import DEAD_LETTERS, TopicPattern, is_pattern
 from toymq_py.topic import Topic
 
 

@@ -32,7 +32,7 @@ from toymq_py.gateway.tinymq.message_views import Filter, Place
 from toymq_py.gateway.tinymq.messages import may, put
 from toymq_py.gateway.tinymq.names import refuse, shown_id, topic_name, topic_or_glob
 from toymq_py.gateway.websocket import OUTLET, Outlet, leave
-from toymq_py.model import is_pattern
+from toymq_py.names import is_pattern
 
 PATH = "/ws"
 SUBSCRIPTIONS_MAX = 64

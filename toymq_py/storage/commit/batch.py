@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from toymq_py.errors import RequestError
-from toymq_py.model import Records, Shape
+from toymq_py.records import Records, Shape
 from toymq_py.storage.log import Log
 from toymq_py.storage.record import ENCODE_ALIKE_MIN, Extras, encode_alike, encode_run
 from toymq_py.storage.segment import INDEX_INTERVAL_BYTES, Producers

@@ -22,7 +22,7 @@ from toymq_py.clock import Clock
 from toymq_py.config.options import FsyncMode
 from toymq_py.disk_errors import what_passes
 from toymq_py.errors import DiskFull, DiskLow, RequestError, StorageFailed
-from toymq_py.model import Shape, shape_of
+from toymq_py.records import Shape, shape_of
 from toymq_py.storage.commit.batch import COMMITTED, Appended, Batch, Commit
 from toymq_py.storage.commit.commit_job import SyncJob
 from toymq_py.storage.commit.disk_space import SpaceGuard

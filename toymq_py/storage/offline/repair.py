@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from toymq_py.errors import DamagedData
-from toymq_py.model import IdRange
+from toymq_py.records import IdRange
 from toymq_py.storage import identity, offsets, topic_settings
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, copy_file

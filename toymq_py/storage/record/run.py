@@ -8,7 +8,7 @@ from operator import add
 from typing import Any
 
 from toymq_py.fixed_rows import LAYOUTS_CACHED_MAX, RowLayout
-from toymq_py.model import Shape
+from toymq_py.records import Shape
 from toymq_py.storage.record.checksum import crc32
 from toymq_py.storage.record.frame import FRAME_OVERHEAD, LENGTH_MIN, U32, frame_packer
 

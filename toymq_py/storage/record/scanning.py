@@ -6,7 +6,7 @@ from functools import lru_cache
 from itertools import count, repeat
 
 from toymq_py.fixed_rows import LAYOUTS_CACHED_MAX, RowLayout, columns_are
-from toymq_py.model import Records
+from toymq_py.records import Records
 from toymq_py.storage.record.attributes import (
     ATTRIBUTE_EXPIRES_AT,
     ATTRIBUTE_HEADERS,

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toymq_py.model import shape_of
+from toymq_py.records import shape_of
 from toymq_py.storage.record import (
     encode_alike,
     encode_attributes,

@@ -1,4 +1,4 @@
-"""Names, patterns and positions. Contract: protocol.md, "Framing"."""
+"""Names and patterns of names. Contract: protocol.md, "Framing"."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 
-from toymq_py.errors import BadArgument, BadName
-from toymq_py.model import Records, Start, TopicPattern, check_name, is_pattern
+from toymq_py.errors import BadName
+from toymq_py.names import TopicPattern, check_name, is_pattern
 
 
 @pytest.mark.parametrize("name", ["a", "0", "_", "orders", "a.b-c_d.E9", "x" * 196, "a..b", "orders.dlq", "a."])
@@ -75,20 +75,3 @@ def test_a_pattern_covers_what_it_matches_whole() -> None:
         for other in patterns:
             expected = matched[other] <= matched[one]
             assert one.covers(other.text) is expected, f"{one.text} covers {other.text}: expected {expected}"
-
-
-@pytest.mark.parametrize("text", ["earliest", "latest", "0", "18446744073709551615", "@0", "@1781767800000"])
-def test_positions_are_read_and_written(text: str) -> None:
-    assert str(Start.parse(text)) == text
-
-
-@pytest.mark.parametrize("text", ["", "@", "-1", "+1", "1.0", "Earliest", "18446744073709551616", "@99999999999999999", "٣"])
-def test_what_is_no_position(text: str) -> None:
-    with pytest.raises(BadArgument):
-        Start.parse(text)
-
-
-def test_a_run_knows_its_size() -> None:
-    run = Records([5, 6], [1, 2], [b"", b"k"], [b"abc", b"d"], [b"", b"A: b\n"])
-    assert len(run) == 2
-    assert run.payload_bytes == 4 + 5

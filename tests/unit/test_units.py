@@ -1,0 +1,64 @@
+"""Durations and sizes as people write them."""
+
+import pytest
+
+from toymq_py.errors import BadArgument, ConfigError
+from toymq_py.units import (
+    DURATION_MS_MAX,
+    format_duration,
+    format_setting,
+    format_size,
+    parse_duration_ms,
+    parse_number,
+    parse_setting,
+    parse_size,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [("0", 0), ("5", 5), ("250ms", 250), ("30s", 30_000), ("5 m", 300_000), ("24h", 86_400_000), ("7d", 604_800_000)]
+)
+def test_a_duration_has_a_unit_or_is_milliseconds(text: str, ms: int) -> None:
+    assert parse_duration_ms(text) == ms
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-1s", "1.5s", "5x", "11y", "٣s", "3660d1", "3661d"])
+def test_a_wrong_duration_is_named_with_the_remedy(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^invalid duration '.*': "):
+        parse_duration_ms(text)
+    assert parse_duration_ms("3660d") == DURATION_MS_MAX
+
+
+@pytest.mark.parametrize(("text", "size"), [("0", 0), ("1000", 1000), ("64KiB", 65_536), ("2 GiB", 2 << 30), ("7B", 7)])
+def test_a_size_has_a_binary_unit_or_is_bytes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "lots", "64kb", "64MB", "1.5MiB", "-1"])
+def test_a_wrong_size_is_named_with_the_remedy(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^invalid size '.*': write bytes, or 64KiB, 64MiB, 2GiB$"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize("number", [0, 1, 999, 1000, 1024, 60_000, 90_000, 86_400_000, 1 << 30, (1 << 30) + 1])
+def test_what_is_formatted_is_read_as_the_same(number: int) -> None:
+    assert parse_duration_ms(format_duration(number)) == number
+    assert parse_size(format_size(number)) == number
+
+
+def test_a_setting_is_said_on_the_wire_as_a_number() -> None:
+    assert parse_setting("visibility", "30s") == "30000"
+    assert parse_setting("retain_max_bytes", "1GiB") == str(1 << 30)
+    assert parse_setting("visibility", "default") == "default"
+    assert parse_setting("max_attempts", "30s") == "30s", "the broker refuses it"
+    assert format_setting("visibility", 30_000) == "30s"
+    assert format_setting("retain_max_bytes", 1 << 30) == "1GiB"
+    assert format_setting("max_attempts", 30_000) == "30000"
+
+
+@pytest.mark.parametrize("text", ["", "1_0", "+5", " 5", "-1", "8", "٣"])
+def test_a_number_is_decimal_digits_within_its_bounds(text: str) -> None:
+    assert parse_number("window", "7", 1, 7) == 7
+    with pytest.raises(BadArgument, match=r"^invalid window .*: write a whole number from 1 to 7$"):
+        parse_number("window", text, 1, 7)

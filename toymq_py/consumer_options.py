@@ -1,0 +1,45 @@
+"""What a client may say of a consumer: where it starts, and how sessions share it. Contract: protocol.md, "SUB"."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from toymq_py.errors import BadArgument
+from toymq_py.records import MSG_ID_MAX
+
+Mode = Literal["exclusive", "shared"]
+"""How sessions share one consumer: one at a time, or many that compete."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a consumer begins, or is moved to: ``earliest | latest | <msg-id> | @<unix-ms>``.
+
+    ``value`` is the id for "id", milliseconds since the epoch for "time", otherwise 0 and without meaning.
+    """
+
+    kind: Literal["earliest", "latest", "id", "time"]
+    value: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> "Start":
+        """Raises: BadArgument when the text is none of the four forms."""
+        if text == "earliest":
+            return EARLIEST
+        if text == "latest":
+            return LATEST
+        at_time = text.startswith("@")
+        digits = text[1:] if at_time else text
+        if digits.isascii() and digits.isdigit() and len(digits) <= 20:
+            value = int(digits)
+            if at_time and value <= 2**63 // 1_000_000:
+                return cls("time", value)
+            if not at_time and value <= MSG_ID_MAX:
+                return cls("id", value)
+        raise BadArgument("a position is earliest, latest, a message id or @<unix-ms>")
+
+    def __str__(self) -> str:
+        return {"id": str(self.value), "time": f"@{self.value}"}.get(self.kind, self.kind)
+
+
+EARLIEST = Start("earliest")
+LATEST = Start("latest")

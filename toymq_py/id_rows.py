@@ -1,0 +1,60 @@
+"""Rows of ascending ids, ranges for example, as columns of machine integers."""
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Sequence
+from itertools import chain, islice
+
+ID_ROWS_BLOCK = 1024
+"""Rows of a block where ``IdRows`` makes them itself."""
+
+
+class IdRows:
+    """Rows of ascending ids by columns: 8 bytes a number, in blocks that are copied and encoded one at a
+    time. Immutable by convention.
+
+    Assumes that rows ascend and no block is empty.
+    """
+
+    __slots__ = ("blocks", "width")
+
+    def __init__(self, width: int, blocks: "Sequence[tuple[array[int], ...]]" = ()) -> None:
+        """``width`` numbers are a row; each block has so many arrays of u64, all of one length."""
+        self.width = width
+        self.blocks = blocks
+
+    @classmethod
+    def of(cls, width: int, rows: Collection[Sequence[int]]) -> "IdRows":
+        """Raises: OverflowError, TypeError, ValueError when a row is no list or tuple of ``width`` numbers, each a u64."""
+        if not set(map(type, rows)) <= {list, tuple} or not set(map(type, chain.from_iterable(rows))) <= {int}:
+            raise TypeError("rows of whole numbers were expected")
+        if not set(map(len, rows)) <= {width}:
+            raise ValueError(f"{width} numbers a row were expected")
+        flat = array("Q", chain.from_iterable(rows))
+        step = ID_ROWS_BLOCK * width
+        parts = (flat[at : at + step] for at in range(0, len(flat), step))
+        return cls(width, [tuple(part[column::width] for column in range(width)) for part in parts])
+
+    def row_at(self, msg_id: int) -> tuple[int, ...] | None:
+        """The last row that begins at or below an id."""
+        at = bisect_right(self.blocks, msg_id, key=lambda block: block[0][0]) - 1
+        if at < 0:
+            return None
+        block = self.blocks[at]
+        row = bisect_right(block[0], msg_id) - 1
+        return tuple(column[row] for column in block)
+
+    def __len__(self) -> int:
+        return sum(len(block[0]) for block in self.blocks)
+
+    def __iter__(self) -> Iterator[tuple[int, ...]]:
+        return chain.from_iterable(zip(*block, strict=True) for block in self.blocks)
+
+    def __eq__(self, other: object) -> bool:
+        """Equal rows, in whatever blocks; also to a list of lists, as JSON has them."""
+        if isinstance(other, IdRows | tuple | list):
+            return list(self) == list(map(tuple, other))
+        return NotImplemented
+
+    def __repr__(self) -> str:
+        return f"IdRows({', '.join(map(str, islice(self, 8)))}{', ...' if len(self) > 8 else ''})"

@@ -1,0 +1,123 @@
+"""Names of topics and consumers, and patterns of topic names. Contract: protocol.md, "Framing"."""
+
+import re
+
+from toymq_py.errors import BadName
+
+NAME_BYTES_MAX = 196  # leaves room for ".dlq" and a temp suffix below the 255 bytes of a file name
+DEAD_LETTERS = ".dlq"
+"""Ends the name of a topic's dead-letter topic."""
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,195}\Z")
+_PATTERN_WORD = re.compile(r"[A-Za-z0-9_-]+\Z|\*\Z|>\Z")
+
+
+def check_name(kind: str, name: str) -> str:
+    """Return ``name`` when it is a legal topic or consumer name.
+
+    Args:
+        kind: "topic" or "consumer", for the message.
+        name: 1 to 196 of ``A-Z a-z 0-9 . _ -``, not beginning with ``.`` or ``-``.
+
+    A dead-letter topic's name may be longer by its ``.dlq``.
+
+    Raises:
+        BadName: it is not.
+    """
+    if not (is_topic_name(name) if kind == "topic" else _NAME.match(name)):
+        raise BadName(f"{kind} name must be 1 to {NAME_BYTES_MAX} of A-Z a-z 0-9 . _ - and not begin with . or -")
+    return name
+
+
+def is_topic_name(name: str) -> bool:
+    """Whether a topic may have this name; a dead-letter topic's is longer than others by its suffix."""
+    return _NAME.match(name) is not None or (
+        name.endswith(DEAD_LETTERS) and _NAME.match(name.removesuffix(DEAD_LETTERS)) is not None
+    )
+
+
+def is_pattern(name: str) -> bool:
+    """Whether the name has a wildcard word."""
+    return "*" in name or ">" in name
+
+
+def check_topic_or_pattern(name: str) -> str:
+    """Return ``name`` when it is a legal topic name or pattern. Raises: BadName."""
+    if is_pattern(name):
+        return TopicPattern(name).text
+    return check_name("topic", name)
+
+
+class TopicPattern:
+    """A topic name in which whole words may be ``*`` (one word) and the last ``>`` (one or more).
+
+    A wildcard never matches ``dlq`` as the last word: dead letters are named by spelling it.
+    """
+
+    __slots__ = ("_regex", "_words", "text")
+
+    def __init__(self, text: str) -> None:
+        """Raises: BadName when a wildcard is not a whole word, or ``>`` is not the last."""
+        check_name("topic", text.replace("*", "x").replace(">", "x"))
+        self.text = text
+        words = text.split(".")
+        parts = []
+        for i, word in enumerate(words):
+            last = i == len(words) - 1
+            if word == "*":
+                parts.append(r"(?!dlq\Z)[^.]+" if last else r"[^.]+")
+            elif word == ">" and last:
+                parts.append(r"(?:[^.]+\.)*(?!dlq\Z)[^.]+")
+            elif "*" in word or ">" in word:
+                raise BadName("a wildcard is a whole word: * for one word, > for the rest at the end")
+            else:
+                parts.append(re.escape(word))
+        self._regex = re.compile(r"\.".join(parts) + r"\Z")
+        self._words = words
+
+    def matches(self, topic: str) -> bool:
+        """Whether a topic name falls under this pattern."""
+        return self._regex.match(topic) is not None
+
+    def covers(self, topic_or_pattern: str) -> bool:
+        """Whether every topic that falls under another pattern falls under this one. Assumes that it is a legal one."""
+        if not is_pattern(topic_or_pattern):
+            return self.matches(topic_or_pattern)
+        words, others = self.text.split("."), topic_or_pattern.split(".")
+        if words[-1] == ">":
+            if len(others) < len(words):
+                return False
+        elif len(others) != len(words) or others[-1] == ">":
+            return False
+        for i, other in enumerate(others):
+            word = words[min(i, len(words) - 1)]
+            wild = word in ("*", ">")
+            if not wild and other != word:
+                return False
+            if wild and (not other or (other == "dlq" and i == len(others) - 1)):
+                return False
+        return True
+
+    def overlaps(self, other: "TopicPattern | str") -> bool:
+        """Whether a name can fall under this pattern and under the other one, or be that name."""
+        if isinstance(other, str):
+            return self.matches(other)
+        one, two = self._words, other._words
+        for i, (a, b) in enumerate(zip(one, two, strict=False)):
+            if a == ">" or b == ">":
+                rests = [one[i:], two[i:]]
+                return all(_rest_may_match(mine, rest) for mine, rest in (rests, rests[::-1]) if mine == [">"])
+            a_last, b_last = i == len(one) - 1, i == len(two) - 1
+            if not (_word_may_match(a, b, last=a_last) if a == "*" else _word_may_match(b, a, last=b_last)):
+                return False
+        return len(one) == len(two)
+
+
+def _word_may_match(word: str, other: str, *, last: bool) -> bool:
+    """Whether a word of a pattern, at its end or not, and another's word can be one word of a name."""
+    return word == other or (word == "*" and other != "" and not (last and other == "dlq"))
+
+
+def _rest_may_match(rest: list[str], other: list[str]) -> bool:
+    """The same of ``>`` and the other's remaining words."""
+    return rest == [">"] and "" not in other and other[-1] != "dlq"

@@ -1,0 +1,90 @@
+"""Numbers, durations and sizes as people write them, ``30s`` and ``64MiB``. Knows no bytes on the wire or on disk."""
+
+import re
+
+from toymq_py.errors import BadArgument, ConfigError
+from toymq_py.records import MSG_ID_MAX
+
+DURATION_MS_MAX = 10 * 366 * 24 * 3600 * 1000
+"""Ten years in milliseconds: the longest duration that any command or setting takes."""
+
+_DURATION_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SIZE_UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_QUANTITY = re.compile(r"(\d{1,19})\s*([A-Za-z]*)\Z", re.ASCII)
+
+
+def parse_number(what: str, text: str, low: int = 0, high: int = MSG_ID_MAX) -> int:
+    """An unsigned decimal number; ``int`` alone would take "1_0", "+5" and " 5". Raises: BadArgument, which names ``what``."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 20 and low <= int(text) <= high):
+        raise BadArgument(f"invalid {what} {text[:50]!a}: write a whole number from {low} to {high}")
+    return int(text)
+
+
+def parse_duration_ms(text: str) -> int:
+    """``250ms``, ``30s``, ``5m``, ``24h``, ``7d`` or plain milliseconds, as milliseconds.
+
+    Raises: ConfigError when it is none of these, or longer than ten years.
+    """
+    match = _QUANTITY.match(text)
+    unit = match[2] or "ms" if match else ""
+    if match is None or unit not in _DURATION_UNITS_MS:
+        raise ConfigError(f"invalid duration {text!r}: write 250ms, 30s, 5m, 24h or 7d")
+    value = int(match[1]) * _DURATION_UNITS_MS[unit]
+    if value > DURATION_MS_MAX:
+        raise ConfigError(f"invalid duration {text!r}: ten years is the longest")
+    return value
+
+
+def parse_size(text: str) -> int:
+    """Bytes, or ``64KiB``, ``64MiB``, ``2GiB``, as bytes.
+
+    Raises: ConfigError.
+    """
+    match = _QUANTITY.match(text)
+    if match is None or match[2] not in _SIZE_UNITS:
+        raise ConfigError(f"invalid size {text!r}: write bytes, or 64KiB, 64MiB, 2GiB")
+    return int(match[1]) * _SIZE_UNITS[match[2]]
+
+
+def format_duration(ms: int) -> str:
+    """The inverse of ``parse_duration_ms``, exactly, in the largest unit that allows it."""
+    for unit in ("d", "h", "m", "s"):
+        if ms and ms % _DURATION_UNITS_MS[unit] == 0:
+            return f"{ms // _DURATION_UNITS_MS[unit]}{unit}"
+    return f"{ms}ms"
+
+
+def format_size(size: int) -> str:
+    """The inverse of ``parse_size``, exactly, in the largest unit that allows it: 64MiB, 2GiB, 1000B."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if size and size % _SIZE_UNITS[unit] == 0:
+            return f"{size // _SIZE_UNITS[unit]}{unit}"
+    return f"{size}B"
+
+
+DURATION_SETTINGS = frozenset(
+    ("visibility", "nack_backoff_min", "nack_backoff_max", "retain_acked_for", "retain_max_age", "ttl")
+)
+MAY_BE_ZERO = frozenset(("retain_acked_for",))
+"""Of those; the others are a millisecond or more."""
+SIZE_SETTINGS = frozenset(("backlog_max_bytes", "retain_max_bytes"))
+"""Topic settings that people write with a unit. On the wire they are integers: milliseconds and bytes."""
+
+
+def parse_setting(name: str, text: str) -> str:
+    """A topic setting as people write it, ``30s`` say, as it is said on the wire, ``30000``. Raises: ConfigError."""
+    if text != "default" and name in DURATION_SETTINGS:
+        return str(parse_duration_ms(text))
+    if text != "default" and name in SIZE_SETTINGS:
+        return str(parse_size(text))
+    return text
+
+
+def format_setting(name: str, value: object) -> str:
+    """The inverse, exactly."""
+    text = str(value)
+    if text.isdigit() and name in DURATION_SETTINGS:
+        return format_duration(int(text))
+    if text.isdigit() and name in SIZE_SETTINGS:
+        return format_size(int(text))
+    return text
