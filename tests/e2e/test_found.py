@@ -209,7 +209,7 @@ async def test_a_connection_that_is_accepted_while_the_broker_stops() -> None:
 def test_sigterm_at_the_moment_of_a_connect(tmp_path: Path) -> None:
     """The session was made when nobody looked for new ones any more, and the process waited for its end for ever."""
     with ExitStack() as stack:
-        brokers = [stack.enter_context(BrokerProcess(tmp_path / str(n))) for n in range(8)]
+        brokers = [stack.enter_context(BrokerProcess(tmp_path / str(n))) for n in range(4)]
         for broker in brokers:
             stack.enter_context(socket.create_connection(("127.0.0.1", broker.port), 10))
             broker.terminate()

@@ -526,7 +526,7 @@ def kill_after_204(directory: Path, times: int) -> None:
 
 
 def test_an_ack_survives_a_kill(tmp_path: Path) -> None:
-    kill_after_204(tmp_path / "d", 5)
+    kill_after_204(tmp_path / "d", 3)
 
 
 @pytest.mark.torture
@@ -535,7 +535,7 @@ def test_an_ack_survives_200_kills(tmp_path: Path) -> None:
 
 
 def test_a_201_survives_a_kill(tmp_path: Path) -> None:
-    kill_after_201(tmp_path / "d", 5)
+    kill_after_201(tmp_path / "d", 3)
 
 
 @pytest.mark.torture

@@ -113,7 +113,7 @@ def cut_and_look(path: Path, seed: int, cuts: int, *options: str) -> int:
 
 
 def test_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
-    assert cut_and_look(tmp_path / "disk", seed=1, cuts=6) == 0
+    assert cut_and_look(tmp_path / "disk", seed=1, cuts=3) == 0
 
 
 @pytest.mark.torture

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.support.broker_rig import DIR, BrokerRig
+from tests.support.shares import one_in
 from tests.support.sim_disk import SimDisk
 from toymq_py.errors import LocalError, RequestError
 from toymq_py.names import is_topic_name
@@ -202,11 +203,12 @@ FAULTS = [
 ]
 
 
+@one_in(2)
 @pytest.mark.parametrize(
     ("op", "retain_ms", "code"), FAULTS, ids=[f"{op}-{retain_ms}-{errno.errorcode[code]}" for op, retain_ms, code in FAULTS]
 )
-def test_every_call_fails_once(op: str, retain_ms: int, code: int) -> None:
-    for nth in range(1, COUNTS[retain_ms]["pwrite" if op == SHORT else op] + 1):
+def test_every_call_fails_once(op: str, retain_ms: int, code: int, share: int) -> None:
+    for nth in range(1, COUNTS[retain_ms]["pwrite" if op == SHORT else op] + 1, share):
         disk = fresh()
         if op == SHORT:
             disk.short_write(nth, 7, sticky=False)
