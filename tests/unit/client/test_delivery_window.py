@@ -1,0 +1,103 @@
+"""A subscription's books: arrived, handed out, acked."""
+
+import pytest
+
+from toymq.delivery_window import AckList, Feed, FeedState, ended
+from toymq.errors import ConsumerDeleted, SubscriptionEnded, TakenOver
+from toymq.message import RANGES_PER_LINE
+from toymq_py.errors import ConnectionLost, NoSuchTopic, ToymqError
+from toymq_py.protocol import MessagePush, OkReply, Subscribe
+
+
+def push(msg_id: int, topic: str = "t") -> MessagePush:
+    return MessagePush(topic, msg_id, 1, 0, b"", b"", b"x")
+
+
+def feed(topic: str = "t") -> Feed:
+    made = Feed(Subscribe(topic, "c"), lambda: None)
+    made.subscribed()
+    return made
+
+
+def test_acks_leave_in_as_few_lines_as_fit_and_the_last_one_tells_synced_acks() -> None:
+    acks = AckList("t", "c")
+    acks.ids = list(range(0, 2 * RANGES_PER_LINE + 1, 2))
+    told: list[ToymqError | None] = []
+    acks.waiters.append(told.append)
+    first, last = acks.take()
+    assert first.frame().count(b",") == RANGES_PER_LINE - 1
+    assert last.frame() == b"ACK t c %d sync=1\n" % (2 * RANGES_PER_LINE)
+    first.answered(OkReply(1))
+    assert not told
+    last.answered(OkReply(1))
+    assert told == [None]
+    assert acks.take() == []
+
+
+def test_acks_without_an_answer_go_back_and_refused_ones_do_not() -> None:
+    acks = AckList("t", "c")
+    acks.ids = [1, 2, 3, 7]
+    (slot,) = acks.take()
+    slot.failed(ConnectionLost("gone"))
+    assert acks.ids == [1, 2, 3, 7]
+    (slot,) = acks.take()
+    slot.refused(NoSuchTopic("deleted"))
+    assert acks.ids == []
+
+
+def test_what_a_handler_still_has_is_not_handed_out_again_after_a_reconnect() -> None:
+    books = feed()
+    for msg_id in (1, 2):
+        books.arrive(push(msg_id))
+    assert books.take() == push(1)
+    books.lost()
+    assert books.take() is None, "2 was not handed out: the broker sends it again"
+    for msg_id in (1, 2):
+        books.arrive(push(msg_id))
+    assert books.take() == push(2)
+    assert books.take() is None
+    books.arrive(push(1))
+    assert books.take() == push(1), "its lease ended: this is a later delivery"
+
+
+def test_leased_are_those_that_wait_those_handed_out_and_those_whose_ack_is_not_sent() -> None:
+    books = feed()
+    for msg_id in (1, 2, 3):
+        books.arrive(push(msg_id))
+    books.take()
+    books.take()
+    books.settle("t", 1)
+    books.acks_of("t").ids.append(1)
+    assert sorted(books.leased()) == [("t", 1), ("t", 2), ("t", 3)]
+
+
+@pytest.mark.parametrize("how", ["end", "close"])
+def test_a_feed_that_is_over_takes_and_hands_out_nothing(how: str) -> None:
+    books = feed()
+    books.arrive(push(1))
+    if how == "end":
+        books.end(TakenOver("by another"))
+        books.close()
+        assert (books.state, type(books.error)) == (FeedState.ENDED, TakenOver), "closing does not hide why it ended"
+    else:
+        books.close()
+        books.end(TakenOver("by another"))
+        assert (books.state, books.error) == (FeedState.CLOSED, None)
+    books.arrive(push(2))
+    assert books.take() is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "overlap"),
+    [
+        ("a", "a", True), ("a", "b", False), ("a.*", "a.b", True),
+        ("a.b", "a.*", True), ("a.*", "b", False), ("a.*", "b.*", True),
+    ],
+)  # fmt: skip
+def test_subscriptions_that_may_get_the_same_message_overlap(one: str, other: str, overlap: bool) -> None:
+    assert feed(one).overlaps(other) is overlap
+
+
+def test_the_reason_of_closed_becomes_an_error() -> None:
+    kinds = [type(ended("t", "c", code)) for code in ("TAKEN_OVER", "DELETED", "SOMETHING_NEW")]
+    assert kinds == [TakenOver, ConsumerDeleted, SubscriptionEnded]

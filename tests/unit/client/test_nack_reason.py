@@ -1,0 +1,70 @@
+"""A handler's failure as the texts that NACK carries."""
+
+import pytest
+
+from toymq.nack_reason import FRAMES_MAX, describe, is_dead
+from toymq_py.protocol import HelloReply
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def raised(error: Exception) -> Exception:
+    """With a traceback."""
+
+    def handler() -> None:
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        handler()
+    return caught.value
+
+
+def test_an_exception_has_type_text_and_traceback() -> None:
+    failure = describe(None, raised(ValueError("bad template")), None, details=True)
+    assert failure is not None
+    assert (failure.reason, failure.error_type, failure.error) == (None, "ValueError", "bad template")
+    assert failure.traceback is not None
+    assert "in handler" in failure.traceback
+
+
+def test_without_details_the_type_is_all() -> None:
+    failure = describe("poison", raised(ValueError("a secret")), None, details=False)
+    assert failure is not None
+    assert (failure.reason, failure.error_type, failure.error, failure.traceback) == ("poison", "ValueError", None, None)
+
+
+def test_an_exception_without_a_text_or_a_traceback_is_named_by_its_type() -> None:
+    failure = describe(Unprintable(), None, None, details=True)
+    assert failure is not None
+    assert failure.error_type == f"{__name__}.Unprintable"
+    assert (failure.error, failure.traceback) == (None, None)
+
+
+def test_of_a_deep_recursion_only_the_innermost_frames_are_kept() -> None:
+    def sink(depth: int) -> None:
+        if depth:
+            sink(depth - 1)
+        raise KeyError(depth)
+
+    with pytest.raises(KeyError) as caught:
+        sink(200)
+    failure = describe(None, caught.value, None, details=True)
+    assert failure is not None
+    assert (failure.traceback or "").count("in sink") <= FRAMES_MAX
+
+
+def test_an_older_broker_gets_one_line() -> None:
+    old = HelloReply(1, "old", 2 << 20)
+    assert not old.tells_errors
+    failure = describe(None, raised(ValueError("bad template")), old, details=True)
+    assert failure is not None
+    assert (failure.reason, failure.error_type) == ("ValueError: bad template", None)
+
+
+def test_dead_letters_have_no_dead_letters() -> None:
+    assert is_dead(KeyError("k"), (KeyError, ValueError), "orders")
+    assert not is_dead(KeyError("k"), ValueError, "orders")
+    assert not is_dead(KeyError("k"), KeyError, "orders.dlq")

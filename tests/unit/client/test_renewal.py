@@ -1,0 +1,64 @@
+"""Renewal of leases, with a loop whose time the test sets."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+from tests.support.conversing import Conversing, message
+from toymq.errors import TakenOver
+from toymq.renewal import EXTENDS_PER_LEASE, Renewal
+
+
+class Timer:
+    cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Loop:
+    """Keeps what is to be called."""
+
+    def __init__(self) -> None:
+        self.due: list[tuple[float, Callable[[], Any], Timer]] = []
+
+    def call_later(self, delay_s: float, call: Callable[[], Any]) -> Timer:
+        self.due.append((delay_s, call, Timer()))
+        return self.due[-1][2]
+
+    def tick(self) -> None:
+        """Call what was due, unless it was cancelled."""
+        _, call, timer = self.due.pop(0)
+        if not timer.cancelled:
+            call()
+
+
+def test_leases_are_renewed_several_times_within_their_length_until_they_are_settled() -> None:
+    peer, loop = Conversing(), Loop()
+    feed = peer.subscribe()
+    assert peer.said() == ["SUB t c"]
+    peer.hear(b"OK 0\n" + message(1) + message(2) + message(3))
+    renewal = Renewal(feed, peer.conversation, 30.0, cast(asyncio.AbstractEventLoop, loop))
+    renewal.start()
+    renewal.start()
+    assert [delay_s for delay_s, _, _ in loop.due] == [30.0 / EXTENDS_PER_LEASE]
+    loop.tick()
+    assert peer.said() == ["TOUCH t c 1-3 visibility=30000"]
+    feed.take()
+    feed.settle("t", 1)
+    loop.tick()
+    assert peer.said() == ["TOUCH t c 2-3 visibility=30000"]
+    renewal.stop()
+    loop.tick()
+    assert (peer.said(), loop.due) == ([], [])
+
+
+def test_a_subscription_that_the_broker_ended_is_not_renewed() -> None:
+    peer, loop = Conversing(), Loop()
+    feed = peer.subscribe()
+    peer.said()
+    peer.hear(b"OK 0\n" + message(1))
+    Renewal(feed, peer.conversation, 30.0, cast(asyncio.AbstractEventLoop, loop)).start()
+    peer.conversation.end(feed, TakenOver("by another"))
+    loop.tick()
+    assert (peer.said(), loop.due) == ([], [])
