@@ -8,7 +8,7 @@ READY := .venv/.stamp
 FAST := .venv-fast
 COMPILED := $(patsubst %,toymq_py/%.py,dedupe names units records id_rows consumer_options fixed_rows \
   protocol/batch_parser protocol/buffer protocol/client_connection protocol/commands protocol/frames protocol/header_lines protocol/replies protocol/server_connection \
-  session/deliveries session/authorization session/handler session/pull session/replies session/producer_sequences session/reader session/session \
+  session/deliveries session/authorization session/handler session/pull session/replies session/refused_sequences session/reader session/session \
   session/subscribe session/fetches session/writer session/transport session/fair_queue topic/channel topic/commits topic/delivery topic/consumer_offsets topic/publisher topic/delays \
   subscription/patterns subscription/polls subscription/registry topic/topic topic/traced_topic \
   consumer/acks consumer/shared_acks consumer/id_set consumer/lease_table consumer/run_list consumer/counts consumer/lazy_heap consumer/lease consumer/consumer \

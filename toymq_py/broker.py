@@ -16,7 +16,7 @@ from toymq_py.consumer import FailureBudget
 from toymq_py.data_directory import DataDirectory
 from toymq_py.deadletter import LETTER_KEYS, DeadLetters, RedriveDone
 from toymq_py.dedupe import KeyBudget
-from toymq_py.directory_watch import DirectoryWatch
+from toymq_py.directory_check import DirectoryCheck
 from toymq_py.errors import (
     BadArgument,
     DamagedData,
@@ -103,7 +103,7 @@ class Broker:
         self._started = clock.monotonic()
         self._ticker = Ticker(lambda at: self.on_deadline(at))
         self._subscriptions = SubscriptionRegistry(scheduler)
-        self._watch: DirectoryWatch | None = None
+        self._directory_check: DirectoryCheck | None = None
         self._services = TopicServices(
             fs, scheduler, clock, options, self.metrics, self.quotas, self._space, self._flusher,
             files=OpenFiles(open_files_max), key_budget=KeyBudget(options.dedupe_keys_total), failure_budget=FailureBudget(),
@@ -127,7 +127,7 @@ class Broker:
             DataDirectoryError: the directory cannot be used, or is damaged and ``strict_recovery`` is on.
         """
         self.directory.open(pid, address)
-        self._watch = DirectoryWatch(self._fs, self._scheduler, self.directory, self.topics, self._lose)
+        self._directory_check = DirectoryCheck(self._fs, self._scheduler, self.directory, self.topics, self._lose)
         try:
             self._open_topics()
         except (OSError, DamagedData, DataDirectoryError) as error:
@@ -195,11 +195,11 @@ class Broker:
             held=self._dead_letters.held, keys_kept=LETTER_KEYS if name.endswith(DEAD_LETTERS) else 0, **recovered,
         )  # fmt: skip
 
-    def look_at_directory(self, done: Callable[[], None] = lambda: None) -> None:
+    def check_directory(self, done: Callable[[], None] = lambda: None) -> None:
         """Check on a sync thread that the directory, ``LOCK`` and the active segments were not removed or replaced. A missing
         segment closes its topic for publishing, a missing directory ends the broker."""
-        if self._watch is not None and self.lost is None:
-            self._watch.look(done)
+        if self._directory_check is not None and self.lost is None:
+            self._directory_check.run(done)
 
     def _lose(self, reason: str) -> None:
         if self.lost is None:
@@ -484,7 +484,7 @@ class Broker:
             topic.close()
         self.topics.clear()
         self.directory.close()
-        self._watch = None
+        self._directory_check = None
 
 
 def _check_dead_letter_settings(name: str, changes: Mapping[str, str]) -> None:

@@ -16,7 +16,7 @@ from toymq_py.clock import Clock
 from toymq_py.errors import RequestError, TooManyConnections
 from toymq_py.net.acceptor import Acceptor
 from toymq_py.net.certificates import Certificates
-from toymq_py.session import LINGER_S, Session, SessionProtocol, TlsProtocol, Turns, refuse
+from toymq_py.session import LINGER_S, FairQueue, Session, SessionProtocol, TlsProtocol, refuse
 
 logger = logging.getLogger("toymq_py.server")
 
@@ -54,7 +54,7 @@ class Server:
         self._clock = clock
         self._loop = loop
         self._sessions: dict[Session, Seat] = {}
-        self._turns = Turns(clock, loop)
+        self._fair_queue = FairQueue(clock, loop)
         self._numbers = 0
         self._refused = 0
         self._handshakes: dict[TlsProtocol, Seat | None] = {}
@@ -186,8 +186,9 @@ class Server:
             return None
         self._numbers += 1
         session = Session(
-            self._numbers, transport, broker, self._clock, self._loop, self._turns, self._session_ended, self._authority, seat
-        )
+            self._numbers, transport, broker, self._clock, self._loop, self._fair_queue, self._session_ended, self._authority,
+            seat,
+        )  # fmt: skip
         self._sessions[session] = seat
         self._most = max(self._most, len(self._sessions))
         broker.metrics.connections += 1

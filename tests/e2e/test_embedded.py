@@ -355,7 +355,7 @@ def test_waiting_for_a_process_that_says_nothing_is_told(
         toymq.sync.open(tmp_path, wait_s=0.1)
     lock.release()
     told = [record.getMessage() for record in caplog.records if record.name == "toymq_py.embedded"]
-    assert told == [f"{tmp_path} is in use by process 4711, and it does not answer there yet: waiting, at most 0.1 s"]
+    assert told == [f"{tmp_path} is in use by process 4711 and does not answer yet: waiting up to 0.1 s"]
 
 
 def test_what_cannot_be_opened_is_named(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ async def test_an_embedded_broker_does_not_begin_a_new_directory_in_its_place(tm
     async with toymq.open(data, timeout_s=1) as mq:
         await mq.pub("orders", b"x")
         remove(data)
-        ended = asyncio.wrap_future(mq._candidate.ended)
+        ended = asyncio.wrap_future(mq._host.ended)
         async with asyncio.timeout(20):
             await ended
         assert not data.exists()

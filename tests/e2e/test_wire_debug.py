@@ -70,7 +70,7 @@ async def test_off_it_is_not_even_there(tmp_path: Path, monkeypatch: pytest.Monk
         raise AssertionError("wire debug is off")
 
     for name in ("say", "received", "written"):
-        monkeypatch.setattr(wire_log.Wire, name, never)
+        monkeypatch.setattr(wire_log.WireLog, name, never)
     for name in ("say", "received", "sent"):
         monkeypatch.setattr(toymq.wire_log.Wire, name, never)
     async with serving(tmp_path / "d") as served:

@@ -18,7 +18,7 @@ from tests.simulation.world import Killed, MortalDisk
 from tests.support.broker_rig import DIR, BrokerRig
 from toymq_py.protocol import ServerConnection
 from toymq_py.session.deliveries import Deliveries
-from toymq_py.session.fair_queue import Place
+from toymq_py.session.fair_queue import Runnable
 from toymq_py.session.handler import Handler
 from toymq_py.session.replies import Replies
 from toymq_py.storage.record import ATTRIBUTE_SEQUENCE, iter_frames
@@ -31,7 +31,7 @@ ROUNDS = 12
 """So often producers go back before they must have got through: each fault that is left costs one."""
 
 
-class NoPlace(Place):
+class NeverRuns(Runnable):
     """Nobody waits for the replies: they are taken."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Wire:
 
     def __init__(self, rig: BrokerRig) -> None:
         self._connection = ServerConnection(MAX_PAYLOAD)
-        self._replies = Replies(rig.broker.metrics, NoPlace(), rig.clock)
+        self._replies = Replies(rig.broker.metrics, NeverRuns(), rig.clock)
         unused: Deliveries = None  # type: ignore[assignment]
         self._handler = Handler(1, rig.broker, self._replies, unused, None)  # type: ignore[arg-type]
         self.sent: deque[tuple[bytes, int]] = deque()

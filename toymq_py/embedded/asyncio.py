@@ -1,6 +1,6 @@
-"""``toymq.open``: a queue in a directory, with no broker to run. For asyncio; ``blocking`` is the form without.
+"""``toymq.open``: a queue in a directory, without a broker to run. For asyncio; ``blocking`` has the form without.
 
-Contract: clients.md. A client of the ordinary kind, and a candidate to serve the directory beside it.
+Contract: clients.md. An ordinary client, and beside it an ``EmbeddedHost`` that serves the directory.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from toymq.link import Link
 from toymq.options import InjectHeaders, MessageTracing, OnEvent, Options
 from toymq.url import UNIX, parse_urls
 from toymq_py.config.options import BrokerOptions
-from toymq_py.embedded.host import CLOSE_S, RETRY_MAX_S, RETRY_MIN_S, Candidate
+from toymq_py.embedded.host import CLOSE_S, RETRY_MAX_S, RETRY_MIN_S, EmbeddedHost
 
 CONNECT_TIMEOUT_S = 5.0
 """For the greeting of a server that has taken the connection."""
@@ -21,22 +21,22 @@ FORKED = "this process was forked from the one that opened the directory: open i
 
 
 class EmbeddedClient(Client):
-    """A client of the process that serves the directory, and a candidate to serve it. Made by ``toymq.open``."""
+    """A client of the process that serves the directory, which may be this one. Made by ``toymq.open``."""
 
-    def __init__(self, options: Options, candidate: Candidate) -> None:
+    def __init__(self, options: Options, host: EmbeddedHost) -> None:
         super().__init__(options)
-        self._candidate = candidate
+        self._host = host
 
     async def open(self) -> "EmbeddedClient":
-        """Serve the directory, or reach whoever does. Raises: DirectoryLocked, DataDirectoryError, ConnectFailed,
+        """Serve the directory, or connect to the process that does. Raises: DirectoryLocked, DataDirectoryError, ConnectFailed,
         ClientClosed."""
         try:
             if not self._closed:
-                self._candidate.start()
-                await asyncio.wrap_future(self._candidate.ready)
+                self._host.start()
+                await asyncio.wrap_future(self._host.ready)
             await super().open()
         except BaseException:
-            self._candidate.stop()
+            self._host.stop()
             self._closed = True
             raise
         return self
@@ -45,67 +45,59 @@ class EmbeddedClient(Client):
         return await self.open()
 
     async def close(self) -> None:
-        """As that of every client, and then give the directory back; if this process served it, another takes over.
+        """Close the client, then stop serving: another process that has the directory open takes over.
 
-        Idempotent. Takes a second and what it takes to write down the acks.
+        Idempotent. Takes about a second, and the time to store the acks.
         """
         try:
             await super().close()
         finally:
-            self._candidate.stop()
-            if self._candidate.started and not self._candidate.forked:
-                await asyncio.wait((asyncio.wrap_future(self._candidate.ended),), timeout=CLOSE_S)
+            self._host.stop()
+            if self._host.started and not self._host.forked:
+                await asyncio.wait((asyncio.wrap_future(self._host.ended),), timeout=CLOSE_S)
 
     @property
     def _link(self) -> Link:
-        if self._candidate.forked:
+        if self._host.forked:
             raise ClientClosed(FORKED)
         return super()._link
 
 
 def open(
-    path: str | os.PathLike[str],
-    *,
-    options: BrokerOptions | None = None,
-    name: str | None = None,
-    timeout_s: float = 30.0,
-    wait_s: float = 10.0,
-    idempotent: bool = True,
-    on_event: OnEvent | None = None,
-    inject_headers: InjectHeaders | None = None,
-    tracing: MessageTracing | None = None,
-    random: Random | None = None,
-) -> EmbeddedClient:
-    """A queue in a directory: ``async with toymq.open("./queue") as mq``, then as with ``toymq.connect``.
+    path: str | os.PathLike[str], *, options: BrokerOptions | None = None, name: str | None = None, timeout_s: float = 30.0,
+    wait_s: float = 10.0, idempotent: bool = True, on_event: OnEvent | None = None, inject_headers: InjectHeaders | None = None,
+    tracing: MessageTracing | None = None, random: Random | None = None,
+) -> EmbeddedClient:  # fmt: skip
+    """Open a queue in a directory: ``async with toymq.open("./queue") as mq``, then as with ``toymq.connect``.
 
-    The first process that opens a directory serves it, from a thread with its own loop; others reach it through a Unix socket
-    in it, and when the server ends, or is killed, another one takes over within a second. Requests that are under way then are
-    said again, as after any lost connection. It is an ordinary data directory: ``toymq serve`` may serve it, but not at the
-    same time.
+    The first process that opens a directory serves it, from a thread with its own loop. Others connect to it through a Unix
+    socket in the directory. When it ends or is killed, another one takes over within a second, and requests under way are sent
+    again, as after any lost connection. It is an ordinary data directory: ``toymq serve`` may serve it, but not at the same
+    time.
 
     Args:
-        path: of the directory; it is made when it is not there. The right to write in it is the right to use the queue.
-        options: to serve with, should it be us; ``data_dir`` must be left out.
-        name: of this client, for whoever serves.
-        timeout_s: for every request, the time without a server included.
-        wait_s: how long the first server may take, for its recovery say.
+        path: of the directory, which is created if it is missing. The right to write in it is the right to use the queue.
+        options: of the broker if this process serves; leave out ``data_dir``.
+        name: of this client, for the broker's log.
+        timeout_s: of every request, including the time without a server.
+        wait_s: how long to wait for the first server, which may be recovering.
         idempotent, on_event, inject_headers, tracing, random: as of ``toymq.connect``.
 
     Raises: ConfigError, BadArgument; when it is entered DirectoryLocked (a ``toymq serve`` has it), DataDirectoryError,
         ConnectFailed.
     """
-    candidate = Candidate(path, options, wait_s)
+    host = EmbeddedHost(path, options, wait_s)
     return EmbeddedClient(
-        client_options(candidate, name, timeout_s, wait_s, idempotent, on_event, inject_headers, tracing, random), candidate
+        client_options(host, name, timeout_s, wait_s, idempotent, on_event, inject_headers, tracing, random), host
     )
 
 
 def client_options(
-    candidate: Candidate, name: str | None, timeout_s: float, wait_s: float, idempotent: bool, on_event: OnEvent | None,
+    host: EmbeddedHost, name: str | None, timeout_s: float, wait_s: float, idempotent: bool, on_event: OnEvent | None,
     inject_headers: InjectHeaders | None, tracing: MessageTracing | None, random: Random | None,
 ) -> Options:  # fmt: skip
-    """Of a client that reaches the directory's server through its socket. Raises: ConfigError, BadArgument."""
+    """Options of a client that connects to the directory's socket. Raises: ConfigError, BadArgument."""
     return Options(
-        parse_urls(UNIX + candidate.socket_path), name, None, timeout_s, CONNECT_TIMEOUT_S, wait_s, RETRY_MIN_S, RETRY_MAX_S,
+        parse_urls(UNIX + host.socket_path), name, None, timeout_s, CONNECT_TIMEOUT_S, wait_s, RETRY_MIN_S, RETRY_MAX_S,
         idempotent, on_event, inject_headers, tracing, random or Random(),
     )  # fmt: skip

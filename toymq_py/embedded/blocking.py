@@ -1,6 +1,6 @@
 """``toymq.sync.open``: the blocking form of ``toymq.open``.
 
-Contract: clients.md. The server, should it be us, has a thread of its own: it goes on while this client is not called.
+Contract: clients.md. If this process serves, a thread of its own does: it runs on between the calls of this client.
 """
 
 import os
@@ -11,26 +11,26 @@ from toymq.options import InjectHeaders, MessageTracing, OnEvent, Options
 from toymq.sync.client import Client
 from toymq_py.config.options import BrokerOptions
 from toymq_py.embedded.asyncio import FORKED, client_options
-from toymq_py.embedded.host import Candidate
+from toymq_py.embedded.host import EmbeddedHost
 
 
 class EmbeddedClient(Client):
-    """A blocking client of the process that serves the directory, and a candidate to serve it. Made by ``open``."""
+    """A blocking client of the process that serves the directory, which may be this one. Made by ``toymq.sync.open``."""
 
-    def __init__(self, options: Options, candidate: Candidate) -> None:
+    def __init__(self, options: Options, host: EmbeddedHost) -> None:
         super().__init__(options)
-        self._candidate = candidate
+        self._host = host
 
     def open(self) -> "EmbeddedClient":
-        """What ``toymq.sync.open`` does."""
+        """Serve the directory, or connect to the process that does. Raises: as ``toymq.sync.open``."""
         self._open_or_raise()
         try:
-            self._candidate.start()
-            self._candidate.ready.result()
+            self._host.start()
+            self._host.ready.result()
             super().open()
         except BaseException:
             super().close()
-            self._candidate.stop()
+            self._host.stop()
             raise
         return self
 
@@ -38,39 +38,28 @@ class EmbeddedClient(Client):
         return self
 
     def close(self) -> None:
-        """As that of every client, and then give the directory back; if this process served it, another takes over.
-
-        Idempotent. Takes a second and what it takes to write down the acks.
-        """
+        """See ``toymq.open``: close the client, then stop serving. Idempotent."""
         try:
             super().close()
         finally:
-            self._candidate.close()
+            self._host.close()
 
     def _open_or_raise(self) -> None:
-        if self._candidate.forked:
+        if self._host.forked:
             raise ClientClosed(FORKED)
         super()._open_or_raise()
 
 
 def open(
-    path: str | os.PathLike[str],
-    *,
-    options: BrokerOptions | None = None,
-    name: str | None = None,
-    timeout_s: float = 30.0,
-    wait_s: float = 10.0,
-    idempotent: bool = True,
-    on_event: OnEvent | None = None,
-    inject_headers: InjectHeaders | None = None,
-    tracing: MessageTracing | None = None,
-    random: Random | None = None,
-) -> EmbeddedClient:
-    """Open the queue in a directory. Arguments are those of ``toymq.open``.
+    path: str | os.PathLike[str], *, options: BrokerOptions | None = None, name: str | None = None, timeout_s: float = 30.0,
+    wait_s: float = 10.0, idempotent: bool = True, on_event: OnEvent | None = None, inject_headers: InjectHeaders | None = None,
+    tracing: MessageTracing | None = None, random: Random | None = None,
+) -> EmbeddedClient:  # fmt: skip
+    """Open a queue in a directory; arguments as of ``toymq.open``.
 
     Raises: ConfigError, BadArgument, DirectoryLocked (a ``toymq serve`` has it), DataDirectoryError, ConnectFailed.
     """
-    candidate = Candidate(path, options, wait_s)
+    host = EmbeddedHost(path, options, wait_s)
     return EmbeddedClient(
-        client_options(candidate, name, timeout_s, wait_s, idempotent, on_event, inject_headers, tracing, random), candidate
+        client_options(host, name, timeout_s, wait_s, idempotent, on_event, inject_headers, tracing, random), host
     ).open()

@@ -1,12 +1,12 @@
-"""A candidate to serve a data directory: it serves when no other process does, and else waits until that one is gone.
+"""The embedded host: serves a data directory, or stands by while another process serves it.
 
-Contract: clients.md (``toymq.open``), ADR 0017. Owns a thread with a loop of its own, the socket in the directory, and while
-it serves the broker. Knows nothing of the client that opened the directory.
+Contract: clients.md (``toymq.open``), ADR 0017. Owns a thread with its own loop, the socket in the directory, and the broker
+while it serves. Does not know the client that opened the directory.
 
-    look for the server ──there──► stay connected until it is gone ──┐
-      ▲        └─not there──► take LOCK ──ours──► serve until closed │
-      │                          └─another process's, not ready yet: wait a moment
-      └──────────────────────────────────────────────────────────────┘
+    connect to the socket ──connected──► stand by until it closes ────┐
+      ▲        └─refused──► take LOCK ──taken──► serve until closed   │
+      │                        └─locked, server not ready: back off   │
+      └───────────────────────────────────────────────────────────────┘
 """
 
 import asyncio
@@ -38,19 +38,18 @@ logger = logging.getLogger("toymq_py.embedded")
 SOCKET_NAME = "toymq.sock"
 """In the directory, beside ``LOCK``; only its holder makes and removes it."""
 EMBEDDED = BrokerOptions(max_connections=512, shutdown_timeout_ms=250)
-"""How a directory is served unless told. Connections are limited: of the 1,024 descriptors that a process may usually
-have, half are its own. A server that leaves does not let the others wait for handlers: what these ack
-later, the next server takes."""
+"""Default options. ``max_connections`` leaves half of the usual 1,024 descriptors to the application. The shutdown is short:
+the next server takes the acks that come later."""
 RETRY_MIN_S, RETRY_MAX_S = 0.01, 0.2
-"""Bounds of the random wait before another look: a dead server is replaced within a second."""
+"""Bounds of the random back-off: a dead server is replaced within a second."""
 SILENT_S = 1.0
-"""A start takes less, as a rule: whoever waits longer for one is told."""
+"""A start usually takes less; after so long the wait is logged."""
 CLOSE_S = 5.0
-"""How long closing waits for the thread; only a disk that hangs takes longer."""
+"""How long ``close`` waits for the thread; only a disk that hangs takes longer."""
 
 
-class _Watch(asyncio.Protocol):
-    """A connection on which nothing is said: its end is the news."""
+class _StandbyConnection(asyncio.Protocol):
+    """A silent connection to the serving process; it closes when that process is gone."""
 
     def __init__(self, wake: asyncio.Event) -> None:
         self._wake = wake
@@ -61,36 +60,36 @@ class _Watch(asyncio.Protocol):
         self._wake.set()
 
 
-class Candidate:
-    """From ``start`` to ``stop``. All but the constructor and these two happens in its own thread."""
+class EmbeddedHost:
+    """Serves or stands by from ``start`` to ``stop``, in its own thread."""
 
     def __init__(self, path: str | os.PathLike[str], options: BrokerOptions | None, wait_s: float) -> None:
         """
         Args:
-            path: of the data directory; made when it is not there, its parent is not.
-            options: to serve with; ``data_dir`` is left alone.
-            wait_s: how long another process may hold the directory without answering, before that is an error.
+            path: of the data directory, which is created if it is missing, but not its parent.
+            options: of the broker; without ``data_dir``.
+            wait_s: how long another process may hold the lock without answering before it is an error.
 
         Raises: ConfigError.
         """
         options = EMBEDDED if options is None else options
         if not isinstance(options, BrokerOptions):
-            raise TypeError(f"options is a toymq_py.config.options.BrokerOptions or None, not {options!r:.100}")
+            raise TypeError(f"invalid options {options!r:.100}: pass a toymq_py.config.options.BrokerOptions or None")
         if options.data_dir != EMBEDDED.data_dir:
-            raise ConfigError("the directory to open is the path; leave data_dir of the options alone")
+            raise ConfigError(f"options has data_dir {options.data_dir!r}: leave it out, the directory is the path")
         if not isinstance(path, str | os.PathLike):
-            raise TypeError(f"path is a str or a Path of a directory, not {path!r:.100}")
+            raise TypeError(f"invalid path {path!r:.100}: pass the str or Path of a directory")
         if not os.fspath(path):
             raise ConfigError("path is empty: name the directory")
         self._options = replace(options, data_dir=os.path.abspath(path))  # noqa: PTH100 (no Path is needed)
         self._wait_s = wait_s
         self.socket_path = f"{self._options.data_dir}/{SOCKET_NAME}"
         self.forked = False
-        """This is a child of the process that opened the directory: the thread, the lock and the connections are not ours."""
+        """This process is a fork of the one that opened the directory: thread, lock and connections belong to that one."""
         self.ready: Future[None] = _promise()
         """Wait until a process serves the directory. Raises: DirectoryLocked, DataDirectoryError."""
         self.ended: Future[None] = _promise()
-        """The thread is done and the directory is given back."""
+        """The thread has ended and the lock is free."""
         self._closing = False
         self._inode: tuple[int, int] | None = None  # of the directory that was opened
         self._server: Server | None = None
@@ -107,17 +106,17 @@ class Candidate:
         return f"{self._options.data_dir}/LOCK"
 
     def start(self) -> None:
-        """Begin; ``ready`` tells what came of it. Idempotent."""
+        """Start the thread; then wait for ``ready``. Idempotent."""
         if self._thread is None:
             runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # a given factory leaves our caller's loop alone
             self._loop = runner.get_loop()
-            self._thread = threading.Thread(target=self._run, args=(runner,), name="toymq-embedded", daemon=True)
-            _candidates.add(self)
+            self._thread = threading.Thread(target=self._thread_main, args=(runner,), name="toymq-embedded", daemon=True)
+            _hosts.add(self)
             atexit.register(self.close)
             self._thread.start()
 
     def stop(self) -> None:
-        """Give the directory back, soon: ``ended`` tells when. Idempotent; nothing happens in the child of a fork."""
+        """Ask the thread to end; then wait for ``ended``. Idempotent; does nothing in a fork."""
         if self._thread is None or self.forked:
             return
         assert self._loop is not None
@@ -125,7 +124,7 @@ class Candidate:
             self._loop.call_soon_threadsafe(self._stop)
 
     def close(self) -> None:
-        """``stop``, and wait for it."""
+        """Stop, and wait until the thread has ended."""
         self.stop()
         if self._thread is not None and not self.forked:
             self._thread.join(CLOSE_S)
@@ -139,10 +138,10 @@ class Candidate:
 
     # -- in the thread
 
-    def _run(self, runner: asyncio.Runner) -> None:
+    def _thread_main(self, runner: asyncio.Runner) -> None:
         try:
             with runner:
-                runner.run(self._stand())
+                runner.run(self._serve_or_stand_by())
         except Exception as error:
             logger.exception("%s: a bug in the embedded broker", self._options.data_dir)
             if not self.ready.done():
@@ -151,15 +150,15 @@ class Candidate:
             atexit.unregister(self.close)
             self.ended.set_result(None)
 
-    async def _stand(self) -> None:
-        """Serve or watch until closed. Ends early when the directory cannot be had at all, was removed or replaced, or with a
-        bug: others then serve."""
+    async def _serve_or_stand_by(self) -> None:
+        """Serve or stand by until closed. Ends early with an error that a retry cannot mend, and when the directory was removed
+        or replaced."""
         loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
-        give_up_at, say_at, said = loop.time() + self._wait_s, loop.time() + SILENT_S, False
+        give_up_at, warn_at, warned = loop.time() + self._wait_s, loop.time() + SILENT_S, False
         backoff = Backoff(RETRY_MIN_S, RETRY_MAX_S, Random())
         while not self._closing:
-            if await self._watch():
+            if await self._stand_by():
                 backoff.reset()
                 continue
             try:
@@ -169,13 +168,13 @@ class Candidate:
                 return
             except (DirectoryLocked, DataDirectoryError, OSError) as error:
                 locked = isinstance(error, DirectoryLocked)
-                other = isinstance(error, DirectoryLocked) and (error.address or error.command) is not None  # not one of us
-                if not self.ready.done() and (other or not locked or loop.time() >= give_up_at):
+                standalone = isinstance(error, DirectoryLocked) and (error.address or error.command) is not None
+                if not self.ready.done() and (standalone or not locked or loop.time() >= give_up_at):
                     self.ready.set_exception(self._explained(error))
                     return
-                if locked and not self.ready.done() and not said and loop.time() >= say_at:
-                    said = True
-                    logger.warning("%s, and it does not answer there yet: waiting, at most %g s", error, self._wait_s)
+                if locked and not self.ready.done() and not warned and loop.time() >= warn_at:
+                    warned = True
+                    logger.warning("%s and does not answer yet: waiting up to %g s", error, self._wait_s)
                 if not locked:
                     logger.error("%s: cannot serve it: %s", self._options.data_dir, error)  # noqa: TRY400 (no bug of ours)
             if not self._closing:
@@ -186,32 +185,32 @@ class Candidate:
         if isinstance(error, DirectoryLocked):
             if error.address is not None or error.command is not None:
                 return error
-            error.add_note(f"and nothing answers at {self.socket_path}: a broker that runs by itself is reached by its address")
+            error.add_note(f"nothing answers at {self.socket_path}: connect to a broker that runs by itself by its address")
         elif isinstance(error, OSError):
             wrapped = DataDirectoryError(f"cannot serve {data_dir}: {error.strerror or error}")
             wrapped.__cause__ = error
             return wrapped
         return error
 
-    async def _watch(self) -> bool:
-        """Until the server is gone. Returns: False when there was none."""
+    async def _stand_by(self) -> bool:
+        """Stay connected to the serving process until it is gone. Returns: False when there is none."""
         assert self._wake is not None
         self._wake.clear()
-        watch = _Watch(self._wake)
+        standby = _StandbyConnection(self._wake)
         try:
             connection = sockets.connect_unix(self.socket_path)
-            transport, _ = await asyncio.get_running_loop().create_unix_connection(lambda: watch, sock=connection)
+            transport, _ = await asyncio.get_running_loop().create_unix_connection(lambda: standby, sock=connection)
         except OSError:
             return False
         self._tell_ready()
-        while not watch.ended and not self._closing:
+        while not standby.ended and not self._closing:
             await self._wake.wait()
             self._wake.clear()
         transport.abort()
         return True
 
     async def _serve(self) -> None:
-        """Until closed. Raises: DirectoryLocked, DataDirectoryError, OSError."""
+        """Serve until closed. Raises: DirectoryLocked, DataDirectoryError, OSError."""
         loop, clock = asyncio.get_running_loop(), SystemClock()
         data_dir = self._options.data_dir
         if self._inode is not None and (reason := not_there(RealFileSystem(), data_dir, self._inode)) is not None:
@@ -230,7 +229,7 @@ class Candidate:
 
     @contextmanager
     def _listener(self) -> Iterator[socket.socket]:
-        """Assumes that ``LOCK`` is held: whatever socket is there belongs to a dead process."""
+        """Bind the socket. Assumes that ``LOCK`` is held: a socket that is there belongs to a dead process."""
         with suppress(FileNotFoundError):
             os.unlink(self.socket_path)  # noqa: PTH108 (no Path is needed)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
@@ -241,7 +240,7 @@ class Candidate:
             try:
                 yield listener
             finally:
-                if not_there(RealFileSystem(), self.socket_path, made) is None:  # else it is another directory's by now
+                if not_there(RealFileSystem(), self.socket_path, made) is None:  # else the directory was replaced
                     with suppress(OSError):
                         os.unlink(self.socket_path)  # noqa: PTH108 (no Path is needed)
 
@@ -253,7 +252,7 @@ class Candidate:
             self.ready.set_result(None)
 
     async def _sleep(self, delay_s: float) -> None:
-        """Or until closed."""
+        """Sleep, or until closed."""
         assert self._wake is not None
         with suppress(TimeoutError):
             async with asyncio.timeout(delay_s):
@@ -261,7 +260,7 @@ class Candidate:
 
 
 def _promise() -> Future[None]:
-    """That a cancelled waiter does not cancel."""
+    """A future that a cancelled waiter does not cancel."""
     future: Future[None] = Future()
     future.set_running_or_notify_cancel()
     return future
@@ -269,22 +268,22 @@ def _promise() -> Future[None]:
 
 # -- after a fork
 
-_candidates: "weakref.WeakSet[Candidate]" = weakref.WeakSet()
+_hosts: "weakref.WeakSet[EmbeddedHost]" = weakref.WeakSet()
 
 
 def _leave_to_parent() -> None:
-    """In the child of a fork: let go of the directory. Its copies of the descriptors would keep the lock and the connections
-    alive when the parent is killed, and no other process could take over.
+    """In a fork: close the inherited descriptors of lock and connections. Otherwise they outlive a killed parent, and no
+    other process could take over.
 
-    Each number stays taken, by the null device: the objects that think they own it may close it once more.
+    Each number is replaced by the null device, because the object that owns it may close it again.
     """
-    candidates = list(_candidates)
-    if not candidates:
+    hosts = list(_hosts)
+    if not hosts:
         return
     locks = set()
-    for candidate in candidates:
-        candidate.forked = True
-        for path in (candidate.lock_path, os.path.dirname(candidate.lock_path)):  # noqa: PTH120 (no Path is needed)
+    for host in hosts:
+        host.forked = True
+        for path in (host.lock_path, os.path.dirname(host.lock_path)):  # noqa: PTH120 (no Path is needed)
             with suppress(OSError):
                 found = os.stat(path)  # noqa: PTH116 (no Path is needed)
                 locks.add((found.st_dev, found.st_ino))
@@ -298,7 +297,7 @@ def _leave_to_parent() -> None:
 
 
 def _is_of_directory(number: int) -> bool:
-    """Whether it is a socket of a served directory: its listener, or either end of a connection. Raises: OSError."""
+    """Whether a descriptor is a socket of a served directory, its listener or either end of a connection. Raises: OSError."""
     connection = socket.socket(fileno=number)
     try:
         names = [connection.getsockname()]

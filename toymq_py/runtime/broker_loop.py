@@ -15,8 +15,8 @@ from toymq_py.storage.commit.sync_threads import SyncThreads
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.topic import Tracer
 
-DIRECTORY_LOOK_S = 2.0
-"""How often the broker looks whether its directory is still its own: what was answered OK meanwhile is gone with it."""
+DIRECTORY_CHECK_S = 2.0
+"""How often the broker checks that it still owns its directory: an OK in between is lost with it."""
 DESCRIPTORS_RESERVED = 64
 OPEN_FILES_MIN, OPEN_FILES_LIMIT = 16, 16_384
 
@@ -42,7 +42,7 @@ class LoopScheduler:
 
 
 class DirectoryWatch:
-    """Has the broker look at its directory every few seconds, as PostgreSQL does with its lock file."""
+    """Calls ``Broker.check_directory`` every few seconds, as PostgreSQL does with its lock file."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, broker: Broker) -> None:
         self._loop = loop
@@ -50,12 +50,12 @@ class DirectoryWatch:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Look, until ``stop``."""
-        self._timer = self._loop.call_later(DIRECTORY_LOOK_S, self._look)
+        """Check periodically, until ``stop``."""
+        self._timer = self._loop.call_later(DIRECTORY_CHECK_S, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
-        self._broker.look_at_directory(self.start)
+        self._broker.check_directory(self.start)
 
     def stop(self) -> None:
         if self._timer is not None:

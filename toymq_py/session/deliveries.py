@@ -14,7 +14,7 @@ from toymq_py.clock import Clock
 from toymq_py.errors import AlreadySubscribed
 from toymq_py.names import TopicPattern
 from toymq_py.protocol import Frames, encode_closed, encode_messages
-from toymq_py.session.fair_queue import Place
+from toymq_py.session.fair_queue import Runnable
 from toymq_py.session.replies import Replies
 from toymq_py.subscription import PatternSubscription, Poll
 from toymq_py.topic import Delivery, Subscription
@@ -35,13 +35,24 @@ class Deliveries:
     ``pull`` is the poll of a PULL that stands first among the replies and waits.
     """
 
-    __slots__ = ("_clock", "_hungry", "_last_write", "_later", "_place", "_replies", "_silent", "_stalled", "by_name", "paused",
-                 "pull")  # fmt: skip
+    __slots__ = (
+        "_clock",
+        "_hungry",
+        "_last_write",
+        "_later",
+        "_replies",
+        "_runnable",
+        "_silent",
+        "_stalled",
+        "by_name",
+        "paused",
+        "pull",
+    )  # fmt: skip
 
     def __init__(
         self,
         replies: Replies,
-        place: Place,
+        place: Runnable,
         clock: Clock,
         later: Callable[[float, Callable[[], object]], object],
     ) -> None:
@@ -50,7 +61,7 @@ class Deliveries:
         self.paused = False
         self.pull: Poll | None = None
         self._replies = replies
-        self._place = place
+        self._runnable = place
         self._clock = clock
         self._later = later
         self._hungry: dict[Subscribed, None] = {}
@@ -128,7 +139,7 @@ class Deliveries:
         if subscription in self._silent:
             return False
         self._hungry[subscription] = None
-        self._place.wake()
+        self._runnable.wake()
         return not (self._stalled or self.paused)
 
     def drop(self, subscription: Subscribed) -> None:
@@ -148,7 +159,7 @@ class Deliveries:
         push = encode_closed(name, subscription.consumer_name, code)
         if subscription in self._silent:
             self._replies.add(push)
-            self._place.wake()
+            self._runnable.wake()
         else:
             self._replies.push(push)
         if name == subscription.name:

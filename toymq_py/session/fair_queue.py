@@ -1,6 +1,6 @@
-"""The fair queue of sessions: each has turns of a bounded share of a loop pass.
+"""The fair queue of sessions: each turn takes a bounded share of a loop pass.
 
-Contract: delivery.md, "Sessions" (fair); ADR 0011. Knows nothing of what they do. Touched on the loop only.
+Contract: delivery.md, "Sessions" (fair); ADR 0011. Does not know what a turn does. Belongs to the loop.
 """
 
 import asyncio
@@ -18,18 +18,18 @@ PASS_S = 0.010
 """When a pass of the loop has taken so long, those that take much wait for the next one: new bytes come first."""
 
 
-class Place:
-    """One session's place in the queue. It takes it by ``wake``, and again after each turn that left something to do."""
+class Runnable:
+    """One session in the queue. ``wake`` enqueues it, and so does each turn that left something to do."""
 
-    __slots__ = ("heavy", "queued", "turns", "work")
+    __slots__ = ("heavy", "queue", "queued", "work")
 
-    def __init__(self, turns: "Turns", work: Callable[[float], bool]) -> None:
+    def __init__(self, queue: "FairQueue", work: Callable[[float], bool]) -> None:
         """
         Args:
-            work: gets the time until which it may go on, and returns whether it left something to do. It must not raise. What
-                wakes it meanwhile it sees by itself.
+            work: one turn. It gets the time at which to stop, and returns whether it left something to do. It must not raise,
+                and it notices by itself what arrives during the turn.
         """
-        self.turns = turns
+        self.queue = queue
         self.work: Callable[[float], bool] | None = work
         self.queued = False
         """In the queue, or having its turn."""
@@ -39,21 +39,21 @@ class Place:
         """There may be something to do."""
         if not self.queued and self.work is not None:
             self.queued = True
-            self.turns.add(self, heavy=self.heavy)
+            self.queue.add(self, heavy=self.heavy)
 
     def wake_last(self) -> None:
-        """There is something to do that can wait: ten thousand connections may end at once."""
+        """As ``wake``, behind the light ones: ten thousand connections may end at once."""
         self.heavy = True
         self.wake()
 
     def close(self) -> None:
-        """No more turns. Lets go of ``work``, and by that of the session."""
+        """End its turns, and drop ``work``, which holds the session."""
         self.work = None
 
 
-class Turns:
-    """Two queues, first come, first served: those whose last turn was long have theirs when the others are through,
-    and never more of them than a pass has time for. So a light session waits for a pass at most, whatever the others do.
+class FairQueue:
+    """Two first-in first-out queues. A session whose last turn was long is heavy: its turn comes after the light ones, if the
+    pass has time left. So a light session waits for one pass at most.
     """
 
     __slots__ = ("_clock", "_due", "_heavy", "_light", "_loop")
@@ -61,13 +61,13 @@ class Turns:
     def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         self._clock = clock
         self._loop = loop
-        self._light: deque[Place] = deque()
-        self._heavy: deque[Place] = deque()
+        self._light: deque[Runnable] = deque()
+        self._heavy: deque[Runnable] = deque()
         self._due = False
 
-    def add(self, place: Place, *, heavy: bool) -> None:
+    def add(self, runnable: Runnable, *, heavy: bool) -> None:
         """Enqueue, for the next pass."""
-        (self._heavy if heavy else self._light).append(place)
+        (self._heavy if heavy else self._light).append(runnable)
         if not self._due:
             self._due = True
             self._loop.call_soon(self._pass)
@@ -85,20 +85,20 @@ class Turns:
         else:
             self._due = False
 
-    def _take(self, queue: deque[Place], count: int, now: float, until: float) -> float:
-        """So many have their turns, one at least, as long as it is not later than ``until``. Returns: the time then."""
+    def _take(self, queue: deque[Runnable], count: int, now: float, until: float) -> float:
+        """Give up to ``count`` turns, at least one, and stop after ``until``. Returns: the time at the end."""
         monotonic = self._clock.monotonic
         for _ in range(count):
-            place = queue.popleft()
-            work = place.work
+            runnable = queue.popleft()
+            work = runnable.work
             if work is None:
                 continue
             more = work(now + SLICE_S)
             after = monotonic()
-            place.heavy = after - now > LIGHT_S
-            place.queued = False
+            runnable.heavy = after - now > LIGHT_S
+            runnable.queued = False
             if more:
-                place.wake()
+                runnable.wake()
             now = after
             if now > until:
                 break

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from toymq_py.disk_errors import BeingExamined
 from toymq_py.errors import NoSuchTopic
 from toymq_py.protocol import Fetch, encode_batch_header
-from toymq_py.session.replies import WAIT_COST_BYTES, Held, Replies
+from toymq_py.session.replies import WAIT_COST_BYTES, PendingReply, Replies
 from toymq_py.topic import Topic
 
 FETCH_BYTES_MAX = 2 * 1024 * 1024
@@ -31,7 +31,7 @@ class Fetches:
     def fetch(self, topic: Topic, command: Fetch) -> None:
         """Reply with the records that are there when it is the reply's turn, or wait for one."""
         waits = command.wait_ms and command.from_id == topic.next_id
-        held = self._replies.hold(Held(WAIT_COST_BYTES) if waits else None)
+        held = self._replies.hold(PendingReply(WAIT_COST_BYTES) if waits else None)
 
         def make() -> bytes | None:
             max_bytes = min(command.max_bytes, FETCH_BYTES_MAX)

@@ -25,10 +25,10 @@ from toymq_py.protocol import Ack, Command, Publish, commands, encode_hello, enc
 from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.fetches import Fetches, living
 from toymq_py.session.listing import Listing, json_reply
-from toymq_py.session.producer_sequences import RefusedSequences
-from toymq_py.session.pull import Pulling
+from toymq_py.session.pull import PendingPull
 from toymq_py.session.reader import Reader
-from toymq_py.session.replies import Held, Replies
+from toymq_py.session.refused_sequences import RefusedSequences
+from toymq_py.session.replies import PendingReply, Replies
 from toymq_py.session.subscribe import seconds, subscribe
 from toymq_py.topic import Appended, Duplicate, Published, Refused, Topic
 from toymq_py.trace_context import log_fields
@@ -65,7 +65,7 @@ class Handler:
         self._loop = loop
         self._greeted = False
         self._fetches = Fetches(replies, loop)
-        self._pulls: dict[Pulling, None] = {}
+        self._pulls: dict[PendingPull, None] = {}
         self._refused = RefusedSequences()
         self._run: Iterator[Command] = iter(())
         self.max_held_bytes = broker.options.max_inflight_bytes
@@ -290,7 +290,7 @@ class Handler:
 
     def _pull(self, command: commands.Pull) -> None:
         known = command.topic in self._broker.topics
-        pulling = Pulling(command, self._broker, self._replies, self._deliveries, self._pulls)
+        pulling = PendingPull(command, self._broker, self._replies, self._deliveries, self._pulls)
         if not known and command.topic in self._broker.topics:  # else it is a pattern
             self._audit_new(command.topic)
         if command.wait_ms:
@@ -393,7 +393,7 @@ class Handler:
         Raises: RequestError when ``begin`` does; then nothing is queued.
         """
         replies = self._replies
-        held = Held()
+        held = PendingReply()
 
         def done(error: OSError | RequestError | None) -> None:
             if isinstance(error, OSError):

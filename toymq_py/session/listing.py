@@ -31,7 +31,7 @@ class Listing:
         self._closing = self._separator = b""
 
     def make(self) -> bytes | None:
-        """See ``replies.Make``. Raises: BadName."""
+        """See ``replies.MakeReply``. Raises: BadName."""
         pieces = self._pieces
         if self._items is None:
             opening, self._items, self._closing = self._begin()

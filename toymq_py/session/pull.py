@@ -10,20 +10,20 @@ from toymq_py.broker import Broker
 from toymq_py.errors import RequestError
 from toymq_py.protocol import Frames, Pull, encode_ok
 from toymq_py.session.deliveries import Deliveries, encode_delivery
-from toymq_py.session.replies import WAIT_COST_BYTES, Held, Replies
+from toymq_py.session.replies import WAIT_COST_BYTES, PendingReply, Replies
 from toymq_py.topic import Delivery
 
 PULL_BYTES_MAX = 1024 * 1024
 """What one PULL answers, about, whatever it asks for, but for one larger message."""
 
 
-class Pulling:
+class PendingPull:
     """One PULL until it is answered. Stands in ``pulls`` while it is open."""
 
     __slots__ = ("_deliveries", "_first", "_held", "_max_count", "_poll", "_pulls", "_replies", "_taken", "_timer")
 
     def __init__(
-        self, command: Pull, broker: Broker, replies: Replies, deliveries: Deliveries, pulls: "dict[Pulling, None]"
+        self, command: Pull, broker: Broker, replies: Replies, deliveries: Deliveries, pulls: "dict[PendingPull, None]"
     ) -> None:
         """Raises: what ``Broker.poll`` does; then nothing is left of it."""
         self._replies = replies
@@ -36,7 +36,7 @@ class Pulling:
         self._taken: list[tuple[Delivery, Frames]] = []
         visibility_s = None if command.visibility_ms is None else command.visibility_ms / 1000
         self._poll = broker.poll(command.topic, command.consumer, visibility_s=visibility_s, wake=self._woken)
-        self._held = Held(WAIT_COST_BYTES)
+        self._held = PendingReply(WAIT_COST_BYTES)
         pulls[self] = None
 
     def wait(self, timer: asyncio.TimerHandle) -> None:
@@ -73,7 +73,7 @@ class Pulling:
             self._timer = None
 
     def _make(self) -> bytes | None:
-        """See ``replies.Make``."""
+        """See ``replies.MakeReply``."""
         try:
             deliveries = self._poll.take(self._max_count, PULL_BYTES_MAX)
         except (RequestError, OSError):

@@ -6,7 +6,7 @@ from collections import deque
 from toymq_py.errors import RequestError
 from toymq_py.metrics import Metrics
 from toymq_py.protocol import Command, ServerConnection
-from toymq_py.session.wire_log import Wire
+from toymq_py.session.wire_log import WireLog
 
 COMMANDS_PER_RUN = 512
 """Commands that are parsed and handled in one piece."""
@@ -44,7 +44,7 @@ class Reader:
         self.eof = False
         self.finished = False
         """The stream ended, and ``next_run`` has returned its last command."""
-        self.wire: Wire | None = None
+        self.wire: WireLog | None = None
 
     @property
     def waiting(self) -> bool:

@@ -12,7 +12,7 @@ from toymq_py.disk_errors import storage_error
 from toymq_py.errors import InternalError, RequestError
 from toymq_py.metrics import Metrics
 from toymq_py.protocol import encode_dup, encode_error, encode_ok_run
-from toymq_py.session.fair_queue import Place
+from toymq_py.session.fair_queue import Runnable
 from toymq_py.topic import Appended, Commit, CommitState, Duplicate
 
 logger = logging.getLogger("toymq_py.session")
@@ -28,12 +28,12 @@ WAIT_COST_BYTES = 3072
 REPLIES_PER_WRITE = 4096
 """The shortest are five bytes: a whole write of them would take 10 ms."""
 
-Make = Callable[[], bytes | None]
+MakeReply = Callable[[], bytes | None]
 """Makes a reply, or a part of it: None means that there is more to do, in another turn, or, when it took itself out of the
-``Held``, that it waits to be filled again."""
+``PendingReply``, that it waits to be filled again."""
 
 
-class Held:
+class PendingReply:
     """A reply that comes later. ``make`` is set when it is due, and called when it is its turn to be written, so that many
     large ones that fall due at once are not in memory at once. ``released`` is called then, too, with the place of its first
     byte in the write that it is part of."""
@@ -42,7 +42,7 @@ class Held:
 
     def __init__(self, cost: int = MADE_COST_BYTES) -> None:
         self.cost = cost
-        self.make: Make | None = None
+        self.make: MakeReply | None = None
         self.released: Callable[[int], None] | None = None
 
 
@@ -52,9 +52,9 @@ class Replies:
     Unbounded by itself: the handler takes no commands while ``held_bytes`` is above ``--max-inflight-bytes``.
     """
 
-    __slots__ = ("_clock", "_fifo", "_metrics", "_place", "_pushes", "_waited_for", "due", "held_bytes", "unfinished")
+    __slots__ = ("_clock", "_fifo", "_metrics", "_pushes", "_runnable", "_waited_for", "due", "held_bytes", "unfinished")
 
-    def __init__(self, metrics: Metrics, place: Place, clock: Clock) -> None:
+    def __init__(self, metrics: Metrics, place: Runnable, clock: Clock) -> None:
         """``place`` is woken when something falls due."""
         self.due = False
         """There is something to write, or there may be. Cleared when the head waits for something, or nothing is there."""
@@ -64,8 +64,8 @@ class Replies:
         """The reply at the head is due, and is made in more turns than the last one."""
         self._metrics = metrics
         self._clock = clock
-        self._place = place
-        self._fifo: deque[bytes | Held | Appended | Duplicate] | None = None  # as the session's inbox
+        self._runnable = place
+        self._fifo: deque[bytes | PendingReply | Appended | Duplicate] | None = None  # as the session's inbox
         self._waited_for: Commit | None = None
         self._pushes: list[bytes] = []
 
@@ -74,14 +74,14 @@ class Replies:
 
     def _wake(self) -> None:
         self.due = True
-        self._place.wake()
+        self._runnable.wake()
 
     def _wait_for(self, commit: Commit) -> None:
         if commit is not self._waited_for:
             self._waited_for = commit
             commit.add_waiter(self._wake)
 
-    def _queue(self, reply: bytes | Held | Appended | Duplicate) -> None:
+    def _queue(self, reply: bytes | PendingReply | Appended | Duplicate) -> None:
         if self._fifo is None:
             self._fifo = deque()
         self._fifo.append(reply)
@@ -108,26 +108,26 @@ class Replies:
         self.held_bytes += REPLY_COST_BYTES * duplicate.count
         self.due = True
 
-    def hold(self, held: Held | None = None) -> Held:
+    def hold(self, held: PendingReply | None = None) -> PendingReply:
         """A place in the FIFO for a reply that comes later."""
-        held = held or Held()
+        held = held or PendingReply()
         self._queue(held)
         self.held_bytes += held.cost
         return held
 
-    def fill(self, held: Held, make: Make) -> None:
+    def fill(self, held: PendingReply, make: MakeReply) -> None:
         """The reply is due."""
         held.make = make
         self._wake()
 
-    def fail(self, held: Held, error: OSError | RequestError) -> None:
+    def fail(self, held: PendingReply, error: OSError | RequestError) -> None:
         """The reply is due, and it is an error."""
         error = error if isinstance(error, RequestError) else storage_error(error)
         self._metrics.refused(error.code)
         refused = encode_error(error)
         self.fill(held, lambda: refused)
 
-    def in_turn(self, make: Make) -> None:
+    def in_turn(self, make: MakeReply) -> None:
         """A reply that is made when it is its turn to be written: it sees what every command before it did, commits
         included."""
         self.fill(self.hold(), make)
@@ -163,7 +163,7 @@ class Replies:
                 text = reply  # type: ignore[assignment]
                 cost = REPLY_COST_BYTES + len(text)
             else:
-                assert isinstance(reply, Held)
+                assert isinstance(reply, PendingReply)
                 if reply.make is None:
                     break
                 made = self._make_safely(reply.make)
@@ -198,7 +198,7 @@ class Replies:
             return encode_error(error) * count, cost
         return encode_dup(reply.first_id) * count if type(reply) is Duplicate else encode_ok_run(reply.first_id, count), cost
 
-    def _make_safely(self, make: Make) -> bytes | None:
+    def _make_safely(self, make: MakeReply) -> bytes | None:
         try:
             return make()
         except RequestError as error:

@@ -20,11 +20,11 @@ from toymq_py.broker import Broker
 from toymq_py.clock import Clock
 from toymq_py.session.authorization import GREETING_S, GuardedHandler
 from toymq_py.session.deliveries import Deliveries
-from toymq_py.session.fair_queue import Place, Turns
+from toymq_py.session.fair_queue import FairQueue, Runnable
 from toymq_py.session.handler import Handler
 from toymq_py.session.reader import COMMANDS_PER_RUN, Reader
 from toymq_py.session.replies import Replies
-from toymq_py.session.wire_log import Wire
+from toymq_py.session.wire_log import WireLog
 from toymq_py.session.writer import Writer
 
 logger = logging.getLogger("toymq_py.session")
@@ -47,9 +47,28 @@ class Session:
     """State of one connection. On the loop only; its work is done in its turns."""
 
     __slots__ = (
-        "_clock", "_deliveries", "_ended", "_greeting_timer", "_guard", "_handler", "_linger_bytes", "_linger_timer", "_loop",
-        "_lost", "_max_inflight_bytes", "_max_payload_bytes", "_owed", "_phase", "_place", "_reader", "_replies", "_seat",
-        "_wire", "_writer", "number", "transport",
+        "_clock",
+        "_deliveries",
+        "_ended",
+        "_greeting_timer",
+        "_guard",
+        "_handler",
+        "_linger_bytes",
+        "_linger_timer",
+        "_loop",
+        "_lost",
+        "_max_inflight_bytes",
+        "_max_payload_bytes",
+        "_owed",
+        "_phase",
+        "_reader",
+        "_replies",
+        "_runnable",
+        "_seat",
+        "_wire",
+        "_writer",
+        "number",
+        "transport",
     )  # fmt: skip
 
     def __init__(
@@ -59,7 +78,7 @@ class Session:
         broker: Broker,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
-        turns: Turns,
+        queue: FairQueue,
         ended: Callable[["Session"], None],
         authority: Authority | None = None,
         seat: Seat | None = None,
@@ -79,9 +98,9 @@ class Session:
         self._max_payload_bytes = broker.options.max_payload_bytes
         self._max_inflight_bytes = broker.options.max_inflight_bytes
         self._seat = seat
-        self._place = Place(turns, self._turn)
-        self._replies = Replies(broker.metrics, self._place, clock)
-        self._deliveries = Deliveries(self._replies, self._place, clock, loop.call_later)
+        self._runnable = Runnable(queue, self._turn)
+        self._replies = Replies(broker.metrics, self._runnable, clock)
+        self._deliveries = Deliveries(self._replies, self._runnable, clock, loop.call_later)
         self._writer = Writer(transport, self._replies, self._deliveries, clock, seat)
         self._guard: GuardedHandler | None = None
         self._greeting_timer: asyncio.TimerHandle | None = None
@@ -100,7 +119,7 @@ class Session:
         self._linger_bytes = 0
         self._linger_timer: asyncio.TimerHandle | None = None
         self._owed: list[Callable[[], bool]] | None = None
-        self._wire: Wire | None = None
+        self._wire: WireLog | None = None
         self.debug_wire()
         self._say("=", f"open, from {_peer(transport)}")
 
@@ -109,7 +128,7 @@ class Session:
 
     def debug_wire(self) -> None:
         """The log level of the wire may have changed."""
-        wire = Wire.of(self.number)
+        wire = WireLog.of(self.number)
         if self._wire is None or wire is None:
             self._wire = self._reader.wire = self._writer.wire = wire
 
@@ -122,18 +141,18 @@ class Session:
                 self.transport.abort()
             return
         self._reader.received(data)
-        self._place.wake()
+        self._runnable.wake()
 
     def received_eof(self) -> None:
         self._reader.eof = True
-        self._place.wake_last()
+        self._runnable.wake_last()
 
     def pause_writing(self) -> None:
         self._writer.pause()
 
     def resume_writing(self) -> None:
         self._writer.resume()
-        self._place.wake()
+        self._runnable.wake()
 
     def connection_lost(self) -> None:
         self._writer.connection_lost()
@@ -141,7 +160,7 @@ class Session:
         if self._phase is _Phase.ENDED:
             self._ended(self)
         else:
-            self._place.wake_last()
+            self._runnable.wake_last()
 
     # -- its turn
 
@@ -253,7 +272,7 @@ class Session:
             self._phase = _Phase.LEAVING
             self._say("=", "leaving")
             self._handler.end_waits()
-            self._place.wake()
+            self._runnable.wake()
 
     def _linger(self) -> None:
         """Everything due is written: close, after a moment of discarding when the client may still be sending."""
@@ -274,7 +293,7 @@ class Session:
             return
         self._phase = _Phase.ENDED
         self._say("x", "the connection is gone" if self._lost else "closed")
-        self._place.close()
+        self._runnable.close()
         for timer in (self._linger_timer, self._greeting_timer):
             if timer is not None:
                 timer.cancel()

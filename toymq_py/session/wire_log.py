@@ -12,7 +12,7 @@ from toymq_py.protocol import ClientConnection, Command, command_lines, reply_li
 logger = logging.getLogger("toymq_py.wire")
 
 
-class Wire:
+class WireLog:
     """Begins anywhere between two chunks."""
 
     __slots__ = ("_number", "_replies")
@@ -22,9 +22,9 @@ class Wire:
         self._replies = ClientConnection()
 
     @staticmethod
-    def of(number: int) -> "Wire | None":
+    def of(number: int) -> "WireLog | None":
         """None unless the logger ``toymq_py.wire`` is at debug. ``number``: the session's."""
-        return Wire(number) if logger.isEnabledFor(logging.DEBUG) else None
+        return WireLog(number) if logger.isEnabledFor(logging.DEBUG) else None
 
     def say(self, mark: str, text: str) -> None:
         logger.debug("%d %s %s", self._number, mark, text, extra={"session": self._number})

@@ -6,7 +6,7 @@ from toymq_py.auth.quotas import FLOOR_BYTES, Seat
 from toymq_py.clock import Clock
 from toymq_py.session.deliveries import Deliveries
 from toymq_py.session.replies import WRITE_BYTES, Replies
-from toymq_py.session.wire_log import Wire
+from toymq_py.session.wire_log import WireLog
 
 
 class Writer:
@@ -30,7 +30,7 @@ class Writer:
         self._last_write_bytes = 0
         self.paused = False
         """The socket has not taken the last write whole."""
-        self.wire: Wire | None = None
+        self.wire: WireLog | None = None
 
     def pause(self) -> None:
         self.paused = True

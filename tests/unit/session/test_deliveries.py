@@ -8,7 +8,7 @@ from tests.support.broker_rig import BrokerRig
 from tests.support.sim_event_loop import SimEventLoop
 from toymq_py.consumer_options import Start
 from toymq_py.session.deliveries import Deliveries
-from toymq_py.session.fair_queue import Place, Turns
+from toymq_py.session.fair_queue import FairQueue, Runnable
 from toymq_py.session.replies import WRITE_BYTES, Replies
 
 
@@ -19,7 +19,7 @@ def test_what_the_socket_took_whole_counts_as_an_attempt(request: pytest.Fixture
     rig.publish("t", *(bytes([n]) * 10 * n for n in range(5)))
     loop = SimEventLoop(random.Random(1))
     request.addfinalizer(loop.close)
-    place = Place(Turns(rig.clock, loop), lambda slice_end: False)
+    place = Runnable(FairQueue(rig.clock, loop), lambda slice_end: False)
     replies = Replies(rig.broker.metrics, place, rig.clock)
     deliveries = Deliveries(replies, place, rig.clock, loop.call_later)
     topic = rig.broker.topic("t")

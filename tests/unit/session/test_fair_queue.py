@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.fake_clock import FakeClock
 from tests.support.sim_event_loop import SimEventLoop
-from toymq_py.session.fair_queue import LIGHT_S, PASS_S, SLICE_S, Place, Turns
+from toymq_py.session.fair_queue import LIGHT_S, PASS_S, SLICE_S, FairQueue, Runnable
 
 
 class Worker:
@@ -17,7 +17,7 @@ class Worker:
         self.name = name
         self.cost_s = cost_s
         self.left = left
-        self.place = Place(hall.turns, self.work)
+        self.place = Runnable(hall.queue, self.work)
 
     def work(self, slice_end: float) -> bool:
         assert slice_end - self.hall.clock.monotonic() == pytest.approx(SLICE_S)
@@ -33,7 +33,7 @@ class Hall:
     def __init__(self) -> None:
         self.clock = FakeClock(monotonic_s=0.0)
         self.loop = SimEventLoop(random.Random(1))
-        self.turns = Turns(self.clock, self.loop)
+        self.queue = FairQueue(self.clock, self.loop)
         self.done: list[str] = []
 
     def one_pass(self) -> list[str]:

@@ -9,7 +9,7 @@ from tests.support.broker_rig import BrokerRig
 from tests.support.sim_event_loop import SimEventLoop
 from toymq_py.protocol import Ping, Pull
 from toymq_py.session.deliveries import Deliveries
-from toymq_py.session.fair_queue import Place, Turns
+from toymq_py.session.fair_queue import FairQueue, Runnable
 from toymq_py.session.handler import Handler
 from toymq_py.session.replies import Replies
 
@@ -20,7 +20,7 @@ class Desk:
     def __init__(self) -> None:
         self.rig = BrokerRig()
         self.loop = SimEventLoop(random.Random(1))
-        place = Place(Turns(self.rig.clock, self.loop), lambda slice_end: False)
+        place = Runnable(FairQueue(self.rig.clock, self.loop), lambda slice_end: False)
         self.replies = Replies(self.rig.broker.metrics, place, self.rig.clock)
         self.deliveries = Deliveries(self.replies, place, self.rig.clock, self.loop.call_later)
         self.handler = Handler(1, self.rig.broker, self.replies, self.deliveries, self.loop)

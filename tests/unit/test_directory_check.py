@@ -21,7 +21,7 @@ def remove_tree(rig: BrokerRig, path: str) -> None:
 def look(rig: BrokerRig) -> list[str]:
     told: list[str] = []
     rig.broker.on_lost = lambda: told.append(str(rig.broker.lost))
-    rig.broker.look_at_directory()
+    rig.broker.check_directory()
     rig.loop.drain()
     return told
 
@@ -89,13 +89,13 @@ def test_what_goes_on_purpose_is_no_alarm() -> None:
     rig = BrokerRig()
     for topic in ("deleted", "purged", "rolled"):
         rig.publish(topic, b"x")
-    rig.broker.look_at_directory()  # the files are known; the look itself is on its way
+    rig.broker.check_directory()  # the files are known; the look itself is on its way
     rig.broker.delete("deleted", lambda count, error: None)
     rig.broker.topics["purged"].purge(lambda count, error: None)
     rig.broker.topics["rolled"].committer.begin_segment()
     rig.loop.drain()
     assert look(rig) == []
     assert {name: topic.state for name, topic in rig.broker.topics.items()} == {"purged": "ok", "rolled": "ok"}
-    rig.broker.look_at_directory()
+    rig.broker.check_directory()
     rig.loop.drain()
     assert all(rig.publish(topic, b"y")[0].error is None for topic in rig.broker.topics)

@@ -1,6 +1,6 @@
-"""Detects that the data directory, ``LOCK`` or an active segment was removed or replaced below the running broker (ADR 0049).
+"""Detect that the data directory, ``LOCK`` or an active segment was removed or replaced under the running broker (ADR 0049).
 
-Belongs to the event loop; the files are looked at on a sync thread.
+Belongs to the event loop; a sync thread reads the inodes.
 """
 
 import contextlib
@@ -13,8 +13,8 @@ from toymq_py.storage.fs import FileSystem
 from toymq_py.topic import Topic
 
 
-class DirectoryWatch:
-    """One for each broker."""
+class DirectoryCheck:
+    """Compares the inodes of a broker's files with those that it opened."""
 
     def __init__(
         self,
@@ -31,8 +31,8 @@ class DirectoryWatch:
         self._topics = topics
         self._lost = lost
 
-    def look(self, done: Callable[[], None]) -> None:
-        """Look once. A topic whose active file is gone is closed for publishing."""
+    def run(self, done: Callable[[], None]) -> None:
+        """Check once. A topic whose active segment is gone is closed for publishing."""
         files: list[tuple[Topic, str, tuple[int, int]]] = []
         for topic in self._topics.values():
             with contextlib.suppress(OSError):
@@ -49,12 +49,12 @@ class DirectoryWatch:
                 if (reason := not_there(self._fs, path, inode)) is not None:
                     gone.append((topic, path, reason))
 
-        def looked() -> None:
+        def checked() -> None:
             for reason in reasons:
                 self._lost(reason)
             for topic, path, reason in gone:
-                if not topic.deleted and topic.log.segments and topic.log.segments[-1].path == path:  # else it went on purpose
+                if not topic.deleted and topic.log.segments and topic.log.segments[-1].path == path:  # else rolled
                     topic.committer.poison(reason)
             done()
 
-        self._scheduler.offload(job, looked)
+        self._scheduler.offload(job, checked)
