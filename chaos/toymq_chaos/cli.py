@@ -1,4 +1,4 @@
-"""``toymq-chaos``: run, check, replay, soak. Exit code 0: every promise was kept; 1: one was not; 2: it could not be tried."""
+"""``toymq-chaos``: run, check, replay, soak. Exit code 0: every promise was kept; 1: one was broken; 2: it could not run."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import click
 
-from toymq.click_support import Duration, OneLineErrors
+from toymq.click_support import HELP_SETTINGS, Duration, OneLineErrors
 from toymq_chaos import history, leaks, soak
 from toymq_chaos.checker import Checker
 from toymq_chaos.experiment import ACK_WINDOW_NS, Experiment, Options, Report
@@ -37,13 +37,13 @@ class Rate(click.FloatRange):
         return rate
 
 
-@click.group("toymq-chaos", cls=OneLineErrors, failure_code=2, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("toymq-chaos", cls=OneLineErrors, failure_code=2, context_settings=HELP_SETTINGS)
 def main() -> None:
-    """Break a broker in every way it should survive, and check what its clients saw.
+    """Inject faults into a broker and check that it keeps its delivery guarantees.
 
-    Starts the toymq beside this Python, kills it with SIGKILL (also inside its own work: commit, roll, seal, flush,
-    retention, recovery), freezes it, cuts connections, fills its disk, sets its clock. Meanwhile clients publish and
-    consume; some of them stop reading, leave, forget to ack. Afterwards the history is held against the promises.
+    Starts the toymq of this Python, kills it with SIGKILL (also inside commit, roll, seal, flush, retention and
+    recovery), freezes it, cuts connections, fills its disk and sets its clock. Meanwhile clients publish and consume;
+    some stop reading, disconnect or do not ack. The checker then compares the recorded history with the guarantees.
 
     \b
         toymq-chaos run --duration 90s
@@ -53,16 +53,16 @@ def main() -> None:
 
 
 def _finish(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end and return the result. SIGTERM and Ctrl-C let it clean up; the exit code is then that of a shell."""
+    """Run to the end and return the result. SIGTERM and Ctrl-C cancel it, so that it cleans up, and exit with 128 + signal."""
 
-    async def until_told() -> T:
-        told = asyncio.current_task()
-        assert told is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.cancel)
+    async def until_cancelled() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         return await work
 
     try:
-        return asyncio.run(until_told())
+        return asyncio.run(until_cancelled())
     except asyncio.CancelledError:
         number = signal.SIGTERM
     except KeyboardInterrupt:
@@ -71,20 +71,20 @@ def _finish(work: Coroutine[Any, Any, T]) -> T:
     raise SystemExit(128 + number)
 
 
-OUT = click.option("--out", type=click.Path(path_type=Path), help="Where everything goes; a new folder by default.")
+OUT = click.option("--out", type=click.Path(path_type=Path), help="Directory of the results; default: a new temporary one.")
 
 
 def duration(default: str, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """The option ``--duration``."""
-    return click.option("--duration", "duration_s", type=Duration(least_ms=1), default=default, show_default=True, help=text)
+    return click.option("--duration", "duration_s", type=Duration(least_ms=1), default=default, help=text)
 
 
 def common(command: Callable[..., Any]) -> Callable[..., Any]:
     """Options of run and replay."""
     for option in (
-        click.option("--rate", type=Rate(1), default=250.0, show_default=True, help="Messages a second, each."),
-        click.option("--consumers", type=click.IntRange(1), default=2, show_default=True, help="Per topic."),
-        click.option("--publishers", type=click.IntRange(1), default=4, show_default=True, help="How many clients publish."),
+        click.option("--rate", type=Rate(1), default=250.0, help="Messages per second of each publisher."),
+        click.option("--consumers", type=click.IntRange(1), default=2, help="Consumers of each topic."),
+        click.option("--publishers", type=click.IntRange(1), default=4, help="Publishing clients."),
         OUT,
         duration("90s", "How long faults are injected."),
     ):
@@ -93,12 +93,12 @@ def common(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @main.command()
-@click.option("--seed", type=int, help="Decides the faults and the clients' habits; a random one by default, and told.")
-@click.option("--spark-verify", is_flag=True, help="Afterwards hold the history against the log itself with toymq-pipeline "
-              "verify; retention and the full disk are left out, so that the log is whole.")  # fmt: skip
+@click.option("--seed", type=int, help="Seed of faults and clients; default: a random one, which is printed.")
+@click.option("--spark-verify", is_flag=True, help="Afterwards compare the history with the log, with toymq-pipeline "
+              "verify. Leaves out retention and the full disk, so that the log stays complete.")  # fmt: skip
 @common
 def run(seed: int | None, spark_verify: bool, **values: Any) -> None:
-    """Run a broker under faults, check what its clients saw, draw the timeline."""
+    """Run a broker under faults, check its guarantees and draw a timeline."""
     if seed is None:
         seed = random.randrange(1_000_000)
     options = _options(seed, {**values, "keep_log": spark_verify})
@@ -113,26 +113,27 @@ def run(seed: int | None, spark_verify: bool, **values: Any) -> None:
 
 
 @main.command()
-@click.option("--seed", type=int, required=True, help="Of the run.")
+@click.option("--seed", type=int, required=True, help="Seed of the run to repeat.")
 @common
 def replay(seed: int, **values: Any) -> None:
-    """Run the plan of a seed again: the same faults at the same times. Tells each of them.
+    """Repeat the faults of a seed at the same times, and print each.
 
-    The plan is the same, the machine's timing is not: what depends on microseconds may take a few replays.
+    The plan is the same, the machine's timing is not: a failure that depends on microseconds may take a few replays.
     """
     options = _options(seed, values)
     _run(options, verbose=True)
 
 
 @main.command(name="soak")
-@click.option("--seed", type=int, help="Decides what the clients do; a random one by default, and told.")
+@click.option("--seed", type=int, help="Seed of the clients; default: a random one, which is printed.")
 @OUT
-@duration("1h", "No round begins later.")
+@duration("1h", "No round starts later than this.")
 def soak_command(seed: int | None, out: Path | None, duration_s: float) -> None:
-    """Hours of load and churn without faults; then memory, descriptors, tasks and disk are where they were.
+    """Find leaks: hours of load and churn without faults, after which memory, descriptors, tasks, threads and disk have to
+    return to where they were.
 
-    Clients, consumers and topics come and go. Between the rounds everything ends and the broker is looked at, at rest. The
-    first rest, after a round to warm up, is held against the last.
+    Clients, consumers and topics come and go. Between rounds the load ends and the broker is sampled at rest. The first
+    rest, after a warm-up round, is compared with the last.
     """
     if seed is None:
         seed = random.randrange(1_000_000)
@@ -167,12 +168,11 @@ def soak_command(seed: int | None, out: Path | None, duration_s: float) -> None:
 @main.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--ack-window", "ack_window_s", type=Duration(), default=f"{ACK_WINDOW_NS // 1_000_000}ms",
-              show_default=True, help="How long before a kill an answered ack may be lost: 100ms until its flush begins, and "
-              "what the disk of a busy machine takes for it.")  # fmt: skip
-@click.option("--unfinished", is_flag=True, help="Also a history that was cut off: nothing is missed that did not come yet.")
-@click.option("--json", "as_json", is_flag=True, help="The verdict as JSON.")
+              help="How long before a kill an answered ack may be lost: 100ms and the time of a flush.")  # fmt: skip
+@click.option("--unfinished", is_flag=True, help="Accept a history that was cut off: what is not delivered yet is not lost.")
+@click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
 def check(file: Path, ack_window_s: float, unfinished: bool, as_json: bool) -> None:
-    """Hold a recorded history against the promises."""
+    """Check a recorded history against the delivery guarantees."""
     checker = Checker(ack_window_ns=int(ack_window_s * 1e9))
     with click.progressbar(
         length=file.stat().st_size, label="checking", file=sys.stderr, update_min_steps=1 << 20
@@ -195,7 +195,7 @@ def _options(seed: int, values: dict[str, Any]) -> Options:
 
 
 def again(options: Options) -> str:
-    """The command that runs the same plan once more."""
+    """The command that repeats the plan."""
     return (
         f"toymq-chaos replay --seed {options.seed} --duration {options.duration_s * 1000:.0f}ms "
         f"--publishers {options.publishers} --consumers {options.consumers} --rate {options.rate}"
@@ -208,7 +208,7 @@ def _run(options: Options, *, verbose: bool) -> None:
         item_show_func=lambda item: item,
     ) as bar:  # fmt: skip
 
-        def tell(line: str) -> None:
+        def report_fault(line: str) -> None:
             if verbose:
                 click.echo(line)
 
@@ -217,8 +217,8 @@ def _run(options: Options, *, verbose: bool) -> None:
             kills = sum(count for what, count in counts.items() if what.startswith("kill"))
             bar.update(max(0, min(round(elapsed_s), bar.length or 0) - bar.pos), f"{kills} kills")
 
-        logging.getLogger("toymq").setLevel(logging.ERROR)  # outages are what is tried
-        experiment = Experiment(options, tell, progress)
+        logging.getLogger("toymq").setLevel(logging.ERROR)  # outages are expected
+        experiment = Experiment(options, report_fault, progress)
         report = _finish(experiment.run())
     _show(report.verdict)
     _show_faults(report)
@@ -236,7 +236,7 @@ def _run(options: Options, *, verbose: bool) -> None:
         return
     if report.failure is not None:
         click.echo(report.failure, err=True)
-    click.echo(f"again with: {again(options)}", err=True)
+    click.echo(f"repeat with: {again(options)}", err=True)
     sys.exit(1)
 
 
@@ -255,4 +255,4 @@ def _show(verdict: Verdict) -> None:
         click.echo(f"{count:>12} {cause}")
     if verdict.violations:
         smallest = min(verdict.violations, key=lambda violation: len(violation.evidence))
-        click.echo(f"{len(verdict.violations)} times a promise was broken, for example:\n{smallest}", err=True)
+        click.echo(f"{len(verdict.violations)} broken promises, for example:\n{smallest}", err=True)

@@ -1,4 +1,4 @@
-"""The ``toymq-bench`` group. Exit code 0: it was measured; 1: it could not be; 2: it was asked in a wrong way."""
+"""The ``toymq-bench`` group. Exit code 0: measured; 1: failed; 2: wrong usage."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,25 +6,25 @@ from typing import Any
 
 import click
 
-from toymq.click_support import OneLineErrors
+from toymq.click_support import HELP_SETTINGS, OneLineErrors
 from toymq_bench import backlog, client_load, commits, compare, delays, http_load, machine
 from toymq_bench import goals as goal_rows
 from toymq_bench import profile as profiles
 from toymq_bench.bench import Bench
 from toymq_bench.broker import Broker, StartedBroker
 from toymq_bench.disk import GROUP, RECORD_OVERHEAD_BYTES
-from toymq_bench.options import POSITIVE, attachable, place, started, timing
+from toymq_bench.options import DATA_DIR, POSITIVE, attachable, place, started, timing
 from toymq_bench.peers_command import peers
 from toymq_bench.result import Session
 from toymq_bench.traffic import Plan, Traffic, held
 
 
-@click.group("toymq-bench", cls=OneLineErrors, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("toymq-bench", cls=OneLineErrors, context_settings=HELP_SETTINGS)
 @click.version_option(package_name="toymq", prog_name="toymq-bench")
 def main() -> None:
-    """Measure a broker: rate, latency, CPU per message, memory, and the limit of the disk itself.
+    """Measure a broker: throughput, latency, CPU per message, memory, and the limit of the disk itself.
 
-    Each scenario starts the installed toymq on a fresh directory, or measures one that runs (--connect, --pid). Options of
+    Each scenario starts the installed toymq on a fresh directory, or measures a running one (--connect, --pid). Options of
     `toymq serve` follow after `--`. Linux only.
 
     \b
@@ -36,19 +36,19 @@ def main() -> None:
     """
 
 
-SIZE = click.option("--size", type=click.IntRange(0), default=256, show_default=True, help="Bytes of a payload.")
-PRODUCERS = click.option("--producers", type=POSITIVE, default=16, show_default=True, help="Connections.")
-WINDOW = click.option("--window", type=POSITIVE, default=256, show_default=True, help="Publishes outstanding on each of them.")
-TOPICS = click.option("--topics", type=POSITIVE, default=1, show_default=True, help="Connection i takes topic i modulo these.")
+SIZE = click.option("--size", type=click.IntRange(0), default=256, help="Payload bytes.")
+PRODUCERS = click.option("--producers", type=POSITIVE, default=16, help="Publishing connections.")
+WINDOW = click.option("--window", type=POSITIVE, default=256, help="Unanswered publishes per connection.")
+TOPICS = click.option("--topics", type=POSITIVE, default=1, help="Topics; connection i uses topic i modulo this.")
 RATE = click.option("--rate", type=click.FloatRange(1), help=(
-    "Publishes a second of all producers, whatever is answered (open loop): latency counts from the intended time."
+    "Publishes per second of all producers together, at fixed times (open loop): latency counts from the intended time."
 ))  # fmt: skip
-KEYS = click.option("--keys/--no-keys", "keyed", default=True, show_default=True, help="A new dedupe key for each message.")
-CONSUMER_WINDOW = click.option("--consumer-window", type=POSITIVE, default=4096, show_default=True, help="Deliveries unacked.")
+KEYS = click.option("--keys/--no-keys", "keyed", default=True, help="Publish each message with a new dedupe key.")
+CONSUMER_WINDOW = click.option("--consumer-window", type=POSITIVE, default=4096, help="Unacked deliveries per consumer.")
 
 
 def run_traffic(bench: Bench, scenario: str, traffic: Traffic, **parameters: object) -> None:
-    """Measure it as often as asked."""
+    """Measure it ``bench.runs`` times."""
     if traffic.rate is not None:
         parameters["rate"] = traffic.rate
     if not traffic.keyed:
@@ -58,7 +58,7 @@ def run_traffic(bench: Bench, scenario: str, traffic: Traffic, **parameters: obj
 
 def check_stamp(size: int, keyed: bool) -> None:
     if not keyed and size < 12:
-        raise click.UsageError("without keys the send time travels in the payload: --size 12 is the least")
+        raise click.UsageError("without keys the payload carries the send time: use --size 12 or more")
 
 
 @main.command()
@@ -71,17 +71,17 @@ def check_stamp(size: int, keyed: bool) -> None:
 @timing
 @attachable
 def pub(bench: Bench, producers: int, window: int, size: int, topics: int, keyed: bool, rate: float | None) -> None:
-    """Publish, nothing else."""
+    """Publish only."""
     traffic = Traffic(producers, window, size, topics, rate=rate, keyed=keyed)
     run_traffic(bench, "pub", traffic, producers=producers, window=window, topics=topics)
 
 
 @main.command()
-@click.option("--producers", type=POSITIVE, default=1, show_default=True, help="Publishing connections.")
-@click.option("--consumers", type=POSITIVE, default=1, show_default=True, help="Consuming connections; each gets everything.")
-@click.option("--window", type=POSITIVE, default=4096, show_default=True, help="Publishes outstanding on each connection.")
+@click.option("--producers", type=POSITIVE, default=1, help="Publishing connections.")
+@click.option("--consumers", type=POSITIVE, default=1, help="Consuming connections; each gets every message.")
+@click.option("--window", type=POSITIVE, default=4096, help="Unanswered publishes per connection.")
 @CONSUMER_WINDOW
-@click.option("--single-acks", is_flag=True, help="An ACK for each message; by default a range for what one read brought.")
+@click.option("--single-acks", is_flag=True, help="Ack each message by itself; default: one range per socket read.")
 @SIZE
 @TOPICS
 @KEYS
@@ -92,7 +92,7 @@ def e2e(
     bench: Bench, producers: int, consumers: int, window: int, consumer_window: int, single_acks: bool, size: int, topics: int,
     keyed: bool, rate: float | None,
 ) -> None:  # fmt: skip
-    """Publish and consume at the same time; every message is acked."""
+    """Publish and consume at the same time, and ack every message."""
     check_stamp(size, keyed)
     traffic = Traffic(producers, window, size, topics, consumers, consumer_window, rate, keyed, single_acks)
     acks = {"acks": "single"} if single_acks else {}
@@ -100,8 +100,8 @@ def e2e(
 
 
 @main.command()
-@click.option("--consumers", type=POSITIVE, default=8, show_default=True, help="Each gets every message.")
-@click.option("--window", type=POSITIVE, default=4096, show_default=True, help="Publishes outstanding.")
+@click.option("--consumers", type=POSITIVE, default=8, help="Each gets every message.")
+@click.option("--window", type=POSITIVE, default=4096, help="Unanswered publishes.")
 @CONSUMER_WINDOW
 @SIZE
 @KEYS
@@ -111,25 +111,25 @@ def e2e(
 def fanout(
     bench: Bench, consumers: int, window: int, consumer_window: int, size: int, keyed: bool, rate: float | None
 ) -> None:
-    """One producer to many consumers of one topic; every delivery is acked. CPU is given per publish."""
+    """Fan out: one producer, many consumers of one topic, every delivery acked. CPU is per publish."""
     check_stamp(size, keyed)
     traffic = Traffic(1, window, size, 1, consumers, consumer_window, rate, keyed)
     run_traffic(bench, "fanout", traffic, consumers=consumers, window=window)
 
 
 def messages(default: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The option ``--messages``: size of the backlog."""
-    return click.option("--messages", type=POSITIVE, default=default, show_default=True, help="How many are there at first.")
+    """The option ``--messages``."""
+    return click.option("--messages", type=POSITIVE, default=default, help="Messages to publish.")
 
 
 @main.command()
 @messages(1_000_000)
-@click.option("--consumers", type=POSITIVE, default=1, show_default=True, help="Each gets every message.")
+@click.option("--consumers", type=POSITIVE, default=1, help="Each gets every message.")
 @CONSUMER_WINDOW
 @SIZE
 @attachable
 def drain(bench: Bench, messages: int, consumers: int, consumer_window: int, size: int) -> None:
-    """Consume a backlog, acked to the end; nothing is published meanwhile."""
+    """Consume and ack a backlog while nothing is published."""
     bench.run(
         "drain", {"messages": messages, "consumers": consumers, "size": size},
         lambda broker, label: backlog.drain(broker, messages, consumers, consumer_window, size, label),
@@ -142,7 +142,7 @@ def drain(bench: Bench, messages: int, consumers: int, consumer_window: int, siz
 @SIZE
 @attachable
 def redelivery(bench: Bench, messages: int, consumer_window: int, size: int) -> None:
-    """Give every message of a backlog back once (NACK) and ack its second delivery."""
+    """Nack every message of a backlog once, and ack its second delivery."""
     bench.run(
         "redelivery", {"messages": messages, "size": size},
         lambda broker, label: backlog.redelivery(broker, messages, consumer_window, size, label),
@@ -151,13 +151,13 @@ def redelivery(bench: Bench, messages: int, consumer_window: int, size: int) -> 
 
 @main.command()
 @messages(1_000_000)
-@click.option("--cycles", type=POSITIVE, default=5000, show_default=True, help="Consumes at each depth.")
+@click.option("--cycles", type=POSITIVE, default=5000, help="Messages to consume at each depth.")
 @SIZE
 @attachable
 def depth(bench: Bench, messages: int, cycles: int, size: int) -> None:
-    """One consume (ACK to the next delivery) at a large backlog against one at a backlog of ten; medians."""
+    """Compare the time from ACK to the next delivery at a large backlog and at a backlog of ten; medians."""
     if messages <= cycles + backlog.SHALLOW:
-        raise click.UsageError("--messages must be more than --cycles: the backlog would run dry")
+        raise click.UsageError("--messages must exceed --cycles: the backlog would run empty")
     bench.run(
         "depth", {"messages": messages, "size": size},
         lambda broker, label: backlog.depth(broker, messages, cycles, size, label),
@@ -165,7 +165,7 @@ def depth(bench: Bench, messages: int, cycles: int, size: int) -> None:
 
 
 def _of_stored_messages(name: str, once: Callable[[Broker, int, int, str], dict[str, float]], about: str) -> None:
-    """Add a command that starts a broker, stores messages and measures something of it."""
+    """Add a command that starts a broker, stores messages and measures once."""
 
     @main.command(name, help=about)
     @messages(1_000_000)
@@ -179,36 +179,36 @@ def _of_stored_messages(name: str, once: Callable[[Broker, int, int, str], dict[
 
 _of_stored_messages(
     "recovery", backlog.recovery,
-    "SIGKILL a broker with messages; from the start of the process until it listens, and until the first delivery.",
+    "Time from process start to ready, and to the first delivery, of a broker with messages that was killed.",
 )  # fmt: skip
-_of_stored_messages("memory", backlog.stored, "Resident memory of a broker with messages stored and no consumer.")
+_of_stored_messages("memory", backlog.stored, "Resident memory of a broker with stored messages and no consumer.")
 _of_stored_messages(
-    "verify", backlog.verify, "Log bytes that `toymq verify` checks per CPU second, its interpreter's start included."
+    "verify", backlog.verify, "Log bytes per CPU second that `toymq verify` checks, start of the interpreter included."
 )
 
 
 @main.command()
-@click.option("--sessions", type=POSITIVE, default=10_000, show_default=True, help="Connections that say nothing.")
+@click.option("--sessions", type=POSITIVE, default=10_000, help="Idle connections.")
 @attachable
 def idle(bench: Bench, sessions: int) -> None:
-    """Resident memory with idle sessions."""
+    """Resident memory with idle connections."""
     bench.run_idle(sessions)
 
 
 @main.command()
 @messages(1_000_000)
-@click.option("--lead", "lead_s", type=click.FloatRange(0.1), default=30.0, show_default=True,
-              help="Seconds from the first publish to the first moment; publishing has to be done by then.")  # fmt: skip
-@click.option("--span", "span_s", type=click.FloatRange(0.1), default=60.0, show_default=True,
-              help="Seconds over which the moments are spread.")  # fmt: skip
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the moments.")
+@click.option("--lead", "lead_s", type=click.FloatRange(0.1), default=30.0,
+              help="Seconds from the first publish to the first due time; publishing has to end before.")  # fmt: skip
+@click.option("--span", "span_s", type=click.FloatRange(0.1), default=60.0,
+              help="Seconds over which due times are spread.")  # fmt: skip
+@click.option("--seed", type=int, default=1, help="Seed of the due times.")
 @CONSUMER_WINDOW
 @SIZE
 @attachable
 def delay(bench: Bench, messages: int, lead_s: float, span_s: float, seed: int, consumer_window: int, size: int) -> None:
-    """Publish with delays that end at random moments; how late the messages come, and how long PINGs take meanwhile."""
+    """Publish with random delays: how late messages arrive, and how long PINGs take meanwhile."""
     if size < delays.DIGITS:
-        raise click.UsageError(f"the delay travels in the payload: --size {delays.DIGITS} is the least")
+        raise click.UsageError(f"the payload carries the due time: use --size {delays.DIGITS} or more")
     bench.run(
         "delay", {"messages": messages, "span": span_s, "size": size},
         lambda broker, label: delays.delay(broker, messages, lead_s, span_s, consumer_window, size, seed, label),
@@ -217,13 +217,13 @@ def delay(bench: Bench, messages: int, lead_s: float, span_s: float, seed: int, 
 
 @main.command()
 @PRODUCERS
-@click.option("--consumers", type=click.IntRange(0), default=1, show_default=True, help="Each gets everything and acks it.")
+@click.option("--consumers", type=click.IntRange(0), default=1, help="Consuming connections; each gets and acks every message.")
 @WINDOW
 @SIZE
 @timing
 @attachable
 def lag(bench: Bench, producers: int, consumers: int, window: int, size: int) -> None:
-    """The longest stalls of the broker's loop under full load: round trips of PINGs from another process."""
+    """Longest stalls of the broker's event loop under full load: PING round trips from another process."""
     traffic = Traffic(producers, window, size, consumers=consumers)
     bench.run(
         "lag", {"producers": producers, "window": window, "consumers": consumers, "size": size},
@@ -233,14 +233,15 @@ def lag(bench: Bench, producers: int, consumers: int, window: int, size: int) ->
 
 @main.command()
 @messages(100_000)
-@click.option("--kind", type=click.Choice(["asyncio", "blocking"]), default="asyncio", show_default=True, help="Which client.")
+@click.option("--kind", type=click.Choice(["asyncio", "blocking"]), default="asyncio", help="Kind of client.")
 @SIZE
 @KEYS
 @attachable
 def client(bench: Bench, messages: int, kind: str, size: int, keyed: bool) -> None:
-    """The Python client: pub_many to one subscriber of the same process, each message acked.
+    """Throughput of the Python client: pub_many to one subscriber in the same process, every message acked.
 
-    With --no-keys the client numbers them. asyncio: both at the same time; blocking: one after the other.
+    With --no-keys the client numbers messages. The asyncio client publishes and consumes at the same time, the blocking
+    client one after the other.
     """
     keys = {} if keyed else {"keys": "none"}
     bench.run(
@@ -250,14 +251,14 @@ def client(bench: Bench, messages: int, kind: str, size: int, keyed: bool) -> No
 
 
 @main.command()
-@click.option("--connections", type=POSITIVE, default=64, show_default=True, help="Kept alive; one request at a time on each.")
-@click.option("--batch", type=click.IntRange(1, 100_000), default=1, show_default=True, help="Messages in a request.")
+@click.option("--connections", type=POSITIVE, default=64, help="Kept-alive connections, one request at a time on each.")
+@click.option("--batch", type=click.IntRange(1, 100_000), default=1, help="Messages per request.")
 @SIZE
 @KEYS
 @timing
 @started
 def http(bench: Bench, connections: int, batch: int, size: int, keyed: bool) -> None:
-    """Publish through the HTTP gateway, nothing else."""
+    """Publish through the HTTP gateway only."""
 
     def once(broker: Broker, label: str) -> dict[str, float]:
         assert isinstance(broker, StartedBroker)
@@ -272,37 +273,36 @@ def http(bench: Bench, connections: int, batch: int, size: int, keyed: bool) -> 
 
 @main.command()
 @PRODUCERS
-@click.option("--consumers", type=click.IntRange(0), default=0, show_default=True, help="Each gets everything and acks it.")
+@click.option("--consumers", type=click.IntRange(0), default=0, help="Consuming connections; each gets and acks every message.")
 @WINDOW
 @SIZE
 @KEYS
 @timing
-@click.option("--data-dir", "directory", type=click.Path(exists=True, file_okay=False, path_type=Path), default=".",
-              show_default=True, help="A fresh directory is made below it, and removed.")  # fmt: skip
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), default="profile.svg", show_default=True,
-              help="The flame graph.")  # fmt: skip
+@DATA_DIR
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), default="profile.svg",
+              help="File of the flame graph.")  # fmt: skip
 def profile(
     producers: int, consumers: int, window: int, size: int, keyed: bool, seconds: float, warmup_s: float, directory: Path,
     out: Path,
 ) -> None:  # fmt: skip
-    """Where the broker's time goes: a flame graph, and its ten hottest lines in microseconds a message (py-spy)."""
+    """Profile the broker with py-spy: a flame graph, and the ten hottest lines in microseconds per message."""
     traffic = Traffic(producers, window, size, consumers=consumers, keyed=keyed)
     for line in profiles.run(traffic, Plan(seconds, warmup_s), directory, out):
         click.echo(line)
 
 
 @main.command()
-@click.option("--messages", type=POSITIVE, default=goal_rows.MESSAGES, show_default=True, help="Where they are stored.")
+@click.option("--messages", type=POSITIVE, default=goal_rows.MESSAGES,
+              help="Size of the backlog where a goal needs one.")  # fmt: skip
 @timing
 @started
 def goals(bench: Bench, messages: int) -> list[str]:
-    """Every row of the goals table: measured, floor, goal, and the disk limit of the same minutes.
+    """Measure every row of the goals table: value, floor, goal, and the disk limit at that time.
 
-    With 10 million messages, as the goals have it, this takes about ten minutes and 4 GB. `--messages 1000000` is quicker,
-    and marks its rows.
+    The goals' 10 million messages take about ten minutes and 4 GB. `--messages 1000000` is quicker and marks its rows.
     """
     if messages <= goal_rows.CYCLES + backlog.SHALLOW:
-        raise click.UsageError(f"--messages must be more than {goal_rows.CYCLES + backlog.SHALLOW}")
+        raise click.UsageError(f"--messages must exceed {goal_rows.CYCLES + backlog.SHALLOW}")
     goal_rows.run(bench, messages)
     return [machine.line(bench.session().machine), *goal_rows.lines(bench.results)]
 
@@ -311,19 +311,19 @@ def goals(bench: Bench, messages: int) -> list[str]:
 @click.argument("before", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("after", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def compare_command(before: Path, after: Path) -> None:
-    """Hold two files of --json against each other: medians, change, and whether the runs lie apart."""
+    """Compare two files of --json: medians, change, and whether the ranges of the runs overlap."""
     for line in compare.lines(Session.load(before), Session.load(after)):
         click.echo(line)
 
 
 @main.command(name="commits")
-@click.option("--base", required=True, metavar="REF", help="The commit to compare with, as git names it.")
+@click.option("--base", required=True, metavar="REF", help="Commit to compare with: any git revision.")
 @timing
 @place
 def commits_command(base: str, seconds: float, warmup_s: float, runs: int, directory: Path) -> None:
-    """CPU per message of a base commit against this checkout, uncommitted changes included; interleaved.
+    """Compare CPU per message of a base commit and this checkout, uncommitted changes included; runs alternate.
 
-    Run it inside the checkout. The base is checked out as a git worktree, which is removed afterwards.
+    Run it inside the checkout. The base commit is checked out into a temporary git worktree.
     """
     for line in compare.lines(*commits.run(base, Plan(seconds, warmup_s), runs, directory)):
         click.echo(line)

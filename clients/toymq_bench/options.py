@@ -1,4 +1,4 @@
-"""Options that the scenarios share, and what becomes of them."""
+"""Options that the scenarios share."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -15,6 +15,10 @@ from toymq_bench.result import Session
 from toymq_bench.traffic import Plan
 
 POSITIVE = click.IntRange(1)
+DATA_DIR = click.option(
+    "--data-dir", "directory", type=click.Path(exists=True, file_okay=False, path_type=Path), default=".",
+    help="Fresh directories are created below it and removed. Choose a real disk.",
+)  # fmt: skip
 
 
 class Address(click.ParamType[tuple[str, int]]):
@@ -25,37 +29,37 @@ class Address(click.ParamType[tuple[str, int]]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
         host, colon, port = str(value).rpartition(":")
         if not (host and colon and port.isdecimal() and 0 < int(port) < 65536):
-            self.fail(f"{value!r} is not HOST:PORT", param, ctx)
+            self.fail(f"invalid address {value!r}: write HOST:PORT", param, ctx)
         return host, int(port)
 
 
 def output(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options for files with the figures."""
+    """Options for files with the results."""
     file = click.Path(dir_okay=False, path_type=Path)
     for option in (
-        click.option("--plot", "picture", type=file, callback=_is_picture, help="Draw the figures: a .png or .svg file."),
-        click.option("--json", "json_file", type=file, help="Keep the figures, for `toymq-bench compare`."),
+        click.option("--plot", "picture", type=file, callback=_is_picture, help="Plot the results into a .png or .svg file."),
+        click.option("--json", "json_file", type=file, help="Write the results to a file for `toymq-bench compare`."),
     ):
         command = option(command)
     return command
 
 
 def _is_picture(_: click.Context, __: click.Parameter, path: Path | None) -> Path | None:
-    """Known before hours of work, not after."""
+    """Refuse a wrong file before hours of work."""
     if path is None:
         return None
     if path.suffix not in (".png", ".svg"):
-        raise click.BadParameter(f"{path} is neither a .png nor a .svg file")
+        raise click.BadParameter(f"invalid file {path}: its name has to end with .png or .svg")
     if find_spec("matplotlib") is None:
         raise click.UsageError("--plot needs matplotlib: pip install 'toymq[plots]'")
     return path
 
 
 def timing(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options for the time of a run."""
+    """Options for the length of a run."""
     for option in (
-        click.option("--warmup", "warmup_s", type=Duration(), default="700ms", show_default=True, help="Not counted."),
-        click.option("--seconds", type=Duration(least_ms=1), default="3s", show_default=True, help="Of each run."),
+        click.option("--warmup", "warmup_s", type=Duration(), default="700ms", help="Time before measuring starts."),
+        click.option("--seconds", type=Duration(least_ms=1), default="3s", help="Measured time of each run."),
     ):
         command = option(command)
     return command
@@ -64,10 +68,9 @@ def timing(command: Callable[..., Any]) -> Callable[..., Any]:
 def place(command: Callable[..., Any]) -> Callable[..., Any]:
     """Options for directory and number of runs."""
     for option in (
-        click.option("--data-dir", "directory", type=click.Path(exists=True, file_okay=False, path_type=Path), default=".",
-                     show_default=True, help="Fresh directories are made below it, and removed. Choose a real disk."),
-        click.option("--runs", type=POSITIVE, default=3, show_default=True, help="Times it is measured."),
-    ):  # fmt: skip
+        DATA_DIR,
+        click.option("--runs", type=POSITIVE, default=3, help="Number of runs."),
+    ):
         command = option(command)
     return command
 
@@ -75,10 +78,10 @@ def place(command: Callable[..., Any]) -> Callable[..., Any]:
 def started(command: Callable[..., Any]) -> Callable[..., Any]:
     """Options of scenarios that start their broker.
 
-    The command gets a ``Bench`` and may return the lines that show its results; else the whole report is shown.
+    The command gets a ``Bench``. It may return lines to print instead of the report.
     """
     serve = click.argument("serve_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- SERVE OPTIONS]")
-    fsync = click.option("--fsync", type=click.Choice(["always", "interval", "never"]), default="always", show_default=True,
+    fsync = click.option("--fsync", type=click.Choice(["always", "interval", "never"]), default="always",
                          help="Durability of the broker.")  # fmt: skip
 
     @wraps(command)
@@ -100,16 +103,16 @@ def attachable(command: Callable[..., Any]) -> Callable[..., Any]:
     """Options of scenarios that can also measure a running broker."""
     inner = started(command)
 
-    @click.option("--pid", type=POSITIVE, help="Its process, for CPU time and memory.")
-    @click.option("--connect", type=Address(), help="Measure a running broker instead of fresh ones.")
+    @click.option("--pid", type=POSITIVE, help="Process id of the running broker, for its CPU time and memory.")
+    @click.option("--connect", type=Address(), help="Measure a running broker instead of starting one.")
     @wraps(inner)
     def run(*, connect: tuple[str, int] | None, pid: int | None, **values: Any) -> None:
         if (connect is None) != (pid is None):
-            raise click.UsageError("--connect and --pid belong together")
+            raise click.UsageError("--connect needs --pid, and --pid needs --connect")
         source = click.get_current_context().get_parameter_source
         for name, shown in (("fsync", "--fsync"), ("serve_options", "SERVE OPTIONS"), ("directory", "--data-dir")):
             if connect is not None and source(name) is click.core.ParameterSource.COMMANDLINE and values[name]:
-                raise click.UsageError(f"{shown} belongs to a broker that is started, and --connect names one that runs")
+                raise click.UsageError(f"--connect excludes {shown}: the broker runs already")
         if connect is not None and pid is not None:
             values["running"] = (*connect, pid)
         inner(**values)
@@ -118,7 +121,7 @@ def attachable(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def keep(session: Session, json_file: Path | None, picture: Path | None) -> None:
-    """Write the files that were asked for. Raises: OSError."""
+    """Write the files that were requested. Raises: OSError."""
     if json_file is not None:
         session.save(json_file)
     if picture is not None:

@@ -12,9 +12,9 @@ from toymq_bench.traffic import Plan
 
 
 @click.command()
-@click.option("--strace", is_flag=True, help="Count fsyncs per message, in a run of its own; needs strace.")
-@click.option("--shape", "shapes", multiple=True, metavar="SHAPE", help="For example 16x256; repeat it. All by default.")
-@click.option("--size", type=click.IntRange(12), default=256, show_default=True, help="Bytes of a payload.")
+@click.option("--strace", is_flag=True, help="Count fsyncs per message in a separate run; needs strace.")
+@click.option("--shape", "shapes", multiple=True, help="Connections x window: 16x256; repeatable. Default: all.")
+@click.option("--size", type=click.IntRange(12), default=256, help="Payload bytes.")
 @timing
 @place
 @output
@@ -22,10 +22,10 @@ def peers(
     seconds: float, warmup_s: float, runs: int, directory: Path, size: int, shapes: tuple[str, ...], strace: bool,
     json_file: Path | None, picture: Path | None,
 ) -> None:  # fmt: skip
-    """Compare with other brokers: each that is installed, in its most durable mode, interleaved, on the same disk.
+    """Compare with other installed brokers, each in its most durable mode, on the same disk, runs alternating.
 
-    Each run starts each server on a fresh directory and a free port and stops it again. All get the same payload and window
-    from the same load generator, none has keys. The most durable mode of a server may still be a weak one: the table says so.
+    Each run starts each server on a fresh directory and a free port and stops it again. All get the same payloads and window
+    from the same load generator, without keys. The table says where a server's most durable mode does not sync.
     """
     wanted = runner.chosen(shapes)
     there, skipped = runner.installed()

@@ -1,4 +1,4 @@
-"""``toymq-pipeline``: the jobs from a command line. Exit code 0: done; 1: it failed, or something is wrong; 2: usage."""
+"""``toymq-pipeline``: Spark jobs as commands. Exit code 0: done; 1: failed, or a job found something; 2: wrong usage."""
 
 import json
 import logging
@@ -14,6 +14,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from toymq.click_support import HELP_SETTINGS
 from toymq.url import DEFAULT_URL
 from toymq_py.command_line import INTERRUPTED, missing
 from toymq_py.errors import ConfigError, ToymqError
@@ -24,13 +25,13 @@ from toymq_spark.errors import NoSpark, OptionError
 Command = Callable[..., Any]
 NOTHING: Mapping[str, str] = {}
 KEPT = {"includeHeaders": "headers are always kept"}
-ARCHIVED = {**KEPT, "checkpointLocation": "write --checkpoint", "queryName": "the query has its name"}
-REPLAYED = {"topic": "write --to", "producerId": "a replay names its producers itself"}
-"""Options that a job sets itself, and what to do instead."""
+ARCHIVED = {**KEPT, "checkpointLocation": "use --checkpoint", "queryName": "archive names the query"}
+REPLAYED = {"topic": "use --to", "producerId": "replay names its producers"}
+"""Options that a job sets, with what to do instead."""
 
 
 class _OneLineErrors(click.Group):
-    """What we or the broker say is one line, without Spark's pages around it."""
+    """Prints our own and the broker's errors in one line, without Spark's stack traces."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -41,7 +42,7 @@ class _OneLineErrors(click.Group):
             line = missing(error)
             if line is None:
                 raise
-            raise click.UsageError(f"this {line}") from None
+            raise click.UsageError(f"this command {line}") from None
         except (ToymqError, OSError) as error:
             click.echo(f"toymq-pipeline: {error}", err=True)
             raise SystemExit(1) from None
@@ -56,27 +57,27 @@ class _OneLineErrors(click.Group):
 
 
 USAGE = {f"{kind.__module__}.{kind.__name__}" for kind in (ConfigError, OptionError)}
-"""Names of classes: Spark passes on no object of an error that was raised in another process."""
+"""Class names of usage errors: of an error in another process Spark passes on only the text."""
 
 
-def explain(said: str) -> tuple[str | None, str]:
-    """Class and text of our own error in Spark's message of a failed job; else None and the message's first line."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+def explain(text: str) -> tuple[str | None, str]:
+    """Find our own error, class and text, in Spark's message of a failed job; else return None and the first line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith(("toymq_spark.", "toymq_py.", "toymq."))]
     if ours:
-        kind, _, text = ours[-1].partition(": ")
-        return kind, text or kind
+        kind, _, reason = ours[-1].partition(": ")
+        return kind, reason or kind
     if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
-        return None, lines[1].removeprefix(": ")  # of Java; pages of where it was raised follow
-    return None, lines[0] if lines else "Spark failed and does not say why"
+        return None, lines[1].removeprefix(": ")  # Java's error; its stack trace follows
+    return None, lines[0] if lines else "Spark failed without a message"
 
 
-@click.group(cls=_OneLineErrors, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_OneLineErrors, context_settings=HELP_SETTINGS)
 @click.version_option(package_name="toymq", prog_name="toymq-pipeline")
-@click.option("--master", default="local[*]", show_default=True, help='Where Spark runs; "" leaves it to spark-submit.')
+@click.option("--master", default="local[*]", help='Spark master; "" leaves it to spark-submit.')
 @click.pass_context
 def main(ctx: click.Context, master: str) -> None:
-    """Jobs on Spark: topics to files and back, and whether everything is there."""
+    """Spark jobs: archive topics to Parquet, replay, report on and verify them."""
     ctx.obj = master or None
 
 
@@ -84,29 +85,29 @@ def main(ctx: click.Context, master: str) -> None:
 def _session(master: str | None, name: str, *, bar: bool = False) -> Iterator[Any]:
     """
     Args:
-        bar: Spark's own progress bar on a terminal, for a job that has nothing else to say until it is done.
+        bar: show Spark's progress bar on a terminal, for a job that prints nothing before its end.
 
     Raises: NoSpark.
     """
     from toymq_spark.session import build_session, jvm_of  # --help should not wait for pyspark
 
     shown = {"spark.ui.showConsoleProgress": "true"} if bar and sys.stderr.isatty() else {}
-    logging.getLogger("SQLQueryContextLogger").disabled = True  # PySpark's own pages beside the error that we say in a line
+    logging.getLogger("SQLQueryContextLogger").disabled = True  # PySpark's stack trace beside our line
     console = Console()
     ending = Ending(console)
     ending.watch(None)
     try:
         with console.starting():
             spark = build_session(f"toymq-pipeline {name}", master, shown)
-        ending.watch(jvm_of(spark))  # Spark has a handler of its own for Ctrl-C, which asks the JVM
-        spark.sparkContext.setLogLevel("FATAL")  # why a job failed is said in a line, and not in its driver's pages before it
+        ending.watch(jvm_of(spark))  # Spark's own handler of Ctrl-C asks the JVM
+        spark.sparkContext.setLogLevel("FATAL")  # we print why a job failed in one line
         try:
             yield spark
         finally:
             if ending.code is None:
                 spark.stop()
                 console.drain()
-    except KeyboardInterrupt:  # while Spark was starting, it had a handler of its own for that
+    except KeyboardInterrupt:  # while Spark starts, it handles Ctrl-C itself
         console.mute()
         raise SystemExit(INTERRUPTED) from None
     except Exception as error:
@@ -122,49 +123,49 @@ def _session(master: str | None, name: str, *, bar: bool = False) -> Iterator[An
 ACCESS = {
     "token_file": "toymq.token.file", "tls_ca": "toymq.tls.ca", "tls_cert": "toymq.tls.cert", "tls_key": "toymq.tls.key",
 }  # fmt: skip
-"""Parameter of a command to option of source and sink."""
+"""Options of source and sink by parameter of a command."""
 
 
 def place_options(command: Command) -> Command:
-    """Which broker and how to get in, or which directory."""
+    """Options for the broker and its access, or for a data directory."""
     for option in (
-        click.option("--tls-key", help="PEM file: its key."),
-        click.option("--tls-cert", help="PEM file: our certificate, if the broker asks for one."),
-        click.option("--tls-ca", help="PEM file: the CA of the broker's certificate, for toymqs://."),
-        click.option("--token-file", help="A file with the token; it and the PEM files are read on every node."),
-        click.option("--data-dir", type=click.Path(exists=True, file_okay=False), help="A data directory instead of a broker."),
-        click.option("--url", envvar="TOYMQ_URL", default=DEFAULT_URL, show_default=True, help="The broker; also TOYMQ_URL."),
+        click.option("--tls-key", help="PEM file of the client certificate's key."),
+        click.option("--tls-cert", help="PEM file of a client certificate, if the broker requires one."),
+        click.option("--tls-ca", help="PEM file of the CA that signed the broker's certificate, for toymqs://."),
+        click.option("--token-file", help="File that holds the token; every node reads it and the PEM files."),
+        click.option("--data-dir", type=click.Path(exists=True, file_okay=False), help="Read this directory, not a broker."),
+        click.option("--url", envvar="TOYMQ_URL", default=DEFAULT_URL, help="URL of the broker; also TOYMQ_URL."),
     ):
         command = option(command)
     return command
 
 
 def source_options(command: Command) -> Command:
-    """Where records come from."""
+    """Options for the source of records."""
     for option in (
-        click.option("--option", "more", multiple=True, metavar="NAME=VALUE", help="Any other option of the data source."),
-        click.option("--pattern", help="Topics by a regular expression for the whole name."),
-        click.option("--subscribe", metavar="TOPICS", help="Topics by name, with commas between them."),
+        click.option("--option", "more", multiple=True, metavar="NAME=VALUE", help="Another source option; repeatable."),
+        click.option("--pattern", help="Read the topics whose whole name matches this regular expression."),
+        click.option("--subscribe", metavar="TOPICS", help="Read these topics: names separated by commas."),
     ):
         command = option(command)
     return place_options(command)
 
 
-def _said(name: str) -> bool:
-    """Whether the option stands on the command line: not its default, nor the environment."""
+def _given(name: str) -> bool:
+    """Whether the option is on the command line, not a default or from the environment."""
     return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def _refuse_beside_once(once: bool, option: str) -> None:
     """Raises: click.UsageError."""
-    if once and _said(option.removeprefix("--").replace("-", "_")):
+    if once and _given(option.removeprefix("--").replace("-", "_")):
         raise click.UsageError(f"--once excludes {option}")
 
 
 def _place(url: str, data_dir: str | None, **access: str | None) -> dict[str, str]:
     """Raises: click.UsageError."""
-    if data_dir is not None and _said("url") and "to_url" not in click.get_current_context().params:
-        raise click.UsageError("--data-dir excludes --url")  # but for replay, where it says where the records go
+    if data_dir is not None and _given("url") and "to_url" not in click.get_current_context().params:
+        raise click.UsageError("--data-dir excludes --url")  # but in replay --url is the target
     found = {"path": data_dir} if data_dir is not None else {"url": url}
     return {**found, **{ACCESS[name]: value for name, value in access.items() if value is not None}}
 
@@ -182,16 +183,16 @@ def _source(
 
 
 def _refuse_set(more: tuple[str, ...], *names: str) -> None:
-    """Refuse options that the job sets itself. Raises: OptionError."""
+    """Refuse options that the job sets. Raises: OptionError."""
     given = {option.partition("=")[0].lower() for option in more}
     command = click.get_current_context().info_name
     for name in names:
         if name.lower() in given:
-            raise OptionError(f"option {name}: {command} sets it itself")
+            raise OptionError(f"option {name}: {command} sets it; leave it out")
 
 
 def _refuse_topics(source: Mapping[str, Any]) -> None:
-    """Beside an archive. Raises: click.UsageError."""
+    """Refuse options of a source beside an archive. Raises: click.UsageError."""
     options = {"subscribe": "--subscribe", "pattern": "--pattern", "more": "--option", "data_dir": "--data-dir"}
     for name, option in options.items():
         if source[name]:
@@ -199,14 +200,14 @@ def _refuse_topics(source: Mapping[str, Any]) -> None:
 
 
 def _refuse_broker(beside: str = "--archive") -> None:
-    """Where nothing asks that of --url; TOYMQ_URL may be there for others. Raises: click.UsageError."""
+    """Refuse options of a broker that the job does not need; TOYMQ_URL may be set. Raises: click.UsageError."""
     for name in ("url", *ACCESS):
-        if _said(name):
+        if _given(name):
             raise click.UsageError(f"{beside} excludes --{name.replace('_', '-')}")
 
 
 def _archive(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
-    """Said before Spark starts. Raises: NoArchive."""
+    """Check the archive before Spark starts. Raises: NoArchive."""
     if path is not None:
         from toymq_spark.manifest import Archive  # --help should not wait for pyarrow
 
@@ -214,42 +215,42 @@ def _archive(context: click.Context, parameter: click.Parameter, path: Path | No
     return path
 
 
-def _with(what: str, options: tuple[str, ...], said: Mapping[str, str], taken: Mapping[str, str] = NOTHING) -> dict[str, str]:
+def _with(what: str, options: tuple[str, ...], given: Mapping[str, str], taken: Mapping[str, str] = NOTHING) -> dict[str, str]:
     """Add ``NAME=VALUE`` options to those that are set; none may be set twice.
 
     Args:
-        taken: names of options that a job sets itself, and why.
+        taken: options that a job sets, with what to do instead.
 
     Raises: click.UsageError.
     """
-    found = dict(said)
-    why = {name.lower(): text for name, text in {**dict.fromkeys(said, "is said already"), **taken}.items()}
+    found = dict(given)
+    why = {name.lower(): text for name, text in {**dict.fromkeys(given, "is given twice"), **taken}.items()}
     for option in options:
         name, equals, value = option.partition("=")
         if not equals:
             raise click.UsageError(f"{what} {option}: write NAME=VALUE")
         if name.lower() in why:
             raise click.UsageError(f"{what} {name}: {why[name.lower()]}")
-        why[name.lower()] = "is said already"
+        why[name.lower()] = "is given twice"
         found[name] = value
     return found
 
 
-as_json = click.option("--json", "as_json", is_flag=True, help="Results as JSON, one object a line.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print results as JSON, one object a line.")
 
 
 @main.command()
 @source_options
-@click.option("--to", required=True, type=click.Path(path_type=Path), help="The archive, a directory that all nodes share.")
-@click.option("--checkpoint", type=click.Path(path_type=Path), help="How far it is; in the archive by default.")
-@click.option("--once", is_flag=True, help="End when everything that is there now is archived.")
-@click.option("--every", default="10s", show_default=True, help="How often a batch begins.")
+@click.option("--to", required=True, type=click.Path(path_type=Path), help="Directory of the archive, shared by all nodes.")
+@click.option("--checkpoint", type=click.Path(path_type=Path), help="Directory of its progress; default: in the archive.")
+@click.option("--once", is_flag=True, help="Archive what is there now, then exit.")
+@click.option("--every", default="10s", help="Interval between batches.")
 @as_json
 @click.pass_obj
 def archive(
     master: str | None, /, to: Path, checkpoint: Path | None, once: bool, every: str, as_json: bool, **source: Any
 ) -> None:
-    """Write topics to Parquet, each record once, until stopped. Run it again and it goes on where it was."""
+    """Write topics to Parquet, each record once, until stopped. Run it again to continue."""
     from toymq_spark.jobs import archive as job
     from toymq_spark.metrics import Progress, progress_of
 
@@ -257,13 +258,13 @@ def archive(
     trigger = f"{parse_duration_ms(every)} milliseconds"
     options = _source(**source, taken=ARCHIVED)
     total = 0
-    told = -1
+    last_batch = -1
 
-    def tell(progress: Progress) -> None:
-        nonlocal total, told
-        if progress.batch <= told:
+    def show(progress: Progress) -> None:
+        nonlocal total, last_batch
+        if progress.batch <= last_batch:
             return
-        told = progress.batch
+        last_batch = progress.batch
         total += progress.rows
         if as_json:
             click.echo(json.dumps({**asdict(progress), "behind_total": progress.behind_total, "rows_total": total}))
@@ -277,7 +278,7 @@ def archive(
             while not ended:
                 ended = bool(query.awaitTermination(1))
                 for found in query.recentProgress:
-                    tell(progress_of(found))
+                    show(progress_of(found))
         finally:
             query.stop()
     if not as_json:
@@ -287,21 +288,21 @@ def archive(
 @main.command()
 @source_options
 @click.option("--archive", "from_archive", type=click.Path(exists=True, file_okay=False, path_type=Path), callback=_archive,
-              help="An archive instead of a topic.")  # fmt: skip
-@click.option("--to", required=True, metavar="TOPIC", help="Where the records go.")
-@click.option("--to-url", help="Another broker than --url; nothing that is said of that one holds for it.")
-@click.option("--to-option", "to_more", multiple=True, metavar="NAME=VALUE", help="Any other option of the sink.")
-@click.option("--state", required=True, type=click.Path(path_type=Path), help="A directory: the plan, and how far it is.")
-@click.option("--rate", type=click.IntRange(1), help="Rows a second at most.")
+              help="Read an archive instead of topics.")  # fmt: skip
+@click.option("--to", required=True, metavar="TOPIC", help="Topic that gets the records.")
+@click.option("--to-url", help="URL of the target broker, if it is not --url; access options of --url do not apply to it.")
+@click.option("--to-option", "to_more", multiple=True, metavar="NAME=VALUE", help="Another option of the sink; repeatable.")
+@click.option("--state", required=True, type=click.Path(path_type=Path), help="Directory of the plan and its progress.")
+@click.option("--rate", type=click.IntRange(1), help="Most rows per second.")
 @as_json
 @click.pass_obj
 def replay(
     master: str | None, /, from_archive: Path | None, to: str, to_url: str | None, to_more: tuple[str, ...], state: Path,
     rate: int | None, as_json: bool, **source: Any,
 ) -> None:  # fmt: skip
-    """Publish an archive, or a range of topics, into a topic, each record once. Run it again and it goes on.
+    """Publish an archive, or a range of topics, into a topic, each record once. Run it again to continue.
 
-    A range is said with --option startingOffsets=…, endingOffsets=…, startingTimestamp=…, endingTimestamp=….
+    A range: --option startingOffsets=…, endingOffsets=…, startingTimestamp=… or endingTimestamp=….
     """
     from toymq_spark.jobs import replay as job
 
@@ -311,7 +312,7 @@ def replay(
         _refuse_broker(f"{'--archive' if from_archive is not None else '--data-dir'} with --to-url")
     at = {"url": to_url} if to_url is not None else _place(source["url"], None, **{name: source[name] for name in ACCESS})
     if source["data_dir"] is not None:
-        source |= dict.fromkeys(ACCESS)  # they are for the broker of --url
+        source |= dict.fromkeys(ACCESS)  # they belong to the broker of --url
     sink = {**_with("--to-option", to_more, at, REPLAYED), "topic": to}
     place = from_archive or _source(**source, taken=KEPT)
     progress = job.Progress(0, 0, 0, 0)
@@ -331,7 +332,7 @@ def replay(
 @main.command()
 @click.pass_obj
 def demo(master: str | None) -> None:
-    """Show it all on real data: archive, kill -9 of broker, driver and JVM, resume, replay, verify."""
+    """Demonstrate all on real data: archive, kill -9 of broker, driver and JVM, resume, replay, verify."""
     from toymq_spark.demo import run
 
     if not run(master or "local[2]", click.echo):
@@ -340,8 +341,8 @@ def demo(master: str | None) -> None:
 
 @main.command()
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path), callback=_archive)
-@click.option("--target", default="128MiB", show_default=True, help="Files below it are merged, up to about this size.")
-@click.option("--grace", default="1h", show_default=True, help="For how long a file stays after others stand for it.")
+@click.option("--target", default="128MiB", help="Merge files smaller than this into files of about this size.")
+@click.option("--grace", default="1h", help="Time that a merged file stays for readers that still use it.")
 @as_json
 @click.pass_obj
 def compact(master: str | None, directory: Path, target: str, grace: str, as_json: bool) -> None:
@@ -360,21 +361,21 @@ def compact(master: str | None, directory: Path, target: str, grace: str, as_jso
 @main.command()
 @source_options
 @click.option("--archive", "from_archive", type=click.Path(exists=True, file_okay=False, path_type=Path), callback=_archive,
-              help="An archive instead of topics.")  # fmt: skip
-@click.option("--window", default="1 minute", show_default=True, help="The width of a window, as Spark says it.")
-@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="A page with plots (extra plots).")
+              help="Read an archive instead of topics.")  # fmt: skip
+@click.option("--window", default="1 minute", help="Width of a window, in Spark's words.")
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with plots; needs the extra plots.")
 @as_json
 @click.pass_obj
 def report(
     master: str | None, /, from_archive: Path | None, window: str, html: Path | None, as_json: bool, **source: Any
 ) -> None:
-    """What topics or an archive hold, by topic and window: rates, sizes, keys, gaps, delay, dead letters."""
+    """Report on topics or an archive, by topic and window: rates, sizes, keys, gaps, delays, dead letters."""
     from toymq_spark import report_table
     from toymq_spark.jobs import archive as archive_job
     from toymq_spark.jobs import report as job
 
     job.check_window(window)
-    # What it needs and is not there, is said before the work.
+    # A missing package is an error before the work.
     draw = None if html is None else import_module("toymq_spark.report_page").page
     if from_archive is not None:
         _refuse_topics(source)
@@ -398,28 +399,28 @@ def report(
 
 @main.command()
 @source_options
-@click.option("--stuck-after", default="1m", show_default=True, help="For how long a consumer may settle nothing.")
-@click.option("--checkpoint", type=click.Path(path_type=Path), help="Where it goes on next time; without one it begins anew.")
-@click.option("--once", is_flag=True, help="Gaps up to now, from the earliest record on; exit code 1 when there are some.")
+@click.option("--stuck-after", default="1m", help="Report a consumer that settles nothing for this long.")
+@click.option("--checkpoint", type=click.Path(path_type=Path), help="Directory of its progress; without it runs start anew.")
+@click.option("--once", is_flag=True, help="Report gaps from the earliest record up to now; exit code 1 for any.")
 @as_json
 @click.pass_obj
 def watch(
     master: str | None, /, stuck_after: str, checkpoint: Path | None, once: bool, as_json: bool, **source: Any
 ) -> None:
-    """Tell, until stopped, of ids without a record and of consumers that do not get on, each once."""
+    """Report gaps (ids without a record) and stuck consumers, each once, until stopped."""
     from toymq_spark.jobs import watch as job
 
     _refuse_beside_once(once, "--stuck-after")
-    if source["data_dir"] is not None and _said("stuck_after"):
+    if source["data_dir"] is not None and _given("stuck_after"):
         raise click.UsageError("--data-dir excludes --stuck-after: a directory has no consumers")
     _refuse_set(source["more"], *job.SET)
     stuck_after_ms = parse_duration_ms(stuck_after)
-    told = 0
+    count = 0
 
-    def tell(batch: Any, number: int) -> None:
-        nonlocal told
+    def show(batch: Any, number: int) -> None:
+        nonlocal count
         for row in batch.collect():
-            told += 1
+            count += 1
             found = row.asDict()
             ids = "" if row.first_id is None else f" ids {row.first_id} to {row.last_id}"
             consumer = "" if row.consumer is None else f" consumer {row.consumer}"
@@ -428,27 +429,27 @@ def watch(
     options = {"startingOffsets": "earliest" if once else "latest", **_source(**source)}
     with _session(master, "watch") as spark, tempfile.TemporaryDirectory(prefix="toymq-watch-") as place:
         writer = job.findings(spark, options, stuck_after_ms=stuck_after_ms, once=once).writeStream.queryName("toymq-watch")
-        writer = writer.option("checkpointLocation", str(checkpoint or place)).foreachBatch(tell)
+        writer = writer.option("checkpointLocation", str(checkpoint or place)).foreachBatch(show)
         query = (writer.trigger(availableNow=True) if once else writer.trigger(processingTime="1 second")).start()
         try:
             while not query.awaitTermination(1):
                 pass
         finally:
             query.stop()
-    if once and told:
+    if once and count:
         sys.exit(1)
 
 
 @main.command()
 @click.argument("ledgers", nargs=-1, required=True)
 @place_options
-@click.option("--show", type=click.IntRange(0), default=20, show_default=True, help="How many findings to print.")
+@click.option("--show", type=click.IntRange(0), default=20, help="Most findings to print.")
 @as_json
 @click.pass_obj
 def verify(
     master: str | None, /, ledgers: tuple[str, ...], show: int, as_json: bool, **given: Any
 ) -> None:
-    """Hold LEDGERS (files as toymq-chaos writes them, or patterns) against the log. Exit code 1 when something is wrong."""
+    """Compare LEDGERS (histories of toymq-chaos, or patterns of files) with the log. Exit code 1 when they differ."""
     from toymq_spark.jobs import verify as job
 
     place = _place(**given)
@@ -456,10 +457,10 @@ def verify(
         events = job.ledger(spark, ledgers).cache()
         torn = job.refuse_malformed(events)
         for line in torn:
-            click.echo(f"{line}: broken off, and passed over: its writer was killed within it", err=True)
+            click.echo(f"{line}: incomplete line ignored: its writer was killed", err=True)
         topics = job.topics_of(events)
         if not topics:
-            raise ConfigError(f"{', '.join(ledgers)}: no publish stands there")
+            raise ConfigError(f"{', '.join(ledgers)}: no publish in these ledgers")
         records, first_ids = job.log(spark, place, topics)
         tables = [events, records.cache(), job.findings(events, records, first_ids).cache()]
         found = tables[-1]

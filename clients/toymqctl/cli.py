@@ -6,6 +6,7 @@ from typing import Any, NoReturn
 import click
 from click.core import ParameterSource
 
+from toymq.click_support import HELP_SETTINGS
 from toymq.url import DEFAULT_URL, address_with_token, parse_url
 from toymq_py.command_line import INTERRUPTED
 from toymq_py.errors import ConfigError, ToymqError
@@ -79,9 +80,9 @@ class _OneLineErrors(click.Group):
         return list(self.commands)
 
 
-@click.group("toymqctl", cls=_OneLineErrors, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("toymqctl", cls=_OneLineErrors, context_settings=HELP_SETTINGS)
 @click.version_option(package_name="toymq", prog_name="toymqctl")
-@click.option("--url", envvar="TOYMQ_URL", default=DEFAULT_URL, show_default=True, help="URL of the broker; also TOYMQ_URL.")
+@click.option("--url", envvar="TOYMQ_URL", default=DEFAULT_URL, help="URL of the broker; also TOYMQ_URL.")
 @click.option(
     "--token-file",
     type=click.Path(exists=True, dir_okay=False),

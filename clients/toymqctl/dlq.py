@@ -52,7 +52,7 @@ def dlq() -> None:
 
 @dlq.command("list")
 @click.argument("topic", required=False, type=TOPIC)
-@click.option("-n", "--lines", "count", type=click.IntRange(1), default=100, show_default=True, help="Show at most this many.")
+@click.option("-n", "--lines", "count", type=click.IntRange(1), default=100, help="Show at most this many.")
 @click.option("--all", "everything", is_flag=True, help="Also those that were redriven.")
 @click.option("--group", "group", is_flag=True, help="Count those with the same consumer, reason and type of error.")
 @json_option

@@ -72,5 +72,5 @@ class Row:
         return f"{self.id}{key}{again}\t".encode() + self.payload.replace(b"\n", b"\\n") + b"\n"
 
 
-format_option = click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
+format_option = click.option("--format", "form", type=click.Choice(FORMATS), default="text")
 json_flag = click.option("--json", "form", flag_value="json", help="The same as --format json.")

@@ -8,7 +8,7 @@ from toymqctl.tables import print_json
 
 
 @click.command()
-@click.option("--count", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--count", type=click.IntRange(1), default=1)
 @json_option
 @click.pass_obj
 def ping(broker: Broker, count: int, as_json: bool) -> None:

@@ -17,12 +17,12 @@ from toymqctl.quantities import CONSUMER, TOPIC
 
 @click.command()
 @click.argument("topic", metavar="TOPIC|PATTERN", type=TOPIC)
-@click.option("--consumer", type=CONSUMER, default="toymqctl", show_default=True, help="Durable consumer; keeps its position.")
+@click.option("--consumer", type=CONSUMER, default="toymqctl", help="Durable consumer; keeps its position.")
 @click.option("--no-ack", is_flag=True, help="Do not ack: the messages are delivered again after this session.")
 @click.option("--max", "max_count", type=click.IntRange(1), help="Stop after this many messages.")
 @click.option("--timeout", "timeout_s", type=Duration(), help="Stop when no message came for this long.")
 @click.option("--start", help="Start of a new consumer: earliest (default), latest, an id, @unix-ms.")
-@click.option("--window", type=click.IntRange(1), default=1024, show_default=True, help="Most messages in flight.")
+@click.option("--window", type=click.IntRange(1), default=1024, help="Most messages in flight.")
 @click.option("--visibility", "visibility_s", type=Duration(), help="Lease of each message; default: the topic's.")
 @click.option(
     "--mode", type=click.Choice(("exclusive", "shared")), help="shared: share messages with other subscribers (a work queue); "

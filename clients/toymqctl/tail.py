@@ -18,7 +18,7 @@ FETCH_COUNT = 10_000
 
 @click.command()
 @click.argument("topic", type=TOPIC)
-@click.option("-n", "--lines", "count", type=click.IntRange(0), default=10, show_default=True, help="How many ids to go back.")
+@click.option("-n", "--lines", "count", type=click.IntRange(0), default=10, help="How many ids to go back.")
 @click.option("--from", "begin", help="Start at earliest, latest, an id or @unix-ms.")
 @click.option("-f", "--follow", is_flag=True, help="Wait for new messages until Ctrl-C.")
 @click.option("--max", "max_count", type=click.IntRange(1), help="Stop after this many messages.")

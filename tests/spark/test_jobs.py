@@ -280,7 +280,7 @@ def test_the_command_line(
     ledger.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"op": "pub", "res')
     done = command("verify", "--url", url, str(ledger))
     assert (done.exit_code, done.stdout) == (0, "lost 0  unexpected 0  changed 0  duplicated 0\n")
-    assert done.stderr == f"{ledger}:11: broken off, and passed over: its writer was killed within it\n"
+    assert done.stderr == f"{ledger}:11: incomplete line ignored: its writer was killed\n"
     done = command("archive", "--url", url, "--subscribe", "cli", "--to", str(tmp_path / "b"), "--option", "colour=red")
     assert done.exit_code == 2
     assert "option colour is not known here" in done.stderr

@@ -99,9 +99,9 @@ def test_what_java_says_is_a_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("report --subscribe t --option includeHeaders=false", "option includeHeaders: report sets it itself"),
-        ("report --subscribe t --option FAILONDATALOSS=true", "option failOnDataLoss: report sets it itself"),
-        ("watch --subscribe t --option failOnDataLoss=true", "option failOnDataLoss: watch sets it itself"),
+        ("report --subscribe t --option includeHeaders=false", "option includeHeaders: report sets it; leave it out"),
+        ("report --subscribe t --option FAILONDATALOSS=true", "option failOnDataLoss: report sets it; leave it out"),
+        ("watch --subscribe t --option failOnDataLoss=true", "option failOnDataLoss: watch sets it; leave it out"),
         ("watch --data-dir {} --pattern t --stuck-after 5s", "--data-dir excludes --stuck-after: a directory has no consumers"),
         ("report --subscribe t --window abc", "invalid window 'abc': write 30 seconds, 1 minute, 1 hour or 7 days"),
     ],
@@ -115,14 +115,14 @@ def test_options_that_would_do_nothing_are_refused(words: str, said: str, tmp_pa
     ("words", "said"),
     [
         (("archive", "--to", "{}", "--option", "includeHeaders=false"), "--option includeHeaders: headers are always kept"),
-        (("archive", "--to", "{}", "--option", "queryname=x"), "--option queryname: the query has its name"),
-        (("archive", "--to", "{}", "--option", "checkpointLocation=x"), "--option checkpointLocation: write --checkpoint"),
+        (("archive", "--to", "{}", "--option", "queryname=x"), "--option queryname: archive names the query"),
+        (("archive", "--to", "{}", "--option", "checkpointLocation=x"), "--option checkpointLocation: use --checkpoint"),
         (("replay", "--option", "INCLUDEHEADERS=true"), "--option INCLUDEHEADERS: headers are always kept"),
-        (("replay", "--option", "subscribe=b"), "--option subscribe: is said already"),
-        (("replay", "--option", "minPartitions=1", "--option", "minpartitions=2"), "--option minpartitions: is said already"),
-        (("replay", "--to-option", "topic=b"), "--to-option topic: write --to"),
-        (("replay", "--to-option", "producerId=x"), "--to-option producerId: a replay names its producers itself"),
-        (("replay", "--to-option", "url=toymq://b"), "--to-option url: is said already"),
+        (("replay", "--option", "subscribe=b"), "--option subscribe: is given twice"),
+        (("replay", "--option", "minPartitions=1", "--option", "minpartitions=2"), "--option minpartitions: is given twice"),
+        (("replay", "--to-option", "topic=b"), "--to-option topic: use --to"),
+        (("replay", "--to-option", "producerId=x"), "--to-option producerId: replay names its producers"),
+        (("replay", "--to-option", "url=toymq://b"), "--to-option url: is given twice"),
         (("replay", "--to-option", "x"), "--to-option x: write NAME=VALUE"),
     ],
 )
@@ -145,7 +145,7 @@ def test_of_what_spark_says_our_own_error_is_told() -> None:
     assert explain("\nPATH_NOT_FOUND\nmore") == (None, "PATH_NOT_FOUND")
     java = "An error occurred while calling o69.start.\n: java.io.IOException: file is there\n\tat a.B.c(B.java:1)\n"
     assert explain(java) == (None, "java.io.IOException: file is there")
-    assert explain("") == (None, "Spark failed and does not say why")
+    assert explain("") == (None, "Spark failed without a message")
 
 
 @pytest.mark.parametrize(
@@ -157,4 +157,4 @@ def test_what_is_not_installed_is_said_in_a_line_before_the_work(absent: str, wo
     command = [sys.executable, "-c", program, *words]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.splitlines()[-1] == f"Error: this needs {absent}: pip install 'toymq[{extra}]'"
+    assert done.stderr.splitlines()[-1] == f"Error: this command needs {absent}: pip install 'toymq[{extra}]'"
