@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.frames import encode_attributes, encode_frame
 from tests.support.logs import PATH, TS_NS, disk_with, ids_of, recover, some_frames
 from toymq_py.storage.offline.dump import dump_topic
-from toymq_py.storage.record import Frame, encode_attributes, encode_frame
+from toymq_py.storage.record import Frame
 from toymq_py.storage.salvage import Salvage
 
 BEFORE = some_frames(5)

@@ -7,6 +7,7 @@ from contextlib import suppress
 import pytest
 
 from tests.support.broker_rig import DIR, BrokerRig
+from tests.support.frames import encode_frame
 from tests.support.log_rig import LogRig
 from tests.support.logs import PATH, disk_with, recover
 from tests.support.sim_disk import SimDisk
@@ -14,7 +15,6 @@ from toymq_py.consumer_options import Start
 from toymq_py.errors import DiskLow, NoSuchTopic, StorageFailed
 from toymq_py.storage.commit.batch import CommitState
 from toymq_py.storage.commit.disk_space import LOOKED_FOR_S
-from toymq_py.storage.record import encode_frame
 from toymq_py.storage.segment import segment_name
 
 FIRST = f"{DIR}/topics/t/{segment_name(0)}"

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker_rig import DIR, BrokerRig
+from tests.support.broker_rig import DIR, BrokerRig, is_examined
 from tests.support.damage import BYTES_KINDS, FILE_KINDS, MANY_KINDS, PAGE, TS_NS, DamagedLog
+from tests.support.frames import encode_frame
 from tests.support.log_rig import LogRig
 from tests.support.logs import PATH, disk_with
 from tests.support.sim_disk import SimDisk
@@ -23,7 +24,7 @@ from toymq_py.storage.offline.repair import repair
 from toymq_py.storage.offline.verify import verify_topic
 from toymq_py.storage.offsets import OffsetsState
 from toymq_py.storage.reader import DirectoryReader, walk_columns
-from toymq_py.storage.record import Frame, encode_frame, scanning
+from toymq_py.storage.record import Frame, scanning
 from toymq_py.storage.recovery import recover_log
 from toymq_py.storage.scanner import scan_segment
 from toymq_py.storage.segment import segment_name
@@ -175,10 +176,10 @@ def test_the_loop_is_not_held_while_a_segment_is_examined() -> None:
     take()
     assert got == list(range(100))
     log = rig.broker.topic("t").log
-    assert (log.examining, log.lost) == (True, []), "nothing is decided by the read"
+    assert (is_examined(log), log.lost) == (True, []), "nothing is decided by the read"
     rig.woken.clear()
     rig.loop.drain()
-    assert (log.examining, log.lost, rig.woken) == (False, [(100, 100)], [subscription])
+    assert (is_examined(log), log.lost, rig.woken) == (False, [(100, 100)], [subscription])
     rig.publish("t", b"300")
     take()
     assert got == [*range(100), *range(101, 301)]

@@ -1,7 +1,7 @@
 """Where fuzzing begins: inputs with meaning, by target and name. ``found-...`` are those that broke something once."""
 
 from tests.fuzz.targets import FIRST, KNOB_PREALLOCATED, KNOB_REPAIR, KNOB_SECOND, SECOND
-from toymq_py.storage.record import encode_attributes, encode_frame
+from tests.support.frames import encode_attributes, encode_frame
 
 STREAMS = {
     "publishes": b"".join(b"PUB orders k%02d 5\nhello\n" % n for n in range(20)),

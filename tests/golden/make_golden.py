@@ -5,13 +5,14 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from tests.support.frames import encode_attributes, encode_frame
 from toymq_py.cli.dump import as_json
 from toymq_py.storage import identity, offsets
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.offline.dump import dump_topic
 from toymq_py.storage.offline.verify import verify
 from toymq_py.storage.offsets import OffsetsState
-from toymq_py.storage.record import Frame, encode_attributes, encode_frame
+from toymq_py.storage.record import Frame
 from toymq_py.storage.scanner import scan_segment
 from toymq_py.storage.segment import segment_name
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from toymq_py.storage.record import encode_attributes, encode_run
+from tests.support.frames import encode_attributes
+from toymq_py.storage.record import encode_run
 from toymq_py.storage.segment import segment_name
 
 TS_NS = 1_781_767_800_000_000_000

@@ -2,10 +2,10 @@
 
 import random
 
+from tests.support.frames import encode_attributes, encode_frame
 from tests.support.sim_disk import SimDisk
 from toymq_py.storage.fs import write_all
 from toymq_py.storage.offline.verify import TopicReport, verify_topic
-from toymq_py.storage.record import encode_attributes, encode_frame
 from toymq_py.storage.recovery import RecoveredLog, recover_log
 from toymq_py.storage.segment import segment_name
 

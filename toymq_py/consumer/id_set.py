@@ -7,8 +7,6 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from typing import Final
 
-from toymq_py.records import IdRange
-
 _SHIFT: Final = 12
 CHUNK_IDS: Final = 1 << _SHIFT
 _MASK: Final = CHUNK_IDS - 1
@@ -79,12 +77,6 @@ class IdSet:
         self._chunks.clear()
         self._size = 0
 
-    def first(self) -> int:
-        """The lowest id. Raises: IndexError when there is none."""
-        chunk = self._chunks[0]
-        bits = self._bits[chunk]
-        return (chunk << _SHIFT) + (bits & -bits).bit_length() - 1
-
     def lowest(self, max_count: int, limit: int) -> list[int]:
         """The lowest ids below ``limit``."""
         found: list[int] = []
@@ -142,14 +134,6 @@ class IdSet:
         for chunk in other._between(first, last):
             bits = self._bits.get(chunk, 0)
             self._put(chunk, bits, bits | other._bits[chunk] & _mask(chunk, first, last))
-
-    def ranges(self, first: int, last: int) -> Iterator[IdRange]:
-        """The stretches of consecutive ids in the range. The set must not change meanwhile."""
-        at = self.next_in(first, last + 1)
-        while at <= last:
-            out = min(self.next_out(at), last + 1)
-            yield at, out - 1
-            at = self.next_in(out, last + 1)
 
     def _between(self, first: int, last: int) -> list[int]:
         """Chunks that hold ids of the range."""

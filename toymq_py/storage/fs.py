@@ -269,6 +269,21 @@ def write_all(file: File, data: bytes, offset: int) -> None:
         taken += more
 
 
+def write_synced(fs: FileSystem, path: str, data: bytes, *, exclusive: bool = False) -> None:
+    """Make ``data`` the content of a file, synced; its name is not. ``exclusive``: the file must not exist before.
+
+    Raises: OSError; then the content is incomplete.
+    """
+    file = fs.open(path, create=True, exclusive=exclusive)
+    try:
+        if not exclusive:
+            file.truncate(0)
+        write_all(file, data, 0)
+        file.sync()
+    finally:
+        file.close()
+
+
 def copy_file(
     fs: FileSystem, source_path: str, path: str, *,
     start: int = 0, end: int | None = None, progress: Callable[[int], None] = lambda _bytes: None, exclusive: bool = False,
@@ -314,14 +329,8 @@ def replace_file(fs: FileSystem, path: str, data: bytes, *, private: bool = Fals
     if private:  # to open it would not change its mode
         with contextlib.suppress(FileNotFoundError):
             fs.unlink(temporary)
-    file = fs.open(temporary, create=True, exclusive=private)
     try:
-        try:
-            file.truncate(0)
-            write_all(file, data, 0)
-            file.sync()
-        finally:
-            file.close()
+        write_synced(fs, temporary, data, exclusive=private)
         fs.rename(temporary, path)
     except OSError:
         with contextlib.suppress(OSError):

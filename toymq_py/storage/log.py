@@ -78,8 +78,6 @@ class Log:
         self.tail = Tail(tail_budget or TailBudget())
         self.on_lost: Callable[[int, int], None] = lambda first, last: None
         """Called when a read finds records lost, with the id range."""
-        self.damaged_reads = 0
-        """Places in which reads found records lost."""
         self.run_behind: Callable[[Callable[[], None], Callable[[], None]], None] = _run_now
         """Runs a job that may take seconds, and then what goes on with its result, on the loop: by default at once."""
         self._examining: dict[int, list[Callable[[], None]]] = {}  # by the segment's first id: those that wait
@@ -415,11 +413,6 @@ class Log:
             return b"", 0, 0, min(gap + 1, segment.next_id)
         return self._read_frames(from_id, min(max_count, self._next_gap(from_id) - from_id), max_bytes, columns, whole=whole)
 
-    @property
-    def examining(self) -> bool:
-        """Whether a thread looks how far damage goes that a read met."""
-        return bool(self._examining)
-
     def when_examined(self, call: Callable[[], None]) -> None:
         """Have ``call`` called when the segments that are being examined are."""
         waiting = next(iter(self._examining.values()), None)
@@ -469,7 +462,6 @@ class Log:
         unreadable = subtract(above(segment.ids_of_damage(unreadable=True), self.first_id), known)
         self.lost = union([*self.lost, *lost])
         self.unreadable = union([*self.unreadable, *unreadable])
-        self.damaged_reads += len(lost)
         for line in damage_report(segment.damages) if lost or unreadable else ():
             logger.error("topic %s: %s: %s", self.topic, segment.path, line)
         for first, last in lost:

@@ -12,7 +12,7 @@ from toymq_py.errors import DamagedData
 from toymq_py.id_rows import IdRows
 from toymq_py.records import IdRange
 from toymq_py.storage import checked_json
-from toymq_py.storage.fs import FileSystem, write_all
+from toymq_py.storage.fs import FileSystem, write_synced
 
 FILE_NAME = "offsets.json"
 PREVIOUS_NAME = "offsets.json.prev"
@@ -194,13 +194,7 @@ def write(fs: FileSystem, directory: str, data: bytes) -> None:
         fs.mkdir(directory)
         fs.sync_dir(directory.rpartition("/")[0])
     try:
-        file = fs.open(temporary, create=True)
-        try:
-            file.truncate(0)
-            write_all(file, data, 0)
-            file.sync()
-        finally:
-            file.close()
+        write_synced(fs, temporary, data)
         if fs.exists(path):
             fs.rename(path, f"{directory}/{PREVIOUS_NAME}")
         fs.rename(temporary, path)

@@ -13,7 +13,7 @@ from toymq_py.consumer_options import Mode, Start
 from toymq_py.errors import NoSuchConsumer, NoSuchTopic, OutOfRange, RequestError, StorageFailed
 from toymq_py.failure import Failure
 from toymq_py.names import DEAD_LETTERS
-from toymq_py.records import IdRange, Records, Shape
+from toymq_py.records import IdRange
 from toymq_py.storage.commit.committer import Committer
 from toymq_py.storage.log import Log
 from toymq_py.storage.offsets import LoadedOffsets
@@ -27,9 +27,9 @@ from toymq_py.topic.consumer_recovery import restore, skip_missing
 from toymq_py.topic.delays import Delays
 from toymq_py.topic.delivery import ChannelContext
 from toymq_py.topic.description import describe_channel, due_times
-from toymq_py.topic.publisher import Published, Publisher
+from toymq_py.topic.publisher import Publisher
 from toymq_py.topic.redrive_consumer import REDRIVER, Redriver
-from toymq_py.topic.retention import Purged, Retention
+from toymq_py.topic.retention import Retention
 from toymq_py.topic.settings_queue import SettingsQueue
 from toymq_py.topic.shared_parts import TopicServices
 
@@ -102,6 +102,12 @@ class Topic:
         self.settings_queue = SettingsQueue(
             services.fs, scheduler, path, present=lambda: self.settings, apply=self.apply_settings
         )
+        # What is a part's own, for callers that know the topic alone (ADR 0073).
+        self.publish, self.publish_sequenced = self.publisher.publish, self.publisher.publish_sequenced
+        self.read, self.fetch, self.messages = self.log.read, self.log.read_frames, self.log.messages
+        self.when_committed = self.commits.when_committed
+        self.flush_offsets = self.offsets.flush
+        self.purge = self.retention.purge
         self._set_policy()
         self.delays.enter(recovered.scheduled_ids, recovered.deliver_at_ns)
         if offsets is not None:
@@ -182,39 +188,6 @@ class Topic:
         """The id behind the last committed record."""
         return self.log.committed_id
 
-    def publish(
-        self,
-        keys: Sequence[bytes],
-        payloads: Sequence[bytes],
-        headers: Sequence[bytes] | None = None,
-        delays_ms: Sequence[int] | None = None,
-        ttls_ms: Sequence[int] | None = None,
-        *,
-        shape: Shape | None = None,
-    ) -> Sequence[Published]:
-        """See ``Publisher.publish``."""
-        return self.publisher.publish(keys, payloads, headers, delays_ms, ttls_ms, shape=shape)
-
-    def publish_sequenced(
-        self,
-        producers: Sequence[bytes],
-        payloads: Sequence[bytes],
-        headers: Sequence[bytes] | None,
-        sequences: Sequence[int],
-        delays_ms: Sequence[int] | None = None,
-        ttls_ms: Sequence[int] | None = None,
-    ) -> Sequence[Published]:
-        """See ``Publisher.publish_sequenced``."""
-        return self.publisher.publish_sequenced(producers, payloads, headers, sequences, delays_ms, ttls_ms)
-
-    def read(self, first: int, max_count: int, max_bytes: int) -> tuple[Records | None, int, int]:
-        """See ``Log.read``."""
-        return self.log.read(first, max_count, max_bytes)
-
-    def fetch(self, first: int, max_count: int, max_bytes: int) -> tuple[bytes, int, int]:
-        """See ``Log.read_frames``."""
-        return self.log.read_frames(first, max_count, max_bytes)
-
     def due_times(self, first: int, last: int) -> dict[int, int]:
         """See ``description.due_times``."""
         return due_times(self.log, first, last)
@@ -227,14 +200,6 @@ class Topic:
     def is_scheduled(self, msg_id: int) -> bool:
         """Whether a record waits for its time."""
         return msg_id in self.delays.schedule.ids
-
-    def messages(self) -> int:
-        """How many records are retained."""
-        return self.log.messages()
-
-    def when_committed(self, call: Callable[[], None]) -> Callable[[], object]:
-        """See ``TopicCommits.when_committed``."""
-        return self.commits.when_committed(call)
 
     # -- consumers
 
@@ -431,14 +396,6 @@ class Topic:
         if self.publisher.limit is not None:
             self.backlog.follow()
             self.publisher.limit.look_again()
-
-    def purge(self, done: Purged) -> None:
-        """Drop all messages; see ``Retention.purge``."""
-        self.retention.purge(done)
-
-    def flush_offsets(self, done: Done) -> None:
-        """See ``TopicOffsets.flush``."""
-        self.offsets.flush(done)
 
     # -- statistics
 

@@ -4,7 +4,7 @@ Classes of their own, so that a broker without tracing pays nothing for it: noth
 into headers. What is followed is found by the message's headers, so it is the same after a restart.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from toymq_py.consumer import Consumer
@@ -12,16 +12,12 @@ from toymq_py.failure import Failure
 from toymq_py.records import IdRange
 from toymq_py.topic.channel import Channel, Delivery, Subscription
 from toymq_py.topic.commits import TopicCommits
-from toymq_py.topic.delays import Delays
-from toymq_py.topic.delivery import ChannelContext
-from toymq_py.topic.publisher import Publisher
-from toymq_py.topic.retention import Retention
 from toymq_py.topic.topic import Topic
 from toymq_py.topic.trace_listener import Tracer
 
 
 class TracedTopic(Topic):
-    """See the module."""
+    """A topic whose commits and channels tell the tracer."""
 
     def __init__(self, tracer: Tracer, *args: Any, **options: Any) -> None:
         """Behind the tracer as ``Topic``."""
@@ -37,18 +33,11 @@ class TracedTopic(Topic):
 
 
 class TracedCommits(TopicCommits):
-    """See the module."""
+    """Tells the tracer how long each sync took."""
 
-    def __init__(
-        self,
-        tracer: Tracer,
-        context: ChannelContext,
-        channels: Mapping[str, Channel],
-        publisher: Publisher,
-        delays: Delays,
-        retention: Retention,
-    ) -> None:
-        TopicCommits.__init__(self, context, channels, publisher, delays, retention)
+    def __init__(self, tracer: Tracer, *parts: Any) -> None:
+        """Behind the tracer as ``TopicCommits``."""
+        TopicCommits.__init__(self, *parts)
         self._tracer = tracer
 
     def synced(self, seconds: float) -> None:
@@ -57,20 +46,13 @@ class TracedCommits(TopicCommits):
 
 
 class TracedChannel(Channel):
-    """See the module."""
+    """Tells the tracer of deliveries, ACK and NACK."""
 
     __slots__ = ("_tracer",)
 
-    def __init__(
-        self,
-        tracer: Tracer,
-        context: ChannelContext,
-        consumer: Consumer,
-        *,
-        arm: Callable[[Channel, float], None],
-        held: Callable[[Channel], None],
-    ) -> None:
-        Channel.__init__(self, context, consumer, arm=arm, held=held)
+    def __init__(self, tracer: Tracer, *args: Any, **options: Any) -> None:
+        """Behind the tracer as ``Channel``."""
+        Channel.__init__(self, *args, **options)
         self._tracer = tracer
 
     def take(self, subscription: Subscription, room: int, max_bytes: int) -> Delivery | None:

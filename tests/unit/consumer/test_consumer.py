@@ -7,6 +7,7 @@ import pytest
 from toymq_py.consumer import Consumer, ConsumerSnapshot, Counts, DeliveryPolicy, IdSet
 from toymq_py.consumer.lease import Lessee, RunState
 from toymq_py.id_rows import IdRows
+from toymq_py.topic.delivery import ranges_of
 
 POLICY = DeliveryPolicy()
 U64 = 2**64 - 1
@@ -33,7 +34,7 @@ def restarted(it: Consumer, first_id: int = 0, next_id: int = 1000) -> Consumer:
 def all_ready(it: Consumer) -> list[tuple[int, int, int]]:
     """What would be redelivered; the consumer itself is left as it was."""
     again = [(run.first, run.last, run.attempt + 1) for run in it._runs if run.state is RunState.READY]
-    return sorted(again + [(first, last, 1) for first, last in it._due.ranges(0, U64)])
+    return sorted(again + [(first, last, 1) for first, last in ranges_of(list(it._due))])
 
 
 # -- the life of a message

@@ -180,7 +180,7 @@ async def test_a_body_over_the_limit_is_refused_unread(rig: HttpRig) -> None:
 
 async def test_a_full_topic_says_when_to_come_again(rig: HttpRig, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = rig.broker.topic_or_new("t")
-    monkeypatch.setattr(topic.publisher, "publish", lambda keys, *_, **options: [Refused(len(keys), QueueFull("100 messages"))])
+    monkeypatch.setattr(topic, "publish", lambda keys, *_, **options: [Refused(len(keys), QueueFull("100 messages"))])
     answer = await rig.ask("POST", MESSAGES, content=b"x")
     refused(answer, 429, "QUEUE_FULL")
     assert answer.headers["retry-after"] == "1"

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.frames import encode_attributes, encode_frame
 from toymq_py.errors import DamagedData
 from toymq_py.storage.reader import Run
-from toymq_py.storage.record import encode_attributes, encode_frame
 from toymq_spark import batches
 from toymq_spark.frames import RowWalk
 from toymq_spark.record_sources import runs_of

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toymq_py.storage.record import ALIKE_ROWS_MAX, Stop, encode_attributes, encode_frame
+from tests.support.frames import encode_attributes, encode_frame
+from toymq_py.storage.record import ALIKE_ROWS_MAX, Stop
 from toymq_spark import frames
 from toymq_spark.frames import ALIKE_MIN, RowWalk
 from toymq_spark.schema import arrow_schema, source_schema

@@ -12,10 +12,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.frames import encode_attributes
 from toymq import Receipt, sync
 from toymq.message import Sequenced
 from toymq_py.errors import BadArgument, DiskFull, StorageFailed
-from toymq_py.storage.record import ATTRIBUTE_SEQUENCE, Frame, encode_attributes, iter_frames
+from toymq_py.storage.record import ATTRIBUTE_SEQUENCE, Frame, iter_frames
 from toymq_spark.batches import HEADERS_TYPE, key_and_headers
 from toymq_spark.claims import Task
 from toymq_spark.errors import OptionError, ReplayMismatch

@@ -4,13 +4,14 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.support.frames import encode_frame
 from tests.support.logs import PATH, TS_NS, disk_with, ids_of, recover, some_frames
 from tests.support.sim_disk import SimDisk
 from toymq_py.errors import BadName, DataDirectoryError, NoSuchTopic, OutOfRange
 from toymq_py.storage import offsets
 from toymq_py.storage.offsets import OffsetsState
 from toymq_py.storage.reader import DirectoryReader, TopicReader, walk_columns
-from toymq_py.storage.record import decode_frame, encode_frame
+from toymq_py.storage.record import decode_frame
 from toymq_py.storage.scanner import WINDOW_BYTES, scan_segment
 from toymq_py.storage.segment import segment_name
 

@@ -6,13 +6,13 @@ import random
 
 import pytest
 
+from tests.support.frames import encode_frame
 from tests.support.log_rig import LogRig
 from tests.support.logs import PATH, disk_with, ids_of, recover, report_of, some_frames
 from tests.support.sim_disk import SimDisk
 from toymq_py.errors import StorageFailed
 from toymq_py.storage import offsets
 from toymq_py.storage.offsets import OffsetsState
-from toymq_py.storage.record import encode_frame
 from toymq_py.storage.recovery import recover_log
 from toymq_py.storage.segment import segment_name
 

@@ -1,7 +1,7 @@
 """What follows behind damage. Contract: storage.md, "Recovery", step 6; ADR 0003, 0046, 0067."""
 
+from tests.support.frames import encode_frame
 from tests.support.logs import some_frames
-from toymq_py.storage.record import encode_frame
 from toymq_py.storage.salvage import Chain, Salvage, frame_bytes
 
 FRAMES = some_frames(9)

@@ -2,10 +2,10 @@
 
 import pytest
 
+from tests.support.frames import encode_attributes, encode_frame
 from tests.support.logs import PATH, TS_NS, disk_with, some_frames
 from tests.support.sim_disk import SimDisk
 from toymq_py.storage import checked_json
-from toymq_py.storage.record import encode_attributes, encode_frame
 from toymq_py.storage.scanner import scan_segment
 from toymq_py.storage.segment import Damage, Segment, load_sidecar, parse_segment_name, segment_name
 

@@ -17,28 +17,6 @@ NUMBER = struct.Struct("<BIQ")
 NUMBER_BYTES = 13
 
 
-def encode_attributes(
-    *,
-    deliver_at_ns: int | None = None,
-    expires_at_ns: int | None = None,
-    headers: bytes = b"",
-    sequence: int | None = None,
-) -> bytes:
-    """The attribute block; b"" when nothing is set."""
-    parts = []
-    for tag, number in (
-        (ATTRIBUTE_DELIVER_AT, deliver_at_ns),
-        (ATTRIBUTE_EXPIRES_AT, expires_at_ns),
-    ):
-        if number is not None:
-            parts.append(NUMBER.pack(tag, 8, number))
-    if headers:
-        parts.append(TAG_LENGTH.pack(ATTRIBUTE_HEADERS, len(headers)) + headers)
-    if sequence is not None:
-        parts.append(NUMBER.pack(ATTRIBUTE_SEQUENCE, 8, sequence))
-    return b"".join(parts)
-
-
 def encode_sequences(sequences: Sequence[int]) -> list[bytes]:
     """Attribute blocks that hold a sequence and nothing else."""
     pack = NUMBER.pack
@@ -73,7 +51,8 @@ class Extras:
             if numbers is not None:
                 parts.append(map(NUMBER.pack, repeat(tag), repeat(8), numbers))
         if self.headers is not None:
-            parts.append(encode_attributes(headers=block) for block in self.headers)
+            pack = TAG_LENGTH.pack
+            parts.append(pack(ATTRIBUTE_HEADERS, len(block)) + block if block else b"" for block in self.headers)
         if sequences is not None:
             parts.append(encode_sequences(sequences))
         return list(parts[0]) if len(parts) == 1 else [b"".join(row) for row in zip(*parts, strict=True)]

@@ -54,14 +54,6 @@ def frame_packer(key_len: int, payload_len: int) -> struct.Struct:
     return packer
 
 
-def encode_frame(msg_id: int, ts_ns: int, key: bytes, payload: bytes, attributes: bytes = b"") -> bytes:
-    """One whole frame. ``key`` b"" means none; ``attributes`` is the encoded block."""
-    length = LENGTH_MIN + len(key) + len(payload) + len(attributes)
-    body: bytes = frame_packer(len(key), len(payload)).pack(length, msg_id, ts_ns, len(key), key, len(payload), payload)
-    body += attributes
-    return body + crc32(body).to_bytes(4, "little")
-
-
 @dataclass(frozen=True, slots=True)
 class Frame:
     """One decoded record with everything it carries; for tools, not for the hot path."""

@@ -3,8 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.frames import encode_attributes
 from toymq_py.storage.commit.batch import OPEN_ROWS_MAX, Batch
-from toymq_py.storage.record import FRAME_OVERHEAD, Extras, encode_attributes, iter_frames
+from toymq_py.storage.record import FRAME_OVERHEAD, Extras, iter_frames
 
 runs = st.lists(
     st.tuples(

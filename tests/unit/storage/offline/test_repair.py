@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker_rig import DIR, BrokerRig
+from tests.support.frames import encode_attributes, encode_frame
 from tests.support.logs import PATH, disk_with, ids_of, recover, report_of, some_frames
 from tests.support.repairs import CONSUMER, LOG, SECOND, STARTS, check, mend, put
 from toymq_py.errors import DirectoryLocked
@@ -14,7 +15,6 @@ from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.offline.repair import repair
 from toymq_py.storage.offline.verify import verify_topic
 from toymq_py.storage.offsets import OffsetsState
-from toymq_py.storage.record import encode_attributes, encode_frame
 from toymq_py.storage.recovery import recover_log
 from toymq_py.storage.segment import segment_name
 

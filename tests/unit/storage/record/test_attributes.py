@@ -4,15 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.frames import encode_attributes, encode_frame
 from toymq_py.errors import DamagedData
 from toymq_py.storage.record import (
     ATTRIBUTE_DELIVER_AT,
     ATTRIBUTE_EXPIRES_AT,
     ATTRIBUTE_SEQUENCE,
+    Extras,
     Stop,
     decode_frame,
-    encode_attributes,
-    encode_frame,
     parse_attributes,
     scan,
 )
@@ -22,7 +22,9 @@ u64 = st.integers(0, 2**64 - 1)
 
 @given(deliver_at=st.none() | u64, expires_at=st.none() | u64, headers=st.binary(max_size=20), sequence=st.none() | u64)
 def test_attributes_come_back(deliver_at: int | None, expires_at: int | None, headers: bytes, sequence: int | None) -> None:
-    block = encode_attributes(deliver_at_ns=deliver_at, expires_at_ns=expires_at, headers=headers, sequence=sequence)
+    times = (None if at_ns is None else [at_ns] for at_ns in (deliver_at, expires_at))
+    (block,) = Extras([headers], *times).encode(None if sequence is None else [sequence])
+    assert block == encode_attributes(deliver_at_ns=deliver_at, expires_at_ns=expires_at, headers=headers, sequence=sequence)
     frame = decode_frame(encode_frame(3, 4, b"k", b"p", block))
     assert frame.number(ATTRIBUTE_DELIVER_AT) == deliver_at
     assert frame.number(ATTRIBUTE_EXPIRES_AT) == expires_at

@@ -5,14 +5,8 @@ import zlib
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from toymq_py.storage.record import (
-    CRC_RESIDUE,
-    LENGTH_MIN,
-    crc32,
-    crc32_reference,
-    encode_frame,
-    run_residue,
-)
+from tests.support.frames import encode_frame
+from toymq_py.storage.record import CRC_RESIDUE, LENGTH_MIN, crc32, crc32_reference, run_residue
 
 
 @given(st.binary(max_size=2000))

@@ -3,14 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.frames import encode_attributes, encode_frame
 from toymq_py.records import shape_of
-from toymq_py.storage.record import (
-    encode_alike,
-    encode_attributes,
-    encode_frame,
-    encode_run,
-    iter_frames,
-)
+from toymq_py.storage.record import encode_alike, encode_run, iter_frames
 
 u64 = st.integers(0, 2**64 - 1)
 

@@ -4,15 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toymq_py.storage.record import (
-    Columns,
-    Stop,
-    encode_attributes,
-    encode_frame,
-    scan,
-    scanning,
-    to_records,
-)
+from tests.support.frames import encode_attributes, encode_frame
+from toymq_py.storage.record import Columns, Stop, scan, scanning, to_records
 
 
 def two_frames() -> bytes:
