@@ -94,7 +94,7 @@ class DedupeTable:
         return True
 
     def _enqueue(self, keys: Sequence[bytes]) -> None:
-        """They are the newest now."""
+        """Append keys as the newest ones."""
         self._ordered += len(keys)
         if len(keys) >= LONG_RUN:
             self._order.append(keys)
@@ -258,11 +258,11 @@ class ProducerTable:
         return bool(self._committed or self._pending)
 
     def find(self, producer: bytes, first_id: int) -> Entry | None:
-        """Where the producer is, commits that are to come included. One whose record is below ``first_id`` is forgotten."""
+        """Last sequence of a producer, pending commits included. One whose record is below ``first_id`` is forgotten."""
         return self._pending.get(producer) or self.committed(producer, first_id)
 
     def committed(self, producer: bytes, first_id: int) -> Entry | None:
-        """Where the producer is on stable storage."""
+        """Last sequence of a producer that is on stable storage."""
         entry = self._committed.get(producer)
         return entry if entry is not None and entry[1] >= first_id else None
 
@@ -298,7 +298,7 @@ class ProducerTable:
             self._budget.settle()
 
     def forget(self, producers: Sequence[bytes]) -> None:
-        """They are producers no more. Unknown ones are passed over."""
+        """Forget producers. Unknown ones are ignored."""
         for producer in producers:
             self._pending.pop(producer, None)
             self._budget.used -= self._committed.pop(producer, None) is not None

@@ -29,7 +29,7 @@ def what_passes(error: OSError) -> str | None:
 
 
 def storage_error(error: OSError) -> RequestError:
-    """What a client hears of the disk."""
+    """The error that a client is told for an error of the disk."""
     if passes := what_passes(error):
         return DiskFull(passes)
     if isinstance(error, BeingExamined):

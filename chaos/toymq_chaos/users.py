@@ -98,7 +98,7 @@ class Diary:
         return self._recorder.now_ns()
 
     def on_event(self, event: Connected | Disconnected) -> None:
-        """What the client is given to call."""
+        """The ``on_event`` callback that the client is given."""
         if isinstance(event, Connected):
             self._connect()
         else:
@@ -167,7 +167,7 @@ class Diary:
             )  # fmt: skip
 
     def stalled(self) -> None:
-        """It made no progress although it had all the time."""
+        """Record that this user's client made no progress although it had the time."""
         self._recorder(self.process, "stalled", topic=TOPIC, note=f"{self.name} after {self.losses} losses")
 
 
@@ -188,7 +188,7 @@ def choose(rng: random.Random, habits: Habits, *, calm: bool) -> Choice:
 
 
 class Surroundings(NamedTuple):
-    """What users get from the harness."""
+    """The parts of the harness that its users work with: clock, recorder, addresses."""
 
     recorder: Recorder
     url: str
@@ -289,7 +289,7 @@ class AsyncSubscriber(User):
 
 
 class _InThread(User):
-    """What blocks runs in a thread, which looks now and then whether it may end."""
+    """A user whose blocking calls run in a thread; the thread checks now and then whether it shall end."""
 
     async def _in_thread(self, work: Callable[[threading.Event], None]) -> None:
         """``work`` ends soon after its argument is set."""

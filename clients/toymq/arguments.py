@@ -105,7 +105,7 @@ def unix_ms(what: str, value: object) -> int | None:
 
 
 def number_of_seconds(what: str, value: object) -> float:
-    """As a float, which may be infinite or nan. Raises: TypeError, also for ``"5s"`` and a timedelta."""
+    """Convert a number of seconds to a float, infinite or nan included. Raises: TypeError, also for ``"5s"`` and a timedelta."""
     if hasattr(value, "__float__") and not isinstance(value, bool):
         try:
             return float(value)
@@ -168,7 +168,7 @@ def start(what: str, value: object) -> Start:
 
 
 def exceptions(what: str, value: object) -> None:
-    """As behind ``except``. Raises: TypeError."""
+    """Check exception classes, one or a tuple, as ``except`` takes them. Raises: TypeError."""
     for kind in value if isinstance(value, tuple) else (value,):
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
             raise TypeError(f"{what} is an exception's class or a tuple of them, (ValueError,) say, not {shown(value)}")

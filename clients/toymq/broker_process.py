@@ -86,7 +86,7 @@ class BrokerProcess:
 
     @property
     def addresses(self) -> list[str]:
-        """As the ready line has them, the port of the protocol first; empty while it does not run."""
+        """Addresses of the ready line, the protocol's first; empty while the broker does not run."""
         return self.ready_line.partition(" ready")[0].split()[1:]
 
     @property

@@ -18,14 +18,14 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class ClientBase(ABC):
-    """A client of either kind."""
+    """Base of the asyncio client and the blocking client."""
 
     _options: Options
 
     @property
     @abstractmethod
     def _main_conversation(self) -> Conversation | None:
-        """That of the connection for publishes and ordinary requests; None before the client is open."""
+        """The conversation of the connection for publishes and ordinary requests; None before the client is open."""
 
     @abstractmethod
     def _conversations(self) -> Iterable[Conversation]:

@@ -147,7 +147,7 @@ class Conversation:
     # -- the connection
 
     def connected(self, hello: Hello, on_answer: Callable[[HelloReply | ToymqError], None]) -> None:
-        """There is a connection; commands are said once its HELLO is answered."""
+        """Note a new connection; commands are sent once its HELLO is answered."""
 
         def answer(reply: HelloReply | ToymqError) -> None:
             if isinstance(reply, HelloReply):
@@ -413,7 +413,7 @@ class Conversation:
             self._list(acks)
 
     def settle(self, topic: str, consumer: str, ids: Sequence[IdRange]) -> None:
-        """They are acked by number: no handler is expected to do it."""
+        """Forget ids that were acked by number: no handler settles them any more."""
         for feed in self.feeds:
             if feed.command.consumer == consumer:
                 for place in list(feed.open):

@@ -42,7 +42,7 @@ class AckList:
         self.listed = False
 
     def take(self) -> list["AckSlot"]:
-        """As few lines as they fit into."""
+        """Take the ACK lines that are due, as few as the ids fit into."""
         ids, self.ids = self.ids, []
         waiters, self.waiters = self.waiters, []
         lines = list(lines_of(to_ranges(ids)))
@@ -132,7 +132,7 @@ class Feed:
         return [*self.open.copy(), *waiting, *unsaid]
 
     def settle(self, topic: str, msg_id: int) -> None:
-        """It is acked or given back."""
+        """Remove a message that was acked or given back."""
         self.open.pop((topic, msg_id), None)
         if self.on_settled is not None:
             self.on_settled()

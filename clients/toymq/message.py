@@ -212,5 +212,5 @@ def _sequenced_options(item: Sequenced) -> bytes:
 
 
 def too_large(body: bytes, bytes_max: int) -> PayloadTooLarge:
-    """What the broker would say, without sending it all."""
+    """The error that the broker would answer for a payload above its limit, without sending it."""
     return PayloadTooLarge(f"{len(body)} bytes with headers; this broker takes at most {bytes_max}")

@@ -34,6 +34,6 @@ class Outages:
         self._down[link] = address
 
     def left(self, link: object) -> None:
-        """It is not expected back."""
+        """Forget a lost connection that will not be made again."""
         if (address := self._down.get(link)) is not None:
             self.up(link, address)

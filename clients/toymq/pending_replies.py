@@ -36,7 +36,7 @@ class Slot(ABC):
 
     @abstractmethod
     def frame(self) -> bytes:
-        """What is sent."""
+        """The bytes of the command, as they are sent."""
 
     def answered(self, reply: Reply) -> None:
         """Raises: ProtocolViolation when the reply does not fit the command."""
@@ -48,10 +48,10 @@ class Slot(ABC):
         self.failed(error)
 
     def failed(self, error: ToymqError) -> None:  # noqa: B027 (many have nothing to do then)
-        """There will be no reply."""
+        """End the wait: there will be no reply."""
 
     def dropped(self) -> None:  # noqa: B027 (many have nothing to do then)
-        """It was done when the connection was lost, and is not said again."""
+        """End the wait for a command that a lost connection has settled and that is not sent again."""
 
 
 class CallSlot(Slot):
@@ -187,5 +187,5 @@ def unexpected(what: str, reply: Reply) -> ProtocolViolation:
 
 
 def leaves_no_trace(error: ToymqError) -> bool:
-    """What was refused so is certainly not stored. A failed log and a bug in the broker leave that open."""
+    """Whether a refusal says for certain that nothing was stored. A failed log and a bug in the broker leave that open."""
     return error.code not in ("STORAGE_FAILED", "INTERNAL") and not isinstance(error, CommandFailed)

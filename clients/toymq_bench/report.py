@@ -19,7 +19,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def number(metric: str, value: float | None) -> str:
-    """As its metric is shown; ``-`` where there is none."""
+    """Format a number as its metric is shown; ``-`` where there is none."""
     return "-" if value is None else f"{value:,.{METRICS[metric].digits}f}"
 
 

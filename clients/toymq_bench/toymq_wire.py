@@ -94,6 +94,6 @@ class ToymqConsumer:
 
     @staticmethod
     def _after_oks(data: bytes, at: int) -> int:
-        """Where the answers to ACKs that stand at ``at`` end."""
+        """Position behind the answers to ACKs that begin at ``at``."""
         found = _OKS.match(data, at)
         return at if found is None else found.end()

@@ -64,7 +64,7 @@ class Task:
 
 
 class Publisher(Protocol):
-    """What is needed of a broker. All may raise OSError and ToymqError."""
+    """The client calls that claims need. All may raise OSError and ToymqError."""
 
     def publish(self, topic: str, messages: Sequence[Sequenced]) -> list[Receipt]: ...
 
@@ -76,7 +76,7 @@ class Publisher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Where a run stands in the topic; ``first``: where the batch's first one does."""
+    """Id range of a run of records in the topic; ``first``: of the batch's first run."""
 
     first: int
     msg_id: int

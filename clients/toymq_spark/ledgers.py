@@ -30,7 +30,7 @@ SHOWN = 100
 
 
 def complaint(line: bytes) -> str | None:
-    """What is wrong with a line, None when nothing is."""
+    """Say what is wrong with a line; None when nothing is."""
     try:
         found: Any = json.loads(line.decode())
     except RecursionError:

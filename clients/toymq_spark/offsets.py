@@ -44,7 +44,7 @@ def from_json(found: Mapping[str, Any]) -> Offsets:
 
 
 def starting(options: SourceOptions, logs: Logs, *, missing_is_empty: bool) -> Offsets:
-    """Where reading begins.
+    """First id to read, by topic.
 
     Args:
         missing_is_empty: what a topic is that does not exist: empty (a stream may wait for it), or an error.
@@ -71,7 +71,7 @@ def starting(options: SourceOptions, logs: Logs, *, missing_is_empty: bool) -> O
 
 
 def ending(options: SourceOptions, logs: Logs, start: Offsets) -> Offsets:
-    """Where a batch ends. Never before it begins. Raises: NoSuchTopic, OptionError."""
+    """End of a batch, by topic; never before its beginning. Raises: NoSuchTopic, OptionError."""
     found = {}
     for topic, begin in start.items():
         _, next_id = logs.bounds(topic)

@@ -89,7 +89,7 @@ def checksum(rows: Sequence[Row]) -> int:
 
 
 def place_of(row: Row) -> str:
-    """Where the row came from, for a message; "" where it does not say."""
+    """Describe where a row came from, for an error message; "" where it does not say."""
     topic, offset = row.source
     return _place(topic or None, offset)
 

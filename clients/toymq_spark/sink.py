@@ -25,7 +25,7 @@ BATCH_ID = "streaming.sql.batchId"
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one task did."""
+    """Result of one task: what it wrote."""
 
     published: int
     duplicates: int
@@ -65,7 +65,7 @@ def task_of(
 
 
 class _Writer:
-    """What both kinds of writers do. Made once for a batch or a query, and copied to its tasks."""
+    """Base of both writers. Made once for a batch or a query, and copied to its tasks."""
 
     _known: bool
 

@@ -44,7 +44,7 @@ PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class SpanPartition(InputPartition):
-    """What one task reads."""
+    """Input partition of one task: an id range of a topic."""
 
     def __init__(self, span: IdSpan) -> None:
         super().__init__(span)

@@ -106,7 +106,7 @@ def _headers(lines: tuple[str, ...]) -> dict[str, str] | None:
 
 
 def _all_of(stream: BinaryIO) -> bytes:
-    """As much as any broker takes and a byte more, so that what is too large is refused and not cut."""
+    """Read as much as any broker takes and a byte more, so that what is too large is refused and not cut."""
     return stream.read(PAYLOAD_BYTES_LIMIT + 1)
 
 

@@ -54,7 +54,7 @@ class Holder:
         self.held_bytes = 0
 
     def share(self, limit: int) -> int:
-        """What it may hold of a limit; at least one."""
+        """How much of a limit this holder may use; at least one."""
         return max(limit * self.percent // 100, 1) if self.limited else limit
 
     @property
@@ -273,14 +273,14 @@ class Quotas:
             self._topics_made[maker.name] = made + 1
 
     def topic_there(self, name: str, topics: Collection[str]) -> None:
-        """It is one of ``topics`` now, whatever made it."""
+        """Count a topic that was created, by whatever means."""
         origin = name.removesuffix(DEAD_LETTERS)
         letters = origin + DEAD_LETTERS
         if origin in topics and letters in topics and not origin.endswith(DEAD_LETTERS):
             self._beside.add(letters)
 
     def topic_gone(self, name: str) -> None:
-        """It is no more. Idempotent."""
+        """Stop counting a topic that was deleted. Idempotent."""
         self._beside -= {name, name + DEAD_LETTERS}  # letters whose origin went are a topic like others
         self._consumer_makers.pop(name, None)
         maker = self._topic_makers.pop(name, None)
@@ -317,7 +317,7 @@ class Quotas:
             raise error(f"there are {present} {what}, the limit ({option})")
 
     def reserve(self, limit: int) -> int:
-        """What only admins may take of a limit."""
+        """Part of a limit that is reserved for admins."""
         return min(self._limits.admin_reserve, limit // RESERVE_PART) if self.guarded else 0
 
     @property

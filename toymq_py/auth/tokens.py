@@ -140,7 +140,7 @@ class Authority:
             return None
 
     def renew(self, grant: Grant) -> Grant:
-        """As ``present``. Raises: AuthFailed, which says why."""
+        """Like ``present``, but raises AuthFailed with the reason where the token has gone or expired."""
         present = next((other for other in self._grants if other.digest == grant.digest), None)
         if present is None:
             raise AuthFailed("this token is no longer in the auth file")

@@ -31,7 +31,7 @@ def running_broker() -> Iterator[BrokerProcess]:
 
 @dataclass
 class Ledger:
-    """What was seen, and what that says about the promises."""
+    """What the demo published and received, and whether that keeps the promises."""
 
     lines: list[bytes]
     ids: dict[int, int] = field(default_factory=dict)
@@ -90,7 +90,7 @@ def publish(broker: BrokerProcess, ledger: Ledger, kill_at: int | None) -> int:
 
 
 def until_quiet(subscription: sync.Subscription) -> Iterator[sync.Message]:
-    """What comes, until nothing came for ``QUIET_S``."""
+    """Messages received until none came for ``QUIET_S``."""
     with suppress(RequestTimeout):
         while True:
             yield subscription.next(QUIET_S)

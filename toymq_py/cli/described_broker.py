@@ -126,7 +126,7 @@ class Running:
 
 
 def _with_units(settings: Mapping[str, str]) -> dict[str, str]:
-    """As a client takes them."""
+    """Settings with the units that a client's arguments take."""
     return {name: format_setting(name, text) for name, text in settings.items()}
 
 

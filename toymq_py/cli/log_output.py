@@ -97,7 +97,7 @@ class Repeats:
         self._counts: dict[tuple[str, str], _Count] = {}
 
     def said(self, record: logging.LogRecord) -> list[logging.LogRecord]:
-        """What is to be written now: nothing, or what is overdue and perhaps the record."""
+        """Records to write now: those that are overdue, and the new one unless it repeats."""
         if record.levelno <= logging.DEBUG or getattr(record, "every", False):
             return [record]
         out = self.overdue(record.created)
@@ -183,7 +183,7 @@ class _Outbox(logging.handlers.QueueHandler):
             self.dropped += line is not _WAKE
 
     def overdue(self, now: float) -> list[logging.LogRecord]:
-        """As of ``Repeats``, from the thread that writes."""
+        """Lines of ``Repeats`` that are overdue, for the thread that writes."""
         with self.lock or nullcontext():
             return self.repeats.overdue(now)
 

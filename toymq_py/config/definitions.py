@@ -49,7 +49,7 @@ class TopicDefinition:
 
 @dataclass(frozen=True, slots=True)
 class Definitions:
-    """What is to be there, by name."""
+    """Topics, consumers and webhooks that a broker shall have, by name."""
 
     topics: dict[str, TopicDefinition] = field(default_factory=dict)
     webhooks: dict[str, Webhook] = field(default_factory=dict)
@@ -224,7 +224,7 @@ def to_toml(definitions: Definitions) -> str:
 
 
 def _public(webhook: Webhook) -> dict[str, Any]:
-    """What may stand in a repository."""
+    """A webhook without its secret, as it may be kept in a repository."""
     return {key: value for key, value in asdict(webhook).items() if key != "secret"}
 
 

@@ -342,5 +342,5 @@ def _check_path(text: str) -> None:
 
 
 def _shown(found: object) -> str:
-    """As TOML would have it, or nearly."""
+    """Format a value as TOML writes it, or nearly."""
     return str(found).lower() if isinstance(found, bool) else repr(found)

@@ -143,7 +143,7 @@ class AckSet:
         return acks
 
     def take_over(self, other: "AckSet") -> None:
-        """The contents of another set, which is of no use any more."""
+        """Move the contents of another set here; the other one must not be used any more."""
         self.floor, self._above = other.floor, other._above
         self._firsts, self._lasts, self._heads, self._tops = other._firsts, other._lasts, other._heads, other._tops
 

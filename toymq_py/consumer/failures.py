@@ -44,7 +44,7 @@ class FailureBook:
         return len(self._firsts)
 
     def add(self, first: int, last: int, failed: Failed) -> None:
-        """It takes the place of what was known of these ids."""
+        """Add a failure, in place of what was known of its ids."""
         self.discard(first, last)
         self._put(first, last, failed)
         while self._bytes > CONSUMER_BYTES_MAX or (self._budget.bytes > TOTAL_BYTES_MAX and self._firsts):

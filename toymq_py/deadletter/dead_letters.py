@@ -76,7 +76,7 @@ class DeadLetters:
         mover.add(channel)
 
     def forget(self, topic: Topic) -> None:
-        """It was deleted."""
+        """Forget a topic that was deleted."""
         self._movers.pop(topic, None)
         self._ledgers.pop(topic, None)
 

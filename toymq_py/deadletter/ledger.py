@@ -40,12 +40,12 @@ class MoveLedger:
         return min((first for first in (self._moved, self._writing) if first is not None), default=None)
 
     def offsets_writing(self) -> None:
-        """What was added so far is in the offsets that are written now."""
+        """Mark entries added so far as part of the offsets write that begins now."""
         if self._target is not None:
             self._writing, self._moved = self._first_unstored(self._target), None
 
     def offsets_written(self) -> None:
-        """They are on stable storage."""
+        """Drop the marked entries: the offsets that hold them are on stable storage."""
         target = self._target
         if self._writing is not None and target is not None:
             self._writing = None

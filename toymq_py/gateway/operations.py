@@ -121,7 +121,7 @@ class Operation:
 
     @property
     def changes(self) -> bool:
-        """It needs the right admin and is not a GET: it is recorded in the audit trail."""
+        """Whether the operation needs admin and is not a GET, and so is recorded in the audit trail."""
         return self.needs == "admin" and self.method != "GET"
 
 

@@ -92,7 +92,7 @@ class Keeper:
 
     @property
     def _crowd(self) -> bool:
-        """Whether that many have gone since there were rounds, at once or little by little."""
+        """Whether enough connections closed since the last round, at once or one by one, to be worth another."""
         return self._most - self._now >= CROWD
 
     def _watch(self) -> None:

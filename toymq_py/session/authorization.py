@@ -64,7 +64,7 @@ class GuardedHandler(Handler):
         self._error(AuthRequired(f"no HELLO with a token within {GREETING_S:g} s"))
 
     def rights_changed(self) -> bool:
-        """There is another table of tokens.
+        """Check the session's token against a new table of tokens.
 
         Returns: whether the session is to end: its token has gone, which is said, or allows less to be read than before. Its
         client then connects again, and hears what it may no longer do.

@@ -135,7 +135,7 @@ class Deliveries:
             self.wake(subscription)
 
     def wake(self, subscription: Subscribed) -> bool:
-        """There may be something to take. Returns: whether it is taken soon, unless someone else does."""
+        """Wake the subscription: messages may be ready. Returns: whether it is taken soon, unless someone else does."""
         if subscription in self._silent:
             return False
         self._hungry[subscription] = None

@@ -36,13 +36,13 @@ class Runnable:
         self.heavy = False
 
     def wake(self) -> None:
-        """There may be something to do."""
+        """Give it a turn: it may have work."""
         if not self.queued and self.work is not None:
             self.queued = True
             self.queue.add(self, heavy=self.heavy)
 
     def wake_last(self) -> None:
-        """As ``wake``, behind the light ones: ten thousand connections may end at once."""
+        """Like ``wake``, but behind the light ones: ten thousand connections may end at once."""
         self.heavy = True
         self.wake()
 

@@ -134,7 +134,7 @@ class Handler:
 
     @property
     def token_name(self) -> str | None:
-        """That of the client's token; None where none is asked for."""
+        """Name of the client's token; None where the broker has no tokens."""
         return None
 
     def _audit(self, command: Command, result: str, refused_token: str | None = None) -> None:

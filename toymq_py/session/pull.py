@@ -40,7 +40,7 @@ class PendingPull:
         pulls[self] = None
 
     def wait(self, timer: asyncio.TimerHandle) -> None:
-        """It may wait until the timer calls ``finish``."""
+        """Let the pull wait until the timer calls ``finish``."""
         self._timer = timer
 
     def begin(self) -> None:
@@ -96,7 +96,7 @@ class PendingPull:
             begin += self._deliveries.wrote(delivery, frames, begin)
 
     def close(self) -> None:
-        """It is answered, or its connection is gone. Idempotent."""
+        """End a pull that is answered or whose connection is gone. Idempotent."""
         self._stop_waiting()
         self._pulls.pop(self, None)
         if self._deliveries.pull is self._poll:

@@ -260,7 +260,7 @@ class Session:
             self._leave()
 
     def rights_changed(self) -> None:
-        """There is another table of tokens."""
+        """Check the session's token against a new table of tokens."""
         if self._guard is not None and self._phase is _Phase.SERVING and self._guard.rights_changed():
             self._leave()
 

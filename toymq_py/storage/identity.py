@@ -176,7 +176,7 @@ def _length(file: File) -> int:
 
 
 def _head(file: File) -> Head | None:
-    """As the first frame has it, checked or not."""
+    """Header of the first frame, checked or not."""
     length = _length(file)
     start, checksum = file.pread(HEADER.size, 0), file.pread(4, length)
     if not length or len(start) < HEADER.size or len(checksum) < 4:

@@ -250,7 +250,7 @@ class Log:
         self.committed_id = next_id
 
     def forget_below(self, first_id: int) -> None:
-        """What is below is not retained any more, and its ranges do not matter. The first id never falls."""
+        """Drop what is known of ids below: they are not retained any more. The first id never falls."""
         first_id = self.first_id = max(first_id, self.first_id)
         self.lost = above(self.lost, first_id)
         self.unreadable = above(self.unreadable, first_id)

@@ -46,7 +46,7 @@ class AckedView:
 
     @classmethod
     def of(cls, consumer: dict[str, Any]) -> "AckedView":
-        """What a consumer's object in the file says.
+        """Read a consumer's object of the offsets file.
 
         Raises: DamagedData when the fields that matter here are missing or of another form.
         """

@@ -18,7 +18,7 @@ class OpenFiles:
         self._segments: dict[int, Segment] = {}  # by identity, the one that was not used for longest first
 
     def use(self, segment: Segment) -> None:
-        """It is open, or will be at once."""
+        """Count a file that is open, or will be at once."""
         if segment is self._newest:
             return
         self._newest = segment

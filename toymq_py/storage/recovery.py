@@ -147,7 +147,7 @@ def recover_log(
 
 
 def _sum_up(found: RecoveredLog, missing: list[IdRange], removed: Sequence[IdRange]) -> None:
-    """What is lost, what was removed, what cannot be read: above the first id only."""
+    """Add up what is lost, removed and unreadable, above the first id only."""
     gaps = sorted([*missing, *(gap for segment in found.segments for gap in segment.ids_of_damage(unreadable=False))])
     gaps = above(gaps, found.first_id)
     found.lost = subtract(gaps, removed)

@@ -311,7 +311,7 @@ class _Scanning:
         return not self._result.unreadable
 
     def _pread(self, length: int, pos: int) -> bytes:
-        """What the file holds; zeros for what the disk refuses to give."""
+        """Bytes of the file; zeros where the disk refuses to read."""
         try:
             data = self._file.pread(length, pos)
         except OSError as error:

@@ -124,7 +124,7 @@ class Segment:
 
     @property
     def age_ts_ns(self) -> int:
-        """What its age counts from."""
+        """Time from which the segment's age counts."""
         return self.newest_ts_ns if self.dated_ns is None else self.dated_ns
 
     @property
@@ -133,7 +133,7 @@ class Segment:
         return sum(damage.last_id - damage.first_id + 1 for damage in self.damages)
 
     def ids_of_damage(self, *, unreadable: bool) -> list[IdRange]:
-        """What is lost, or what the disk refuses to give."""
+        """Ids of records that are lost or that the disk refuses to read."""
         return [damage.ids for damage in self.damages if damage.unreadable is unreadable]
 
     @property

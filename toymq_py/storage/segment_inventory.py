@@ -23,7 +23,7 @@ from toymq_py.storage.segment import Damage, Segment, load_sidecar, segment_name
 
 
 class Standing(Enum):
-    """What a file stands for."""
+    """How a segment file stands to the log."""
 
     PART = "a part of the log"
     BELOW = "below the first retained id: retention had decided to remove it"

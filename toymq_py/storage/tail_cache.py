@@ -69,7 +69,7 @@ class Tail:
         return share if self.enabled and share >= AHEAD_BYTES_MIN else 0
 
     def keep(self, run: Records) -> None:
-        """What was read ahead."""
+        """Keep records that were read ahead."""
         self._ahead = [*self._ahead[1 - AHEAD_RUNS :], run]
 
     def find(self, msg_id: int) -> tuple[Records, int] | None:

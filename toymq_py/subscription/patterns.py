@@ -29,7 +29,7 @@ class Registry(Protocol):
     """What attaches a subscription to its topics."""
 
     def leave(self, subscription: "MultiSubscription") -> None:
-        """It is closed: its parts are detached."""
+        """Close: detach its parts."""
 
     def later(self, delay_s: float, call: Callable[[], None]) -> None:
         """Have ``call`` called after a time."""
@@ -122,7 +122,7 @@ class MultiSubscription(Lessee, ABC):
 
     @abstractmethod
     def woken(self) -> bool:
-        """There may be something to take. Returns: whether that is looked at soon."""
+        """Wake the subscription: messages may be ready. Returns: whether that is looked at soon."""
 
     @abstractmethod
     def part_lost(self, part: Subscription, code: str) -> None:
@@ -136,7 +136,7 @@ class MultiSubscription(Lessee, ABC):
         self.woken()
 
     def pass_on(self) -> None:
-        """It was woken and cannot take now: others are woken for what is there."""
+        """Wake other takers: this one was woken and cannot take now."""
         promised, self._promised = self._promised, {}
         for part in promised:
             part.pass_on()

@@ -112,7 +112,7 @@ class SubscriptionRegistry:
         logger.warning("consumer %s of %s passes over a topic: %s", subscription.consumer_name, subscription.name, error)
 
     def leave(self, subscription: MultiSubscription) -> None:
-        """It is closed: its parts are detached."""
+        """Close: detach its parts."""
         self._patterns.pop(subscription, None)
         self._leave_some(subscription)
 

@@ -43,7 +43,7 @@ class Backlog:
             self._common = Consumer.follow(self._consumers())
 
     def unfollow(self) -> None:
-        """It is not asked often any more."""
+        """Stop the incremental count: it is not asked often any more."""
         self._common = None
         for consumer in self._consumers():
             consumer.unfollow()

@@ -145,7 +145,7 @@ class Subscription(Lessee):
         self.channel.unsend(self, first, last)
 
     def pass_on(self) -> None:
-        """It was woken and cannot take now: another taker is woken for what is there."""
+        """Wake another taker: this one was woken and cannot take now."""
         self.channel.wake_next()
 
     def close(self) -> None:
@@ -266,7 +266,7 @@ class Channel:
         return self.consumer.available(self.context.log.committed_id)
 
     def wake(self, messages: int) -> None:
-        """So many became ready. A taker that cannot take now is passed over, and looks by itself when it can."""
+        """Wake takers for messages that became ready. One that cannot take now is passed over, and looks by itself when it can."""
         idle = self.idle
         while messages > 0 and idle:
             subscription, _ = idle.popitem(last=False)

@@ -149,7 +149,7 @@ class Retention:
         return segments if kept_from is None else [segment for segment in segments if segment.next_id <= kept_from]
 
     def _over(self, segments: list[Segment], now_ns: int) -> list[Segment]:
-        """What the topic's own limits drop, acked or not."""
+        """Messages that the topic's own limits drop, acked or not."""
         settings = self.settings
         dropped: list[Segment] = []
         if settings.retain_max_age is not None:

@@ -74,7 +74,7 @@ class Client(ClientBase):
         """Made for the first subscription with ``auto_extend``."""
 
     def open(self) -> "Client":
-        """What ``connect`` does."""
+        """Connect and say HELLO, as ``connect`` describes."""
         self._link.open()
         return self
 

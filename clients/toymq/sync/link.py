@@ -140,7 +140,7 @@ class BlockingLink:
         return self.conversation.idle
 
     def overdue(self, awaited: str, extra_s: float = 0.0) -> RequestTimeout:
-        """What to raise when ``until`` returned False."""
+        """The error to raise when ``until`` returned False."""
         trouble = "" if self.conversation.online else self._trouble
         return RequestTimeout(f"no answer within {self.options.timeout_s + extra_s:g} s: waited for {awaited}{trouble}")
 

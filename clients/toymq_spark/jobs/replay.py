@@ -31,7 +31,7 @@ COLUMNS = ("key", "value", "headers", "topic", "partition", "offset")
 
 
 class ArchiveChanged(LocalError):
-    """It has other rows than when the replay was planned, which compaction never does."""
+    """The archive has other rows than when the replay was planned; compaction alone never changes rows."""
 
 
 @dataclass(frozen=True)

@@ -189,7 +189,7 @@ class Figures:
 
     @property
     def time(self) -> str:
-        """When the broker said so, by its own wall clock."""
+        """Time of these figures by the broker's wall clock."""
         return datetime.fromtimestamp(self.stats["time_ms"] / 1000, UTC).strftime("%H:%M:%SZ")
 
 

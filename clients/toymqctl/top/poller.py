@@ -31,7 +31,7 @@ class Feed(ABC):
 
     @abstractmethod
     async def stats(self) -> dict[str, Any]:
-        """As of protocol.md, "JSON shapes"."""
+        """STATS of the broker, in the shape of protocol.md, "JSON shapes"."""
 
     @abstractmethod
     async def newest(self, topic: str, count: int) -> list[Row]:

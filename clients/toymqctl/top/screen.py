@@ -155,7 +155,7 @@ class Top(App[None]):
             self._show()
 
     async def _fetch_letters(self) -> None:
-        """When there are others than we have."""
+        """Fetch dead letters when the broker has others than the screen shows."""
         if self._topic is None or not self._in_letters or self._figures is None:
             return
         name = self._topic + DEAD_LETTERS

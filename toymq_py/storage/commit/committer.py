@@ -202,7 +202,7 @@ class Committer:
 
     @property
     def pending_bytes(self) -> int:
-        """What is appended and not committed."""
+        """Bytes appended and not committed."""
         running = 0 if self._running is None else self._running.size
         return running + sum(batch.size for batch in self._pending)
 

@@ -59,7 +59,7 @@ class NextSegment:
         self._run_behind(job, done)
 
     def take(self) -> File | None:
-        """It is the caller's now; None when there is none."""
+        """Hand the prepared file over to the caller; None when there is none."""
         file, self._file = self._file, None
         return file
 

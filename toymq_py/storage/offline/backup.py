@@ -49,7 +49,7 @@ anew under its name."""
 
 
 class _Changed(Exception):
-    """What was being copied is no longer what it was."""
+    """The topic changed while it was copied."""
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class BackupReport:
 
 @dataclass(slots=True)
 class _Topic:
-    """What is known of a topic since the backup began."""
+    """State of one topic's backup."""
 
     mark: Mark | None
     acks: LoadedOffsets

@@ -290,7 +290,7 @@ class _TopicRepairer:
 
 
 def _stretches(segment: Segment) -> Iterator[_Stretch]:
-    """What is valid, in pieces."""
+    """Valid byte ranges of a segment, in pieces."""
     start, first_id, behind = segment.start, segment.base_id, False
     ends = [(d.position, d.first_id, d.resume, d.last_id + 1) for d in segment.damages]
     for end, next_id, resume, resume_id in [*ends, (segment.end, segment.next_id, 0, 0)]:
