@@ -174,7 +174,7 @@ class Leases:
         delayed: Callable[[Event], bool],
         verdict: Verdict,
     ) -> None:
-        """Judge all leases once the history has ended. ``published_ns``: when a delivery's message was sent to the broker, or 0;
+        """Judge all leases at the end of the history. ``published_ns``: when a delivery's message was sent to the broker, or 0;
         ``gone``: whether it may have become something else than ready again; ``delayed``: whether it was published with a
         delay, and so may have been ready, behind the cursor, before what is due again."""
         for before, sent_ns, event in self._again:

@@ -105,7 +105,7 @@ def unix_ms(what: str, value: object) -> int | None:
 
 
 def number_of_seconds(what: str, value: object) -> float:
-    """Convert a number of seconds to a float, infinite or nan included. Raises: TypeError, also for ``"5s"`` and a timedelta."""
+    """Convert a number of seconds to a float, perhaps inf or nan. Raises: TypeError, also for ``"5s"`` and a timedelta."""
     if hasattr(value, "__float__") and not isinstance(value, bool):
         try:
             return float(value)

@@ -266,7 +266,7 @@ class Channel:
         return self.consumer.available(self.context.log.committed_id)
 
     def wake(self, messages: int) -> None:
-        """Wake takers for messages that became ready. One that cannot take now is passed over, and looks by itself when it can."""
+        """Wake takers for messages that became ready. One that cannot take now is passed over and looks later by itself."""
         idle = self.idle
         while messages > 0 and idle:
             subscription, _ = idle.popitem(last=False)
