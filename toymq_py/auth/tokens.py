@@ -17,7 +17,7 @@ from typing import Any
 
 from toymq_py.clock import SystemClock
 from toymq_py.errors import AuthFailed, BadName, ConfigError
-from toymq_py.names import TopicPattern, check_name, check_topic_or_pattern
+from toymq_py.names import DEAD_LETTERS, TopicPattern, check_name, check_topic_or_pattern
 
 ANSWERS_MAX = 4096
 """Names that a grant remembers its answers for; those of one more client's random names must not pile up."""
@@ -71,8 +71,14 @@ class Grant:
         return self.publish.cover(topic)
 
     def may_subscribe(self, topic_or_pattern: str) -> bool:
-        """SUB, PULL, ACK, NACK, TOUCH, FETCH, OFFSETS. A pattern must fall under one of the token's whole."""
-        return self.subscribe.cover(topic_or_pattern)
+        """SUB, PULL, ACK, NACK, TOUCH, FETCH, OFFSETS. A pattern must fall under one of the token's whole.
+
+        An admin reads the dead letters of each topic that it may subscribe to: it could send them back there (REDRIVE).
+        """
+        origin = topic_or_pattern.removesuffix(DEAD_LETTERS)
+        return self.subscribe.cover(topic_or_pattern) or (
+            self.admin and origin != topic_or_pattern and self.subscribe.cover(origin)
+        )
 
     def sees(self, topic: str) -> bool:
         """Whether DESCRIBE, TOPICS and STATS show it: with the right to read its messages, or to delete them."""
@@ -80,7 +86,8 @@ class Grant:
 
     def allows_all_of(self, before: "Grant") -> bool:
         """Whether every subscription that ``before`` allowed is one that this allows, too."""
-        return all(map(self.may_subscribe, before.subscribe.texts))
+        letters_too = self.admin or not before.admin or not before.subscribe.texts
+        return letters_too and all(map(self.may_subscribe, before.subscribe.texts))
 
 
 class Authority:

@@ -48,6 +48,21 @@ def test_an_admin_sees_every_topic_and_reads_none() -> None:
     assert not grant.may_publish("orders")
 
 
+def test_an_admin_reads_the_dead_letters_of_what_it_may_subscribe_to() -> None:
+    known = authority(
+        table("a", "aaa", 'admin = true\nsubscribe = ["orders.>"]') + table("b", "bbb", 'subscribe = ["orders.>"]')
+    )
+    admin, other = known.find("aaa"), known.find("bbb")
+    assert admin is not None
+    assert other is not None
+    for name in ("orders.a.dlq", "orders.a.b.dlq", "orders.*.dlq"):
+        assert (admin.may_subscribe(name), other.may_subscribe(name)) == (True, False), name
+    for name in ("jobs.dlq", "*.dlq", ".dlq", "dlq", "orders.dlq.dlq"):
+        assert not admin.may_subscribe(name), name
+    assert not other.allows_all_of(admin), "a session that reads letters ends when the token is no admin's any more"
+    assert admin.allows_all_of(other)
+
+
 def test_what_is_no_token() -> None:
     known = authority(table("a", "aaa"))
     digest = sha256(b"aaa").hexdigest()
