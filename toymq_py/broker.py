@@ -490,6 +490,6 @@ class Broker:
 def _check_dead_letter_settings(name: str, changes: Mapping[str, str]) -> None:
     """Refuse settings that have no effect on a dead-letter topic. Raises: BadArgument."""
     if name.endswith(DEAD_LETTERS) and "max_attempts" in changes:
-        raise BadArgument("dead letters have no dead-letter topic of their own: max_attempts means nothing here")
+        raise BadArgument("max_attempts has no effect here: dead letters have no dead-letter topic of their own")
     if name.endswith(DEAD_LETTERS) and "ttl" in changes:
-        raise BadArgument("dead letters do not expire: ttl means nothing here; retain_max_age removes old ones")
+        raise BadArgument("ttl has no effect here: dead letters do not expire; retain_max_age removes old ones")

@@ -22,7 +22,7 @@ class Start:
 
     @classmethod
     def parse(cls, text: str) -> "Start":
-        """Raises: BadArgument when the text is none of the four forms."""
+        """Raises: BadArgument."""
         if text == "earliest":
             return EARLIEST
         if text == "latest":

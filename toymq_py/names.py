@@ -13,16 +13,14 @@ _PATTERN_WORD = re.compile(r"[A-Za-z0-9_-]+\Z|\*\Z|>\Z")
 
 
 def check_name(kind: str, name: str) -> str:
-    """Return ``name`` when it is a legal topic or consumer name.
+    """Return ``name`` when it is a legal topic or consumer name; a dead-letter topic's may be longer by its ``.dlq``.
+
+    The error does not repeat the name, which may be a token in the wrong place: callers add it where they know better.
 
     Args:
-        kind: "topic" or "consumer", for the message.
-        name: 1 to 196 of ``A-Z a-z 0-9 . _ -``, not beginning with ``.`` or ``-``.
+        kind: "topic" or "consumer", for the error.
 
-    A dead-letter topic's name may be longer by its ``.dlq``.
-
-    Raises:
-        BadName: it is not.
+    Raises: BadName.
     """
     if not (is_topic_name(name) if kind == "topic" else _NAME.match(name)):
         raise BadName(f"{kind} name must be 1 to {NAME_BYTES_MAX} of A-Z a-z 0-9 . _ - and not begin with . or -")

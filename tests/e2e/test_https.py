@@ -173,7 +173,7 @@ def test_a_process_and_its_certificates_read_again(tmp_path: Path) -> None:
             ["--https", "0.0.0.0:0", "--tls-cert", CERT, "--tls-key", KEY],
             "--https: 0.0.0.0 can be reached from other machines and no token is asked for",
         ),
-        (["--https", "127.0.0.1:0", "--tls-cert", KEY, "--tls-key", KEY], f"the certificate {KEY} is no PEM file"),
+        (["--https", "127.0.0.1:0", "--tls-cert", KEY, "--tls-key", KEY], f"the certificate {KEY} is not a PEM file"),
     ],
 )
 def test_serve_refuses(tmp_path: Path, arguments: list[str], says: str) -> None:

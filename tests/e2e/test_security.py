@@ -208,8 +208,8 @@ def test_hanging_up_reads_tokens_and_certificates_again(files: Path) -> None:
         assert stays.ask(b"PUB t - 1\nx\n") == b"OK 2"
         code, errors = broker.stop()
     assert code == 0
-    assert "line 3: sha256 is the token's SHA-256 digest: 64 hexadecimal digits; the tokens that were read before" in errors
-    assert "is no PEM file with one in it; the certificates that were read before stay" in errors
+    assert "line 3: invalid sha256: write the token's SHA-256 digest, 64 hexadecimal digits; the tokens that were" in errors
+    assert "is not a PEM file: no line ends with PRIVATE KEY-----; the certificates that were read before stay" in errors
     assert token("all") not in errors
 
 
@@ -260,7 +260,7 @@ def test_the_wrong_port_is_said_in_one_line(files: Path) -> None:
     ("arguments", "says"),
     [
         (["--auth-file", "nothing.toml"], "cannot read the auth file nothing.toml: No such file"),
-        (["--auth-file", CERT], "is no TOML"),
+        (["--auth-file", CERT], "is not TOML"),
         (["--tls-listen", "127.0.0.1:0"], "--tls-listen needs --tls-cert and --tls-key"),
         (["--tls-cert", CERT], "--tls-cert does nothing without --tls-listen"),
         (["--tls-client-ca", CERT], "--tls-client-ca does nothing without --tls-listen"),

@@ -213,7 +213,7 @@ def answering(*answers: bytes) -> Script:
     ("answer", "error", "text"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n", ProtocolViolation, "this port speaks HTTP"),
-        (b"220 mail\r\n", ProtocolViolation, "no toymq broker"),
+        (b"220 mail\r\n", ProtocolViolation, "not a toymq broker"),
         (b"OK 1\n", ProtocolViolation, "answered HELLO with OkReply"),
         (b"ERR NEW_CODE of a later version\n", CommandFailed, "NEW_CODE"),
         (b"ERR SHUTTING_DOWN bye\n", ShuttingDown, "bye"),

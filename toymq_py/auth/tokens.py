@@ -106,7 +106,7 @@ class Authority:
         """The grant of a token. Raises: AuthFailed."""
         grant = self.find(token)
         if grant is None:
-            raise AuthFailed("this token is not known here")
+            raise AuthFailed("this token is not in the auth file")
         self.check_time(grant)
         return grant
 
@@ -199,7 +199,7 @@ def read_grants(path: str) -> tuple[Grant, ...]:
     except OSError as error:
         raise ConfigError(f"cannot read the auth file {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"the auth file {path} is no UTF-8, at byte {error.start}") from None
+        raise ConfigError(f"the auth file {path} is not UTF-8 at byte {error.start}: save it as UTF-8") from None
     return parse_grants(text, path)
 
 
@@ -209,13 +209,13 @@ def parse_grants(text: str, path: str) -> tuple[Grant, ...]:
     try:
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is no TOML: {error}") from None
+        raise ConfigError(f"the auth file {path} is not TOML: {error}") from None
     unknown = [name for name in found if name != "token"]
     if unknown:
-        raise ConfigError(f"{path}: {unknown[0]!r} is unknown here; there are [[token]] tables only")
+        raise ConfigError(f"{path}: unknown name {unknown[0]!r}; the file has [[token]] tables only")
     tables = found.get("token", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise ConfigError(f"{path}: token is a list of tables, each begins with [[token]]")
+        raise ConfigError(f"{path}: invalid token: write tables that begin with [[token]]")
     if not tables:
         raise ConfigError(f"{path} has no [[token]]: no client could connect")
     lines = text.splitlines()
@@ -245,16 +245,16 @@ class _BadField(Exception):
 def _grant(table: dict[str, Any]) -> Grant:
     for key in table:
         if key not in _KEYS:
-            raise _BadField(key, f"{key!r} is unknown; a token has {', '.join(_KEYS)}")
+            raise _BadField(key, f"unknown name {key!r}; a token has {', '.join(_KEYS)}")
     name, digest, admin = table.get("name"), table.get("sha256"), table.get("admin", False)
     try:
         check_name("token", name if isinstance(name, str) else "")
     except BadName as error:
         raise _BadField("name", f"name: {error}") from None
     if not isinstance(digest, str) or _DIGEST.match(digest) is None:
-        raise _BadField("sha256", "sha256 is the token's SHA-256 digest: 64 hexadecimal digits")
+        raise _BadField("sha256", "invalid sha256: write the token's SHA-256 digest, 64 hexadecimal digits")
     if not isinstance(admin, bool):
-        raise _BadField("admin", "admin is true or false")
+        raise _BadField("admin", "invalid admin: write true or false")
     assert isinstance(name, str)
     return Grant(
         name, bytes.fromhex(digest), _patterns(table, "publish"), _patterns(table, "subscribe"), admin, _expires_ns(table)
@@ -268,14 +268,16 @@ def _expires_ns(table: dict[str, Any]) -> int | None:
     if isinstance(expires, date) and not isinstance(expires, datetime):
         expires = datetime(expires.year, expires.month, expires.day, tzinfo=UTC)
     if not isinstance(expires, datetime) or expires.tzinfo is None:
-        raise _BadField("expires", "expires is a day, 2027-01-31, or a time with its zone, 2027-01-31T12:00:00Z; no quotes")
+        raise _BadField(
+            "expires", "invalid expires: write a day, 2027-01-31, or a time with its zone, 2027-01-31T12:00:00Z, without quotes"
+        )
     return int(expires.timestamp()) * 1_000_000_000
 
 
 def _patterns(table: dict[str, Any], key: str) -> _Patterns:
     texts = table.get(key, [])
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise _BadField(key, f"{key} is a list of topics and patterns, [\"orders\", \"events.>\"] say")
+        raise _BadField(key, f"invalid {key}: write a list of topics and patterns, [\"orders\", \"events.>\"]")
     for number, text in enumerate(texts, 1):
         try:
             check_topic_or_pattern(text)

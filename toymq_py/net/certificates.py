@@ -78,4 +78,4 @@ def _check(path: str, what: str, mark: str) -> None:
     except OSError as error:
         raise ConfigError(f"cannot read {what} {path}: {error.strerror or error}") from error
     if mark not in text:
-        raise ConfigError(f"{what} {path} is no PEM file with one in it")
+        raise ConfigError(f"{what} {path} is not a PEM file: no line ends with {mark}")

@@ -14,7 +14,7 @@ _NAME = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*\Z", re.ASCII)
 def check_host_name(text: str) -> str:
     """A name without port. Raises: ConfigError."""
     if len(text) > HOST_CHARS_MAX or _NAME.match(text.lower()) is None:
-        raise ConfigError(f"{text[:HOST_CHARS_MAX]!a} is no name of a host: write toymq or queue.example, without port")
+        raise ConfigError(f"invalid host name {text[:HOST_CHARS_MAX]!a}: write toymq or queue.example, without port")
     return text
 
 

@@ -1,7 +1,6 @@
 """A client's end of a connection as pure state: bytes in, replies out; no clock, no socket.
 
-Contract: protocol.md, "Framing". Any split of a byte stream gives the same replies, and what the other end says is not believed
-unchecked.
+Contract: protocol.md, "Framing". Any split of a byte stream gives the same replies. What the other end sends is checked.
 """
 
 import re
@@ -12,6 +11,7 @@ from toymq_py.protocol.buffer import Buffer
 from toymq_py.protocol.frames import LINE_BYTES_MAX, NEWLINE, NO_KEY
 from toymq_py.protocol.replies import MessagePush, OkReply, Reply
 
+NOT_A_BROKER = "this is not a toymq broker, it sent %r: check host and port"
 _MESSAGE = re.compile(rb"MSG ([!-~]+) (\d{1,20}) (\d{1,20}) (\d{1,20}) ([!-~]+) (\d{1,20})\n")
 _OKS = re.compile(rb"(?:OK \d{1,20}\n)+")
 
@@ -20,7 +20,7 @@ class ClientConnection:
     """A client's end: reply bytes in, ``Reply`` values out."""
 
     BODY_BYTES_MAX = 256 * 1024 * 1024
-    """What a broker may announce before we stop believing it."""
+    """A longer body is a protocol violation."""
 
     def __init__(self) -> None:
         self._buffer = Buffer()
@@ -30,7 +30,7 @@ class ClientConnection:
 
     @property
     def idle(self) -> bool:
-        """Nothing of an unfinished frame is here."""
+        """No frame is incomplete."""
         return self._body_len < 0 and not len(self._buffer)
 
     def receive_data(self, data: bytes) -> None:
@@ -39,7 +39,7 @@ class ClientConnection:
     def next_replies(self) -> list[Reply]:
         """Every complete reply and push, in order.
 
-        Raises: ProtocolViolation: the other end is no toymq broker of this version.
+        Raises: ProtocolViolation: the other end does not speak this version of the protocol.
         """
         found: list[Reply] = []
         add = found.append
@@ -50,14 +50,14 @@ class ClientConnection:
                 if data.startswith(b"MSG ", buffer.pos):
                     self._messages(found)
                 oks = _OKS.match(data, buffer.pos)
-                if oks is not None:  # as _line, for what comes in runs
+                if oks is not None:  # as _line, many at once
                     buffer.pos = oks.end()
                     found.extend([OkReply(int(value)) for value in oks[0][3:-1].split(b"\nOK ")])
                     continue
                 at = data.find(b"\n", buffer.pos, buffer.pos + LINE_BYTES_MAX)
                 if at < 0:
                     if len(data) - buffer.pos >= LINE_BYTES_MAX:
-                        raise ProtocolViolation("the broker sent a line that never ends")
+                        raise ProtocolViolation(f"the broker sent a header line of more than {LINE_BYTES_MAX} bytes")
                     return found
                 line = data[buffer.pos : at]
                 buffer.pos = at + 1
@@ -70,15 +70,13 @@ class ClientConnection:
                 buffer.want(self._body_len + 1)
                 return found
             if buffer.data[stop] != NEWLINE:
-                raise ProtocolViolation("the broker sent a body without its newline")
+                raise ProtocolViolation("the broker sent a body that does not end with a newline")
             add(self._with_body(buffer.data[buffer.pos : stop]))
             buffer.pos = stop + 1
             self._body_len = -1
 
     def _messages(self, found: list[Reply]) -> None:
-        """Deliveries without options whose bodies are here. Stops at anything else and leaves it to ``_line`` and
-        ``_with_body``.
-        """
+        """Parse deliveries without options whose bodies have arrived. Leaves anything else to ``_line`` and ``_with_body``."""
         buffer = self._buffer
         data, pos = buffer.data, buffer.pos
         end = len(data)
@@ -97,7 +95,7 @@ class ClientConnection:
         buffer.pos = pos
 
     def _line(self, line: bytes) -> Reply | None:
-        """A reply without body, or None when a body follows."""
+        """Parse a header line. Returns: the reply, None when its body follows."""
         tokens = line.rstrip(b"\r").split(b" ")
         try:
             match tokens:
@@ -129,13 +127,13 @@ class ClientConnection:
             pass
         if line.startswith(b"HTTP/"):
             raise ProtocolViolation("this port speaks HTTP: connect to the port of --listen or --tls-listen")
-        raise ProtocolViolation(f"this is no toymq broker: it says {line[:60]!r}")
+        raise ProtocolViolation(NOT_A_BROKER % line[:60])
 
     def _expect(self, tokens: list[bytes], length: bytes) -> None:
         self._head = tokens
         self._body_len = _number(length)
         if self._body_len > self.BODY_BYTES_MAX:
-            raise ProtocolViolation(f"the broker announced a body of {self._body_len} bytes")
+            raise ProtocolViolation(f"the broker sent a body of {self._body_len} bytes, the limit is {self.BODY_BYTES_MAX}")
 
     def _with_body(self, body: bytes) -> Reply:
         head = self._head
@@ -155,7 +153,7 @@ class ClientConnection:
                 return replies.JsonReply(body)
             return replies.BatchReply(head[1].decode("ascii"), _number(head[2]), _number(head[3]), body)
         except ValueError:
-            raise ProtocolViolation(f"this is no toymq broker: it says {b' '.join(head)[:60]!r}") from None
+            raise ProtocolViolation(NOT_A_BROKER % b" ".join(head)[:60]) from None
 
 
 def _number(token: bytes) -> int:

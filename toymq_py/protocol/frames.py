@@ -1,4 +1,4 @@
-"""Limits and small grammar that both ends of the wire share.
+"""Limits and tokens that both ends of the wire share.
 
 Contract: protocol.md, "Framing".
 """
@@ -10,9 +10,9 @@ from toymq_py.records import KEY_BYTES_MAX, IdRange
 from toymq_py.units import DURATION_MS_MAX, parse_number
 
 LINE_BYTES_MAX = 4096
-"""A header line with its newline; holds while the line is still arriving."""
+"""Of a header line with its newline; checked while the line arrives."""
 DRAIN_BYTES_MAX = 64 * 1024 * 1024
-"""An announced body up to here is read and dropped when it is refused; beyond, the connection ends."""
+"""A refused body of up to so many bytes is read and dropped; a longer one ends the connection."""
 COUNT_MAX = 2**31 - 1
 DEFAULT_FETCH_BYTES = 1024 * 1024
 FETCH_BYTES_MAX = 1 << 40
@@ -21,9 +21,9 @@ LENGTH_DIGITS_MAX = 20
 
 NO_KEY = b"-"
 NEWLINE: Final = 10
-"""The byte behind a body."""
+"""Ends a body."""
 PRINTABLE = bytes(range(0x21, 0x7F))
-"""ASCII that may stand in a token."""
+"""The bytes of a token."""
 
 
 def parse_ms(what: str, text: str, low: int = 0) -> int:
@@ -43,7 +43,7 @@ def parse_ids(text: str) -> tuple[IdRange, ...]:
         first = parse_number("message id", first_text)
         last = parse_number("message id", last_text) if dash else first
         if first <= below or last < first:
-            raise BadArgument("message ids ascend: 7 or 3-9 or 3-9,12,20-31")
+            raise BadArgument(f"invalid message ids {text[:50]!a}: write ascending ids and ranges, 3-9,12,20-31")
         ranges.append((first, last))
         below = last
     return tuple(ranges)

@@ -1,4 +1,4 @@
-"""Header lines of commands: their grammar and its inverse. Contract: protocol.md, "Commands". Bodies are the connection's."""
+"""Parse and encode the header lines of commands. Contract: protocol.md, "Commands"."""
 
 import re
 from collections.abc import Callable
@@ -40,21 +40,22 @@ def consumer_name(text: str) -> str:
 
 
 def split_options(tokens: list[str], known: frozenset[str] | None) -> Options:
-    """``name=value`` tokens by name; ``known`` None takes any setting's name.
+    """Options, ``name=value``, by name. ``known`` None takes the name of any topic setting.
 
-    Raises: BadArgument for an unknown one, one that stands twice, or a token of another form.
+    Raises: BadArgument for an unknown option, one that is given twice, or another token.
     """
     options: Options = {}
     for token in tokens:
         name, equals, value = token.partition("=")
         if not equals:
-            raise BadArgument("behind a command's arguments stand options, name=value, and nothing else")
+            raise BadArgument("invalid option: write name=value behind the arguments")
         if name not in known if known is not None else not _SETTING.match(name):
-            raise BadArgument(f"{_shown(name)} is no option of this command")  # its value may be a secret
+            takes = ", ".join(sorted(known)) or "none" if known is not None else "a topic's settings"
+            raise BadArgument(f"unknown option {_shown(name)}: this command takes {takes}")  # its value may be a secret
         if name in options:
-            raise BadArgument(f"{name} stands twice")
+            raise BadArgument(f"option {name} is given twice")
         if not value:
-            raise BadArgument(f"{name} has no value")
+            raise BadArgument(f"option {name} has no value: write {name}=VALUE")
         options[name] = value
     return options
 
@@ -66,7 +67,7 @@ def _shown(token: str) -> str:
 def _flag(options: Options, name: str) -> bool:
     value = options.get(name, "0")
     if value not in ("0", "1"):
-        raise BadArgument(f"{name} is 0 or 1")
+        raise BadArgument(f"invalid {name} {value[:50]!a}: write 0 or 1")
     return value == "1"
 
 
@@ -81,7 +82,7 @@ def _number(options: Options, name: str, low: int, high: int) -> int | None:
 def _hello(a: list[str], o: Options) -> Command:
     try:
         version = parse_number("version", a[0], 0, COUNT_MAX)
-    except BadArgument:  # its text is not repeated: it may be a token in the wrong place
+    except BadArgument:  # without the value, which may be a token
         raise BadArgument("invalid version: the line is HELLO 1 auth=TOKEN") from None
     return commands.Hello(version, o.get("auth"), o.get("name"))
 
@@ -89,7 +90,7 @@ def _hello(a: list[str], o: Options) -> Command:
 def _subscribe(a: list[str], o: Options) -> Command:
     mode = o.get("mode")
     if mode not in (None, "exclusive", "shared"):
-        raise BadArgument("mode is exclusive or shared")
+        raise BadArgument(f"invalid mode {mode[:50]!a}: write exclusive or shared")
     start = Start.parse(o["start"]) if "start" in o else None
     return commands.Subscribe(
         check_topic_or_pattern(a[0]), consumer_name(a[1]), _number(o, "window", 1, COUNT_MAX), _ms(o, "visibility", 1),
@@ -137,7 +138,7 @@ def _redrive(a: list[str], o: Options) -> Command:
 
 @dataclass(frozen=True, slots=True)
 class _Verb:
-    """``args`` positional arguments (at least; ``optional`` more), the options it knows, and how it is built."""
+    """The grammar of one verb: the number of its arguments, of its ``optional`` ones, its options, and the parser."""
 
     args: int
     options: frozenset[str] | None
@@ -178,7 +179,7 @@ VERBS: dict[str, _Verb] = {
 
 
 def parse_line(line: bytes) -> Command:
-    """The command of a header line without its newline; any verb but PUB.
+    """Parse a header line without its newline; any verb but PUB.
 
     Raises: UnknownCommand, BadArgument, BadName.
     """
@@ -186,11 +187,11 @@ def parse_line(line: bytes) -> Command:
     verb, *tokens = text.split(" ")
     known = VERBS.get(verb)
     if known is None:
-        raise UnknownCommand(f"{_shown(verb.partition('=')[0]) or 'an empty line'} is no command here")
+        raise UnknownCommand(f"unknown command {_shown(verb.partition('=')[0]) or '(an empty line)'}")
     if not text.isascii() or not text.isprintable():
-        raise BadArgument("a header line is printable ASCII")
+        raise BadArgument("invalid header line: write printable ASCII")
     if "" in tokens:
-        raise BadArgument("tokens are separated by exactly one space")
+        raise BadArgument("invalid header line: separate tokens by exactly one space")
     args, rest = tokens[: known.args], tokens[known.args :]
     if len(args) < known.args:
         raise BadArgument(f"{verb} takes {known.args} arguments, not {len(args)}")
@@ -200,16 +201,17 @@ def parse_line(line: bytes) -> Command:
 
 
 def is_http(line: bytes) -> bool:
-    """Whether a header line is an HTTP request line or ``Host:``. No command has such a last word."""
+    """Whether a header line is an HTTP request line or ``Host:``. No command ends like that."""
     return line.startswith(b"HTTP/", line.rfind(b" ") + 1) or line[:5].lower() == b"host:"
 
 
+INVALID_KEY = "invalid key: write 1 to 512 bytes of printable ASCII without space, or - for none"
 PUB_OPTIONS = frozenset(("hdr", "delay", "ttl", "seq"))
 SEQUENCE_MAX = 2**64 - 1
 
 
 def build_publish(topic: str, key: bytes, options: list[str], body_len: int) -> Publish:
-    """A single PUB with options, its body still to come.
+    """Make a PUB with options whose body is still to come.
 
     Raises: BadArgument.
     """
@@ -218,7 +220,7 @@ def build_publish(topic: str, key: bytes, options: list[str], body_len: int) -> 
     delay_ms, ttl_ms = _ms(found, "delay"), _ms(found, "ttl", 1)
     seq = _number(found, "seq", 0, SEQUENCE_MAX)
     if seq is not None and not key:
-        raise BadArgument("with seq the key names a producer, and there is none")
+        raise BadArgument("seq needs a key, the name of the producer")
     return Publish(topic, [key], [], hdr, _one(delay_ms), _one(ttl_ms), _one(seq))
 
 
@@ -227,7 +229,7 @@ def _one(number: int | None) -> list[int] | None:
 
 
 def refused_publish(tokens: list[bytes]) -> tuple[str, bytes, int] | None:
-    """Topic, producer and sequence of a PUB's header line with something wrong in it; None when it does not say them."""
+    """Topic, producer and sequence of an invalid PUB line; None where they are missing."""
     sequences = [token[4:] for token in tokens[4:] if token.startswith(b"seq=")]
     if len(sequences) != 1 or not is_key(tokens[2]):
         return None
@@ -248,17 +250,17 @@ def _line(verb: str, /, *args: object, **options: object) -> bytes:
 
 
 def encode_command(command: Command) -> bytes:
-    """A command's bytes, with bodies; the inverse of the server's parser.
+    """Encode a command with its bodies; the inverse of the server's parser.
 
-    Raises: BadName, BadArgument for what the grammar cannot carry; nothing is ever sent that would be read as something
-        else. TypeError for ``Rejected``, which is no command of a client.
+    Raises: BadName, BadArgument when the bytes would be parsed as anything else; TypeError for ``Rejected``, which only a
+        server has.
     """
     data = _encode(command)
     if not isinstance(command, Publish) and len(data) > LINE_BYTES_MAX:
-        raise BadArgument(f"a header line has at most {LINE_BYTES_MAX} bytes; ask for fewer ids at a time")
+        raise BadArgument(f"the header line has {len(data)} bytes, the limit is {LINE_BYTES_MAX}: send fewer ids at a time")
     # A space or newline inside an argument must become no option and no command.
     if not isinstance(command, Publish) and parse_line(data[:-1]) != command:
-        raise BadArgument(f"{_shown(repr(command))} cannot be said on the wire")
+        raise BadArgument(f"{_shown(repr(command))} cannot be encoded: arguments have no spaces and line breaks")
     return data
 
 
@@ -312,7 +314,7 @@ def _encode(command: Command) -> bytes:
 
 def _encode_publish(command: Publish) -> bytes:
     if command.hdr and len(command.keys) != 1:
-        raise BadArgument("a PUB with hdr is one record")
+        raise BadArgument("a PUB with hdr has one key and one body")
     head = publish_head(command.topic)
     parts = []
     for row, (key, body) in enumerate(zip(command.keys, command.bodies, strict=True)):
@@ -325,16 +327,16 @@ def _encode_publish(command: Publish) -> bytes:
 
 
 def publish_head(topic: str) -> bytes:
-    """What every PUB to the topic begins with. Raises: BadName."""
+    """The beginning of every PUB to the topic. Raises: BadName."""
     return b"PUB %b " % topic_name(topic).encode()
 
 
 def publish_key(key: bytes) -> bytes:
-    """The key's token; b"" is none. Raises: BadArgument."""
+    """The token of a key; b"" is no key. Raises: BadArgument."""
     if not key:
         return NO_KEY
     if not is_key(key):
-        raise BadArgument("a key is 1 to 512 bytes of printable ASCII without space, and not -")
+        raise BadArgument(INVALID_KEY)
     return key
 
 
@@ -347,7 +349,7 @@ def publish_options(hdr: int = 0, delay_ms: int | None = None, ttl_ms: int | Non
 def publish_sequence(producer: bytes, sequence: int) -> bytes:
     """The option ``seq``, with a space before it. Raises: BadArgument."""
     if not producer:
-        raise BadArgument("with seq the key names a producer, and there is none")
+        raise BadArgument("seq needs a key, the name of the producer")
     if not 0 <= sequence <= SEQUENCE_MAX:
-        raise BadArgument(f"seq is a whole number from 0 to {SEQUENCE_MAX}")
+        raise BadArgument(f"invalid seq {sequence}: a whole number from 0 to {SEQUENCE_MAX}")
     return b" seq=%d" % sequence

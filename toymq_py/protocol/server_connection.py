@@ -18,7 +18,7 @@ from toymq_py.protocol.batch_parser import BatchParser
 from toymq_py.protocol.buffer import Buffer
 from toymq_py.protocol.commands import Command, Publish, Rejected
 from toymq_py.protocol.frames import DRAIN_BYTES_MAX, LENGTH_DIGITS_MAX, LINE_BYTES_MAX, NEWLINE, NO_KEY, is_key
-from toymq_py.protocol.header_lines import build_publish, is_http, parse_line, refused_publish, topic_name
+from toymq_py.protocol.header_lines import INVALID_KEY, build_publish, is_http, parse_line, refused_publish, topic_name
 from toymq_py.records import DEFAULT_MAX_PAYLOAD
 
 LINE_COST = 4
@@ -150,12 +150,12 @@ class ServerConnection:
         """One header line. Returns: False when more bytes are needed, or nothing will ever come."""
         buffer = self._buffer
         if buffer.data.startswith(TLS_HANDSHAKE, buffer.pos):
-            self._fail(commands, BadFraming("no TLS is spoken on this port: use toymq://, or the port of --tls-listen"))
+            self._fail(commands, BadFraming("this port does not speak TLS: use toymq://, or the port of --tls-listen"))
             return False
         at = buffer.data.find(b"\n", buffer.pos, buffer.pos + LINE_BYTES_MAX)
         if at < 0:
             if len(buffer.data) - buffer.pos >= LINE_BYTES_MAX:
-                self._fail(commands, LineTooLong(f"a header line has at most {LINE_BYTES_MAX} bytes"))
+                self._fail(commands, LineTooLong(f"the header line has more than {LINE_BYTES_MAX} bytes"))
             return False
         line = buffer.data[buffer.pos : at]
         buffer.pos = at + 1
@@ -177,14 +177,14 @@ class ServerConnection:
         tokens = line.split(b" ")
         length = tokens[3] if len(tokens) > 3 else b""
         if not length.isdigit():
-            self._fail(commands, BadFraming("PUB <topic> <key> <len>: without a length there is no next frame"))
+            self._fail(commands, BadFraming("invalid PUB, its body has no end: write PUB <topic> <key> <length>"))
             return False
         size = int(length) if len(length) <= LENGTH_DIGITS_MAX else 1 << 64
         error: RequestError | None = None
         max_payload = self._batches.max_payload
         if size > max_payload:
             error = PayloadTooLarge(
-                f"the payload has at most {max_payload} bytes (--max-payload)", fatal=size > DRAIN_BYTES_MAX
+                f"the body has {size} bytes, the limit is {max_payload} (--max-payload)", fatal=size > DRAIN_BYTES_MAX
             )
             if error.fatal:
                 self._fail(commands, error)
@@ -208,7 +208,7 @@ class ServerConnection:
         topic = topic_name(tokens[1].decode("latin-1"))
         key = tokens[2]
         if key != NO_KEY and not is_key(key):
-            raise BadArgument("a key is 1 to 512 bytes of printable ASCII without space, and - for none")
+            raise BadArgument(INVALID_KEY)
         options = [token.decode("latin-1") for token in tokens[4:]]
         return build_publish(topic, b"" if key == NO_KEY else key, options, size)
 
@@ -219,7 +219,7 @@ class ServerConnection:
             buffer.want(self._body_len + 1)
             return False
         if buffer.data[stop] != NEWLINE:
-            self._fail(commands, BadFraming("a body is followed by a newline"))
+            self._fail(commands, BadFraming("the body is longer than its length: it must end with a newline"))
             return False
         assert self._pending is not None
         self._pending.bodies.append(buffer.data[buffer.pos : stop])
@@ -237,7 +237,7 @@ class ServerConnection:
         if buffer.pos == len(buffer.data):
             return False
         if buffer.data[buffer.pos] != NEWLINE:
-            self._fail(commands, BadFraming("a body is followed by a newline, also that of a refused PUB"))
+            self._fail(commands, BadFraming("the body of a refused PUB is longer than its length: it must end with a newline"))
             return False
         buffer.pos += 1
         self._state = _State.LINE

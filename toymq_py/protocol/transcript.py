@@ -1,6 +1,6 @@
-"""Commands and replies as lines for people: what the wire debug of both ends shows.
+"""Commands and replies as lines of text, for the wire debug of both ends.
 
-A body is only counted, and a token never shown: also not in a line that was refused.
+Shows the length of a body and not its bytes, and no token, not even one in a refused line.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from toymq_py.protocol.header_lines import encode_command
 from toymq_py.protocol.replies import Reply
 
 _QUOTE_THE_LINE = frozenset(("BAD_ARGUMENT", "BAD_FRAMING", "LINE_TOO_LONG", "UNKNOWN_COMMAND"))
-"""Codes whose text may repeat what was sent, and so a token that stood in the wrong place."""
+"""Codes whose text may repeat a token that was sent in the wrong place."""
 MASK = "***"
 
 

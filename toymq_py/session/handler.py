@@ -222,9 +222,9 @@ class Handler:
 
     def _hello(self, command: commands.Hello) -> None:
         if self._greeted:
-            raise BadArgument("HELLO is the first line of a connection or none")
+            raise BadArgument("HELLO must be the first command of a connection")
         if command.version != PROTOCOL_VERSION:
-            raise BadVersion(f"{PROTOCOL_VERSION} is the highest version spoken here")
+            raise BadVersion(f"{PROTOCOL_VERSION} is the highest version that this broker speaks, not {command.version}")
         self._replies.add(encode_hello(f"toymq/{__version__}", self._broker.options.max_payload_bytes))
 
     # -- publishing and consuming
@@ -379,7 +379,7 @@ class Handler:
 
     def _seek(self, command: commands.Seek) -> None:
         if self._broker.shutting_down:
-            raise ShuttingDown("the broker is shutting down")
+            raise ShuttingDown("the broker is shutting down; try again later")
         topic = self._broker.topic(command.topic)
         target = topic.seek(command.consumer, command.start)
         self._stored(topic.flush_offsets, count=target, audited=command)

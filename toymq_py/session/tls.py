@@ -68,7 +68,7 @@ class TlsProtocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._stage is _Stage.SILENT:
             if data[0] != HANDSHAKE_RECORD:
-                self._end(f"{data[:16]!r}… is no TLS")
+                self._end(f"the client sent {data[:16]!r} instead of TLS")
                 self._refuse(self._transport, BadFraming("TLS is spoken on this port: use toymqs://"))
                 return
             self._tls = self._context.wrap_bio(self._incoming, self._outgoing, server_side=True)
@@ -140,7 +140,7 @@ class TlsProtocol(asyncio.Protocol):
             self._transport.write(data)
 
     def _too_late(self) -> None:
-        self._end(f"none within {GREETING_S:g} s")
+        self._end(f"the client sent none within {GREETING_S:g} s")
         self._transport.abort()
 
     def _end(self, failure: str | None) -> None:

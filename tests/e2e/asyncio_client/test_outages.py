@@ -155,7 +155,7 @@ async def test_a_token_that_is_not_accepted_ends_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("greeting", "said"), [(b"HTTP/1.1 400 Bad Request\r\n", "this port speaks HTTP"), (b"220 mail\r\n", "no toymq broker")]
+    ("greeting", "said"), [(b"HTTP/1.1 400 Bad Request\r\n", "this port speaks HTTP"), (b"220 mail\r\n", "not a toymq broker")]
 )
 async def test_something_else_listens_there(greeting: bytes, said: str) -> None:
     async def other(peer: Peer) -> None:

@@ -89,6 +89,6 @@ def test_ack_and_nack_by_number(ctl: Ctl, broker: BrokerProcess) -> None:
         assert ok(ctl("nack", "numbered", "one", "1", "--delay", "0s")) == "gave back 1\n"
         assert wire.message() == (1, 2, b"b")
         assert ok(ctl("nack", "numbered", "one", "0")) == "gave back 0\n", "it is acked"
-    refused(ctl("ack", "numbered", "one", "5-3"), 2, "message ids ascend")
+    refused(ctl("ack", "numbered", "one", "5-3"), 2, "invalid message ids '5-3': write ascending")
     refused(ctl("nack", "numbered", "one", "all"), 2, "message id")
     refused(ctl("ack", "numbered", "two", "1"), 1, "NO_SUCH_CONSUMER")

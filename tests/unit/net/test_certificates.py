@@ -19,9 +19,9 @@ from toymq_py.net.certificates import Certificates
         (CERT, "nothing.pem", None, "cannot read the key nothing.pem: No such file"),
         (CERT, KEY, "nothing.pem", "cannot read the CA nothing.pem: No such file"),
         ("/", KEY, None, "cannot read the certificate /: Is a directory"),
-        (KEY, KEY, None, "the certificate .*key.pem is no PEM file with one in it"),
-        (CERT, CERT, None, "the key .*cert.pem is no PEM file with one in it"),
-        (CERT, KEY, KEY, "the CA .*key.pem is no PEM file with one in it"),
+        (KEY, KEY, None, "the certificate .*key.pem is not a PEM file"),
+        (CERT, CERT, None, "the key .*cert.pem is not a PEM file"),
+        (CERT, KEY, KEY, "the CA .*key.pem is not a PEM file"),
         (CERT, ENCRYPTED_KEY, None, "encrypted-key.pem is encrypted; the broker takes one without a password"),
     ],
 )

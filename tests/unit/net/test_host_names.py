@@ -34,5 +34,5 @@ def test_names_that_are_given_are_allowed_and_no_others() -> None:
 
 @pytest.mark.parametrize("name", ["", "a:1", "a b", "*.example", "a..b", ".a", "ä", "a/", "a" * 300, "a\n"])
 def test_what_is_no_name(name: str) -> None:
-    with pytest.raises(ConfigError, match="is no name of a host"):
+    with pytest.raises(ConfigError, match="invalid host name"):
         check_host_name(name)

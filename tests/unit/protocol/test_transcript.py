@@ -60,7 +60,7 @@ def test_no_token_is_shown_wherever_it_stands(line: str) -> None:
     assert lines_of(line.encode() + b"\n"), "it is shown"
     assert "s3cret" not in "".join(lines_of(line.encode() + b"\n"))
     replies = ClientConnection()
-    replies.receive_data(b"ERR BAD_ARGUMENT auht=s3cret is no option\nERR UNKNOWN_COMMAND s3cret is no command here\n")
+    replies.receive_data(b"ERR BAD_ARGUMENT unknown option auht=s3cret\nERR UNKNOWN_COMMAND unknown command s3cret\n")
     assert [reply_line(reply) for reply in replies.next_replies()] == ["ERR BAD_ARGUMENT", "ERR UNKNOWN_COMMAND"]
 
 

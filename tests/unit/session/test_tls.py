@@ -131,7 +131,7 @@ def test_who_speaks_no_tls_gets_one_line(data: bytes, caplog: pytest.LogCaptureF
         assert broker_end(client)._ended
         assert not served.server._handshakes
     (said,) = caplog.messages
-    assert "is no TLS" in said
+    assert "instead of TLS" in said
 
 
 @pytest.mark.parametrize("head", [b"\x16\x03\x01\xff\xff", b"\x16\x03\x01\x40\x00\x01\xff\xff\xff", b"\x16\x02"])

@@ -86,4 +86,4 @@ def test_refused_access_names_the_option(broker: BrokerProcess, place: Path, tok
     refused(OptionError, "option toymq.token.file: cannot read", **{"toymq.token.file": str(place / "none")})
     wrong = place / "wrong"
     wrong.write_text("stranger")
-    refused(RequestError, "not known here", **{"toymq.token.file": str(wrong)})
+    refused(RequestError, "not in the auth file", **{"toymq.token.file": str(wrong)})
