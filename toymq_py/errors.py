@@ -1,13 +1,11 @@
-"""Every error of the project, in one tree.
-
-Owns the names and the wire codes (contract: protocol.md, "Errors"). Knows nothing of where an error is raised.
+"""Every error of the project, in one tree, with its code on the wire. Contract: protocol.md, "Errors".
 
     ToymqError                      anything we raise on purpose
-    ├─ RequestError                 the peer's mistake or an answer it must handle; travels as ``ERR <code> <text>``
-    │  ├─ UnknownCommand  BadArgument  BadName             the line was framed well, the request is wrong
-    │  ├─ LineTooLong*  BadFraming*                        no way to find the next frame
+    ├─ RequestError                 a refused request; travels as ``ERR <code> <text>``
+    │  ├─ UnknownCommand  BadArgument  BadName             the frame is valid, the request is not
+    │  ├─ LineTooLong*  BadFraming*                        the next frame cannot be found
     │  ├─ PayloadTooLarge                                  fatal when the body is beyond 64 MiB
-    │  ├─ NotTcp*                                          HTTP on the port of the wire
+    │  ├─ NotTcp*                                          HTTP on the TCP port
     │  ├─ AuthRequired*  AuthFailed*  BadVersion*  Forbidden
     │  ├─ NoSuchTopic  NoSuchConsumer  TopicExists
     │  ├─ AlreadySubscribed  NotSubscribed  ModeConflict
@@ -16,13 +14,13 @@ Owns the names and the wire codes (contract: protocol.md, "Errors"). Knows nothi
     │  ├─ DiskLow  DiskFull  StorageFailed                 publishing is refused, reading goes on
     │  ├─ TooManyConnections*  ShuttingDown*
     │  └─ InternalError                                    a bug of ours; logged with its traceback
-    └─ LocalError                   this machine's or this caller's trouble; never sent to a peer
-       ├─ ConfigError               an option that makes no sense
+    └─ LocalError                   a problem of this machine or this caller; never sent to a peer
+       ├─ ConfigError               an invalid option or setting
        ├─ DirectoryLocked           another broker owns the data directory
        ├─ DataDirectoryError        missing, read-only, not a directory
-       │  └─ DirectoryLost          removed or replaced below the running broker
+       │  └─ DirectoryLost          removed or replaced under the running broker
        ├─ DamagedData               bytes on disk that fail their checks
-       ├─ ProtocolViolation         the broker sent what the protocol does not know (client side)
+       ├─ ProtocolViolation         the broker violates the protocol (client side)
        ├─ ConnectionLost            the connection ended with replies still due (client side)
        └─ CommandFailed             the broker answered ``ERR`` with a code this client does not know
 
@@ -33,10 +31,9 @@ from typing import ClassVar
 
 
 class ToymqError(Exception):
-    """Base of every deliberate error.
+    """Base of every error that toymq raises on purpose.
 
-    ``code`` is stable: one word for programs, where the text is for people. ``retryable``: the same call may succeed later
-    without a change.
+    ``code`` is stable, for programs; the text is for people. ``retryable``: the same call may succeed later.
     """
 
     code: str = "INTERNAL"
@@ -46,8 +43,7 @@ class ToymqError(Exception):
 class RequestError(ToymqError):
     """An error that travels as ``ERR <code> <text>``.
 
-    ``code`` is part of the wire's contract. ``fatal``: the session ends after the reply. ``token``: name of the token that was
-    refused, where it is known; for the audit trail.
+    ``fatal``: the session ends after the reply. ``token``: the name of the refused token, for the audit trail.
     """
 
     fatal: bool = False
@@ -55,36 +51,46 @@ class RequestError(ToymqError):
 
 
 class UnknownCommand(RequestError):
+    """The first word of the line is not a command."""
+
     code = "UNKNOWN_COMMAND"
 
 
 class BadArgument(RequestError):
+    """An argument, option or setting is invalid."""
+
     code = "BAD_ARGUMENT"
 
 
 class BadName(RequestError):
+    """A topic, pattern or consumer name is invalid."""
+
     code = "BAD_NAME"
 
 
 class LineTooLong(RequestError):
+    """The header line has more than 4,096 bytes."""
+
     code = "LINE_TOO_LONG"
     fatal = True
 
 
 class BadFraming(RequestError):
+    """The bytes are not a frame, and the next frame cannot be found."""
+
     code = "BAD_FRAMING"
     fatal = True
 
 
 class NotTcp(RequestError):
-    """HTTP arrives on the port of the wire: a browser, maybe a page that uses one to send commands in a request's body."""
+    """HTTP arrived on the TCP port: maybe a web page that hides commands in a request's body."""
 
     code = "NOT_TCP"
     fatal = True
 
 
 class PayloadTooLarge(RequestError):
-    """The announced body is over the limit; ``fatal`` when it is too long even to be drained."""
+    """The body is longer than the limit; ``fatal`` when it is too long to read and drop."""
 
     code = "PAYLOAD_TOO_LARGE"
 
@@ -94,11 +100,15 @@ class PayloadTooLarge(RequestError):
 
 
 class AuthRequired(RequestError):
+    """The broker has an auth file, and the client showed no token."""
+
     code = "AUTH_REQUIRED"
     fatal = True
 
 
 class AuthFailed(RequestError):
+    """The token is unknown or has expired."""
+
     code = "AUTH_FAILED"
     fatal = True
 
@@ -108,40 +118,56 @@ class AuthFailed(RequestError):
 
 
 class BadVersion(RequestError):
+    """The broker does not speak the version of HELLO."""
+
     code = "BAD_VERSION"
     fatal = True
 
 
 class Forbidden(RequestError):
+    """The token has no right to do this, or the broker alone may."""
+
     code = "FORBIDDEN"
 
 
 class NoSuchTopic(RequestError):
+    """The topic does not exist, or is being deleted."""
+
     code = "NO_SUCH_TOPIC"
 
 
 class NoSuchConsumer(RequestError):
+    """The topic has no consumer of this name."""
+
     code = "NO_SUCH_CONSUMER"
 
 
 class TopicExists(RequestError):
+    """The topic exists with other settings, or is being deleted."""
+
     code = "EXISTS"
 
 
 class AlreadySubscribed(RequestError):
+    """The session has a subscription to the topic, or to a pattern that overlaps."""
+
     code = "ALREADY_SUBSCRIBED"
 
 
 class NotSubscribed(RequestError):
+    """The session has no such subscription."""
+
     code = "NOT_SUBSCRIBED"
 
 
 class ModeConflict(RequestError):
+    """Another session holds the consumer, or shares it in another mode."""
+
     code = "MODE_CONFLICT"
 
 
 class OutOfRange(RequestError):
-    """A position that is no longer, or not yet, in the log. The text begins with ``first_id``."""
+    """The position is not in the log any more, or not yet. The text begins with ``first_id``."""
 
     code = "OUT_OF_RANGE"
 
@@ -151,72 +177,94 @@ class OutOfRange(RequestError):
 
 
 class QueueFull(RequestError):
+    """The backlog or the memory is at its limit."""
+
     code = "QUEUE_FULL"
     retryable = True
 
 
 class OutOfSequence(RequestError):
+    """An earlier publish of this producer was refused; it has to be repeated first."""
+
     code = "OUT_OF_SEQUENCE"
     retryable = True
 
 
 class TooManyTopics(RequestError):
+    """The broker or the token has its limit of topics."""
+
     code = "TOO_MANY_TOPICS"
 
 
 class TooManyConsumers(RequestError):
+    """The topic or the token has its limit of consumers."""
+
     code = "TOO_MANY_CONSUMERS"
 
 
 class TooManySubscriptions(RequestError):
+    """The session has its limit of subscriptions."""
+
     code = "TOO_MANY_SUBSCRIPTIONS"
 
 
 class DiskLow(RequestError):
+    """The disk has less free space than ``--min-free-bytes``."""
+
     code = "DISK_LOW"
     retryable = True
 
 
 class DiskFull(RequestError):
+    """The disk has no space or the process no descriptor left."""
+
     code = "DISK_FULL"
     retryable = True
 
 
 class StorageFailed(RequestError):
+    """A disk error; the topic takes no publishes until a restart."""
+
     code = "STORAGE_FAILED"
 
 
 class TooManyConnections(RequestError):
+    """The broker, the address or the token has its limit of connections."""
+
     code = "TOO_MANY_CONNECTIONS"
     fatal = True
     retryable = True
 
 
 class ShuttingDown(RequestError):
+    """The broker is shutting down."""
+
     code = "SHUTTING_DOWN"
     fatal = True
     retryable = True
 
 
 class InternalError(RequestError):
+    """A bug in the broker; its log has the traceback."""
+
     code = "INTERNAL"
 
 
 class LocalError(ToymqError):
-    """Trouble on this side of the wire."""
+    """A problem on this side of the wire; never sent to a peer."""
 
     code = "LOCAL"
 
 
 class ConfigError(LocalError):
-    """An option or setting that makes no sense; the text names it and what would be right."""
+    """An option or setting is invalid; the text names it and the remedy."""
 
     code = "CONFIG"
 
 
 class DirectoryLocked(LocalError):
-    """Another process owns the data directory. ``pid``, ``address`` and ``command`` are None when the lock file does not say;
-    an address is that of a ``toymq serve``, a command ends by itself: ``toymq repair``."""
+    """Another process owns the data directory. ``pid``, ``address`` of a ``toymq serve`` and ``command`` of a short command, such
+    as ``toymq repair``, are None where the lock file does not have them."""
 
     code = "DIRECTORY_LOCKED"
 
@@ -239,7 +287,7 @@ class DataDirectoryError(LocalError):
 
 
 class DirectoryLost(DataDirectoryError):
-    """The directory was removed or replaced below the running broker: what it writes there is not kept."""
+    """The directory was removed or replaced under the running broker: nothing that it writes is kept."""
 
 
 class DamagedData(LocalError):
@@ -249,7 +297,7 @@ class DamagedData(LocalError):
 
 
 class ProtocolViolation(LocalError):
-    """The other end sent something the protocol does not know."""
+    """The other end violates the protocol."""
 
     code = "PROTOCOL_VIOLATION"
 

@@ -36,10 +36,7 @@ class BatchParser:
         self._names: dict[tuple[bytes, bytes], tuple[str, str]] = {}
 
     def parse_publishes(self, commands: list[Command], max_count: int) -> int:
-        """Runs of PUBs without options whose bodies are there. Stops at anything else and leaves it to the caller.
-
-        Returns: how many PUBs.
-        """
+        """Parse PUBs without options whose bodies have arrived. Stops at anything else. Returns: how many PUBs."""
         buffer = self._buffer
         data, pos = buffer.data, buffer.pos
         end = len(data)
@@ -65,7 +62,7 @@ class BatchParser:
             bodies: list[bytes] = []
             starts: list[int] = []
             add_key, add_body, add_start = keys.append, bodies.append, starts.append
-            known_length: bytes | None = None  # b"" is what a PUB without a length has
+            known_length: bytes | None = None  # b"" is a missing length
             size = 0
             while left > 0:
                 if len(tokens) != 4 or tokens[0] != b"PUB" or tokens[1] != name:
@@ -102,7 +99,7 @@ class BatchParser:
                 break
             good = self._check_keys(keys)
             bad = good < len(keys)
-            if bad:  # the run ends before the bad key; that PUB is refused where it stands
+            if bad:  # the batch ends before the bad key, which the caller refuses
                 pos = starts[good]
                 left += len(keys) - good
                 del keys[good:], bodies[good:]
@@ -118,9 +115,9 @@ class BatchParser:
     def _parse_alike(
         self, commands: list[Command], pos: int, line_end: int, tokens: list[bytes], topic: str, left: int
     ) -> int:
-        """A PUB and those behind it that look like it, or the only one that is here: what nearly every client sends.
+        """Parse PUBs of equal lengths, or the only one that has arrived: what nearly every client sends.
 
-        Returns: how many, and ``pos`` of the buffer is behind them; 0 leaves all to the caller.
+        Returns: how many; with 0 the buffer's ``pos`` did not move.
         """
         buffer = self._buffer
         data = buffer.data
@@ -159,10 +156,7 @@ class BatchParser:
         return count
 
     def parse_sequenced(self, commands: list[Command], max_count: int) -> int:
-        """Runs of PUBs of one producer whose only option is ``seq``. Stops at anything else and leaves it to the caller.
-
-        Returns: how many.
-        """
+        """Parse PUBs of one producer whose only option is ``seq``. Stops at anything else. Returns: how many."""
         buffer = self._buffer
         data, pos = buffer.data, buffer.pos
         end = len(data)
@@ -196,7 +190,7 @@ class BatchParser:
                     head = b"%b%b seq=" % (opening, length)
                     numbers, alike_bodies = self._take_alike(pos, head, len(digits), b"\n", int(length), left)
                     taken = len(numbers)
-                    if taken and not b"".join(numbers).isdigit():  # the run ends before the bad one, refused where it stands
+                    if taken and not b"".join(numbers).isdigit():  # ends before the bad one
                         taken = next(row for row, number in enumerate(numbers) if not number.isdigit())
                     seqs.extend(map(int, numbers[:taken]))
                     bodies += alike_bodies[:taken]
@@ -210,8 +204,7 @@ class BatchParser:
         return max_count - left
 
     def parse_timed(self, commands: list[Command], max_count: int) -> int:
-        """A run of PUBs to one topic whose only options are ``delay``, ``ttl`` or both, said alike in all of them. Stops at
-        anything else and leaves it to the caller.
+        """Parse PUBs to one topic that all have the options ``delay``, ``ttl`` or both, in one order. Stops at anything else.
 
         Returns: how many.
         """
@@ -266,12 +259,12 @@ class BatchParser:
     def _take_alike(
         self, pos: int, head: bytes, width: int, tail: bytes, size: int, left: int
     ) -> tuple[list[bytes], list[bytes]]:
-        """PUBs that look alike, header and body of the same length: a producer with fixed-width keys, or with sequences, sends
-        nothing else. They are taken apart by ``struct`` in one go instead of one by one, which costs a third.
+        """Cut PUBs of equal lengths with one ``struct`` call, in a third of the time: a producer with fixed-width keys or
+        sequences sends nothing else.
 
-        A key with a space or newline in it comes out here as a bad key, which ends the run before it; so does a sequence.
+        A space or newline inside a key or sequence shows when the caller checks the values.
 
-        Returns: what stands between ``head`` and ``tail``, ``width`` bytes each, unchecked; and the bodies.
+        Returns: the ``width`` bytes between ``head`` and ``tail`` of each, unchecked; and the bodies.
         """
         layout, data = _layout(len(head), width, len(tail), size), self._buffer.data
         stride = layout.size
@@ -287,15 +280,12 @@ class BatchParser:
             ):
                 break
             taken += step
-            step *= 8  # what may be done in vain stays in proportion to what was not
+            step *= 8  # comparisons in vain stay in proportion to successful ones
         values = layout.unpack(data, pos, taken)
         return values[::2], values[1::2]
 
     def parse_acks(self, commands: list[Command], max_count: int) -> int:
-        """Plain ACKs of one id or one range. Stops at anything else and leaves it to the caller.
-
-        Returns: how many.
-        """
+        """Parse ACKs of one id or one range, without options. Stops at anything else. Returns: how many."""
         buffer = self._buffer
         data, pos = buffer.data, buffer.pos
         find = data.find
@@ -328,7 +318,7 @@ class BatchParser:
 
     @staticmethod
     def _check_keys(keys: list[bytes]) -> int:
-        """How many keys from the first on are legal (or none at all, ``-``)."""
+        """How many keys from the first on are legal; ``-`` is no key, and legal."""
         if not b"".join(keys).translate(None, PRINTABLE) and all(keys) and max(map(len, keys)) <= 512:
             return len(keys)
         return next(i for i, key in enumerate(keys) if key != NO_KEY and not is_key(key))
@@ -356,5 +346,5 @@ class BatchParser:
 
 @lru_cache(LAYOUTS_CACHED_MAX)
 def _layout(head: int, value: int, tail: int, body: int) -> RowLayout:
-    """Of PUBs that look alike, by the lengths of their parts: what is taken out of each is the value and the body."""
+    """The layout of a PUB by the lengths of its parts; the values are the one between head and tail, and the body."""
     return RowLayout(f"{head}x{value}s{tail}x{body}sx")

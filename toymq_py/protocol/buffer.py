@@ -1,11 +1,11 @@
-"""What arrived on a connection and is not consumed yet. Linear time, however it arrives."""
+"""The receive buffer of a connection. Appending costs linear time, however the bytes arrive."""
 
 
 class Buffer:
     """Bytes that arrived and are not consumed yet.
 
-    ``data`` is ``bytes``, which parse fastest. While more is awaited than is there, arrivals are collected in a bytearray and
-    joined once, so that a body that trickles in costs linear time.
+    ``data`` is ``bytes``, which parse fastest. After ``want`` arrivals are collected in a bytearray and joined once, so a body
+    in small pieces costs linear time.
     """
 
     __slots__ = ("_more", "data", "pos", "wanted")
@@ -34,11 +34,11 @@ class Buffer:
             self.pos = 0
 
     def clear(self) -> None:
-        """Drop what is there."""
+        """Drop all bytes."""
         self.data, self.pos, self.wanted, self._more = b"", 0, 0, None
 
     def want(self, length: int) -> None:
-        """Nothing can be done before ``length`` bytes are there."""
+        """Wait for ``length`` bytes before ``data`` changes."""
         self.wanted = length
         if self._more is None and len(self.data) - self.pos < length:
             self._more = bytearray(self.data[self.pos :])

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from toymq_py.consumer_options import Mode, Start
 from toymq_py.errors import RequestError
 from toymq_py.failure import Failure
-from toymq_py.protocol.frames import (
-    DEFAULT_FETCH_BYTES,
-)
+from toymq_py.protocol.frames import DEFAULT_FETCH_BYTES
 from toymq_py.records import IdRange, Shape
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
+    """Greet the broker: the protocol version, and the token where one is needed."""
+
     version: int
     auth: str | None = field(default=None, repr=False)
     name: str | None = None
@@ -21,11 +21,11 @@ class Hello:
 
 @dataclass(slots=True)  # frozen ones take three times as long to make, and there is one a PUB
 class Publish:
-    """A run of consecutive PUBs to one topic. With ``hdr`` it is one record.
+    """A run of consecutive PUBs to one topic; one PUB if ``hdr`` is set.
 
-    ``keys[i]`` is b"" for none. The first ``hdr`` bytes of a body are its header block. ``delays_ms`` and ``ttls_ms`` say it
-    of every PUB, or of none. With ``seqs`` every key names a producer, and ``seqs[i]`` is its sequence. ``shape`` is that of
-    all keys and bodies where it is known; None says nothing.
+    ``keys[i]`` is b"" for none. The first ``hdr`` bytes of a body are its header block. ``delays_ms``, ``ttls_ms`` and ``seqs``
+    have one item for each PUB, or are None. With ``seqs`` every key names a producer. ``shape`` is the common length of all
+    keys and of all bodies, None where it is not known.
     """
 
     topic: str
@@ -40,6 +40,8 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
+    """Deliver messages of a topic or pattern to this session."""
+
     topic: str
     consumer: str
     window: int | None = None
@@ -50,12 +52,16 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribe:
+    """End a subscription; its leases go back."""
+
     topic: str
     consumer: str
 
 
 @dataclass(frozen=True, slots=True)
 class Pull:
+    """Lease up to ``max_count`` messages, and wait up to ``wait_ms`` for the first."""
+
     topic: str
     consumer: str
     max_count: int
@@ -65,6 +71,8 @@ class Pull:
 
 @dataclass(slots=True)
 class Ack:
+    """Mark leased messages as done."""
+
     topic: str
     consumer: str
     ids: tuple[IdRange, ...]
@@ -73,6 +81,8 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Nack:
+    """Give leased messages back, after ``delay_ms`` or as dead letters."""
+
     topic: str
     consumer: str
     ids: tuple[IdRange, ...]
@@ -83,6 +93,8 @@ class Nack:
 
 @dataclass(frozen=True, slots=True)
 class Touch:
+    """Extend leases."""
+
     topic: str
     consumer: str
     ids: tuple[IdRange, ...]
@@ -91,16 +103,18 @@ class Touch:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    pass
+    """Stop deliveries to this session."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    pass
+    """Continue deliveries to this session."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
+    """Read records by id, without a consumer."""
+
     topic: str
     from_id: int
     max_count: int
@@ -110,34 +124,46 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
+    """Ask for the first and the next id of a topic, or for the first id at a time."""
+
     topic: str
     at_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Create:
+    """Create a topic with settings."""
+
     topic: str
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
+    """Change settings of a topic; without any, show them."""
+
     topic: str
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
+    """Delete a topic with its messages and consumers."""
+
     topic: str
 
 
 @dataclass(frozen=True, slots=True)
 class Purge:
+    """Drop the messages of a topic."""
+
     topic: str
 
 
 @dataclass(frozen=True, slots=True)
 class Seek:
+    """Move a consumer to a position."""
+
     topic: str
     consumer: str
     start: Start
@@ -145,12 +171,16 @@ class Seek:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
+    """Delete a consumer."""
+
     topic: str
     consumer: str
 
 
 @dataclass(frozen=True, slots=True)
 class Redrive:
+    """Move dead letters back to the topic that they came from."""
+
     topic: str
     ids: tuple[IdRange, ...] | None = None
     max_count: int | None = None
@@ -158,34 +188,38 @@ class Redrive:
 
 @dataclass(frozen=True, slots=True)
 class Topics:
+    """Describe all topics, or those that match."""
+
     pattern: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Describe:
+    """Describe one topic."""
+
     topic: str
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    pass
+    """Ask for the broker's statistics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    pass
+    """Ask for a PONG."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quit:
-    pass
+    """End the session after its replies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """One command that was refused before it was understood; it takes that command's place in the order.
+    """A command that could not be parsed; its error is answered in its place.
 
-    ``publish``: topic, producer and sequence, where it was a PUB that says them.
+    ``publish``: topic, producer and sequence of a PUB that has them.
     """
 
     error: RequestError

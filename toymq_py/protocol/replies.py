@@ -1,6 +1,6 @@
-"""Replies and pushes: what the broker says, and what a client hears.
+"""Replies and pushes of the broker. Contract: protocol.md, "Replies and pushes".
 
-Contract: protocol.md, "Replies and pushes". Encoders are for the server, the frozen values for clients.
+Encoders are for the server, the values for clients.
 """
 
 from array import array
@@ -13,35 +13,43 @@ from toymq_py.protocol.frames import LINE_BYTES_MAX
 from toymq_py.records import Records, shape_of
 
 ALIKE_MIN = 16
-"""Messages from which encoding them together pays."""
+"""From so many messages on, encoding them together is faster."""
 
 
 @dataclass(slots=True)  # frozen ones take three times as long to make, and there is one a publish
 class OkReply:
+    """Done; the value is an id or a count."""
+
     value: int
 
 
 @dataclass(frozen=True, slots=True)
 class DupReply:
+    """A publish that repeats a stored message."""
+
     msg_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class PongReply:
-    pass
+    """The answer to PING."""
 
 
 @dataclass(frozen=True, slots=True)
 class HelloReply:
+    """The broker, its version and its limit of a body."""
+
     version: int
     server: str
     max_payload: int
     tells_errors: bool = False
-    """NACK takes the texts of an error, and a reason of any text."""
+    """NACK takes the error options and a reason of any text."""
 
 
 @dataclass(frozen=True, slots=True)
 class JsonReply:
+    """A JSON document."""
+
     body: bytes
 
 
@@ -57,6 +65,8 @@ class BatchReply:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsReply:
+    """The first and the next id of a topic."""
+
     topic: str
     first_id: int
     next_id: int
@@ -64,6 +74,8 @@ class OffsetsReply:
 
 @dataclass(frozen=True, slots=True)
 class ErrReply:
+    """A refused command."""
+
     code: str
     text: str
 
@@ -84,6 +96,8 @@ class ErrReply:
 
 @dataclass(slots=True)  # as OkReply: one a delivery
 class MessagePush:
+    """A delivery."""
+
     topic: str
     msg_id: int
     attempt: int
@@ -95,6 +109,8 @@ class MessagePush:
 
 @dataclass(frozen=True, slots=True)
 class ClosedPush:
+    """The broker ended a subscription."""
+
     topic: str
     consumer: str
     code: str
@@ -121,7 +137,7 @@ def encode_ok_run(first_id: int, count: int) -> bytes:
         return b"".join([b"OK %d\n" % msg_id for msg_id in range(first_id, first_id + count)])
     pieces: list[bytes] = []
     end = first_id + count
-    while first_id < end:  # ids with the same thousands: only the ends differ, and those are there already
+    while first_id < end:  # ids with the same thousands differ only in their last three digits
         thousands, low = divmod(first_id, 1000)
         high = min(1000, low + end - first_id)
         opening = b"OK %d" % thousands
@@ -168,30 +184,30 @@ def encode_error(error: RequestError) -> bytes:
 
 
 class Frames:
-    """MSG frames of a run, one behind the other."""
+    """Encoded MSG frames of a run of messages."""
 
     __slots__ = ("_stride", "pieces")
 
     def __init__(self, pieces: list[bytes], stride: int = 0) -> None:
-        """A piece each; with a ``stride`` all are one piece, and each has so many bytes."""
+        """``pieces`` are one frame each, or with a ``stride`` one piece of frames that all have so many bytes."""
         self.pieces = pieces
         self._stride = stride
 
     def sizes(self) -> "array[int]":
-        """Bytes of each."""
+        """Bytes of each frame."""
         if self._stride:
             return array("L", [self._stride]) * (len(self.pieces[0]) // self._stride)
         return array("L", map(len, self.pieces))
 
     def part(self, start: int, stop: int) -> "Frames":
-        """Those of some rows."""
+        """The frames of some rows."""
         if self._stride:
             return Frames([self.pieces[0][start * self._stride : stop * self._stride]], self._stride)
         return Frames(self.pieces[start:stop])
 
 
 def encode_messages(topic: str, records: Records, attempt: int) -> Frames:
-    """One MSG frame a record. Carries nothing of a session, so one encoding serves every subscriber."""
+    """Encode one MSG frame for each record. It does not depend on the session, so one encoding serves every subscriber."""
     head = b"MSG %b " % topic.encode()
     if records.headers is None:
         if len(records) >= ALIKE_MIN and (alike := _encode_alike(head, records, attempt)) is not None:
@@ -214,7 +230,7 @@ def encode_messages(topic: str, records: Records, attempt: int) -> Frames:
 
 
 def _encode_alike(head: bytes, records: Records, attempt: int) -> Frames | None:
-    """The same where all frames are of one length, a fifth of the time; None where they are not."""
+    """Encode frames that all have one length, in a fifth of the time. Returns: None if they do not."""
     shape = shape_of(records.keys, records.payloads)
     if shape is None:
         return None
@@ -250,5 +266,5 @@ def _encode_alike(head: bytes, records: Records, attempt: int) -> Frames | None:
 
 @lru_cache(LAYOUTS_CACHED_MAX)
 def _message_layout(opening: int, middle: int, key: int, tail: int, payload: int) -> RowLayout:
-    """By the lengths of the parts of a frame."""
+    """The layout of a frame by the lengths of its parts."""
     return RowLayout(f"{opening}s3s{middle}s{key}s{tail}s{payload}ss")

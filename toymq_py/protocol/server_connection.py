@@ -1,7 +1,7 @@
 """The broker's end of a connection as pure state: bytes in, commands out; no clock, no socket.
 
-Contract: protocol.md, "Framing" and "Errors". Any split of a byte stream gives the same commands. Nothing is allocated for a
-length before the length is checked, and what arrives a byte at a time costs linear time.
+Contract: protocol.md, "Framing" and "Errors". Any split of a byte stream gives the same commands. A length is checked before
+anything is allocated for it, and bytes that arrive one at a time cost linear time.
 """
 
 from enum import Enum
@@ -22,18 +22,18 @@ from toymq_py.protocol.header_lines import INVALID_KEY, build_publish, is_http, 
 from toymq_py.records import DEFAULT_MAX_PAYLOAD
 
 LINE_COST = 4
-"""A line that is parsed by itself takes as long as so many PUBs or ACKs of a run, and counts as many."""
+"""A line that is parsed alone takes as long as so many PUBs or ACKs of a batch, and counts as many."""
 LINE_COST_BYTES = 16
-"""It counts one more for each so many bytes: a list of a thousand ids takes as long as a hundred PINGs."""
+"""It counts one more for every so many bytes: a list of a thousand ids takes as long as a hundred PINGs."""
 TLS_HANDSHAKE = b"\x16\x03"
-"""How a client begins that speaks TLS. It waits for an answer and may never say a newline."""
+"""The first bytes of a TLS client, which may never send a newline."""
 
 
 class _State(Enum):
     LINE = "a header line is next"
     BODY = "the body of an accepted PUB is next"
     DRAIN = "the body of a refused command is dropped"
-    FAILED = "a fatal error was reported; nothing more is read"
+    FAILED = "a fatal error was reported; the rest is dropped"
 
 
 class ServerConnection:
@@ -68,15 +68,15 @@ class ServerConnection:
 
     @property
     def ended_torn(self) -> bool | None:
-        """After the end of the stream: whether it came inside a frame. None before."""
+        """Whether the stream ended inside a frame. None before its end."""
         if not self._ended:
             return None
         return self._state in (_State.BODY, _State.DRAIN) or (self._state is _State.LINE and len(self._buffer) > 0)
 
     def receive_data(self, data: bytes) -> None:
-        """More bytes of the stream. What follows a fatal error is dropped."""
+        """Take more bytes of the stream. After a fatal error they are dropped."""
         if self._state is _State.DRAIN:
-            # Dropped as it comes: never buffered. The body's own newline stays to be checked.
+            # Drop it without buffering, except for the newline that is checked later.
             taken = min(self._drain_left - 1, len(data)) if not len(self._buffer) else 0
             if taken > 0:
                 self._drain_left -= taken
@@ -86,11 +86,11 @@ class ServerConnection:
             self.starved = False
 
     def receive_eof(self) -> None:
-        """The stream ended. A partial command is never executed."""
+        """The stream ended. An incomplete command is never executed."""
         self._ended = True
 
     def refuse_body(self, error: RequestError) -> bool:
-        """Drop the body that is arriving: its PUB is the next command, ``Rejected``. Returns: False when there is none."""
+        """Drop the body that is arriving: its PUB becomes ``Rejected``. Returns: False when no body is arriving."""
         here, pending = len(self._buffer), self._pending
         if self._state is not _State.BODY or pending is None or here > self._body_len:
             return False
@@ -104,8 +104,10 @@ class ServerConnection:
         return True
 
     def next_commands(self, max_commands: int = 512) -> list[Command]:
-        """Up to so many commands of what has arrived (each PUB of a run counts, and a line that costs more counts more); []
-        when more bytes are needed."""
+        """Parse up to so many commands; each PUB of a batch counts, and a long line counts more.
+
+        Returns: [] when more bytes are needed.
+        """
         commands: list[Command] = []
         if self._refused is not None:
             commands.append(self._refused)
@@ -137,7 +139,7 @@ class ServerConnection:
                     break
             else:
                 break
-        if buffer.pos and buffer.pos == len(buffer.data):  # an idle connection holds nothing of what it said
+        if buffer.pos and buffer.pos == len(buffer.data):  # an idle connection holds no parsed bytes
             buffer.data, buffer.pos = b"", 0
             self.starved = True
         else:
@@ -147,7 +149,7 @@ class ServerConnection:
     # -- what the batch parser leaves, a command at a time
 
     def _parse_one(self, commands: list[Command]) -> bool:
-        """One header line. Returns: False when more bytes are needed, or nothing will ever come."""
+        """Parse one header line. Returns: False when more bytes are needed, and after a fatal error."""
         buffer = self._buffer
         if buffer.data.startswith(TLS_HANDSHAKE, buffer.pos):
             self._fail(commands, BadFraming("this port does not speak TLS: use toymq://, or the port of --tls-listen"))
@@ -169,11 +171,11 @@ class ServerConnection:
         try:
             commands.append(parse_line(line))
         except RequestError as error:
-            commands.append(Rejected(error.with_traceback(None)))  # it would hold our frames, in a circle
+            commands.append(Rejected(error.with_traceback(None)))  # a traceback would hold our frames, in a circle
         return True
 
     def _begin_publish(self, line: bytes, commands: list[Command]) -> bool:
-        """A PUB's header. Its body follows, whatever is wrong with the header, so its length comes first."""
+        """Parse a PUB's header. The length first: the body follows also when the rest is wrong."""
         tokens = line.split(b" ")
         length = tokens[3] if len(tokens) > 3 else b""
         if not length.isdigit():
