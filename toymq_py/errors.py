@@ -223,7 +223,7 @@ class DiskFull(RequestError):
 
 
 class StorageFailed(RequestError):
-    """A disk error; the topic takes no publishes until a restart."""
+    """The disk failed; the topic may refuse publishes until a restart."""
 
     code = "STORAGE_FAILED"
 
@@ -263,8 +263,8 @@ class ConfigError(LocalError):
 
 
 class DirectoryLocked(LocalError):
-    """Another process owns the data directory. ``pid``, ``address`` of a ``toymq serve`` and ``command`` of a short command, such
-    as ``toymq repair``, are None where the lock file does not have them."""
+    """Another process owns the data directory. None where the lock file does not say: ``pid``, ``address`` of a ``toymq serve``,
+    ``command`` of a short one, such as ``toymq repair``."""
 
     code = "DIRECTORY_LOCKED"
 
