@@ -263,8 +263,8 @@ class ConfigError(LocalError):
 
 
 class DirectoryLocked(LocalError):
-    """Another process owns the data directory. None where the lock file does not say: ``pid``, ``address`` of a ``toymq serve``,
-    ``command`` of a short one, such as ``toymq repair``."""
+    """Another process owns the data directory. ``pid``, ``address`` (of a ``toymq serve``) and ``command`` (such as
+    ``toymq repair``) are None where the lock file does not say."""
 
     code = "DIRECTORY_LOCKED"
 
