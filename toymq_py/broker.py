@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from toymq_py.auth.quotas import Quotas, acting
+from toymq_py.auth.quotas import Quotas, acting_token
 from toymq_py.clock import Clock
 from toymq_py.config.options import BrokerOptions, TopicSettings
 from toymq_py.consumer import FailureBudget
@@ -98,7 +98,7 @@ class Broker:
         self._space.on_low = self._disk_low
         self._flusher = OffsetsFlusher(fs, scheduler, clock)
         self._dead_letters = DeadLetters(scheduler, clock, self._topic_or_new_one_more)
-        self.on_made: Callable[[str], Done] = lambda name: lambda error: None
+        self.on_topic_created: Callable[[str], Done] = lambda name: lambda error: None
         """Called with the name when a request creates a topic, in its context. The result is called with the outcome."""
         self._started = clock.monotonic()
         self._ticker = Ticker(lambda at: self.on_deadline(at))
@@ -228,7 +228,7 @@ class Broker:
         topic = self.topics.get(name)
         if topic is None:
             topic = self._new_topic(name)
-            self.on_made(name)(None)
+            self.on_topic_created(name)(None)
             return topic
         if topic.deleted:
             raise NoSuchTopic(f"{name} is being deleted")
@@ -275,14 +275,14 @@ class Broker:
     def _add_topic(self, name: str, settings: TopicSettings) -> Topic:
         topic = self.topics[name] = self._make(name, settings)
         self.quotas.topic_there(name, self.topics)
-        token = acting.set(None)  # the consumers that patterns make here do not count for the client that made the topic
+        token = acting_token.set(None)  # the consumers that patterns make here do not count for the client that made the topic
         try:
             self._subscriptions.topic_made(topic)
         finally:
-            acting.reset(token)
+            acting_token.reset(token)
         return topic
 
-    def when_topics_are_made(self, made: Callable[[Topic], None]) -> Callable[[], object]:
+    def watch_new_topics(self, made: Callable[[Topic], None]) -> Callable[[], object]:
         """Call ``made`` with every topic that is created from now on. Returns: the way to end that."""
         return self._subscriptions.watch(made)
 
@@ -327,7 +327,7 @@ class Broker:
         if known and self.topics[name].deleted:
             raise TopicExists(f"{name} is being deleted")
         topic = self.topics[name] if known else self._new_topic(name)
-        announce = None if known else self.on_made(name)
+        announce = None if known else self.on_topic_created(name)
 
         def changed(present: TopicSettings) -> TopicSettings:
             settings = present.changed(changes)

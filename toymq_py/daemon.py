@@ -23,7 +23,7 @@ from toymq_py.config.option_schema import is_public, parse_address
 from toymq_py.config.options import ServeOptions
 from toymq_py.errors import ConfigError, DataDirectoryError
 from toymq_py.net.certificates import Certificates
-from toymq_py.net.host_names import Hosts
+from toymq_py.net.host_names import AllowedHosts
 from toymq_py.runtime import heap_trimming
 from toymq_py.runtime.broker_loop import opened_broker
 from toymq_py.runtime.definitions import apply_definitions, openable
@@ -133,11 +133,11 @@ async def _serve(
                 logger.info("%s: %s", options.definitions, change)
             gc.collect()
             gc.freeze()  # what recovery made stays; the collector need not look at it again and again
-            some_left = heap_trimming.Keeper(loop).look
+            on_disconnects = heap_trimming.HeapTrimmer(loop).look
             watch = MemoryWatch(loop, broker.quotas, options.memory_max_bytes)
             bound.callback(watch.stop)
             watch.look()
-            server = Server(broker, clock, loop, some_left=some_left, authority=authority, certificates=certificates)
+            server = Server(broker, clock, loop, on_disconnects=on_disconnects, authority=authority, certificates=certificates)
             _reload_on_hangup(loop, reloads, server.debug_wire)
             addresses = [_address(listener) for listener in listeners]
             addresses += [f"http://{_address(listener)}/" for listener in http_listeners]
@@ -223,7 +223,7 @@ def _metrics(
         return
     from toymq_py.observability.metrics_server import MetricsServer  # not loaded for a broker that does not serve them
 
-    listener = MetricsServer(broker, loop, listeners, Hosts(allowed_hosts))
+    listener = MetricsServer(broker, loop, listeners, AllowedHosts(allowed_hosts))
     listener.start()
     try:
         yield

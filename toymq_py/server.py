@@ -1,6 +1,6 @@
-"""The server: makes sessions of connections, counts them, keeps time, shuts down.
+"""The TCP server: accepts connections, owns their sessions, runs the broker's timers, shuts down.
 
-Contract: delivery.md, "Sessions" (limits, shutdown). Owns the sessions; knows no command.
+Contract: delivery.md, "Sessions" (limits, shutdown). Knows no command.
 """
 
 import asyncio
@@ -20,18 +20,18 @@ from toymq_py.session import LINGER_S, FairQueue, Session, SessionProtocol, TlsP
 
 logger = logging.getLogger("toymq_py.server")
 
-LEFT_S = 0.5
-"""How long others that leave, too, are waited for."""
+DISCONNECTS_S = 0.5
+"""Connections that end within so long are reported together."""
 REFUSED_LINGER_MAX = 16
-EXPIRY_LOOK_S = 5.0
-"""So soon a token is found expired whose table is new, or whose moment the clock has passed in a leap."""
+EXPIRY_CHECK_S = 5.0
+"""An expired token is found within so long, also after the wall clock was set."""
 KEEPALIVE_S = 15
 KEEPALIVE_PROBES = 3
 USER_TIMEOUT_MS = 30_000
 
 
 class Server:
-    """Serves one broker on the listeners it is given. ``run`` until ``stop``."""
+    """Serves one broker on listeners, in ``run`` until ``stop``."""
 
     def __init__(
         self,
@@ -39,34 +39,34 @@ class Server:
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         *,
-        some_left: Callable[[int, int], None] = lambda most, now: None,
+        on_disconnects: Callable[[int, int], None] = lambda most, now: None,
         authority: Authority | None = None,
         certificates: Certificates | None = None,
     ) -> None:
         """
         Args:
-            some_left: called some time after connections have ended, with how many there were at the most since the last time
-                and how many there are: the moment to look at what they leave behind.
-            authority: decides what a client may do; None lets all of them do everything.
-            certificates: for the listeners on which TLS is spoken.
+            on_disconnects: called some time after connections have ended, with the highest number since the last call and the
+                present number.
+            authority: checks tokens; None allows everything.
+            certificates: of the TLS listeners.
         """
         self._broker = broker
         self._clock = clock
         self._loop = loop
         self._sessions: dict[Session, Seat] = {}
         self._fair_queue = FairQueue(clock, loop)
-        self._numbers = 0
+        self._last_number = 0
         self._refused = 0
         self._handshakes: dict[TlsProtocol, Seat | None] = {}
         self._certificates = certificates
-        self._some_left = some_left
+        self._on_disconnects = on_disconnects
         self._authority = authority
         if authority is not None:
             broker.quotas.guarded = True
             authority.on_change.append(self._rights_changed)
         self._expiry_timer: asyncio.TimerHandle | None = None
-        self._left_timer: asyncio.TimerHandle | None = None
-        self._most = 0  # sessions at a time since ``some_left`` was called
+        self._disconnects_timer: asyncio.TimerHandle | None = None
+        self._most_sessions = 0  # sessions at a time since ``on_disconnects`` was called
         self._stopping = asyncio.Event()
         self._at_once = False
         self._none_left = asyncio.Event()
@@ -76,7 +76,7 @@ class Server:
 
     @staticmethod
     def bind(host: str, port: int) -> list[socket.socket]:
-        """Bound sockets for every address of ``host``, not listening yet: recovery comes first. Raises: OSError."""
+        """Bind a socket for every address of ``host``, without listening: recovery comes first. Raises: OSError."""
         sockets: list[socket.socket] = []
         try:
             for family, kind, proto, _, address in socket.getaddrinfo(
@@ -99,12 +99,12 @@ class Server:
 
     async def run(self, listeners: list[socket.socket], tls_listeners: Sequence[socket.socket] = ()) -> None:
         """Accept and serve until ``stop``, then shut down gracefully (delivery.md, "Shutdown")."""
-        acceptors = [Acceptor(listener, self._loop, self._take) for listener in listeners]
-        acceptors += [Acceptor(listener, self._loop, self._take_tls) for listener in tls_listeners]
+        acceptors = [Acceptor(listener, self._loop, self._accept) for listener in listeners]
+        acceptors += [Acceptor(listener, self._loop, self._accept_tls) for listener in tls_listeners]
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
-            self._look_at_tokens()
-            self._tick()  # recovery may have found work with a deadline before the ticker ran
+            self._check_expiry()
+            self._tick()  # recovery may have set deadlines
             for acceptor in acceptors:
                 acceptor.start()
             await self._stopping.wait()
@@ -117,12 +117,12 @@ class Server:
                     session.abort()
             else:
                 await self._drain()
-        for timer in (self._ticker, self._left_timer, self._expiry_timer):
+        for timer in (self._ticker, self._disconnects_timer, self._expiry_timer):
             if timer is not None:
                 timer.cancel()
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Begin the shutdown; with ``at_once`` nothing is delivered, committed or stored any more. Idempotent."""
+        """Begin the shutdown; with ``at_once`` drop all that is not committed. Idempotent."""
         self._at_once = self._at_once or at_once
         self._stopping.set()
 
@@ -133,70 +133,69 @@ class Server:
 
     # -- accepting
 
-    def _take(self, connection: socket.socket) -> None:
+    def _accept(self, connection: socket.socket) -> None:
         assert self._tasks is not None
-        self._tasks.create_task(self._adopt(connection, SessionProtocol(self._accepted)))
+        self._tasks.create_task(self._open_connection(connection, SessionProtocol(self._open_session)))
 
-    def _take_tls(self, connection: socket.socket) -> None:
-        """Handshakes count as connections: one that never ends would else hold a descriptor beyond the limit."""
+    def _accept_tls(self, connection: socket.socket) -> None:
+        """Begin a TLS handshake, which counts as a connection: it holds a descriptor."""
         assert self._tasks is not None
         assert self._certificates is not None
-        inner = SessionProtocol(self._accepted)
-        protocol = TlsProtocol(self._certificates.context, inner, self._loop, self._settled, self._refuse)
+        inner = SessionProtocol(self._open_session)
+        protocol = TlsProtocol(self._certificates.context, inner, self._loop, self._handshake_ended, self._refuse)
         seat = None
         try:
             seat = self._broker.quotas.enter(peer_address(connection), protocol.abort)
         except TooManyConnections as error:
             if list(self._handshakes.values()).count(None) >= REFUSED_LINGER_MAX:
                 self._broker.metrics.refused(error.code)
-                connection.close()  # a reason could only be said after a handshake, and some others hear it already
+                connection.close()  # a reason needs a handshake; enough refused clients linger already
                 return
         self._handshakes[protocol] = seat
-        self._tasks.create_task(self._adopt(connection, protocol))
+        self._tasks.create_task(self._open_connection(connection, protocol))
 
-    def _settled(self, protocol: TlsProtocol) -> None:
-        """Its session, if there is one, enters anew."""
+    def _handshake_ended(self, protocol: TlsProtocol) -> None:
+        """Free the handshake's seat; its session takes one of its own."""
         seat = self._handshakes.pop(protocol, None)
         if seat is not None:
             seat.leave()
 
-    async def _adopt(self, connection: socket.socket, protocol: asyncio.Protocol) -> None:
-        """Make a session of it. Not to be cancelled halfway: a transport without an owner never says that its connection is
-        gone."""
+    async def _open_connection(self, connection: socket.socket, protocol: asyncio.Protocol) -> None:
+        """Make a transport of an accepted socket. Do not cancel it: a transport without an owner is never closed."""
         try:
             _set_options(connection)
             await self._loop.connect_accepted_socket(lambda: protocol, connection)
         except OSError:
             if isinstance(protocol, TlsProtocol):
-                self._settled(protocol)
+                self._handshake_ended(protocol)
             connection.close()  # gone again already
 
-    def _accepted(self, protocol: SessionProtocol) -> Session | None:
-        """A connection stands. None refuses it: the reason is written and the connection closed."""
+    def _open_session(self, protocol: SessionProtocol) -> Session | None:
+        """Make the session of a connection. Returns: None when it is refused; then the reason is written and it is closed."""
         broker = self._broker
         if self._stopping.is_set():
             protocol.transport.abort()
             return None
         transport = protocol.transport
         try:
-            # Before its token is known a session gives way to others; what needs none has its rights from the beginning.
+            # A session may be evicted until its token is known; without an auth file it has its rights at once.
             seat = broker.quotas.enter(peer_of(transport), transport.abort if self._authority is not None else None)
         except TooManyConnections as error:
             self._refuse(transport, error)
             return None
-        self._numbers += 1
+        self._last_number += 1
         session = Session(
-            self._numbers, transport, broker, self._clock, self._loop, self._fair_queue, self._session_ended, self._authority,
-            seat,
+            self._last_number, transport, broker, self._clock, self._loop, self._fair_queue, self._session_ended,
+            self._authority, seat,
         )  # fmt: skip
         self._sessions[session] = seat
-        self._most = max(self._most, len(self._sessions))
+        self._most_sessions = max(self._most_sessions, len(self._sessions))
         broker.metrics.connections += 1
         broker.metrics.connections_opened_total += 1
         return session
 
     def _refuse(self, transport: asyncio.Transport, error: RequestError) -> None:
-        """Only some at a time stay until their reason was read: refused connections must not hold the descriptors instead."""
+        """Write the reason and close. A few linger until the client has read it; more would use up the descriptors."""
         self._broker.metrics.refused(error.code)
         lingers = self._refused < REFUSED_LINGER_MAX
         refuse(transport, error, linger_s=LINGER_S if lingers else 0)
@@ -211,26 +210,26 @@ class Server:
         for session in list(self._sessions):
             session.rights_changed()
 
-    def _look_at_tokens(self) -> None:
-        """Tokens that expire end what only listens under them, here and over HTTP: it has no next command."""
+    def _check_expiry(self) -> None:
+        """End sessions whose token has expired: a session that only listens has no next command that would find out."""
         if self._authority is not None:
             left_s = self._authority.look_at_time()
-            delay_s = EXPIRY_LOOK_S if left_s is None else min(left_s, EXPIRY_LOOK_S)
-            self._expiry_timer = self._loop.call_later(delay_s, self._look_at_tokens)
+            delay_s = EXPIRY_CHECK_S if left_s is None else min(left_s, EXPIRY_CHECK_S)
+            self._expiry_timer = self._loop.call_later(delay_s, self._check_expiry)
 
     def _session_ended(self, session: Session) -> None:
         self._sessions.pop(session).leave()
         self._broker.metrics.connections -= 1
-        if self._left_timer is None:
-            self._left_timer = self._loop.call_later(LEFT_S, self._when_some_left)
+        if self._disconnects_timer is None:
+            self._disconnects_timer = self._loop.call_later(DISCONNECTS_S, self._report_disconnects)
         if not self._sessions:
             self._none_left.set()
 
-    def _when_some_left(self) -> None:
-        self._left_timer = None
-        most, self._most = self._most, len(self._sessions)
+    def _report_disconnects(self) -> None:
+        self._disconnects_timer = None
+        most, self._most_sessions = self._most_sessions, len(self._sessions)
         self._sessions = dict(self._sessions)  # a dict does not shrink
-        self._some_left(most, self._most)
+        self._on_disconnects(most, self._most_sessions)
 
     # -- time
 
@@ -249,7 +248,7 @@ class Server:
     # -- shutdown
 
     async def _drain(self) -> None:
-        """Stop delivering, take the acks that still arrive, commit, flush."""
+        """Stop deliveries, take the acks that still arrive, commit, flush."""
         broker = self._broker
         deadline = self._loop.time() + broker.options.shutdown_timeout_ms / 1000
         for handshake in list(self._handshakes):
@@ -271,9 +270,9 @@ class Server:
 
 
 def _set_options(connection: socket.socket) -> None:
-    """A dead peer must not hold an exclusive consumer: it is found out within about a minute.
+    """Set keepalive: a dead peer that holds an exclusive consumer is detected within about a minute.
 
-    The other end of a Unix socket is on this machine: the kernel knows when it dies.
+    A Unix socket needs none: the kernel closes it when the peer dies.
     """
     if connection.family == socket.AF_UNIX:
         return

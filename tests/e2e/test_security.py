@@ -248,7 +248,7 @@ def test_the_wrong_port_is_said_in_one_line(files: Path) -> None:
     with BrokerProcess(files / "d", *options(files)) as broker:
         for url, says in (
             (f"toymqs://127.0.0.1:{broker.port}", "does the broker use TLS on this port? toymq:// connects without TLS"),
-            (f"toymq://127.0.0.1:{broker.tls_port}", "BAD_FRAMING: TLS is spoken on this port: use toymqs://"),
+            (f"toymq://127.0.0.1:{broker.tls_port}", "BAD_FRAMING: this port speaks TLS: use toymqs://"),
         ):
             refused = CliRunner().invoke(toymqctl, ["--url", url, "ping"])
             assert refused.exit_code == 1

@@ -17,7 +17,7 @@ from toymq_py.gateway.app import Application
 from toymq_py.gateway.request_context import Gateway
 from toymq_py.gateway.webhook_pusher import WebhookPusher
 from toymq_py.net.certificates import Certificates
-from toymq_py.net.host_names import Hosts
+from toymq_py.net.host_names import AllowedHosts
 from toymq_py.server import Server
 from toymq_py.storage.fs import FileSystem
 
@@ -96,7 +96,7 @@ async def gateway(
     """The application without a socket."""
     async with serving(data_dir, fs=fs, **options) as served:
         core = Gateway(served.broker, SystemClock(), asyncio.get_running_loop(), authority=authority)
-        transport = httpx.ASGITransport(Application(core, hosts=Hosts(), dialects=dialects))
+        transport = httpx.ASGITransport(Application(core, hosts=AllowedHosts(), dialects=dialects))
         async with httpx.AsyncClient(transport=transport, base_url=BASE) as client:
             yield HttpRig(served, client, core)
         core.waiting.stop()

@@ -123,7 +123,7 @@ class Seat:
         self._evict()
 
 
-acting: ContextVar[Holder | None] = ContextVar("toymq_acting", default=None)
+acting_token: ContextVar[Holder | None] = ContextVar("toymq_acting", default=None)
 """Whose command or request is carried out; None: the broker's own, or one without a token. A context, because a topic or a
 consumer is made deep below the request for it, and a wait goes on later."""
 
@@ -265,7 +265,7 @@ class Quotas:
     def admit_topic(self, name: str, present: int) -> None:
         """A topic is to be made beside so many. Dead-letter topics beside their origin do not count. Raises: TooManyTopics."""
         present -= len(self._beside)
-        limit, maker = self._limits.max_topics, acting.get()
+        limit, maker = self._limits.max_topics, acting_token.get()
         made = 0 if maker is None else self._topics_made.get(maker.name, 0)
         self._admit("topics", TooManyTopics, limit, "--max-topics", maker, present, made)
         if maker is not None:
@@ -291,7 +291,7 @@ class Quotas:
 
     def admit_consumer(self, topic: str, name: str, present: Collection[str]) -> None:
         """A consumer of a topic is to be made beside others. Raises: TooManyConsumers."""
-        limit, maker = self._limits.max_consumers, acting.get()
+        limit, maker = self._limits.max_consumers, acting_token.get()
         if maker is None or not maker.limited:
             self._admit(f"consumers of {topic}", TooManyConsumers, limit, "--max-consumers", maker, len(present), 0)
             return

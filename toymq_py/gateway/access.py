@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 
 from toymq_py.auth import audit
-from toymq_py.auth.quotas import Seat, acting
+from toymq_py.auth.quotas import Seat, acting_token
 from toymq_py.auth.tokens import Grant
 from toymq_py.broker import Done
 from toymq_py.disk_errors import storage_error
@@ -82,7 +82,7 @@ def check_rights(gateway: Gateway, connection: HTTPConnection, needs: Need | Non
     seat: Seat | None = connection.scope.get("state", {}).get(SEAT)
     if seat is not None:
         seat.identify(grant.name, admin=grant.admin)
-        acting.set(seat.token)  # for the task of this request
+        acting_token.set(seat.token)  # for the task of this request
     connection.scope[_GRANT] = grant
     check_grant(grant, needs, topic if topic is not None else connection.path_params.get("topic", ""))
 
@@ -146,7 +146,7 @@ def topics_made_by(connection: HTTPConnection) -> Iterator[list[str]]:
 
 
 def audit_new_topic(name: str) -> Done:
-    """Record a new topic in the audit trail once it is stored. A hook for ``Broker.on_made``."""
+    """Record a new topic in the audit trail once it is stored. A hook for ``Broker.on_topic_created``."""
     asked = list(_asked.get())
     for _, made in asked:
         made.append(name)

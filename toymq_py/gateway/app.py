@@ -48,7 +48,7 @@ from toymq_py.gateway.bodies import WHEN_WHOLE
 from toymq_py.gateway.operations import Operation
 from toymq_py.gateway.problems import MethodNotAllowed, problem
 from toymq_py.gateway.request_context import Gateway
-from toymq_py.net.host_names import Hosts
+from toymq_py.net.host_names import AllowedHosts
 
 logger = logging.getLogger("toymq_py.gateway")
 
@@ -182,7 +182,7 @@ async def _handle(operation: Operation, gateway: Gateway, request: Request) -> R
 class Application:
     """The routes, behind the check of ``Host`` that every request must pass."""
 
-    def __init__(self, gateway: Gateway, *, hosts: Hosts | None, dialects: Sequence[str] = ()) -> None:
+    def __init__(self, gateway: Gateway, *, hosts: AllowedHosts | None, dialects: Sequence[str] = ()) -> None:
         """
         Args:
             hosts: names accepted in ``Host`` without TLS; None for all. With TLS the certificate has the names.
@@ -190,7 +190,7 @@ class Application:
         """
         operations = (*OPERATIONS, *chain.from_iterable(DIALECTS[name] for name in dialects))
         self._hosts = hosts
-        gateway.broker.on_made = audit_new_topic
+        gateway.broker.on_topic_created = audit_new_topic
         by_path: dict[str, list[Operation]] = defaultdict(list)
         for operation in operations:
             by_path[operation.path].append(operation)

@@ -26,7 +26,7 @@ from toymq_py.gateway.webhook_pusher import WebhookPusher
 from toymq_py.gateway.websocket_protocol import GatewayWebSocket
 from toymq_py.net.acceptor import BACKLOG
 from toymq_py.net.certificates import Certificates
-from toymq_py.net.host_names import Hosts
+from toymq_py.net.host_names import AllowedHosts
 
 
 class _Server(uvicorn.Server):
@@ -128,7 +128,7 @@ class HttpServer:
         )
         if authority is not None:
             broker.quotas.guarded = True
-        hosts = Hosts(allowed_hosts) if local or authority is None else None
+        hosts = AllowedHosts(allowed_hosts) if local or authority is None else None
         limited = type("LimitedProtocol", (GatewayProtocol,), {"quotas": broker.quotas})
         config = uvicorn.Config(
             Application(self._gateway, hosts=hosts, dialects=dialects),

@@ -18,7 +18,7 @@ def check_host_name(text: str) -> str:
     return text
 
 
-class Hosts:
+class AllowedHosts:
     """Answers to addresses, ``localhost`` and the names that it is given. A page whose name its owner's DNS leads here (DNS
     rebinding) would else be of the same site as the broker."""
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from toymq_py.broker import Broker
 from toymq_py.net.acceptor import Acceptor
-from toymq_py.net.host_names import Hosts
+from toymq_py.net.host_names import AllowedHosts
 from toymq_py.observability.prometheus import render
 
 logger = logging.getLogger("toymq_py.server")
@@ -30,7 +30,7 @@ class MetricsServer:
     """Serves on bound sockets from ``start`` to ``stop``. Belongs to the broker's loop; owns a task for each connection."""
 
     def __init__(
-        self, broker: Broker, loop: asyncio.AbstractEventLoop, listeners: Iterable[socket.socket], hosts: Hosts
+        self, broker: Broker, loop: asyncio.AbstractEventLoop, listeners: Iterable[socket.socket], hosts: AllowedHosts
     ) -> None:
         self._broker = broker
         self._loop = loop

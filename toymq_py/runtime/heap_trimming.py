@@ -68,7 +68,7 @@ def set_up() -> None:
     gc.set_threshold(10_000, 10, 1_000)
 
 
-class Keeper:
+class HeapTrimmer:
     """Gives memory back, when there is much and the broker has time, or when a crowd has gone. Belongs to the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -1,7 +1,7 @@
-"""What each command needs, where the broker has an auth file: nothing is done before HELLO with a token, nor beyond its rights.
+"""Authorization of commands: HELLO with a token comes first, and each command needs a right.
 
-Contract: clients.md (the auth file); protocol.md, "Errors"; ADR 0021. A handler of its own kind, so that a broker without an
-auth file pays nothing for it.
+Contract: clients.md (the auth file); protocol.md, "Errors"; ADR 0021. A subclass of the handler, so that a broker without an
+auth file does not pay for it.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any, assert_never
 
-from toymq_py.auth.quotas import Seat, acting
+from toymq_py.auth.quotas import Seat, acting_token
 from toymq_py.auth.tokens import Authority, Grant
 from toymq_py.broker import Broker
 from toymq_py.errors import AuthFailed, AuthRequired, Forbidden
@@ -21,7 +21,7 @@ from toymq_py.session.replies import Replies
 logger = logging.getLogger("toymq_py.session")
 
 GREETING_S = 10.0
-"""How long a connection may take until its token is accepted: a round trip, and a handshake of TLS before it has as long."""
+"""A connection has so long to send an accepted token; a TLS handshake before it has the same."""
 CONSUMING = (
     Ack, commands.Nack, commands.Pull, commands.Subscribe, commands.Touch, commands.Fetch, commands.Offsets,
 )  # fmt: skip
@@ -32,11 +32,11 @@ UNRESTRICTED = (
 )  # fmt: skip
 """Commands that any accepted token may send; they show and touch only what it has rights to."""
 MAKERS = (Publish, commands.Subscribe, commands.Pull, commands.Create, commands.Seek)
-"""Commands that may make a topic or a consumer, which counts as the token's."""
+"""Commands that may create a topic or a consumer, which counts towards the token's limit."""
 
 
 class GuardedHandler(Handler):
-    """The commands of one session, as far as its token allows."""
+    """Applies the commands that the session's token allows."""
 
     __slots__ = ("_authority", "_grant", "_on_admitted", "_peer", "_seat", "admitted")
 
@@ -45,10 +45,10 @@ class GuardedHandler(Handler):
         address: Callable[[], str | None], authority: Authority, peer: str, seat: Seat | None = None,
         on_admitted: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        """``peer`` is the other end's address, for the log; ``on_admitted`` is called when a token was accepted."""
+        """``peer`` is the client's address for the log; ``on_admitted`` is called when a token is accepted."""
         super().__init__(number, broker, replies, deliveries, loop, address)
         self.admitted = False
-        """Its token was accepted."""
+        """A token was accepted."""
         self._authority = authority
         self._grant: Grant | None = None
         self._peer = peer
@@ -60,7 +60,7 @@ class GuardedHandler(Handler):
         return None if self._grant is None else self._grant.name
 
     def too_late(self) -> None:
-        """The time for HELLO is over: say so. The session is to end."""
+        """Reply that HELLO is overdue; the caller ends the session."""
         self._error(AuthRequired(f"no HELLO with a token within {GREETING_S:g} s"))
 
     def rights_changed(self) -> bool:
@@ -93,18 +93,18 @@ class GuardedHandler(Handler):
                 self._authority.check_time(grant)
             _check(grant, command)
             if self._seat is not None and isinstance(command, MAKERS):
-                whose = acting.set(self._seat.token)
+                whose = acting_token.set(self._seat.token)
                 try:
                     super()._apply(command)
                 finally:
-                    acting.reset(whose)
+                    acting_token.reset(whose)
                 return
         super()._apply(command)
 
     def _authenticate(self, command: Command) -> None:
-        """Raises: AuthRequired, AuthFailed, TooManyConnections; a version that is not spoken here is said behind us."""
+        """Check the token of HELLO. Raises: AuthRequired, AuthFailed, TooManyConnections. The handler refuses a bad version."""
         if self.admitted or not isinstance(command, commands.Hello) or command.auth is None:
-            raise AuthRequired("a token is needed: toymq://TOKEN@host as a client's URL, HELLO 1 auth=TOKEN as the first line")
+            raise AuthRequired("this broker needs a token: connect to toymq://TOKEN@host, or send HELLO 1 auth=TOKEN first")
         if command.version != PROTOCOL_VERSION:
             return
         grant = self._authority.admit(command.auth)
@@ -115,7 +115,7 @@ class GuardedHandler(Handler):
         self._on_admitted()
 
     def _numbers(self) -> dict[str, Any]:
-        """With the tokens that expire: an admin sees all of them, others their own."""
+        """STATS with the tokens that expire: all of them for an admin, else the own one."""
         mine = self._grant
         shown = [grant for grant in self._authority.expiring() if mine is not None and (mine.admin or grant.name == mine.name)]
         tokens = [{"name": grant.name, "expires_ms": (grant.expires_ns or 0) // 1_000_000} for grant in shown]
@@ -129,7 +129,7 @@ class GuardedHandler(Handler):
 
 
 def _check(grant: Grant, command: Command) -> None:
-    """Names alone decide: whether a topic is there is nothing that a token finds out. Raises: Forbidden."""
+    """Check the right for a command by names alone, so that a token cannot find out which topics exist. Raises: Forbidden."""
     if isinstance(command, Publish):
         if not grant.may_publish(command.topic):
             raise Forbidden(f"the token of {grant.name} may not publish to {command.topic}; use one that may")

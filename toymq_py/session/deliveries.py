@@ -1,7 +1,7 @@
-"""What a session's subscriptions deliver, and what becomes of it when the connection ends.
+"""The subscriptions of a session, and the deliveries of its last write.
 
-Contract: delivery.md, "Sessions" and "Attempts". Deliveries are taken at the moment there is room in the socket, so what was
-leased was written, except for the last write.
+Contract: delivery.md, "Sessions" and "Attempts". Messages are leased when the socket has room, so every leased message was
+written, except for the last write.
 """
 
 import logging
@@ -22,28 +22,28 @@ from toymq_py.topic import Delivery, Subscription
 logger = logging.getLogger("toymq_py.session")
 
 RETRY_S = 0.5
-"""How soon a read that failed (no descriptor left, say) is tried again."""
+"""A failed read, for lack of a descriptor for example, is repeated after so long."""
 
 
-Subscribed = Subscription | PatternSubscription
+AnySubscription = Subscription | PatternSubscription
 
 
 class Deliveries:
     """The subscriptions of one session, by topic or pattern.
 
-    ``paused`` holds all of them. A subscription is silent until its own ``OK`` has been written: no MSG comes before it.
-    ``pull`` is the poll of a PULL that stands first among the replies and waits.
+    PAUSE sets ``paused``. A subscription delivers nothing before its ``OK`` is written. ``pull`` is the poll of a PULL that
+    waits at the head of the replies.
     """
 
     __slots__ = (
         "_clock",
-        "_hungry",
         "_last_write",
         "_later",
+        "_ready",
         "_replies",
         "_runnable",
-        "_silent",
         "_stalled",
+        "_unconfirmed",
         "by_name",
         "paused",
         "pull",
@@ -57,20 +57,20 @@ class Deliveries:
         later: Callable[[float, Callable[[], object]], object],
     ) -> None:
         """``later`` is the loop's ``call_later``."""
-        self.by_name: dict[str, Subscribed] = {}
+        self.by_name: dict[str, AnySubscription] = {}
         self.paused = False
         self.pull: Poll | None = None
         self._replies = replies
         self._runnable = place
         self._clock = clock
         self._later = later
-        self._hungry: dict[Subscribed, None] = {}
-        self._silent: dict[Subscribed, None] = {}  # an empty set has three times the bytes
+        self._ready: dict[AnySubscription, None] = {}
+        self._unconfirmed: dict[AnySubscription, None] = {}  # an empty set has three times the bytes
         self._stalled = False
         self._last_write: list[tuple[Delivery, int, array[int]]] = []
 
     def check_free(self, name: str, pattern: TopicPattern | None) -> None:
-        """``name`` is a topic's or the pattern's. Raises: AlreadySubscribed when MSG could not tell which one it is for."""
+        """Check that no subscription overlaps: MSG names only the topic. Raises: AlreadySubscribed."""
         other = self.by_name.get(name)
         if other is None:
             others = self.by_name.values()
@@ -81,14 +81,14 @@ class Deliveries:
         if other is not None:
             raise AlreadySubscribed(f"this session is subscribed to {other.name} already")
 
-    def add(self, subscription: Subscribed) -> None:
-        """A new subscription, silent until ``released``."""
+    def add(self, subscription: AnySubscription) -> None:
+        """Add a subscription, which delivers nothing before ``released``."""
         self.by_name[subscription.name] = subscription
         subscription.paused = self.paused
-        self._silent[subscription] = None
+        self._unconfirmed[subscription] = None
 
-    def part_of(self, topic: str, consumer: str) -> Subscription | None:
-        """The session's own hold on a consumer of a topic, if it has one."""
+    def subscription_to(self, topic: str, consumer: str) -> Subscription | None:
+        """The session's subscription to a topic as a consumer, which may be part of a pattern's."""
         found = self.by_name.get(topic)
         if not isinstance(found, Subscription):
             parts = [s.parts[topic] for s in self.by_name.values() if isinstance(s, PatternSubscription) and topic in s.parts]
@@ -96,7 +96,7 @@ class Deliveries:
         return found if found is not None and found.consumer_name == consumer else None
 
     def inflight(self) -> list[Callable[[], bool]]:
-        """For each range that is inflight to this session's subscriptions: a call that returns whether all of it is acked."""
+        """For each id range that this session holds leases on: a call that returns whether all of it is acked."""
         parts: list[Subscription] = []
         for subscription in self.by_name.values():
             parts += [subscription] if isinstance(subscription, Subscription) else subscription.parts.values()
@@ -109,55 +109,55 @@ class Deliveries:
         for subscription in self.by_name.values():
             subscription.paused = paused
         if paused:
-            self._pass_on()
+            self._wake_others()
 
     @property
     def stalled(self) -> bool:
-        """The socket takes no more."""
+        """The socket is full."""
         return self._stalled
 
     def stall(self, stalled: bool) -> None:
-        """The socket takes no more, or again. What was to be taken now is left to other sessions of the same consumer."""
+        """The socket is full, or has room again. When it is full, other sessions of the same consumers are woken."""
         self._stalled = stalled
         if stalled:
-            self._pass_on()
+            self._wake_others()
             if self.pull is not None:
                 self.pull.pass_on()
 
-    def _pass_on(self) -> None:
-        for subscription in self._hungry:
+    def _wake_others(self) -> None:
+        for subscription in self._ready:
             subscription.pass_on()
 
-    def released(self, subscription: Subscribed) -> None:
-        """Its ``OK`` was written: it begins to deliver."""
-        if subscription in self._silent:
-            self._silent.pop(subscription, None)
+    def released(self, subscription: AnySubscription) -> None:
+        """Its ``OK`` was written: begin to deliver."""
+        if subscription in self._unconfirmed:
+            self._unconfirmed.pop(subscription, None)
             self.wake(subscription)
 
-    def wake(self, subscription: Subscribed) -> bool:
-        """Wake the subscription: messages may be ready. Returns: whether it is taken soon, unless someone else does."""
-        if subscription in self._silent:
+    def wake(self, subscription: AnySubscription) -> bool:
+        """Wake the subscription: messages may be ready. Returns: whether this session takes them soon."""
+        if subscription in self._unconfirmed:
             return False
-        self._hungry[subscription] = None
+        self._ready[subscription] = None
         self._runnable.wake()
         return not (self._stalled or self.paused)
 
-    def drop(self, subscription: Subscribed) -> None:
-        """UNSUB: what is inflight goes back."""
+    def drop(self, subscription: AnySubscription) -> None:
+        """Close a subscription: its leases go back."""
         self._forget(subscription)
         subscription.close()
 
     def ended(self, subscription: Subscription, code: str) -> None:
-        """The topic ended it: CLOSED, behind the OK of its SUB and behind all that was delivered."""
-        self._lost(subscription, subscription.name, code)
+        """The topic ended the subscription: push CLOSED, after the OK of its SUB and after all deliveries."""
+        self._closed(subscription, subscription.name, code)
 
     def pattern_ended(self, subscription: PatternSubscription, name: str, code: str) -> None:
-        """The same of one of a pattern's topics, or with the pattern's name of all of it."""
-        self._lost(subscription, name, code)
+        """As ``ended``, for one topic of a pattern, or with the pattern's name for all of them."""
+        self._closed(subscription, name, code)
 
-    def _lost(self, subscription: Subscribed, name: str, code: str) -> None:
+    def _closed(self, subscription: AnySubscription, name: str, code: str) -> None:
         push = encode_closed(name, subscription.consumer_name, code)
-        if subscription in self._silent:
+        if subscription in self._unconfirmed:
             self._replies.add(push)
             self._runnable.wake()
         else:
@@ -165,34 +165,36 @@ class Deliveries:
         if name == subscription.name:
             self._forget(subscription)
 
-    def _forget(self, subscription: Subscribed) -> None:
+    def _forget(self, subscription: AnySubscription) -> None:
         if self.by_name.get(subscription.name) is subscription:
             del self.by_name[subscription.name]
-        self._hungry.pop(subscription, None)
-        self._silent.pop(subscription, None)
+        self._ready.pop(subscription, None)
+        self._unconfirmed.pop(subscription, None)
 
     def close(self) -> None:
-        """The connection is gone."""
-        self._hungry.clear()
+        """The connection is gone: close all subscriptions."""
+        self._ready.clear()
         for subscription in self.by_name.values():
             subscription.close()
         self.by_name.clear()
 
     @property
-    def hungry(self) -> bool:
-        """Whether there may be something to take."""
-        return bool(self._hungry) and not self.paused
+    def ready(self) -> bool:
+        """Whether there may be messages to deliver."""
+        return bool(self._ready) and not self.paused
 
     def take(self, out: list[bytes], slice_end: float, room: int) -> None:
-        """Add about ``room`` bytes of deliveries to a write that begins with ``out``, the subscriptions in turn, until
-        ``slice_end``; one at least. Of a consumer that other sessions take from, one piece."""
+        """Append about ``room`` bytes of deliveries to the write ``out``, round-robin over the subscriptions.
+
+        Stops at ``slice_end``, but not before the first. A consumer that other sessions share gives one piece.
+        """
         size = sum(map(len, out))
         tried = False
-        shared: list[Subscribed] = []
-        while self._hungry and room > 0 and not (tried and self._clock.monotonic() > slice_end):
+        shared: list[AnySubscription] = []
+        while self._ready and room > 0 and not (tried and self._clock.monotonic() > slice_end):
             tried = True
-            subscription = next(iter(self._hungry))
-            del self._hungry[subscription]
+            subscription = next(iter(self._ready))
+            del self._ready[subscription]
             try:
                 delivery = subscription.take(room)
             except OSError:
@@ -204,28 +206,27 @@ class Deliveries:
             if delivery.subscription.channel.takers > 1:
                 shared.append(subscription)
             else:
-                self._hungry[subscription] = None  # behind the others
+                self._ready[subscription] = None  # behind the others
             frames = encode_delivery(delivery)
             out += frames.pieces
-            sent = self.wrote(delivery, frames, size)
+            sent = self.add_to_write(delivery, frames, size)
             size += sent
             room -= sent
         for subscription in shared:
-            self._hungry[subscription] = None
+            self._ready[subscription] = None
 
-    def wrote(self, delivery: Delivery, frames: Frames, begin: int) -> int:
-        """Its frames are part of the write that is being made, from this byte on. Returns: their size."""
+    def add_to_write(self, delivery: Delivery, frames: Frames, begin: int) -> int:
+        """Remember that the frames of a delivery begin at this byte of the write. Returns: their size."""
         self._last_write.append((delivery, begin, frames.sizes()))
         return sum(map(len, frames.pieces))
 
     def begin_write(self) -> None:
-        """The write before was taken by the socket."""
+        """The socket has taken the previous write whole."""
         if self._last_write:
             self._last_write = []
 
     def give_back(self, taken_bytes: int) -> None:
-        """The connection ended when the socket had taken so many bytes of the last write: what it did not take whole goes back
-        uncounted."""
+        """Give back the messages of the last write that the first ``taken_bytes`` do not hold whole; no attempt is counted."""
         for delivery, begin, sizes in self._last_write:
             ends = accumulate(sizes, initial=begin)
             next(ends)
@@ -233,7 +234,7 @@ class Deliveries:
 
 
 def encode_delivery(delivery: Delivery) -> Frames:
-    """MSG frames; a run's first attempts are encoded once and shared by all subscribers."""
+    """Encode MSG frames. First attempts are encoded once for all subscribers."""
     records, topic = delivery.records, delivery.topic
     if delivery.attempt == 1:
         frames: Frames | None = records.memo

@@ -10,7 +10,7 @@ from toymq_py.session.replies import WAIT_COST_BYTES, PendingReply, Replies
 from toymq_py.topic import Topic
 
 FETCH_BYTES_MAX = 2 * 1024 * 1024
-"""What one FETCH reads at most, whatever it asks for, but for one larger record: a MiB holds the loop for 5 ms."""
+"""The most that one FETCH reads, except for one larger record: a MiB blocks the loop for 5 ms."""
 
 
 class Fetches:
@@ -24,12 +24,12 @@ class Fetches:
         self._waits: dict[Callable[[], None], None] = {}
 
     def end_waits(self) -> None:
-        """Answer those that wait with what there is."""
+        """Answer all that wait, empty."""
         for finish in list(self._waits):
             finish()
 
     def fetch(self, topic: Topic, command: Fetch) -> None:
-        """Reply with the records that are there when it is the reply's turn, or wait for one."""
+        """Reply with the records that are there when the reply is at the head, or wait for one."""
         waits = command.wait_ms and command.from_id == topic.next_id
         held = self._replies.hold(PendingReply(WAIT_COST_BYTES) if waits else None)
 
@@ -38,7 +38,7 @@ class Fetches:
             try:
                 frames, count, next_id = living(topic).fetch(command.from_id, command.max_count, max_bytes)
             except BeingExamined as busy:
-                again, held.make = held.make, None  # not by its own name: a million pipelined ones would be a million cycles
+                again, held.make = held.make, None  # naming make itself would be a reference cycle
                 assert again is not None
                 busy.when_done(lambda: self._replies.fill(held, again))
                 return None
@@ -50,7 +50,7 @@ class Fetches:
             self._replies.fill(held, make)
 
     def _wait_for_commit(self, topic: Topic, wait_s: float, done: Callable[[], None]) -> None:
-        """``done`` is called when something is committed, the time is over, or the stream ends."""
+        """Call ``done`` at the next commit, after the time, or when the stream ends."""
 
         def finish() -> None:
             if finish in self._waits:
@@ -65,7 +65,7 @@ class Fetches:
 
 
 def living(topic: Topic) -> Topic:
-    """A topic when it is its reply's turn. Raises: NoSuchTopic when it was deleted meanwhile."""
+    """Return the topic. Raises: NoSuchTopic when it was deleted since the command."""
     if topic.deleted:
         raise NoSuchTopic(f"{topic.name} was deleted")
     return topic

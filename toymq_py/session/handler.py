@@ -1,6 +1,6 @@
-"""What each command does. Contract: protocol.md, "Commands".
+"""Apply the commands of a session to the broker and queue their replies. Contract: protocol.md, "Commands".
 
-Applies commands to the broker and queues their replies; never waits. Knows no transport.
+Never waits. Knows no transport.
 """
 
 import asyncio
@@ -53,10 +53,10 @@ class Handler:
         self, number: int, broker: Broker, replies: Replies, deliveries: Deliveries, loop: asyncio.AbstractEventLoop,
         address: Callable[[], str | None] = lambda: None,
     ) -> None:  # fmt: skip
-        """``number`` is the session's, for the log; ``address`` the other end's, for the audit trail."""
+        """``number`` of the session for the log, ``address`` of the client for the audit trail."""
         self._address = address
         self.ended = False
-        """QUIT, or a fatal error: nothing behind it is executed."""
+        """After QUIT or a fatal error: no more commands are applied."""
         self._number = number
         self._broker = broker
         self._metrics = broker.metrics
@@ -69,10 +69,10 @@ class Handler:
         self._refused = RefusedSequences()
         self._run: Iterator[Command] = iter(())
         self.max_held_bytes = broker.options.max_inflight_bytes
-        """No command is applied while its replies hold more."""
+        """No command is applied while the replies hold more."""
 
     def step(self, reader: Reader, clock: Clock, slice_end: float) -> bool:
-        """Apply what arrived, in order, while there is room for the replies and until ``slice_end``. Waits for no effect.
+        """Apply commands in order while there is room for replies, until ``slice_end``.
 
         Returns: whether there is more to apply, and room.
         """
@@ -93,7 +93,7 @@ class Handler:
                 return False
 
     def end_waits(self) -> None:
-        """An end of the stream, or of the connection, cuts waits short."""
+        """Answer FETCH and PULL that wait: the stream ended."""
         self._fetches.end_waits()
         for pulling in list(self._pulls):
             pulling.finish()
@@ -105,7 +105,7 @@ class Handler:
             pulling.close()
 
     def apply(self, command: Command) -> None:
-        """Apply one command; whatever happens, it gets exactly its replies."""
+        """Apply one command. It gets exactly its replies, also after a failure."""
         try:
             self._apply(command)
         except RequestError as error:
@@ -124,7 +124,7 @@ class Handler:
             self._greeted = True
 
     def _refuse(self, command: Command, error: RequestError) -> None:
-        """One ``ERR`` per command, a run of PUBs being many; a fatal one is said once."""
+        """Reply with one ``ERR`` for each PUB of a run or for another command; with only one if it is fatal."""
         if error.code in audit.REFUSED or isinstance(command, ADMINISTRATIVE):
             self._audit(command, error.code, error.token)
         if isinstance(command, Publish) and command.seqs is not None:
@@ -145,7 +145,7 @@ class Handler:
         )
 
     def _audit_new(self, name: str) -> None:
-        """A topic that a command made beside what it does. Without tokens there is nothing to say of whose it is."""
+        """Record that a command created a topic implicitly; only with tokens, which tell whose it is."""
         if self.token_name is None:
             return
         audit.record("create", audit.OK, token=self.token_name, address=self._address(), via="tcp", about={"topic": name})
@@ -261,7 +261,7 @@ class Handler:
     def _publish_sequenced(
         self, topic: Topic, command: Publish, bodies: list[bytes], headers: list[bytes] | None
     ) -> None:
-        """The topic takes what has no refused one before it, up to the next that it refuses."""
+        """Publish in parts: a refused publish stops its producer, and the others go on."""
         refused, name = self._refused, topic.name
         keys, sequences, delays_ms, ttls_ms = command.keys, command.seqs, command.delays_ms, command.ttls_ms
         assert sequences is not None
@@ -300,7 +300,7 @@ class Handler:
     def _touch(self, command: commands.Touch) -> None:
         topic = self._broker.topic(command.topic)
         visibility_s = seconds(command.visibility_ms)
-        if visibility_s is None and (own := self._deliveries.part_of(command.topic, command.consumer)) is not None:
+        if visibility_s is None and (own := self._deliveries.subscription_to(command.topic, command.consumer)) is not None:
             visibility_s = own.visibility_s
         self._ok(topic.touch(command.consumer, command.ids, visibility_s))
 
@@ -324,7 +324,7 @@ class Handler:
         delay_s = None if command.delay_ms is None else command.delay_ms / 1000
         self._ok(topic.nack(command.consumer, command.ids, delay_s, dead=command.dead, failure=command.failure))
 
-    # -- looking
+    # -- queries
 
     def _offsets(self, command: commands.Offsets) -> None:
         topic = self._broker.topic(command.topic)
@@ -343,10 +343,10 @@ class Handler:
         return opening[:-1] + b', "topics": [', self._described(None), b"]}"
 
     def _described(self, pattern: str | None) -> Iterator[dict[str, Any]]:
-        """The topics that this session sees. Raises: BadName."""
+        """Descriptions of the topics that this session may see. Raises: BadName."""
         return self._broker.describe(pattern)
 
-    # -- arranging
+    # -- administration
 
     def _config(self, command: commands.Config) -> None:
         topic = self._broker.topic(command.topic)
@@ -364,7 +364,7 @@ class Handler:
     def _counted(
         self, begin: Callable[[Callable[[int, OSError | RequestError | None], None]], None], command: Command
     ) -> None:
-        """Reply with the count that is known when the effect is on stable storage. Raises: as ``_stored``."""
+        """As ``_stored``; the reply is the count that ``begin`` reports."""
         counted = 0
 
         def start(done: Done) -> None:
@@ -388,9 +388,9 @@ class Handler:
         self, begin: Callable[[Done], None], *, count: int = 0, answer: Callable[[], bytes] | None = None,
         audited: Command | None = None,
     ) -> None:  # fmt: skip
-        """Reply when ``begin``'s effect is on stable storage: with ``answer``, or ``OK <count>``. Then ``audited`` has a line.
+        """Begin a change, and reply when it is on stable storage: with ``answer``, or ``OK <count>``. Record ``audited`` then.
 
-        Raises: RequestError when ``begin`` does; then nothing is queued.
+        Raises: RequestError when ``begin`` does; then no reply is queued.
         """
         replies = self._replies
         held = PendingReply()
@@ -410,7 +410,7 @@ class Handler:
 
 
 def _trace_fields(command: Command) -> dict[str, str]:
-    """What a log line about a command carries. Of a run of publishes, those of the first."""
+    """The trace of a command, for its log line; of a run of publishes that of the first."""
     return log_fields(command.bodies[0][: command.hdr]) if isinstance(command, Publish) and command.hdr else {}
 
 

@@ -1,4 +1,4 @@
-"""JSON replies; those with a list of topics are made in slices. Contract: protocol.md, "JSON shapes"."""
+"""JSON replies, and long lists of topics in slices. Contract: protocol.md, "JSON shapes"."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -8,18 +8,18 @@ from typing import Any
 from toymq_py.protocol import encode_json
 
 TOPICS_PER_TURN = 64
-"""Described in one piece; a millisecond."""
+"""Topics that one slice describes, in a millisecond."""
 
 
 def json_reply(value: Any) -> bytes:
-    """A document as a reply."""
+    """Encode a JSON reply."""
     return encode_json(json.dumps(value).encode())
 
 
 class Listing:
     """A JSON document with a list of topics, made in slices: five thousand of them at once would hold the loop for 50 ms.
 
-    ``begin`` is called when it is its reply's turn: what stands before the list, the list, and what stands behind it.
+    ``begin`` is called when the reply is at the head; it returns the JSON before the list, the topics, and the JSON after it.
     """
 
     __slots__ = ("_begin", "_closing", "_items", "_pieces", "_separator")

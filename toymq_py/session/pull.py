@@ -1,7 +1,7 @@
-"""A PULL: leases what there is when it is its turn to be answered, and waits for something until then or a little longer.
+"""A pending PULL: leases messages when its reply is written, and may wait for them at the head of the replies.
 
-Contract: protocol.md, "PULL". The lease is taken when the reply is written, so that nothing is leased to a client that is gone,
-and a wait that ends counts no attempt. While it waits it stands first among the replies; the ones behind it are held.
+Contract: protocol.md, "PULL". Leasing as late as that leases nothing to a client that is gone, and a wait that ends counts no
+attempt. The replies behind it are blocked meanwhile.
 """
 
 import asyncio
@@ -14,25 +14,25 @@ from toymq_py.session.replies import WAIT_COST_BYTES, PendingReply, Replies
 from toymq_py.topic import Delivery
 
 PULL_BYTES_MAX = 1024 * 1024
-"""What one PULL answers, about, whatever it asks for, but for one larger message."""
+"""About the most that one PULL returns, except for one larger message."""
 
 
 class PendingPull:
-    """One PULL until it is answered. Stands in ``pulls`` while it is open."""
+    """One PULL until it is answered; a key of ``pulls`` until then."""
 
-    __slots__ = ("_deliveries", "_first", "_held", "_max_count", "_poll", "_pulls", "_replies", "_taken", "_timer")
+    __slots__ = ("_at_head", "_deliveries", "_held", "_max_count", "_poll", "_pulls", "_replies", "_taken", "_timer")
 
     def __init__(
         self, command: Pull, broker: Broker, replies: Replies, deliveries: Deliveries, pulls: "dict[PendingPull, None]"
     ) -> None:
-        """Raises: what ``Broker.poll`` does; then nothing is left of it."""
+        """Raises: as ``Broker.poll``; then nothing is left of it."""
         self._replies = replies
         self._deliveries = deliveries
         self._pulls = pulls
         self._max_count = command.max_count
         self._timer: asyncio.TimerHandle | None = None
-        self._first = False
-        """It looked, and stands first among the replies."""
+        self._at_head = False
+        """It found no message and waits at the head of the replies."""
         self._taken: list[tuple[Delivery, Frames]] = []
         visibility_s = None if command.visibility_ms is None else command.visibility_ms / 1000
         self._poll = broker.poll(command.topic, command.consumer, visibility_s=visibility_s, wake=self._woken)
@@ -44,7 +44,7 @@ class PendingPull:
         self._timer = timer
 
     def begin(self) -> None:
-        """Take a place among the replies."""
+        """Queue the reply."""
         self._replies.hold(self._held)
         self._poll.when_registered(self._registered)
 
@@ -56,15 +56,15 @@ class PendingPull:
             self._replies.fill(self._held, self._make)
 
     def _woken(self) -> bool:
-        if not self._first:
-            return False  # it looks when it is its turn
+        if not self._at_head:
+            return False  # it looks when it is at the head
         self._replies.fill(self._held, self._make)
         return not self._deliveries.stalled
 
     def finish(self) -> None:
-        """The time is over, or the stream ends: answer with what there is. Idempotent."""
+        """End the wait: answer with the messages that are there. Idempotent."""
         self._stop_waiting()
-        if self._first:
+        if self._at_head:
             self._replies.fill(self._held, self._make)
 
     def _stop_waiting(self) -> None:
@@ -80,7 +80,7 @@ class PendingPull:
             self.close()
             raise
         if not deliveries and self._timer is not None and not self._poll.closed:
-            self._first = True
+            self._at_head = True
             self._deliveries.pull = self._poll
             self._held.make = None
             return None
@@ -93,7 +93,7 @@ class PendingPull:
 
     def _released(self, begin: int) -> None:
         for delivery, frames in self._taken:
-            begin += self._deliveries.wrote(delivery, frames, begin)
+            begin += self._deliveries.add_to_write(delivery, frames, begin)
 
     def close(self) -> None:
         """End a pull that is answered or whose connection is gone. Idempotent."""

@@ -15,10 +15,7 @@ INBOX_BYTES_MAX = 1024 * 1024
 
 
 class Reader:
-    """The bytes of a session that are not commands yet, and the parser.
-
-    Its step is ``next_run``, its bound ``INBOX_BYTES_MAX``: beyond that the transport stops reading.
-    """
+    """The inbox of a session and its parser. Above ``INBOX_BYTES_MAX`` the transport stops reading."""
 
     __slots__ = (
         "_commands_per_run", "_inbox", "_inbox_bytes", "_metrics", "_parser", "_parsing_bytes", "_paused", "_transport",
@@ -40,7 +37,7 @@ class Reader:
         self._parsing_bytes = 0  # an upper bound of what the parser holds; ``count_bytes`` makes it exact
         self._paused = False
         self.caught_up = True
-        """Everything that arrived is commands, except a part of one."""
+        """All that arrived is parsed, except for an incomplete command."""
         self.eof = False
         self.finished = False
         """The stream ended, and ``next_run`` has returned its last command."""
@@ -53,11 +50,11 @@ class Reader:
 
     @property
     def bytes_max(self) -> int:
-        """At most so many bytes wait here."""
+        """An upper bound of the unparsed bytes."""
         return self._parsing_bytes + self._inbox_bytes
 
     def count_bytes(self) -> int:
-        """Exactly so many bytes wait here."""
+        """The exact number of unparsed bytes."""
         self._parsing_bytes = self._parser.buffered_bytes
         return self._parsing_bytes + self._inbox_bytes
 
@@ -76,16 +73,20 @@ class Reader:
         self._commands_per_run = COMMANDS_PER_RUN
 
     def refuse_body(self, error: RequestError, above_bytes: int) -> bool:
-        """Drop the body that is arriving if more than ``above_bytes`` of it are here; its command is then refused with
-        ``error``. Returns: whether there is one."""
+        """Drop the body that is arriving if it has more than ``above_bytes`` already, and refuse its PUB with ``error``.
+
+        Returns: whether it was dropped.
+        """
         if self.caught_up and self._parser.buffered_bytes > above_bytes and self._parser.refuse_body(error):
             self.caught_up = False
             return True
         return False
 
     def next_run(self) -> list[Command]:
-        """The next commands; [] when more bytes are needed, or the stream has ended. Keeps nothing in the latter case: the
-        memory of ten thousand idle connections adds up."""
+        """Parse the next commands. Returns: [] when more bytes are needed, or the stream has ended.
+
+        Then it holds no inbox: the memory of ten thousand idle connections adds up.
+        """
         parser, inbox = self._parser, self._inbox
         self.caught_up = False
         while True:
@@ -114,7 +115,7 @@ class Reader:
                 return []
 
     def discard(self) -> None:
-        """Drop what waits, and read on: a socket that closes with unread bytes resets the connection."""
+        """Drop the inbox and read on: closing a socket with unread bytes resets the connection."""
         self._inbox = None
         if self._paused:
             self._transport.resume_reading()

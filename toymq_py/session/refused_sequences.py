@@ -1,8 +1,7 @@
-"""Which producers of a connection were refused, and from which sequence on they wait.
+"""The refused producers of a connection, each with the sequence it has to repeat.
 
-Contract: protocol.md, "PUB ... seq=" and OUT_OF_SEQUENCE. A producer sends ahead of the answers. When one of its publishes is
-refused, storing a later one would make the retry of the first a duplicate of nothing: it would be lost. Knows no transport and
-no broker.
+Contract: protocol.md, "PUB ... seq=" and OUT_OF_SEQUENCE. A producer sends ahead of the replies. If a publish was refused and a
+later one stored, the retry of the first would count as a duplicate and be lost. Knows no transport and no broker.
 """
 
 from collections.abc import Sequence
@@ -12,14 +11,14 @@ from toymq_py.errors import OutOfSequence
 from toymq_py.topic import Commit, CommitState
 
 REFUSED_MAX = 65_536
-"""Producers of one connection that may wait at once, about 10 MiB. Above, it has to connect anew."""
+"""Refused producers of one connection, about 10 MiB. With more, the client has to connect again."""
 
 Producer = tuple[str, bytes]
 """Topic and name."""
 
 
 class RefusedSequences:
-    """For each producer that was refused the sequence it has to go back to; and what is still to be known."""
+    """The sequence that each refused producer has to repeat, and the sequences whose commit is pending."""
 
     __slots__ = ("_overflow", "_refused", "_watched")
 
@@ -29,8 +28,10 @@ class RefusedSequences:
         self._watched: dict[Commit, dict[Producer, int]] = {}
 
     def admit(self, topic: str, producers: Sequence[bytes], sequences: Sequence[int], start: int) -> int:
-        """The row before which a run has to stop, ``len(producers)`` for none. A producer that repeats from its refused one,
-        or before, is admitted again."""
+        """Find the first row that must be refused, ``len(producers)`` for none.
+
+        A producer that repeats its refused sequence, or an earlier one, is admitted again.
+        """
         if not self._refused and not self._overflow:
             return len(producers)
         for row in range(start, len(producers)):
@@ -46,19 +47,19 @@ class RefusedSequences:
         return len(producers)
 
     def error(self, topic: str, producer: bytes) -> OutOfSequence:
-        """For the row that was not admitted."""
+        """The error for a row that is not admitted."""
         refused = self._refused.get((topic, producer))
         if refused is None:
-            return OutOfSequence("too many producers of this connection were refused; connect anew")
-        return OutOfSequence(f"{refused} was refused, go on from there")
+            return OutOfSequence("too many producers of this connection were refused: connect again")
+        return OutOfSequence(f"{refused} was refused: repeat it and go on from there")
 
     def refuse(self, topic: str, producers: Sequence[bytes], sequences: Sequence[int]) -> None:
-        """These were answered with an error."""
+        """Remember rows that were answered with an error."""
         for producer, sequence in _lowest(topic, producers, sequences).items():
             self._refuse(producer, sequence)
 
     def watch(self, commit: Commit, topic: str, producers: Sequence[bytes], sequences: Sequence[int]) -> None:
-        """These are refused if the commit fails: before anything else of this connection is looked at."""
+        """Refuse these rows if the commit fails, before the connection's next command."""
         if commit.state is not CommitState.PENDING:
             return
         watched = self._watched.get(commit)

@@ -18,25 +18,26 @@ from toymq_py.topic import Appended, Commit, CommitState, Duplicate
 logger = logging.getLogger("toymq_py.session")
 
 WRITE_BYTES = 256 * 1024
-"""Bytes per write: what one session writes in a turn, about."""
+"""About how much a session writes in one turn."""
 REPLY_COST_BYTES = 128
-"""What a held reply counts towards ``max_inflight_bytes``, beside the payload."""
+"""What a queued reply adds to ``held_bytes``, beside its payload."""
 MADE_COST_BYTES = 640
-"""What one counts that is still to be made: it holds its command, and how it will be answered."""
+"""The same for a reply that is still to be made: it holds its command."""
 WAIT_COST_BYTES = 3072
-"""And one that waits for something to come: a timer, and a place in the topic's list."""
+"""The same for a reply that waits: it holds a timer and a place in the topic's list."""
 REPLIES_PER_WRITE = 4096
-"""The shortest are five bytes: a whole write of them would take 10 ms."""
+"""A full write of the shortest replies, five bytes each, would take 10 ms."""
 
 MakeReply = Callable[[], bytes | None]
-"""Makes a reply, or a part of it: None means that there is more to do, in another turn, or, when it took itself out of the
-``PendingReply``, that it waits to be filled again."""
+"""Makes a reply. None: it needs another turn, or, if it has reset ``PendingReply.make``, waits to be filled again."""
 
 
 class PendingReply:
-    """A reply that comes later. ``make`` is set when it is due, and called when it is its turn to be written, so that many
-    large ones that fall due at once are not in memory at once. ``released`` is called then, too, with the place of its first
-    byte in the write that it is part of."""
+    """A reply that is not due yet.
+
+    ``make`` is set when it is due and called when it is at the head, so that many large replies are not in memory at once.
+    ``released`` is then called with the offset of its first byte in the write.
+    """
 
     __slots__ = ("cost", "make", "released")
 
@@ -47,25 +48,25 @@ class PendingReply:
 
 
 class Replies:
-    """One FIFO: a reply that waits for a commit holds the ones behind it. Pushes stand beside it.
+    """One FIFO queue: a reply that waits for a commit blocks those behind it. Pushes have their own list.
 
-    Unbounded by itself: the handler takes no commands while ``held_bytes`` is above ``--max-inflight-bytes``.
+    The bound is the handler's: it applies no command while ``held_bytes`` is above ``--max-inflight-bytes``.
     """
 
     __slots__ = ("_clock", "_fifo", "_metrics", "_pushes", "_runnable", "_waited_for", "due", "held_bytes", "unfinished")
 
     def __init__(self, metrics: Metrics, place: Runnable, clock: Clock) -> None:
-        """``place`` is woken when something falls due."""
+        """``runnable`` is woken when a reply is due."""
         self.due = False
-        """There is something to write, or there may be. Cleared when the head waits for something, or nothing is there."""
+        """There may be something to write."""
         self.held_bytes = 0
-        """Replies and payloads that wait."""
+        """Memory of queued replies and their payloads."""
         self.unfinished = False
-        """The reply at the head is due, and is made in more turns than the last one."""
+        """The reply at the head needs another turn."""
         self._metrics = metrics
         self._clock = clock
         self._runnable = place
-        self._fifo: deque[bytes | PendingReply | Appended | Duplicate] | None = None  # as the session's inbox
+        self._fifo: deque[bytes | PendingReply | Appended | Duplicate] | None = None  # None while empty: most sessions are idle
         self._waited_for: Commit | None = None
         self._pushes: list[bytes] = []
 
@@ -96,52 +97,50 @@ class Replies:
         self.add(encode_error(error))
 
     def add_appended(self, appended: Appended) -> None:
-        """``OK`` for each of its ids, due with its commit."""
+        """Queue an ``OK`` for each id, due with the commit."""
         if not self._fifo:
             self._wait_for(appended.commit)
         self._queue(appended)
         self.held_bytes += REPLY_COST_BYTES * appended.count + appended.size
 
     def add_duplicate(self, duplicate: Duplicate) -> None:
-        """``DUP``, due with the commit of what it repeats."""
+        """Queue a ``DUP``, due with the commit of the original."""
         self._queue(duplicate)
         self.held_bytes += REPLY_COST_BYTES * duplicate.count
         self.due = True
 
     def hold(self, held: PendingReply | None = None) -> PendingReply:
-        """A place in the FIFO for a reply that comes later."""
+        """Queue a reply that is filled later."""
         held = held or PendingReply()
         self._queue(held)
         self.held_bytes += held.cost
         return held
 
     def fill(self, held: PendingReply, make: MakeReply) -> None:
-        """The reply is due."""
+        """Make a reply due."""
         held.make = make
         self._wake()
 
     def fail(self, held: PendingReply, error: OSError | RequestError) -> None:
-        """The reply is due, and it is an error."""
+        """Make a reply due as an error."""
         error = error if isinstance(error, RequestError) else storage_error(error)
         self._metrics.refused(error.code)
         refused = encode_error(error)
         self.fill(held, lambda: refused)
 
     def in_turn(self, make: MakeReply) -> None:
-        """A reply that is made when it is its turn to be written: it sees what every command before it did, commits
-        included."""
+        """Queue a reply that is made when it is at the head: it sees the effects and commits of every command before it."""
         self.fill(self.hold(), make)
 
     def push(self, push: bytes) -> None:
-        """Not an answer: goes out with the next write."""
+        """Send a push with the next write."""
         self._pushes.append(push)
         self._wake()
 
     def take_due(self, slice_end: float) -> list[bytes]:
-        """The pushes, and everything at the head of the FIFO that waits for nothing, up to about one write, and until
-        ``slice_end`` where it takes time; one at least.
+        """Take the pushes and the replies that are due, about one write of them, until ``slice_end`` but at least one.
 
-        The pushes come first: a CLOSED is older than the OK of a newer SUB of the same topic, and newer than no delivery.
+        The pushes come first: a CLOSED is older than the OK of a newer SUB of the same topic.
         """
         out: list[bytes] = []
         if self._pushes:
@@ -190,7 +189,7 @@ class Replies:
         return out
 
     def _encode(self, reply: Appended | Duplicate) -> tuple[bytes, int]:
-        """The answer to publishes whose commit is settled, and what it counted."""
+        """The replies to publishes whose commit is done, and their share of ``held_bytes``."""
         count, error = reply.count, reply.commit.error
         cost = REPLY_COST_BYTES * count + (reply.size if type(reply) is Appended else 0)
         if error is not None:

@@ -1,4 +1,4 @@
-"""One connection: its reader, its handler and its writer, which take turns.
+"""The session of one connection: its reader, handler and writer, which take turns.
 
 Contract: delivery.md, "Sessions"; protocol.md, "Framing"; ADR 0005, 0011, 0076.
 
@@ -6,7 +6,7 @@ Contract: delivery.md, "Sessions"; protocol.md, "Framing"; ADR 0005, 0011, 0076.
                  (sans-IO parser)                (broker)                         ├──► Writer ──► transport
                                                  Deliveries, while there is room ─┘
 
-Nothing is awaited: what may have something to do for the session wakes it, and it has its turn (``fair_queue.py``).
+Nothing is awaited: whatever has work for the session wakes it, and it runs in its turn (``fair_queue.py``).
 """
 
 import asyncio
@@ -31,20 +31,20 @@ logger = logging.getLogger("toymq_py.session")
 
 LINGER_S = 1.0
 LINGER_BYTES = 1024 * 1024
-"""After a fatal error: how long and how much is discarded before the socket closes, so that a reset does not eat the reason."""
+"""After a fatal error so much input is discarded for so long, so that a reset does not lose the reply."""
 READ_S = 0.1
-"""After the deadline of HELLO: what has arrived is read in that time."""
+"""After the deadline of HELLO: time to read the bytes that have arrived."""
 
 
 class _Phase(Enum):
-    SERVING = "commands are taken"
-    LEAVING = "no more commands; what is due is still written"
-    LINGERING = "all is written; what arrives is discarded"
-    ENDED = "nothing is left of it"
+    SERVING = "commands are applied"
+    LEAVING = "no more commands; replies are still written"
+    LINGERING = "all is written; input is discarded"
+    ENDED = "closed"
 
 
 class Session:
-    """State of one connection. On the loop only; its work is done in its turns."""
+    """State of one connection. Belongs to the loop and works in its turns."""
 
     __slots__ = (
         "_clock",
@@ -85,10 +85,9 @@ class Session:
     ) -> None:
         """
         Args:
-            ended: called once, when the connection is gone and nothing is left of the session: leases are given back, waits
-                withdrawn.
-            authority: decides what the client may do; None lets it do everything.
-            seat: of the connection among all.
+            ended: called once, when the connection is gone, its leases are given back and its waits withdrawn.
+            authority: checks tokens; None allows everything.
+            seat: the connection's share of the limits.
         """
         self.number = number
         self.transport = transport
@@ -127,7 +126,7 @@ class Session:
         return peer_of(self.transport)
 
     def debug_wire(self) -> None:
-        """The log level of the wire may have changed."""
+        """The level of the logger ``toymq_py.wire`` may have changed."""
         wire = WireLog.of(self.number)
         if self._wire is None or wire is None:
             self._wire = self._reader.wire = self._writer.wire = wire
@@ -165,7 +164,7 @@ class Session:
     # -- its turn
 
     def _turn(self, slice_end: float) -> bool:
-        """Returns: whether there is more to do. A failure of its own is logged and ends this connection alone."""
+        """One turn. A bug is logged and ends this connection alone. Returns: whether there is more to do."""
         reader = self._reader
         try:
             if self._lost or reader.eof or self._phase is not _Phase.SERVING:
@@ -190,8 +189,8 @@ class Session:
             return False
 
     def _settle(self, seat: Seat) -> bool:
-        """Account for the bytes that wait here: unparsed, in replies, written and not read. While they are too many, together
-        with those of other connections, no more is taken, and a body that is arriving is dropped.
+        """Account for the bytes held here: unparsed, in replies, and written but unread. While the broker, the token or the
+        address is over its limit, no commands are taken, and a body that is arriving is dropped.
 
         Returns: whether there is a command to handle.
         """
@@ -233,7 +232,7 @@ class Session:
         return more
 
     def _has_room_again(self) -> bool:
-        """Whether commands were left because too much was held, and that was written."""
+        """Whether commands wait that were held up by replies, which are written now."""
         return (
             not self._reader.caught_up
             and self._phase is _Phase.SERVING
@@ -249,7 +248,7 @@ class Session:
             self._reader.accept_payloads(self._max_payload_bytes)
 
     def _nearly_too_late(self) -> None:
-        """Where the whole process stood still, timers come before what arrived meanwhile: that is read first."""
+        """After a pause of the whole process timers run before input: read that first."""
         self._greeting_timer = self._loop.call_later(READ_S, self._too_late)
 
     def _too_late(self) -> None:
@@ -267,7 +266,7 @@ class Session:
     # -- the end
 
     def _leave(self) -> None:
-        """The stream ended, or the broker ends it: waits are cut short, what is due is still written."""
+        """Take no more commands, end waits, and write the replies that are due."""
         if self._phase is _Phase.SERVING:
             self._phase = _Phase.LEAVING
             self._say("=", "leaving")
@@ -275,7 +274,7 @@ class Session:
             self._runnable.wake()
 
     def _linger(self) -> None:
-        """Everything due is written: close, after a moment of discarding when the client may still be sending."""
+        """Close; if the client may still be sending, discard its input for a moment before."""
         if self._reader.eof:
             self._end()
             return
@@ -310,7 +309,7 @@ class Session:
         return self._deliveries.inflight()
 
     def shut_down(self, owed: list[Callable[[], bool]]) -> None:
-        """The broker shuts down: close as soon as every reply is written and every call of ``owed`` returns True."""
+        """Close when every reply is written and every call of ``owed`` returns True."""
         self._owed = owed
         self._leave_when_done()
 
@@ -325,7 +324,7 @@ class Session:
             self._wire.say(mark, text)
 
     def abort(self) -> None:
-        """Now, whatever is due."""
+        """Close at once and drop the replies."""
         self.transport.abort()
         self._end()
 

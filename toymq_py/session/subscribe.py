@@ -1,4 +1,4 @@
-"""SUB: a session subscribes to a topic or a pattern. Contract: protocol.md, "SUB"; delivery.md."""
+"""SUB: subscribe a session to a topic or a pattern. Contract: protocol.md, "SUB"; delivery.md."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ from toymq_py.broker import Broker
 from toymq_py.errors import RequestError, ShuttingDown, TooManySubscriptions
 from toymq_py.names import TopicPattern, is_pattern
 from toymq_py.protocol import Subscribe, encode_ok
-from toymq_py.session.deliveries import Deliveries, Subscribed
+from toymq_py.session.deliveries import AnySubscription, Deliveries
 from toymq_py.session.replies import Replies
 from toymq_py.subscription import PatternSubscription
 
@@ -14,9 +14,9 @@ DEFAULT_WINDOW = 1024
 
 
 def subscribe(
-    command: Subscribe, broker: Broker, replies: Replies, deliveries: Deliveries, made: Callable[[str], None]
+    command: Subscribe, broker: Broker, replies: Replies, deliveries: Deliveries, on_topic_created: Callable[[str], None]
 ) -> None:
-    """Make the subscription, and reply when its consumer is on stable storage. ``made`` is called with a topic that is new.
+    """Subscribe, and reply when the consumer is on stable storage. ``on_topic_created`` gets the name of a new topic.
 
     Raises: AlreadySubscribed, TooManySubscriptions, ShuttingDown, and what ``Topic.subscribe`` raises.
     """
@@ -27,14 +27,14 @@ def subscribe(
     deliveries.check_free(name, pattern)
     limit = broker.options.max_subscriptions
     if len(deliveries.by_name) >= limit:
-        raise TooManySubscriptions(f"{limit} subscriptions are the limit of a session (--max-subscriptions)")
+        raise TooManySubscriptions(f"the session has {limit} subscriptions, the limit (--max-subscriptions)")
     if pattern is not None:
         _subscribe_pattern(command, pattern, broker, replies, deliveries)
         return
     known = name in broker.topics
     topic = broker.topic_or_new(name)
     if not known:
-        made(name)
+        on_topic_created(name)
     subscription, registration = topic.subscribe(
         command.consumer,
         command.start,
@@ -66,7 +66,7 @@ def _subscribe_pattern(
 
 
 def _answer(
-    subscription: Subscribed, replies: Replies, deliveries: Deliveries, topics: Callable[[], int]
+    subscription: AnySubscription, replies: Replies, deliveries: Deliveries, topics: Callable[[], int]
 ) -> Callable[[OSError | RequestError | None], None]:
     """Hold a place for SUB's reply. Returns: what to call when the consumer is on stable storage, or could not be stored.
 
@@ -88,5 +88,5 @@ def _answer(
 
 
 def seconds(milliseconds: int | None) -> float | None:
-    """An optional duration of the wire."""
+    """An optional duration in seconds."""
     return None if milliseconds is None else milliseconds / 1000

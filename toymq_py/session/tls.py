@@ -1,7 +1,7 @@
 """TLS between a connection and its session: records in, bytes out, and back.
 
-Contract: reliability.md, "Security"; delivery.md, "Attempts"; ADR 0019. The loop's own TLS hides what the socket took and has
-no half-close; both are promises of ours. Here is no cryptography: that is ``ssl``'s. The session does not know.
+Contract: reliability.md, "Security"; delivery.md, "Attempts"; ADR 0019. asyncio's TLS hides how much the socket took and has no
+half-close; the contracts need both. The module ``ssl`` does the cryptography. The session does not know of TLS.
 """
 
 import asyncio
@@ -21,18 +21,18 @@ logger = logging.getLogger("toymq_py.session")
 READ_BYTES = 64 * 1024
 """A record has 16 KiB at most."""
 HANDSHAKE_RECORD = 0x16
-"""The first byte of whoever speaks TLS."""
+"""The first byte of a TLS client."""
 
 
 class _Stage(Enum):
-    SILENT = "nothing has arrived"
-    HANDSHAKE = "the two sides agree on keys"
-    OPEN = "the session gets what arrives"
-    ENDED = "no session, or none any more"
+    SILENT = "no byte has arrived"
+    HANDSHAKE = "handshake under way"
+    OPEN = "the session gets the decrypted bytes"
+    ENDED = "the session is gone, or was never made"
 
 
 class TlsProtocol(asyncio.Protocol):
-    """Passes on to ``inner``, once the handshake is done, what happens to the connection."""
+    """Forwards decrypted bytes and events to ``inner``, once the handshake is done."""
 
     def __init__(
         self,
@@ -44,8 +44,8 @@ class TlsProtocol(asyncio.Protocol):
     ) -> None:
         """
         Args:
-            settled: called once, when the handshake is over, whatever came of it, and before ``inner`` hears of the connection.
-            refuse: tells a client why it is not served, without TLS, and closes the connection.
+            settled: called once when the handshake has succeeded or failed, before ``inner`` gets the connection.
+            refuse: writes an error without TLS and closes the connection.
         """
         self._context = context
         self._inner = inner
@@ -69,12 +69,12 @@ class TlsProtocol(asyncio.Protocol):
         if self._stage is _Stage.SILENT:
             if data[0] != HANDSHAKE_RECORD:
                 self._end(f"the client sent {data[:16]!r} instead of TLS")
-                self._refuse(self._transport, BadFraming("TLS is spoken on this port: use toymqs://"))
+                self._refuse(self._transport, BadFraming("this port speaks TLS: use toymqs://"))
                 return
             self._tls = self._context.wrap_bio(self._incoming, self._outgoing, server_side=True)
             self._stage = _Stage.HANDSHAKE
         if self._said_goodbye:
-            self._inner.data_received(data)  # it is dropped, and counted
+            self._inner.data_received(data)  # the session drops and counts it
         elif self._stage is not _Stage.ENDED:
             self._incoming.write(data)
             if self._stage is _Stage.HANDSHAKE:
@@ -122,14 +122,14 @@ class TlsProtocol(asyncio.Protocol):
         try:
             while piece := self._tls.read(READ_BYTES):
                 pieces.append(piece)
-            ended = True  # the other end said that it says no more
+            ended = True  # close_notify
         except ssl.SSLWantReadError:
             ended = False
         except ssl.SSLError as error:
             logger.warning("TLS with %s is broken: %s", self._peer(), reason_of(error))
             self._transport.abort()
             return
-        self._flush()  # answers of TLS itself: another key, say
+        self._flush()  # replies of TLS itself, a new key for example
         if pieces:
             self._inner.data_received(b"".join(pieces))
         if ended:
@@ -144,7 +144,7 @@ class TlsProtocol(asyncio.Protocol):
         self._transport.abort()
 
     def _end(self, failure: str | None) -> None:
-        """No session, or none any more. ``failure`` is logged, unless the handshake was over. Idempotent."""
+        """End the stage. Log ``failure`` if the handshake was under way. Idempotent."""
         if self._settled is not None and failure is not None:
             logger.info("no TLS handshake with %s: %s", self._peer(), failure)
         self._stage = _Stage.ENDED
@@ -158,7 +158,7 @@ class TlsProtocol(asyncio.Protocol):
             self._timer.cancel()
 
     def abort(self) -> None:
-        """The broker ends before the handshake does."""
+        """The broker shuts down during the handshake."""
         self._end("the broker shuts down")
         self._transport.abort()
 
@@ -177,18 +177,18 @@ class TlsProtocol(asyncio.Protocol):
         self._flush()
 
     def say_goodbye(self) -> None:
-        """Nothing more is written. Idempotent."""
+        """Write close_notify, and nothing after it. Idempotent."""
         if self._said_goodbye or self._transport.is_closing():
             return
         self._said_goodbye = True
-        with suppress(ssl.SSLError):  # its answer is not here yet, and is not waited for
+        with suppress(ssl.SSLError):  # do not wait for the answer
             self._tls.unwrap()
         self._flush()
 
 
 class TlsTransport(asyncio.Transport):
-    """What a session writes to. Nothing is buffered beside the connection's own buffer: "not paused" means that the socket took
-    everything, as it does without TLS."""
+    """The transport of a TLS session. It has no buffer of its own: as without TLS, "not paused" means that the socket took
+    everything."""
 
     __slots__ = ("_protocol", "_transport")
 
@@ -227,7 +227,7 @@ class TlsTransport(asyncio.Transport):
         self._transport.set_write_buffer_limits(high, low)
 
     def get_write_buffer_size(self) -> int:
-        """In bytes of TLS, which are some more."""
+        """In encrypted bytes, which are a few more."""
         return self._transport.get_write_buffer_size()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
@@ -235,7 +235,7 @@ class TlsTransport(asyncio.Transport):
 
 
 def reason_of(error: ssl.SSLError) -> str:
-    """Why TLS failed, in words."""
+    """Describe why TLS failed."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not accepted: {error.verify_message}"
     return (error.reason or str(error)).replace("_", " ").lower()

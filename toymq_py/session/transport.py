@@ -1,4 +1,4 @@
-"""The transport's side of a session: bytes in, flow control, the end. The only place that is an ``asyncio.Protocol``."""
+"""The ``asyncio.Protocol`` of a session: bytes in, flow control, the end."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from toymq_py.session.session import Session
 
 
 class SessionProtocol(asyncio.Protocol):
-    """Passes on what happens to a transport. ``accept`` makes the session, or refuses with None."""
+    """Forwards transport events to the session. ``accept`` makes the session, or returns None to refuse."""
 
     __slots__ = ("_accept", "session", "transport")
 
@@ -20,7 +20,7 @@ class SessionProtocol(asyncio.Protocol):
         self.session: Session | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.Transport", transport)  # uvloop's is one without saying so
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
         self.transport.set_write_buffer_limits(high=0)  # so that "not paused" means "the socket took everything"
         self.session = self._accept(self)
 
@@ -32,7 +32,7 @@ class SessionProtocol(asyncio.Protocol):
         if self.session is None:
             return False
         self.session.received_eof()
-        return True  # replies that are due are still written
+        return True  # stay open: replies are still written
 
     def pause_writing(self) -> None:
         if self.session is not None:
@@ -48,7 +48,7 @@ class SessionProtocol(asyncio.Protocol):
 
 
 def refuse(transport: asyncio.Transport, error: RequestError, *, linger_s: float) -> None:
-    """Say why a connection is not served, and close it after a moment: a reset must not eat the reason."""
+    """Write why a connection is refused and close it after a moment: a reset could lose the reason."""
     transport.write(encode_error(error))
     if not linger_s:
         transport.close()

@@ -1,7 +1,7 @@
 """The wire of one session as debug lines, with a mark for each direction: ``<`` in, ``>`` out, ``=`` state, ``%`` timer,
 ``x`` close, ``!`` error. Logger ``toymq_py.wire`` (``--log-level wire=debug``).
 
-A session has none of this unless it is asked for: off, it costs a look at one field for each chunk.
+Off, it costs one comparison for each chunk.
 """
 
 import logging
@@ -13,7 +13,7 @@ logger = logging.getLogger("toymq_py.wire")
 
 
 class WireLog:
-    """Begins anywhere between two chunks."""
+    """Logs the frames of one session; may start between any two chunks."""
 
     __slots__ = ("_number", "_replies")
 
@@ -41,5 +41,5 @@ class WireLog:
             for reply in self._replies.next_replies():
                 self.say(">", reply_line(reply))
         except ProtocolViolation as error:
-            self.say("!", f"{len(data)} bytes that a client would not understand: {error}")
+            self.say("!", f"{len(data)} bytes that are not frames: {error}")
             self._replies = ClientConnection()

@@ -10,11 +10,10 @@ from toymq_py.session.wire_log import WireLog
 
 
 class Writer:
-    """Replies and deliveries of a session as writes to its transport.
+    """Writes the replies and deliveries of a session to its transport.
 
-    Its step is one write after the other, its bound ``WRITE_BYTES`` each: the next one is made when the socket took the last
-    one whole, so a client that does not read costs one write. Where the connection's token or address holds its share already,
-    a write has ``FLOOR_BYTES``.
+    A write has about ``WRITE_BYTES``. The next one is made when the socket has taken the last one whole, so a client that does
+    not read costs one write. While the client's token or address has used up its share, a write has ``FLOOR_BYTES``.
     """
 
     __slots__ = ("_clock", "_deliveries", "_last_write_bytes", "_replies", "_seat", "_transport", "paused", "wire")
@@ -42,18 +41,18 @@ class Writer:
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes of the last write that wait for the client to read."""
+        """Bytes of the last write that the client has not read."""
         return self._transport.get_write_buffer_size() if self.paused else 0
 
     def connection_lost(self) -> None:
-        """Deliveries that the socket did not take whole go back uncounted."""
+        """Give back the deliveries that were not written whole, without counting an attempt."""
         if self.paused:
-            # How much of the last write the socket took, the transport may not know any more; then nothing of it counts.
+            # The transport may not know any more how much was written; then assume nothing.
             unsent = self._transport.get_write_buffer_size() or self._last_write_bytes
             self._deliveries.give_back(self._last_write_bytes - unsent)
 
     def step(self, slice_end: float, *, deliver: bool) -> bool:
-        """Write what is due, with ``deliver`` also deliveries, while the socket has room and until ``slice_end``.
+        """Write replies, and with ``deliver`` messages, while the socket has room and until ``slice_end``.
 
         Returns: whether there is more, and room.
         """
@@ -61,8 +60,8 @@ class Writer:
         while not self.paused:
             deliveries.begin_write()
             out = replies.take_due(slice_end)
-            hungry = deliveries.hungry
-            if hungry and deliver:
+            ready = deliveries.ready
+            if ready and deliver:
                 crowded = self._seat is not None and self._seat.crowded
                 deliveries.take(out, slice_end, FLOOR_BYTES if crowded else WRITE_BYTES)
             if not out:
@@ -72,11 +71,11 @@ class Writer:
             self._transport.write(data)
             if self.wire is not None:
                 self.wire.written(data)
-            if not replies.due and not (hungry and deliveries.hungry):
+            if not replies.due and not (ready and deliveries.ready):
                 return False
             if (
                 len(data) >= WRITE_BYTES // 2
-                or deliveries.hungry
+                or deliveries.ready
                 or replies.unfinished
                 or self._clock.monotonic() > slice_end
             ):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from toymq_py.auth.quotas import FLOOR_BYTES, Holder, Quotas, Seat, acting, network_of
+from toymq_py.auth.quotas import FLOOR_BYTES, Holder, Quotas, Seat, acting_token, network_of
 from toymq_py.errors import QueueFull, TooManyConnections, TooManyConsumers, TooManyTopics
 from toymq_py.metrics import Metrics
 
@@ -158,14 +158,14 @@ def test_a_token_makes_its_share_of_topics_and_what_is_left_at_last_is_for_admin
     made: list[str] = []
 
     def make(token: Holder | None, count: int = 1) -> None:
-        whose = acting.set(token)
+        whose = acting_token.set(token)
         try:
             for _ in range(count):
                 name = f"t{len(made)}"
                 rig.quotas.admit_topic(name, len(made))
                 made.append(name)
         finally:
-            acting.reset(whose)
+            acting_token.reset(whose)
 
     seats = [rig.admitted("x", name) for name in ("a", "b")]
     admin = rig.admitted("x", "ops", admin=True)
@@ -195,12 +195,12 @@ def test_a_token_makes_its_share_of_a_topics_consumers() -> None:
     consumers: dict[str, dict[str, None]] = {"t": {}, "u": {}}
 
     def make(token: Holder | None, topic: str, name: str) -> None:
-        whose = acting.set(token)
+        whose = acting_token.set(token)
         try:
             rig.quotas.admit_consumer(topic, name, consumers[topic])
             consumers[topic][name] = None
         finally:
-            acting.reset(whose)
+            acting_token.reset(whose)
 
     app, other = (rig.admitted("x", name).token for name in ("app", "other"))
     for n in range(5):

@@ -12,7 +12,7 @@ from tests.support.http_rig import HttpRig, gateway
 from tests.support.in_process import TIMEOUT_S
 from tests.support.sim_disk import SimDisk
 from toymq_py.gateway.app import DIALECTS, OPERATIONS, Application
-from toymq_py.net.host_names import Hosts
+from toymq_py.net.host_names import AllowedHosts
 
 DIR = "/data/d"
 CROSS_SITE = {"user-agent": "Mozilla/5.0", "sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}
@@ -25,7 +25,7 @@ ALL = {operation.path: operation for operation in (*OPERATIONS, *(each for found
 
 def application(rig: HttpRig) -> Application:
     assert rig.gateway is not None
-    return Application(rig.gateway, hosts=Hosts(), dialects=list(DIALECTS))
+    return Application(rig.gateway, hosts=AllowedHosts(), dialects=list(DIALECTS))
 
 
 def paths_of(app: Application) -> set[str]:

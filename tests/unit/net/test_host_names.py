@@ -3,7 +3,7 @@
 import pytest
 
 from toymq_py.errors import ConfigError
-from toymq_py.net.host_names import HOST_CHARS_MAX, Hosts, check_host_name, is_address_or_localhost
+from toymq_py.net.host_names import HOST_CHARS_MAX, AllowedHosts, check_host_name, is_address_or_localhost
 
 
 @pytest.mark.parametrize(
@@ -15,19 +15,19 @@ from toymq_py.net.host_names import HOST_CHARS_MAX, Hosts, check_host_name, is_a
      ("localhost.evil.example:7800", False), ("127.0.0.1.evil.example", False)],
 )  # fmt: skip
 def test_addresses_and_localhost_are_allowed_and_no_name(host: str, allowed: bool) -> None:
-    assert Hosts().allow(host) is allowed
+    assert AllowedHosts().allow(host) is allowed
 
 
 def test_what_is_too_long_for_a_host_is_not_kept() -> None:
     """Answers are kept by what was said, which a client chooses."""
     kept = is_address_or_localhost.cache_info()
-    assert not Hosts().allow("a" * 60_000)
-    assert not Hosts(["a"]).allow("a" * (HOST_CHARS_MAX + 1))
+    assert not AllowedHosts().allow("a" * 60_000)
+    assert not AllowedHosts(["a"]).allow("a" * (HOST_CHARS_MAX + 1))
     assert is_address_or_localhost.cache_info() == kept
 
 
 def test_names_that_are_given_are_allowed_and_no_others() -> None:
-    hosts = Hosts(["ToyMQ", "queue.example"])
+    hosts = AllowedHosts(["ToyMQ", "queue.example"])
     assert all(map(hosts.allow, ["toymq", "toymq:9464", "TOYMQ", "queue.example.", "Queue.Example:1", "localhost"]))
     assert not any(map(hosts.allow, ["toymq.evil.example", "example", "xtoymq", "evil.queue.example", "toymq.."]))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.in_process import TIMEOUT_S, serving
-from toymq_py.net.host_names import Hosts
+from toymq_py.net.host_names import AllowedHosts
 from toymq_py.observability import metrics_server
 from toymq_py.observability.metrics_server import HEAD_BYTES_MAX, MetricsServer
 from toymq_py.server import Server
@@ -18,7 +18,7 @@ from toymq_py.server import Server
 async def port(tmp_path: Path) -> AsyncIterator[int]:
     async with serving(tmp_path / "d") as served, asyncio.timeout(TIMEOUT_S):
         listeners = Server.bind("127.0.0.1", 0)
-        metrics = MetricsServer(served.broker, asyncio.get_running_loop(), listeners, Hosts())
+        metrics = MetricsServer(served.broker, asyncio.get_running_loop(), listeners, AllowedHosts())
         port = listeners[0].getsockname()[1]
         metrics.start()
         yield port
@@ -78,7 +78,7 @@ async def test_a_head_that_is_not_a_scrapers_is_refused(port: int, head: bytes, 
 async def test_stop_closes_the_connections(tmp_path: Path) -> None:
     async with serving(tmp_path / "d") as served, asyncio.timeout(TIMEOUT_S):
         listeners: list[socket.socket] = Server.bind("127.0.0.1", 0)
-        metrics = MetricsServer(served.broker, asyncio.get_running_loop(), listeners, Hosts())
+        metrics = MetricsServer(served.broker, asyncio.get_running_loop(), listeners, AllowedHosts())
         metrics.start()
         reader, writer = await asyncio.open_connection(*listeners[0].getsockname())
         while not metrics._requests:  # noqa: ASYNC110 (the accept has no event)

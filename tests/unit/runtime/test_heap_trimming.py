@@ -59,7 +59,7 @@ class Kept:
         self.rounds: list[float] = []
         self.loop = SimEventLoop(random.Random(1))
         monkeypatch.setattr(heap_trimming, "rss_bytes", lambda: LITTLE)
-        self.keeper = heap_trimming.Keeper(self.loop)
+        self.keeper = heap_trimming.HeapTrimmer(self.loop)
         monkeypatch.setattr(heap_trimming, "rss_bytes", lambda: next(sizes))
         monkeypatch.setattr(heap_trimming, "_forget_names", lambda: self.rounds.append(self.loop.time()))
         self._cpu_s, self._then = 0.0, self.loop.time()

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.sim_served import SimServed
 from tests.support.tokens import authority, grants, hello, table
-from toymq_py.server import EXPIRY_LOOK_S
+from toymq_py.server import EXPIRY_CHECK_S
 from toymq_py.session.session import LINGER_S
 
 TOPICS = ("a", "a.x", "b", "b.x", "c")
@@ -111,7 +111,7 @@ def test_an_expired_token_is_refused_at_the_next_command_and_to_who_comes_later(
         assert client.lines()[-1] == said
         assert client.at_end
         assert late.lines() == [said]
-        served.advance(EXPIRY_LOOK_S)
+        served.advance(EXPIRY_CHECK_S)
         assert idle.lines()[-1].startswith(b"ERR AUTH_FAILED")
         assert served.broker.topics["t"].log.committed_id == 1
 
@@ -130,10 +130,10 @@ def test_who_only_listens_is_ended_when_the_token_expires(appears: str) -> None:
             tokens.replace(grants(expiring, table("w", 'publish = ["t"]')))
         if appears != "after a leap of the clock":
             now[0] = 59 * 10**9
-            served.advance(EXPIRY_LOOK_S)
+            served.advance(EXPIRY_CHECK_S)
             assert not listener.at_end
         now[0] = 60 * 10**9
-        served.advance(EXPIRY_LOOK_S)
+        served.advance(EXPIRY_CHECK_S)
         writer.send(b"PUB t - 6\nsecret\n")
         served.advance(LINGER_S + 1)
         assert writer.lines()[-1] == b"OK 0"

@@ -126,7 +126,7 @@ def test_who_speaks_no_tls_gets_one_line(data: bytes, caplog: pytest.LogCaptureF
     with caplog.at_level(logging.INFO), serving() as served:
         client = served.tls_client(None, data)
         served.advance(LINGER_S + 0.1)
-        assert client.received == b"ERR BAD_FRAMING TLS is spoken on this port: use toymqs://\n"
+        assert client.received == b"ERR BAD_FRAMING this port speaks TLS: use toymqs://\n"
         assert client.at_end
         assert broker_end(client)._ended
         assert not served.server._handshakes

@@ -52,7 +52,7 @@ class LiveTail:
             if not topic.deleted:
                 self._follow(topic, topic.next_id)
         if self._pattern is not None or self._awaited:
-            self._unhook = broker.when_topics_are_made(self._made)
+            self._unhook = broker.watch_new_topics(self._made)
 
     def close(self) -> None:
         """End the tail. Idempotent."""
