@@ -34,7 +34,7 @@ from toymq_py.names import DEAD_LETTERS, TopicPattern, is_pattern
 from toymq_py.records import IdRange
 from toymq_py.storage import offsets
 from toymq_py.storage import topic_settings as settings_file
-from toymq_py.storage.commit.disk_space import SpaceGuard
+from toymq_py.storage.commit.space_guard import SpaceGuard
 from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.offsets_flusher import OffsetsFlusher
@@ -175,7 +175,7 @@ class Broker:
         self.quotas.topic_there(name, self.topics)
         self._dead_letters.found(name, recovered.keys)
         if topic.offsets.problem is not None:
-            level = logging.WARNING if loaded.source is offsets.Source.CURRENT else logging.ERROR
+            level = logging.WARNING if loaded.source is offsets.OffsetsSource.CURRENT else logging.ERROR
             logger.log(level, "topic %s: offsets from %s: %s", name, loaded.source.value, topic.offsets.problem)
         log = topic.log
         if log.degraded and self.options.strict_recovery:

@@ -14,7 +14,7 @@ from tests.support.sim_disk import SimDisk
 from toymq_py.consumer_options import Start
 from toymq_py.errors import DiskLow, NoSuchTopic, StorageFailed
 from toymq_py.storage.commit.batch import CommitState
-from toymq_py.storage.commit.disk_space import LOOKED_FOR_S
+from toymq_py.storage.commit.space_guard import LOOKED_FOR_S
 from toymq_py.storage.segment import segment_name
 
 FIRST = f"{DIR}/topics/t/{segment_name(0)}"

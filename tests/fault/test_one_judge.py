@@ -15,7 +15,7 @@ from tests.support.log_rig import LogRig
 from tests.support.logs import PATH, disk_with
 from tests.support.sim_disk import SimDisk
 from toymq_py.records import IdRange
-from toymq_py.storage import identity, offsets, salvage
+from toymq_py.storage import offsets, salvage, segment_heads
 from toymq_py.storage.commit.batch import Appended
 from toymq_py.storage.fs import RealFileSystem, write_all
 from toymq_py.storage.offline.backup import back_up
@@ -237,7 +237,7 @@ def active_segment(kind: str, payload: str, beside: str) -> tuple[SimDisk, Damag
     whole = bytes(log.segments[0])
     disk = directory({name: whole})
     if beside != "nothing":
-        identity.store(disk, TOPIC, identity.read_heads(disk, TOPIC, [0], {}))
+        segment_heads.store(disk, TOPIC, segment_heads.read_heads(disk, TOPIC, [0], {}))
     if "offsets" in beside:
         offsets.write(disk, TOPIC, offsets.encode(OffsetsState(next_id=log.next_id)))
     if kind == "halves swapped":

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.support.frames import encode_attributes, encode_frame
 from toymq_py.cli.dump import as_json
-from toymq_py.storage import identity, offsets
+from toymq_py.storage import offsets, segment_heads
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.offline.dump import dump_topic
 from toymq_py.storage.offline.verify import verify
@@ -134,7 +134,7 @@ def mixed(data: Path) -> None:
     topic.segment(0, *[frame(n, b"%d" % n) for n in range(2)], sealed=True)
     topic.segment(2, *[frame(n, b"%d" % n) for n in range(2, 4)])
     topic.segment(4, *[frame(n, b"%d" % n) for n in range(4, 6)])
-    identity.store(FS, str(topic.path), identity.read_heads(FS, str(topic.path), (0, 2, 4), {}))
+    segment_heads.store(FS, str(topic.path), segment_heads.read_heads(FS, str(topic.path), (0, 2, 4), {}))
     topic.segment(2, *[frame(n, b"of another log") for n in range(2, 4)])
 
 

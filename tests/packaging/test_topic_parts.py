@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PARTS = {"backlog", "committer", "delays", "log", "publisher", "redriver", "retention"}
+PARTS = {"backlog", "committer", "delays", "log", "publisher", "redrive_consumer", "retention"}
 
 
 def reached_into(source: str) -> list[str]:

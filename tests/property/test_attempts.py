@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support.broker_rig import BrokerRig
 from toymq_py.consumer import Consumer
-from toymq_py.consumer.lease import Lessee
+from toymq_py.consumer.lease_run import Lessee
 
 MAX_ATTEMPTS = 4
 MESSAGES = 60
@@ -58,7 +58,7 @@ class Applications:
         self._die(way, owners)
         for held in self.consumer.take_held(MESSAGES):
             self.held |= set(range(held.first, held.last + 1))
-            self.consumer.bury(held.first, held.last)
+            self.consumer.ack_dead_lettered(held.first, held.last)
         return any(taken)
 
     def _die(self, way: str, owners: list[Lessee]) -> None:
@@ -116,7 +116,7 @@ def test_poison_of_a_worker_that_acks_whole_windows_comes_to_an_end(place: int) 
         lives += 1
         for letters in it.take_held(MESSAGES):
             held += range(letters.first, letters.last + 1)
-            it.bury(letters.first, letters.last)
+            it.ack_dead_lettered(letters.first, letters.last)
     assert (lives, held) == ((place + 1) * MAX_ATTEMPTS, [*range(place + 1)])
 
 

@@ -15,8 +15,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from toymq_py.consumer import Consumer, ConsumerSnapshot, Counts, DeliveryPolicy, IdSet
-from toymq_py.consumer.lease import DELAYED, HELD, INFLIGHT, MERGE_SLACK_S, MOVING, READY, Lessee
+from toymq_py.consumer import Consumer, ConsumerSnapshot, DeliveryPolicy, IdSet, MessageCounts
+from toymq_py.consumer.lease_run import DELAYED, HELD, INFLIGHT, MERGE_SLACK_S, MOVING, READY, Lessee
 
 POLICY = DeliveryPolicy(nack_backoff_min_s=1.0, nack_backoff_max_s=8.0)
 A, B = Lessee(100), Lessee(100)
@@ -268,11 +268,11 @@ class ConsumerMachine(RuleBasedStateMachine):
         self.real.unhold(*self.ids([span])[0])
 
     @rule(span=spans)
-    def bury(self, span: tuple[int, int]) -> None:
+    def ack_dead_lettered(self, span: tuple[int, int]) -> None:
         moving = [row for row in self.model.pick(*span, "held") if row.owner is MOVING]
         for row in moving:
             row.become("acked")
-        assert self.real.bury(*self.ids([span])[0]) == len(moving)
+        assert self.real.ack_dead_lettered(*self.ids([span])[0]) == len(moving)
 
     @rule(ranges=ranges, lease=visibility)
     def touch(self, ranges: list[tuple[int, int]], lease: float) -> None:
@@ -421,7 +421,7 @@ class ConsumerMachine(RuleBasedStateMachine):
         scheduled = number["delayed"] + sum(r.scheduled and r.state == "fresh" for r in rows)
         self.seen["scheduled"] += scheduled > number["delayed"]
         self.seen["due behind the cursor"] += bool(real._due)
-        want = Counts(backlog - inflight - scheduled, inflight, scheduled, backlog - scheduled)
+        want = MessageCounts(backlog - inflight - scheduled, inflight, scheduled, backlog - scheduled)
         assert real.counts(self.base + SPAN) == want
         assert real.has_ready() == bool(number["ready"])
         assert real.has_held() == bool(number["held"])

@@ -157,7 +157,7 @@ class SharedMachine(RuleBasedStateMachine):
         if not isinstance(worker, Poller):
             worker.stalled = not worker.stalled
             if worker.stalled and worker.hungry:
-                worker.hold.pass_on()
+                worker.hold.wake_others()
 
     @rule(at=at, topic=st.sampled_from(TOPICS), how=st.sampled_from(["leave", "stall", "look"]))
     def break_a_promise(self, at: int, topic: str, how: str) -> None:

@@ -14,7 +14,7 @@ from toymq_py.broker import Broker
 from toymq_py.config.options import TopicSettings
 from toymq_py.consumer import Consumer
 from toymq_py.deadletter.mover import DeadLetterMover
-from toymq_py.deadletter.transfer import Slice
+from toymq_py.deadletter.transfer import TransferBatch
 from toymq_py.errors import QueueFull
 from toymq_py.records import Records
 from toymq_py.storage import recovery
@@ -22,9 +22,9 @@ from toymq_py.storage.recovery import RecoveredLog
 from toymq_py.topic import Delivery, Subscription, Topic
 from toymq_py.topic.channel import Channel
 from toymq_py.topic.delays import Schedule
-from toymq_py.topic.delivery import Deliverer
+from toymq_py.topic.deliverer import Deliverer
 from toymq_py.topic.publisher import Published, Publisher, Refused
-from toymq_py.topic.redrive_consumer import Redriver
+from toymq_py.topic.redrive_consumer import RedriveConsumer
 from toymq_py.topic.retention import Retention
 
 pytestmark = pytest.mark.usefixtures("without_log")
@@ -133,7 +133,7 @@ def test_a_second_dead_letter_after_a_kill_is_caught(monkeypatch: pytest.MonkeyP
 
 def test_a_dead_letter_that_is_acked_before_it_is_stored_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def stored_at_once(self: DeadLetterMover, channel: Channel, held: Any) -> None:
-        channel.bury(held[0].first, held[-1].last)
+        channel.ack_dead_lettered(held[0].first, held[-1].last)
         self._scheduler.soon(self._next)
 
     monkeypatch.setattr(DeadLetterMover, "_move", stored_at_once)
@@ -153,35 +153,35 @@ def test_a_dead_letter_that_gives_up_early_is_caught(monkeypatch: pytest.MonkeyP
 
 def test_a_dead_letter_that_comes_back_twice_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     keyless(monkeypatch, b"redrive:")
-    add = Redriver.ack
+    add = RedriveConsumer.ack
     once: set[int] = set()
 
-    def forgetful(self: Redriver, ids: Sequence[int]) -> int:
+    def forgetful(self: RedriveConsumer, ids: Sequence[int]) -> int:
         known = [msg_id for msg_id in ids if msg_id in once]
         once.update(ids)
         add(self, known)
         return len(ids)
 
-    monkeypatch.setattr(Redriver, "ack", forgetful)
+    monkeypatch.setattr(RedriveConsumer, "ack", forgetful)
     assert caught("a dead letter came back twice")
 
 
 def test_a_dead_letter_that_is_acked_before_it_is_back_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Slice.append_to
+    real = TransferBatch.append_to
 
-    def only_letters(self: Slice, topic: Topic, stored: Any, done: Callable[[None], None]) -> None:
+    def only_letters(self: TransferBatch, topic: Topic, stored: Any, done: Callable[[None], None]) -> None:
         if topic.is_dead_letters:
             real(self, topic, stored, done)  # type: ignore[arg-type]
             return
         stored(0, len(self.ids), Refused(len(self.ids), QueueFull("nobody looks at this")))
         done(None)
 
-    monkeypatch.setattr(Slice, "append_to", only_letters)
+    monkeypatch.setattr(TransferBatch, "append_to", only_letters)
     assert caught("a dead letter never came back")
 
 
 def test_a_dead_letter_that_comes_back_to_everyone_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toymq_py.topic.delivery.rows_for", lambda run, start, stop, name: (start, stop))
+    monkeypatch.setattr("toymq_py.topic.deliverer.rows_for", lambda run, start, stop, name: (start, stop))
     monkeypatch.setattr(Topic, "hide", lambda self, msg_id, name: None)
     assert caught("a dead letter came back to another consumer")
 

@@ -17,7 +17,7 @@ from toymq_py.names import TopicPattern
 from toymq_py.storage.log import Log
 from toymq_py.storage.open_files import OPEN_FILES_MAX
 from toymq_py.subscription import PatternSubscription, Poll
-from toymq_py.subscription.patterns import MultiSubscription
+from toymq_py.subscription.pattern_subscription import MultiSubscription
 from toymq_py.topic import Delivery, Published, Subscription, Tracer
 
 DIR = "/data/d"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from tests.support.frames import encode_attributes
-from toymq_py.storage.record import encode_run
+from toymq_py.storage.record import encode_records
 from toymq_py.storage.segment import segment_name
 
 TS_NS = 1_781_767_800_000_000_000
@@ -52,7 +52,7 @@ class DamagedLog:
                 keys = [b"key-%d" % row if row % 3 else b"" for row in rows]
                 payloads = [payload(row) if payload else rng.randbytes(rng.randrange(payload_max)) for row in rows]
                 blocks = [encode_attributes(headers=b"A: b\n") if rng.random() < 0.2 else b"" for _ in rows]
-                pieces = encode_run(log.next_id, TS_NS + log.next_id, keys, payloads, blocks)
+                pieces = encode_records(log.next_id, TS_NS + log.next_id, keys, payloads, blocks)
                 for body, checksum in zip(pieces[::2], pieces[1::2], strict=True):
                     starts.append(starts[-1] + len(body) + len(checksum))
                 data += b"".join(pieces)

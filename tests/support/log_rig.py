@@ -8,8 +8,8 @@ from tests.support.logs import PATH
 from tests.support.sim_disk import SimDisk
 from tests.support.sim_loop import SimLoop
 from toymq_py.storage.commit.committer import Appended, Committer
-from toymq_py.storage.commit.disk_space import SpaceGuard
 from toymq_py.storage.commit.listener import CommitListener
+from toymq_py.storage.commit.space_guard import SpaceGuard
 from toymq_py.storage.log import Log
 from toymq_py.storage.recovery import RecoveredLog, recover_log
 from toymq_py.storage.segment import Producers

@@ -8,14 +8,14 @@ from array import array
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
-from toymq_py.consumer.acks import AckSet
-from toymq_py.consumer.counts import Counts
-from toymq_py.consumer.failures import Failed, FailureBook, FailureBudget
+from toymq_py.consumer.ack_set import AckSet
+from toymq_py.consumer.common_acks import CommonAcks, WatchedAcks
+from toymq_py.consumer.delivery_policy import DeliveryPolicy
+from toymq_py.consumer.failure_book import Failed, FailureBook, FailureBudget
 from toymq_py.consumer.id_set import IdSet
-from toymq_py.consumer.lease import AttemptRange, Held, Lessee, RunState
+from toymq_py.consumer.lease_run import AttemptRange, HeldRange, Lessee, RunState
 from toymq_py.consumer.lease_table import DELIVERED, STORED, LeaseTable
-from toymq_py.consumer.policy import DeliveryPolicy
-from toymq_py.consumer.shared_acks import CommonAcks, WatchedAcks
+from toymq_py.consumer.message_counts import MessageCounts
 from toymq_py.consumer.snapshot import ConsumerSnapshot
 from toymq_py.id_rows import IdRows
 from toymq_py.records import MSG_ID_MAX, IdRange
@@ -237,7 +237,7 @@ class Consumer:
             self.has_acked = True
         return taken
 
-    def note(self, ranges: Iterable[IdRange], failed: Failed, budget: FailureBudget) -> None:
+    def note_failure(self, ranges: Iterable[IdRange], failed: Failed, budget: FailureBudget) -> None:
         """Keep the failure that the next NACK of these leases gives."""
         if self.failures is None:
             self.failures = FailureBook(budget)
@@ -287,7 +287,7 @@ class Consumer:
         """Whether messages wait to become dead letters, or are on their way."""
         return self._runs.messages(RunState.HELD) > 0
 
-    def take_held(self, max_count: int) -> list[Held]:
+    def take_held(self, max_count: int) -> list[HeldRange]:
         """Hand over held messages, lowest ids first, to be stored as dead letters; each once, until ``unhold``."""
         return self._runs.take_held(max_count)
 
@@ -295,7 +295,7 @@ class Consumer:
         """Hold again what was handed over and not stored."""
         self._runs.unhold(first, last)
 
-    def bury(self, first: int, last: int) -> int:
+    def ack_dead_lettered(self, first: int, last: int) -> int:
         """Ack what was handed over and is a dead letter on stable storage now. Returns: how many messages."""
         before = self._runs.messages(RunState.HELD)
         for span in self._runs.remove(first, last, STORED):
@@ -319,16 +319,16 @@ class Consumer:
         return self._acks.open_below(limit)
 
     @staticmethod
-    def follow(consumers: "Sequence[Consumer]") -> CommonAcks:
-        """The ids that all of them have acked, kept up to date until one of them seeks, or ``unfollow``."""
+    def track_common_acks(consumers: "Sequence[Consumer]") -> CommonAcks:
+        """The ids that all of them have acked, kept up to date until one of them seeks, or ``untrack``."""
         common = CommonAcks()
         for consumer in consumers:
             consumer._acks = WatchedAcks(consumer._acks, common.added)
-        common.follow([consumer._acks for consumer in consumers])
+        common.track([consumer._acks for consumer in consumers])
         return common
 
-    def unfollow(self) -> None:
-        """Leave the ``CommonAcks`` that follow this consumer."""
+    def untrack(self) -> None:
+        """Leave the ``CommonAcks`` that this consumer is part of."""
         acks = AckSet(self.floor)
         acks.take_over(self._acks)
         self._acks = acks
@@ -339,17 +339,17 @@ class Consumer:
 
     def is_inflight(self, msg_id: int) -> bool:
         """Whether it is leased."""
-        run = self._runs.holding(msg_id)
+        run = self._runs.run_of(msg_id)
         return run is not None and run.state is RunState.INFLIGHT
 
     def has_delivered(self, msg_id: int) -> bool:
         """Whether it was delivered and ``ack`` would take it."""
-        run = self._runs.holding(msg_id)
+        run = self._runs.run_of(msg_id)
         return run is not None and (run.attempt > 0 or run.spared) and run.state is not RunState.HELD
 
     def maybe_delivered(self, msg_id: int) -> bool:
         """Whether ``ack`` would take it because the broker may have delivered it before its restart."""
-        run = self._runs.holding(msg_id)
+        run = self._runs.run_of(msg_id)
         return (
             msg_id < self.maybe_delivered_below
             and not self._acks.overlaps(msg_id, msg_id)
@@ -363,7 +363,7 @@ class Consumer:
 
     def failed(self, msg_id: int) -> int:
         """How many deliveries of it ended without an ack; 0 when it is acked."""
-        run = self._runs.holding(msg_id)
+        run = self._runs.run_of(msg_id)
         return 0 if run is None else max(run.attempt - (run.state is RunState.INFLIGHT), 0)
 
     @property
@@ -382,13 +382,13 @@ class Consumer:
             self._runs.freed = []
         return freed
 
-    def counts(self, next_id: int) -> Counts:
+    def counts(self, next_id: int) -> MessageCounts:
         """Messages by what they wait for. Assumes that nothing at or above ``next_id`` was delivered."""
         inflight = self.inflight + self._runs.messages(RunState.HELD)
         scheduled = self._runs.messages(RunState.DELAYED)
         scheduled += self._scheduled.count(self.floor, next_id - 1, self._settled)
         backlog = self._acks.open_below(next_id) - scheduled
-        return Counts(backlog - inflight, inflight, scheduled, backlog)
+        return MessageCounts(backlog - inflight, inflight, scheduled, backlog)
 
     def first_due(self, limit: int) -> list[int]:
         """The lowest id below ``limit`` of each kind that is due and not acked: delivered, fallen due, never delivered."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final
 
-from toymq_py.consumer.lease import Run
+from toymq_py.consumer.lease_run import LeaseRun
 
 _STALE_SLACK: Final = 64  # a small heap is not worth compacting
 
@@ -19,20 +19,20 @@ class LazyHeap:
 
     __slots__ = ("_entries", "_rank", "_tickets")
 
-    def __init__(self, rank: Callable[[Run], float], tickets: Iterator[int]) -> None:
-        self._entries: list[tuple[float, int, Run]] = []
+    def __init__(self, rank: Callable[[LeaseRun], float], tickets: Iterator[int]) -> None:
+        self._entries: list[tuple[float, int, LeaseRun]] = []
         self._rank = rank
         self._tickets = tickets  # shared by all heaps of a table: no two entries are alike
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def push(self, run: Run) -> None:
+    def push(self, run: LeaseRun) -> None:
         """Give the run its entry; one that it has in whichever heap is stale now."""
         run.ticket = ticket = next(self._tickets)
         heappush(self._entries, (self._rank(run), ticket, run))
 
-    def top(self) -> Run | None:
+    def top(self) -> LeaseRun | None:
         """The lowest run; None when there is none."""
         entries = self._entries
         while entries:

@@ -21,7 +21,7 @@ from typing import Final
 
 from toymq_py.consumer.id_set import IdSet
 from toymq_py.consumer.lazy_heap import LazyHeap
-from toymq_py.consumer.lease import (
+from toymq_py.consumer.lease_run import (
     DELAYED,
     HELD,
     INFLIGHT,
@@ -31,11 +31,11 @@ from toymq_py.consumer.lease import (
     REJECTED,
     AttemptRange,
     Delivered,
-    Held,
+    HeldRange,
+    LeaseRun,
     Lessee,
-    Run,
     RunState,
-    lowest_of_each,
+    lowest_run_by_lessee,
 )
 from toymq_py.consumer.run_list import RunList
 from toymq_py.records import IdRange
@@ -86,7 +86,7 @@ class LeaseTable(RunList):
             if newest.accepts(first, INFLIGHT, owner, deadline, deadline, 1) and not newest.spared:
                 newest.extend(last, deadline, deadline, delivered)
                 return
-        run = Run(first, last, INFLIGHT, owner, deadline, 1)
+        run = LeaseRun(first, last, INFLIGHT, owner, deadline, 1)
         run.delivered = delivered
         self._firsts.append(first)
         self._runs.append(run)
@@ -98,7 +98,7 @@ class LeaseTable(RunList):
         delivered: Delivered = None if now is None else (now, now)
         self._count_lease(owner, len(ids))
         low = at = bisect_left(firsts, ids[0])
-        added: list[Run] = []  # what takes the place of runs low to at - 1: one copy, where each insert would move the rest
+        added: list[LeaseRun] = []  # replaces runs low to at - 1: one copy, where each insert would move the rest
         before = runs[at - 1] if at else None
         for msg_id in ids:
             i = bisect_left(firsts, msg_id, at)
@@ -108,7 +108,7 @@ class LeaseTable(RunList):
             if before is not None and not before.spared and before.accepts(msg_id, INFLIGHT, owner, deadline, deadline, 1):
                 before.extend(msg_id, deadline, deadline, delivered)
                 continue
-            before = Run(msg_id, msg_id, INFLIGHT, owner, deadline, 1)
+            before = LeaseRun(msg_id, msg_id, INFLIGHT, owner, deadline, 1)
             before.delivered = delivered
             added.append(before)
             self._deadlines.push(before)
@@ -117,7 +117,7 @@ class LeaseTable(RunList):
 
     def append_ready(self, first: int, last: int, attempt: int) -> None:
         """Enter ids above every run in the table as waiting for redelivery (restart)."""
-        run = Run(first, last, READY, None, 0.0, attempt)
+        run = LeaseRun(first, last, READY, None, 0.0, attempt)
         self._firsts.append(first)
         self._runs.append(run)
         self._ready.push(run)
@@ -171,7 +171,7 @@ class LeaseTable(RunList):
                 run.delivered = delivered
                 self._deadlines.push(run)
             else:
-                lease = Run(first, last, INFLIGHT, owner, deadline, attempt)
+                lease = LeaseRun(first, last, INFLIGHT, owner, deadline, attempt)
                 lease.delivered = delivered
                 lease.spared = run.spared
                 runs.insert(i, lease)
@@ -249,7 +249,7 @@ class LeaseTable(RunList):
 
     def tick(self, now: float) -> bool:
         """Leases and delays that are due become READY; whether there were any."""
-        due: list[Run] = []
+        due: list[LeaseRun] = []
         while (run := self._deadlines.top()) is not None and run.deadline <= now:
             self._deadlines.pop()
             due.append(run)
@@ -286,16 +286,16 @@ class LeaseTable(RunList):
                     self._to_held(run)
             self._settle(0, len(self._runs))
 
-    def take_held(self, max_count: int) -> list[Held]:
+    def take_held(self, max_count: int) -> list[HeldRange]:
         """Up to so many HELD ids, lowest first; they are MOVING until ``unhold`` or ``remove``."""
-        taken: list[Held] = []
+        taken: list[HeldRange] = []
         while max_count > 0 and (run := self._held.top()) is not None:
             if run.last + 1 - run.first > max_count:
                 self._split(self._index(run.first), run.first + max_count)
             self._held.pop()
             run.owner = MOVING
             max_count -= run.last + 1 - run.first
-            taken.append(Held(run.first, run.last, run.attempt, run.reason, run.delivered))
+            taken.append(HeldRange(run.first, run.last, run.attempt, run.reason, run.delivered))
         return taken
 
     def unhold(self, first: int, last: int) -> None:
@@ -319,7 +319,7 @@ class LeaseTable(RunList):
         i = self._index(first)
         j = bisect_right(self._firsts, last)
         spans: list[IdRange] = []
-        kept: list[Run] = []
+        kept: list[LeaseRun] = []
         span_first: int | None = None  # of the span that is still growing, up to span_last
         span_last = 0
         for run in self._runs[i:j]:
@@ -396,10 +396,10 @@ class LeaseTable(RunList):
         self._firsts.insert(i + 1, at)
         self._enqueue(rest)
 
-    def _return(self, changed: list[Run]) -> None:
+    def _return(self, changed: list[LeaseRun]) -> None:
         """Make timed runs READY: a few by looking each up, many with one pass over the table. Of the leases of one lessee that
         end without an answer, only the lowest id that it holds counts as attempted."""
-        lowest = lowest_of_each(changed)
+        lowest = lowest_run_by_lessee(changed)
         kept = {owner: owner.inflight for owner in lowest}
         for run in changed:
             if run.state is INFLIGHT and (owner := run.owner) is not None:
@@ -427,7 +427,7 @@ class LeaseTable(RunList):
         """Whether a run below run i is leased to the owner; nearly always the next one is, or none."""
         return any(run.owner is owner and run.state is INFLIGHT for run in map(self._runs.__getitem__, range(i - 1, -1, -1)))
 
-    def _to_ready(self, run: Run) -> bool:
+    def _to_ready(self, run: LeaseRun) -> bool:
         """READY, or HELD when it is out of attempts. Assumes a timed run, and a ``_settle`` over it next, which gives it its
         heap entry. Returns: whether it is READY."""
         self._discount(run, run.last + 1 - run.first)
@@ -440,7 +440,7 @@ class LeaseTable(RunList):
         run.ticket = None
         return True
 
-    def _to_held(self, run: Run) -> None:
+    def _to_held(self, run: LeaseRun) -> None:
         """Assumes that it is discounted, and a ``_settle`` over it next."""
         self._totals[HELD] += run.last + 1 - run.first
         run.state = HELD
@@ -473,7 +473,7 @@ class LeaseTable(RunList):
                 self._enqueue(run)
         self._trim()
 
-    def _enqueue(self, run: Run) -> None:
+    def _enqueue(self, run: LeaseRun) -> None:
         if run.state is not HELD:
             (self._ready if run.state is READY else self._deadlines).push(run)
         elif run.owner is None:
@@ -488,7 +488,7 @@ class LeaseTable(RunList):
         self._totals[INFLIGHT] += messages
         owner.inflight += messages
 
-    def _discount(self, run: Run, messages: int) -> None:
+    def _discount(self, run: LeaseRun, messages: int) -> None:
         self._totals[run.state] -= messages
         if run.state is INFLIGHT:
             owner = run.owner

@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from math import inf
 
-from toymq_py.consumer.lease import DELAYED, HELD, INFLIGHT, Lessee, Run, counted
+from toymq_py.consumer.lease_run import DELAYED, HELD, INFLIGHT, LeaseRun, Lessee, attempts_if_killed
 from toymq_py.id_rows import ID_ROWS_BLOCK, IdRows
 from toymq_py.records import IdRange
 
@@ -20,12 +20,12 @@ class RunList:
 
     def __init__(self) -> None:
         self._firsts: list[int] = []
-        self._runs: list[Run] = []
+        self._runs: list[LeaseRun] = []
 
     def __len__(self) -> int:
         return len(self._runs)
 
-    def __iter__(self) -> Iterator[Run]:
+    def __iter__(self) -> Iterator[LeaseRun]:
         return iter(self._runs)
 
     def leased_to(self, owner: Lessee) -> list[IdRange]:
@@ -34,7 +34,7 @@ class RunList:
             return []
         return [(r.first, r.last) for r in self._runs if r.state is INFLIGHT and r.owner is owner]
 
-    def holding(self, msg_id: int) -> Run | None:
+    def run_of(self, msg_id: int) -> LeaseRun | None:
         """The run that holds this id."""
         i = self._index(msg_id)
         return self._runs[i] if i < len(self._runs) and self._runs[i].first <= msg_id else None
@@ -78,7 +78,7 @@ class RunList:
         firsts: list[int] = []
         lasts: list[int] = []
         attempts: list[int] = []
-        for first, last, attempt in counted(self._runs):
+        for first, last, attempt in attempts_if_killed(self._runs):
             if attempts and attempt == attempts[-1] and first == lasts[-1] + 1:
                 lasts[-1] = last
             else:
@@ -96,6 +96,6 @@ class RunList:
         i = bisect_right(self._firsts, msg_id)
         return i - 1 if i and self._runs[i - 1].last >= msg_id else i
 
-    def _within(self, first: int, last: int) -> list[Run]:
+    def _within(self, first: int, last: int) -> list[LeaseRun]:
         """The runs that hold some of these ids."""
         return self._runs[self._index(first) : bisect_right(self._firsts, last)]

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from toymq_py.clock import Clock
-from toymq_py.deadletter.ledger import MoveLedger, settle_letters, settle_returns
+from toymq_py.deadletter.ledger import MoveLedger, ack_moved_messages, ack_redriven_letters
 from toymq_py.deadletter.mover import DeadLetterMover
 from toymq_py.deadletter.redrive import Redrive, RedriveDone
 from toymq_py.errors import BadArgument, RequestError, ShuttingDown
@@ -54,7 +54,7 @@ class DeadLetters:
             target, letters = topics[name], name.endswith(DEAD_LETTERS)
             source = topics.get(name.removesuffix(DEAD_LETTERS) if letters else name + DEAD_LETTERS)
             if source is not None:
-                (settle_letters if letters else settle_returns)(source, target, witnesses, self._ledger(source))
+                (ack_moved_messages if letters else ack_redriven_letters)(source, target, witnesses, self._ledger(source))
         self._witnesses.clear()
 
     # -- at work

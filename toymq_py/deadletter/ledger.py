@@ -8,7 +8,7 @@ record in the target's log is the only witness of the move. Belongs to the event
 from collections.abc import Sequence
 from contextlib import suppress
 
-from toymq_py.deadletter.transfer import RecordReader, is_stored
+from toymq_py.deadletter.transfer import RecordReader, is_redriven_letter
 from toymq_py.letter import Witness, return_of
 from toymq_py.topic import Topic
 
@@ -61,7 +61,7 @@ class MoveLedger:
             target.retention.apply()
 
 
-def settle_letters(source: Topic, target: Topic, witnesses: Sequence[Witness], ledger: MoveLedger) -> None:
+def ack_moved_messages(source: Topic, target: Topic, witnesses: Sequence[Witness], ledger: MoveLedger) -> None:
     """Ack the messages of a source whose letter is in its dead-letter topic: a crash came before that was stored."""
     for record_id, (name, *numbers) in witnesses:
         consumer = source.consumers.get(name.decode())
@@ -72,22 +72,22 @@ def settle_letters(source: Topic, target: Topic, witnesses: Sequence[Witness], l
             source.offsets.changed()
 
 
-def settle_returns(source: Topic, target: Topic, witnesses: Sequence[Witness], ledger: MoveLedger) -> None:
+def ack_redriven_letters(source: Topic, target: Topic, witnesses: Sequence[Witness], ledger: MoveLedger) -> None:
     """Ack the letters of a dead-letter topic whose record is back: a crash came before that was stored."""
     letters, returned = RecordReader(source), RecordReader(target)
     ids = set[int]()
     for record_id, numbers in witnesses:
         msg_id, _ = _integers(numbers, 2)
-        if not source.log.first_id <= msg_id < source.log.committed_id or source.redriver.has_acked(msg_id):
+        if not source.log.first_id <= msg_id < source.log.committed_id or source.redrive_consumer.has_acked(msg_id):
             continue
         with suppress(OSError):  # what cannot be read cannot go back now, either
             run, row = letters.find(msg_id)
             # Else it is a letter of a topic that was deleted since, or no letter at all.
-            if run is not None and is_stored(target, returned, record_id, return_of(source.name, run, row)):
+            if run is not None and is_redriven_letter(target, returned, record_id, return_of(source.name, run, row)):
                 ids.add(msg_id)
                 ledger.add(target, record_id)
     if ids:
-        source.redriver.ack(sorted(ids))
+        source.redrive_consumer.ack(sorted(ids))
         source.offsets.changed()
 
 

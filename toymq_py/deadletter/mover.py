@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from toymq_py.clock import Clock
-from toymq_py.consumer import Consumer, Held
+from toymq_py.consumer import Consumer, HeldRange
 from toymq_py.deadletter.ledger import MoveLedger
-from toymq_py.deadletter.transfer import SLICE_ROWS_MAX, UNSTORED_MAX, RecordReader, Slice
+from toymq_py.deadletter.transfer import SLICE_ROWS_MAX, UNSTORED_MAX, RecordReader, TransferBatch
 from toymq_py.errors import RequestError
 from toymq_py.letter import (
     ATTEMPTS,
@@ -108,10 +108,10 @@ class DeadLetterMover:
         self._unstored = 0
         self._scheduler.soon(self._next)
 
-    def _move(self, channel: Channel, held: list[Held]) -> None:
+    def _move(self, channel: Channel, held: list[HeldRange]) -> None:
         consumer = channel.consumer
         first, last = held[0].first, held[-1].last
-        letters = Slice()
+        letters = TransferBatch()
         try:
             after = self._write(channel, held, letters)
             consumer.unhold(after, last)
@@ -124,7 +124,7 @@ class DeadLetterMover:
             consumer.unhold(first, last)
             self._fail(error)
 
-    def _write(self, channel: Channel, held: list[Held], letters: Slice) -> int:
+    def _write(self, channel: Channel, held: list[HeldRange], letters: TransferBatch) -> int:
         """Make letters of what is held, until the slice is full. Returns: the id behind the last. Raises: OSError."""
         topic, consumer = self._topic, channel.consumer
         name = consumer.name
@@ -138,7 +138,7 @@ class DeadLetterMover:
                 run, row = self._reader.find(at)
                 if run is None:
                     next_id = row
-                    channel.pass_over_held(at, min(next_id - 1, item.last))
+                    channel.skip_held_without_record(at, min(next_id - 1, item.last))
                     at = next_id
                     continue
                 key, block = run.keys[row], b"" if run.headers is None else run.headers[row]
@@ -152,7 +152,7 @@ class DeadLetterMover:
                 at += 1
         return at
 
-    def _shared_headers(self, consumer: str, held: Held) -> tuple[bytes, bytes]:
+    def _shared_headers(self, consumer: str, held: HeldRange) -> tuple[bytes, bytes]:
         """The headers before those of the failure, and those behind."""
         origin = ((ORIGIN_TOPIC, self._topic.name.encode()), (CONSUMER, consumer.encode()), (ATTEMPTS, b"%d" % held.attempt))
         times: list[tuple[bytes, bytes]] = []
@@ -165,7 +165,7 @@ class DeadLetterMover:
 
     def _stored(self, target: Topic, channel: Channel, ids: Sequence[int], start: int, stop: int, outcome: Published) -> None:
         self._ledger.add(target, outcome.first_id)
-        channel.bury(ids[start], ids[stop - 1])
+        channel.ack_dead_lettered(ids[start], ids[stop - 1])
         self._unstored += stop - start
         waiters, self.waiters = self.waiters, {}
         for call in waiters:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from toymq_py.deadletter.ledger import MoveLedger
-from toymq_py.deadletter.transfer import SLICE_ROWS_MAX, UNSTORED_MAX, RecordReader, Slice, is_stored
+from toymq_py.deadletter.transfer import SLICE_ROWS_MAX, UNSTORED_MAX, RecordReader, TransferBatch, is_redriven_letter
 from toymq_py.errors import InternalError, NoSuchTopic, RequestError, ShuttingDown
 from toymq_py.letter import Return, return_of
 from toymq_py.records import IdRange
@@ -75,15 +75,15 @@ class Redrive:
             if self._unstored >= unstored_max:
                 letters.flush_offsets(self._offsets_stored)
                 return
-            slice_ = Slice(min(SLICE_ROWS_MAX, unstored_max))
+            batch = TransferBatch(min(SLICE_ROWS_MAX, unstored_max))
             returns: list[Return] = []
-            while self._left > len(slice_.ids) and self._ranges and not slice_.full:
-                self._collect(slice_, returns)
-            if not slice_.ids:
+            while self._left > len(batch.ids) and self._ranges and not batch.full:
+                self._collect(batch, returns)
+            if not batch.ids:
                 self._finish()
                 return
             _free_keys(origin, returns)
-            slice_.append_to(origin, partial(self._stored, origin, slice_.ids, returns), self._slice_done)
+            batch.append_to(origin, partial(self._stored, origin, batch.ids, returns), self._slice_done)
         except (RequestError, OSError) as error:
             self._done(self._count, error)
         except Exception:
@@ -91,13 +91,13 @@ class Redrive:
             # Nothing else would end it: others that ask, and the end of the broker, wait for this one.
             self._done(self._count, InternalError("a bug in the broker; its log has the details"))
 
-    def _collect(self, slice_: Slice, returns: list[Return]) -> None:
+    def _collect(self, batch: TransferBatch, returns: list[Return]) -> None:
         """Add letters of the first range. Raises: OSError."""
-        redriver = self._letters.redriver.consumer()
+        redrive_consumer = self._letters.redrive_consumer.consumer()
         first, last = self._ranges.pop()
-        while (span := redriver.next_unacked(first, last + 1)) is not None:
+        while (span := redrive_consumer.next_unacked(first, last + 1)) is not None:
             at = span[0]
-            if slice_.full or self._left <= len(slice_.ids):
+            if batch.full or self._left <= len(batch.ids):
                 self._ranges.append((at, last))
                 return
             run, row = self._reader.find(at)
@@ -105,7 +105,7 @@ class Redrive:
                 first = row  # lost, or cannot be read now
                 continue
             back = return_of(self._letters.name, run, row)
-            slice_.add(at, back.key, back.payload, back.headers)
+            batch.add(at, back.key, back.payload, back.headers)
             returns.append(back)
             first = at + 1
 
@@ -115,7 +115,7 @@ class Redrive:
         if isinstance(outcome, Appended):
             for row in range(start, stop):
                 if returns[row].consumer:
-                    origin.hide(outcome.first_id + row - start, returns[row].consumer.decode())
+                    origin.skip_for_others(outcome.first_id + row - start, returns[row].consumer.decode())
         self._ledger.add(origin, outcome.first_id)
         self._count += self._letters.mark_redriven(ids[start:stop])
         self._unstored += stop - start
@@ -147,7 +147,7 @@ def _free_keys(origin: Topic, returns: Sequence[Return]) -> None:
     taken = []
     for back in returns:
         msg_id = publisher.dedupe.find(back.key)
-        foreign = msg_id is not None and msg_id >= first_id and not is_stored(origin, reading, msg_id, back)
+        foreign = msg_id is not None and msg_id >= first_id and not is_redriven_letter(origin, reading, msg_id, back)
         if foreign or publisher.producers.any_of((back.key,)):
             taken.append(back.key)
     if taken:

@@ -23,7 +23,7 @@ LETTER_KEYS = 4 * UNSTORED_MAX
 """How many keys a dead-letter topic remembers at least, whatever ``dedupe_keys`` and its total say."""
 
 
-class Slice:
+class TransferBatch:
     """Messages on their way from one topic to another, as columns. ``ids`` are those in the topic they come from."""
 
     __slots__ = ("_rows_max", "bytes", "headers", "ids", "keys", "payloads")
@@ -104,7 +104,7 @@ class RecordReader:
         return run, msg_id - run.ids[0]
 
 
-def is_stored(origin: Topic, reader: RecordReader, msg_id: int, back: Return) -> bool:
+def is_redriven_letter(origin: Topic, reader: RecordReader, msg_id: int, back: Return) -> bool:
     """Whether this record is the letter, redriven and stored: equal to a consumer whatever its publisher, neither delayed
     nor about to expire (ADR 0041).
 

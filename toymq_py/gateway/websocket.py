@@ -306,7 +306,7 @@ class Conversation:
         """Deliver while the window and the socket have room."""
         while True:
             if self._outlet.stalled and not subscription.closed:
-                subscription.pass_on()  # woken before it was stalled, it leaves the messages to other sessions
+                subscription.wake_others()  # woken before it was stalled, it leaves the messages to other sessions
             if not await self._outlet.wait_taken() or subscription.closed:
                 return
             self._last_write = None

@@ -122,11 +122,11 @@ class Deliveries:
         if stalled:
             self._wake_others()
             if self.pull is not None:
-                self.pull.pass_on()
+                self.pull.wake_others()
 
     def _wake_others(self) -> None:
         for subscription in self._ready:
-            subscription.pass_on()
+            subscription.wake_others()
 
     def released(self, subscription: AnySubscription) -> None:
         """Its ``OK`` was written: begin to deliver."""

@@ -20,7 +20,7 @@ from toymq_py.storage.record import FRAME_OVERHEAD, Columns, Row, Stop, scan, to
 from toymq_py.storage.salvage import frame_bytes
 from toymq_py.storage.scanner import ScanResult, adopt, damage_report, examine
 from toymq_py.storage.segment import Segment, newest_times
-from toymq_py.storage.tail_cache import AHEAD_ROWS, Tail, TailBudget
+from toymq_py.storage.tail_cache import AHEAD_ROWS, TailBudget, TailCache
 
 logger = logging.getLogger("toymq_py.storage")
 
@@ -75,7 +75,7 @@ class Log:
         self.removed: list[IdRange] = list(removed)
         self.unreadable: list[IdRange] = list(unreadable)
         self.files = files or OpenFiles()
-        self.tail = Tail(tail_budget or TailBudget())
+        self.tail = TailCache(tail_budget or TailBudget())
         self.on_lost: Callable[[int, int], None] = lambda first, last: None
         """Called when a read finds records lost, with the id range."""
         self.run_behind: Callable[[Callable[[], None], Callable[[], None]], None] = _run_now

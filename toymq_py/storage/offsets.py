@@ -68,7 +68,7 @@ class AckedView:
         return row is not None and last <= row[1]
 
 
-class Source(Enum):
+class OffsetsSource(Enum):
     """Where a loaded state came from."""
 
     CURRENT = "offsets.json"
@@ -80,7 +80,7 @@ class Source(Enum):
 @dataclass(frozen=True, slots=True)
 class LoadedOffsets:
     state: OffsetsState
-    source: Source
+    source: OffsetsSource
     problem: str | None = None
     """What is wrong with a generation that was passed over, for the log and for ``toymq verify``. With one, the state may lack
     consumers."""
@@ -88,7 +88,7 @@ class LoadedOffsets:
     @property
     def told(self) -> bool | None:
         """Whether they know where the log begins: retention tells them before it removes. None: it never had to."""
-        return None if self.source is Source.NEW else self.problem is None
+        return None if self.source is OffsetsSource.NEW else self.problem is None
 
 
 def encode(state: OffsetsState) -> bytes:
@@ -135,10 +135,10 @@ def load(fs: FileSystem, directory: str) -> LoadedOffsets:
     Raises: OSError other than a missing file.
     """
     problems = []
-    for name, source in ((FILE_NAME, Source.CURRENT), (PREVIOUS_NAME, Source.PREVIOUS)):
+    for name, source in ((FILE_NAME, OffsetsSource.CURRENT), (PREVIOUS_NAME, OffsetsSource.PREVIOUS)):
         path = f"{directory}/{name}"
         if not fs.exists(path):
-            if source is Source.CURRENT and _was_removed(fs, directory):
+            if source is OffsetsSource.CURRENT and _was_removed(fs, directory):
                 problems.append(f"{name}: the file is missing")
             continue
         try:
@@ -152,8 +152,8 @@ def load(fs: FileSystem, directory: str) -> LoadedOffsets:
     if not problems and fs.exists(f"{directory}/{MARK_NAME}"):
         problems.append(f"{FILE_NAME} and {PREVIOUS_NAME}: the files are missing")
     if problems:
-        return LoadedOffsets(OffsetsState(), Source.LOST, "; ".join(problems))
-    return LoadedOffsets(OffsetsState(), Source.NEW)
+        return LoadedOffsets(OffsetsState(), OffsetsSource.LOST, "; ".join(problems))
+    return LoadedOffsets(OffsetsState(), OffsetsSource.NEW)
 
 
 def _was_removed(fs: FileSystem, directory: str) -> bool:
@@ -169,7 +169,7 @@ def settle(fs: FileSystem, directory: str, loaded: LoadedOffsets) -> None:
 
     Raises: OSError.
     """
-    if loaded.source is not Source.PREVIOUS:
+    if loaded.source is not OffsetsSource.PREVIOUS:
         return
     path = f"{directory}/{FILE_NAME}"
     if loaded.problem is None:

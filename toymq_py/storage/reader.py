@@ -14,13 +14,13 @@ from toymq_py.errors import NoSuchTopic, OutOfRange
 from toymq_py.names import check_name
 from toymq_py.storage.fs import File, FileSystem, RealFileSystem
 from toymq_py.storage.id_ranges import subtract
-from toymq_py.storage.identity import survey
 from toymq_py.storage.offline.verify import check_data_directory, topic_names
 from toymq_py.storage.offsets import load
 from toymq_py.storage.record import FRAME_BYTES_MAX, Columns, Stop, scan
 from toymq_py.storage.scanner import WINDOW_BYTES, adopt, rescan
 from toymq_py.storage.segment import Segment, newest_times
-from toymq_py.storage.segment_inventory import Standing, parts_of
+from toymq_py.storage.segment_heads import list_segment_files
+from toymq_py.storage.segment_inventory import SegmentStatus, segment_inventory
 
 T = TypeVar("T")
 
@@ -72,10 +72,10 @@ class TopicReader:
         self._fs = fs
         self._path = path
         self._topic = topic
-        files = survey(fs, path)
+        files = list_segment_files(fs, path)
         loaded = load(fs, path)  # after the files: retention tells the offsets before it removes
         files, state = replace(files, told=loaded.told), loaded.state
-        self._parts = parts_of(fs, path, files, state.first_id, state.next_id, sidecars=True)
+        self._parts = segment_inventory(fs, path, files, state.first_id, state.next_id, sidecars=True)
         self._segments: list[Segment] = []
         self.first_id = files.begin(state.first_id)
         """The first retained id, as far as files and offsets tell."""
@@ -98,7 +98,7 @@ class TopicReader:
                 raise self._overtaken()
             if each.error is not None:
                 raise each.error
-            if each.standing is Standing.PART:
+            if each.status is SegmentStatus.PART:
                 segments.append(each.segment)
         return segments
 

@@ -1,9 +1,9 @@
 """From the bytes on disk to a log that can be opened: the nine steps of storage.md, those that concern one topic.
 
     1  LOCK                                                                   dirlock
-    2  list the segments, remove .tmp leftovers, leave other logs' files      _list_segments, identity.survey
-    3  sealed segments: trust the sidecar or scan; missing ids are a hole     parts_of
-    4  active segment: scan                                                   parts_of, _settle
+    2  list the segments, remove .tmp leftovers, leave other logs' files      _list_segments, segment_heads
+    3  sealed segments: trust the sidecar or scan; missing ids are a hole     segment_inventory
+    4  active segment: scan                                                   segment_inventory, _settle
     5  zeros or the end: clean                                                scanner
     6  an invalid frame: torn tail or hole                                    scanner, salvage
     7  the newest keys, the producers, what is not due                        _newest_keys, join_producers, _find_scheduled
@@ -26,11 +26,11 @@ from typing import TypeVar
 from toymq_py.records import IdRange
 from toymq_py.storage.fs import File, FileSystem, write_all
 from toymq_py.storage.id_ranges import above, subtract
-from toymq_py.storage.identity import Head, Survey, survey
 from toymq_py.storage.record import FRAME_BYTES_MAX, Columns, Stop, deliver_at_of, scan
 from toymq_py.storage.scanner import WINDOW_BYTES, ScanResult, adopt, damage_report, examine, keep_sidecar
 from toymq_py.storage.segment import Damage, Producers, Segment, join_producers, parse_segment_name, removed_name
-from toymq_py.storage.segment_inventory import Part, Standing, parts_of
+from toymq_py.storage.segment_heads import Head, SegmentFiles, list_segment_files
+from toymq_py.storage.segment_inventory import InventoryEntry, SegmentStatus, segment_inventory
 
 logger = logging.getLogger("toymq_py.storage")
 
@@ -104,21 +104,21 @@ def recover_log(
     files = _list_segments(fs, path, told)
     removed = _take_marks(fs, path, files.removed, first_id, removed)
     found.heads = files.heads
-    newest: Part | None = None
-    parts = parts_of(fs, path, files, first_id, next_id, sidecars=True, visit=visit)
+    newest: InventoryEntry | None = None
+    parts = segment_inventory(fs, path, files, first_id, next_id, sidecars=True, visit=visit)
     first_id = found.next_id = files.begin(first_id)
     for each in parts:
         segment = each.segment
-        if each.standing is Standing.BELOW:
+        if each.status is SegmentStatus.BELOW:
             _remove(fs, segment)
             continue
-        if each.standing is Standing.COPY:
+        if each.status is SegmentStatus.COPY:
             logger.error("%s is a copy: segments before it hold its records; it is left alone and not used", segment.path)
             continue
         newest = each
         if each.missing is not None:
             missing.append(each.missing)
-        if each.standing is Standing.UNREADABLE:
+        if each.status is SegmentStatus.UNREADABLE:
             logger.error("%s cannot be opened, its records are passed over until a restart: %s", segment.path, each.error)
         elif each.scan is not None and segment.sealed:
             _keep_scanned(fs, each.scan)
@@ -166,10 +166,10 @@ def _take_marks(
     return [*removed, *marks]
 
 
-def _list_segments(fs: FileSystem, path: str, told: bool | None) -> Survey:
+def _list_segments(fs: FileSystem, path: str, told: bool | None) -> SegmentFiles:
     """Step 2. Sidecars of segments that are gone go, too; files that are not ours are left alone."""
     if not fs.is_dir(path):
-        return Survey([])
+        return SegmentFiles([])
     ids, sidecars = set(), set()
     for name in fs.listdir(path):
         base_id = parse_segment_name(name)
@@ -181,7 +181,7 @@ def _list_segments(fs: FileSystem, path: str, told: bool | None) -> Survey:
             fs.unlink(f"{path}/{name}")
     for base_id in sidecars - ids:  # the broker died between removing a segment and its sidecar
         fs.unlink(f"{path}/{base_id:020d}.idx")
-    files = survey(fs, path, told)
+    files = list_segment_files(fs, path, told)
     for base_id, reason in files.foreign.items():
         logger.error("%s/%020d.log %s: it is not served; `toymq repair` puts it aside", path, base_id, reason)
     if files.problem is not None:
@@ -204,13 +204,13 @@ def _keep_scanned(fs: FileSystem, scanned: ScanResult) -> None:
         logger.warning("sidecar of %s not written: %s", scanned.segment.path, error)
 
 
-def _settle(fs: FileSystem, path: str, newest: Part, next_id: int, found: RecoveredLog) -> None:
+def _settle(fs: FileSystem, path: str, newest: InventoryEntry, next_id: int, found: RecoveredLog) -> None:
     """Steps 4 to 6 for the segment at the end of the log: its tail is cut, what counts from now on is synced.
 
     ``next_id``: records below were on stable storage when the offsets were written.
     """
     segment, result = newest.segment, newest.scan
-    if newest.standing is Standing.UNREADABLE or (result is not None and result.unreadable_tail):
+    if newest.status is SegmentStatus.UNREADABLE or (result is not None and result.unreadable_tail):
         found.closed = f"the end of the log, {segment.path}, cannot be read: {newest.error or 'EIO'}"
         if next_id > segment.next_id:
             size = max(segment.end + 1, 0 if result is None else result.size)

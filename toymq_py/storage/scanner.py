@@ -81,7 +81,7 @@ def scan_segment(
     try:
         size = file.size() if end is None else min(end, file.size())
         result = ScanResult(segment, size=size)
-        scanning = _Scanning(file, result, next_id, committed_id, visit, progress)
+        scanning = _SegmentScan(file, result, next_id, committed_id, visit, progress)
         scanning.run()
     finally:
         file.close()
@@ -190,7 +190,7 @@ def _position(file: File, segment: Segment, msg_id: int, pos: int, wanted: int) 
     return pos
 
 
-def _end(result: ScanResult, scanning: "_Scanning", next_id: int | None, end: int | None) -> None:
+def _end(result: ScanResult, scanning: "_SegmentScan", next_id: int | None, end: int | None) -> None:
     """Breaks with no valid record behind them are no holes: the tail was torn there, or all of it is lost."""
     segment = result.segment
     while segment.damages and segment.damages[-1].resume >= segment.end:
@@ -210,7 +210,7 @@ def _end(result: ScanResult, scanning: "_Scanning", next_id: int | None, end: in
         result.torn_bytes, result.unreadable_tail = 0, False
 
 
-class _Scanning:
+class _SegmentScan:
     """One run over a file."""
 
     def __init__(

@@ -17,12 +17,12 @@ from enum import Enum
 from toymq_py.disk_errors import LASTING
 from toymq_py.records import IdRange
 from toymq_py.storage.fs import FileSystem
-from toymq_py.storage.identity import Survey
 from toymq_py.storage.scanner import Progress, ScanResult, Visit, scan_segment, trim
 from toymq_py.storage.segment import Damage, Segment, load_sidecar, segment_name
+from toymq_py.storage.segment_heads import SegmentFiles
 
 
-class Standing(Enum):
+class SegmentStatus(Enum):
     """How a segment file stands to the log."""
 
     PART = "a part of the log"
@@ -32,11 +32,11 @@ class Standing(Enum):
 
 
 @dataclass(slots=True)
-class Part:
+class InventoryEntry:
     """One file."""
 
     segment: Segment
-    standing: Standing
+    status: SegmentStatus
     following: int | None
     """The first id by the name of the next file; None for the newest."""
     scan: ScanResult | None = None
@@ -46,17 +46,17 @@ class Part:
     error: OSError | None = None
 
 
-def parts_of(
+def segment_inventory(
     fs: FileSystem,
     path: str,
-    files: Survey,
+    files: SegmentFiles,
     first_id: int,
     next_id: int,
     *,
     sidecars: bool,
     visit: Visit | None = None,
     progress: Progress | None = None,
-) -> Iterator[Part]:
+) -> Iterator[InventoryEntry]:
     """Every segment in its order.
 
     Args:
@@ -76,15 +76,15 @@ def parts_of(
         found = _look(fs, f"{path}/{segment_name(base_id)}", base_id, following, reached, sidecars, visit, progress)
         segment = found.segment
         if following is not None and following <= first_id and segment.next_id <= first_id:
-            found.standing = Standing.BELOW
+            found.status = SegmentStatus.BELOW
         elif have is not None and base_id < have:
             if segment.next_id <= have:
-                found.standing = Standing.COPY
+                found.status = SegmentStatus.COPY
             else:
                 trim(fs, segment, have)
         elif base_id > (begin if have is None else have):
             found.missing = begin if have is None else have, base_id - 1
-        if found.standing in (Standing.PART, Standing.UNREADABLE):
+        if found.status in (SegmentStatus.PART, SegmentStatus.UNREADABLE):
             have = segment.next_id
         yield found
 
@@ -98,7 +98,7 @@ def _look(
     sidecars: bool,
     visit: Visit | None,
     progress: Progress | None,
-) -> Part:
+) -> InventoryEntry:
     if sidecars and following is not None:
         segment = load_sidecar(fs, name, base_id, following)
         if segment is not None:
@@ -112,20 +112,20 @@ def _look(
         if error.errno not in LASTING:
             raise
         segment = _unreadable(fs, name, base_id, following)
-        return Part(segment, Standing.UNREADABLE, following, error=error)
+        return InventoryEntry(segment, SegmentStatus.UNREADABLE, following, error=error)
     result.segment.sealed = following is not None
-    return Part(result.segment, Standing.PART, following, result)
+    return InventoryEntry(result.segment, SegmentStatus.PART, following, result)
 
 
-def _openable(fs: FileSystem, segment: Segment, following: int) -> Part:
+def _openable(fs: FileSystem, segment: Segment, following: int) -> InventoryEntry:
     try:
         fs.open(segment.path, write=False).close()
     except OSError as error:
         if error.errno not in LASTING:
             raise
         segment.damages = [Damage(0, segment.end, segment.base_id, segment.next_id - 1, unreadable=True)]
-        return Part(segment, Standing.UNREADABLE, following, error=error)
-    return Part(segment, Standing.PART, following)
+        return InventoryEntry(segment, SegmentStatus.UNREADABLE, following, error=error)
+    return InventoryEntry(segment, SegmentStatus.PART, following)
 
 
 def _unreadable(fs: FileSystem, name: str, base_id: int, following: int | None) -> Segment:

@@ -26,7 +26,7 @@ class TailBudget:
         return min(self.TOPIC_BYTES_MAX, self.TOTAL_BYTES_MAX // max(self.topics, 1))
 
 
-class Tail:
+class TailCache:
     """The newest committed records in memory, for subscribers that keep up; and what was read ahead for those that do not.
 
     Bounded by its share of the budget, the oldest run goes first; one run is kept in any case. Read ahead is half as much at

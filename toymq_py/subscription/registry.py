@@ -10,7 +10,7 @@ from itertools import islice
 from toymq_py.consumer_options import Start
 from toymq_py.errors import ModeConflict, RequestError, TooManyConsumers
 from toymq_py.storage.commit.sync_threads import Scheduler
-from toymq_py.subscription.patterns import MultiSubscription
+from toymq_py.subscription.pattern_subscription import MultiSubscription
 from toymq_py.topic import Registration, Topic
 
 logger = logging.getLogger("toymq_py.subscription")

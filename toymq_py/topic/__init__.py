@@ -4,11 +4,11 @@ from toymq_py.storage.commit.batch import Appended, Commit, CommitState
 from toymq_py.topic.channel import Channel, Delivery, Registration, Subscription
 from toymq_py.topic.description import unopened_topic
 from toymq_py.topic.publisher import Duplicate, Published, Refused
-from toymq_py.topic.shared_parts import TopicServices
+from toymq_py.topic.services import TopicServices
 from toymq_py.topic.ticker import Ticker
 from toymq_py.topic.topic import Topic
-from toymq_py.topic.trace_listener import Tracer
 from toymq_py.topic.traced_topic import TracedTopic
+from toymq_py.topic.tracer import Tracer
 
 __all__ = [
     "Appended",

@@ -18,11 +18,11 @@ from toymq_py.storage.log import Log
 from toymq_py.topic.channel import Channel
 
 UNLIMITED = 1 << 62
-COST_SHARE_MAX = 0.05
+RECOUNT_SHARE_MAX = 0.05
 """What exact looks at a full backlog may take of a core; between them it is as full as it was seen last."""
 RANGES_MAX = 512
 """How many ranges are looked up in the index; 3 ms."""
-LOOK_S = 0.001
+CHEAP_RECOUNT_S = 0.001
 """A look that takes no longer is always made."""
 
 
@@ -36,17 +36,17 @@ class Backlog:
         self._channels = channels
         self._common: CommonAcks | None = None  # where there is a limit, and more than one consumer
 
-    def follow(self) -> None:
+    def track(self) -> None:
         """From now on it is asked often. To be called again when a consumer came, went or moved."""
-        self.unfollow()
+        self.untrack()
         if len(self._channels) > 1:
-            self._common = Consumer.follow(self._consumers())
+            self._common = Consumer.track_common_acks(self._consumers())
 
-    def unfollow(self) -> None:
+    def untrack(self) -> None:
         """Stop the incremental count: it is not asked often any more."""
         self._common = None
         for consumer in self._consumers():
-            consumer.unfollow()
+            consumer.untrack()
 
     def _consumers(self) -> list[Consumer]:
         return [channel.consumer for channel in self._channels.values()]
@@ -125,7 +125,7 @@ class BacklogLimit:
         self._bytes_max = UNLIMITED if settings.backlog_max_bytes is None else settings.backlog_max_bytes
         self._room = 0
         self._room_bytes = 0
-        self._look_after = 0.0
+        self._recount_after = 0.0
 
     @staticmethod
     def wanted(settings: TopicSettings) -> bool:
@@ -169,22 +169,22 @@ class BacklogLimit:
 
     def _take(self, sizes: Sequence[int]) -> int:
         if len(sizes) > self._room or sum(sizes) > self._room_bytes:
-            self._look_at_all()
+            self._recount_within_cost()
         ends = list(accumulate(sizes[: max(self._room, 0)]))
         count = bisect_right(ends, self._room_bytes)
         self._room -= count
         self._room_bytes -= ends[count - 1] if count else 0
         return count
 
-    def _look_at_all(self) -> None:
+    def _recount_within_cost(self) -> None:
         began = self._clock.monotonic()
-        if began < self._look_after:
+        if began < self._recount_after:
             return
-        self._look(self._committer.next_id, self._committer.pending_bytes)
+        self._recount(self._committer.next_id, self._committer.pending_bytes)
         cost_s = self._clock.monotonic() - began
-        self._look_after = began + cost_s / COST_SHARE_MAX if cost_s > LOOK_S else 0.0
+        self._recount_after = began + cost_s / RECOUNT_SHARE_MAX if cost_s > CHEAP_RECOUNT_S else 0.0
 
-    def _look(self, next_id: int, pending_bytes: int) -> None:
+    def _recount(self, next_id: int, pending_bytes: int) -> None:
         first_id, backlog = self._log.first_id, self._backlog
         if self._messages_max < UNLIMITED:
             self._room = self._messages_max - backlog.messages(first_id, next_id)
@@ -197,10 +197,10 @@ class BacklogLimit:
 
     # -- afterwards
 
-    def look_again(self) -> None:
+    def recount(self) -> None:
         """The backlog may have grown without a publish."""
         self._room = self._room_bytes = 0
-        self._look_after = 0.0
+        self._recount_after = 0.0
         if not self._rejects:
             self._trim()
 
@@ -217,7 +217,7 @@ class BacklogLimit:
 
     def _trim(self) -> None:
         committed_id = self._log.committed_id
-        self._look(committed_id, 0)
+        self._recount(committed_id, 0)
         excess, excess_bytes = -self._room, -self._room_bytes
         if excess <= 0 and excess_bytes <= 0:
             return
@@ -229,7 +229,7 @@ class BacklogLimit:
             excess -= cut - first
             excess_bytes -= self._log.bytes_between(first, cut)
         self._drop_below(cut)
-        self._look(committed_id, 0)
+        self._recount(committed_id, 0)
 
     def _behind(self, first: int, excess: int, excess_bytes: int) -> int:
         """The id before which so many messages and bytes lie, from ``first`` on."""

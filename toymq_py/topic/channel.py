@@ -15,7 +15,7 @@ from toymq_py.errors import BadArgument, ModeConflict
 from toymq_py.failure import Failure
 from toymq_py.names import DEAD_LETTERS, TopicPattern
 from toymq_py.records import IdRange, Records
-from toymq_py.topic.delivery import ChannelContext, Deliverer, Nothing, ranges_of
+from toymq_py.topic.deliverer import ChannelContext, Deliverer, NoDelivery, ranges_of
 
 
 class Registration(Enum):
@@ -144,7 +144,7 @@ class Subscription(Lessee):
         """A delivery that never left our buffer: it goes back uncounted."""
         self.channel.unsend(self, first, last)
 
-    def pass_on(self) -> None:
+    def wake_others(self) -> None:
         """Wake another taker: this one was woken and cannot take now."""
         self.channel.wake_next()
 
@@ -309,8 +309,8 @@ class Channel:
         rows = self._deliverer.take(
             subscription.lessee, now + visibility_s, now, room, max_bytes, patient=subscription.mode is None
         )
-        if isinstance(rows, Nothing):
-            if rows is Nothing.YET:
+        if isinstance(rows, NoDelivery):
+            if rows is NoDelivery.OTHERS_FIRST:
                 context.scheduler.soon(subscription.on_capacity)
             else:
                 self.idle[subscription] = None
@@ -345,7 +345,7 @@ class Channel:
         if dead and context.topic.endswith(DEAD_LETTERS):
             raise BadArgument(f"{context.topic} holds dead letters and has no dead-letter topic of its own")
         if failure is not None:
-            consumer.note(ids, (failure, context.clock.wall_ns() // 1_000_000), context.failure_budget)
+            consumer.note_failure(ids, (failure, context.clock.wall_ns() // 1_000_000), context.failure_budget)
         count = consumer.give_up(ids) if dead else consumer.nack(ids, context.clock.monotonic(), delay_s, context.policy)
         if count:
             context.metrics.nack_total += count
@@ -365,12 +365,12 @@ class Channel:
 
     # -- dead letters
 
-    def bury(self, first: int, last: int) -> None:
+    def ack_dead_lettered(self, first: int, last: int) -> None:
         """Messages of the range that were handed over are dead letters on stable storage: they count as acked."""
-        self.context.dead_lettered_total += self.consumer.bury(first, last)
+        self.context.dead_lettered_total += self.consumer.ack_dead_lettered(first, last)
         self.context.changed()
 
-    def pass_over_held(self, first: int, last: int) -> None:
+    def skip_held_without_record(self, first: int, last: int) -> None:
         """Messages of the range that were handed over have no record. What the disk refuses (EIO) stays until a restart."""
         if not self.context.log.is_unreadable(first):
             self.consumer.skip(first, last)

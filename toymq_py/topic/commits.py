@@ -10,7 +10,7 @@ from toymq_py.storage.commit.listener import CommitListener
 from toymq_py.storage.segment import Producers
 from toymq_py.topic.channel import Channel
 from toymq_py.topic.delays import Delays
-from toymq_py.topic.delivery import ChannelContext
+from toymq_py.topic.deliverer import ChannelContext
 from toymq_py.topic.publisher import Publisher
 from toymq_py.topic.retention import Retention
 

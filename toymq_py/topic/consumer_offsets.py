@@ -13,7 +13,7 @@ from toymq_py.storage.log import Log
 from toymq_py.storage.offsets import OffsetsState
 from toymq_py.storage.offsets_flusher import Done, OffsetsFlusher
 from toymq_py.topic.channel import Channel
-from toymq_py.topic.redrive_consumer import Redriver
+from toymq_py.topic.redrive_consumer import RedriveConsumer
 
 
 class OffsetsWatch(Protocol):
@@ -29,11 +29,17 @@ class OffsetsWatch(Protocol):
         """Nothing is written any more."""
 
 
-class TopicOffsets:
+class ConsumerOffsets:
     """The offsets of one topic; a source of the flusher."""
 
     def __init__(
-        self, topic: str, path: str, log: Log, channels: Mapping[str, Channel], redriver: Redriver, flusher: OffsetsFlusher
+        self,
+        topic: str,
+        path: str,
+        log: Log,
+        channels: Mapping[str, Channel],
+        redrive_consumer: RedriveConsumer,
+        flusher: OffsetsFlusher,
     ) -> None:
         """``channels`` is the topic's own, as it changes."""
         self.path = path
@@ -49,7 +55,7 @@ class TopicOffsets:
         self._topic = topic
         self._log = log
         self._channels = channels
-        self._redriver = redriver
+        self._redriver = redrive_consumer
         self._flusher = flusher
         self._moved_back = False
         self._closed = False

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from toymq_py.consumer import Consumer, ConsumerSnapshot, IdSet
 from toymq_py.errors import DamagedData
 from toymq_py.storage.log import Log
-from toymq_py.storage.offsets import LoadedOffsets, OffsetsState, Source
+from toymq_py.storage.offsets import LoadedOffsets, OffsetsSource, OffsetsState
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ def restore(loaded: LoadedOffsets, log: Log, scheduled: IdSet) -> RestoredConsum
             restored.problem = f"consumer {name} was cut to what the log holds, {log.first_id} to {log.committed_id}"
         skip_missing(consumer, log)
         restored.consumers.append(consumer)
-    if loaded.source is Source.CURRENT and len(restored.consumers) == len(loaded.state.consumers):
+    if loaded.source is OffsetsSource.CURRENT and len(restored.consumers) == len(loaded.state.consumers):
         restored.stored = loaded.state
     return restored
 

@@ -16,7 +16,7 @@ DUE_PER_SLICE = 1024
 """Messages that fall due in one piece, fewer where there are many consumers: about two milliseconds."""
 NEXT_SLICE_S = 0.002
 """How soon the next piece may follow: what that makes a message late, the ticker saves in CPU where thousands fall due."""
-LOOK_AGAIN_S = 10.0
+CLOCK_CHECK_S = 10.0
 """A wall clock that is set forward is noticed so soon by what waits for it."""
 BLOCK_ROWS_MAX = 1024
 """Where a block of times is split: sorting so many takes a third of a millisecond."""
@@ -165,4 +165,4 @@ class Delays:
         at_ns = self.schedule.next_at_ns()
         if at_ns is not None:
             wait_s = (at_ns - self._clock.wall_ns()) / 1e9
-            self._arm(self, self._clock.monotonic() + min(max(wait_s, NEXT_SLICE_S), LOOK_AGAIN_S))
+            self._arm(self, self._clock.monotonic() + min(max(wait_s, NEXT_SLICE_S), CLOCK_CHECK_S))

@@ -19,7 +19,7 @@ from toymq_py.storage.record import FRAME_OVERHEAD, Extras, encode_sequences
 from toymq_py.storage.recovery import RecoveredLog
 from toymq_py.storage.segment import PRODUCERS_MAX, Producers
 from toymq_py.topic.backlog import BacklogLimit
-from toymq_py.topic.trace_listener import Tracer
+from toymq_py.topic.tracer import Tracer
 
 ATTRIBUTES_BYTES = 64
 """More than a record's attributes take, but for what is in its headers."""
@@ -233,7 +233,7 @@ class Publisher:
         finally:
             self.limit = limit
             if limit is not None:
-                limit.look_again()
+                limit.recount()
 
     def publish_sequenced(
         self,

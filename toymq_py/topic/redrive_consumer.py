@@ -18,7 +18,7 @@ RANGES_MAX = 1000
 """Shown by DESCRIBE."""
 
 
-class Redriver:
+class RedriveConsumer:
     """Of one topic. Its acks are the letters that went back."""
 
     def __init__(self, log: Log, clock: Clock) -> None:

@@ -16,18 +16,18 @@ from toymq_py.errors import NoSuchTopic, RequestError
 from toymq_py.records import IdRange
 from toymq_py.storage import retention
 from toymq_py.storage.commit.committer import Committer
-from toymq_py.storage.commit.disk_space import SpaceGuard
+from toymq_py.storage.commit.space_guard import SpaceGuard
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.offsets import AckedView, OffsetsState
 from toymq_py.storage.segment import Segment, removed_name
 from toymq_py.topic.backlog import Backlog
 from toymq_py.topic.channel import Channel
 from toymq_py.topic.delays import Delays
-from toymq_py.topic.delivery import ChannelContext
-from toymq_py.topic.redrive_consumer import Redriver
+from toymq_py.topic.deliverer import ChannelContext
+from toymq_py.topic.redrive_consumer import RedriveConsumer
 
 MS_NS = 1_000_000
-LEASED_LOOK_S = 10.0
+LEASED_RETRY_S = 10.0
 """How soon after a lease on something that expired a segment is looked at again."""
 Flushed = Callable[[OSError | RequestError | None], None]
 Purged = Callable[[int, OSError | RequestError | None], None]
@@ -50,7 +50,7 @@ class Retention:
         committer: Committer,
         delays: Delays,
         backlog: Backlog,
-        redriver: Redriver,
+        redrive_consumer: RedriveConsumer,
         fs: FileSystem,
         space: SpaceGuard,
         segment_bytes_max: int,
@@ -71,12 +71,12 @@ class Retention:
         self._committer = committer
         self._delays = delays
         self._backlog = backlog
-        self._redriver = redriver
+        self._redriver = redrive_consumer
         self._fs = fs
         self._space = space
         self._segment_bytes_max = segment_bytes_max
         self._flush_offsets = flush_offsets
-        self._look_at: float | None = None
+        self._apply_at: float | None = None
         self._waiting: list[Segment] = []
         """Out of the log; their files wait for offsets that justify it."""
         self._marks: list[IdRange] = []
@@ -128,7 +128,7 @@ class Retention:
         nothing takes, it would never go."""
         for segment in self._log.segments[:-1]:
             if retention.expired(segment, now_ns) and not self._ack_expired(segment.base_id, segment.next_id - 1):
-                self._look_again(LEASED_LOOK_S)
+                self._apply_later(LEASED_RETRY_S)
 
     def _ack_expired(self, first: int, last: int) -> bool:
         """Ack expired records except leased ones. Returns: whether none remain."""
@@ -187,24 +187,24 @@ class Retention:
                 due_ns.append(1)
         waiting = [ns for ns in due_ns if ns > 0]
         if waiting:
-            self._look_again(max(min(waiting) / 1e9, 1.0))
+            self._apply_later(max(min(waiting) / 1e9, 1.0))
 
     def committed(self) -> None:
         """Records were committed: on a topic without consumers nothing else tells that there is an age to look at."""
-        if self._look_at is None and self.settings.retain_max_age is not None:
+        if self._apply_at is None and self.settings.retain_max_age is not None:
             self.apply()
 
-    def _look_again(self, delay_s: float) -> None:
+    def _apply_later(self, delay_s: float) -> None:
         at = self._context.clock.monotonic() + delay_s
-        if self._look_at is not None and self._look_at <= at:
+        if self._apply_at is not None and self._apply_at <= at:
             return
-        self._look_at = at
+        self._apply_at = at
         itself = weakref.ref(self)  # the timer outlives the topic, by up to the retention time, and must not keep it
 
         def due() -> None:
             keeper = itself()
-            if keeper is not None and keeper._look_at == at:
-                keeper._look_at = None
+            if keeper is not None and keeper._apply_at == at:
+                keeper._apply_at = None
                 keeper.apply()
 
         self._context.scheduler.later(delay_s, due)

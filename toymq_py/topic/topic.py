@@ -22,16 +22,16 @@ from toymq_py.storage.recovery import RecoveredLog
 from toymq_py.topic.backlog import Backlog, BacklogLimit
 from toymq_py.topic.channel import Channel, Registration, Subscription
 from toymq_py.topic.commits import TopicCommits
-from toymq_py.topic.consumer_offsets import TopicOffsets
+from toymq_py.topic.consumer_offsets import ConsumerOffsets
 from toymq_py.topic.consumer_recovery import restore, skip_missing
 from toymq_py.topic.delays import Delays
-from toymq_py.topic.delivery import ChannelContext
+from toymq_py.topic.deliverer import ChannelContext
 from toymq_py.topic.description import describe_channel, due_times
 from toymq_py.topic.publisher import Publisher
-from toymq_py.topic.redrive_consumer import REDRIVER, Redriver
+from toymq_py.topic.redrive_consumer import REDRIVER, RedriveConsumer
 from toymq_py.topic.retention import Retention
+from toymq_py.topic.services import TopicServices
 from toymq_py.topic.settings_queue import SettingsQueue
-from toymq_py.topic.shared_parts import TopicServices
 
 
 class Topic:
@@ -81,8 +81,8 @@ class Topic:
         )  # fmt: skip
         self.channels: dict[str, Channel] = {}
         """By consumer."""
-        self.redriver = Redriver(self.log, clock)
-        self.offsets = TopicOffsets(name, path, self.log, self.channels, self.redriver, services.flusher)
+        self.redrive_consumer = RedriveConsumer(self.log, clock)
+        self.offsets = ConsumerOffsets(name, path, self.log, self.channels, self.redrive_consumer, services.flusher)
         self._held: Callable[[Channel], None] = lambda channel: held(self, channel)
         self.context = ChannelContext(
             name, self.log, clock, scheduler, services.metrics, self._delivery_policy(), services.failure_budget,
@@ -92,12 +92,12 @@ class Topic:
         self.backlog = Backlog(self.log, self.channels)
         self.retention = Retention(
             self.context, path, self.channels,
-            committer=self.committer, delays=self.delays, backlog=self.backlog, redriver=self.redriver,
+            committer=self.committer, delays=self.delays, backlog=self.backlog, redrive_consumer=self.redrive_consumer,
             fs=services.fs, space=services.space, segment_bytes_max=options.segment_bytes, flush_offsets=self.offsets.flush,
         )  # fmt: skip
         self.offsets.on_stored = self.retention.offsets_stored
         self.offsets.on_full = self.retention.apply_on_full_disk
-        self.commits = self._listen()
+        self.commits = self._commit_listener()
         self.committer.listener = self.commits
         self.settings_queue = SettingsQueue(
             services.fs, scheduler, path, present=lambda: self.settings, apply=self.apply_settings
@@ -117,7 +117,7 @@ class Topic:
         if recovered.closed is not None:
             self.committer.failed = StorageFailed(f"{name}: {recovered.closed}; publishing is refused until a restart")
 
-    def _listen(self) -> TopicCommits:
+    def _commit_listener(self) -> TopicCommits:
         return TopicCommits(self.context, self.channels, self.publisher, self.delays, self.retention)
 
     def _restore(self, offsets: LoadedOffsets) -> None:
@@ -128,7 +128,7 @@ class Topic:
             self.delays.schedule.drop(first, last)
         for consumer in restored.consumers:
             if consumer.name == REDRIVER:
-                self.redriver.consumers = [consumer]
+                self.redrive_consumer.consumers = [consumer]
             else:
                 self._add_channel(consumer)
 
@@ -169,7 +169,7 @@ class Topic:
 
     def _set_limit(self) -> None:
         self.publisher.limit = None
-        self.backlog.unfollow()
+        self.backlog.untrack()
         if BacklogLimit.wanted(self.settings):
             self.publisher.limit = BacklogLimit(
                 self.name, self.log, self.committer, self.backlog, self._clock, self.settings, self.retention.drop_below
@@ -378,7 +378,7 @@ class Topic:
 
     # -- dead letters
 
-    def hide(self, msg_id: int, name: str) -> None:
+    def skip_for_others(self, msg_id: int, name: str) -> None:
         """Ack a redriven message for all consumers but the one it returns to."""
         for channel in self.channels.values():
             if channel.consumer.name != name:
@@ -387,15 +387,15 @@ class Topic:
 
     def mark_redriven(self, ids: Sequence[int]) -> int:
         """Ack letters that are stored in their origin again. Returns: how many were not acked before."""
-        self.redriver.total += (count := self.redriver.ack(ids))
+        self.redrive_consumer.total += (count := self.redrive_consumer.ack(ids))
         self.offsets.changed()
         return count
 
     def _backlog_grew(self) -> None:
         """Look at the backlog limit again after a consumer was made, removed or moved."""
         if self.publisher.limit is not None:
-            self.backlog.follow()
-            self.publisher.limit.look_again()
+            self.backlog.track()
+            self.publisher.limit.recount()
 
     # -- statistics
 
@@ -425,7 +425,7 @@ class Topic:
         }
         if self.offsets.lacks_consumers:
             described["offsets_problem"] = self.offsets.problem
-        return described | (self.redriver.describe() if self.is_dead_letters else {})
+        return described | (self.redrive_consumer.describe() if self.is_dead_letters else {})
 
     def describe_consumer(self, name: str) -> dict[str, Any]:
         """The JSON object of one consumer. Raises: NoSuchConsumer."""

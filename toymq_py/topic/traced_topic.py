@@ -13,7 +13,7 @@ from toymq_py.records import IdRange
 from toymq_py.topic.channel import Channel, Delivery, Subscription
 from toymq_py.topic.commits import TopicCommits
 from toymq_py.topic.topic import Topic
-from toymq_py.topic.trace_listener import Tracer
+from toymq_py.topic.tracer import Tracer
 
 
 class TracedTopic(Topic):
@@ -25,7 +25,7 @@ class TracedTopic(Topic):
         Topic.__init__(self, *args, **options)
         self.publisher.tracer = tracer
 
-    def _listen(self) -> TopicCommits:
+    def _commit_listener(self) -> TopicCommits:
         return TracedCommits(self._tracer, self.context, self.channels, self.publisher, self.delays, self.retention)
 
     def _open_channel(self, consumer: Consumer) -> Channel:

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 
 import pytest
 
-from toymq_py.consumer import Consumer, ConsumerSnapshot, Counts, DeliveryPolicy, IdSet
-from toymq_py.consumer.lease import Lessee, RunState
+from toymq_py.consumer import Consumer, ConsumerSnapshot, DeliveryPolicy, IdSet, MessageCounts
+from toymq_py.consumer.lease_run import Lessee, RunState
 from toymq_py.id_rows import IdRows
-from toymq_py.topic.delivery import ranges_of
+from toymq_py.topic.deliverer import ranges_of
 
 POLICY = DeliveryPolicy()
 U64 = 2**64 - 1
@@ -43,7 +43,7 @@ def all_ready(it: Consumer) -> list[tuple[int, int, int]]:
 def test_a_new_consumer_has_seen_nothing() -> None:
     it = consumer(5)
     assert (it.floor, it.cursor, it.start, it.has_acked) == (5, 5, 5, False)
-    assert it.counts(8) == Counts(ready=3, inflight=0, scheduled=0, backlog=3)
+    assert it.counts(8) == MessageCounts(ready=3, inflight=0, scheduled=0, backlog=3)
     assert it.next_fresh(5) is None
     assert it.next_fresh(8) == (5, 7)
 
@@ -54,7 +54,7 @@ def test_take_and_ack() -> None:
     assert (it.cursor, it.inflight, held(it, S), held(it, T)) == (10, 10, 10, 0)
     assert it.ack([(0, 4)]) == 5
     assert (it.floor, it.last_acked, it.has_acked) == (5, 4, True)
-    assert it.counts(12) == Counts(ready=2, inflight=5, scheduled=0, backlog=7)
+    assert it.counts(12) == MessageCounts(ready=2, inflight=5, scheduled=0, backlog=7)
 
 
 def test_acks_above_a_gap_are_ranges_until_the_gap_closes() -> None:
@@ -81,7 +81,7 @@ def test_an_ack_of_what_was_never_handed_out_takes_it_too() -> None:
     it = consumer(delivered=2)
     assert it.ack_unseen([(1, 1), (4, 5), (8, 20)], 10) == 5
     assert (it.has_acked, it.floor, it.next_fresh(10)) == (True, 0, (2, 3))
-    assert (it.inflight, it.counts(10)) == (1, Counts(ready=4, inflight=1, scheduled=0, backlog=5))
+    assert (it.inflight, it.counts(10)) == (1, MessageCounts(ready=4, inflight=1, scheduled=0, backlog=5))
     before = it.changes
     assert it.ack_unseen([(4, 5)], 10) == 0
     assert it.changes == before
@@ -98,7 +98,7 @@ def test_an_ack_of_what_was_never_handed_out_leaves_dead_letters_on_their_way() 
     assert not it.is_held(0)
     assert it.floor == 1
     it.take_held(10)
-    assert it.bury(1, 1) == 1
+    assert it.ack_dead_lettered(1, 1) == 1
     assert it.floor == 5
 
 
@@ -107,7 +107,7 @@ def test_an_ack_of_what_is_not_due_ends_it() -> None:
     later.add_range(1, 2)
     it = Consumer("c", start=0, since_ns=7, scheduled=later)
     assert it.ack_unseen([(1, 1)], 3) == 1
-    assert it.counts(3) == Counts(ready=1, inflight=0, scheduled=1, backlog=1)
+    assert it.counts(3) == MessageCounts(ready=1, inflight=0, scheduled=1, backlog=1)
     later.discard_range(1, 2)
     it.fall_due([1, 2])
     assert it.next_fresh(3) == (0, 0)
@@ -213,7 +213,7 @@ def test_skip_takes_ids_out_of_every_state() -> None:
     it.nack([(0, 1)], 0.0, 60.0, POLICY)
     it.nack([(2, 3)], 0.0, 0.0, POLICY)
     it.skip(1, 4)
-    assert it.counts(6) == Counts(ready=0, inflight=1, scheduled=1, backlog=1)
+    assert it.counts(6) == MessageCounts(ready=0, inflight=1, scheduled=1, backlog=1)
     assert held(it, S) == 1
     assert not it.has_ready()
     assert it.ack([(1, 4)]) == 0
@@ -277,7 +277,7 @@ def test_release_makes_everything_of_one_owner_ready_at_once() -> None:
     assert it.release(S) == 2
     assert it.release(S) == 0
     assert it.changes == before, "a snapshot shows no leases"
-    assert it.counts(6) == Counts(ready=2, inflight=3, scheduled=1, backlog=5)
+    assert it.counts(6) == MessageCounts(ready=2, inflight=3, scheduled=1, backlog=5)
     assert all_ready(it) == [(1, 1, 2), (2, 2, 1)], "the lowest counts"
 
 
@@ -296,7 +296,7 @@ def test_nack_with_a_delay_waits_for_it() -> None:
     it = consumer(delivered=10)
     assert it.nack([(2, 4), (9, 20)], 1.0, 2.5, POLICY) == 4
     assert it.nack([(2, 4)], 1.0, 9.0, POLICY) == 0, "no longer inflight"
-    assert it.counts(10) == Counts(ready=0, inflight=6, scheduled=4, backlog=6)
+    assert it.counts(10) == MessageCounts(ready=0, inflight=6, scheduled=4, backlog=6)
     assert it.next_deadline() == 3.5
     assert not it.tick(3.499)
     assert it.tick(3.5)

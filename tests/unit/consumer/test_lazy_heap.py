@@ -4,13 +4,13 @@ from itertools import count
 from operator import attrgetter
 
 from toymq_py.consumer.lazy_heap import LazyHeap
-from toymq_py.consumer.lease import INFLIGHT, Lessee, Run
+from toymq_py.consumer.lease_run import INFLIGHT, LeaseRun, Lessee
 
 OWNER = Lessee(1)
 
 
-def run(deadline: float) -> Run:
-    return Run(0, 0, INFLIGHT, OWNER, deadline, 1)
+def run(deadline: float) -> LeaseRun:
+    return LeaseRun(0, 0, INFLIGHT, OWNER, deadline, 1)
 
 
 def heap() -> LazyHeap:

@@ -3,7 +3,7 @@
 import gc
 import weakref
 
-from toymq_py.consumer.lease import INFLIGHT, MERGE_SLACK_S, READY, Lessee
+from toymq_py.consumer.lease_run import INFLIGHT, MERGE_SLACK_S, READY, Lessee
 from toymq_py.consumer.lease_table import ANY, DELIVERED, LeaseTable
 
 A, B, S = Lessee(100), Lessee(100), Lessee(100)

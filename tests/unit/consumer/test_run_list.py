@@ -1,6 +1,6 @@
 """Lookups in the runs of a consumer. Contract: delivery.md, "Runs, not rows"."""
 
-from toymq_py.consumer.lease import Lessee
+from toymq_py.consumer.lease_run import Lessee
 from toymq_py.consumer.lease_table import LeaseTable
 
 ONE, TWO = Lessee(100), Lessee(100)
@@ -21,9 +21,9 @@ def table() -> LeaseTable:
 
 def test_the_run_of_an_id() -> None:
     runs = table()
-    found = [runs.holding(msg_id) for msg_id in (0, 3, 5)]
+    found = [runs.run_of(msg_id) for msg_id in (0, 3, 5)]
     assert [(run.first, run.last) for run in found if run is not None] == [(0, 3), (0, 3), (4, 5)]
-    assert runs.holding(10) is None
+    assert runs.run_of(10) is None
 
 
 def test_parts_of_a_range_by_state() -> None:

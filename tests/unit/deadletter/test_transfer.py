@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from tests.support.broker_rig import BrokerRig
-from toymq_py.deadletter.transfer import SLICE_BYTES_MAX, RecordReader, Slice, is_stored
+from toymq_py.deadletter.transfer import SLICE_BYTES_MAX, RecordReader, TransferBatch, is_redriven_letter
 from toymq_py.errors import DiskFull, RequestError
 from toymq_py.letter import Return
 from toymq_py.topic import Published
@@ -13,20 +13,20 @@ from toymq_py.topic import Published
 BACK = Return(b"key", b"payload", b"a: 1\n", b"c")
 
 
-def rows(count: int, first: int = 0) -> Slice:
-    it = Slice()
+def rows(count: int, first: int = 0) -> TransferBatch:
+    it = TransferBatch()
     for n in range(first, first + count):
         it.add(n, b"k%d" % n, b"p%d" % n, b"")
     return it
 
 
 def test_a_slice_is_full_by_rows_or_bytes() -> None:
-    it = Slice(rows_max=2)
+    it = TransferBatch(rows_max=2)
     it.add(1, b"", b"x", b"")
     assert not it.full
     it.add(2, b"", b"x", b"")
     assert it.full
-    large = Slice()
+    large = TransferBatch()
     large.add(1, b"", bytes(SLICE_BYTES_MAX), b"")
     assert large.full
 
@@ -80,8 +80,8 @@ def test_a_record_is_the_letter_only_with_all_that_it_carries(change: dict[str, 
     rig = BrokerRig()
     rig.publish("t", BACK.payload, key=BACK.key, headers=BACK.headers)
     topic = rig.broker.topic("t")
-    assert is_stored(topic, RecordReader(topic), 0, BACK._replace(**change)) == stored
-    assert not is_stored(topic, RecordReader(topic), 1, BACK), "not committed"
+    assert is_redriven_letter(topic, RecordReader(topic), 0, BACK._replace(**change)) == stored
+    assert not is_redriven_letter(topic, RecordReader(topic), 1, BACK), "not committed"
 
 
 @pytest.mark.parametrize("times", [{"delays_ms": [1000]}, {"ttls_ms": [1000]}], ids=str)
@@ -90,4 +90,4 @@ def test_a_record_that_waits_or_expires_is_not_the_letter(times: dict[str, list[
     topic = rig.broker.topic_or_new("t")
     topic.publish([BACK.key], [BACK.payload], [BACK.headers], **times)
     rig.loop.drain()
-    assert not is_stored(topic, RecordReader(topic), 0, BACK)
+    assert not is_redriven_letter(topic, RecordReader(topic), 0, BACK)

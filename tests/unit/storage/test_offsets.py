@@ -11,7 +11,7 @@ from tests.support.sim_disk import SimDisk
 from toymq_py.errors import DamagedData
 from toymq_py.id_rows import ID_ROWS_BLOCK, IdRows
 from toymq_py.storage import checked_json, offsets
-from toymq_py.storage.offsets import AckedView, OffsetsState, Source
+from toymq_py.storage.offsets import AckedView, OffsetsSource, OffsetsState
 
 CONSUMER = {"since_ns": 1, "start": 0, "has_acked": True, "last_acked": 0, "acked_above": [[2, 3]], "attempts": [[1, 1, 2]]}
 
@@ -43,18 +43,18 @@ def test_what_retention_removed_is_there_only_when_there_is_some() -> None:
 
 def test_the_present_generation_and_the_one_before() -> None:
     disk = disk_with({})
-    assert offsets.load(disk, PATH).source is Source.NEW
+    assert offsets.load(disk, PATH).source is OffsetsSource.NEW
     for next_id in (1, 2, 3):
         offsets.write(disk, PATH, offsets.encode(state(next_id)))
-    assert offsets.load(disk, PATH) == offsets.LoadedOffsets(state(3), Source.CURRENT)
+    assert offsets.load(disk, PATH) == offsets.LoadedOffsets(state(3), OffsetsSource.CURRENT)
     put(disk, "offsets.json", b"garbage")
     loaded = offsets.load(disk, PATH)
-    assert (loaded.state.next_id, loaded.source) == (2, Source.PREVIOUS)
+    assert (loaded.state.next_id, loaded.source) == (2, OffsetsSource.PREVIOUS)
     assert loaded.problem is not None
     assert loaded.problem.startswith("offsets.json: ")
     put(disk, "offsets.json.prev", b"")
     loaded = offsets.load(disk, PATH)
-    assert (loaded.state, loaded.source) == (OffsetsState(), Source.LOST)
+    assert (loaded.state, loaded.source) == (OffsetsState(), OffsetsSource.LOST)
     assert loaded.problem is not None
     assert "offsets.json.prev" in loaded.problem
 
@@ -65,7 +65,7 @@ def test_between_the_two_renames_the_previous_generation_serves() -> None:
     disk.rename(f"{PATH}/offsets.json", f"{PATH}/offsets.json.prev")
     put(disk, "offsets.json.tmp", b"")
     loaded = offsets.load(disk, PATH)
-    assert (loaded.state.next_id, loaded.source, loaded.problem) == (1, Source.PREVIOUS, None)
+    assert (loaded.state.next_id, loaded.source, loaded.problem) == (1, OffsetsSource.PREVIOUS, None)
 
 
 def test_a_generation_that_cannot_be_read_is_passed_over() -> None:
@@ -73,7 +73,7 @@ def test_a_generation_that_cannot_be_read_is_passed_over() -> None:
     for next_id in (1, 2):
         offsets.write(disk, PATH, offsets.encode(state(next_id)))
     disk.fail("read_file", 1, errno.EIO)
-    assert offsets.load(disk, PATH).source is Source.PREVIOUS
+    assert offsets.load(disk, PATH).source is OffsetsSource.PREVIOUS
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -90,7 +90,7 @@ def test_a_power_cut_at_any_call_leaves_a_generation(seed: int) -> None:
         except OSError:
             finished = False
         after = offsets.load(copy.crash(random.Random(nth)), PATH)
-        assert after.source in (Source.CURRENT, Source.PREVIOUS)
+        assert after.source in (OffsetsSource.CURRENT, OffsetsSource.PREVIOUS)
         assert after.state.next_id == 2 if finished else after.state.next_id in (1, 2)
         assert after.problem is None
 
@@ -107,7 +107,7 @@ def test_a_full_disk_leaves_no_torn_file_behind() -> None:
 def test_the_first_offsets_of_a_topic_make_its_directory() -> None:
     disk = disk_with({})
     offsets.write(disk, "/data/topics/new", offsets.encode(state(0)))
-    assert offsets.load(disk.crash(), "/data/topics/new").source is Source.CURRENT
+    assert offsets.load(disk.crash(), "/data/topics/new").source is OffsetsSource.CURRENT
 
 
 def test_one_flipped_bit_is_seen() -> None:

@@ -6,9 +6,9 @@ import pytest
 
 from tests.support.logs import PATH, disk_with, some_frames
 from tests.support.sim_disk import SimDisk
-from toymq_py.storage.identity import survey
 from toymq_py.storage.segment import segment_name
-from toymq_py.storage.segment_inventory import Part, Standing, parts_of
+from toymq_py.storage.segment_heads import list_segment_files
+from toymq_py.storage.segment_inventory import InventoryEntry, SegmentStatus, segment_inventory
 
 FRAMES = some_frames(30)
 
@@ -17,14 +17,14 @@ def stretch(first: int, limit: int) -> bytes:
     return b"".join(FRAMES[first:limit])
 
 
-def parts(disk: SimDisk, first_id: int = 0, next_id: int = 0) -> list[Part]:
-    return list(parts_of(disk, PATH, survey(disk, PATH), first_id, next_id, sidecars=True))
+def parts(disk: SimDisk, first_id: int = 0, next_id: int = 0) -> list[InventoryEntry]:
+    return list(segment_inventory(disk, PATH, list_segment_files(disk, PATH), first_id, next_id, sidecars=True))
 
 
 def test_each_file_in_its_order_with_the_next_ones_first_id() -> None:
     found = parts(disk_with({0: stretch(0, 10), 10: stretch(10, 20), 20: stretch(20, 30)}))
-    assert [(part.standing, part.following, part.missing) for part in found] == [
-        (Standing.PART, 10, None), (Standing.PART, 20, None), (Standing.PART, None, None)
+    assert [(part.status, part.following, part.missing) for part in found] == [
+        (SegmentStatus.PART, 10, None), (SegmentStatus.PART, 20, None), (SegmentStatus.PART, None, None)
     ]  # fmt: skip
     assert [part.segment.sealed for part in found] == [True, True, False]
 
@@ -36,12 +36,12 @@ def test_a_missing_file_is_told_with_the_one_behind_it() -> None:
 
 def test_a_file_below_the_first_retained_id_is_over() -> None:
     found = parts(disk_with({0: stretch(0, 10), 10: stretch(10, 20)}), first_id=10)
-    assert [part.standing for part in found] == [Standing.BELOW, Standing.PART]
+    assert [part.status for part in found] == [SegmentStatus.BELOW, SegmentStatus.PART]
 
 
 def test_a_copy_counts_for_what_it_has_beyond_the_others() -> None:
     found = parts(disk_with({0: stretch(0, 12), 4: stretch(4, 9), 10: stretch(10, 30)}))
-    assert [part.standing for part in found] == [Standing.PART, Standing.COPY, Standing.PART]
+    assert [part.status for part in found] == [SegmentStatus.PART, SegmentStatus.COPY, SegmentStatus.PART]
     assert (found[2].segment.base_id, found[2].segment.start) == (12, len(stretch(10, 12)))
 
 
@@ -49,13 +49,13 @@ def test_a_copy_counts_for_what_it_has_beyond_the_others() -> None:
 def test_a_file_that_cannot_be_opened_harms_itself_alone(code: int, passes: bool) -> None:
     """Unless that passes: too few descriptors say nothing of the file."""
     disk = disk_with({0: stretch(0, 10), 10: stretch(10, 20)})
-    files = survey(disk, PATH)
+    files = list_segment_files(disk, PATH)
     disk.fail("open", 1, code, sticky=True, path=segment_name(0))
     if passes:
         with pytest.raises(OSError, match="Too many open files"):
-            list(parts_of(disk, PATH, files, 0, 0, sidecars=True))
+            list(segment_inventory(disk, PATH, files, 0, 0, sidecars=True))
         return
-    unreadable, whole = parts_of(disk, PATH, files, 0, 0, sidecars=True)
-    assert (unreadable.standing, unreadable.segment.next_id) == (Standing.UNREADABLE, 10)
+    unreadable, whole = segment_inventory(disk, PATH, files, 0, 0, sidecars=True)
+    assert (unreadable.status, unreadable.segment.next_id) == (SegmentStatus.UNREADABLE, 10)
     assert unreadable.segment.ids_of_damage(unreadable=True) == [(0, 9)]
-    assert (whole.standing, whole.missing) == (Standing.PART, None)
+    assert (whole.status, whole.missing) == (SegmentStatus.PART, None)

@@ -1,7 +1,7 @@
 """The newest records of a log in memory. Contract: storage.md, "Segments"."""
 
 from toymq_py.records import Records
-from toymq_py.storage.tail_cache import AHEAD_RUNS, Tail, TailBudget
+from toymq_py.storage.tail_cache import AHEAD_RUNS, TailBudget, TailCache
 
 
 def run_of(first_id: int, count: int, size: int = 10) -> Records:
@@ -10,7 +10,7 @@ def run_of(first_id: int, count: int, size: int = 10) -> Records:
 
 def test_thousands_of_topics_read_nothing_ahead() -> None:
     budget = TailBudget()
-    tails = [Tail(budget) for _ in range(1000)]
+    tails = [TailCache(budget) for _ in range(1000)]
     tails[0].enable(True)
     assert tails[0].ahead_bytes() * AHEAD_RUNS * 2 == budget.share()
     for tail in tails:
@@ -20,7 +20,7 @@ def test_thousands_of_topics_read_nothing_ahead() -> None:
 
 def test_a_tail_keeps_its_share_of_the_memory() -> None:
     budget = TailBudget()
-    tail = Tail(budget)
+    tail = TailCache(budget)
     tail.enable(enabled=True)
     tail.enable(enabled=True)
     assert budget.topics == 1

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support.broker_rig import BrokerRig
-from toymq_py.consumer.acks import AckSet
+from toymq_py.consumer.ack_set import AckSet
 from toymq_py.consumer_options import Start
 from toymq_py.errors import PayloadTooLarge, QueueFull
 from toymq_py.storage.record import FRAME_OVERHEAD

@@ -51,7 +51,7 @@ def test_who_cannot_take_is_passed_over() -> None:
     late, third = workers(rig, 2)
     rig.publish("t", b"x")
     assert rig.woken == [late]
-    late.pass_on()
+    late.wake_others()
     assert rig.woken == [late, third], "late was woken, and its socket took no more before it could take"
     assert rig.shown(third.take(TAKE_BYTES)) == ["t 0-0 x1"]
 

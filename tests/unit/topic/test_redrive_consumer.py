@@ -14,32 +14,32 @@ def letters(count: int) -> BrokerRig:
 
 
 def test_it_counts_what_is_new_and_knows_what_went_back() -> None:
-    redriver = letters(9).broker.topic("t").redriver
-    assert not redriver.has_acked(2)
-    assert redriver.ack([2, 3, 5]) == 3
-    assert redriver.ack([3, 4]) == 1
-    assert [n for n in range(9) if redriver.has_acked(n)] == [2, 3, 4, 5]
+    redrive_consumer = letters(9).broker.topic("t").redrive_consumer
+    assert not redrive_consumer.has_acked(2)
+    assert redrive_consumer.ack([2, 3, 5]) == 3
+    assert redrive_consumer.ack([3, 4]) == 1
+    assert [n for n in range(9) if redrive_consumer.has_acked(n)] == [2, 3, 4, 5]
 
 
 def test_describe_shows_the_first_ranges_of_what_is_retained() -> None:
     rig = letters(2 * RANGES_MAX + 10)
-    redriver = rig.broker.topic("t").redriver
-    assert redriver.describe() == {"redriven": [], "redriven_total": 0}
-    redriver.ack(range(1, 2 * RANGES_MAX + 10, 2))
-    ranges = redriver.describe()["redriven"]
+    redrive_consumer = rig.broker.topic("t").redrive_consumer
+    assert redrive_consumer.describe() == {"redriven": [], "redriven_total": 0}
+    redrive_consumer.ack(range(1, 2 * RANGES_MAX + 10, 2))
+    ranges = redrive_consumer.describe()["redriven"]
     assert (len(ranges), ranges[0], ranges[-1]) == (RANGES_MAX, (1, 1), (2 * RANGES_MAX - 1, 2 * RANGES_MAX - 1))
 
 
 def test_it_pins_segments_only_where_no_other_consumer_does() -> None:
-    redriver = letters(3).broker.topic("t").redriver
+    redrive_consumer = letters(3).broker.topic("t").redrive_consumer
     nothing = OffsetsState()
-    assert redriver.pinning(nothing, []) == (nothing, []), "without a REDRIVE it is not there"
-    me = redriver.consumer()
+    assert redrive_consumer.pinning(nothing, []) == (nothing, []), "without a REDRIVE it is not there"
+    me = redrive_consumer.consumer()
     raw = me.snapshot().to_json()
     alone = OffsetsState(consumers={REDRIVER: raw})
-    assert redriver.pinning(alone, []) == (alone, [me])
+    assert redrive_consumer.pinning(alone, []) == (alone, [me])
     with_others = OffsetsState(consumers={REDRIVER: raw, "audit": raw})
-    assert redriver.pinning(with_others, [me])[0].consumers == {"audit": raw}
+    assert redrive_consumer.pinning(with_others, [me])[0].consumers == {"audit": raw}
 
 
 def test_what_went_back_is_known_after_a_restart_and_clients_do_not_see_it() -> None:
@@ -48,6 +48,6 @@ def test_what_went_back_is_known_after_a_restart_and_clients_do_not_see_it() -> 
     rig.flush("t.dlq")
     rig.reopen()
     topic = rig.broker.topic("t.dlq")
-    assert topic.redriver.has_acked(1)
+    assert topic.redrive_consumer.has_acked(1)
     assert topic.describe()["consumers"] == []
     assert rig.redrive("t.dlq") == (2, None)

@@ -8,7 +8,7 @@ import pytest
 from tests.support.broker_rig import DIR, BrokerRig
 from toymq_py.consumer_options import Start
 from toymq_py.disk_errors import BeingExamined
-from toymq_py.storage.commit.disk_space import LOOKED_FOR_S
+from toymq_py.storage.commit.space_guard import LOOKED_FOR_S
 from toymq_py.storage.offline.verify import verify_topic
 from toymq_py.storage.segment import segment_name
 

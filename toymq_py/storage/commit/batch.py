@@ -10,7 +10,7 @@ from enum import Enum
 from toymq_py.errors import RequestError
 from toymq_py.records import Records, Shape
 from toymq_py.storage.log import Log
-from toymq_py.storage.record import ENCODE_ALIKE_MIN, Extras, encode_alike, encode_run
+from toymq_py.storage.record import ENCODE_ALIKE_MIN, Extras, encode_alike, encode_records
 from toymq_py.storage.segment import INDEX_INTERVAL_BYTES, Producers
 
 OPEN_ROWS_MAX = 64
@@ -216,7 +216,7 @@ class Batch:
         if shape is not None and attributes is None and count >= ENCODE_ALIKE_MIN:
             piece = encode_alike(first_id, ts_ns, keys, self._payloads, shape)
         else:
-            pieces = encode_run(first_id, ts_ns, keys, self._payloads, attributes)
+            pieces = encode_records(first_id, ts_ns, keys, self._payloads, attributes)
             piece = b"".join(pieces)
         if size > INDEX_INTERVAL_BYTES:
             self._index_inside(first_id, size, pieces, plain, keyed, ts_ns)

@@ -11,18 +11,18 @@ from collections.abc import Callable
 from toymq_py.clock import Clock
 from toymq_py.disk_errors import NO_SPACE
 from toymq_py.storage.commit.batch import Batch
-from toymq_py.storage.commit.disk_space import SpaceGuard
+from toymq_py.storage.commit.space_guard import SpaceGuard
 from toymq_py.storage.dirlock import not_there
 from toymq_py.storage.fs import File, FileSystem, write_all
-from toymq_py.storage.identity import is_used
 from toymq_py.storage.segment import Segment, segment_name
+from toymq_py.storage.segment_heads import is_used
 
 PREALLOCATE_BYTES = 16 * 1024 * 1024
 PREALLOCATE_AFTER_BYTES = 1024 * 1024
 """A topic's first MiB comes without preallocation: most topics stay small."""
 
 
-class SyncJob:
+class CommitJob:
     """One batch on its way to the disk. All that ``run`` needs is bound when it is made: it reads nothing that may change.
 
     The attributes are filled by ``run``, on the sync thread, and read on the loop afterwards.

@@ -24,18 +24,18 @@ from toymq_py.disk_errors import what_passes
 from toymq_py.errors import DiskFull, DiskLow, RequestError, StorageFailed
 from toymq_py.records import Shape, shape_of
 from toymq_py.storage.commit.batch import COMMITTED, Appended, Batch, Commit
-from toymq_py.storage.commit.commit_job import SyncJob
-from toymq_py.storage.commit.disk_space import SpaceGuard
+from toymq_py.storage.commit.commit_job import CommitJob
 from toymq_py.storage.commit.listener import CommitListener
 from toymq_py.storage.commit.next_segment import NextSegment
 from toymq_py.storage.commit.pass_clock import PassClock
+from toymq_py.storage.commit.space_guard import SpaceGuard
 from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.storage.fs import replace_file
 from toymq_py.storage.id_ranges import subtract
-from toymq_py.storage.identity import Head, HeadsKeeper
 from toymq_py.storage.log import Log
 from toymq_py.storage.record import FRAME_OVERHEAD, Extras
 from toymq_py.storage.segment import Segment, segment_name
+from toymq_py.storage.segment_heads import Head, HeadsWriter
 
 logger = logging.getLogger("toymq_py.storage")
 
@@ -89,7 +89,7 @@ class Committer:
         self._allocated = 0  # size of the active file with preallocated space; 0 while it is not known
         self._side_jobs = 0  # sidecars and the next segment, written behind
         self._next = NextSegment(log.fs, log.path, space, self.run_behind)
-        self._heads = HeadsKeeper(log.fs, log.path, heads or {}, self.run_behind)
+        self._heads = HeadsWriter(log.fs, log.path, heads or {}, self.run_behind)
         self._full = False  # the last write found no space
         self._unsynced = False  # --fsync interval: written and answered, not yet synced
         self._sync_timer = False
@@ -257,7 +257,7 @@ class Committer:
         if active is not None and not active.sealed:
             active.busy = True
             self._log.files.use(active)
-        job = SyncJob(
+        job = CommitJob(
             batch, active,
             fs=self._log.fs, path=self._log.path, space=self._space, clock=self._clock,
             segment_bytes=self.segment_bytes,
@@ -270,7 +270,7 @@ class Committer:
         )  # fmt: skip
         self._scheduler.offload(job.run, lambda: self._finished(batch, job))
 
-    def _finished(self, batch: Batch, job: SyncJob) -> None:
+    def _finished(self, batch: Batch, job: CommitJob) -> None:
         log = self._log
         self._running = None
         if log.segments:
@@ -311,7 +311,7 @@ class Committer:
         self._space.tell()
         self._tell_idle()
 
-    def _fail(self, batch: Batch, job: SyncJob) -> None:
+    def _fail(self, batch: Batch, job: CommitJob) -> None:
         """The batch and all behind it are refused, in order."""
         error: RequestError
         if job.low:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from toymq_py.storage.commit.commit_job import PREALLOCATE_AFTER_BYTES, PREALLOCATE_BYTES
-from toymq_py.storage.commit.disk_space import SpaceGuard
+from toymq_py.storage.commit.space_guard import SpaceGuard
 from toymq_py.storage.fs import File, FileSystem
 
 

@@ -25,15 +25,15 @@ from dataclasses import dataclass, field, replace
 
 from toymq_py.disk_errors import LASTING
 from toymq_py.errors import DamagedData, DataDirectoryError
-from toymq_py.storage import identity, offsets, topic_settings, webhooks_file
+from toymq_py.storage import offsets, segment_heads, topic_settings, webhooks_file
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import COPY_BYTES, FileSystem, copy_file, replace_file
-from toymq_py.storage.identity import list_bases
 from toymq_py.storage.offline.backup_directory import MARK_NAME, is_empty, make_directory, write_mark
 from toymq_py.storage.offline.verify import TopicReport, check_data_directory, topic_names, verify_topic
-from toymq_py.storage.offsets import LoadedOffsets, OffsetsState, Source
+from toymq_py.storage.offsets import LoadedOffsets, OffsetsSource, OffsetsState
 from toymq_py.storage.scanner import Progress, ScanResult, scan_segment
 from toymq_py.storage.segment import segment_name
+from toymq_py.storage.segment_heads import list_bases
 
 ENDS_BYTES = 4096
 """Of a segment, what is compared at either end to know whether two are the same: every record has its time in nanoseconds."""
@@ -203,7 +203,7 @@ class _Backup:
         """Raises: _Changed, FileNotFoundError."""
         fs, topic = self._fs, self._topics[name]
         topic.structure = offsets.load(fs, path).state
-        files = identity.survey(fs, path)
+        files = segment_heads.list_segment_files(fs, path)
         bases = files.bases
         after = offsets.load(fs, path)
         if not _same_segments(topic.structure, after.state):
@@ -214,7 +214,7 @@ class _Backup:
         fs.mkdir(to)
         fs.sync_dir(self._to)
         with contextlib.suppress(FileNotFoundError):
-            fs.unlink(f"{to}/{identity.FILE_NAME}")
+            fs.unlink(f"{to}/{segment_heads.FILE_NAME}")
         for base_id in bases:
             file = f"{path}/{segment_name(base_id)}"
             try:
@@ -237,7 +237,7 @@ class _Backup:
             self._not_copied(f"{path}/{segment_name(base_id)}", reason)
         fs.sync_dir(to)  # a head is no promise of a file that a power cut may take
         if files.heads:  # those of the listing: the topic may have been made anew since
-            identity.store(fs, to, files.heads)
+            segment_heads.store(fs, to, files.heads)
         fs.sync_dir(to)  # the offsets must not be there before what they speak of
         self._copy_small(name, path, to)
         fs.sync_dir(to)
@@ -316,12 +316,12 @@ class _Backup:
     def _copy_small(self, name: str, path: str, to: str) -> None:
         """Acks as they were when the backup began; what segments there are, as it is now."""
         fs, topic = self._fs, self._topics[name]
-        current, lost = f"{to}/{offsets.FILE_NAME}", topic.acks.source is Source.LOST
+        current, lost = f"{to}/{offsets.FILE_NAME}", topic.acks.source is OffsetsSource.LOST
         if lost:
             problem = f"topic {name}: both generations of its offsets are damaged: the backup has none that are newer"
             if problem not in self.report.problems:
                 self.report.problems.append(problem)
-        known = topic.acks.source is not Source.NEW or topic.structure != OffsetsState() or topic.end > topic.begin
+        known = topic.acks.source is not OffsetsSource.NEW or topic.structure != OffsetsState() or topic.end > topic.begin
         if known and not (lost and fs.exists(current)):
             state = topic.acks.state
             next_id = max(state.next_id, topic.end)

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.id_ranges import subtract
-from toymq_py.storage.identity import survey
 from toymq_py.storage.offsets import load
 from toymq_py.storage.record import Frame, decode_frame
 from toymq_py.storage.segment import Segment
-from toymq_py.storage.segment_inventory import Standing, parts_of
+from toymq_py.storage.segment_heads import list_segment_files
+from toymq_py.storage.segment_inventory import SegmentStatus, segment_inventory
 
 
 def dump_topic(fs: FileSystem, path: str) -> Iterator[Frame | str]:
@@ -17,22 +17,22 @@ def dump_topic(fs: FileSystem, path: str) -> Iterator[Frame | str]:
 
     Raises: OSError.
     """
-    files = survey(fs, path)
+    files = list_segment_files(fs, path)
     for base_id, reason in files.foreign.items():
         yield f"{base_id:020d}.log {reason}"
     loaded = load(fs, path)
     files, state = replace(files, told=loaded.told), loaded.state
     removed = [*state.removed, *files.removed]
-    for each in parts_of(fs, path, files, state.first_id, state.next_id, sidecars=False):
+    for each in segment_inventory(fs, path, files, state.first_id, state.next_id, sidecars=False):
         segment = each.segment
         if each.missing is not None:
             lost = subtract([each.missing], removed)
             for first, last in sorted([*lost, *subtract([each.missing], lost)]):
                 yield f"records {first} to {last} {'are lost' if (first, last) in lost else 'were removed by retention'}"
-        if each.standing is Standing.COPY:
-            yield f"{segment.path} is {each.standing.value}"
-        elif each.standing is Standing.UNREADABLE:
-            yield f"{segment.path} {each.standing.value}"
+        if each.status is SegmentStatus.COPY:
+            yield f"{segment.path} is {each.status.value}"
+        elif each.status is SegmentStatus.UNREADABLE:
+            yield f"{segment.path} {each.status.value}"
         else:
             yield from _dump(fs, segment)
             if each.scan is not None and each.scan.torn_bytes:

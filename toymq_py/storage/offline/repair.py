@@ -20,16 +20,16 @@ from dataclasses import dataclass, field, replace
 
 from toymq_py.errors import DamagedData
 from toymq_py.records import IdRange
-from toymq_py.storage import identity, offsets, topic_settings
+from toymq_py.storage import offsets, segment_heads, topic_settings
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import FileSystem, copy_file
 from toymq_py.storage.id_ranges import subtract, union
-from toymq_py.storage.identity import list_bases
 from toymq_py.storage.offline.verify import topic_names, verify_topic
-from toymq_py.storage.offsets import AckedView, OffsetsState, Source
+from toymq_py.storage.offsets import AckedView, OffsetsSource, OffsetsState
 from toymq_py.storage.scanner import Progress, scan_segment
 from toymq_py.storage.segment import Segment, load_sidecar, segment_name
-from toymq_py.storage.segment_inventory import Standing, parts_of
+from toymq_py.storage.segment_heads import list_bases
+from toymq_py.storage.segment_inventory import SegmentStatus, segment_inventory
 
 QUARANTINE = "quarantine"
 
@@ -108,7 +108,7 @@ class _TopicRepairer:
     def repair(self) -> TopicRepair:
         fs = self._fs
         state, stored, told = self._readable_offsets()
-        files = identity.survey(fs, self._path, told)
+        files = segment_heads.list_segment_files(fs, self._path, told)
         state = replace(state, removed=tuple(union([*state.removed, *files.removed])))
         damaged, present, end = self._look(state, files)
         next_id = files.end(max(end, state.next_id))
@@ -128,7 +128,7 @@ class _TopicRepairer:
         self._drop_caches()
         heads = {base_id: files.heads[base_id] for base_id in self._unread if base_id in files.heads}
         if (damaged or self._copies) and len(heads) == len(self._unread):  # else one would look like another log's
-            identity.store(fs, self._path, identity.read_heads(fs, self._path, list_bases(fs, self._path), heads))
+            segment_heads.store(fs, self._path, segment_heads.read_heads(fs, self._path, list_bases(fs, self._path), heads))
         self._settings()
         fs.sync_dir(self._path)
         return self._done
@@ -147,24 +147,24 @@ class _TopicRepairer:
         if self._done.forgotten:
             kept = {name: raw for name, raw in state.consumers.items() if name not in self._done.forgotten}
             state = replace(state, consumers=kept)
-        if loaded.source is Source.LOST:
+        if loaded.source is OffsetsSource.LOST:
             self._done.notes.append("both generations of the offsets are damaged: its consumers are forgotten")
         elif loaded.problem is not None:
             self._done.notes.append(f"{loaded.problem}; taken is {loaded.source.value}")
         return state, loaded.problem is None and not self._done.forgotten, loaded.told
 
-    def _look(self, state: OffsetsState, files: identity.Survey) -> tuple[list[_Damaged], list[IdRange], int]:
+    def _look(self, state: OffsetsState, files: segment_heads.SegmentFiles) -> tuple[list[_Damaged], list[IdRange], int]:
         """Segments that are damaged, id ranges that there are records for, and the end of the log. The first range is empty and
         says where the log begins: what retention took before that is no loss."""
         damaged: list[_Damaged] = []
         end = state.first_id
         begin = files.begin(end)
         present: list[IdRange] = [(begin, begin - 1)] if files.foreign or (files.bases and begin < files.bases[0]) else []
-        for each in parts_of(self._fs, self._path, files, state.first_id, state.next_id, sidecars=False):
+        for each in segment_inventory(self._fs, self._path, files, state.first_id, state.next_id, sidecars=False):
             segment, result = each.segment, each.scan
-            if each.standing is Standing.BELOW:
+            if each.status is SegmentStatus.BELOW:
                 continue  # the next start will remove it
-            if each.standing is Standing.COPY:
+            if each.status is SegmentStatus.COPY:
                 self._copies.append(segment.path)
                 continue
             if not present:
@@ -199,7 +199,7 @@ class _TopicRepairer:
         fs.sync_dir(self._grave)
         self._done.quarantined.append(name)
 
-    def _put_aside(self, files: identity.Survey, *, divides: bool) -> None:
+    def _put_aside(self, files: segment_heads.SegmentFiles, *, divides: bool) -> None:
         """Another log's files, and copies. What knows the heads goes, too, before a segment is divided: until it is written
         anew, no part may look like a file that came from elsewhere."""
         fs = self._fs
@@ -208,7 +208,7 @@ class _TopicRepairer:
             fs.unlink(path)
             with contextlib.suppress(FileNotFoundError):
                 fs.unlink(path[:-4] + ".idx")
-        heads = f"{self._path}/{identity.FILE_NAME}"
+        heads = f"{self._path}/{segment_heads.FILE_NAME}"
         if files.problem is not None:
             self._bury(heads)
         if fs.exists(heads) and (divides or files.problem is not None):

@@ -13,11 +13,11 @@ from toymq_py.records import IdRange
 from toymq_py.storage import offsets, topic_settings
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.id_ranges import above, subtract
-from toymq_py.storage.identity import survey
 from toymq_py.storage.offsets import AckedView
 from toymq_py.storage.scanner import Progress
 from toymq_py.storage.segment import load_sidecar, parse_segment_name
-from toymq_py.storage.segment_inventory import Part, Standing, parts_of
+from toymq_py.storage.segment_heads import list_segment_files
+from toymq_py.storage.segment_inventory import InventoryEntry, SegmentStatus, segment_inventory
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def verify(fs: FileSystem, data_dir: str, progress: Progress | None = None) -> I
 def verify_topic(fs: FileSystem, path: str, topic: str, progress: Progress | None = None) -> TopicReport:
     """One topic's report: segments, sidecars, offsets, settings. Raises: OSError."""
     report = TopicReport(topic)
-    files = survey(fs, path)
+    files = list_segment_files(fs, path)
     loaded = offsets.load(fs, path)  # after the files: retention tells the offsets before it removes
     files = replace(files, told=loaded.told)
     report.findings += [Finding(f"{path}/{base_id:020d}.log", reason) for base_id, reason in files.foreign.items()]
@@ -96,7 +96,7 @@ def verify_topic(fs: FileSystem, path: str, topic: str, progress: Progress | Non
         report.first_id = report.next_id = files.begin(state.first_id)
     gaps: list[IdRange] = []
     end_unknown = False
-    for each in parts_of(fs, path, files, state.first_id, state.next_id, sidecars=False, progress=progress):
+    for each in segment_inventory(fs, path, files, state.first_id, state.next_id, sidecars=False, progress=progress):
         if each.missing is not None:
             for first, last in subtract([each.missing], state.removed):
                 report.findings.append(Finding(each.segment.path, f"records {first} to {last} before it are missing"))
@@ -119,13 +119,13 @@ def verify_topic(fs: FileSystem, path: str, topic: str, progress: Progress | Non
     return report
 
 
-def _check_segment(fs: FileSystem, each: Part, report: TopicReport, gaps: list[IdRange]) -> None:
+def _check_segment(fs: FileSystem, each: InventoryEntry, report: TopicReport, gaps: list[IdRange]) -> None:
     segment, result = each.segment, each.scan
     name = segment.path
     report.segments += 1
     report.bytes += segment.end if result is None else result.size
-    if each.standing in (Standing.BELOW, Standing.COPY):
-        report.findings.append(Finding(name, f"is {each.standing.value}", damage=each.standing is Standing.COPY))
+    if each.status in (SegmentStatus.BELOW, SegmentStatus.COPY):
+        report.findings.append(Finding(name, f"is {each.status.value}", damage=each.status is SegmentStatus.COPY))
         return
     if each.error is not None:
         text = f"cannot be opened, and of its records nothing can be told: {each.error.strerror}"
@@ -167,7 +167,7 @@ def _check_offsets(
 ) -> offsets.OffsetsState:
     if loaded.problem is not None:
         # One that is missing may be a power cut, where the file system lost the name of the temp file and kept a later rename.
-        damage = loaded.source is not offsets.Source.PREVIOUS or fs.exists(f"{path}/{offsets.FILE_NAME}")
+        damage = loaded.source is not offsets.OffsetsSource.PREVIOUS or fs.exists(f"{path}/{offsets.FILE_NAME}")
         report.findings.append(Finding(path, f"{loaded.problem}; used is {loaded.source.value}", damage=damage))
     for name, raw in loaded.state.consumers.items():
         try:

@@ -17,6 +17,11 @@ from toymq_py.storage.record.checksum import (
     crc32_reference,
     run_residue,
 )
+from toymq_py.storage.record.encoding import (
+    ENCODE_ALIKE_MIN,
+    encode_alike,
+    encode_records,
+)
 from toymq_py.storage.record.frame import (
     FRAME_BYTES_MAX,
     FRAME_OVERHEAD,
@@ -31,11 +36,6 @@ from toymq_py.storage.record.frame import (
     iter_frames,
     possible_ends,
     valid_frame,
-)
-from toymq_py.storage.record.run import (
-    ENCODE_ALIKE_MIN,
-    encode_alike,
-    encode_run,
 )
 from toymq_py.storage.record.scanning import (
     ALIKE_ROWS_MAX,
@@ -71,7 +71,7 @@ __all__ = [
     "decode_row",
     "deliver_at_of",
     "encode_alike",
-    "encode_run",
+    "encode_records",
     "encode_sequences",
     "iter_frames",
     "parse_attributes",

@@ -9,7 +9,7 @@ from tests.support.frames import encode_attributes, encode_frame
 from tests.support.logs import PATH, disk_with, ids_of, recover, report_of, some_frames
 from tests.support.repairs import CONSUMER, LOG, SECOND, STARTS, check, mend, put
 from toymq_py.errors import DirectoryLocked
-from toymq_py.storage import identity, offsets
+from toymq_py.storage import offsets, segment_heads
 from toymq_py.storage.dirlock import DirectoryLock
 from toymq_py.storage.fs import RealFileSystem
 from toymq_py.storage.offline.repair import repair
@@ -199,7 +199,7 @@ def test_a_directory_in_the_place_of_a_segment_harms_itself_alone(tmp_path: Path
     frames = some_frames(16)
     for base_id in range(0, 16, 4):
         (topic / segment_name(base_id)).write_bytes(b"".join(frames[base_id : base_id + 4]))
-    identity.store(fs, str(topic), identity.read_heads(fs, str(topic), range(0, 16, 4), {}))
+    segment_heads.store(fs, str(topic), segment_heads.read_heads(fs, str(topic), range(0, 16, 4), {}))
     aside = (topic / segment_name(4)).rename(tmp_path / "aside")
     (topic / segment_name(4)).mkdir()
     hit = bytearray((topic / segment_name(8)).read_bytes())

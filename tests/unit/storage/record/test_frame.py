@@ -15,7 +15,7 @@ from toymq_py.storage.record import (
     Stop,
     claimed_extent,
     decode_frame,
-    encode_run,
+    encode_records,
     frame,
     iter_frames,
     possible_ends,
@@ -27,12 +27,12 @@ def test_a_frame_is_these_bytes() -> None:
     body = struct.pack("<IQQH", 26 + 3 + 5 + 7, 9, 1234, 3) + b"key" + struct.pack("<I", 5) + b"hello"
     body += b"\x07" + struct.pack("<I", 2) + b"zz"
     expected = body + struct.pack("<I", zlib.crc32(body))
-    assert b"".join(encode_run(9, 1234, [b"key"], [b"hello"], [b"\x07\x02\0\0\0zz"])) == expected
-    assert len(b"".join(encode_run(0, 0, [b""], [b""]))) == FRAME_OVERHEAD == 30
+    assert b"".join(encode_records(9, 1234, [b"key"], [b"hello"], [b"\x07\x02\0\0\0zz"])) == expected
+    assert len(b"".join(encode_records(0, 0, [b""], [b""]))) == FRAME_OVERHEAD == 30
 
 
 def test_without_attributes_nothing_is_added() -> None:
-    assert len(b"".join(encode_run(1, 2, [b"k"], [b"payload"]))) == 4 + 8 + 8 + 2 + 1 + 4 + 7 + 4
+    assert len(b"".join(encode_records(1, 2, [b"k"], [b"payload"]))) == 4 + 8 + 8 + 2 + 1 + 4 + 7 + 4
 
 
 @given(st.data())
@@ -75,7 +75,7 @@ def test_where_a_frame_ends_whose_length_was_hit() -> None:
 
 def test_random_sizes_do_not_fill_the_memory() -> None:
     for size in range(5000):
-        encode_run(0, 0, [b""], [b"x" * size])
+        encode_records(0, 0, [b""], [b"x" * size])
     assert len(frame._packers) <= 4096
 
 

@@ -8,7 +8,7 @@ from sys import maxsize
 
 from toymq_py.errors import NoSuchConsumer, NoSuchTopic
 from toymq_py.names import TopicPattern, is_pattern
-from toymq_py.subscription.patterns import MultiSubscription
+from toymq_py.subscription.pattern_subscription import MultiSubscription
 from toymq_py.topic import Delivery, Subscription
 
 MESSAGES_PER_POLL = 4096
@@ -35,10 +35,10 @@ class Poll(MultiSubscription):
         )
         self._wake = wake
 
-    def woken(self) -> bool:
+    def on_messages(self) -> bool:
         return self._wake()
 
-    def part_lost(self, part: Subscription, code: str) -> None:
+    def on_part_ended(self, part: Subscription, code: str) -> None:
         if self.pattern is None:
             if code == "SHUTTING_DOWN":
                 self.close()
@@ -66,8 +66,8 @@ class Poll(MultiSubscription):
         taken: list[Delivery] = []
         again: list[Subscription] = []
         max_count = min(max_count, MESSAGES_PER_POLL)
-        while self._hungry and max_count > 0 and max_bytes > 0:
-            part = self._next_hungry()
+        while self._takeable and max_count > 0 and max_bytes > 0:
+            part = self._next_takeable()
             try:
                 delivery = part.take_some(max_count, max_bytes)
             except OSError:
@@ -83,7 +83,7 @@ class Poll(MultiSubscription):
             if part.channel.takers > 1:
                 again.append(part)
             else:
-                self._hungry[part] = None
+                self._takeable[part] = None
         for part in again:
-            self._hungry[part] = None
+            self._takeable[part] = None
         return taken

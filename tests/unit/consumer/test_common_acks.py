@@ -4,15 +4,15 @@ import random
 
 import pytest
 
-from toymq_py.consumer.acks import AckSet
-from toymq_py.consumer.shared_acks import CommonAcks, WatchedAcks
+from toymq_py.consumer.ack_set import AckSet
+from toymq_py.consumer.common_acks import CommonAcks, WatchedAcks
 
 
 def followed(count: int) -> tuple[CommonAcks, list[WatchedAcks]]:
     """So many sets in which nothing is, and what they have in common."""
     common = CommonAcks()
     sets = [WatchedAcks(AckSet(0), common.added) for _ in range(count)]
-    common.follow(sets)
+    common.track(sets)
     return common, sets
 
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from toymq_py.consumer.acks import AckSet
+from toymq_py.consumer.ack_set import AckSet
 
 
 def test_floor_rises_over_the_contiguous_prefix() -> None:
@@ -62,7 +62,7 @@ def test_gaps() -> None:
 
 @pytest.mark.parametrize("block", [1, 2, 5])
 def test_ranges_in_small_blocks_are_those_of_a_set(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
-    monkeypatch.setattr("toymq_py.consumer.acks._BLOCK_RANGES_MAX", block)
+    monkeypatch.setattr("toymq_py.consumer.ack_set._BLOCK_RANGES_MAX", block)
     rng = random.Random(block)
     for span in (12, 40, 40, 120, 120):
         floor = rng.randrange(4)

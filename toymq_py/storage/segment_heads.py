@@ -37,7 +37,7 @@ Head = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class SegmentFiles:
     """The segments that are in a topic's directory."""
 
     bases: list[int]
@@ -79,7 +79,7 @@ def list_bases(fs: FileSystem, path: str) -> list[int]:
     return sorted(base_id for name in fs.listdir(path) if (base_id := parse_segment_name(name)) is not None)
 
 
-def survey(fs: FileSystem, path: str, told: bool | None = False) -> Survey:
+def list_segment_files(fs: FileSystem, path: str, told: bool | None = False) -> SegmentFiles:
     """Tell this log's segments from others. Reads 24 bytes of each.
 
     Args:
@@ -107,7 +107,7 @@ def survey(fs: FileSystem, path: str, told: bool | None = False) -> Survey:
             elif not theirs and record is not None and (known is not None or base_id < newest):
                 foreign[base_id] = f"is a segment of another log: it begins with record {record}, which is not of this log"
     ours = [base_id for base_id in bases if base_id not in foreign]
-    return Survey(ours, foreign, {} if theirs else heads, problem, removed, told)
+    return SegmentFiles(ours, foreign, {} if theirs else heads, problem, removed, told)
 
 
 def store(fs: FileSystem, path: str, heads: Mapping[int, Head]) -> None:
@@ -191,7 +191,7 @@ def _first_record(file: File) -> int | None:
     return None if found is None else found[0]
 
 
-class HeadsKeeper:
+class HeadsWriter:
     """Writes ``segments.json`` behind a topic's commits. Belongs to the event loop."""
 
     def __init__(

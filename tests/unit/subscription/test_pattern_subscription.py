@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.broker_rig import BrokerRig
 from toymq_py.consumer_options import EARLIEST
-from toymq_py.subscription.patterns import RETRY_S
+from toymq_py.subscription.pattern_subscription import RETRY_S
 
 TAKE_BYTES = 1 << 20
 

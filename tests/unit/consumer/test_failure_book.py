@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from toymq_py.consumer import failures
-from toymq_py.consumer.failures import ENTRY_BYTES, Failed, FailureBook, FailureBudget
+from toymq_py.consumer import failure_book
+from toymq_py.consumer.failure_book import ENTRY_BYTES, Failed, FailureBook, FailureBudget
 from toymq_py.failure import failure_of
 
 
@@ -36,7 +36,7 @@ def test_it_knows_what_a_dict_knows(seed: int) -> None:
 
 
 def test_the_oldest_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failures, "CONSUMER_BYTES_MAX", 3 * (ENTRY_BYTES + 1))
+    monkeypatch.setattr(failure_book, "CONSUMER_BYTES_MAX", 3 * (ENTRY_BYTES + 1))
     budget = FailureBudget()
     book = FailureBook(budget)
     for msg_id in (5, 1, 9, 7, 3):
@@ -46,7 +46,7 @@ def test_the_oldest_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_all_together_are_bounded_and_what_is_deleted_gives_its_room_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failures, "TOTAL_BYTES_MAX", 2 * (ENTRY_BYTES + 1))
+    monkeypatch.setattr(failure_book, "TOTAL_BYTES_MAX", 2 * (ENTRY_BYTES + 1))
     budget = FailureBudget()
     first, second = FailureBook(budget), FailureBook(budget)
     for msg_id in range(2):

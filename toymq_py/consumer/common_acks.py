@@ -5,7 +5,7 @@ For topics with a backlog's limit and several consumers; others pay nothing. Con
 
 from collections.abc import Callable, Sequence
 
-from toymq_py.consumer.acks import AckSet
+from toymq_py.consumer.ack_set import AckSet
 from toymq_py.records import MSG_ID_MAX, IdRange
 
 
@@ -50,7 +50,7 @@ class CommonAcks:
         """How many ids below ``limit`` not all consumers have acked."""
         return self._acks.open_below(limit)
 
-    def follow(self, members: Sequence[AckSet]) -> None:
+    def track(self, members: Sequence[AckSet]) -> None:
         """These are the sets; ``added`` is called with what is added to any of them from now on. Cost grows with all of their
         ranges."""
         self._members = list(members)

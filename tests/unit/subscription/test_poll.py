@@ -8,7 +8,7 @@ import pytest
 from tests.support.broker_rig import BrokerRig
 from toymq_py.consumer_options import EARLIEST
 from toymq_py.errors import NoSuchConsumer, NoSuchTopic, RequestError, ShuttingDown
-from toymq_py.subscription.polls import MESSAGES_PER_POLL
+from toymq_py.subscription.poll import MESSAGES_PER_POLL
 
 TAKE_BYTES = 1 << 20
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from tests.support.frames import encode_attributes, encode_frame
 from toymq_py.records import shape_of
-from toymq_py.storage.record import encode_alike, encode_run, iter_frames
+from toymq_py.storage.record import encode_alike, encode_records, iter_frames
 
 u64 = st.integers(0, 2**64 - 1)
 
@@ -21,7 +21,7 @@ def test_a_run_is_the_frames_one_by_one(
 ) -> None:
     keys, payloads, headers = (list(column) for column in zip(*rows, strict=True))
     blocks = [encode_attributes(headers=block) for block in headers] if with_headers else None
-    data = b"".join(encode_run(first_id, ts_ns, keys, payloads, blocks))
+    data = b"".join(encode_records(first_id, ts_ns, keys, payloads, blocks))
     one_by_one = [
         encode_frame(first_id + row, ts_ns, key, payload, blocks[row] if blocks else b"")
         for row, (key, payload) in enumerate(zip(keys, payloads, strict=True))

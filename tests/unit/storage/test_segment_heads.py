@@ -10,8 +10,7 @@ import pytest
 from tests.support.broker_rig import DIR, BrokerRig
 from tests.support.log_rig import LogRig
 from tests.support.sim_disk import SimDisk
-from toymq_py.storage import identity, offsets
-from toymq_py.storage.identity import HeadsKeeper
+from toymq_py.storage import offsets, segment_heads
 from toymq_py.storage.offline.backup import back_up
 from toymq_py.storage.offline.dump import dump_topic
 from toymq_py.storage.offline.repair import repair
@@ -19,6 +18,7 @@ from toymq_py.storage.offline.restore import restore
 from toymq_py.storage.offline.verify import TopicReport, verify_topic
 from toymq_py.storage.reader import DirectoryReader, walk_columns
 from toymq_py.storage.segment import segment_name
+from toymq_py.storage.segment_heads import HeadsWriter
 
 PAYLOAD = 900  # four records a segment
 
@@ -173,7 +173,7 @@ def test_a_damaged_first_record_is_damage_and_not_another_log() -> None:
     file = rig.disk.open(path("public", segment_name(4)))
     file.pwrite(b"!", 40)
     file.close()
-    assert identity.survey(rig.disk, f"{DIR}/topics/public").foreign == {}
+    assert segment_heads.list_segment_files(rig.disk, f"{DIR}/topics/public").foreign == {}
     assert report_of(rig.disk, "public").lost == 1
 
 
@@ -181,7 +181,7 @@ def test_a_directory_of_an_older_version_opens_and_learns_its_heads() -> None:
     rig = broker()
     rig.disk = rig.disk.kill()
     for topic in ("payroll", "public"):
-        rig.disk.unlink(path(topic, identity.FILE_NAME))
+        rig.disk.unlink(path(topic, segment_heads.FILE_NAME))
     rig.restart()
     assert words(rig, "public") == [b"public %d" % n for n in range(10)]
     assert rig.broker.topics["public"].state == "ok"
@@ -195,7 +195,7 @@ def test_a_directory_of_an_older_version_opens_and_learns_its_heads() -> None:
 def test_heads_of_another_topic_say_whose_the_segments_are() -> None:
     rig = broker()
     rig.disk = rig.disk.kill()
-    for name in (segment_name(0), identity.FILE_NAME):
+    for name in (segment_name(0), segment_heads.FILE_NAME):
         copy(rig.disk, path("payroll", name), path("public", name))
     assert named(report_of(rig.disk, "public")) >= {segment_name(0), "public"}
     rig.restart()
@@ -208,7 +208,7 @@ def test_heads_of_another_topic_say_whose_the_segments_are() -> None:
 def test_damaged_heads_are_said_and_repaired_and_cost_nothing() -> None:
     rig = broker()
     rig.disk = rig.disk.kill()
-    file = rig.disk.open(path("public", identity.FILE_NAME))
+    file = rig.disk.open(path("public", segment_heads.FILE_NAME))
     file.pwrite(b"!", 30)
     file.close()
     assert named(report_of(rig.disk, "public")) == {"public"}
@@ -263,7 +263,7 @@ def test_no_end_of_the_broker_makes_a_segment_look_like_another_logs(end: Callab
                 rig.clock.advance(0.001)
             end(rig)
             if rig.disk.is_dir(f"{DIR}/topics/t"):
-                files = identity.survey(rig.disk, f"{DIR}/topics/t")
+                files = segment_heads.list_segment_files(rig.disk, f"{DIR}/topics/t")
                 assert (files.foreign, files.problem) == ({}, None), f"seed {seed}, round {round_}"
 
 
@@ -283,24 +283,24 @@ def test_a_segment_that_retention_took_out_and_a_kill_brings_back_is_the_logs_ow
     assert rig.disk.exists(path("public", segment_name(0)))
     rig.disk.heal()
     rig.reopen()
-    assert identity.survey(rig.disk, f"{DIR}/topics/public").foreign == {}
+    assert segment_heads.list_segment_files(rig.disk, f"{DIR}/topics/public").foreign == {}
     assert rig.broker.topics["public"].state == "ok"
 
 
 def test_it_costs_one_file_a_segment_and_nothing_a_message() -> None:
     rig = broker()
-    written = sum(op == "rename" and args == (path("public", identity.FILE_NAME),) for op, _, args in rig.disk.trace)
+    written = sum(op == "rename" and args == (path("public", segment_heads.FILE_NAME),) for op, _, args in rig.disk.trace)
     assert written == 3
     rig.disk.trace.clear()
     rig.publish("public", b"more")
-    assert not any(identity.FILE_NAME in name for _, name, _ in rig.disk.trace)
+    assert not any(segment_heads.FILE_NAME in name for _, name, _ in rig.disk.trace)
 
 
 def test_two_segments_that_begin_at_once_do_not_share_a_temp_file() -> None:
     """One writer renamed the other's half-written file away."""
     rig = broker()
     jobs: list[tuple[Callable[[], None], Callable[[], None]]] = []
-    keeper = HeadsKeeper(rig.disk, f"{DIR}/topics/a", {}, lambda job, done: jobs.append((job, done)))
+    keeper = HeadsWriter(rig.disk, f"{DIR}/topics/a", {}, lambda job, done: jobs.append((job, done)))
     keeper.record([0], lambda base_id: True)
     keeper.record([0, 1], lambda base_id: True)
     assert len(jobs) == 1
@@ -320,7 +320,7 @@ def test_the_next_commit_takes_a_sync_thread_before_the_heads_do(monkeypatch: py
     rig.append(b"waits for it")
     rig.loop.drain()
     synced = [name.rpartition("/")[2] for op, name, _ in rig.disk.trace if op == "sync"]
-    assert synced == [segment_name(0), segment_name(0), f"{identity.FILE_NAME}.tmp"]
+    assert synced == [segment_name(0), segment_name(0), f"{segment_heads.FILE_NAME}.tmp"]
 
 
 class FirstComeFirstServed(random.Random):
@@ -346,7 +346,7 @@ def test_a_first_segment_that_is_another_logs_is_the_same_loss_for_all(source: s
     disk = rig.disk.kill()
     copy(disk, source, path("payroll", segment_name(0)))
     if not heads:
-        disk.unlink(path("payroll", identity.FILE_NAME))
+        disk.unlink(path("payroll", segment_heads.FILE_NAME))
     if known in ("damaged offsets", "lost offsets"):
         copy(disk, path("public", segment_name(0)), path("payroll", offsets.FILE_NAME))
     if known == "lost offsets":
@@ -379,7 +379,7 @@ def test_a_backup_knows_of_another_logs_file_where_the_log_ends() -> None:
     rig.broker.close()
     disk = rig.disk.kill()
     copy(disk, path("public", segment_name(4)), path("payroll", segment_name(8)))
-    disk.unlink(path("payroll", identity.FILE_NAME))
+    disk.unlink(path("payroll", segment_heads.FILE_NAME))
     back_up(disk, DIR, "/backup", pid=2, wall_ns=1)
     assert report_of(disk, "payroll").lost == report_of(disk, "payroll", "/backup").lost == 1
 

@@ -4,21 +4,21 @@ from math import inf
 
 import pytest
 
-from toymq_py.consumer.lease import (
+from toymq_py.consumer.lease_run import (
     INFLIGHT,
     MERGE_SLACK_S,
     READY,
+    LeaseRun,
     Lessee,
-    Run,
-    counted,
-    lowest_of_each,
+    attempts_if_killed,
+    lowest_run_by_lessee,
 )
 
 A, B = Lessee(100), Lessee(100)
 
 
-def leased(first: int, last: int, owner: Lessee = A, deadline: float = 30.0, attempt: int = 1) -> Run:
-    return Run(first, last, INFLIGHT, owner, deadline, attempt)
+def leased(first: int, last: int, owner: Lessee = A, deadline: float = 30.0, attempt: int = 1) -> LeaseRun:
+    return LeaseRun(first, last, INFLIGHT, owner, deadline, attempt)
 
 
 @pytest.mark.parametrize(
@@ -56,14 +56,15 @@ def test_the_tail_of_a_run_is_in_the_same_condition() -> None:
 
 
 def test_a_kill_counts_only_the_lowest_id_of_each_lessee_as_attempted() -> None:
-    runs = [leased(0, 3), leased(4, 5, B, attempt=2), leased(6, 7), Run(8, 9, READY, None, 0.0, 4)]
-    assert list(counted(runs)) == [(0, 0, 1), (4, 4, 2), (5, 5, 1), (8, 9, 4)]
-    assert list(counted([leased(0, 1, deadline=inf, attempt=1)])) == [(0, 1, 1)], "held until a restart, not attempted"
+    runs = [leased(0, 3), leased(4, 5, B, attempt=2), leased(6, 7), LeaseRun(8, 9, READY, None, 0.0, 4)]
+    assert list(attempts_if_killed(runs)) == [(0, 0, 1), (4, 4, 2), (5, 5, 1), (8, 9, 4)]
+    held = leased(0, 1, deadline=inf, attempt=1)
+    assert list(attempts_if_killed([held])) == [(0, 1, 1)], "it waits for a restart and is not being attempted"
 
 
 def test_the_lowest_run_of_each_lessee() -> None:
-    runs = [leased(8, 9), leased(2, 3, B), leased(0, 1), Run(4, 5, READY, None, 0.0, 1)]
-    assert lowest_of_each(runs) == {A: runs[2], B: runs[1]}
+    runs = [leased(8, 9), leased(2, 3, B), leased(0, 1), LeaseRun(4, 5, READY, None, 0.0, 1)]
+    assert lowest_run_by_lessee(runs) == {A: runs[2], B: runs[1]}
 
 
 def test_a_message_that_was_only_in_a_buffer_is_spared() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.fake_clock import FakeClock
 from toymq_py.errors import DiskLow
-from toymq_py.storage.commit.disk_space import SpaceGuard
+from toymq_py.storage.commit.space_guard import SpaceGuard
 
 
 class Free:

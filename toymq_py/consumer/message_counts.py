@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class MessageCounts:
     """``backlog`` is what is due: the sum of ``ready`` and ``inflight``.
 
     ``scheduled`` is beside it: messages given back with a delay (NACK), or published with one. An expired message counts as

@@ -38,11 +38,11 @@ class Registry(Protocol):
 class MultiSubscription(Lessee, ABC):
     """One window over the parts (``Subscription``) that it has of each topic; it is the lessee of them all.
 
-    A part stands in ``_hungry`` when there may be something to take of it. They are asked in turn, so that a take costs the
+    A part stands in ``_takeable`` when there may be something to take of it. They are asked in turn, so that a take costs the
     same however many topics there are. In ``_promised`` stand those that were woken and said that they will look.
     """
 
-    __slots__ = ("_hungry", "_promised", "_registering", "closed", "consumer_name", "matched", "mode", "name",
+    __slots__ = ("_promised", "_registering", "_takeable", "closed", "consumer_name", "matched", "mode", "name",
                  "parts", "pattern", "problem", "registered", "registry", "start", "visibility_s")  # fmt: skip
 
     def __init__(
@@ -75,7 +75,7 @@ class MultiSubscription(Lessee, ABC):
         """Why it cannot be registered, or why there is nothing more to come."""
         self.registered = False
         self._registering: list[Done] = []
-        self._hungry: OrderedDict[Subscription, None] = OrderedDict()
+        self._takeable: OrderedDict[Subscription, None] = OrderedDict()
         self._promised: dict[Subscription, None] = {}
 
     # -- its topics
@@ -89,43 +89,43 @@ class MultiSubscription(Lessee, ABC):
         )  # fmt: skip
         self.parts[topic.name] = part
         self.matched += 1
-        self._adopted(part)
+        self._on_part_added(part)
         if part.channel.available():
-            self._hungry[part] = None
+            self._takeable[part] = None
         else:
             part.channel.idle[part] = None
         return registration
 
-    def _adopted(self, part: Subscription) -> None:
+    def _on_part_added(self, part: Subscription) -> None:
         """A part was added."""
 
     def _part_woken(self, part: Subscription) -> bool:
-        self._hungry[part] = None
-        if not self.woken():
+        self._takeable[part] = None
+        if not self.on_messages():
             return False
         self._promised[part] = None
         return True
 
-    def _next_hungry(self) -> Subscription:
+    def _next_takeable(self) -> Subscription:
         """Assumes that there is one."""
-        part, _ = self._hungry.popitem(last=False)
+        part, _ = self._takeable.popitem(last=False)
         self._promised.pop(part, None)
         return part
 
     def _part_ended(self, part: Subscription, code: str) -> None:
-        self._hungry.pop(part, None)
+        self._takeable.pop(part, None)
         self._promised.pop(part, None)
         if self.parts.get(part.name) is part:
             del self.parts[part.name]
         if not self.closed:
-            self.part_lost(part, code)
+            self.on_part_ended(part, code)
 
     @abstractmethod
-    def woken(self) -> bool:
+    def on_messages(self) -> bool:
         """Wake the subscription: messages may be ready. Returns: whether that is looked at soon."""
 
     @abstractmethod
-    def part_lost(self, part: Subscription, code: str) -> None:
+    def on_part_ended(self, part: Subscription, code: str) -> None:
         """A topic ended its part."""
 
     @abstractmethod
@@ -133,20 +133,20 @@ class MultiSubscription(Lessee, ABC):
         """All of it is lost, for the reason of a CLOSED code."""
 
     def on_capacity(self) -> None:
-        self.woken()
+        self.on_messages()
 
-    def pass_on(self) -> None:
+    def wake_others(self) -> None:
         """Wake other takers: this one was woken and cannot take now."""
         promised, self._promised = self._promised, {}
         for part in promised:
-            part.pass_on()
+            part.wake_others()
 
     def close(self) -> None:
         """The holder lets go. Idempotent. Leases of a subscription are ready again at once, but for very many topics, of which
         some follow within a moment."""
         if not self.closed:
             self.closed = True
-            self._hungry.clear()
+            self._takeable.clear()
             self._promised.clear()
             if self.registry is not None:
                 self.registry.leave(self)
@@ -210,16 +210,16 @@ class PatternSubscription(MultiSubscription):
         for part in self.parts.values():
             part.paused = paused
 
-    def _adopted(self, part: Subscription) -> None:
+    def _on_part_added(self, part: Subscription) -> None:
         part.paused = self._paused
 
-    def woken(self) -> bool:
+    def on_messages(self) -> bool:
         if self.inflight >= self.window:
             self.wants_room = True
             return False
         return self._wake(self)
 
-    def part_lost(self, part: Subscription, code: str) -> None:
+    def on_part_ended(self, part: Subscription, code: str) -> None:
         self._ended(self, part.name, code)
 
     def end(self, code: str) -> None:
@@ -229,26 +229,26 @@ class PatternSubscription(MultiSubscription):
 
     def take(self, max_bytes: int) -> Delivery | None:
         """See ``Subscription.take``. A topic that cannot be read (logged) is tried again after a moment, and harms no other."""
-        hungry = self._hungry
+        hungry = self._takeable
         while hungry:
             room = self.window - self.inflight
             if room <= 0:
                 self.wants_room = True
-                self.pass_on()
+                self.wake_others()
                 return None
-            part = self._next_hungry()
+            part = self._next_takeable()
             try:
                 delivery = part.take_some(room, max_bytes)
             except OSError:
                 logger.exception("cannot read %s", part.name)
                 if self.registry is not None:
-                    self.registry.later(RETRY_S, partial(self._look_again, part))
+                    self.registry.later(RETRY_S, partial(self._retry, part))
                 continue
             if delivery is not None:
                 hungry[part] = None
                 return delivery
         return None
 
-    def _look_again(self, part: Subscription) -> None:
+    def _retry(self, part: Subscription) -> None:
         if not part.closed:
             self._part_woken(part)

@@ -44,7 +44,7 @@ Delivered = tuple[float | None, float] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldRange:
     """Ids that wait to become dead letters, alike but for their number.
 
     ``delivered``: see ``Delivered``.
@@ -80,7 +80,7 @@ MOVING: Final = Lessee(0)
 """Owner of HELD runs while they are being stored as dead letters."""
 
 
-class Run:
+class LeaseRun:
     """Ids ``first`` to ``last``, all in one state. Changed only by the ``LeaseTable`` that holds it.
 
     ``deadline`` is the latest and ``earliest`` the earliest of the deadlines that were merged into
@@ -115,9 +115,9 @@ class Run:
         self.spared = False
         self.ticket: int | None = None
 
-    def tail(self, first: int) -> "Run":
+    def tail(self, first: int) -> "LeaseRun":
         """A copy of the part from ``first`` on, without a heap entry."""
-        run = Run(first, self.last, self.state, self.owner, self.deadline, self.attempt)
+        run = LeaseRun(first, self.last, self.state, self.owner, self.deadline, self.attempt)
         run.earliest = self.earliest
         run.delivered = self.delivered
         run.reason = self.reason
@@ -176,7 +176,7 @@ class Run:
         self.owner = None
 
 
-def counted(runs: Iterable[Run]) -> Iterator[AttemptRange]:
+def attempts_if_killed(runs: Iterable[LeaseRun]) -> Iterator[AttemptRange]:
     """What counts of runs in id order if the broker is killed now: of what is inflight to one lessee, only the lowest id."""
     seen = set[Lessee | None]()
     for run in runs:
@@ -191,9 +191,9 @@ def counted(runs: Iterable[Run]) -> Iterator[AttemptRange]:
             yield first, run.last, attempt
 
 
-def lowest_of_each(runs: Iterable[Run]) -> dict[Lessee, Run]:
+def lowest_run_by_lessee(runs: Iterable[LeaseRun]) -> dict[Lessee, LeaseRun]:
     """Of what is inflight among the runs, the lowest run of each lessee."""
-    lowest: dict[Lessee, Run] = {}
+    lowest: dict[Lessee, LeaseRun] = {}
     for run in runs:
         if run.state is INFLIGHT and run.owner is not None:
             known = lowest.get(run.owner)

@@ -9,7 +9,7 @@ from toymq_py.config.options import BrokerOptions
 from toymq_py.consumer import FailureBudget
 from toymq_py.dedupe import KeyBudget
 from toymq_py.metrics import Metrics
-from toymq_py.storage.commit.disk_space import SpaceGuard
+from toymq_py.storage.commit.space_guard import SpaceGuard
 from toymq_py.storage.commit.sync_threads import Scheduler
 from toymq_py.storage.fs import FileSystem
 from toymq_py.storage.offsets_flusher import OffsetsFlusher

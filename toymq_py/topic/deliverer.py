@@ -25,16 +25,16 @@ DUE_PER_DELIVERY = 128
 PASSES_MAX = 8
 """Reads of one take that found nothing to deliver: lost or expired records, or another consumer's."""
 
-Rows = tuple[Records, int, int, int, int]
+LeasedRows = tuple[Records, int, int, int, int]
 """Leased records: a run, the first row, the row behind the last, the attempt, payload bytes, about."""
 
 
-class Nothing(Enum):
+class NoDelivery(Enum):
     """Why nothing was taken."""
 
-    READY = "nothing is ready"
-    YET = "many reads found nothing to deliver: others have their turn before it goes on"
-    EXAMINED = "a thread looks how far damage goes; the channel is told when that is known"
+    NOTHING_READY = "nothing is ready"
+    OTHERS_FIRST = "many reads found nothing to deliver: others have their turn before it goes on"
+    BEING_EXAMINED = "a thread looks how far damage goes; the channel is told when that is known"
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class Deliverer:
     __slots__ = ("_consumer", "_context", "_log", "_on_examined", "_waiting")
 
     def __init__(self, context: ChannelContext, consumer: Consumer, on_examined: Callable[[], None]) -> None:
-        """``on_examined`` is called when what was ``Nothing.EXAMINED`` can be taken."""
+        """``on_examined`` is called when what was ``NoDelivery.BEING_EXAMINED`` can be taken."""
         self._context = context
         self._consumer = consumer
         self._log = context.log
@@ -74,7 +74,7 @@ class Deliverer:
 
     def take(
         self, lessee: Lessee, deadline: float, now: float, room: int, max_bytes: int, *, patient: bool
-    ) -> Rows | Nothing:
+    ) -> LeasedRows | NoDelivery:
         """Lease what comes next, redeliveries first: at most ``room`` messages, and about ``max_bytes``, but one at least.
 
         Args:
@@ -88,18 +88,18 @@ class Deliverer:
         while True:
             passes += 1
             if passes > PASSES_MAX and not patient:
-                return Nothing.YET
+                return NoDelivery.OTHERS_FIRST
             try:
                 if consumer.has_ready():
                     rows = self._take_ready(lessee, room, max_bytes, deadline, now)
                 else:
                     fresh = consumer.next_fresh(self._log.committed_id)
                     if fresh is None:
-                        return Nothing.READY
+                        return NoDelivery.NOTHING_READY
                     rows = self._take_fresh(lessee, fresh, room, max_bytes, deadline, now)
             except BeingExamined as busy:
                 self._wait_for(busy)
-                return Nothing.EXAMINED
+                return NoDelivery.BEING_EXAMINED
             if rows is not None:
                 return rows
 
@@ -114,7 +114,7 @@ class Deliverer:
 
     def _take_ready(
         self, lessee: Lessee, room: int, max_bytes: int, deadline: float, now: float
-    ) -> Rows | None:
+    ) -> LeasedRows | None:
         consumer = self._consumer
         if ids := consumer.due(min(room, DUE_PER_DELIVERY)):
             return self._take_due(lessee, ids, max_bytes, deadline, now)
@@ -144,7 +144,7 @@ class Deliverer:
 
     def _take_due(
         self, lessee: Lessee, ids: list[int], max_bytes: int, deadline: float, now: float
-    ) -> Rows | None:
+    ) -> LeasedRows | None:
         """What fell due behind the cursor, as much of it as can be read without ado; only that is leased. None when the lowest
         is expired, another consumer's, or has to be read with more care: that one is ready as any other then."""
         consumer = self._consumer
@@ -163,7 +163,7 @@ class Deliverer:
 
     def _take_fresh(
         self, lessee: Lessee, fresh: IdRange, room: int, max_bytes: int, deadline: float, now: float
-    ) -> Rows | None:
+    ) -> LeasedRows | None:
         first, last = fresh
         count = min(room, last - first + 1)
         run, start, next_id = self._log.read(first, count, min(max_bytes, READ_BYTES))
