@@ -109,16 +109,16 @@ async def test_a_bug_in_one_command_is_answered_and_logged(
         for method, command in (
             (Topic.describe, b"DESCRIBE t\n"),
             (Topic.ack, b"ACK t c 0\n"),
-            (Publisher.publish, b"PUB t - 1\nx\n"),
+            (Publisher._append, b"PUB t - 1\nx\n"),
             (Topic.resolve, b"SEEK t c latest\n"),
         ):
             with monkeypatch.context() as patch:
-                owner = Publisher if method is Publisher.publish else Topic
+                owner = Publisher if method is Publisher._append else Topic
                 patch.setattr(owner, method.__name__, bug)
                 assert await code(wire, command) == "INTERNAL"
             assert await wire.ask(b"PING\n") == b"PONG", "the connection lives"
         with monkeypatch.context() as patch:
-            patch.setattr(Publisher, "publish", bug)
+            patch.setattr(Publisher, "_append", bug)
             wire.send(b"PUB t - 1\nx\n" * 3 + b"PING\n")
             assert [(await wire.line())[:12] for _ in range(4)] == [b"ERR INTERNAL"] * 3 + [b"PONG"]
         assert caplog.text.count("RuntimeError: a bug") == 5

@@ -21,6 +21,7 @@ from toymq_py.storage import recovery
 from toymq_py.storage.recovery import RecoveredLog
 from toymq_py.topic import Delivery, Subscription, Topic
 from toymq_py.topic.channel import Channel
+from toymq_py.topic.consumer_offsets import ConsumerOffsets
 from toymq_py.topic.delays import Schedule
 from toymq_py.topic.deliverer import Deliverer
 from toymq_py.topic.publisher import Published, Publisher, Refused
@@ -182,7 +183,7 @@ def test_a_dead_letter_that_is_acked_before_it_is_back_is_caught(monkeypatch: py
 
 def test_a_dead_letter_that_comes_back_to_everyone_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toymq_py.topic.deliverer.rows_for", lambda run, start, stop, name: (start, stop))
-    monkeypatch.setattr(Topic, "hide", lambda self, msg_id, name: None)
+    monkeypatch.setattr(Topic, "skip_for_others", lambda self, msg_id, name: None)
     assert caught("a dead letter came back to another consumer")
 
 
@@ -200,7 +201,7 @@ def test_a_publish_that_is_stored_and_refused_is_caught(monkeypatch: pytest.Monk
 
 
 def test_an_ack_that_does_not_wait_for_its_flush_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Topic, "flush_offsets", lambda self, done: done(None))
+    monkeypatch.setattr(ConsumerOffsets, "flush", lambda self, done: done(None))
     assert caught("an acked message was delivered again although its ack was on the disk", 150)
 
 
@@ -241,7 +242,7 @@ def test_a_lease_that_ends_with_the_poll_is_caught(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_purge_that_does_nothing_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Topic, "purge", lambda self, done: done(self.log.messages(), None))
+    monkeypatch.setattr(Retention, "purge", lambda self, done: done(self._log.messages(), None))
     assert caught("a message came that had been removed", 150)
 
 
