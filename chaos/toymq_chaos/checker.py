@@ -1,11 +1,11 @@
-"""Whether a history keeps the promises. Contract: reliability.md.
+"""Checks a history against the delivery guarantees. Contract: reliability.md.
 
-Pure: events in, a verdict out. What it may assume: events are in the order of ``t_ns``; a "kill" or "stop" stands behind what
-it ended and before the next "start"; consumers begin at the first message; the history ends with "drained" when consumers were
-given the time to see everything.
+Pure: events in, a verdict out. Assumes: events are in the order of ``t_ns``; a "kill" or "stop" comes after the events that it
+ended and before the next "start"; consumers begin at the first message; the history ends with "drained" when consumers had the
+time to see everything.
 
-A client reads what a killed broker had sent after the kill is written down. So which life of the broker an event belongs to is
-told by its connection's "connect", not by its time.
+A client may read what a killed broker had sent after the kill is recorded. So the life of the broker that an event belongs to
+follows from its connection's "connect", not from its time.
 """
 
 from bisect import bisect_left
@@ -19,10 +19,10 @@ from toymq_chaos.leases import Leases, covers
 from toymq_chaos.verdict import Verdict
 
 ACK_WINDOW_NS = 100_000_000
-"""Acks of the last 100 ms before a kill may be lost (delivery.md); a flush that had not finished may take longer."""
+"""Acks of the last 100 ms before a kill may be lost (delivery.md); an unfinished flush may lose older ones."""
 
 POWER = "power"
-"""End of the note of a "kill" that lost unsynced data, as a power cut does."""
+"""Ends the note of a "kill" that lost unsynced data, as a power cut does."""
 
 FREED_NS = 5_000_000_000
 """How long after a full disk was freed the broker may still act as on a full one: it looks ten times a second when it is not
@@ -38,30 +38,30 @@ class Checker:
     def __init__(self, *, ack_window_ns: int = ACK_WINDOW_NS, keys_end_with_acks: bool = False) -> None:
         """
         Args:
-            ack_window_ns: how long before a kill an ack may have been answered and still be lost.
-            keys_end_with_acks: messages were kept so shortly after all consumers had acked them that keys may be forgotten
-                (delivery.md: a hit below the first retained id is none).
+            ack_window_ns: how long before a kill an answered ack may be lost.
+            keys_end_with_acks: acked messages were kept so briefly that their keys may be forgotten (delivery.md: a hit below
+                the first retained id does not count).
         """
         self._ack_window_ns = ack_window_ns
         self._keys_end_with_acks = keys_end_with_acks
         self._verdict = Verdict()
         self._attempts: dict[tuple[str, str], list[Event]] = defaultdict(list)  # by topic and key
-        self._ids: dict[tuple[str, str], list[Event]] = defaultdict(list)  # by topic and key: what first told each id
-        self._owner: dict[Message, Event] = {}  # what first told the id's key
-        self._renamed: list[tuple[Event, Event]] = []  # what told a key's id, and what told another one
+        self._ids: dict[tuple[str, str], list[Event]] = defaultdict(list)  # by topic and key: the first event with each id
+        self._owner: dict[Message, Event] = {}  # the first event with the id
+        self._renamed: list[tuple[Event, Event]] = []  # events with different ids of one key
         self._accepted: dict[Message, Event] = {}
-        self._stored: dict[tuple[str, str], Event] = {}  # by topic and key: acknowledged, under an id that is not told for sure
+        self._stored: dict[tuple[str, str], Event] = {}  # by topic and key: acknowledged, with an id that is not certain
         self._consumers: dict[tuple[str, str], Event] = {}  # topic and consumer
         self._deliveries: dict[tuple[str, str, int], list[Event]] = defaultdict(list)
         self._fleeting: list[Event] = []  # deliveries of topics that may be deleted, and then begin at id 0 again
-        self._acks: dict[tuple[str, str, int], Event] = {}  # the one that binds most
-        self._last_ack: dict[tuple[str, str, int], Event] = {}  # whatever came of it
+        self._acks: dict[tuple[str, str, int], Event] = {}  # the one that guarantees most
+        self._last_ack: dict[tuple[str, str, int], Event] = {}  # whatever its result
         self._acks_sent: dict[tuple[str, str, int], int] = {}
         self._ends: list[tuple[int, bool]] = []  # when each life of the broker ended, and whether it was killed
         self._power_cuts: list[int] = []
-        self._excused: list[tuple[int, int]] = []  # when it was stopped, or its disk was full: no flush could end
+        self._excused: list[tuple[int, int]] = []  # frozen, or its disk full: no flush could end
         self._excuse_began: dict[str, int] = {}
-        self._life_of: dict[str, int] = {}  # connection to the number of the life that it spoke to
+        self._life_of: dict[str, int] = {}  # number of the broker's life by connection
         self._full: list[tuple[int, int]] = []  # when the disk was full, and the broker may have acted on it
         self._retain_acked_for_ms: int | None = None
         self._leases = Leases()
@@ -75,7 +75,7 @@ class Checker:
 
     @property
     def missing(self) -> str | None:
-        """What a complete history has and this one lacks."""
+        """What this history lacks; None when it is complete."""
         if not self._started:
             return "it has no start: it is empty, or its beginning is missing"
         return None if self._drained is not None else 'it has no "drained": it was cut off, or the run did not come to its end'
@@ -163,7 +163,7 @@ class Checker:
             self._follows(event.topic, event.id, event)
 
     def _follows(self, topic: str, msg_id: int, event: Event) -> None:
-        """Check that ids rise over connections and lives: above every id that was answered before the publish was sent."""
+        """Check that an id is above every id that was answered before its publish was sent, over connections and lives."""
         greatest = self._greatest[topic]
         told = bisect_left(greatest, event.sent_ns or 0, key=lambda one: one.t_ns)
         if told and msg_id <= (greatest[told - 1].id or 0):
@@ -196,7 +196,7 @@ class Checker:
         self._leases.delivered(event, self._verdict)
         if event.attempt is not None and event.attempt < 1:
             self._verdict.broken("an attempt was below 1", event)
-        if len(before) == 1 and event.attempt == 1 and not self._leases.shared(event):  # what did not count comes as 1 again
+        if len(before) == 1 and event.attempt == 1 and not self._leases.shared(event):  # an uncounted attempt comes as 1 again
             session = (event.process, event.topic, event.consumer)
             last = self._last_fresh.get(session)
             if last is not None and last.id is not None and event.id <= last.id:
@@ -224,21 +224,21 @@ class Checker:
         return self._may_be_forgotten(told, self._drained or told, by_acks=False)
 
     def _may_be_forgotten(self, told: Event, by: Event, *, by_acks: bool = True) -> bool:
-        """Whether the message's record may be gone, and its key with it. ``by_acks``: also because every consumer
-        had sent an ack by then; an ack is known only when it is answered."""
+        """Whether a message's record and key may be gone; ``by_acks``: also because every consumer had sent an ack by then (an
+        ack is recorded only when it is answered)."""
         topic = told.topic or ""
         attempts = self._attempts.get((topic, told.key or ""), [])
         removed = any(self._fates.may_be_removed(attempt, self._life_of) for attempt in attempts)
         if removed or self._fates.may("drop", topic):
-            return True  # a hit below the first retained id is none
+            return True  # a hit below the first retained id does not count
         if any(attempt.seq is not None for attempt in attempts):
-            # What lies behind a hole of a power cut tells nothing of a producer's lower sequences (ADR 0013).
+            # Records after a hole of a power cut do not prove a producer's lower sequences (ADR 0013).
             first_ns = min(attempt.sent_ns or attempt.t_ns for attempt in attempts)
             if any(first_ns <= cut_ns <= max(by.t_ns, told.t_ns) for cut_ns in self._power_cuts):
                 return True
-        # What came back from the dead letters counts as acked for all consumers but one; letters are for all of theirs.
-        # On a full disk messages that all consumers acked go at once, whatever their age (storage.md), and their keys with
-        # them; else when they are as old as retention asks. What expired, or became a dead letter, counts as acked.
+        # A redriven message counts as acked for all consumers but one; a dead letter has its own consumers. On a full disk
+        # messages that all consumers acked are removed at once (storage.md), with their keys; otherwise by age. What expired
+        # or became a dead letter counts as acked.
         by_ns = by.t_ns
         if not (by_acks and self._keys_end_with_acks) and not self._may_be_past_retention(told, attempts, by):
             last_full_ns = self._last_full_ns(by_ns)
@@ -262,15 +262,15 @@ class Checker:
         return max((min(until_ns, by_ns) for since_ns, until_ns in full if since_ns <= by_ns), default=None)
 
     def _may_be_past_retention(self, told: Event, attempts: Sequence[Event], by: Event) -> bool:
-        """Whether what a publisher stored may have been old enough then for retention. What the broker made itself never is: it
-        stays for as long as it tells what was moved (ADR 0033)."""
+        """Whether a published message may have been old enough for retention. A record of the broker's own never is: it stays
+        while it tells what was moved (ADR 0033)."""
         age_ms = self._retain_acked_for_ms
         stored = [attempt for attempt in attempts if attempt.result == "ok" and attempt.id == told.id]
         may_have_stored = stored or [attempt for attempt in attempts if attempt.result != "err"]
         return age_ms is not None and any(self._fates.may_be_older(each, age_ms, by.t_ns) for each in may_have_stored)
 
     def _again(self, message: tuple[str, str, int], before: Event, event: Event) -> None:
-        """A redelivery: why was it allowed?"""
+        """Find what allowed a redelivery."""
         assert event.attempt is not None
         assert before.attempt is not None
         life, life_before = self._life_of[event.process], self._life_of[before.process]
@@ -292,8 +292,8 @@ class Checker:
             self._verdict.broken("attempts fell", before, event)
 
     def _was_read_late(self, ack: Event | None, event: Event) -> bool:
-        """Whether it may have been sent before it was acked: to another connection that shares the consumer, or to a client
-        that kept it for its user."""
+        """Whether it may have been sent before its ack: to another connection of a shared consumer, or to a client that
+        buffered it."""
         if ack is None or self._life_of[ack.process] < self._life_of[event.process]:
             return False
         if self._leases.buffered(event):
@@ -301,11 +301,11 @@ class Checker:
         if ack.process == event.process:
             return False
         if self._life_of[ack.process] > self._life_of[event.process]:
-            return True  # sent in a life of the broker that was over when it was acked
+            return True  # sent by an earlier life of the broker than the one that was acked
         return self._leases.shared(event) and self._leases.not_before_ns(event) <= ack.t_ns
 
     def _may_be_lost(self, ack: Event, life: int) -> bool:
-        """Whether the life that answered the ack was killed before the ack's flush had to be done."""
+        """Whether the broker that answered an ack was killed before the ack's flush was due."""
         answered_by = self._life_of[ack.process]
         if answered_by >= life:
             return False
@@ -328,12 +328,12 @@ class Checker:
             known = self._acks.get(message)
             if known is None:
                 self._verdict.acked += 1
-            # The oldest had the most time for its flush; one that is on the disk stays there.
+            # The oldest had the most time for its flush; a synced one stays.
             if known is None or (event.sync and not known.sync):
                 self._acks[message] = event
 
     def verdict(self) -> Verdict:
-        """The counts and everything that was broken."""
+        """Return counts and violations."""
         verdict = self._verdict
         for told, otherwise in self._renamed:
             if not self._may_be_forgotten(told, otherwise):
@@ -374,18 +374,18 @@ class Checker:
         return None if owner is None else owner.digest
 
     def _published_ns(self, delivery: Event) -> int:
-        """When its message was first sent to the broker, 0 when that is not known."""
+        """When its message was first sent to the broker; 0: unknown."""
         attempts = self._attempts.get((delivery.topic or "", delivery.key or ""), ())
         return min((attempt.sent_ns or 0 for attempt in attempts), default=0)
 
     def _find_strange(self, answered: Event, attempts: list[Event]) -> None:
-        """The first answer to a key is DUP only when another attempt may have come through before."""
+        """Check that the first answer to a key is DUP only after another attempt that may have been stored."""
         may_be_first = (attempt for attempt in attempts if attempt.result in ("ok", "unknown"))
         if answered.result == "dup" and all((attempt.sent_ns or 0) > answered.t_ns for attempt in may_be_first):
             self._verdict.broken("a key that was never published was answered DUP", answered)
 
     def _compare(self, seen: list[Event]) -> None:
-        """Deliveries of one message to one consumer, against what was published; only now are all publishes known."""
+        """Compare deliveries of one message to one consumer with its publishes, which are all known now."""
         for event in seen:
             assert event.topic is not None
             assert event.id is not None
@@ -394,7 +394,7 @@ class Checker:
             key = (event.topic, event.key or "")
             attempts = self._attempts.get(key)
             if attempts is None and not self._drained:
-                continue  # its publish may not have been answered yet
+                continue  # its publish may be unanswered
             if attempts is None:
                 self._verdict.unexpected += 1
                 self._verdict.broken("a message came that was never published", event)
@@ -408,7 +408,7 @@ class Checker:
         for accepted, msg_id in owed:
             topic, key = accepted.topic or "", accepted.key or ""
             for (of, consumer), subscribed in self._consumers.items():
-                if not covers(of, topic) or accepted.t_ns < subscribed.t_ns:  # before that, retention may have taken it
+                if not covers(of, topic) or accepted.t_ns < subscribed.t_ns:  # retention may have removed it before that
                     continue
                 if self._fates.seen(topic, consumer, key):
                     continue
@@ -416,8 +416,8 @@ class Checker:
                     continue
                 ids = {told.id for told in self._ids[topic, key]} if msg_id is None else {msg_id}
                 if any(self._fates.is_letter(topic, consumer, each) for each in ids if each is not None):
-                    continue  # the connections that it was sent to have not read it
-                attempts = self._attempts[topic, key]  # the append may have been any of them
+                    continue  # its connections have not read it
+                attempts = self._attempts[topic, key]  # any of them may have been stored
                 if not any(self._fates.may_be_gone(attempt, drained.t_ns, self._life_of) for attempt in attempts):
                     self._verdict.lost += 1
                     self._verdict.broken(f"an acknowledged message never came to {consumer}", accepted, subscribed)
@@ -427,7 +427,7 @@ class Checker:
         self._fates.judge_dropped(dropped, self._verdict, drained)
 
     def _may_have_ended(self, delivery: Event, end_ns: int) -> bool:
-        """Without an ack: as a dead letter, expired, dropped, removed."""
+        """Whether a message may have ended without an ack: dead letter, expired, dropped or removed."""
         topic = delivery.topic or ""
         attempts = self._attempts.get((topic, delivery.key or ""), [])
         return self._fates.is_letter(topic, delivery.consumer or "", delivery.id or 0) or any(
@@ -439,7 +439,7 @@ class Checker:
         return any(attempt.delay_ms for attempt in attempts)
 
     def _find_forgotten(self, drained: Event) -> None:
-        """At the end everything was acked after it last came, or before, by an ack that the broker of then took unseen."""
+        """Check that every message was acked after its last delivery, or before by an ack whose answer was lost."""
         for message, seen in self._deliveries.items():
             last, ack = seen[-1], self._last_ack.get(message)
             if ack is not None and ack.t_ns >= last.t_ns:

@@ -1,7 +1,7 @@
-"""The load of a soak: clients that come and go on topics and consumers that are made and removed. Contract: reliability.md.
+"""The load of a soak: clients that come and go, topics and consumers that are created and deleted. Contract: reliability.md.
 
-A ``Shift`` is the clients of one round. What they leave behind by accident (a SUB that the broker reads after the FORGET of
-its consumer) ``soak`` removes.
+A ``Shift`` has the clients of one round. ``soak`` removes what they leave behind, such as a SUB that the broker reads after the
+FORGET of its consumer.
 """
 
 import asyncio
@@ -31,11 +31,11 @@ from toymq_py.protocol import (
 
 STANDING_TOPICS = ("alpha", "beta", "gamma")
 STANDING_CONSUMER = "standing"
-"""Of each of them: these stay, rest after rest. All others are made and removed."""
+"""Consumer of each standing topic: these stay, all others are created and deleted."""
 PAYLOAD_BYTES = (0, 10, 100, 100, 1000, 1000, 8000)
 BIG_PAYLOAD_BYTES = 64 << 10
 BURST_TOPICS = 48
-"""Three times the sync threads that a broker has at most: when these topics commit at once, all the threads are started."""
+"""Three times the sync threads of a broker: when these topics commit at once, all threads are started."""
 HABITS = Habits(
     forget=0.01, nack=0.02, sync=0.05, leave=0.002, stop_reading=0.01, stop_reading_s=1.0, cut_frame=0.002, rate=100
 )
@@ -58,12 +58,12 @@ class Shift:
         self._names = count()
 
     def _take(self, event: Event) -> None:
-        """Drop the event: a soak tests the resources of a broker, not its promises (``experiment`` does)."""
+        """Drop the event: a soak tests resources, ``experiment`` tests guarantees."""
 
     # -- workload.World
 
     async def ready(self) -> None:
-        """A soak does not check what retention took before a consumer was made."""
+        """Return at once: a soak does not check what retention removed."""
 
     def subscribed(self, topic: str, consumer: str) -> None:
         pass
@@ -82,9 +82,9 @@ class Shift:
     # -- the shift
 
     async def run(self, work_s: float, drained: Callable[[], Awaitable[None]]) -> None:
-        """Work for a while, then end everything; what is standing consumes until ``drained`` returns.
+        """Work for ``work_s``, then end all clients but the standing ones, which consume until ``drained`` returns.
 
-        Raises: BrokerFailed when the broker refuses what it has to do.
+        Raises: BrokerFailed when the broker refuses a command.
         """
         rng = random.Random(f"shift {self._number} {self._seed}")
         async with asyncio.TaskGroup() as standing:
@@ -112,7 +112,7 @@ class Shift:
             await role(rng)
 
     async def _while_at_work(self, seconds: float) -> None:
-        """Wait, but not beyond the end of the work."""
+        """Wait, at most until the work ends."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._calm.wait()
@@ -140,13 +140,13 @@ class Shift:
     # -- what they do
 
     async def _publish(self, rng: random.Random) -> None:
-        """A publisher that comes, publishes for some seconds, goes."""
+        """A publisher that publishes for some seconds."""
         name = self._name("publisher")
         most = rng.randrange(20, round(4 * HABITS.rate))
         await Publisher(self, name, rng, self._messages(name, rng, STANDING_TOPICS, PAYLOAD_BYTES, most), HABITS).run()
 
     async def _consume(self, rng: random.Random) -> None:
-        """A consumer that is made, reads for some seconds (one in three of them slowly), is forgotten."""
+        """A consumer that reads for some seconds, one in three slowly, and is forgotten."""
         topic, consumer = rng.choice(STANDING_TOPICS), self._name("passing")
         async with self._connected("forgetter") as forgetter:
             async with asyncio.TaskGroup() as tasks:
@@ -157,7 +157,7 @@ class Shift:
             await do(forgetter, Forget(topic, consumer))
 
     async def _dawdle(self, rng: random.Random) -> None:
-        """A consumer that takes a window and never reads again; it is forgotten with its session still there, or after it."""
+        """A consumer that stops reading; it is forgotten during its session, or after it."""
         topic, consumer = rng.choice(STANDING_TOPICS), self._name("dawdler")
         async with self._connected("forgetter") as forgetter:
             async with self._connected(consumer) as client:
@@ -170,11 +170,11 @@ class Shift:
             await do(forgetter, Forget(topic, consumer))
 
     async def _use_topic(self, rng: random.Random) -> None:
-        """A topic that is created, used by up to two consumers, drained or not, and deleted, sometimes under a subscriber."""
+        """A topic that is created, used by up to two consumers, drained or not, and deleted, sometimes with a subscriber."""
         await self._create_use_delete(rng, PAYLOAD_BYTES, rng.randrange(5, 200))
 
     async def _use_big_topic(self, rng: random.Random) -> None:
-        """One that comes near the end of its segment or beyond it."""
+        """A topic that nearly fills its segment, or exceeds it."""
         await self._create_use_delete(rng, (BIG_PAYLOAD_BYTES,), rng.randrange(20, 80))
 
     async def _create_use_delete(self, rng: random.Random, sizes: Sequence[int], most: int) -> None:
@@ -205,7 +205,7 @@ class Shift:
                 while True:
                     reply = await client.ask(Describe(topic))
                     if isinstance(reply, ErrReply) and reply.code in GONE_ALREADY:
-                        return  # the work was over before a client had made the topic
+                        return  # the work ended before a client created the topic
                     if not isinstance(reply, JsonReply):
                         raise BrokerFailed(f"DESCRIBE of {topic} got {reply}")
                     if not any(consumer["backlog"] + consumer["scheduled"] for consumer in json.loads(reply.body)["consumers"]):
@@ -215,7 +215,7 @@ class Shift:
             raise BrokerFailed(f"{topic} was not drained after {DRAIN_S:.0f} s") from None
 
     async def _idle(self, rng: random.Random) -> None:
-        """Connections that do nothing, or say HELLO, or begin a frame; closed in order, or cut."""
+        """Connections that do nothing, or send HELLO or part of a frame; closed, or cut."""
         clients = [Client(self._name("idle")) for _ in range(rng.randrange(5, 40))]
         for client in clients:
             await self.connect(client)
@@ -231,7 +231,7 @@ class Shift:
                 client.transport.close()
 
     async def _burst(self, rng: random.Random) -> None:
-        """Many topics that commit in the same moment and go again."""
+        """Many topics that commit at the same moment and are deleted."""
         topics = [self._name("burst") for _ in range(BURST_TOPICS)]
         async with self._connected("burst") as client:
             payload = bytes(rng.choice(PAYLOAD_BYTES))
@@ -241,7 +241,7 @@ class Shift:
                 await client.something()
                 reply = client.heard.popleft() if client.heard else None
                 if not isinstance(reply, OkReply):
-                    raise BrokerFailed(f"a topic that was published to and deleted got {reply}")
+                    raise BrokerFailed(f"a publish or DELETE of a burst got {reply}")
 
     async def _burst_again(self, rng: random.Random) -> None:
         await self._while_at_work(rng.uniform(2.0, 8.0))
@@ -250,12 +250,12 @@ class Shift:
 
 
 async def do(client: Client, command: Command) -> None:
-    """Have a command done, or find what it is about gone already. Raises: BrokerFailed, ConnectionLost, TimeoutError."""
+    """Do a command, unless its topic or consumer is gone. Raises: BrokerFailed, ConnectionLost, TimeoutError."""
     reply = await client.ask(command)
     if isinstance(reply, ErrReply) and reply.code not in GONE_ALREADY:
         raise BrokerFailed(f"{command} got {reply.code} {reply.text}")
 
 
 def _fork(rng: random.Random) -> random.Random:
-    """One of its own for each task: what one draws must not depend on how the tasks interleave."""
+    """A generator of its own for each task: draws must not depend on how tasks interleave."""
     return random.Random(rng.random())

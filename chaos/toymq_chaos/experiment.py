@@ -1,7 +1,7 @@
-"""One run: a broker, clients, a nemesis; a history, a verdict. Contract: reliability.md.
+"""A run: broker, clients and nemesis make a history, the checker a verdict. Contract: reliability.md.
 
-In ``out``: ``history.jsonl``, ``broker.log``, ``auth.toml`` where tokens are asked for, the data directory and, from
-``timeline``, a picture.
+In ``out``: ``history.jsonl``, ``broker.log``, ``auth.toml`` if tokens are required, the data directory and the picture of
+``timeline``.
 """
 
 import asyncio
@@ -36,23 +36,23 @@ TOPICS = ("alpha", "beta", "gamma")
 PAYLOAD_BYTES = (0, 10, 100, 100, 1000, 1000, 8000)
 VISIBILITY_MS = 1000
 RETAIN_ACKED_FOR_MS = 12_000
-"""Longer than a retry takes on an idle machine, clock jumps included. The checker knows that a later one may be stored anew."""
+"""Longer than a retry on an idle machine, clock jumps included. The checker allows that a later one is stored anew."""
 KEEP_LOG_MS = 86_400_000
 QUEUE_PUBLISHERS = 2
 QUEUE_RATE = 60.0
-"""Messages a second and publisher: half of a backlog's limit a life, many times over."""
+"""Messages per second and publisher: enough to fill a limited backlog many times in a life."""
 QUIET_S = 2.5
-"""After this time without a delivery all have come: longer than the visibility timeout and a redelivery."""
+"""Time without a delivery after which all have come: longer than the visibility timeout and a redelivery."""
 DRAIN_S = 120.0
-"""A broker that is not drained after this time has failed."""
+"""Time to drain the broker; then it has failed."""
 PUBLISHES_PER_S = 20
-"""Answered publishes that a planned second of a life holds at least: on a busy machine the life lasts longer, not less work."""
+"""Answered publishes per planned second of a life: on a busy machine the life lasts longer instead of doing less work."""
 MOVE_S = 30.0
-"""Time after all that in which every client of the product makes progress; else it is stalled."""
+"""Time after that in which every real client makes progress; otherwise it is stalled."""
 STALLED_S = 120.0
-"""A life that has not done its work after this time ends anyway: the checker and the drain find what is wrong."""
+"""Time after which a life ends with its work undone: checker and drain find the reason."""
 ACK_WINDOW_NS = 1_000_000_000
-"""How long an answered ack may wait for its flush: 100 ms by contract, and two syncs on a machine that has other work."""
+"""How long an answered ack may wait for its flush: 100 ms by contract, and two syncs of a busy disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +66,9 @@ class Options:
     consumers: int = 2
     """Per topic."""
     rate: float = 250.0
-    """Messages a second and publisher, at most."""
+    """Most messages per second and publisher."""
     keep_log: bool = False
-    """Nothing is removed from the log, so that it can be compared with the history afterwards."""
+    """Remove nothing from the log, so that it can be compared with the history."""
 
 
 @dataclass(slots=True)
@@ -77,11 +77,11 @@ class Report:
 
     verdict: Verdict
     counts: Counter[str] = field(default_factory=Counter)
-    """Faults that were carried out, by kind."""
+    """Faults by kind."""
     not_tried: list[str] = field(default_factory=list)
-    """Faults that this machine does not allow, with the reason."""
+    """Faults that this machine does not allow, with reasons."""
     failure: str | None = None
-    """The broker ended by itself, did not start, or left a directory that ``toymq verify`` complains of."""
+    """Set when the broker exited, did not start, or left a directory that ``toymq verify`` refuses."""
 
     @property
     def ok(self) -> bool:
@@ -94,8 +94,8 @@ class Experiment:
     def __init__(self, options: Options, tell: Callable[[str], None], progress: Callable[[float], None]) -> None:
         """
         Args:
-            tell: gets a line for each fault.
-            progress: gets the seconds since the start, some times a second.
+            tell: gets a line per fault.
+            progress: gets the seconds since the start, several times a second.
         """
         self._options = options
         self._with_tokens = bool(options.seed % 2)
@@ -178,12 +178,12 @@ class Experiment:
         options.out.mkdir(parents=True, exist_ok=True)
         data = options.out / "data"
         if data.is_mount():
-            raise FileExistsError(17, "the small disk of a run that was killed is still mounted, umount it", str(data))
+            raise FileExistsError(17, "the small disk of a killed run is still mounted: umount it", str(data))
         if data.exists():
-            raise FileExistsError(17, "there is a data directory from an earlier run", str(data))
+            raise FileExistsError(17, "the data directory of an earlier run exists: choose another --out", str(data))
         async with AsyncExitStack() as stack:
             data.mkdir()
-            reason: str | None = "it would make the broker remove what is acked"
+            reason: str | None = "it would make the broker remove acked messages"
             if not options.keep_log:
                 self._disk, reason = SmallDisk.mount(data)
             if self._disk is not None:
@@ -237,7 +237,7 @@ class Experiment:
                     rng = random.Random(f"subscriber {consumer} {topic} {self._options.seed}")
                     subscriber = Subscriber(self, f"{consumer}-{topic}", rng, topic, consumer, habits)
                     subscribers.append(tasks.create_task(subscriber.run()))
-            if not self._options.keep_log:  # its topics lose messages: they are purged, deleted, limited
+            if not self._options.keep_log:  # purges, deletes and limits lose messages
                 queueing.declare(self.recorder)
                 rng = random.Random(f"queueing {self._options.seed}")
                 senders, others = queueing.clients(self, rng, replace(habits, rate=QUEUE_RATE), QUEUE_PUBLISHERS, None)
@@ -281,8 +281,8 @@ class Experiment:
             raise BrokerFailed(f"the broker ended with code {code}: {self._broker.last_line()}")
 
     async def _work(self, lasts_s: float) -> None:
-        """Ends when a life's seconds are over, its publishes are answered, with those that lives before it died
-        without, and every client of the product's own has moved."""
+        """Return when a life's seconds are over, its publishes and those missing of earlier lives are answered, and every real
+        client has made progress."""
         self._wanted += PUBLISHES_PER_S * lasts_s
         await asyncio.sleep(lasts_s)
         with suppress(TimeoutError):
@@ -292,7 +292,7 @@ class Experiment:
         await self._move()
 
     async def _move(self) -> None:
-        """Ends when every client of the product's own has moved. The program of one that is stalled is started again."""
+        """Return when every real client has made progress; restart those that are stalled."""
         with suppress(TimeoutError):
             async with asyncio.timeout(MOVE_S):
                 while not all(user.diary.moved for user in self._users):  # noqa: ASYNC110 (as above)
@@ -311,7 +311,7 @@ class Experiment:
         return users.users(where, self._options.seed, numbered=not self._options.keep_log)
 
     async def _last_life(self, publishers: "list[asyncio.Task[None]]") -> None:
-        """No more faults: everything is published, everything is delivered, also what is delayed by a clock that was ahead."""
+        """Without faults: publish and deliver everything, also what a clock that was ahead delayed."""
         self._set_clock(self._farthest_ns)
         await self._broker.come_up(None, "--min-free-bytes", "0")
         self._started()
@@ -324,7 +324,7 @@ class Experiment:
                 while (quiet_s := (self._now_ns() - self._last_activity_ns) / 1e9) < QUIET_S:  # noqa: ASYNC110 (no event)
                     await asyncio.sleep(QUIET_S - quiet_s)
         except TimeoutError:
-            raise BrokerFailed(f"the consumers were not through after {DRAIN_S:.0f} s") from None
+            raise BrokerFailed(f"consumers were not drained after {DRAIN_S:.0f} s") from None
         self.recorder("supervisor", "drained")
 
     def _started(self) -> None:
@@ -353,7 +353,7 @@ class Experiment:
     # -- the nemesis
 
     async def _do(self, faults: tuple[Fault, ...]) -> None:
-        """Cancelled when the life ends; what it had begun is ended then."""
+        """Inject faults; cancelled when the life ends, which also ends the current fault."""
         now_s = 0.0
         for fault in faults:
             await asyncio.sleep(max(0.0, fault.at_s - now_s))
@@ -391,7 +391,7 @@ class Experiment:
 
 
 def token_of(seed: int) -> str:
-    """Token of the clients of a run. The broker requires it where the seed is odd."""
+    """Token of a run's clients. The broker requires it when the seed is odd."""
     return hashlib.sha256(f"token {seed}".encode()).hexdigest()
 
 
@@ -403,7 +403,7 @@ def _auth_file(token: str) -> str:
 
 
 def _complaint_of_verify(data_dir: Path) -> str | None:
-    """Complaint of ``toymq verify`` about the directory, None when nothing is wrong."""
+    """Run ``toymq verify``. Returns: its complaint, or None."""
     done = subprocess.run([*TOYMQ, "verify", data_dir], capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return None

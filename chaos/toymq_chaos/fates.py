@@ -1,8 +1,7 @@
-"""Ends of a message other than an ack: delays, expiry, limits, PURGE, DELETE, dead letters and redrives.
+"""Checks the ends of a message other than an ack: delays, expiry, limits, PURGE, DELETE, dead letters and redrives.
 
-Contract: delivery.md. Pure, a part of ``checker``: it says which losses are allowed, and finds those that are not. Times of
-the broker are those of its wall clock, which jumps; so each is taken from the side that gives the broker the benefit of the
-doubt, over all values of the clock in between.
+Contract: delivery.md. Pure, a part of ``checker``: decides which losses are allowed. The broker's wall clock jumps: every check
+gives it the benefit of the doubt, over all values of the clock in between.
 """
 
 from bisect import bisect_right
@@ -23,27 +22,27 @@ Attempts = Mapping[tuple[str, str], Sequence[Event]]
 
 
 class _Seen(NamedTuple):
-    """A delivery, and when it was not sent before."""
+    """A delivery, and the earliest time that it was sent."""
 
     event: Event
     not_before_ns: int
 
 
 class Fates:
-    """Fed with events in order; ``judge`` at the end."""
+    """Takes events in order; ``judge`` at the end."""
 
     def __init__(self) -> None:
-        self._declared: dict[str, list[str]] = defaultdict(list)  # by what may happen: topics and patterns
-        self._ahead: list[tuple[int, int]] = [(0, 0)]  # since when, and how far the broker's clock was ahead
+        self._declared: dict[str, list[str]] = defaultdict(list)  # topics and patterns by what may happen
+        self._ahead: list[tuple[int, int]] = [(0, 0)]  # time, and how far the broker's clock was ahead from then on
         self._timed: list[_Seen] = []  # deliveries of messages that may be delayed, or expire
-        self._letters: dict[tuple[str, str, int], Event] = {}  # by topic, consumer and id where they come from
+        self._letters: dict[tuple[str, str, int], Event] = {}  # by topic, consumer and id of origin
         self._twice: list[tuple[Event, Event]] = []  # letters of the same message
         self._letter_ids: dict[tuple[str, int], Event] = {}  # by their own topic and id
         self._later_letters: dict[tuple[str, str, str], int] = {}  # by topic, consumer and the message's key: the last one's id
-        self._returns: dict[tuple[str, int], list[Event]] = defaultdict(list)  # records that came back, by letter
+        self._returns: dict[tuple[str, int], list[Event]] = defaultdict(list)  # redriven records by dead letter
         self._given_up: set[tuple[str, str, int]] = set()  # NACKs with dead
         self._most: dict[str, Event] = {}  # by topic: the delivery with the most attempts
-        self._settings: dict[tuple[str, str], list[Event]] = defaultdict(list)  # by topic and name: what it may be
+        self._settings: dict[tuple[str, str], list[Event]] = defaultdict(list)  # possible values by topic and name
         self._max_attempts: dict[str, list[int]] = defaultdict(list)
         self._removals: dict[str, list[Event]] = defaultdict(list)  # PURGE and DELETE by topic
         self._seen_keys: dict[tuple[str, str, str], _Seen] = {}  # by topic, consumer and key: the last delivery
@@ -64,12 +63,12 @@ class Fates:
             self._ahead.append((event.t_ns, event.ahead_ns))
 
     def configured(self, event: Event, verdict: Verdict) -> None:
-        """A "config", or "settings" that were looked at: one client does both, so what it set last is what it finds."""
+        """A "config", or "settings" that were read: one client does both, so it reads what it set last."""
         assert event.topic is not None
         name = (event.topic, event.key or "")
         known = self._settings[name]
         if event.op == "settings":
-            set_once = bool(known) and known[0].result == "ok"  # otherwise it may be what it was made with
+            set_once = bool(known) and known[0].result == "ok"  # otherwise it may have its first value
             if set_once and all(one.note != event.note for one in known):
                 verdict.broken("a setting is not what it was set to", *known, event)
             return
@@ -111,7 +110,7 @@ class Fates:
             self._return(event, verdict)
 
     def _letter(self, event: Event, verdict: Verdict) -> None:
-        """Whether a second letter of a message is excused is known at the end: a key is known as long as its record."""
+        """Record a dead letter. Whether a second one of a message is allowed is known at the end: keys go with records."""
         assert event.topic is not None
         assert event.id is not None
         if event.origin_id is None or event.origin_consumer is None:
@@ -149,14 +148,14 @@ class Fates:
         return (topic, consumer, key) in self._seen_keys
 
     def may_be_gone(self, published: Event, end_ns: int, life_of: Mapping[str, int]) -> bool:
-        """Whether a message that was published may have gone without an ack until then."""
+        """Whether a published message may have ended without an ack by then."""
         assert published.topic is not None
         if published.ttl_ms is not None and self.may_be_older(published, published.ttl_ms, end_ns):
             return True
         return self.may("drop", published.topic) or self.may_be_removed(published, life_of)
 
     def may_be_removed(self, published: Event, life_of: Mapping[str, int]) -> bool:
-        """By PURGE or DELETE. One without an answer may still have been done until its broker ended."""
+        """Whether PURGE or DELETE may have removed it. An unanswered one may have been done until its broker ended."""
         return any(
             (published.sent_ns or 0) <= removal.t_ns
             or (removal.result == "unknown" and life_of[published.process] <= life_of[removal.process])
@@ -164,16 +163,16 @@ class Fates:
         )
 
     def may_be_older(self, published: Event, age_ms: int, end_ns: int) -> bool:
-        """Whether a message that was published may be of an age then, by the broker's clock."""
+        """Whether a published message may have reached an age by then, by the broker's clock."""
         return self._wall(published, end_ns) >= age_ms * MS - SLACK_NS
 
     def _wall(self, since: Event, until_ns: int) -> int:
-        """The longest time that may have passed on the broker's clock from ``since`` to ``until_ns``."""
+        """Longest time that may have passed on the broker's clock from ``since`` to ``until_ns``."""
         low, high = self._between(since.sent_ns or since.t_ns, until_ns)
         return until_ns + high - (since.sent_ns or since.t_ns) - low
 
     def _between(self, since_ns: int, until_ns: int) -> tuple[int, int]:
-        """The least and the most that the clock was ahead."""
+        """Least and most that the clock was ahead in between."""
         first = bisect_right(self._ahead, since_ns, key=lambda one: one[0]) - 1
         behind = bisect_right(self._ahead, until_ns, key=lambda one: one[0])
         values = [ahead for _, ahead in self._ahead[max(first, 0) : max(behind, first + 1)]]
@@ -191,9 +190,13 @@ class Fates:
         gone: Callable[[Event], bool],
         removed: Callable[[Event], bool],
     ) -> None:
-        """``digest_of`` tells what is known of the payload of a topic's id, ``gone`` whether retention may have taken a
-        delivery's record: a dead letter that all its readers acked is kept no longer than any message. ``removed``: whether
-        something else may have taken it. What was moved is known for good where it came from, before acks let its copy go."""
+        """Check everything, now that all events are known.
+
+        Args:
+            digest_of: digest of the payload of a topic's id, as far as it is known.
+            gone: whether retention may have removed a delivery's record; a fully acked dead letter is removed like a message.
+            removed: whether anything else may have removed it. A move is durable at its source before acks remove its copy.
+        """
         for seen in self._timed:
             published = attempts.get((seen.event.topic or "", seen.event.key or ""))
             if published:
@@ -242,7 +245,7 @@ class Fates:
                 verdict.broken("a dead letter was changed on its way back", letter, returned[0])
         for name, letter in self._letter_ids.items():
             again = (name[0].removesuffix(DEAD_LETTERS), letter.origin_consumer or "", letter.note or "")
-            # A record that came back may be a dead letter again before a consumer has read it.
+            # A redriven record may be a dead letter again before a consumer has read it.
             if not self._returns.get(name) and self._later_letters.get(again, 0) <= name[1] and not gone(letter):
                 verdict.lost += 1
                 verdict.broken("a dead letter never came back", letter)
@@ -261,7 +264,7 @@ class Fates:
                         verdict.broken("a message came that had been removed", event, removal, seen.event)
 
     def judge_dropped(self, missing: Mapping[str, int], verdict: Verdict, evidence: Event) -> None:
-        """Drops are counted, where a history tells the counts: messages that are missing, by topic, are no more."""
+        """Check that no more messages of a topic are missing than were counted as dropped, where a history has counts."""
         for topic, count in missing.items() if self._dropped else ():
             if count > self._dropped[topic]:
                 verdict.broken(f"{count} messages of {topic} are missing, and {self._dropped[topic]} were counted", evidence)

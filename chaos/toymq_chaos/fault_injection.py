@@ -1,7 +1,7 @@
-"""Faults inside the broker's process: death at a named point or with the harness, and a wall clock that jumps.
+"""Faults inside the broker's process: SIGKILL at a named point or with the harness, and a wall clock that jumps.
 
-The broker knows nothing of it: ``sitecustomize`` wraps the functions of ``os`` and ``time`` that it calls. Nothing here runs in
-a broker that the harness did not start.
+The broker is unchanged: ``sitecustomize`` wraps functions of ``os`` and ``time``. Nothing here runs in other
+brokers than the harness starts.
 """
 
 import functools
@@ -30,13 +30,13 @@ CALLS = ("open", "pwrite", "pread", "fdatasync", "fsync", "ftruncate", "replace"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Calls that belong to one piece of work of the broker: by function, and by what the path must contain."""
+    """Calls of one part of the broker's work, by function and path."""
 
     calls: tuple[str, ...]
     path: str
     """A regular expression."""
     within: int
-    """A seeded death strikes at one of this many first calls."""
+    """A seed kills at one of this many first calls."""
 
 
 PLACES = {
@@ -77,7 +77,7 @@ class _Mortality:
         self._path = re.compile(self._place.path)
         self._left = point.nth
         self._after = point.after
-        self._paths: dict[int, str] = {}  # what descriptors were opened for
+        self._paths: dict[int, str] = {}  # by descriptor
         self._lock = threading.Lock()
 
     def wrap(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -105,16 +105,16 @@ class _Mortality:
 
 
 def _die_with(parent: int) -> None:
-    """SIGKILL when the parent ends, however it does. Linux only: elsewhere a broker may outlive a harness that was killed."""
+    """SIGKILL this process when its parent ends. Linux only: elsewhere a broker may outlive a killed harness."""
     import ctypes
 
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it was faster
+    if os.getppid() != parent:  # it has ended already
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def install() -> None:
-    """Do what the environment asks for, and nothing without it."""
+    """Install the faults that the environment names; without them do nothing."""
     if (parent := os.environ.get(PARENT_VARIABLE)) and sys.platform == "linux":
         _die_with(int(parent))
     if point := os.environ.get(POINT_VARIABLE):

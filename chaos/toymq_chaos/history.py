@@ -1,6 +1,6 @@
-"""The history of a run, an operation a line. Contract: reliability.md, the form of ``history.jsonl``.
+"""The history of a run, one operation per line of ``history.jsonl``. Contract: reliability.md.
 
-Owns the form and its reading and writing; knows neither brokers nor invariants.
+Owns the format, its reader and its writer; knows neither brokers nor guarantees.
 """
 
 import hashlib
@@ -26,18 +26,18 @@ Result = Literal["ok", "dup", "err", "unknown"]
 class Event:
     """One operation, written when its outcome is known.
 
-    ``process`` is the connection that did it, ``name.n`` for the n-th of a client. It begins with a "connect" and ends with a
-    "disconnect", whichever side cut it; the next one of the client begins behind that. ``result`` "unknown": the connection was
-    lost before the answer. A delivery is "ok"; an ack or nack is when the broker took it. ``sync``: the ack asked for the disk.
-    ``sent_ns``: when a command was sent. ``visibility_ms`` and ``retain_acked_for_ms``: what a broker was started with. From
-    "pause" to "resume" the broker was stopped, from "full" to "free" its disk took no more. "drained" tells that consumers have
-    seen all there is; nothing but unanswered commands and disconnects comes behind it.
+    ``process`` is the connection, ``name.n`` for the n-th of a client. It begins with "connect" and ends with "disconnect",
+    whichever side closed it; the client's next one begins after that. ``result`` "unknown": the connection was lost before
+    the answer. A delivery is "ok"; so is an ack or nack that had an effect. ``sync``: the ack waited for the disk.
+    ``sent_ns``: when a command was sent. ``visibility_ms`` and ``retain_acked_for_ms``: options of a started broker. From
+    "pause" to "resume" the broker was frozen, from "full" to "free" its disk was full. "drained": consumers have seen
+    everything; only unanswered commands and disconnects follow.
 
-    A "pull" stands before what it leased. ``delay_ms`` and ``ttl_ms`` are a publish's; with ``seq`` its key is the producer's
-    name and that number, and the id of a "dup" is the producer's highest. A letter that is delivered has ``origin_id`` and
-    ``origin_consumer``, a record that came back the latter. "declare" says in ``note`` what may happen to the messages of a
-    topic or pattern: "drop" (limits, retention), "delete"; or "share" of a consumer. "config" tells a setting and what it was
-    set to, "settings" what it was found to be. ``count``: messages that a "redrive" moved, a
+    A "pull" comes before what it leased. ``delay_ms`` and ``ttl_ms`` are a publish's; with ``seq`` its key is the producer's
+    name and that number, and the id of a "dup" is the producer's highest. A delivered dead letter has ``origin_id`` and
+    ``origin_consumer``, a redriven message the latter. ``note`` of a "declare" is what may happen to the messages of a topic or
+    pattern: "drop" (limits, retention), "delete"; or "share" of a consumer. "config" has a setting and the value it was set to,
+    "settings" the value that was read. ``count``: messages that a "redrive" moved, a
     "purge" or "delete" removed, a limit "dropped"; attempts that a letter tells. ``ahead_ns``: how far a "clock" is set ahead
     from then on.
 
@@ -95,16 +95,16 @@ _NEEDED = {
     "delete": ("topic",),
     "dropped": ("topic", "count"),
 }
-"""Fields of an event by its kind, besides ``t_ns``, ``process`` and ``op``."""
+"""Required fields by ``op``, besides ``t_ns``, ``process`` and ``op``."""
 
 
 def digest_of(payload: bytes) -> str:
-    """Digest that stands for a payload in a history."""
+    """Digest of a payload."""
     return hashlib.blake2b(payload, digest_size=8).hexdigest()
 
 
 def parse(line: bytes) -> Event:
-    """Fields of other names are passed over. Raises: ValueError with what is wrong."""
+    """Parse a line; unknown fields are ignored. Raises: ValueError, with the reason."""
     try:
         found: Any = json.loads(line.decode())
     except RecursionError:
@@ -148,10 +148,10 @@ def read(path: Path, took: Callable[[int], object] = lambda size: None) -> Itera
 
 
 class Recorder:
-    """Stamps events and hands them on, in order."""
+    """Stamps events and passes them on, in order."""
 
     def __init__(self, now_ns: Callable[[], int], sink: Callable[[Event], object]) -> None:
-        """``now_ns`` must never fall: the order of a history is that of its stamps. Threads may record."""
+        """``now_ns`` must never go back: the order of a history is that of its stamps. Any thread may record."""
         self.now_ns = now_ns
         self._sink = sink
         self._turn = threading.Lock()

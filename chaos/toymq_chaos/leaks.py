@@ -1,7 +1,7 @@
-"""Samples in, complaints out: what did not return to where it was. Contract: reliability.md, "soak". Pure.
+"""Finds leaks: resources that did not return to where they were. Contract: reliability.md, "soak". Pure.
 
-Rests are compared, since a broker at work holds what its work needs. The first one ends the warm-up: by then the caches have
-their size, the threads are started and the interpreter has the memory that it will not give back.
+Samples at rest are compared, since a busy broker holds what its work needs. The first one ends the warm-up: by then caches are
+full, threads are started and the interpreter has the memory that it keeps.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -11,15 +11,15 @@ from toymq_chaos.vitals import Vitals
 
 MIB = 1 << 20
 RSS_GROWTH_MAX = 0.2
-"""An allocator keeps pages that it uses partly; a leak passes any share in time."""
+"""An allocator keeps partly used pages; a leak exceeds any share in time."""
 RSS_ALLOWANCE_BYTES = 8 * MIB
 DISK_ALLOWANCE_BYTES = 2 * MIB
-"""What a log may have allocated ahead of its records (``soak.SEGMENT_BYTES``), by chance in one rest and not in another."""
+"""Space that a log may have preallocated (``soak.SEGMENT_BYTES``), by chance at one rest and not at another."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """Something that is sampled, and how it is shown."""
+    """A sampled resource, and its format."""
 
     name: str
     of: Callable[[Vitals], float | None]
@@ -49,7 +49,7 @@ QUANTITIES = (RSS, DESCRIPTORS, TASKS, THREADS, DISK, PING_P50, PING_P99)
 
 
 def allowed_rss_bytes(first: Vitals) -> float:
-    """Largest resident memory that a later rest may have."""
+    """Most resident memory at a later rest."""
     return first.rss_bytes * (1 + RSS_GROWTH_MAX) + RSS_ALLOWANCE_BYTES
 
 
@@ -58,12 +58,12 @@ def allowed_disk_bytes(first: Vitals) -> int:
 
 
 def rests_of(samples: Iterable[Vitals]) -> list[Vitals]:
-    """Samples at rest; the others are compared with the first."""
+    """Samples at rest."""
     return [vitals for vitals in samples if vitals.at_rest]
 
 
 def complaints(samples: Iterable[Vitals]) -> list[str]:
-    """What the last rest holds more than the first; nothing when all returned."""
+    """Resources that the last rest holds beyond the first; empty when all returned."""
     rests = rests_of(samples)
     if len(rests) < 2:
         return ["there are fewer than two rests to compare"]
@@ -89,7 +89,7 @@ def _change(quantity: Quantity, before: float, after: float) -> str:
 
 
 def table(samples: Sequence[Vitals]) -> list[str]:
-    """Lines: per quantity the first rest, the most of all samples, the last rest."""
+    """Lines of a table: first rest, maximum and last rest of each quantity."""
     rests = rests_of(samples)
     lines = [f"{'':<12}{'first rest':>13}{'max':>13}{'last rest':>13}"]
     for quantity in QUANTITIES:

@@ -1,15 +1,14 @@
-"""Whether messages came again for a reason, and when they had to. Contract: delivery.md, "Visibility timeout".
+"""Checks redeliveries: whether each had a reason, and whether none was overdue. Contract: delivery.md, "Visibility timeout".
 
-Pure, a part of ``checker``. Only for what happens within one life of a broker.
+Pure, a part of ``checker``, for what happens within one life of a broker.
 
-When a delivery was sent is not known, only when the client read it, which may be much later. So everything is measured from the
-safe side. A broker hands out a delivery when it is written, behind the answers that were written before it. So it was not sent
-before its publish was, nor before the last command whose answer stands before it on its connection. And when a command is
-answered that was sent after the answer to another one, the broker had a whole pass of its loop after the first was sent:
-whatever was due then is done.
+A history knows when a client read a delivery, not when it was sent, which may be much earlier. So every check gives the broker
+the benefit of the doubt. A broker writes a delivery behind earlier replies: it was not sent before its publish, nor before the
+last command whose reply precedes it on its connection. And when a command that was sent after the reply to another one is
+answered, the broker's loop had a whole pass in between: what was due at the first command is done.
 
-Where several connections share a consumer, the order in which they read tells nothing: what one of them read late may be older
-than what another one has acked. What was overdue is judged only where there is one connection at a time.
+Where several connections share a consumer, the order of reading proves nothing: what one read late may be older than what
+another acked. Overdue messages are checked only with one connection at a time.
 """
 
 from collections import defaultdict
@@ -22,10 +21,10 @@ from toymq_chaos.verdict import Verdict
 from toymq_py.names import TopicPattern, is_pattern
 
 SLACK_NS = 10_000_000
-"""How late a lease may end (delivery.md); clocks are read a little apart, too."""
+"""How late a lease may end (delivery.md), and the time between two readings of a clock."""
 MS = 1_000_000
 BUFFERED = "buffered"
-"""Note of a "sub" of a client that buffers deliveries: one recorded behind an answer may have come before it."""
+"""Note of a "sub" whose client buffers deliveries: one recorded after a reply may have arrived before it."""
 
 Message = tuple[str, str, int]
 """Topic, consumer and id."""
@@ -33,7 +32,7 @@ Message = tuple[str, str, int]
 
 @lru_cache(maxsize=1024)
 def covers(name: str, topic: str) -> bool:
-    """Whether a topic is the one that is named, or one of the pattern's."""
+    """Whether a name, or pattern, covers a topic."""
     return TopicPattern(name).matches(topic) if is_pattern(name) else name == topic
 
 
@@ -47,52 +46,52 @@ class _Subscription:
     pulled: bool = False
     """Its leases do not end with the connection."""
     asked_ns: int = 0
-    """When the latest command was sent that is answered."""
+    """When the latest answered command was sent."""
     asked: tuple[int, int] = (0, 0)
-    """When a command was sent and answered; the next one is sent after that answer."""
+    """When a command was sent and answered; the next one was sent after that."""
     passed_ns: int = 0
-    """Whatever was due then is done."""
+    """What was due at this time is done."""
     waiting: dict[int, Event] = field(default_factory=dict)
-    """Deliveries that were neither acked nor given back, by id, in order."""
+    """Unsettled deliveries by id, in order."""
 
 
 class Leases:
-    """Fed with what consumers do, in order; ``judge`` at the end."""
+    """Takes the events of consumers in order; ``judge`` at the end."""
 
     def __init__(self) -> None:
         self._visibility_ns: int | None = None
         self._subscriptions: dict[str, _Subscription] = {}  # by connection
-        self._shared: set[tuple[str, str]] = set()  # as declared: topic or pattern, and consumer
+        self._shared: set[tuple[str, str]] = set()  # declared: topic or pattern, and consumer
         self._first: dict[tuple[str, str], str] = {}  # by topic and consumer: the first connection that may have subscribed
         self._gone: set[str] = set()
-        self._lived_ns: dict[str, int] = defaultdict(int)  # by connection: it was not lost when this was sent
-        self._sent: dict[Message, int] = {}  # the latest delivery was not sent before
+        self._lived_ns: dict[str, int] = defaultdict(int)  # by connection: when it last was not lost
+        self._sent: dict[Message, int] = {}  # earliest time that the latest delivery was sent
         self._answers: dict[Message, list[Event]] = defaultdict(list)
-        self._again: list[tuple[Event, int, Event]] = []  # a delivery, not sent before, and the next one
-        self._overdue: list[tuple[Event, Event]] = []  # a delivery, and one that came although the first was due again
+        self._again: list[tuple[Event, int, Event]] = []  # a delivery, its earliest time of sending, and the next delivery
+        self._overdue: list[tuple[Event, Event]] = []  # a delivery, and one that came when the first was due again
 
     def started(self, event: Event) -> None:
-        """Without a visibility timeout no time is judged."""
+        """Set the visibility timeout; without one no time is checked."""
         self._visibility_ns = None if event.visibility_ms is None else event.visibility_ms * MS
 
     def disconnected(self, process: str) -> None:
         self._gone.add(process)
 
     def share(self, topic: str, consumer: str) -> None:
-        """Several connections take from the consumer at a time."""
+        """Several connections share the consumer."""
         self._shared.add((topic, consumer))
 
     def shared(self, event: Event) -> bool:
-        """Whether they do from the one of an event."""
+        """Whether an event's consumer is shared."""
         return any(consumer == event.consumer and covers(topic, event.topic or "") for topic, consumer in self._shared)
 
     def buffered(self, event: Event) -> bool:
-        """Whether a delivery may have waited in its client."""
+        """Whether its client buffers deliveries."""
         subscription = self._subscriptions.get(event.process)
         return subscription is not None and subscription.buffered
 
     def not_before_ns(self, event: Event) -> int:
-        """A delivery that is the latest one of its connection was not sent before."""
+        """Earliest time that a delivery, the latest of its connection, was sent."""
         subscription = self._subscriptions.get(event.process)
         return 0 if subscription is None else subscription.asked_ns
 
@@ -124,7 +123,7 @@ class Leases:
                 subscription.waiting.pop(event.id, None)
 
     def delivered(self, event: Event, verdict: Verdict) -> None:
-        """Any delivery, behind its ``first`` or ``again``."""
+        """Any delivery, after its ``first`` or ``again``."""
         assert event.topic is not None
         assert event.consumer is not None
         assert event.id is not None
@@ -147,13 +146,13 @@ class Leases:
         subscription.waiting[event.id] = event
 
     def first(self, event: Event, verdict: Verdict) -> None:
-        """The first delivery that was seen of a message: others can have been lost only with an earlier connection."""
+        """The first recorded delivery of a message: earlier ones can only be lost with an earlier connection."""
         first = self._first.get((event.topic or "", event.consumer or ""))
         if event.attempt != 1 and first == event.process and not self.shared(event):
             verdict.broken("a first delivery was not attempt 1", event)
 
     def again(self, before: Event, event: Event, verdict: Verdict) -> None:
-        """A delivery after another one, in the same life, of a message that is not acked."""
+        """A repeated delivery, in the same life, of an unacked message."""
         assert event.attempt is not None
         assert before.attempt is not None
         leased = self._subscriptions.get(before.process)
@@ -174,13 +173,17 @@ class Leases:
         delayed: Callable[[Event], bool],
         verdict: Verdict,
     ) -> None:
-        """Judge all leases at the end of the history. ``published_ns``: when a delivery's message was sent to the broker, or 0;
-        ``gone``: whether it may have become something else than ready again; ``delayed``: whether it was published with a
-        delay, and so may have been ready, behind the cursor, before what is due again."""
+        """Check all redeliveries, now that every reply is known.
+
+        Args:
+            published_ns: when the message of a delivery was sent to the broker, or 0.
+            gone: whether a message may have ended instead of becoming ready again.
+            delayed: whether it was published with a delay, and so may be delivered before what is due again.
+        """
         for before, sent_ns, event in self._again:
             nacks = (answer for answer in self._answers[_message(event)] if answer.op == "nack" and answer.result != "err")
-            # One that was answered before the delivery came was for an earlier one. But a delivery that is read late may have
-            # been sent before, and the nack of another connection, of its own earlier one, gave it back unread.
+            # A nack answered before the delivery was for an earlier one. But a delivery that was read late may have been sent
+            # before that, and another connection's nack gave it back unread.
             if any(
                 nack.t_ns >= (before.t_ns if nack.process == before.process else sent_ns) and (nack.sent_ns or 0) <= event.t_ns
                 for nack in nacks
@@ -189,7 +192,7 @@ class Leases:
                 continue
             leased = self._subscriptions.get(before.process)
             lost = before.process != event.process and self._lived_ns[before.process] < event.t_ns
-            if lost and self.shared(event) and not (leased and leased.pulled):  # a client that sleeps notices later than others
+            if lost and self.shared(event) and not (leased and leased.pulled):  # a sleeping client notices later
                 verdict.duplicated["its connection was lost"] += 1
                 continue
             after_ns = event.t_ns - max(sent_ns, published_ns(before))

@@ -1,6 +1,6 @@
-"""The faults and their times, from a seed. Pure; ``experiment`` carries it out.
+"""Plans faults and their times from a seed. Pure; ``experiment`` carries the plan out.
 
-One seed, one plan: the same lives, faults and points at the same times. What the machine makes of it differs from run to run.
+One seed is one plan: the same lives, faults and points at the same times. Its effect differs from run to run.
 """
 
 import itertools
@@ -14,7 +14,7 @@ from toymq_chaos.fault_injection import PLACES, Point
 Kind = Literal["pause", "cut", "full", "clock"]
 
 LIFE_S = 4.0
-"""Mean, so that 90 seconds have some twenty kills."""
+"""Mean life of a broker: some twenty kills in 90 seconds."""
 SECOND_NS = 1_000_000_000
 AHEAD_NS = (-5 * SECOND_NS, -SECOND_NS, 0, SECOND_NS, 5 * SECOND_NS)
 """How far the broker's clock is set ahead of ours; retention must keep acked messages for longer than a jump."""
@@ -22,7 +22,7 @@ AHEAD_NS = (-5 * SECOND_NS, -SECOND_NS, 0, SECOND_NS, 5 * SECOND_NS)
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that a broker survives: frozen (SIGSTOP) or its disk full for a while, connections cut, the clock set."""
+    """A fault that the broker survives: frozen (SIGSTOP), disk full, connections cut, clock set."""
 
     kind: Kind
     at_s: float
@@ -33,7 +33,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """A broker from its start to its end by ``how``; ``point``: or earlier, inside the broker's own work."""
+    """A broker from its start to its end by ``how``, or earlier at ``point``, inside its own work."""
 
     lasts_s: float
     how: Literal["kill", "stop"]
@@ -46,7 +46,7 @@ class Life:
 
 
 def lives(seed: int, *, small_disk: bool) -> Iterator[Life]:
-    """One after the other, without end; disks fill only where there is a small one."""
+    """Endless lives, one after the other; the disk fills only with ``small_disk``."""
     rng = random.Random(f"nemesis {seed}")
     kinds: list[Kind] = ["pause", "cut", "clock", "full"]
     for place in itertools.cycle(PLACES):

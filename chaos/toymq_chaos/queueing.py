@@ -1,4 +1,4 @@
-"""Load of a work queue besides publish, subscribe and ack: its clients and their topics. Contract: delivery.md.
+"""Load of a work queue: more than publish, subscribe and ack. Contract: delivery.md.
 
     jobs    delays, ttls, producer sequences; three workers of one shared consumer, one of which polls, and an auditor; a
             message is a dead letter after three attempts or by NACK, is read in ``jobs.dlq`` and sent back (REDRIVE)
@@ -6,7 +6,7 @@
     full    a backlog that rejects, its limit changed while it is full; PURGE
     ring    a backlog that drops the oldest, by messages, bytes and age
 
-Beside ``workload``: the same kind of clients in the same ``World``.
+Its clients are those of ``workload``, in the same ``World``.
 """
 
 import asyncio
@@ -39,13 +39,13 @@ LETTERS = JOBS + ".dlq"
 EVENTS, EVENT_TOPICS = "ev.*", ("ev.0", "ev.1", "ev.2")
 WORKER, AUDITOR, READER, EVERYONE = "worker", "auditor", "reader", "everyone"
 TOPICS = (JOBS, LETTERS, FULL, RING, *EVENT_TOPICS)
-"""Every name that there may be."""
+"""All topics."""
 MAX_ATTEMPTS = 3
 SETTINGS = {
     JOBS: {"max_attempts": str(MAX_ATTEMPTS), "nack_backoff_min": "10", "nack_backoff_max": "40"},
     FULL: {"backlog_max_messages": "8"},
     RING: {"backlog_max_messages": "8", "when_full": "drop-oldest"},
-    # The reader acks each letter at once, and an acked one may go: not before the operator has sent it back, however slow.
+    # The reader acks each letter at once; retention must not remove it before the operator redrives it.
     LETTERS: {"retain_acked_for": "86400000"},
 }
 CHANGES = (
@@ -63,17 +63,17 @@ DELAYS_MS = (None, None, None, 20, 150, 400)
 TTLS_MS = (None, None, None, 100, 86_400_000)
 PAYLOAD_BYTES = (0, 3, 40, 900, 2500)
 CHORES = ("redrive", "config", "config", "settings", "purge", "delete")
-"""Work of the operator until the faults are over; afterwards it only sends dead letters back."""
+"""Work of the operator until the faults are over; afterwards it only redrives."""
 REDRIVE_S = 0.3
-"""Interval at which dead letters are sent back at the end."""
+"""Interval of redrives at the end."""
 NEEDED = frozenset((
     (JOBS, WORKER), (JOBS, AUDITOR), (LETTERS, READER), (FULL, AUDITOR), (RING, AUDITOR), (EVENTS, EVERYONE), ("", "operator"),
 ))  # fmt: skip
-"""Subscriptions, and the operator's start, that ``World.subscribed`` reports before anything is published."""
+"""Subscriptions, and the operator's start, that ``World.subscribed`` awaits before anything is published."""
 
 
 def messages(name: str, rng: random.Random) -> Iterator[Message]:
-    """Without end. Every second publisher, by its name's last digit, is a producer with sequences."""
+    """Endless messages. A publisher whose name ends with an odd digit is a producer with sequences."""
     sequenced = int(name[-1]) % 2 == 1
     n = 0
     while True:
@@ -96,7 +96,7 @@ def declare(recorder: Recorder) -> None:
 def clients(
     world: World, rng: random.Random, habits: Habits, publishers: int, count: int | None
 ) -> "tuple[list[Publisher], list[Subscriber | Operator]]":
-    """Those that end when all is published, ``count`` messages each or for as long as faults happen; and those that go on."""
+    """Publishers, which end after ``count`` messages each or with the faults, and clients that go on."""
     habits = replace(habits, give_up=0.5)
     poison = replace(habits, forget=0.1, nack=0.3, dead=0.03)
     letters = replace(habits, forget=0.0, nack=0.0)
@@ -128,7 +128,7 @@ def clients(
 
 
 class Puller(Subscriber):
-    """A worker without a subscription: leases some with PULL, waits a little when there is nothing."""
+    """A worker without a subscription: leases messages with PULL, with and without a wait."""
 
     async def _use(self, client: Client, asked: deque[Asked]) -> None:
         world, habits, rng = self._world, self._habits, self._rng
@@ -168,7 +168,7 @@ class Puller(Subscriber):
                 leased.append(reply)
                 continue
             answered = asked.popleft()
-            if answered.op != "pull" or leased or not self._known:  # looks that found nothing are not worth a line
+            if answered.op != "pull" or leased or not self._known:  # empty pulls are not recorded
                 self._answered(client, reply, answered)
             if answered.op == "pull":
                 self._known = True
@@ -177,7 +177,7 @@ class Puller(Subscriber):
 
 
 class Operator:
-    """Makes the topics, changes their settings, purges and deletes, sends dead letters back."""
+    """Creates topics, changes settings, purges, deletes and redrives."""
 
     def __init__(self, world: World, name: str, rng: random.Random) -> None:
         self._world = world
@@ -201,7 +201,7 @@ class Operator:
                 self._world.recorder(client.name, "disconnect")
 
     def _next_chore(self) -> str:
-        """Each of them comes, in an order of chance, before any comes again: chance alone may leave one out."""
+        """The next chore: all of them in random order before any repeats, so that none is left out."""
         if not self._chores:
             self._chores = self._rng.sample(CHORES, len(CHORES))
         return self._chores.pop()
@@ -252,7 +252,7 @@ class Operator:
             self._world.recorder(client.name, "settings", topic=topic, key=name, note=value, sent_ns=sent_ns)
 
     async def _do(self, client: Client, op: Literal["redrive", "purge", "delete"], command: Redrive | Purge | Delete) -> None:
-        """Record the answer; refusals and redrives of nothing are left out."""
+        """Do a command and record its result; refusals and empty redrives are not recorded."""
         sent_ns = self._world.recorder.now_ns()
         result: Result = "unknown"
         count = None

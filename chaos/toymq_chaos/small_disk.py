@@ -1,4 +1,4 @@
-"""A small file system of its own, to be filled without harm to the machine."""
+"""A small file system that can be filled without harm to the machine."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ class SmallDisk:
 
     @classmethod
     def mount(cls, path: Path) -> tuple["SmallDisk | None", str | None]:
-        """Mount one at an empty directory. Returns the disk, or why there can be none."""
+        """Mount one at an empty directory. Returns: the disk, or the reason why that failed."""
         if os.geteuid() != 0:
             return None, "mounting a file system needs root"
         command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE_BYTES}", "toymq-chaos", str(path)]
@@ -28,13 +28,13 @@ class SmallDisk:
         return (None, done.stderr.strip()) if done.returncode else (cls(path), None)
 
     def fill(self) -> None:
-        """Take all the space that is left."""
+        """Fill the disk."""
         with suppress(OSError), (self._path / "filler").open("ab", buffering=0) as filler:
             while filler.write(CHUNK):
                 pass
 
     def free(self) -> None:
-        """Give it back."""
+        """Free the filled space."""
         (self._path / "filler").unlink(missing_ok=True)
 
     def unmount(self) -> None:

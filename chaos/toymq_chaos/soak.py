@@ -1,4 +1,4 @@
-"""Hours of load and churn: does the broker then hold what it held before? Contract: reliability.md, "soak".
+"""Hours of load and churn, to find leaks. Contract: reliability.md, "soak".
 
     warm-up round       round 1            round 2
     work ── calm ─ rest ─ work ── calm ─ rest ─ work ── calm ─ rest
@@ -26,24 +26,24 @@ from toymq_py.errors import ToymqError
 from toymq_py.protocol import Delete, Forget, JsonReply, Ping, PongReply, Stats
 
 SEGMENT_BYTES = 2 << 20
-"""The least with which the broker makes segments ahead of need: those have to go, too."""
+"""The least with which the broker preallocates segments: those must be removed, too."""
 OPTIONS = (
     "--segment-bytes", str(SEGMENT_BYTES), "--visibility", "1s", "--retain-acked-for", "1s", "--min-free-bytes", "0",
-    # Few, so that the warm-up fills the table: keys that it remembers for later are no leak.
+    # Few, so that the warm-up fills the dedupe table.
     "--dedupe-keys", "1000", "--dedupe-keys-total", "10000",
 )  # fmt: skip
 WORK_S = (1.5, 60.0)
-"""A round works for a tenth of the duration, within these bounds."""
+"""Bounds of the work of a round, a tenth of the duration."""
 SAMPLE_S = 5.0
 PING_S = 0.02
 CALM_S = 120.0
-"""A broker that is not drained after this time has failed; also the time for retention and the disk."""
+"""Time to drain the broker, and for retention and the disk; then it has failed."""
 LOOK_S = 0.1
 STABLE_S = 1.0
-"""Without a change for this time the broker is at rest: it removes files behind its answers."""
+"""Time without a change after which the broker is at rest: it removes files after its answers."""
 STOP_S = 30.0
 NOTICE_S = 1.0
-"""Time for a broker that cut its connections to end."""
+"""Time for a broker that cut its connections to exit."""
 OWN_CONNECTIONS = 2
 """The control connection and the one that pings."""
 
@@ -54,7 +54,7 @@ class Options:
 
     seed: int
     duration_s: float
-    """No round begins later; there are two at least."""
+    """No round starts later; there are at least two."""
     out: Path
 
 
@@ -64,10 +64,10 @@ class Report:
 
     samples: list[Vitals] = field(default_factory=list)
     failure: str | None = None
-    """The broker ended by itself, refused what it had to do, or was never drained."""
+    """Set when the broker exited, refused a command, or was never drained."""
 
     def complaint(self) -> str | None:
-        """All that is wrong in one line, None when everything returned to where it was."""
+        """All failures in one line; None when everything returned to where it was."""
         if self.failure is not None:
             return self.failure
         found = leaks.complaints(self.samples)
@@ -78,7 +78,7 @@ class Soak:
     """One broker from start to stop, round after round."""
 
     def __init__(self, options: Options, progress: Callable[[float, str], None]) -> None:
-        """``progress`` gets the seconds since the start and what is going on, some times a second."""
+        """``progress`` gets the seconds since the start and a status, several times a second."""
         self._options = options
         self._progress = progress
         self._began = time.monotonic()  # noqa: TID251 (real time is what this is about)
@@ -101,7 +101,7 @@ class Soak:
         out = self._options.out
         out.mkdir(parents=True, exist_ok=True)
         if self._data_dir.exists():
-            raise FileExistsError(17, "there is a data directory from an earlier run", str(self._data_dir))
+            raise FileExistsError(17, "the data directory of an earlier run exists: choose another --out", str(self._data_dir))
         self._broker = Supervisor(self._data_dir, out / "broker.log", out / "clock", OPTIONS)
         with (out / "soak.jsonl").open("w", buffering=1) as self._lines:  # a line at a time, for tail -f over hours
             await self._broker.come_up(None)
@@ -124,7 +124,7 @@ class Soak:
                 task.cancel()
 
     async def _stop(self) -> None:
-        """SIGTERM, and SIGKILL for one that does not listen to it."""
+        """SIGTERM, then SIGKILL if that does not end it."""
         self._broker.signal(signal.SIGTERM)
         try:
             async with asyncio.timeout(STOP_S):
@@ -149,9 +149,9 @@ class Soak:
         await self._sample(at_rest=True)
 
     async def _sample_until(self, over: asyncio.Event, every_s: float) -> None:
-        """The last sample comes when it is over, so that the pings of the work are not among those of the rest.
+        """The last sample comes at the end, so that pings of the work do not count at rest.
 
-        Not to be cancelled: the reply of a cancelled command would be taken for that of the next.
+        Do not cancel it: the reply of a cancelled command would be taken for that of the next.
         """
         while not over.is_set():
             with suppress(TimeoutError):
@@ -177,7 +177,7 @@ class Soak:
             raise BrokerFailed(f"the broker is gone: {self._broker.last_line()}") from None
 
     async def _drained(self) -> None:
-        """Until nothing but the standing topics and consumers is left, and those have seen everything. Raises: BrokerFailed."""
+        """Wait until only standing topics and consumers are left, and those are drained. Raises: BrokerFailed."""
         left = "nothing"
         try:
             async with asyncio.timeout(CALM_S):
@@ -188,7 +188,7 @@ class Soak:
             raise BrokerFailed(f"after {CALM_S:.0f} s of calm there was still {left}") from None
 
     async def _sweep(self, stats: dict[str, Any]) -> str | None:
-        """Remove what the shift left behind; returns something that is not over yet."""
+        """Remove what the shift left behind. Returns: something that still has to end, or None."""
         left = None
         for topic in stats["topics"]:
             name = topic["topic"]
@@ -205,8 +205,8 @@ class Soak:
         return left
 
     async def _at_rest(self) -> None:
-        """Until retention took what was acked, connections and files are gone and nothing changes any more; or for as long as
-        there is patience: what is not over then, the sample shows."""
+        """Wait until retention, connections and files are done and nothing changes, at most ``CALM_S``: the sample shows what
+        is left."""
         before: tuple[object, ...] = ()
         began_s = since_s = self._elapsed_s()
         while self._elapsed_s() - since_s < STABLE_S and self._elapsed_s() - began_s < CALM_S:
@@ -229,7 +229,7 @@ class Soak:
         return f"the broker ended with code {code}: {self._broker.last_line()}"
 
     async def _why(self, failures: BaseExceptionGroup[Exception]) -> str:
-        """The end of the broker comes before the errors of its clients, which may have come first."""
+        """The reason to report: the broker's exit, rather than the errors of its clients."""
         with suppress(TimeoutError):
             async with asyncio.timeout(NOTICE_S):
                 return await self._end()
@@ -237,7 +237,7 @@ class Soak:
         return str(next((leaf for leaf in leaves if isinstance(leaf, BrokerFailed)), leaves[0]))
 
     async def _ping(self) -> None:
-        """Measure PINGs on a connection of its own. Load of this process's clients on the machine shows in them, too."""
+        """Measure PINGs on a separate connection; the load of this process shows in them, too."""
         client = Client("pinger")
         await self._connect(client)
         while True:

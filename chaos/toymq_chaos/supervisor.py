@@ -13,7 +13,7 @@ from toymq_py.errors import LocalError
 
 
 class BrokerFailed(LocalError):
-    """The broker did not start, ended although the harness had not touched it, or refused what it must do."""
+    """The broker did not start, exited by itself, or refused what it has to do."""
 
 
 class Supervisor(BrokerProcess):
@@ -23,7 +23,7 @@ class Supervisor(BrokerProcess):
         """
         Args:
             log: its stderr is appended there.
-            clock: the file that bends its wall clock (``fault_injection``).
+            clock: the file that shifts its wall clock (``fault_injection``).
         """
         site = str(Path(fault_injection.__file__).with_name("site"))
         environment = {
@@ -36,9 +36,9 @@ class Supervisor(BrokerProcess):
         clock.write_bytes(bytes(fault_injection.CLOCK_BYTES))
 
     async def come_up(self, point: Point | None, *options: str) -> bool:
-        """Start it. Returns: whether it listens; False when it died at its ``point`` before.
+        """Start it. Returns: False when it died at its ``point`` before it was ready.
 
-        Raises: BrokerFailed when it cannot be executed, ended in another way, or was not ready in time.
+        Raises: BrokerFailed when it cannot be executed, exited in another way, or was not ready in time.
         """
         self.environment.pop(fault_injection.POINT_VARIABLE, None)
         if point is not None:
@@ -59,15 +59,15 @@ class Supervisor(BrokerProcess):
         return True
 
     async def ended(self) -> int:
-        """Wait for its end, whatever causes it. Returns: the exit code, at once when it does not run."""
+        """Wait until it exits, for whatever reason. Returns: the exit code, at once when it does not run."""
         process = self._process
         if process is not None:
             await asyncio.to_thread(process.wait)
-            if process is self._process:  # else another task that waited has noticed before
+            if process is self._process:  # otherwise another waiting task was first
                 self.wait()
         return self.returncode
 
     def set_clock(self, ahead_ns: int) -> None:
-        """Its wall clock is so far ahead of ours from now on, also in its next lives."""
+        """Set its wall clock ahead of ours, also in its next lives."""
         with self._clock.open("r+b") as file:
             file.write(ahead_ns.to_bytes(fault_injection.CLOCK_BYTES, "little", signed=True))

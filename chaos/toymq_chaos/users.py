@@ -1,13 +1,13 @@
-"""Users: programs with the product's own clients, recorded like the raw clients of ``workload``.
+"""Users: programs with the real clients, recorded like the raw clients of ``workload``.
 
     a-pub           asyncio, several publishes at a time, with keys and with the client's own numbers
-    a-4, 32, 1024   asyncio, a subscription each, of that window; a handler lets others run
+    a-4, 32, 1024   asyncio, one subscription each with that window; the handler yields to other tasks
     b-pub           blocking, one at a time, in a thread
     b-16            blocking, a subscription, in a thread
 
-They have a topic of their own, so that they cost what they do and not what the raw ones publish. They connect again by
-themselves, which is what is tried: after every start of the broker each has to move, or it is told as "stalled". A client has
-one connection here, so that what it says of outages (``on_event``) tells which one an operation is of.
+They have their own topic, so that their load does not depend on the raw clients. They test reconnecting: after every start of
+the broker each has to make progress, or it is recorded as "stalled". A client has one connection here, so that its events
+(``on_event``) tell the connection of an operation.
 """
 
 import asyncio
@@ -33,9 +33,9 @@ TIMEOUT_S = 60.0
 """Time-out of a request, outages included."""
 BACKOFF_MAX_S = 0.5
 LOOK_S = 0.2
-"""Interval at which a thread checks whether it may end."""
+"""Interval at which a thread checks whether to end."""
 AT_A_TIME = 4
-"""Publishes of the asyncio client without an answer."""
+"""Concurrent publishes of the asyncio client."""
 PAYLOAD_BYTES = (0, 10, 100, 1000, 8000)
 RATE = 60.0
 """Messages a second and publisher."""
@@ -52,20 +52,20 @@ NEEDED = frozenset(((TOPIC, f"{BLOCKING}-{BLOCKING_WINDOW}"), *((TOPIC, f"{ASYNC
 
 
 Choice = Literal["forget", "nack", "sync", "ack"]
-"""Outcomes of a handler; "sync": it acks, and waits for the disk."""
+"""Outcomes of a handler; "sync": it acks and waits for the disk."""
 
 
 class Item(NamedTuple):
-    """One to publish. Without a key the client numbers it; the payload then begins with the name, which a history calls it."""
+    """A message to publish. Without a key the client numbers it; its payload then begins with its name in the history."""
 
     name: str
     payload: bytes
     number: int | None
-    """Of one without a key."""
+    """Number of a message without a key."""
 
 
 def items(name: str, rng: random.Random, *, numbered: bool) -> Iterator[Item]:
-    """Without end; ``numbered``: every second one has no key."""
+    """Endless items; ``numbered``: every second one has no key."""
     n = 0
     while True:
         payload = rng.randbytes(rng.choice(PAYLOAD_BYTES))
@@ -84,7 +84,7 @@ class Diary:
         self.moved = False
         """Whether it had an answer or a delivery since this was reset."""
         self.losses = 0
-        """Connections that it had."""
+        """Connections that it has lost."""
         self.process = f"{name}.0"
         """The connection that the next operation is recorded for."""
         self._recorder = recorder
@@ -98,7 +98,7 @@ class Diary:
         return self._recorder.now_ns()
 
     def on_event(self, event: Connected | Disconnected) -> None:
-        """The ``on_event`` callback that the client is given."""
+        """The client's callback."""
         if isinstance(event, Connected):
             self._connect()
         else:
@@ -133,7 +133,7 @@ class Diary:
         }  # fmt: skip
         if isinstance(outcome, Receipt):
             if outcome.duplicate and losses != self.losses:  # the client's own repeat
-                self._recorder(self.process, "pub", "unknown", note="said again by the client", **told)
+                self._recorder(self.process, "pub", "unknown", note="repeated by the client", **told)
             self._recorder(self.process, "pub", "dup" if outcome.duplicate else "ok", id=outcome.msg_id, **told)
         else:
             result = _result_of(outcome)
@@ -167,12 +167,12 @@ class Diary:
             )  # fmt: skip
 
     def stalled(self) -> None:
-        """Record that this user's client made no progress although it had the time."""
+        """Record that it made no progress in time."""
         self._recorder(self.process, "stalled", topic=TOPIC, note=f"{self.name} after {self.losses} losses")
 
 
 def _result_of(error: ToymqError) -> Result:
-    """Whether the outcome of a publish is open."""
+    """Result of a failed publish: "unknown" when its outcome is open."""
     open_ = isinstance(error, RequestTimeout | ClientClosed | ConnectionLost) or error.code in ("STORAGE_FAILED", "INTERNAL")
     return "unknown" if open_ else "err"
 
@@ -188,7 +188,7 @@ def choose(rng: random.Random, habits: Habits, *, calm: bool) -> Choice:
 
 
 class Surroundings(NamedTuple):
-    """The parts of the harness that its users work with: clock, recorder, addresses."""
+    """Interface of users to the harness."""
 
     recorder: Recorder
     url: str
@@ -199,12 +199,12 @@ class Surroundings(NamedTuple):
 
 
 class User(ABC):
-    """One client, and what it is used for, as long as ``run`` lasts."""
+    """A program with one client, which runs as long as ``run``."""
 
     def __init__(self, where: Surroundings, diary: Diary, rng: random.Random) -> None:
         self.diary = diary
         self.client: Client | sync.Client | None = None
-        """While there is one."""
+        """The client, once connected."""
         self._where = where
         self._rng = rng
 
@@ -213,7 +213,7 @@ class User(ABC):
         """Publishers end when the faults are over; subscribers when they are cancelled."""
 
     def cut(self) -> None:
-        """Cut the client's connections as a network does, without its ``close``. It connects again by itself."""
+        """Cut the client's connections like a network fault; it reconnects by itself."""
         links: tuple[Link | BlockingLink, ...] = () if self.client is None else tuple(self.client._links)
         for link in links:
             if (number := link.descriptor) is not None and number >= 0:
@@ -289,10 +289,10 @@ class AsyncSubscriber(User):
 
 
 class _InThread(User):
-    """A user whose blocking calls run in a thread; the thread checks now and then whether it shall end."""
+    """Runs blocking code in a thread, which checks from time to time whether to end."""
 
     async def _in_thread(self, work: Callable[[threading.Event], None]) -> None:
-        """``work`` ends soon after its argument is set."""
+        """Run ``work``, which returns soon after its argument is set."""
         ending = threading.Event()
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[None] = loop.create_future()
@@ -310,7 +310,7 @@ class _InThread(User):
             with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(tell, problem)
 
-        # Not waited for at the end of the program: one that is stalled would keep it.
+        # A daemon: a stalled thread must not keep the program alive.
         threading.Thread(target=run, name="toymq-chaos user", daemon=True).start()
         try:
             await asyncio.shield(ended)
@@ -384,7 +384,7 @@ class BlockingSubscriber(_InThread):
 
 
 def users(where: Surroundings, seed: int, *, numbered: bool) -> list[User]:
-    """``numbered``: also publishes without a key."""
+    """All users of a run; ``numbered``: with publishes without a key."""
 
     def of(name: str) -> tuple[Surroundings, Diary, random.Random]:
         return where, Diary(where.recorder, name), random.Random(f"user {name} {seed}")

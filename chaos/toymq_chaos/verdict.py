@@ -21,12 +21,12 @@ class Violation:
 
 @dataclass(slots=True)
 class Verdict:
-    """Counts in Jepsen's words. ``violations`` empty: every promise was kept."""
+    """Counts in Jepsen's words; without ``violations`` every promise was kept."""
 
     attempted: int = 0
     acknowledged: int = 0
     recovered: int = 0
-    """The outcome was unknown to the publisher, and the message is there."""
+    """Delivered although the publisher does not know the outcome."""
     lost: int = 0
     unexpected: int = 0
     delivered: int = 0
@@ -44,7 +44,7 @@ class Verdict:
         self.violations.append(Violation(promise, evidence))
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; of events only what is set."""
+        """For JSON; events have only the fields that are set."""
         found = {name: getattr(self, name) for name in Verdict.__slots__}
         found["duplicated"] = dict(self.duplicated)
         found["violations"] = [

@@ -1,6 +1,6 @@
-"""Resources of a broker at one moment: memory, descriptors, tasks, threads, disk. A line of ``soak.jsonl`` each.
+"""Samples of a broker's resources: memory, descriptors, tasks, threads, disk. One line of ``soak.jsonl`` each.
 
-Owns their form, and how they are read from ``/proc``, from STATS and from the data directory; judges nothing (``leaks``).
+Reads them from ``/proc``, STATS and the data directory; ``leaks`` judges them.
 """
 
 import json
@@ -21,8 +21,8 @@ BLOCK_BYTES = 512
 class Vitals:
     """One sample.
 
-    ``t_s`` is since the start. ``round_number`` 0 is the warm-up. ``disk_bytes`` are the blocks that the data directory takes,
-    what is allocated ahead included. The pings are those since the sample before, None where there was none.
+    ``t_s`` is since the start. ``round_number`` 0 is the warm-up. ``disk_bytes`` is allocated by the data directory.
+    Pings are those since the sample before; None without any.
     """
 
     t_s: float
@@ -59,7 +59,7 @@ def parse(line: str, number: int) -> Vitals:
 def take(
     pid: int, data_dir: Path, stats: dict[str, Any], pings_s: Iterable[float], *, t_s: float, round_number: int, at_rest: bool
 ) -> Vitals:
-    """A sample of now; ``stats`` is the answer to a STATS of just now.
+    """Take a sample; ``stats`` is a fresh answer to STATS.
 
     Raises: OSError when the process is gone; LocalError where there is no ``/proc``.
     """
@@ -82,9 +82,9 @@ def take(
 
 
 def require_proc() -> None:
-    """Raises: LocalError where a process cannot be looked into."""
+    """Raises: LocalError without ``/proc``."""
     if not Path("/proc/self/statm").exists():
-        raise LocalError("a soak reads what the broker holds from /proc, which this system does not have")
+        raise LocalError("a soak reads the broker's resources from /proc, which this system does not have")
 
 
 def _rss_bytes(pid: int) -> int:
@@ -92,7 +92,7 @@ def _rss_bytes(pid: int) -> int:
 
 
 def disk_bytes(directory: Path) -> int:
-    """Blocks of everything below a directory; what goes while this looks counts or not."""
+    """Allocated bytes below a directory; files may vanish meanwhile."""
     total = 0
     for folder, _, names in os.walk(directory):
         for path in (folder, *(f"{folder}/{name}" for name in names)):
@@ -102,5 +102,5 @@ def disk_bytes(directory: Path) -> int:
 
 
 def percentile(ascending: Sequence[float], percent: int) -> float | None:
-    """None of nothing."""
+    """A percentile; None without values."""
     return ascending[(len(ascending) - 1) * percent // 100] if ascending else None

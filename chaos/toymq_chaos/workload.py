@@ -1,7 +1,7 @@
-"""Clients that publish and consume, behave badly, and write down what they saw. Contract: reliability.md.
+"""Clients that publish and consume, misbehave, and record what they saw. Contract: reliability.md.
 
-They know neither their surroundings nor what kills the broker: a ``World`` gives them connections. The same clients work under
-the chaos harness (``experiment``) and in the deterministic simulation.
+A ``World`` gives them connections; they know nothing else of the harness. The same clients run in the chaos harness
+(``experiment``) and in the deterministic simulation.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from toymq_py.protocol import (
 
 
 class Message(NamedTuple):
-    """One to publish. With ``seq`` the key names a producer, and the payload begins with the number and a space."""
+    """A message to publish. With ``seq`` the key names a producer, and the payload begins with the number and a space."""
 
     topic: str
     key: str
@@ -59,29 +59,29 @@ class Message(NamedTuple):
 
 
 SEQUENCED = "seq-"
-"""Keys that name a producer begin so."""
+"""Prefix of keys that name a producer."""
 
 
 class World(Protocol):
-    """What clients get from the harness or the simulation."""
+    """Interface of clients to the harness or the simulation."""
 
     recorder: Recorder
     calm: bool
-    """The faults are over: clients behave from here on."""
+    """The faults are over: clients behave well from here on."""
 
     async def connect(self, client: "Client") -> None:
-        """Connect it to the broker; waits for as long as there is none."""
+        """Connect a client; waits while there is no broker."""
 
     def subscribed(self, topic: str, consumer: str) -> None:
         """A consumer exists now."""
 
     async def ready(self) -> None:
-        """Until every consumer exists: one does not get what retention removed before it was made."""
+        """Wait until every consumer exists: a later one misses what retention removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """How often clients misbehave: chances per delivery, and per time that a client finds something to read."""
+    """How often clients misbehave: probabilities per delivery, and per read."""
 
     forget: float = 0.1
     """Never ack a delivery."""
@@ -92,19 +92,19 @@ class Habits:
     """Cut the connection."""
     stop_reading: float = 0.05
     stop_reading_s: float = 1.0
-    """At most."""
+    """Longest time."""
     cut_frame: float = 0.0
-    """Send the beginning of a PUB and cut the connection."""
+    """Send part of a PUB and cut the connection."""
     rate: float = 0.0
-    """Messages a second and publisher; 0 for as many as the windows let through."""
+    """Messages per second and publisher; 0: limited by the windows alone."""
     dead: float = 0.0
-    """Give a delivery to the dead letters."""
+    """Send a delivery to the dead letters."""
     give_up: float = 0.0
-    """Do not repeat a publish that was refused because the backlog is full. Never done with a sequence."""
+    """Do not repeat a publish that a full backlog refused; never with a sequence."""
 
 
 class Client(asyncio.Protocol):
-    """One connection; what it hears, in order. ``name`` is the ``process`` of its events."""
+    """One connection, and the replies in order. ``name`` is the ``process`` of its events."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -131,19 +131,19 @@ class Client(asyncio.Protocol):
         self.write(encode_command(command))
 
     def write(self, data: bytes) -> None:
-        """Nothing happens on a lost connection."""
+        """Send bytes; without effect on a lost connection."""
         if not self.transport.is_closing():
             self.transport.write(data)
 
     async def something(self) -> None:
-        """Until a reply, a push or the end of the connection."""
+        """Wait for a reply, a push or the end of the connection."""
         if not self.heard and not self.lost:
             self._something.clear()
             await self._something.wait()
 
     async def ask(self, command: Command, timeout_s: float = 60.0) -> Reply:
-        """Send a command and wait for its reply. Assumes that nothing else is under way on this connection; after a
-        cancellation or a TimeoutError it is good for nothing any more, since the reply may still come.
+        """Send a command and wait for its reply. Assumes that no other command is unanswered; after a cancellation or a
+        TimeoutError the connection must not be used, since the reply may still come.
 
         Raises: ConnectionLost, TimeoutError.
         """
@@ -153,14 +153,14 @@ class Client(asyncio.Protocol):
                 await self.something()
         if self.heard:
             return self.heard.popleft()
-        raise ConnectionLost(f"{self.name} lost its connection and had no reply to {type(command).__name__.upper()}")
+        raise ConnectionLost(f"{self.name} lost its connection before the reply to {type(command).__name__.upper()}")
 
 
 class Publisher:
-    """Publishes its messages in order, several in flight, each under a key of its own; repeats what was not answered OK."""
+    """Publishes its messages in order, several at a time, each with its own key; repeats those without an OK."""
 
     def __init__(self, world: World, name: str, rng: random.Random, messages: Iterator[Message], habits: Habits) -> None:
-        """``messages`` are drawn only as they are sent; the publisher ends when there are no more and all are published."""
+        """``messages`` are drawn as they are sent; the publisher ends when all are published."""
         self._world = world
         self._name = name
         self._rng = rng
@@ -251,7 +251,7 @@ class Publisher:
 
 
 class Asked(NamedTuple):
-    """A command of a subscriber that waits for its answer."""
+    """An unanswered command of a subscriber."""
 
     op: Literal["sub", "pull", "ack", "nack"]
     sent_ns: int
@@ -262,7 +262,7 @@ class Asked(NamedTuple):
 
 
 class Subscriber:
-    """Consumes for ever: acks most, gives back some, forgets some, cuts its connection, stops reading."""
+    """Consumes until it is cancelled: acks most deliveries, nacks and forgets some, cuts its connection, stops reading."""
 
     def __init__(
         self, world: World, name: str, rng: random.Random, topic: str, consumer: str, habits: Habits,
@@ -294,7 +294,7 @@ class Subscriber:
                 world.recorder(client.name, "disconnect")
 
     async def _use(self, client: Client, asked: deque[Asked]) -> None:
-        """``asked``: what was sent and not answered yet."""
+        """``asked``: unanswered commands."""
         world, habits, rng = self._world, self._habits, self._rng
         asked.append(Asked("sub", world.recorder.now_ns(), self._topic))
         client.send(Subscribe(self._topic, self._consumer, window=rng.choice((1, 5, 100)), mode=self._mode))
@@ -329,7 +329,7 @@ class Subscriber:
         )  # fmt: skip
 
     def _handle(self, client: Client, push: MessagePush) -> list[Asked]:
-        """Handle a delivery. Returns: the answers to expect."""
+        """Handle a delivery. Returns: the commands that were sent."""
         habits = self._habits
         chance = 1.0 if self._world.calm else self._rng.random()
         topic, msg_id = push.topic, push.msg_id
@@ -361,7 +361,7 @@ class Subscriber:
 
 
 def told_by_headers(block: bytes) -> dict[str, Any]:
-    """Origin of a record from its header block: fields of an ``Event``."""
+    """Origin of a record by its header block, as fields of an ``Event``."""
     lines = (line.partition(b": ") for line in block.split(b"\n"))
     found = {name.decode(): value.decode() for name, _, value in lines}
     told: dict[str, Any] = {}

@@ -1,5 +1,4 @@
-"""How long to wait before the next attempt: exponential, with full jitter, so that clients of a broker that comes back do not
-come all at once."""
+"""Exponential backoff with full jitter: after an outage clients do not reconnect all at once."""
 
 from random import Random
 
@@ -18,12 +17,12 @@ class Backoff:
         Raises: ConfigError.
         """
         if not 0 < min_s <= max_s:
-            raise ConfigError("a backoff needs 0 < backoff_min_s <= backoff_max_s")
+            raise ConfigError(f"invalid backoff {min_s:g} to {max_s:g} s: write 0 < backoff_min_s <= backoff_max_s")
         self._min_s, self._max_s, self._random = min_s, max_s, random
         self._bound_s = min_s
 
     def next_s(self) -> float:
-        """Anywhere from 0 to the bound, which doubles."""
+        """A random delay from 0 to the bound, which then doubles."""
         bound_s, self._bound_s = self._bound_s, min(self._bound_s * 2, self._max_s)
         return self._random.uniform(0, bound_s)
 

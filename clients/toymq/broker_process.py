@@ -1,7 +1,7 @@
-"""A broker in a process of its own: start it, wait until it is ready, signal it, start it again on the same port.
+"""A broker in its own process: start it, wait until it is ready, signal it, restart it on the same port.
 
-The only place that launches ``toymq serve`` and reads its ready line: the pytest fixtures, the demos, the benchmark, the chaos
-harness and this repository's tests build on it. It does not speak the protocol.
+The pytest fixtures, the demos, the benchmark, the chaos harness and this repository's tests launch ``toymq serve`` with it. It
+does not speak the protocol.
 """
 
 import os
@@ -26,7 +26,7 @@ STOP_S = 60.0
 
 
 class StartFailed(LocalError, RuntimeError):
-    """The broker ended before it was ready, or was not ready in time."""
+    """The broker exited before it was ready, or was not ready in time."""
 
 
 def serve_command(data_dir: Path | str, listen: str, *options: str, program: Sequence[str] = TOYMQ) -> list[str]:
@@ -36,7 +36,7 @@ def serve_command(data_dir: Path | str, listen: str, *options: str, program: Seq
 class BrokerProcess:
     """``toymq serve`` on one data directory and one port of 127.0.0.1. A context manager: starts it, and kills it at the end.
 
-    Its stderr goes to a file, never to a pipe that could fill up and block it. Owned by one thread.
+    Its stderr goes to a file: a full pipe would block it. Owned by one thread.
     """
 
     def __init__(
@@ -51,8 +51,8 @@ class BrokerProcess:
         Args:
             options: of ``toymq serve``, for example ``"--max-payload", "1MiB"``.
             log: the file that stderr is appended to; a temporary file by default.
-            program: the command that stands for ``toymq``.
-            environment: variables on top of this process's own. A ``toymq.toml`` of the user is never read.
+            program: the command to run instead of ``toymq``.
+            environment: variables on top of this process's own. The user's ``toymq.toml`` is never read.
         """
         self.data_dir = Path(data_dir)
         self.options = list(options)
@@ -60,11 +60,11 @@ class BrokerProcess:
         self.environment = {"TOYMQ_CONFIG": os.devnull, **(environment or {})}
         self.port = reserved_port(self)
         self.ready_line = ""
-        """What it printed when it was ready; empty while it does not run."""
+        """The line that it printed when it was ready; empty while it does not run."""
         self.returncode = 0
-        """Exit code of the last process: minus the signal's number where a signal ended it."""
+        """Exit code of the last process; -N when signal N ended it."""
         self.stderr = ""
-        """What the last process that ended wrote to stderr."""
+        """Stderr of the last process, once it has ended."""
         self._log_file = log
         self._log: IO[bytes]
         self._log_start = 0
@@ -86,12 +86,12 @@ class BrokerProcess:
 
     @property
     def addresses(self) -> list[str]:
-        """Addresses of the ready line, the protocol's first; empty while the broker does not run."""
+        """Addresses of the ready line, the protocol's first; empty while it does not run."""
         return self.ready_line.partition(" ready")[0].split()[1:]
 
     @property
     def http(self) -> str:
-        """URL of the gateway, which ends with a slash; empty without ``--http``."""
+        """URL of the gateway, ending with a slash; empty without ``--http``."""
         return next((address for address in self.addresses if address.startswith("http://") and address.endswith("/")), "")
 
     @property
@@ -114,7 +114,7 @@ class BrokerProcess:
         return self._process.pid
 
     def start(self, *options: str) -> None:
-        """Start it, with more options, and wait until it accepts connections. Raises: StartFailed, OSError."""
+        """Start it, with extra options, and wait until it accepts connections. Raises: StartFailed, OSError."""
         self.launch(*options)
         self.take_ready_line(self.read_ready_line())
 
@@ -132,9 +132,9 @@ class BrokerProcess:
             raise
 
     def read_ready_line(self) -> str | None:
-        """Wait for the line that it prints when it is ready. Changes nothing, so any thread may do it.
+        """Wait for the ready line. Changes nothing, so any thread may call it.
 
-        Returns: the line; empty when it ended before; None when it was not ready after ``READY_S``.
+        Returns: the line; empty when it exited; None when it was not ready after ``READY_S``.
         """
         assert self._process is not None
         assert self._process.stdout is not None
@@ -143,7 +143,7 @@ class BrokerProcess:
             return self._process.stdout.readline() if selector.select(READY_S) else None
 
     def take_ready_line(self, line: str | None) -> None:
-        """Learn the addresses. Raises: StartFailed, with the last line of stderr, when ``line`` says that it is not ready."""
+        """Take the addresses from the ready line. Raises: StartFailed, with the last line of stderr, for any other."""
         if line is None:
             self.kill()
             raise StartFailed(f"the broker was not ready after {READY_S:.0f} s: {self.last_line()}")
@@ -151,7 +151,7 @@ class BrokerProcess:
             self.wait()
             raise StartFailed(f"the broker did not start: {self.last_line()}")
         self.ready_line = line
-        self.port = int(self.addresses[0].rpartition(":")[2])  # of a --listen among the options, where there is one
+        self.port = int(self.addresses[0].rpartition(":")[2])  # of a --listen among the options
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal, for example SIGSTOP, SIGCONT, SIGHUP. Without effect when the process is gone."""
@@ -159,7 +159,7 @@ class BrokerProcess:
             self._process.send_signal(number)
 
     def wait(self, timeout_s: float = STOP_S) -> int:
-        """Wait for its end. Returns: ``returncode``, at once when it does not run. Raises: subprocess.TimeoutExpired."""
+        """Wait until it exits. Returns: ``returncode``, at once when it does not run. Raises: subprocess.TimeoutExpired."""
         if self._process is not None:
             self.returncode = self._process.wait(timeout_s)
             assert self._process.stdout is not None
@@ -172,21 +172,21 @@ class BrokerProcess:
         return self.returncode
 
     def kill(self) -> None:
-        """SIGKILL, and wait for its end: what it had not synced may be lost. Without effect when it does not run."""
+        """SIGKILL it and wait: unsynced data may be lost. Without effect when it does not run."""
         self.signal(signal.SIGKILL)
         self.wait()
 
     def stop(self) -> int:
-        """SIGTERM, and wait until it has written everything. Returns: its exit code. Raises: subprocess.TimeoutExpired."""
+        """SIGTERM it and wait for its orderly shutdown. Returns: its exit code. Raises: subprocess.TimeoutExpired."""
         self.signal(signal.SIGTERM)
         return self.wait()
 
     def restart(self) -> None:
-        """Kill it and start it again. Raises: StartFailed, OSError."""
+        """Kill and start it. Raises: StartFailed, OSError."""
         self.kill()
         self.start()
 
     def last_line(self) -> str:
-        """The last line of ``stderr``, or the exit code when there is none: why the process ended, in most cases."""
+        """The last line of ``stderr``, else the exit code: usually why the process exited."""
         lines = self.stderr.strip().splitlines()
-        return lines[-1] if lines else f"exit code {self.returncode}, and nothing on stderr"
+        return lines[-1] if lines else f"exit code {self.returncode}, nothing on stderr"

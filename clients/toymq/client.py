@@ -14,7 +14,7 @@ from toymq.client_base import ClientBase, as_method
 from toymq.conversation import Conversation
 from toymq.delivery_window import Feed, FeedState
 from toymq.errors import ClientClosed
-from toymq.link import Link, closed
+from toymq.link import Link, close_all
 from toymq.message import Item, Key, Receipt, chunks, outgoing
 from toymq.options import DRAIN_S, InjectHeaders, MessageTracing, OnEvent, Options
 from toymq.outages import Outages
@@ -66,7 +66,7 @@ class Client(ClientBase):
         self._waiting: set[Link] = set()
         """Connections for requests that wait, one at a time on each: the broker holds all replies behind such a request."""
         self._idle: list[Link] = []
-        """Those of ``_waiting`` without a request."""
+        """Connections of ``_waiting`` without a request."""
         self._leaving: set[asyncio.Task[None]] = set()
         self._subscriptions: list[Subscription] = []
         self._outages = Outages(options)
@@ -107,21 +107,21 @@ class Client(ClientBase):
     ) -> Receipt:  # fmt: skip
         """Publish one message and wait until it is on stable storage. Many may be awaited at once; their order is kept.
 
-        Retried by itself after a lost connection and stored once: by ``key``, or by the client's own number (``idempotent``).
-        Waits while 8 MiB are without an answer.
+        After a lost connection it is repeated and stored once, by ``key`` or by the client's own number (``idempotent``).
+        Waits while 8 MiB are unanswered.
 
         Args:
             key: a message with a key that the topic has seen is not stored again (``Receipt.duplicate``).
-            headers: travel with it; no line breaks.
+            headers: names and values without line breaks.
             delay: seconds until it is delivered.
             ttl: seconds from now after which it is dropped instead of delivered.
-            seq: with it ``key`` names a producer of yours that numbers its messages, ascending: what is not above its highest
-                number is a duplicate, and the receipt has the id of the highest.
+            seq: an ascending number; ``key`` then names its producer. A number not above the producer's highest is a duplicate,
+                and the receipt has the id of the highest.
 
         Raises:
-            RequestError: the broker refused it, for certain (QueueFull, DiskLow, …); see ``retryable``.
-            RequestTimeout, ClientClosed: the outcome is unknown; so it is after a cancellation.
-            ConnectionLost: the same, with ``idempotent=False`` and no key only.
+            RequestError: the broker refused it (QueueFull, DiskLow, …); see ``retryable``.
+            RequestTimeout, ClientClosed: the outcome is unknown, as after a cancellation.
+            ConnectionLost: the same, only with ``idempotent=False`` and no key.
         """
         link = self._link
         link.conversation.check_topic(topic)
@@ -147,15 +147,15 @@ class Client(ClientBase):
     def pub_many(
         self, topic: str, items: Iterable[Item], *, delay: float | None = None, ttl: float | None = None, window: int = 1024
     ) -> "Publishing":
-        """Publish many, up to ``window`` of them without an answer. Await it for all receipts, or iterate it (``async for``) to
-        have each as it comes; nothing is published before. Receipts come in the order of the items.
+        """Publish many, with up to ``window`` unanswered. Await it for all receipts, or iterate it (``async for``) for each, in
+        the order of the items; nothing is published before.
 
         Args:
-            items: payloads, (key, payload), or ``Sequenced``, behind a refused one of which no later one is stored.
-            delay, ttl: seconds, as of ``pub``, of each that is not ``Sequenced``; those have their own.
+            items: payloads, (key, payload), or ``Sequenced``; after a refused ``Sequenced`` no later one is stored.
+            delay, ttl: seconds, as in ``pub``, for items that are not ``Sequenced``; those have their own.
             window: messages.
 
-        Raises: as ``pub``, at the place of the item that failed. What was on its way behind it is still published.
+        Raises: as ``pub``, in place of the receipt of the item that failed. Items sent after it are still published.
         """
         return Publishing(self, topic, items, delay, ttl, window)
 
@@ -167,22 +167,21 @@ class Client(ClientBase):
     ) -> Subscription:  # fmt: skip
         """Subscribe a consumer: ``async with mq.sub(...) as messages: async for message in messages``. It survives reconnects.
 
-        A subscription whose topic another one of this client covers already gets a connection of its own.
+        A subscription that overlaps another one of this client gets its own connection.
 
         Args:
             topic: a name, or a pattern (``orders.*``, ``events.>``).
-            auto_ack: acks a message, or a batch, when the next one is asked for, which is when the loop's body ended without an
-                exception, and the last one when the block of the subscription ends without one (also after ``break``). For one
-                task: while another one still has a message, ``next`` and iteration raise ConfigError.
-            auto_extend: renews the leases of messages that were delivered and are not settled, those that wait for the next
-                iteration included, for as long as it takes.
-            window: messages that may be delivered and not acked.
+            auto_ack: ack a message, or a batch, when the loop asks for the next one, and the last one when the subscription's
+                block ends without an exception (also after ``break``). For one task: while another task still has a message,
+                ``next`` and iteration raise ConfigError.
+            auto_extend: renew the leases of all delivered, unsettled messages, also of those that wait for the next iteration.
+            window: most delivered and unacked messages.
             visibility: seconds after which an unsettled message is delivered again; None takes the topic's.
             mode: ``exclusive`` (a newer subscriber takes over) or ``shared`` (subscribers share the work); None takes the
                 broker's default, exclusive.
             start: ``earliest``, ``latest``, an id or ``@<unix-ms>``; matters only when the consumer is new.
 
-        Raises: BadName, BadArgument, AlreadySubscribed (this client has that very subscription); when it is entered
+        Raises: BadName, BadArgument, AlreadySubscribed (this client has the same subscription); when it is entered
             RequestError, RequestTimeout, ClientClosed; while it is iterated TakenOver, ConsumerDeleted, ClientClosed.
         """
         command = requests.subscription(topic, consumer, window, visibility, mode, start, auto_ack, auto_extend)
@@ -209,20 +208,20 @@ class Client(ClientBase):
     async def pull(
         self, topic: str, consumer: str, max: int = 1, *, wait: float = 0.0, visibility: float | None = None
     ) -> list[Message]:
-        """Lease up to ``max`` messages without a subscription, the consumer's share beside other workers. A lease ends by its
-        time alone. A consumer that is made by this is shared.
+        """Lease up to ``max`` messages without a subscription, as one of several workers. Leases end by time, not with the
+        connection. A consumer that this call creates is shared.
 
-        As many may wait at once as you like; each takes a connection while it does, and nothing waits behind it. Cancelled,
-        it loses nothing: what was leased to it meanwhile is given back. A wait goes on after a lost connection.
+        Any number of pulls may wait at once, each on its own connection; no other request waits behind one. A cancelled pull
+        gives back what was leased to it. A wait continues after a lost connection.
 
         Args:
             topic: a name, or a pattern (``orders.*``, ``events.>``).
-            max: messages; fewer come when there are not so many, or they are large (1 MiB).
-            wait: seconds to wait for the first one; 0: only what is there.
+            max: most messages; fewer come when fewer are ready, or they exceed 1 MiB together.
+            wait: seconds to wait for the first one; 0 does not wait.
             visibility: seconds of the lease; None takes the topic's.
 
-        Raises: RequestError, ConnectionLost (there was no time left to ask again; what was leased comes again when its time is
-            over), RequestTimeout, BadName, BadArgument.
+        Raises: RequestError, ConnectionLost (no time was left to ask again; leased messages come again when their leases end),
+            RequestTimeout, BadName, BadArgument.
         """
         command = requests.pull_command(topic, consumer, max, wait, visibility)
         main = self._link
@@ -240,7 +239,7 @@ class Client(ClientBase):
                     raise
             else:
                 wait = deadline - loop.time()
-                if pushes or wait <= 0:  # else a broker that shuts down sent us away
+                if pushes or wait <= 0:  # otherwise a broker that shuts down ended the wait early
                     return [Message(push, feed, main) for push in pushes]
 
     # -- methods whose signature and docstring are in ``requests``
@@ -271,12 +270,12 @@ class Client(ClientBase):
     async def drain(self, timeout: float) -> bool:  # noqa: ASYNC109 (clients.md names it)
         """Stop deliveries, wait for handlers and for the answers of publishes, send acks, give unstarted messages back.
 
-        Subscriptions end; everything else goes on to work.
+        Subscriptions end; the client stays usable.
 
         Args:
             timeout: seconds for all of it.
 
-        Returns: whether nothing was left when the time was over.
+        Returns: False when something was left at the deadline.
         """
         timeout = arguments.timeout("timeout", timeout)
         if self._main is None or self._closed:
@@ -285,18 +284,17 @@ class Client(ClientBase):
         deadline = loop.time() + timeout
         living = [one for one in self._subscriptions if one._feed.state is FeedState.LIVE]
         for link in {one._link for one in living}:
-            link.conversation.say_now(CallSlot(Pause(), OkReply))
+            link.conversation.send_now(CallSlot(Pause(), OkReply))
         drained = await asyncio.gather(*(one.drain(timeout) for one in living))
         for link in {one._link for one in living}:
-            link.conversation.say_now(CallSlot(Resume(), OkReply))
+            link.conversation.send_now(CallSlot(Resume(), OkReply))
         drained += [await link.quiet(deadline) for link in self._links if link not in self._waiting]
         return all(drained)
 
     async def close(self) -> None:
-        """Send acks and what was asked already, and close. Never takes longer than a second, whatever the broker does.
-        Idempotent.
+        """Send acks and pending requests, then close, within a second. Idempotent.
 
-        Calls that still wait raise ClientClosed; the outcome of a publish under way is unknown.
+        Waiting calls raise ClientClosed; the outcome of an unanswered publish is unknown.
         """
         if self._closed:
             return
@@ -304,7 +302,7 @@ class Client(ClientBase):
         for subscription in self._subscriptions:
             subscription._stop()
         leaving = list(self._leaving)
-        await closed(self._links)
+        await close_all(self._links)
         if leaving:
             await asyncio.wait(leaving)
 
@@ -335,7 +333,7 @@ class Client(ClientBase):
         return request.result()
 
     async def _ask_waiting(self, request: requests.Request[T]) -> T:
-        """Make a request on a connection without another request."""
+        """Make a request on a connection that has no other."""
         self._link  # noqa: B018 (raises when closed)
         if self._idle:
             link = self._idle.pop()
@@ -353,17 +351,17 @@ class Client(ClientBase):
         return request.result()
 
     def _retire(self, link: Link) -> None:
-        """Close the connection of an abandoned request: the broker may still wait, and stops when it ends."""
+        """Close the connection of an abandoned request: that ends the broker's wait."""
         self._links.remove(link)
         self._waiting.remove(link)
         self._outages.left(link)
-        task = asyncio.get_running_loop().create_task(link.close(), name="toymq leaves a connection")
+        task = asyncio.get_running_loop().create_task(link.close(), name="toymq closes a connection")
         self._leaving.add(task)  # awaited by close
         task.add_done_callback(self._leaving.discard)
 
 
 class Publishing(PublishMany):
-    """What ``pub_many`` returns: await it, or iterate it, once."""
+    """What ``pub_many`` returns: await it or iterate it, once."""
 
     def __init__(
         self, client: Client, topic: str, items: Iterable[Item], delay: float | None, ttl: float | None, window: int
@@ -380,29 +378,29 @@ class Publishing(PublishMany):
     async def __aiter__(self) -> AsyncIterator[Receipt]:
         self._begun = True
         link = self._client._link
-        flying: deque[tuple[Batch, asyncio.Future[None]]] = deque()
+        unanswered: deque[tuple[Batch, asyncio.Future[None]]] = deque()
         outstanding = 0
         client = self._client
         header_block = client._options.header_block_of_many(self._topic)
         for items, error in chunks(self._items, self._size, client._body_bytes_max, header_block, *self._times):
             if link.crowded:
                 await link.room(self._topic)
-            flying.append(link.batch(len(items)))
-            link.conversation.publish(self._topic, items, flying[-1][0])
+            unanswered.append(link.batch(len(items)))
+            link.conversation.publish(self._topic, items, unanswered[-1][0])
             outstanding += len(items)
-            while flying and (outstanding > self._window - self._size or error is not None):
-                for receipt in await _receipts(flying[0]):
+            while unanswered and (outstanding > self._window - self._size or error is not None):
+                for receipt in await _receipts(unanswered[0]):
                     yield receipt
-                outstanding -= len(flying.popleft()[0].outcomes)
+                outstanding -= len(unanswered.popleft()[0].outcomes)
             if error is not None:
                 raise error
-        for one in flying:
+        for one in unanswered:
             for receipt in await _receipts(one):
                 yield receipt
 
 
-async def _receipts(flying: tuple[Batch, "asyncio.Future[None]"]) -> Iterator[Receipt]:
-    batch, done = flying
+async def _receipts(sent: tuple[Batch, "asyncio.Future[None]"]) -> Iterator[Receipt]:
+    batch, done = sent
     await done
     return (_receipt(batch, index) for index in range(len(batch.outcomes)))
 
@@ -422,15 +420,15 @@ def connect(
     on_event: OnEvent | None = None, inject_headers: InjectHeaders | None = None, tracing: MessageTracing | None = None,
     describe_errors: bool = True, random: Random | None = None,
 ) -> Client:  # fmt: skip
-    """A client; ``async with connect(...) as mq`` or ``mq = await connect(...)`` connects it. Leaving drains for up to 5 s and
-    closes.
+    """Create a client; ``async with connect(...) as mq`` or ``mq = await connect(...)`` connects it. Its block drains for up
+    to 5 s and closes.
 
     Args:
         urls: ``toymq://[token@]host[:port]``, ``toymqs://`` for TLS, ``unix:PATH`` for a Unix socket; several are tried in
             turn.
-        name: of this client, for the broker.
-        ssl: for ``toymqs://``; else the system's defaults.
-        timeout_s: for every request, the time without a connection included.
+        name: name of this client, shown by the broker.
+        ssl: for ``toymqs://``; default: the system's CAs.
+        timeout_s: for every request, outages included.
         connect_timeout_s: for one attempt to connect.
         wait_s: how long to retry the first connection while no broker answers; 0: try each URL once.
         backoff_min_s: bound of the first random wait before another attempt; doubles up to ``backoff_max_s``.
@@ -440,8 +438,8 @@ def connect(
         inject_headers: called with a dict for each publish, may add to it; for trace context,
             ``opentelemetry.propagate.inject``.
         tracing: a ``toymq.tracing.Tracing``: spans around publishes and ``message.process()``, and their context.
-        describe_errors: False: of a handler's exception its type alone goes along with NACK, not its text and traceback.
-        random: of the waits; for tests.
+        describe_errors: False: NACK carries only the type of a handler's exception, not its text and traceback.
+        random: source of the random waits, for tests.
 
     Raises: ConfigError, BadArgument; when it connects, see ``Client.open``.
     """

@@ -1,9 +1,9 @@
-"""A client's side of the conversation with a broker, over as many connections as it takes. Sans-IO: bytes and connections come
-in, bytes go out; no socket, no clock.
+"""A client's side of the protocol, over as many connections as it takes. Sans-IO: bytes and connections come in, bytes go out;
+no socket, no clock.
 
-What outlives a connection: subscriptions, acks without an answer, publishes that can be said again, questions. Order: acks
-first, so that nothing acked comes again, then SUBs, then the rest as it was asked. Each reply belongs to the oldest command
-without one, also when the caller stopped waiting: the next caller never gets it.
+These outlive a connection: subscriptions, unanswered acks, and commands that can be repeated. After a reconnect acks are sent
+first, so that nothing acked is delivered again, then SUBs, then the rest in order. Each reply belongs to the oldest unanswered
+command, also when its caller stopped waiting: the next caller never gets it.
 """
 
 import logging
@@ -13,7 +13,7 @@ from enum import Enum
 from itertools import count
 
 from toymq import arguments
-from toymq.delivery_window import AckList, AckSlot, Feed, Told, ended
+from toymq.delivery_window import AckList, AckSlot, Feed, OnSynced, ended
 from toymq.errors import ClientClosed, RequestTimeout
 from toymq.message import Outgoing
 from toymq.pending_publishes import Batch, Outstanding, PublishSlot, Stream
@@ -36,18 +36,18 @@ from toymq_py.records import IdRange
 logger = logging.getLogger("toymq")
 
 STREAMS_MAX = 1024
-"""Topics whose publishing state is kept at once; an idle one makes room, and begins again under a name of its own."""
+"""Topics whose publishing state is kept. An idle one makes room; it starts again under a new producer name."""
 
 
 class _State(Enum):
     OFFLINE = "no connection"
     GREETING = "HELLO is not answered yet"
-    ONLINE = "commands are said"
-    CLOSED = "nothing is said any more"
+    ONLINE = "commands are sent"
+    CLOSED = "closed for good"
 
 
 class _SubscribeSlot(Slot):
-    """A SUB. Without an answer nothing is lost: a reconnect subscribes every feed."""
+    """A SUB. A lost one needs no repeat: a reconnect subscribes every feed."""
 
     __slots__ = ("_conversation", "_feed")
 
@@ -102,14 +102,13 @@ class _UnsubscribeSlot(Slot):
 
 
 class Conversation:
-    """Commands in their order, the replies that are due, and the subscriptions."""
+    """Commands in order, those without a reply, and the subscriptions."""
 
     def __init__(self, producer: str | None, on_output: Callable[[], None]) -> None:
         """
         Args:
             producer: publishes without a key are numbered under this name and a number; None numbers none.
-            on_output: called when there is something to take and there was nothing before. The callee takes it, or loses
-                the connection.
+            on_output: called when output appears where there was none. The callee takes it, or loses the connection.
         """
         self.outstanding = Outstanding()
         self.feeds: list[Feed] = []
@@ -122,7 +121,7 @@ class Conversation:
         self._wire = ClientConnection()
         self._debug: Wire | None = None
         self._out: list[bytes] = []
-        self._said: deque[Slot] = deque()
+        self._unanswered: deque[Slot] = deque()
         self._waiting: deque[Slot] = deque()
         self._acks: list[AckList] = []
         self._routes: dict[str, Feed] = {}
@@ -140,14 +139,14 @@ class Conversation:
 
     @property
     def idle(self) -> bool:
-        """No reply is awaited, and there is nothing to send."""
+        """Whether no reply is due and nothing is left to send."""
         held = any(stream.held for stream in self._streams.values())
-        return not (self._said or self._waiting or self._acks or self._out or held)
+        return not (self._unanswered or self._waiting or self._acks or self._out or held)
 
     # -- the connection
 
     def connected(self, hello: Hello, on_answer: Callable[[HelloReply | ToymqError], None]) -> None:
-        """Note a new connection; commands are sent once its HELLO is answered."""
+        """A connection is made: say HELLO; commands follow once it is answered."""
 
         def answer(reply: HelloReply | ToymqError) -> None:
             if isinstance(reply, HelloReply):
@@ -161,7 +160,7 @@ class Conversation:
         self._put((HelloSlot(hello, answer),))
 
     def _online(self, hello: HelloReply) -> None:
-        self._say_acks()  # kept until now, and not announced
+        self._send_acks()  # collected while offline, not announced
         self._state = _State.ONLINE
         self._note("=", "online")
         self.server = hello
@@ -174,7 +173,7 @@ class Conversation:
                 self._put((slot,))
 
     def lost(self, error: ToymqError) -> None:
-        """The connection is gone. What cannot be said again fails with ``error``."""
+        """The connection is gone: commands that cannot be repeated fail with ``error``."""
         if self._state in (_State.OFFLINE, _State.CLOSED):
             return
         self._state = _State.OFFLINE
@@ -186,26 +185,26 @@ class Conversation:
         self._patterns.clear()
         for feed in self.feeds:
             feed.lost()
-        said, self._said = self._said, deque()
-        again: list[Slot] = []
-        for slot in said:
+        unanswered, self._unanswered = self._unanswered, deque()
+        repeated: list[Slot] = []
+        for slot in unanswered:
             if slot.done:
                 slot.dropped()
-            elif slot.again:
-                again.append(slot)
+            elif slot.repeatable:
+                repeated.append(slot)
             else:
                 slot.failed(error)
                 if isinstance(slot, AckSlot):
                     self._list(slot.acks)
-        self._waiting.extendleft(reversed(again))
+        self._waiting.extendleft(reversed(repeated))
 
     @property
-    def said_count(self) -> int:
-        """Commands without a reply, also those whose callers stopped waiting."""
-        return len(self._said)
+    def unanswered_count(self) -> int:
+        """Commands without a reply, also abandoned ones."""
+        return len(self._unanswered)
 
     def close(self, error: ToymqError) -> None:
-        """Close for good: all waiting and later calls get ``error``."""
+        """Close for good: all waiting and later calls fail with ``error``."""
         if self._state is _State.CLOSED:
             return
         self.lost(error)
@@ -215,18 +214,18 @@ class Conversation:
         for slot in [*waiting, *(slot for stream in self._streams.values() for slot in stream.held)]:
             slot.failed(error)
         for acks in self._acks:
-            for tell in acks.waiters:
-                tell(error)
+            for on_synced in acks.waiters:
+                on_synced(error)
         for feed in list(self.feeds):
             self.end(feed, error)
 
     def receive(self, data: bytes) -> None:
-        """Bytes of the connection. Raises: ProtocolViolation, after which the connection is of no use."""
+        """Process received bytes. Raises: ProtocolViolation, after which the connection has to be dropped."""
         self._wire.receive_data(data)
         woken: list[Feed] = []
         feed: Feed | None = None
         topic = ""
-        said, routes = self._said, self._routes
+        unanswered, routes = self._unanswered, self._routes
         try:
             replies = self._wire.next_replies()
             if self._debug is not None:
@@ -240,8 +239,8 @@ class Conversation:
                             woken.append(feed)
                     if feed is not None:
                         feed.arrive(reply)
-                    elif said and isinstance(said[0], PullSlot):
-                        said[0].messages.append(reply)
+                    elif unanswered and isinstance(unanswered[0], PullSlot):
+                        unanswered[0].messages.append(reply)
                 elif type(reply) is ErrReply:
                     feed = None
                     self._refused(reply)
@@ -251,14 +250,14 @@ class Conversation:
                     feed = None
                     self._closed(reply)
                 else:
-                    if not said:
-                        raise ProtocolViolation(f"the broker sent {type(reply).__name__} and nothing was asked")
-                    slot = said.popleft()
+                    if not unanswered:
+                        raise ProtocolViolation(f"the broker sent {type(reply).__name__} without a request")
+                    slot = unanswered.popleft()
                     try:
                         slot.answered(reply)
                     except ProtocolViolation:
                         if not slot.done:
-                            said.appendleft(slot)  # it had no answer
+                            unanswered.appendleft(slot)  # it had no answer
                         raise
                     feed = None
         finally:
@@ -272,11 +271,11 @@ class Conversation:
         if fatal:
             self.farewell = error
         if fatal and error.retryable and not greeting:
-            return  # said of the connection and not of the command, which is said again on the next one
-        if self._said:
-            self._said.popleft().refused(error)
+            return  # of the connection, not of the command, which the next connection repeats
+        if self._unanswered:
+            self._unanswered.popleft().refused(error)
         elif not fatal:
-            raise ProtocolViolation(f"the broker sent an error and nothing was asked: {error}")
+            raise ProtocolViolation(f"the broker sent an error without a request: {error}")
 
     def _closed(self, push: ClosedPush) -> None:
         feed = self._routes.get(push.topic) or next((one for one in self._patterns if one.command.topic == push.topic), None)
@@ -301,14 +300,14 @@ class Conversation:
 
     @property
     def _due(self) -> bool:
-        """There is something to take, which was announced when it began to be so. Looked at, and not kept in a flag: that would
-        outlive what a lost connection takes along."""
+        """Whether there is output, which was announced when it appeared. Computed: a flag would outlive what a lost connection
+        drops."""
         return bool(self._out or (self._acks and self._state is _State.ONLINE))
 
     def take_output(self) -> bytes:
-        """All that is to be sent now."""
+        """Take all that has to be sent now."""
         if self._acks and self._state is _State.ONLINE:
-            self._say_acks()
+            self._send_acks()
         out, self._out = self._out, []
         data = b"".join(out)
         if self._debug is not None:
@@ -317,27 +316,27 @@ class Conversation:
 
     def _note(self, mark: str, text: str) -> None:
         if self._debug is not None:
-            self._debug.say(mark, text)
+            self._debug.note(mark, text)
 
-    def _say_acks(self) -> None:
+    def _send_acks(self) -> None:
         self._put([slot for acks in self._acks for slot in acks.take()])
         for acks in self._acks:
             acks.listed = False
         self._acks = []
 
     def _put(self, slots: Sequence[Slot]) -> None:
-        """Behind what is said already. Assumes a connection."""
+        """Append commands to the output. Assumes a connection."""
         announced = self._due
         self._out += [slot.frame() for slot in slots]
-        self._said += slots
+        self._unanswered += slots
         if not announced and slots:
             self._on_output()
 
-    def say(self, slot: Slot) -> None:
-        """Now, or once there is a connection."""
-        self._say((slot,))
+    def send(self, slot: Slot) -> None:
+        """Send a command now, or once there is a connection."""
+        self._send((slot,))
 
-    def _say(self, slots: Sequence[Slot]) -> None:
+    def _send(self, slots: Sequence[Slot]) -> None:
         if self._state is _State.ONLINE:
             self._put(slots)
         elif self._state is _State.CLOSED:
@@ -346,14 +345,14 @@ class Conversation:
         else:
             self._waiting += slots
 
-    def say_goodbye(self, slot: Slot) -> None:
-        """The last command, behind the acks."""
+    def send_last(self, slot: Slot) -> None:
+        """Send the last command of a connection, after the acks."""
         if self.online:
-            self._say_acks()
+            self._send_acks()
             self._put((slot,))
 
-    def say_now(self, slot: Slot) -> bool:
-        """On this connection or not at all. Returns: whether it was said."""
+    def send_now(self, slot: Slot) -> bool:
+        """Send on this connection or not at all. Returns: whether it was sent."""
         if self.online:
             self._put((slot,))
         return self.online
@@ -361,15 +360,12 @@ class Conversation:
     # -- publishing
 
     def check_topic(self, topic: str) -> None:
-        """Whether it can be published to; a topic that was is known. Raises: TypeError, BadName."""
+        """Check a topic's name; one that was published to is known. Raises: TypeError, BadName."""
         if type(topic) is not str or topic not in self._streams:
             arguments.topic(topic)
 
     def publish(self, topic: str, items: Iterable[Outgoing], batch: Batch) -> None:
-        """Put them on their way; as many as the batch awaits.
-
-        Raises: BadName.
-        """
+        """Publish as many items as the batch awaits. Raises: BadName."""
         stream = self._stream(topic)
         stream.add([PublishSlot(stream, item, batch, index) for index, item in enumerate(items)])
 
@@ -380,7 +376,7 @@ class Conversation:
                 idle = next((one for one in self._streams.values() if one.idle), None)
                 if idle is not None:
                     del self._streams[idle.topic]
-            stream = self._streams[topic] = Stream(topic, self._producers, self.outstanding, self._say)
+            stream = self._streams[topic] = Stream(topic, self._producers, self.outstanding, self._send)
         return stream
 
     # -- subscriptions
@@ -393,19 +389,19 @@ class Conversation:
             self.end(feed, self._end)
 
     def unsubscribe(self, feed: Feed, on_done: Callable[[], None]) -> None:
-        """End it; what was delivered and is not acked goes back. ``on_done`` is called at once when there is nothing to say."""
+        """End a subscription; unacked deliveries go back. ``on_done``: at its answer, or at once without a connection."""
         known = feed in self.feeds
         if known:
             self.feeds.remove(feed)
         feed.close()
         if known and self.online:
-            self._say_acks()  # before it gives them back
+            self._send_acks()  # before UNSUB gives them back
             self._put((_UnsubscribeSlot(self, feed, on_done),))
         else:
             on_done()
 
     def ack(self, feed: Feed, topic: str, msg_id: int) -> None:
-        """Said with the next output, or before the next SUB."""
+        """Ack with the next output, or before the next SUB."""
         feed.settle(topic, msg_id)
         acks = feed.acks_of(topic)
         acks.ids.append(msg_id)
@@ -413,19 +409,19 @@ class Conversation:
             self._list(acks)
 
     def settle(self, topic: str, consumer: str, ids: Sequence[IdRange]) -> None:
-        """Forget ids that were acked by number: no handler settles them any more."""
+        """Stop counting deliveries as open: the caller settles them by id."""
         for feed in self.feeds:
             if feed.command.consumer == consumer:
                 for place in list(feed.open):
                     if place[0] == topic and any(first <= place[1] <= last for first, last in ids):
                         feed.settle(*place)
 
-    def ack_synced(self, feed: Feed, topic: str, msg_id: int, tell: Told) -> None:
-        """``tell`` is called once the ack is on stable storage, or never will be."""
+    def ack_synced(self, feed: Feed, topic: str, msg_id: int, on_synced: OnSynced) -> None:
+        """Ack; ``on_synced`` is called when the ack is on stable storage or has failed."""
         if self._state is _State.CLOSED:
-            tell(self._end)
+            on_synced(self._end)
             return
-        feed.acks_of(topic).waiters.append(tell)
+        feed.acks_of(topic).waiters.append(on_synced)
         self.ack(feed, topic, msg_id)
 
     def _list(self, acks: AckList) -> None:
@@ -438,7 +434,7 @@ class Conversation:
             self._on_output()
 
     def route(self, feed: Feed) -> None:
-        """Its SUB is answered: deliveries of its topic are its own."""
+        """Its SUB is answered: deliver messages of its topic to it."""
         if feed.pattern is not None:
             self._patterns.append(feed)
         else:
@@ -459,10 +455,10 @@ class Conversation:
     # -- time
 
     def expire(self, now: float, timeout_s: float, trouble: str) -> float | None:
-        """Give up what is overdue. ``trouble`` is added to the text of the error. Returns: the next deadline."""
+        """Fail overdue commands; ``trouble`` is added to the error's text. Returns: the next deadline."""
         earliest: float | None = None
         held = [slot for stream in self._streams.values() for slot in stream.held]
-        for slot in [*self._said, *self._waiting, *held]:
+        for slot in [*self._unanswered, *self._waiting, *held]:
             if slot.deadline is None or slot.done:
                 continue
             if slot.deadline <= now:

@@ -1,4 +1,4 @@
-"""A subscription's books: what arrived and was not handed out, what was handed out and is not settled, what is acked.
+"""State of a subscription: deliveries that arrived, those that were handed out and are open, and acks to send.
 
 Sans-IO; both clients' subscriptions are thin shells around it.
 """
@@ -15,21 +15,21 @@ from toymq_py.names import TopicPattern, is_pattern
 from toymq_py.protocol import Ack, MessagePush, Reply, Subscribe, encode_command
 from toymq_py.records import IdRange
 
-Told = Callable[[ToymqError | None], None]
-"""Called with None once an ack is on stable storage, else with the reason why it never will be."""
+OnSynced = Callable[[ToymqError | None], None]
+"""Called with None when an ack is on stable storage, or with the error that prevents it."""
 Place = tuple[str, int]
 """Topic and id."""
 
 
 class FeedState(Enum):
     ASKED = "SUB is not answered yet"
-    LIVE = "subscribed, or to be again as soon as there is a connection"
-    ENDED = "the broker ended it"
-    CLOSED = "we ended it"
+    LIVE = "subscribed, or about to be after a reconnect"
+    ENDED = "ended by the broker"
+    CLOSED = "ended by the client"
 
 
 class AckList:
-    """Ids of one topic that are done and not said yet."""
+    """Acked ids of one topic that are not sent yet."""
 
     __slots__ = ("consumer", "ids", "listed", "topic", "waiters")
 
@@ -37,12 +37,12 @@ class AckList:
         self.topic = topic
         self.consumer = consumer
         self.ids: list[int] = []
-        self.waiters: list[Told] = []
+        self.waiters: list[OnSynced] = []
         """Callbacks of acks that wait for stable storage."""
         self.listed = False
 
     def take(self) -> list["AckSlot"]:
-        """Take the ACK lines that are due, as few as the ids fit into."""
+        """Take all, as few ACK lines as they fit into."""
         ids, self.ids = self.ids, []
         waiters, self.waiters = self.waiters, []
         lines = list(lines_of(to_ranges(ids)))
@@ -53,12 +53,12 @@ class AckList:
 
 
 class AckSlot(Slot):
-    """One line of acks. Without an answer the ids go back to the list, and are said before the next SUB."""
+    """One ACK line. Unanswered, its ids go back to the list and are sent before the next SUB."""
 
     __slots__ = ("_line", "_sync", "_waiters", "acks")
 
     def __init__(
-        self, acks: AckList, line: tuple[IdRange, ...], *, sync: bool, waiters: list[Told]
+        self, acks: AckList, line: tuple[IdRange, ...], *, sync: bool, waiters: list[OnSynced]
     ) -> None:
         super().__init__()
         self.acks, self._line, self._sync, self._waiters = acks, line, sync, waiters
@@ -72,13 +72,13 @@ class AckSlot(Slot):
 
     def answered(self, reply: Reply) -> None:
         super().answered(reply)
-        for tell in self._waiters:
-            tell(None)
+        for on_synced in self._waiters:
+            on_synced(None)
 
     def refused(self, error: ToymqError) -> None:
         """Drop acks of a deleted topic; report the error to synced acks."""
-        for tell in self._waiters:
-            tell(error)
+        for on_synced in self._waiters:
+            on_synced(error)
 
     def failed(self, error: ToymqError) -> None:
         for first, last in self._line:
@@ -87,17 +87,17 @@ class AckSlot(Slot):
 
 
 class Feed:
-    """One consumer's deliveries over every connection there will be."""
+    """Deliveries of one consumer over all connections."""
 
     def __init__(self, command: Subscribe, wake: Callable[[], None]) -> None:
         """
         Args:
-            command: what opens it, also after a reconnect.
-            wake: called when something arrived, or the state changed.
+            command: the SUB, also after a reconnect.
+            wake: called when a message arrives or the state changes.
 
         Raises: BadName, BadArgument.
         """
-        encode_command(command)  # what cannot be said is the caller's mistake, now
+        encode_command(command)  # raises now, to the caller
         self.command = command
         self.wake = wake
         self.pattern = TopicPattern(command.topic) if is_pattern(command.topic) else None
@@ -105,19 +105,19 @@ class Feed:
         self.error: ToymqError | None = None
         self.arrived: deque[MessagePush] = deque()
         self.open: dict[Place, None] = {}
-        """Handed out, neither acked nor given back."""
+        """Handed out, neither acked nor nacked."""
         self.on_settled: Callable[[], None] | None = None
-        self._still_open: set[Place] = set()  # over a reconnect: their next delivery is not news
+        self._still_open: set[Place] = set()  # since before a reconnect: their next delivery is a repeat
         self._acks: dict[str, AckList] = {}
 
     def overlaps(self, topic: str) -> bool:
-        """Whether a message could belong to this and to a subscription of ``topic``. Two patterns: assumed."""
+        """Whether a message could belong to this and to a subscription of ``topic``; of two patterns: assumed."""
         if self.pattern is not None:
             return is_pattern(topic) or self.pattern.matches(topic)
         return TopicPattern(topic).matches(self.command.topic) if is_pattern(topic) else topic == self.command.topic
 
     def take(self) -> MessagePush | None:
-        """The next one, which is open from now on."""
+        """Hand out the next delivery."""
         if not self.arrived:
             return None
         push = self.arrived.popleft()
@@ -125,14 +125,14 @@ class Feed:
         return push
 
     def leased(self) -> list[Place]:
-        """What the broker gave us and does not know to be settled, an ack that is not said yet included. Another thread may
-        ask: each copy is made at once."""
+        """Deliveries that the broker still counts as leased, those with an unsent ack included. For any thread: each copy is
+        made at once."""
         waiting = [(push.topic, push.msg_id) for push in self.arrived.copy()]
         unsaid = [(acks.topic, msg_id) for acks in self._acks.copy().values() for msg_id in acks.ids.copy()]
         return [*self.open.copy(), *waiting, *unsaid]
 
     def settle(self, topic: str, msg_id: int) -> None:
-        """Remove a message that was acked or given back."""
+        """A delivery is acked or nacked: it is no longer open."""
         self.open.pop((topic, msg_id), None)
         if self.on_settled is not None:
             self.on_settled()
@@ -149,11 +149,11 @@ class Feed:
         if self._still_open and (push.topic, push.msg_id) in self._still_open:
             self._still_open.discard((push.topic, push.msg_id))
             if (push.topic, push.msg_id) in self.open:
-                return  # its handler runs on, and is the one that acks it
+                return  # its handler still runs, and acks it
         self.arrived.append(push)
 
     def lost(self) -> None:
-        """The connection is gone: what was not handed out comes again."""
+        """The connection is gone: the broker delivers again what was not handed out."""
         self.arrived.clear()
         self._still_open = set(self.open)
 
@@ -170,7 +170,7 @@ class Feed:
             self.wake()
 
     def close(self) -> None:
-        """Nothing is handed out any more."""
+        """Hand out nothing more."""
         if self.state is not FeedState.ENDED:
             self.state = FeedState.CLOSED
         self.arrived.clear()

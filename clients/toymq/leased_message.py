@@ -61,4 +61,4 @@ class LeasedMessage(Delivery, Generic[C]):
         else:
             request = self._nack(0.0)
         self._feed.settle(self.topic, self.id)
-        self._link.conversation.say_now(request.slot)
+        self._link.conversation.send_now(request.slot)

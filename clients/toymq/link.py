@@ -1,4 +1,4 @@
-"""A connection of the asyncio client that reconnects by itself and carries the bytes of its conversation."""
+"""A connection of the asyncio client: reconnects by itself and carries the bytes of its conversation."""
 
 import asyncio
 import itertools
@@ -11,12 +11,12 @@ from toymq import sockets
 from toymq.conversation import Conversation
 from toymq.delivery_window import Feed
 from toymq.errors import ClientClosed, ConnectFailed, RequestTimeout
-from toymq.options import GOODBYE_S, OUTSTANDING_BYTES_MAX, SAID_MAX, Options
+from toymq.options import GOODBYE_S, OUTSTANDING_BYTES_MAX, UNANSWERED_MAX, Options
 from toymq.outages import Outages
 from toymq.pending_publishes import Batch
 from toymq.pending_replies import CallSlot, check_greeting
 from toymq.url import Address
-from toymq.wire_log import waits
+from toymq.wire_log import log_wait
 from toymq_py.errors import ConnectionLost, LocalError, ProtocolViolation, RequestError, ToymqError
 from toymq_py.protocol import HelloReply, OkReply, Quit
 
@@ -25,7 +25,7 @@ logger = logging.getLogger("toymq")
 T = TypeVar("T")
 
 WRITE_HIGH_WATER_BYTES = 1024 * 1024
-"""What may wait in the transport before publishes wait themselves."""
+"""Unsent bytes in the transport beyond which publishes wait."""
 CLOSED = "this client is closed"
 
 
@@ -36,7 +36,7 @@ def settle(future: "asyncio.Future[T]", value: T) -> None:
 
 
 class _Wire(asyncio.Protocol):
-    """One connection of a link; a late callback of an old one touches nothing."""
+    """One transport of a link; late callbacks of an old one have no effect."""
 
     def __init__(self, link: "Link", loop: asyncio.AbstractEventLoop) -> None:
         self._link = link
@@ -71,7 +71,7 @@ class _Wire(asyncio.Protocol):
 
 
 class Link:
-    """Connects, and again after a loss; sends what its conversation has to say once per pass of the loop.
+    """Connects and reconnects; sends its conversation's output once per pass of the loop.
 
     Owns one task, which ends with ``close``.
     """
@@ -94,7 +94,7 @@ class Link:
     # -- the connection
 
     def start(self) -> None:
-        """Connect in the background, however long it takes."""
+        """Connect in the background, without a time limit."""
         self._first.set_result(None)
         self._task = self._loop.create_task(self._run(None), name="toymq link")  # ended by close
 
@@ -119,13 +119,13 @@ class Link:
         for round_number in itertools.count():
             if round_number:
                 delay_s = backoff.next_s()
-                waits(delay_s)
+                log_wait(delay_s)
                 await asyncio.sleep(delay_s)
             for address in self.options.addresses:
                 try:
                     wire = await self._attempt(address)
                 except (OSError, ToymqError) as error:
-                    if not self._survives(address, error, give_up_at):
+                    if not self._tries_again(address, error, give_up_at):
                         return
                     continue
                 backoff.reset()
@@ -138,8 +138,8 @@ class Link:
                     return
                 break
 
-    def _survives(self, address: Address, error: Exception, give_up_at: float | None) -> bool:
-        """Whether there is another attempt after a failed one."""
+    def _tries_again(self, address: Address, error: Exception, give_up_at: float | None) -> bool:
+        """Whether another attempt follows a failed one."""
         hopeless = isinstance(error, RequestError | ProtocolViolation) and not error.retryable
         logger.debug("%s: no connection: %s", address, error)
         self._trouble = f" (no connection to {address}: {error})"
@@ -210,7 +210,7 @@ class Link:
             self._wake()
 
     def writable(self) -> None:
-        """The transport takes bytes again."""
+        """The transport takes bytes again: wake waiting publishes."""
         self._wake()
 
     def _flush_soon(self) -> None:
@@ -222,12 +222,12 @@ class Link:
             wire.transport.write(data)
 
     async def close(self) -> None:
-        """Let the broker take what is said already, for up to a second; then end, whatever the broker does."""
+        """Send QUIT and wait up to a second for the broker to read everything; then close."""
         self._closing = True
         try:
             if self.conversation.online and self._wire is not None:
                 wire = self._wire
-                self.conversation.say_goodbye(CallSlot(Quit(), OkReply))
+                self.conversation.send_last(CallSlot(Quit(), OkReply))
                 self._flush()
                 await asyncio.wait((wire.ended,), timeout=GOODBYE_S)
         finally:
@@ -251,7 +251,7 @@ class Link:
 
     @property
     def descriptor(self) -> int | None:
-        """Of its socket, while there is a connection."""
+        """Descriptor of its socket; None without a connection."""
         wire = self._wire
         if wire is None or wire.transport is None:
             return None
@@ -260,7 +260,7 @@ class Link:
     # -- requests
 
     def deadline(self, extra_s: float = 0.0) -> float:
-        """For a request that begins now."""
+        """Return the deadline of a request that begins now."""
         at = self._loop.time() + self.options.timeout_s + extra_s
         if self._timer is None or at < self._timer.when():
             if self._timer is not None:
@@ -269,9 +269,9 @@ class Link:
         return at
 
     def _expire(self) -> None:
-        self._timer = None  # it has fired: whatever comes of this, a later deadline gets one of its own
+        self._timer = None  # it has fired: a later deadline starts another
         trouble = "" if self.conversation.online else self._trouble
-        # The clock of the loop may be a bit early; what is due within its resolution is due.
+        # The loop's clock may be early by its resolution.
         earliest = self.conversation.expire(self._loop.time() + 0.001, self.options.timeout_s, trouble)
         if earliest is not None:
             self._timer = self._loop.call_at(earliest, self._expire)
@@ -282,7 +282,7 @@ class Link:
         slot.deadline = self.deadline(extra_s)
         done: asyncio.Future[None] = self._loop.create_future()
         slot.when_done(lambda: settle(done, None))
-        self.conversation.say(slot)
+        self.conversation.send(slot)
         try:
             await done
         except asyncio.CancelledError:
@@ -304,7 +304,7 @@ class Link:
 
     @property
     def crowded(self) -> bool:
-        """A publish has to wait for its turn."""
+        """Whether a publish has to wait for its turn."""
         return self._turn.locked() or self._crowded
 
     @property
@@ -312,12 +312,12 @@ class Link:
         conversation, wire = self.conversation, self._wire
         return (
             conversation.outstanding.bytes >= OUTSTANDING_BYTES_MAX
-            or conversation.said_count >= SAID_MAX
+            or conversation.unanswered_count >= UNANSWERED_MAX
             or (wire is not None and not wire.writable)
         )
 
     async def room(self, topic: str) -> None:
-        """Wait for one's turn, in the order of asking. Raises: RequestTimeout."""
+        """Wait for room to publish, first come first served. Raises: RequestTimeout."""
         try:
             async with asyncio.timeout(self.options.timeout_s), self._turn:
                 while self._crowded and not self.conversation.is_closed:
@@ -338,7 +338,7 @@ class Link:
                 settle(waiter, None)
 
     async def quiet(self, deadline: float) -> bool:
-        """Until nothing is left to say or to hear. Returns: False when the time was over before."""
+        """Wait until nothing is left to send or to receive. Returns: False at the deadline."""
         try:
             async with asyncio.timeout_at(deadline):
                 while not self.conversation.idle:
@@ -351,7 +351,7 @@ class Link:
         return True
 
     def batch(self, count: int) -> tuple[Batch, asyncio.Future[None]]:
-        """Publishes that begin now, and what is done when they are."""
+        """A batch of publishes that begin now, and a future that is done with its last outcome."""
         done: asyncio.Future[None] = self._loop.create_future()
         return Batch(count, self.deadline(), lambda: settle(done, None)), done
 
@@ -365,8 +365,8 @@ def _connect_failed(address: Address, error: Exception) -> ConnectFailed:
     return failed
 
 
-async def closed(links: list[Link]) -> None:
-    """Close them side by side."""
+async def close_all(links: list[Link]) -> None:
+    """Close links concurrently."""
     async with asyncio.TaskGroup() as tasks:
         for link in links:
             tasks.create_task(link.close())

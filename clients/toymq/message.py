@@ -1,4 +1,4 @@
-"""What goes to and comes from a topic: receipts, headers, ids as ranges."""
+"""Messages of a client: what is published, receipts, deliveries, headers, ids as ranges."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from toymq_py.protocol.header_lines import SEQUENCE_MAX
 from toymq_py.records import PRODUCER_PREFIX, IdRange
 
 RANGES_PER_LINE = 80
-"""Of ids with 20 digits in a line of 4096 bytes, beside the names."""
+"""Ranges of 20-digit ids that fit into a header line of 4096 bytes beside the names."""
 RANGES_BESIDE_A_FAILURE = 5
-"""The same beside the texts of a failure."""
+"""Ranges that fit beside the texts of a failure."""
 Key = str | bytes
 """Of a publish: 1 to 512 printable ASCII characters without space, and not ``-``."""
 
 
 class Sequenced(NamedTuple):
-    """A message under a producer's name, with a number above the one before: what was published before is a duplicate, after
-    whatever restart. The first ``hdr`` bytes of the body are its header block (protocol.md)."""
+    """A message numbered by its producer, ascending: a repeat is a duplicate, also after a restart. The first ``hdr`` bytes of
+    the body are its header block (protocol.md)."""
 
     producer: str
     seq: int
@@ -32,7 +32,7 @@ class Sequenced(NamedTuple):
 
 
 Item = bytes | tuple[Key | None, bytes] | Sequenced
-"""What ``pub_many`` takes: a payload, (key, payload), or a message of a producer of the caller's."""
+"""What ``pub_many`` takes: a payload, (key, payload), or a message numbered by its producer."""
 Settings = Mapping[str, float | str]
 """Settings of a topic by name (delivery.md). A duration is seconds or a text, ``"2m"``; a size is bytes or ``"64MiB"``;
 ``"default"`` unsets."""
@@ -40,12 +40,12 @@ Settings = Mapping[str, float | str]
 
 @dataclass(slots=True)
 class Receipt:
-    """A publish is on stable storage.
+    """Proof that a message is on stable storage.
 
     Attributes:
         msg_id: the message's number in its topic.
-        duplicate: an earlier attempt had stored it. Where that was a publish without a key, repeated after a lost connection,
-            the broker knows the id of its producer's newest message only, and ``msg_id`` is that: its own or a later one.
+        duplicate: an earlier attempt had stored it. Of a publish without a key, repeated after a lost connection, ``msg_id`` is
+            then that of its producer's newest message: its own or a later one.
     """
 
     msg_id: int
@@ -53,14 +53,14 @@ class Receipt:
 
 
 class Delivery:
-    """One delivery of a message: what both clients' messages have in common.
+    """One delivery of a message, with the fields of both clients' messages.
 
     Attributes:
         topic: where it was published.
         id: its number in the topic.
-        attempt: counts deliveries of it to this consumer, from 1.
+        attempt: number of this delivery to its consumer, from 1.
         ts_ns: when it was published, nanoseconds since the epoch.
-        key: b"" for none. A client's producer name, under which the broker keeps a publish without a key, is none.
+        key: b"" for none, also where a client numbered the publish.
         payload: without the headers.
     """
 
@@ -78,7 +78,7 @@ class Delivery:
 
     @property
     def headers(self) -> dict[str, str]:
-        """A new dict of them. ``traceparent`` is here when the publisher sent one."""
+        """Headers, as a new dict; ``traceparent`` is one when the publisher sent it."""
         return parse_headers(self._headers) if self._headers else {}
 
     def __repr__(self) -> str:
@@ -86,7 +86,7 @@ class Delivery:
 
 
 def parse_headers(block: bytes) -> dict[str, str]:
-    """``Name: value`` lines as a dict; a line of another form is left out."""
+    """``Name: value`` lines as a dict; other lines are ignored."""
     headers = {}
     for line in block.decode("utf-8", "replace").split("\n"):
         name, colon, value = line.partition(":")
@@ -96,12 +96,12 @@ def parse_headers(block: bytes) -> dict[str, str]:
 
 
 def format_headers(headers: Mapping[str, str]) -> bytes:
-    """The inverse of ``parse_headers``. Raises: BadArgument for what would be read as something else, TypeError."""
+    """The inverse of ``parse_headers``. Raises: TypeError, BadArgument for headers that would be read differently."""
     arguments.headers(headers)
     try:
         return b"".join(f"{name}: {value}\n".encode() for name, value in headers.items())
     except UnicodeEncodeError:
-        raise BadArgument("headers are UTF-8") from None
+        raise BadArgument("invalid headers: a surrogate cannot be encoded as UTF-8") from None
 
 
 def to_ranges(ids: Iterable[int]) -> list[IdRange]:
@@ -124,29 +124,29 @@ def parse_ranges(text: str) -> tuple[IdRange, ...]:
 
 
 def lines_of(ranges: Sequence[IdRange], count: int = RANGES_PER_LINE) -> Iterator[tuple[IdRange, ...]]:
-    """Ranges in pieces that each fit into one header line."""
+    """Ranges in groups that each fit into one header line."""
     for at in range(0, len(ranges), count):
         yield tuple(ranges[at : at + count])
 
 
 BATCH_MAX = 256
-"""Messages of ``pub_many`` whose outcomes are awaited together."""
+"""Most messages of ``pub_many`` whose outcomes are awaited together."""
 CHUNK_BYTES_MAX = 256 * 1024
-"""Payload of a chunk of ``pub_many``, beside its last message."""
+"""Most payload of a chunk of ``pub_many``, its last message not counted."""
 Outgoing = tuple[bytes, bytes, bytes]
-"""Key or b"", header block and payload, options of the PUB."""
+"""Key or b"", body (header block and payload), options of the PUB."""
 
 
 def chunks(
     items: Iterable[Item], size: int, body_bytes_max: int, header_block: Callable[[], bytes] | None,
     delay_ms: int | None, ttl_ms: int | None,
 ) -> Iterator[tuple[list[Outgoing], ToymqError | None]]:  # fmt: skip
-    """Items in lists of up to ``size``. Ends behind the first bad one, with what is wrong with it.
+    """Items in lists of up to ``size``. Ends at the first bad one, with its error.
 
     Args:
-        delay_ms, ttl_ms: of those that are not ``Sequenced``, which have their own.
+        delay_ms, ttl_ms: for items that are not ``Sequenced``; those have their own.
 
-    Raises: TypeError for a payload that is not bytes, BadArgument for a delay or ttl that is none.
+    Raises: TypeError for a payload that is not bytes, BadArgument for an invalid delay or ttl.
     """
     plain = publish_options(0, delay_ms, ttl_ms)
     chunk: list[Outgoing] = []
@@ -212,5 +212,5 @@ def _sequenced_options(item: Sequenced) -> bytes:
 
 
 def too_large(body: bytes, bytes_max: int) -> PayloadTooLarge:
-    """The error that the broker would answer for a payload above its limit, without sending it."""
+    """The broker's error, without sending the payload."""
     return PayloadTooLarge(f"{len(body)} bytes with headers; this broker takes at most {bytes_max}")

@@ -21,12 +21,12 @@ DeadOn = type[Exception] | tuple[type[Exception], ...]
 def describe(
     reason: Reason, error: BaseException | None, server: HelloReply | None, *, details: bool
 ) -> Failure | None:
-    """Convert a reason and an exception to the failure that NACK carries; only the type of an exception whose ``str`` raises.
+    """Convert a reason and an exception to the failure that NACK carries. Of an exception whose ``str`` raises: its type.
 
     Args:
-        reason: a text, or the exception itself, as ``error`` has it.
-        server: the broker's greeting; an older broker takes only a reason, so the whole failure becomes one.
-        details: beside its type the text of the exception, and the lines of source that it came through; no variables.
+        reason: a text, or the exception, as in ``error``.
+        server: the broker's greeting; for an older broker the whole failure becomes a reason.
+        details: add the exception's text and traceback, without variables.
 
     Raises: TypeError.
     """
@@ -39,7 +39,7 @@ def describe(
 
 
 def is_dead(error: Exception, dead_on: DeadOn, topic: str) -> bool:
-    """Whether an exception sends the message to the dead letters at once; those have none of their own."""
+    """Whether an exception sends the message to the dead letters at once; dead letters have none of their own."""
     return isinstance(error, dead_on) and not topic.endswith(DEAD_LETTERS)
 
 

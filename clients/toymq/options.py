@@ -19,31 +19,31 @@ from toymq_py.records import PRODUCER_PREFIX
 from toymq_py.units import DURATION_MS_MAX
 
 OUTSTANDING_BYTES_MAX = 8 * 1024 * 1024
-"""Payload without an answer; a publish beyond it waits. Enough for the disk's next syncs, little for a process."""
-SAID_MAX = 65_536
-"""Commands without a reply on one connection; beyond, publishes wait. Bounds what a broker that hangs costs."""
+"""Unanswered payload beyond which a publish waits. Enough for the disk's next syncs, little for a process."""
+UNANSWERED_MAX = 65_536
+"""Unanswered commands on one connection; beyond that publishes wait. Bounds the memory that a hung broker costs."""
 DEFAULT_VISIBILITY_S = 30.0
 """What auto-extend takes when the subscription names none (delivery.md)."""
 GOODBYE_S = 1.0
-"""How long a client that leaves lets the broker take its last words."""
+"""Time for the broker to read what a closing client sent."""
 DRAIN_S = 5.0
-"""How long leaving a client's context waits for handlers and answers."""
+"""Time that the end of a client's block waits for handlers and answers."""
 RECEIVE_BYTES = 256 * 1024
 KEEPALIVE_IDLE_S, KEEPALIVE_PROBES = 15, 3
-"""A peer that died without a word is noticed after a minute, as the broker notices us (delivery.md)."""
+"""A dead peer is noticed after a minute, as the broker notices us (delivery.md)."""
 USER_TIMEOUT_MS = 30_000
 
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """The broker greeted us; after an outage: on every connection that the client has."""
+    """The broker answered HELLO; after an outage: on every connection of the client."""
 
     address: str
 
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """A connection ended; the client tries again by itself."""
+    """A connection was lost; the client reconnects by itself."""
 
     address: str
     reason: str
@@ -52,13 +52,13 @@ class Disconnected:
 Event = Connected | Disconnected
 OnEvent = Callable[[Event], None]
 InjectHeaders = Callable[[dict[str, str]], object]
-"""May add headers to each publish: ``opentelemetry.propagate.inject`` fits."""
+"""Adds headers to each publish: ``opentelemetry.propagate.inject`` fits."""
 PublishEnded = Callable[[Receipt | ToymqError | None], None]
 """Called once with a publish's outcome; None: the caller stopped waiting."""
 
 
 class MessageTracing(ABC):
-    """Follows messages; ``toymq.tracing.Tracing`` does it with OpenTelemetry."""
+    """Interface to a tracer; ``toymq.tracing.Tracing`` implements it with OpenTelemetry."""
 
     @abstractmethod
     def publishing(self, topic: str, headers: Mapping[str, str] | None) -> tuple[dict[str, str], PublishEnded]:
@@ -70,7 +70,7 @@ class MessageTracing(ABC):
 
     @abstractmethod
     def processing(self, message: Delivery, consumer: str) -> AbstractContextManager[None]:
-        """A context manager: the span of a handler."""
+        """Return a context manager: the span of a handler."""
 
 
 logger = logging.getLogger("toymq")
@@ -78,6 +78,8 @@ logger = logging.getLogger("toymq")
 
 @dataclass(frozen=True, slots=True)
 class Options:
+    """Options of ``connect``, checked."""
+
     addresses: tuple[Address, ...]
     name: str | None
     tls: ssl.SSLContext | None
@@ -99,8 +101,8 @@ class Options:
             seconds = arguments.number_of_seconds(what, getattr(self, what))
             above = seconds > 0 or (what == "wait_s" and seconds == 0)
             if not above or seconds * 1000 > DURATION_MS_MAX:
-                form = "0 or more" if what == "wait_s" else "more than 0"
-                raise ConfigError(f"{what} is {form} seconds, at most ten years, not {seconds:g}")
+                least = "0" if what == "wait_s" else "more than 0"
+                raise ConfigError(f"invalid {what} {seconds:g}: write {least} to ten years, in seconds")
         if self.name is not None:
             arguments.word("name", self.name)
         arguments.instance("ssl", self.tls, ssl.SSLContext, "an ssl.SSLContext")
@@ -112,9 +114,9 @@ class Options:
         arguments.flag("describe_errors", self.describe_errors)
         for address in self.addresses:
             if address.token is not None and not is_token(address.token):
-                raise BadArgument("the token in urls is printable ASCII without a space")
+                raise BadArgument("invalid token in urls: write printable ASCII without a space")
         if self.tls is not None and not all(address.tls for address in self.addresses):
-            raise ConfigError("an SSL context belongs to toymqs:// URLs")
+            raise ConfigError("ssl needs toymqs:// URLs: toymq:// connects without TLS")
         self.backoff()
         for address in self.addresses:
             encode_command(self.hello(address))
@@ -125,8 +127,8 @@ class Options:
     def hello(self, address: Address) -> Hello:
         return Hello(1, address.token, self.name)
 
-    def tell(self, event: Event) -> None:
-        """Call ``on_event``; the connection does not end with an error of the caller's code."""
+    def notify(self, event: Event) -> None:
+        """Call ``on_event``; an error of the caller's code is logged and does not end the connection."""
         if self.on_event is not None:
             try:
                 self.on_event(event)
@@ -134,21 +136,21 @@ class Options:
                 logger.exception("on_event failed")
 
     def header_block(self, headers: Mapping[str, str] | None) -> bytes:
-        """With what ``inject_headers`` adds. Raises: BadArgument."""
+        """Encode headers, with those that ``inject_headers`` adds. Raises: BadArgument."""
         if self.inject_headers is not None:
             headers = dict(arguments.headers(headers)) if headers is not None else {}
             self.inject_headers(headers)
         return format_headers(headers) if headers is not None else b""
 
     def header_block_of_many(self, topic: str) -> Callable[[], bytes] | None:
-        """Makes that of each message of ``pub_many``; None when none is needed."""
+        """Return a function that makes the header block of each message of ``pub_many``; None when it is empty."""
         tracing = self.tracing
         if tracing is not None:
             return lambda: self.header_block(tracing.created(topic))
         return (lambda: self.header_block(None)) if self.inject_headers is not None else None
 
     def producer(self) -> str | None:
-        """A name that no other client has; short, since each record has it."""
+        """Make a unique producer name; short, since each record has it."""
         return f"{PRODUCER_PREFIX.decode()}{secrets.token_urlsafe(6)}" if self.idempotent else None
 
     def tls_of(self, address: Address) -> ssl.SSLContext | None:

@@ -1,4 +1,4 @@
-"""What is said of connections that are lost: an outage is told once, however many connections the client has."""
+"""Reports of lost connections: one per outage, however many connections the client has."""
 
 import logging
 
@@ -10,7 +10,7 @@ logger = logging.getLogger("toymq")
 
 
 class Outages:
-    """An outage begins with the first connection that is lost, and is over when all are back."""
+    """An outage begins with the first lost connection and ends when all are back."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -25,15 +25,15 @@ class Outages:
             logger.info("%s: connected again", address)
         if outage or not self._begun:
             self._begun = True
-            self._options.tell(Connected(str(address)))
+            self._options.notify(Connected(str(address)))
 
     def down(self, link: object, address: Address, reason: ToymqError) -> None:
         if not self._down:
-            logger.warning("%s: %s; trying again until it is back", address, reason)
-            self._options.tell(Disconnected(str(address), str(reason)))
+            logger.warning("%s: %s; reconnecting", address, reason)
+            self._options.notify(Disconnected(str(address), str(reason)))
         self._down[link] = address
 
     def left(self, link: object) -> None:
-        """Forget a lost connection that will not be made again."""
+        """A connection was closed and does not come back."""
         if (address := self._down.get(link)) is not None:
             self.up(link, address)

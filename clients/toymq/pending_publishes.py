@@ -1,14 +1,14 @@
-"""Publishes on their way: every one can be said again after a lost connection and is stored once.
+"""Unanswered publishes. Each can be repeated after a lost connection and is stored once.
 
-With the caller's key the broker tells repeats apart by it. Without, the client gives its own producer name and a number that
-rises (protocol.md, ``PUB … seq``): one entry in the broker's table for a stream of any length. Sans-IO.
+The broker recognises a repeat by the caller's key. Without a key the client adds its own producer name and an ascending number
+(protocol.md, ``PUB … seq``), which takes one entry in the broker's table for a stream of any length. Sans-IO.
 
-Numbers and refusals. The broker refuses what follows a refused number (``OUT_OF_SEQUENCE``), so that nothing overtakes. Then:
+The broker refuses every number after a refused one (``OUT_OF_SEQUENCE``), so that no message overtakes another. Then:
 
-1. what is on its way is waited for, what comes new is held;
-2. the numbers go on from the lowest that was refused, above all that were confirmed: they are certainly not in the log;
-3. where a refusal leaves the outcome open (``STORAGE_FAILED``), a number must not be used for another message: the producer
-   takes a new name instead.
+1. wait for the publishes in flight, and hold new ones;
+2. renumber from the lowest refused number, above all confirmed ones: these numbers are certainly not in the log;
+3. where a refusal leaves the outcome open (``STORAGE_FAILED``), its number must not name another message: take a new producer
+   name instead.
 """
 
 import warnings
@@ -24,7 +24,7 @@ Outcome = Receipt | ToymqError
 
 
 class Batch:
-    """Publishes whose outcomes are awaited together, in their order."""
+    """Publishes whose outcomes are awaited together, in order."""
 
     __slots__ = ("abandoned", "deadline", "missing", "on_done", "outcomes")
 
@@ -45,7 +45,7 @@ class Batch:
 
 
 class PublishMany:
-    """What ``pub_many`` returns. Dropped before it began it warns, as a coroutine that was never awaited does: nothing was
+    """What ``pub_many`` returns. Like a coroutine that is never awaited, one that is dropped unused warns: nothing was
     published.
     """
 
@@ -70,7 +70,7 @@ class PublishMany:
 
 
 class Outstanding:
-    """What all publishes of a client that have no answer yet hold in memory."""
+    """Bytes of all unanswered publishes of a client."""
 
     __slots__ = ("bytes",)
 
@@ -84,7 +84,7 @@ class PublishSlot(Slot):
     __slots__ = ("batch", "body", "index", "key", "options", "seq", "stream")
 
     def __init__(self, stream: "Stream", item: Outgoing, batch: Batch, index: int) -> None:
-        """Not ``super().__init__``: there is one a message."""
+        """Without ``super().__init__``: this runs for each message."""
         self.deadline = batch.deadline
         self.stream = stream
         self.key, self.body, self.options = item
@@ -97,7 +97,7 @@ class PublishSlot(Slot):
         return f"the OK of a publish to {self.stream.topic}"
 
     @property
-    def again(self) -> bool:
+    def repeatable(self) -> bool:
         return self.seq is not None or bool(self.key)
 
     @property
@@ -126,7 +126,7 @@ class PublishSlot(Slot):
             self._settle(error)
 
     def failed(self, error: ToymqError) -> None:
-        """Its caller hears of it. If it is on its way, its reply still comes."""
+        """Tell the caller. If it was sent, its reply still comes."""
         self._settle(error)
 
     def dropped(self) -> None:
@@ -145,12 +145,12 @@ class Stream:
     """The publishes to one topic, and the numbers of those without a key."""
 
     def __init__(
-        self, topic: str, names: Iterator[str] | None, outstanding: Outstanding, say: Callable[[list[PublishSlot]], None]
+        self, topic: str, names: Iterator[str] | None, outstanding: Outstanding, send: Callable[[list[PublishSlot]], None]
     ) -> None:
         """
         Args:
-            names: of producers, none of them used before; None numbers nothing, and what has no key is then never said twice.
-            say: puts publishes on their way, now or when there is a connection.
+            names: unused producer names; None numbers nothing, and a publish without a key is then never repeated.
+            send: sends publishes now, or once there is a connection.
 
         Raises: BadName.
         """
@@ -159,26 +159,26 @@ class Stream:
         self.outstanding = outstanding
         self.producer = next(names).encode() if names is not None else b""
         self._names = names
-        self._say = say
+        self._send = send
         self._next = 0
-        self._on_their_way = 0  # with a number and without a final answer
-        self._highest = -1  # that was confirmed
-        self._refused: int | None = None  # the lowest; new ones are held while it is set
+        self._in_flight = 0  # numbered, without a final answer
+        self._highest = -1  # confirmed number
+        self._refused: int | None = None  # the lowest refused number; new publishes are held while it is set
         self._outcome_is_open = False
         self._held: list[PublishSlot] = []
-        self._first: PublishSlot | None = None  # after the numbers went on
+        self._first: PublishSlot | None = None  # of the renumbered ones
 
     @property
     def held(self) -> list[PublishSlot]:
-        """Neither on their way nor refused for good."""
+        """Publishes that wait for a refused one to be repeated."""
         return self._held
 
     @property
     def idle(self) -> bool:
-        return not self._on_their_way and not self._held
+        return not self._in_flight and not self._held
 
     def add(self, slots: list[PublishSlot]) -> None:
-        """Put them on their way, in this order."""
+        """Send them, in this order."""
         self.outstanding.bytes += sum([len(slot.body) for slot in slots])
         if self._names is not None:
             numbered = [slot for slot in slots if not slot.key]
@@ -187,7 +187,7 @@ class Stream:
             elif numbered:
                 self._held += numbered
                 slots = [slot for slot in slots if slot.key]
-        self._say(slots)
+        self._send(slots)
 
     def confirmed(self, seq: int) -> None:
         if seq > self._highest:
@@ -195,13 +195,13 @@ class Stream:
         self.gone()
 
     def gone(self) -> None:
-        """One that was on its way has a final answer, or will never be said."""
-        self._on_their_way -= 1
-        if self._refused is not None and not self._on_their_way:
-            self._go_on()
+        """A numbered publish has its final answer, or will never be sent."""
+        self._in_flight -= 1
+        if self._refused is not None and not self._in_flight:
+            self._renumber()
 
     def holds(self, slot: PublishSlot, seq: int, error: ToymqError) -> bool:
-        """Whether the refused publish is said again, behind the one whose refusal was the reason."""
+        """Whether the refused publish is repeated, after the one whose refusal caused this."""
         again = isinstance(error, OutOfSequence) and slot is not self._first and not slot.done
         if again:
             self._held.append(slot)
@@ -210,7 +210,7 @@ class Stream:
         self.gone()
         return again
 
-    def _go_on(self) -> None:
+    def _renumber(self) -> None:
         assert self._refused is not None
         held, self._held = self._held, []
         held.sort(key=lambda slot: (slot.seq is None, slot.seq or 0))
@@ -228,10 +228,10 @@ class Stream:
         held = [slot for slot in held if not slot.done]
         self._first = held[0] if held else None
         self._number(held)
-        self._say(held)
+        self._send(held)
 
     def _number(self, slots: list[PublishSlot]) -> None:
-        self._on_their_way += len(slots)
+        self._in_flight += len(slots)
         for slot in slots:
             slot.seq = self._next
             self._next += 1

@@ -1,4 +1,4 @@
-"""Slots for awaited replies. Sans-IO: a slot knows its frame and what the reply means to the caller."""
+"""Slots: commands that wait for their reply. Sans-IO: a slot has its frame and knows what the reply means to the caller."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -12,7 +12,7 @@ GiveBack = Callable[[str, list[MessagePush]], None]
 
 
 class Slot(ABC):
-    """A command and its one reply. ``deadline`` is of the caller's clock, in seconds; None: it waits as long as it takes."""
+    """A command and its reply. ``deadline`` is in seconds of the caller's clock; None waits for ever."""
 
     __slots__ = ("deadline",)
 
@@ -22,11 +22,11 @@ class Slot(ABC):
     @property
     @abstractmethod
     def awaited(self) -> str:
-        """For the text of a time-out."""
+        """What is awaited, for the text of a time-out."""
 
     @property
-    def again(self) -> bool:
-        """Whether it may be said once more when the connection was lost before its reply."""
+    def repeatable(self) -> bool:
+        """Whether it may be sent again when the connection is lost before its reply."""
         return False
 
     @property
@@ -36,7 +36,7 @@ class Slot(ABC):
 
     @abstractmethod
     def frame(self) -> bytes:
-        """The bytes of the command, as they are sent."""
+        """The bytes to send."""
 
     def answered(self, reply: Reply) -> None:
         """Raises: ProtocolViolation when the reply does not fit the command."""
@@ -44,28 +44,28 @@ class Slot(ABC):
             raise unexpected(self.awaited, reply)
 
     def refused(self, error: ToymqError) -> None:
-        """The broker said no."""
+        """The broker answered ERR."""
         self.failed(error)
 
-    def failed(self, error: ToymqError) -> None:  # noqa: B027 (many have nothing to do then)
-        """End the wait: there will be no reply."""
+    def failed(self, error: ToymqError) -> None:  # noqa: B027 (optional)
+        """There will be no reply."""
 
-    def dropped(self) -> None:  # noqa: B027 (many have nothing to do then)
-        """End the wait for a command that a lost connection has settled and that is not sent again."""
+    def dropped(self) -> None:  # noqa: B027 (optional)
+        """It was done when the connection was lost, and is not repeated."""
 
 
 class CallSlot(Slot):
-    """A command whose caller waits. Encoded at once, so that the caller gets the error of a bad argument."""
+    """A command whose caller waits. Encoded at once: the caller gets the error of a bad argument."""
 
-    __slots__ = ("_again", "_data", "_on_done", "_verb", "answer", "expect")
+    __slots__ = ("_data", "_on_done", "_repeatable", "_verb", "answer", "expect")
 
-    def __init__(self, command: Command, expect: type[Reply], *, again: bool = False) -> None:
+    def __init__(self, command: Command, expect: type[Reply], *, repeatable: bool = False) -> None:
         """Raises: BadName, BadArgument."""
         super().__init__()
         self._data = encode_command(command)
         self._verb = self._data.partition(b" ")[0].decode().strip()
         self._on_done: Callable[[], None] | None = None
-        self._again = again
+        self._repeatable = repeatable
         self.expect = expect
         self.answer: Answer | None = None
 
@@ -74,15 +74,15 @@ class CallSlot(Slot):
         return f"the reply to {self._verb}"
 
     @property
-    def again(self) -> bool:
-        return self._again
+    def repeatable(self) -> bool:
+        return self._repeatable
 
     @property
     def done(self) -> bool:
         return self.answer is not None
 
     def when_done(self, call: Callable[[], None]) -> None:
-        """At most one."""
+        """Set the callback for the answer."""
         self._on_done = call
 
     def frame(self) -> bytes:
@@ -111,9 +111,9 @@ class CallSlot(Slot):
 
 
 class PullSlot(CallSlot):
-    """A PULL. Deliveries that come before its reply, and belong to no subscription, are its own.
+    """A PULL. Deliveries before its reply that match no subscription are its own.
 
-    They are leased: what no caller takes, after a cancellation for example, is handed to ``give_back``.
+    They are leased: those that no caller takes, after a cancellation for example, go to ``give_back``.
     """
 
     __slots__ = ("_consumer", "_give_back", "messages")
@@ -149,7 +149,7 @@ class PullSlot(CallSlot):
 
 
 class HelloSlot(Slot):
-    """The first of every connection."""
+    """The HELLO of a connection."""
 
     __slots__ = ("_command", "_on_answer")
 
@@ -177,7 +177,7 @@ class HelloSlot(Slot):
 
 
 def check_greeting(answer: HelloReply | ToymqError) -> None:
-    """Raises: the error, when the greeting was none."""
+    """Raises: the error that answered a HELLO."""
     if isinstance(answer, ToymqError):
         raise answer
 
@@ -187,5 +187,5 @@ def unexpected(what: str, reply: Reply) -> ProtocolViolation:
 
 
 def leaves_no_trace(error: ToymqError) -> bool:
-    """Whether a refusal says for certain that nothing was stored. A failed log and a bug in the broker leave that open."""
+    """Whether a publish refused so is certainly not stored; a failed log or a bug in the broker leave that open."""
     return error.code not in ("STORAGE_FAILED", "INTERNAL") and not isinstance(error, CommandFailed)

@@ -1,4 +1,4 @@
-"""Renews leases on an event loop, of one subscription: the asyncio client's on its own, the blocking client's in a thread."""
+"""Renewal of a subscription's leases on an event loop: the asyncio client's own, or that of the blocking client's thread."""
 
 import asyncio
 
@@ -8,17 +8,17 @@ from toymq.delivery_window import Feed, FeedState
 from toymq.message import lines_of, to_ranges
 
 EXTENDS_PER_LEASE = 3
-"""How often a lease is renewed within its time: two of these may be late."""
+"""Renewals within the time of a lease: two of them may be late."""
 
 
 class Renewal:
-    """Of all that the feed's consumer was given and has not settled, until ``stop``, or until the broker ends the subscription.
+    """Renews the leases of all unsettled deliveries of a feed until ``stop``, or until the broker ends the subscription.
 
     Owns a timer. Reads the feed, which another thread may own.
     """
 
     def __init__(self, feed: Feed, conversation: Conversation, visibility_s: float, loop: asyncio.AbstractEventLoop) -> None:
-        """``conversation``: where it is said; a lease is renewed by number, whichever connection has the delivery."""
+        """``conversation``: sends the TOUCH; a lease may be renewed from any connection."""
         self._feed = feed
         self._conversation = conversation
         self._visibility_s = visibility_s
@@ -40,11 +40,11 @@ class Renewal:
         self._timer = None
         if self._feed.state is FeedState.ENDED:
             return
-        self.start()  # first: what goes wrong now does not end it
+        self.start()  # first: an error below does not end the renewals
         by_topic: dict[str, list[int]] = {}
         for topic, msg_id in self._feed.leased():
             by_topic.setdefault(topic, []).append(msg_id)
         for topic, ids in by_topic.items():
             for line in lines_of(to_ranges(ids)):
                 consumer = self._feed.command.consumer
-                self._conversation.say_now(requests.touch(topic, consumer, line, self._visibility_s).slot)
+                self._conversation.send_now(requests.touch(topic, consumer, line, self._visibility_s).slot)

@@ -70,9 +70,9 @@ class Request(Generic[T]):
 
 
 def _request(
-    command: Command, expect: type[Reply], read: Callable[[Any], T], *, again: bool = True, wait_s: float = 0.0
+    command: Command, expect: type[Reply], read: Callable[[Any], T], *, repeatable: bool = True, wait_s: float = 0.0
 ) -> Request[T]:
-    return Request(CallSlot(command, expect, again=again), read, wait_s)
+    return Request(CallSlot(command, expect, repeatable=repeatable), read, wait_s)
 
 
 def _value(reply: OkReply) -> int:
@@ -162,7 +162,7 @@ def delete(topic: str) -> Request[int]:
 
     Raises: NoSuchTopic, ConnectionLost (the outcome is unknown), RequestTimeout.
     """
-    return _request(Delete(arguments.topic(topic)), OkReply, _value, again=False)
+    return _request(Delete(arguments.topic(topic)), OkReply, _value, repeatable=False)
 
 
 def purge(topic: str) -> Request[int]:
@@ -170,7 +170,7 @@ def purge(topic: str) -> Request[int]:
 
     Raises: NoSuchTopic, ConnectionLost (the outcome is unknown), RequestTimeout.
     """
-    return _request(Purge(arguments.topic(topic)), OkReply, _value, again=False)
+    return _request(Purge(arguments.topic(topic)), OkReply, _value, repeatable=False)
 
 
 def seek(topic: str, consumer: str, to: str) -> Request[int]:
@@ -180,12 +180,12 @@ def seek(topic: str, consumer: str, to: str) -> Request[int]:
     Raises: OutOfRange, NoSuchTopic, ConnectionLost (the outcome is unknown), RequestTimeout.
     """
     command = Seek(arguments.topic(topic), arguments.consumer(consumer), arguments.start("to", to))
-    return _request(command, OkReply, _value, again=False)
+    return _request(command, OkReply, _value, repeatable=False)
 
 
 def forget(topic: str, consumer: str) -> Request[None]:
     """Delete a consumer's state. Raises: NoSuchConsumer, ConnectionLost (the outcome is unknown), RequestTimeout."""
-    return _request(Forget(arguments.topic(topic), arguments.consumer(consumer)), OkReply, _nothing, again=False)
+    return _request(Forget(arguments.topic(topic), arguments.consumer(consumer)), OkReply, _nothing, repeatable=False)
 
 
 # -- methods that take several requests: many ids do not fit into one line
@@ -206,7 +206,7 @@ def ack(
     topic, consumer, sync = arguments.topic(topic), arguments.consumer(consumer), arguments.flag("sync", sync)
     client._settle(topic, consumer, ranges)
     for line in lines_of(ranges):
-        yield _request(Ack(topic, consumer, line, sync), OkReply, _value, again=False)
+        yield _request(Ack(topic, consumer, line, sync), OkReply, _value, repeatable=False)
 
 
 def nack(
@@ -248,13 +248,13 @@ def redrive(
     """
     whole = Redrive(arguments.topic(topic), None, None if max is None else arguments.count("max", max))
     if ids is None:
-        yield _request(whole, OkReply, _value, again=False)
+        yield _request(whole, OkReply, _value, repeatable=False)
         return
     moved = 0
     for line in lines_of(arguments.ids("ids", ids)):
         if max is None or moved < max:
             request = _request(
-                replace(whole, ids=line, max_count=None if max is None else max - moved), OkReply, _value, again=False
+                replace(whole, ids=line, max_count=None if max is None else max - moved), OkReply, _value, repeatable=False
             )
             yield request
             moved += request.result()
@@ -305,7 +305,7 @@ def give_back(conversation: Conversation, consumer: str, messages: Sequence[Mess
         by_topic.setdefault(message.topic, []).append(message.msg_id)
     for topic, ids in by_topic.items():
         for line in lines_of(to_ranges(ids)):
-            conversation.say_now(nack_line(topic, consumer, line, 0.0).slot)
+            conversation.send_now(nack_line(topic, consumer, line, 0.0).slot)
 
 
 def nack_line(
@@ -314,10 +314,10 @@ def nack_line(
 ) -> Request[int]:  # fmt: skip
     """One NACK, of ids that were checked and fit into one line."""
     command = Nack(topic, consumer, tuple(ids), arguments.to_ms("delay", delay), dead, failure)
-    return _request(command, OkReply, _value, again=False)
+    return _request(command, OkReply, _value, repeatable=False)
 
 
 def touch(topic: str, consumer: str, ids: Sequence[IdRange], visibility: float | None) -> Request[int]:
     """Renew leases of checked ids for ``visibility`` seconds."""
     command = Touch(topic, consumer, tuple(ids), arguments.to_ms("visibility", visibility, 1))
-    return _request(command, OkReply, _value, again=False)
+    return _request(command, OkReply, _value, repeatable=False)

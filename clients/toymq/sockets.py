@@ -10,20 +10,20 @@ from contextlib import contextmanager
 from toymq.options import KEEPALIVE_IDLE_S, KEEPALIVE_PROBES, USER_TIMEOUT_MS
 
 UNIX_PATH_BYTES_MAX = 103
-"""What fits into an address everywhere: Linux has room for 107 bytes, the BSDs and macOS for 103."""
+"""Longest path that fits into a socket address everywhere: Linux takes 107 bytes, the BSDs and macOS 103."""
 
 
 @contextmanager
 def short_name(path: str) -> Iterator[str]:
-    """A name of that place that fits into a socket's address; it holds until the context ends.
+    """Give a path a name that fits into a socket address, valid until the context ends.
 
-    Raises: OSError, ENAMETOOLONG where the system has no way to name a directory by a descriptor: only Linux has.
+    Raises: OSError, ENAMETOOLONG except on Linux, which can name a directory by a descriptor.
     """
     if len(os.fsencode(path)) <= UNIX_PATH_BYTES_MAX:
         yield path
         return
     if not hasattr(os, "O_PATH"):
-        text = f"a Unix socket's path has at most {UNIX_PATH_BYTES_MAX} bytes on this system"
+        text = f"path of a Unix socket too long: this system takes {UNIX_PATH_BYTES_MAX} bytes"
         raise OSError(errno.ENAMETOOLONG, text, path)
     directory, name = os.path.split(path)
     descriptor = os.open(directory or ".", os.O_PATH | os.O_DIRECTORY)
@@ -34,7 +34,7 @@ def short_name(path: str) -> Iterator[str]:
 
 
 def connect_unix(path: str) -> socket.socket:
-    """Return a connected non-blocking socket. Connecting does not wait: the listener has room or refuses.
+    """Return a connected non-blocking socket. Connecting does not wait: the listener accepts or refuses.
 
     Raises: OSError.
     """
@@ -50,10 +50,9 @@ def connect_unix(path: str) -> socket.socket:
 
 
 def set_up(connection: socket.socket) -> None:
-    """No delay for small frames, and a peer that is gone without a word is noticed.
+    """Send small frames without delay, and detect a dead peer.
 
-    Raises: OSError, also when the connection is one with ourselves: a port without a listener may be given to the socket
-        that asks for it, and then they find each other.
+    Raises: OSError, also when the socket connected to itself: the system may pick the port without a listener as its own.
     """
     if connection.family not in (socket.AF_INET, socket.AF_INET6):
         return
@@ -72,8 +71,7 @@ def set_up(connection: socket.socket) -> None:
 
 
 def reserved_port(owner: object) -> int:
-    """A port of this machine that no other program is given as long as ``owner`` lives: a broker that starts again has it
-    again.
+    """Reserve a free port while ``owner`` lives, so that a broker that starts again gets it again.
 
     The socket is bound and never listens, so that the broker, with SO_REUSEADDR, can listen on the same port.
     """

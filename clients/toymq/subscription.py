@@ -26,11 +26,11 @@ class Message(LeasedMessage[Link]):
     __slots__ = ()
 
     async def ack(self, *, sync: bool = False) -> None:
-        """Done with it. Acks leave together once per pass of the loop, and again after a lost connection; this does not wait
-        for it.
+        """Ack it. Acks leave together once per pass of the event loop, and are repeated after a lost connection; this call does
+        not wait for that.
 
         Args:
-            sync: wait until the ack is on stable storage, so that not even a power cut brings the message back.
+            sync: wait until the ack is on stable storage: then not even a power cut brings the message back.
 
         Raises: with ``sync`` RequestError, ClientClosed, RequestTimeout.
         """
@@ -42,13 +42,13 @@ class Message(LeasedMessage[Link]):
     async def nack(
         self, delay: float | None = None, *, reason: Reason = None, error: BaseException | None = None
     ) -> None:
-        """Give it back, to be delivered again.
+        """Nack it: give it back, to be delivered again.
 
         Args:
-            delay: in so many seconds; 0 means now, None takes the topic's backoff. A connection that is lost gives everything
-                back at once; that is no error here.
-            reason, error: why, a text and an exception, or the exception alone as ``reason``. Its dead letter will say the last
-                of them; see ``process``.
+            delay: seconds until then; 0 means now, None takes the topic's backoff. A lost connection gives everything back at
+                once, without an error here.
+            reason, error: why, a text and an exception, or the exception alone as ``reason``. A dead letter has the last of
+                them; see ``process``.
 
         Raises: RequestError, RequestTimeout, BadArgument.
         """
@@ -60,12 +60,12 @@ class Message(LeasedMessage[Link]):
                 request.result()
 
     async def dead_letter(self, reason: Reason = None, *, error: BaseException | None = None) -> bool:
-        """Give it up: to the topic's dead letters, ``<topic>.dlq``.
+        """Move it to the topic's dead letters, ``<topic>.dlq``.
 
         Args:
-            reason, error: why; the letter says it.
+            reason, error: why; the dead letter has it.
 
-        Returns: False when its lease was over, so that it comes again, here or elsewhere.
+        Returns: False when its lease was over: it is delivered again, here or elsewhere.
 
         Raises: BadArgument (it is a dead letter itself), RequestError, ConnectionLost (it comes again), RequestTimeout.
         """
@@ -76,12 +76,12 @@ class Message(LeasedMessage[Link]):
         return count > 0
 
     async def extend(self, visibility: float | None = None) -> bool:
-        """Restart the clock of its lease.
+        """Renew its lease.
 
         Args:
             visibility: seconds of the new lease; None takes the subscription's.
 
-        Returns: False when the lease was over, or went with its connection: another worker may have the message.
+        Returns: False when the lease was over or its connection was lost: another worker may have the message.
 
         Raises: RequestError, RequestTimeout, BadArgument.
         """
@@ -96,15 +96,15 @@ class Message(LeasedMessage[Link]):
 
     @asynccontextmanager
     async def process(self, *, retry_delay: float | None = None, dead_on: DeadOn = ()) -> AsyncIterator["Message"]:
-        """``async with message.process():`` acks when the block ends, and gives the message back when it raises.
+        """``async with message.process():`` acks when the block ends, and nacks when it raises.
 
-        The exception goes along, and its dead letter says the last of them: type, text and the innermost lines of the
-        traceback, some KB together. With ``connect(describe_errors=False)`` it is the type alone.
+        The NACK carries the exception: type, text and the innermost lines of the traceback, some KB together; a dead letter has
+        the last one. With ``connect(describe_errors=False)`` it carries the type alone.
 
         Args:
-            retry_delay: seconds until it is delivered again after an exception; None takes the topic's backoff. After a
-                cancellation it is at once.
-            dead_on: exceptions after which it would fail again: it goes to the dead letters at once.
+            retry_delay: seconds until redelivery after an exception; None takes the topic's backoff. After a cancellation it
+                is redelivered at once.
+            dead_on: exceptions after which a retry would fail, too: the message goes to the dead letters at once.
         """
         handling = self._handling(retry_delay, dead_on)
         try:
@@ -117,8 +117,8 @@ class Message(LeasedMessage[Link]):
 
 
 class Subscription:
-    """What ``Client.sub`` returns: ``async with`` it, or await it; then iterate. Many tasks may iterate the same one, but
-    not with ``auto_ack``.
+    """What ``Client.sub`` returns: ``async with`` it, or await it; then iterate. Several tasks may iterate it, but not with
+    ``auto_ack``.
 
     Ends only with ``close``, ``drain``, or an error: TakenOver, ConsumerDeleted, or why the client gave up.
     """
@@ -136,14 +136,14 @@ class Subscription:
             self._renewal = Renewal(self._feed, link.conversation, auto_extend_s, asyncio.get_running_loop())
         self._timeout_s = timeout_s
         self._last: list[Message] = []
-        """What ``auto_ack`` acks when the next one is asked for, or the subscription's block ends."""
+        """What ``auto_ack`` acks next."""
         self._holder: asyncio.Task[Any] | None = None
-        """With ``auto_ack``, the task that asked for the last one, or waits for it."""
+        """With ``auto_ack``, the task that has the last message, or waits for the next."""
         self._waiters: list[asyncio.Future[None]] = []
         self._begun = False
 
     def _stop(self) -> None:
-        """The client is closed: no lease is renewed any more."""
+        """The client is closed: stop renewing leases."""
         if self._renewal is not None:
             self._renewal.stop()
 
@@ -187,7 +187,7 @@ class Subscription:
             await message.ack()
 
     def _held_by_another(self) -> bool:
-        """Whether another task has what ``auto_ack`` would ack, and goes on. What a task that failed had is not acked."""
+        """Whether another, running task has what ``auto_ack`` would ack. What a failed task had is not acked."""
         holder = self._holder
         if holder is None or holder is asyncio.current_task():
             return False
@@ -258,7 +258,7 @@ class Subscription:
         """Messages in lists of 1 to ``max``, each complete at most ``wait`` seconds after its first message arrived.
 
         Args:
-            max: messages of a batch; more than the subscription's window can never come.
+            max: most messages of a batch; the subscription's window limits it, too.
             wait: seconds.
 
         Raises: SubscriptionEnded.
@@ -287,20 +287,20 @@ class Subscription:
             yield batch
 
     async def close(self) -> None:
-        """Send acks, end the subscription; what was delivered and is not acked goes back at once. Idempotent.
+        """Send acks and end the subscription; unacked messages go back at once. Idempotent.
 
-        Waits for the broker's OK, at most as long as for any request.
+        Waits for the broker's OK, at most ``timeout_s``.
         """
         done = self._end()
         await asyncio.wait((done,), timeout=self._timeout_s)
 
     async def drain(self, timeout: float) -> bool:  # noqa: ASYNC109 (clients.md names it)
-        """Hand out nothing more, wait until what was handed out is acked or given back, then close.
+        """Hand out nothing more, wait until everything handed out is acked or nacked, then close.
 
         Args:
-            timeout: seconds for the handlers; what they have not settled by then goes back.
+            timeout: seconds for the handlers; messages that they have not settled by then go back.
 
-        Returns: whether all of it was settled in time.
+        Returns: whether all were settled in time.
         """
         timeout = arguments.timeout("timeout", timeout)
         self._feed.close()
@@ -315,7 +315,7 @@ class Subscription:
         return settled
 
     async def _settled(self) -> None:
-        """Until one more is settled. Nothing polls: an ack tells the feed."""
+        """Wait until a message is settled."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._feed.on_settled = lambda: settle(future, None)
         try:
@@ -324,7 +324,7 @@ class Subscription:
             self._feed.on_settled = None
 
     def _end(self) -> "asyncio.Future[None]":
-        """Close the feed and say UNSUB; done with its answer, or when there will be none."""
+        """Close the feed and send UNSUB; the future is done with its answer, or when none will come."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stop()
         self._link.conversation.unsubscribe(self._feed, lambda: settle(done, None))

@@ -1,7 +1,7 @@
-"""pytest fixtures: a real broker for the tests of an application. pytest loads them itself, once ``toymq`` is installed.
+"""pytest fixtures: a real broker for the tests of an application. pytest loads them when ``toymq`` is installed.
 
-The broker is a process of its own, as in production: it can be killed and started again under the code that is tested. It
-starts in about a quarter of a second, on a free port and in a directory that goes with the test.
+The broker is a process of its own, as in production: a test can kill and restart it. It starts in about a quarter of a second,
+on a free port and in a directory that is removed after the test.
 """
 
 from collections.abc import Iterator
@@ -16,12 +16,12 @@ from toymq.sync.client import connect as connect_blocking
 
 
 class BrokerUnderTest(BrokerProcess):
-    """``toymq serve``. It listens on the same port again after ``start``, and data stays until the test is over."""
+    """``toymq serve``. A restart keeps port and data; both are gone after the test."""
 
     def __init__(self, data_dir: Path, *options: str) -> None:
         """
         Args:
-            data_dir: made by the broker. Its log stands beside it, with ``.log`` behind the name.
+            data_dir: created by the broker; its log is beside it, ``<name>.log``.
             options: of ``toymq serve``, for example ``"--max-payload", "1MiB"``.
         """
         super().__init__(data_dir, "--min-free-bytes", "0", *options, log=data_dir.with_name(data_dir.name + ".log"))
@@ -29,9 +29,7 @@ class BrokerUnderTest(BrokerProcess):
 
 @pytest.fixture
 def toymq_broker(tmp_path: Path) -> Iterator[BrokerUnderTest]:
-    """A broker that runs while the test does: ``url``, ``port``, ``data_dir``, ``kill()``, ``start()``, ``restart()``,
-    ``stop()``.
-    """
+    """A running broker: ``url``, ``port``, ``data_dir``, ``kill()``, ``start()``, ``restart()``, ``stop()``."""
     broker = BrokerUnderTest(tmp_path / "toymq-data")
     broker.start()
     try:
@@ -42,9 +40,7 @@ def toymq_broker(tmp_path: Path) -> Iterator[BrokerUnderTest]:
 
 @pytest.fixture
 def toymq_client(toymq_broker: BrokerUnderTest) -> Client:
-    """An asyncio client of that broker, to be entered by the test, in the test's own event loop: ``async with
-    toymq_client as mq``.
-    """
+    """An asyncio client of that broker, for ``async with toymq_client as mq`` in the test's event loop."""
     return connect(toymq_broker.url)
 
 

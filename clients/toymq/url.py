@@ -19,7 +19,7 @@ class Address:
     token: str | None = field(default=None, repr=False)
     tls: bool = False
     path: str | None = None
-    """Of a Unix socket; then host and port mean nothing."""
+    """Path of a Unix socket; host and port are unused then."""
 
     def __str__(self) -> str:
         if self.path is not None:
@@ -52,16 +52,16 @@ def parse_url(url: str) -> Address:
 
 
 def _parse_unix(path: str) -> Address:
-    """The path as it is: nothing in it is escaped."""
+    """Take the path literally: nothing in it is escaped."""
     if not path or "\0" in path:
         raise ConfigError("the URL of a Unix socket is unix:PATH, for example unix:/var/lib/queue/toymq.sock")
     return Address("", 0, path=path)
 
 
 def parse_urls(urls: str | Sequence[str]) -> tuple[Address, ...]:
-    """One URL or several, which are tried in turn.
+    """Parse one URL or several, which are tried in turn.
 
-    Raises: TypeError, ConfigError; without the value, which may have a token in it.
+    Raises: TypeError, ConfigError, without the value: it may contain a token.
     """
     found: list[str] = [urls] if isinstance(urls, str) or not isinstance(urls, Iterable) else list(urls)
     if isinstance(urls, bytes | Mapping) or not all(isinstance(url, str) for url in found):
@@ -77,7 +77,7 @@ def parse_urls(urls: str | Sequence[str]) -> tuple[Address, ...]:
 
 
 def address_with_token(url: str, token: str | None, token_file: str | None) -> Address:
-    """The address of a URL. The token in ``token_file`` precedes ``token``, that of TOYMQ_TOKEN, and both the URL's own.
+    """The address of a URL. A token in ``token_file`` overrides ``token``, that of TOYMQ_TOKEN, and both override the URL's.
 
     Raises: ConfigError; OSError when the file cannot be read.
     """
@@ -85,12 +85,12 @@ def address_with_token(url: str, token: str | None, token_file: str | None) -> A
     if token_file is not None:
         token = Path(token_file).read_text(errors="replace").strip()
         if not is_token(token):
-            raise ConfigError(f"the token in {token_file} is not one word of printable ASCII")
+            raise ConfigError(f"invalid token in {token_file}: write one word of printable ASCII")
     elif token is not None and not is_token(token):
-        raise ConfigError("the token in TOYMQ_TOKEN is not one word of printable ASCII")
+        raise ConfigError("invalid token in TOYMQ_TOKEN: write one word of printable ASCII")
     return address if token is None else replace(address, token=token)
 
 
 def is_token(text: str) -> bool:
-    """Whether it is one word of printable ASCII."""
+    """Whether a text is one word of printable ASCII."""
     return bool(text) and text.isascii() and text.isprintable() and " " not in text

@@ -1,7 +1,7 @@
-"""The wire of one connection as debug lines, with a mark for each direction: ``<`` in, ``>`` out, ``=`` state, ``%`` timer,
-``x`` close, ``!`` error. Logger ``toymq.wire_log``; a body is counted and a token masked.
+"""Debug log of one connection's frames, with a mark for each direction: ``<`` in, ``>`` out, ``=`` state, ``%`` timer, ``x``
+close, ``!`` error. Logger ``toymq.wire_log``; of a body the length is shown, and a token is masked.
 
-A connection that begins while the logger is off has none of this: it costs a look at one field for each chunk.
+A connection that begins while the logger is off costs one test per chunk.
 """
 
 import logging
@@ -14,16 +14,16 @@ logger = logging.getLogger("toymq.wire_log")
 _numbers = count(1)
 _COMMANDS_MAX = 512
 _BODY_BYTES_MAX = 1 << 40
-"""What we send the broker judges."""
+"""No limit: the broker judges what we send."""
 
 
-def waits(delay_s: float) -> None:
+def log_wait(delay_s: float) -> None:
     """Log how long the client waits before the next attempt to connect."""
     logger.debug("- %% connecting again in %.3f s", delay_s)
 
 
 class Wire:
-    """One connection's, by a number of its own in this process."""
+    """Frames of one connection, under a number of its own in this process."""
 
     def __init__(self) -> None:
         self._number = next(_numbers)
@@ -34,17 +34,17 @@ class Wire:
         """Return None unless the logger's level is DEBUG."""
         return Wire() if logger.isEnabledFor(logging.DEBUG) else None
 
-    def say(self, mark: str, text: str) -> None:
+    def note(self, mark: str, text: str) -> None:
         logger.debug("%d %s %s", self._number, mark, text, extra={"session": self._number})
 
     def sent(self, data: bytes) -> None:
-        """Whole frames."""
+        """Log sent frames; ``data`` has whole ones."""
         self._commands.receive_data(data)
         while commands := self._commands.next_commands(_COMMANDS_MAX):
             for command in commands:
                 for line in command_lines(command):
-                    self.say(">", line)
+                    self.note(">", line)
 
     def received(self, replies: Iterable[Reply]) -> None:
         for reply in replies:
-            self.say("<", reply_line(reply))
+            self.note("<", reply_line(reply))

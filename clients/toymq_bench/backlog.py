@@ -1,4 +1,4 @@
-"""Scenarios that begin with a backlog: drain, redelivery, depth; and what a backlog costs: memory, recovery, verify."""
+"""Scenarios with a backlog: drain, redelivery, depth; and the cost of stored messages: memory, recovery, verify."""
 
 import json
 import os
@@ -18,11 +18,11 @@ from toymq_bench.traffic import delete, fill, names, subscriber
 from toymq_py.protocol import Publish, Subscribe, encode_command
 
 SHALLOW = 10
-"""Messages of the small backlog that a large one is compared with."""
+"""Messages of the small backlog in ``depth``."""
 
 
 def drain(broker: Broker, count: int, consumers: int, window: int, size: int, label: str) -> dict[str, float]:
-    """Each of the consumers gets a backlog of ``count`` messages and acks it. Raises: BenchError, OSError."""
+    """Each consumer reads and acks a backlog of ``count`` messages. Raises: BenchError, OSError."""
     (topic,) = topics = names(1)
     fill(broker, topic, count, size, f"{label}: fill")
     meter = Meter()
@@ -37,7 +37,7 @@ def drain(broker: Broker, count: int, consumers: int, window: int, size: int, la
 
 
 def redelivery(broker: Broker, count: int, window: int, size: int, label: str) -> dict[str, float]:
-    """A consumer gives every message back once and acks its second delivery. Raises: BenchError, OSError."""
+    """A consumer nacks every message once and acks its second delivery. Raises: BenchError, OSError."""
     (topic,) = topics = names(1)
     fill(broker, topic, count, size, f"{label}: fill")
     meter = Meter()
@@ -72,13 +72,13 @@ def _until_all(
 def depth(broker: Broker, count: int, cycles: int, size: int, label: str) -> dict[str, float]:
     """Time from an ACK to the next delivery, at a backlog of ``count`` and at one of at most ``SHALLOW``; medians.
 
-    One message at a time, so that nothing but the depth differs. Raises: BenchError, OSError.
+    One message at a time: only the depth differs. Raises: BenchError, OSError.
     """
     deep, shallow = topics = names(2)
     fill(broker, deep, count, size, f"{label}: fill")
     frame = encode_command(Publish(shallow, [b""], [b"x" * size]))
     times: dict[str, list[float]] = {deep: [], shallow: []}
-    with phase(label, cycles) as bar, _Single(broker, deep) as from_deep, _Single(broker, shallow) as from_shallow, \
+    with phase(label, cycles) as bar, _OneByOne(broker, deep) as from_deep, _OneByOne(broker, shallow) as from_shallow, \
             broker.connect() as producer, producer.makefile("rb") as replies:  # fmt: skip
         from_deep.next()
         while len(times[shallow]) < cycles:
@@ -86,7 +86,7 @@ def depth(broker: Broker, count: int, cycles: int, size: int, label: str) -> dic
             if any(not replies.readline().startswith(b"OK ") for _ in range(SHALLOW)):
                 raise WrongReply("a publish was refused")
             from_shallow.next()
-            # Alternating, so that what the machine does meanwhile falls on both.
+            # Alternating: other work of the machine affects both.
             for _ in range(SHALLOW - 1):
                 times[shallow].append(from_shallow.ack_and_next())
                 times[deep].append(from_deep.ack_and_next())
@@ -97,8 +97,8 @@ def depth(broker: Broker, count: int, cycles: int, size: int, label: str) -> dic
     return {"consume_shallow_us": shallow_us, "consume_deep_us": deep_us, "deep_to_shallow": deep_us / shallow_us}
 
 
-class _Single:
-    """A consumer with one delivery outstanding. A context manager."""
+class _OneByOne:
+    """A consumer with a window of one. A context manager."""
 
     def __init__(self, broker: Broker, topic: str) -> None:
         self._socket: socket.socket = broker.connect()
@@ -107,7 +107,7 @@ class _Single:
         self._socket.sendall(encode_command(Subscribe(topic, "c", window=1)))
         self._id = b""
 
-    def __enter__(self) -> "_Single":
+    def __enter__(self) -> "_OneByOne":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -119,7 +119,7 @@ class _Single:
         while (line := self._reader.readline()).startswith(b"OK "):
             pass
         if not line.startswith(b"MSG "):
-            raise WrongReply(f"a delivery was expected, not {line[:200].decode(errors='replace')!r}")
+            raise WrongReply(f"expected a delivery, not {line[:200].decode(errors='replace')!r}")
         words = line.split()
         self._id = words[2]
         self._reader.read(int(words[6]) + 1)
@@ -128,7 +128,7 @@ class _Single:
         self._socket.sendall(self._ack + self._id + b"\n")
 
     def ack_and_next(self) -> float:
-        """Seconds from one to the other."""
+        """Ack, wait for the next delivery, and return the seconds in between."""
         began = time.perf_counter()
         self.ack()
         self.next()
@@ -136,7 +136,7 @@ class _Single:
 
 
 def stock(broker: Broker, count: int, size: int, label: str) -> dict[str, float]:
-    """Memory, recovery and verify of one and the same stock of messages. Raises: BenchError, OSError."""
+    """Memory, recovery and verify of the same stored messages. Raises: BenchError, OSError."""
     (topic,) = names(1)
     own = started(broker)
     fill(own, topic, count, size, f"{label}: fill")
@@ -144,13 +144,13 @@ def stock(broker: Broker, count: int, size: int, label: str) -> dict[str, float]
 
 
 def started(broker: Broker) -> StartedBroker:
-    """A broker that we may kill."""
+    """The broker as one that this harness started, and may kill."""
     assert isinstance(broker, StartedBroker)
     return broker
 
 
 def stored(broker: Broker, count: int, size: int, label: str) -> dict[str, float]:
-    """RSS when ``count`` messages are stored and nothing is read. Raises: BenchError, OSError."""
+    """Resident memory with ``count`` stored messages and no consumer. Raises: BenchError, OSError."""
     empty = broker.rss_bytes()
     fill(broker, names(1)[0], count, size, f"{label}: fill")
     full = broker.rss_bytes()
@@ -158,19 +158,19 @@ def stored(broker: Broker, count: int, size: int, label: str) -> dict[str, float
 
 
 def recovery(broker: Broker, count: int, size: int, label: str) -> dict[str, float]:
-    """SIGKILL with ``count`` messages, then the time from the start of the process. Raises: BenchError, OSError."""
+    """Kill a broker with ``count`` messages and measure its start. Raises: BenchError, OSError."""
     (topic,) = names(1)
     fill(broker, topic, count, size, f"{label}: fill")
     return restart(started(broker), topic)
 
 
 def restart(broker: StartedBroker, topic: str) -> dict[str, float]:
-    """Kill, start, take the first message as a new consumer. The interpreter's own start is part of it."""
+    """Kill it, start it, and read the first message as a new consumer. Includes the start of the interpreter."""
     broker.kill()
     began = time.perf_counter()
     broker.start()
     ready_s = time.perf_counter() - began
-    with _Single(broker, topic) as consumer:
+    with _OneByOne(broker, topic) as consumer:
         consumer.next()
     return {"ready_s": ready_s, "first_delivery_s": time.perf_counter() - began}
 
@@ -182,7 +182,7 @@ def verify(broker: Broker, count: int, size: int, label: str) -> dict[str, float
 
 
 def verified(broker: StartedBroker) -> dict[str, float]:
-    """Stop the broker and check its directory; the interpreter's own start is part of the CPU time."""
+    """Stop the broker and verify its directory. Includes the start of the interpreter."""
     broker.stop()
     before = os.times()
     command = [*TOYMQ, "verify", "--json", str(broker.data_dir)]
@@ -196,7 +196,7 @@ def verified(broker: StartedBroker) -> dict[str, float]:
 
 
 def idle(broker: Broker, sessions: int, label: str) -> dict[str, float]:
-    """RSS with ``sessions`` idle sessions, in all and above that with none. Raises: BenchError, OSError."""
+    """Resident memory with idle connections, in total and per connection. Raises: BenchError, OSError."""
     empty = broker.rss_bytes()
     connections: list[socket.socket] = []
     try:
@@ -205,7 +205,7 @@ def idle(broker: Broker, sessions: int, label: str) -> dict[str, float]:
                 connections.append(connection := broker.connect())
                 connection.sendall(b"PING\n")
                 if connection.recv(100) != b"PONG\n":
-                    raise WrongReply(f"session {number + 1} was not taken")
+                    raise WrongReply(f"connection {number + 1} was refused")
                 bar.at(number)
         rss = broker.rss_bytes()
     finally:

@@ -16,7 +16,7 @@ from toymq_bench.disk import GROUP, RECORD_OVERHEAD_BYTES
 from toymq_bench.options import DATA_DIR, POSITIVE, attachable, place, started, timing
 from toymq_bench.peers_command import peers
 from toymq_bench.result import Session
-from toymq_bench.traffic import Plan, Traffic, held
+from toymq_bench.traffic import Plan, Traffic, measure_with_pings
 
 
 @click.group("toymq-bench", cls=OneLineErrors, context_settings=HELP_SETTINGS)
@@ -227,7 +227,7 @@ def lag(bench: Bench, producers: int, consumers: int, window: int, size: int) ->
     traffic = Traffic(producers, window, size, consumers=consumers)
     bench.run(
         "lag", {"producers": producers, "window": window, "consumers": consumers, "size": size},
-        lambda broker, label: held(broker, traffic, bench.plan, label),
+        lambda broker, label: measure_with_pings(broker, traffic, bench.plan, label),
     )  # fmt: skip
 
 

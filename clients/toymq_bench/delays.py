@@ -25,14 +25,14 @@ RECEIVE_BYTES = 1 << 18
 DIGITS = 10
 """The delay in milliseconds that a payload begins with."""
 PATIENCE_S = 60.0
-"""How late the last messages may be."""
+"""Most lateness of the last messages."""
 
 
 def delay(
     broker: Broker, count: int, lead_s: float, span_s: float, window: int, size: int, seed: int, label: str
 ) -> dict[str, float]:
-    """Schedule ``count`` messages at random moments of ``span_s``, which begins ``lead_s`` after the first publish; take and
-    ack them. A message's moment is the time of its append, as the broker says it, and its delay.
+    """Publish ``count`` messages with delays that end at random times of ``span_s``, which starts ``lead_s`` after the first
+    publish; consume and ack them. A message is due its delay after the broker's time stamp.
 
     Raises: BenchError (publishing took longer than ``lead_s``), WrongReply, OSError.
     """
@@ -45,7 +45,7 @@ def delay(
         _publish(producer, topic, count, lead_s, span_s, size, random.Random(seed), f"{label}: publish")
         took_s = time.perf_counter() - began
         if took_s > lead_s:
-            raise BenchError(f"publishing took {took_s:.1f} s, longer than --lead: give more")
+            raise BenchError(f"publishing took {took_s:.1f} s: write a larger --lead")
         values = {
             "publishes_per_s": count / took_s,
             "publish_cpu_us": (broker.cpu_s() - cpu_s) * 1e6 / count,
@@ -89,7 +89,7 @@ def _publish(
 
 
 class _Consumer:
-    """Takes deliveries and acks them, a line for what a read brought; each id comes once."""
+    """Reads and acks deliveries, one ACK line per read; each id comes once."""
 
     def __init__(self, connection: socket.socket, topic: str, size: int) -> None:
         self._connection = connection
@@ -107,11 +107,11 @@ class _Consumer:
     def take(self, patience_s: float) -> None:
         """Raises: BenchError, WrongReply, OSError."""
         if not select.select([self._connection], [], [], patience_s)[0]:
-            raise BenchError(f"{self.received} messages came, and then none for {patience_s:.0f} s")
+            raise BenchError(f"no message for {patience_s:.0f} s after {self.received}")
         data = self._unparsed + self._connection.recv(RECEIVE_BYTES)
         now_ns = time.clock_gettime_ns(time.CLOCK_REALTIME)
         if b"ERR " in data or b"CLOSED " in data:
-            raise WrongReply(f"a consumer was told: {data[-200:].decode(errors='replace')}")
+            raise WrongReply(f"a consumer got: {data[-200:].decode(errors='replace')}")
         ids, end = [], 0
         for found in self._message.finditer(data):
             end = found.end()
@@ -121,6 +121,6 @@ class _Consumer:
         known = len(self._seen)
         self._seen.update(ids)
         if len(self._seen) != known + len(ids):
-            raise WrongReply("a message came twice")
+            raise WrongReply("a message was delivered twice")
         acks = [encode_command(Ack(self._topic, "c", line)) for line in lines_of(to_ranges(ids))]
         self._connection.sendall(b"".join(acks))

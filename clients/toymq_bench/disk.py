@@ -1,26 +1,26 @@
-"""The limit of the disk itself, measured in the same run and directory as a broker."""
+"""The limit of the disk, measured in the same run and directory as a broker."""
 
 import os
 import time
 from pathlib import Path
 
 RECORD_OVERHEAD_BYTES = 40
-"""About what a record adds to its payload and key."""
+"""About the overhead of a record beside payload and key."""
 FILE_BYTES_MAX = 1 << 30
-"""The file grows to here and is then overwritten from its beginning."""
+"""Size of the file, which is then overwritten from its start."""
 GROUP = 1024
-"""Records of one commit: what a broker with no protocol and perfect batching would have."""
+"""Records per commit, as with perfect batching."""
 
 
 def records_per_commit(outstanding: int) -> int:
-    """Records of the commits that the limit is measured with: a client with one outstanding publish gets one each."""
+    """Records per commit: one when clients have one unanswered publish, else ``GROUP``."""
     return 1 if outstanding == 1 else GROUP
 
 
 def records_per_s(directory: Path, record_bytes: int, records_per_commit: int, seconds: float) -> float:
-    """Records a second that one pwrite and one fdatasync per commit reach, over and over.
+    """Records per second with one pwrite and one fdatasync per commit.
 
-    The loop is Python's: it adds about 2 µs to each commit, nothing beside a real disk. Raises: OSError.
+    The Python loop adds about 2 µs per commit, little beside a real disk. Raises: OSError.
     """
     path = directory / "disk-limit.tmp"
     data = b"x" * (record_bytes * records_per_commit)

@@ -1,8 +1,8 @@
-"""Frames encoded before the clock starts, and the two ends of a wire that a load drives.
+"""Frames encoded before the run, and the interfaces of wire formats.
 
-Per message in Python a client would be slower than the brokers it measures. So a block of frames is one copy of bytes in which
-each mark is overwritten with the send time, and what arrives is counted by the chunk. A mark stands where it makes a key unique
-or where the consumer finds it again.
+With work per message in Python the client would be slower than the brokers. So a block of frames is one copy of bytes in which
+each mark is replaced by the send time, and deliveries are counted by the chunk. A mark makes a key unique and carries the send
+time to the consumer.
 """
 
 from collections.abc import Sequence
@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from typing import Protocol
 
 STAMP_BYTES = 12
-"""Microseconds in hexadecimal; enough for nine years."""
+"""Microseconds in hexadecimal: enough for nine years."""
 MARK = b"~" * STAMP_BYTES
 BLOCK = 256
-"""Frames of a template, at most: larger ones would fall out of the processor's cache, and push the broker out of it."""
+"""Most frames of a template: larger ones would exceed the processor's cache, and evict the broker from it."""
 FILLER = b"abcdefghijklmnopqrstuvwxyz"
-"""Payloads repeat it: no newline, no mark."""
+"""Repeated in payloads; without newline or mark."""
 
 
 def payload(size: int, *, marked: bool) -> bytes:
-    """``size`` bytes; with ``marked`` they begin with a mark. Raises: ValueError when it has no room for one."""
+    """Make a payload of ``size`` bytes; ``marked``: beginning with a mark. Raises: ValueError when it is too short for one."""
     if marked and size < STAMP_BYTES:
         raise ValueError(f"a payload with its send time needs {STAMP_BYTES} bytes")
     body = (FILLER * (size // len(FILLER) + 1))[:size]
@@ -27,14 +27,14 @@ def payload(size: int, *, marked: bool) -> bytes:
 
 
 class Template:
-    """Frames of one length."""
+    """A block of frames of equal length."""
 
     def __init__(self, frames: Sequence[bytes]) -> None:
         self.count = len(frames)
         """Frames of the longest block."""
         self._length = len(frames[0])
         if any(len(frame) != self._length for frame in frames):
-            raise ValueError("the frames of a template have one length")
+            raise ValueError("the frames of a template need one length")
         self._all = b"".join(frames)
 
     def block(self, count: int, stamp_us: int) -> bytes:
@@ -57,7 +57,7 @@ class Producing(Protocol):
 class Chunk:
     """Deliveries of one read of a consuming connection.
 
-    ``stamps``: the mark of each delivery that counts, as sent. ``answer``: the acks, and what else the wire wants to be said.
+    ``stamps``: the send time of each delivery that counts. ``answer``: acks and other bytes to send.
     """
 
     stamps: Sequence[bytes]
@@ -68,5 +68,5 @@ class Consuming(Protocol):
     """Wire format of a consuming connection."""
 
     def deliveries(self, data: bytes) -> Chunk:
-        """Parse what came, and keep what is not complete. Raises: WrongReply."""
+        """Parse received bytes, keeping an incomplete rest. Raises: WrongReply."""
         ...

@@ -1,7 +1,5 @@
 """HTTP publishers on a broker's gateway: one request outstanding on each kept-alive connection."""
 
-import socket
-
 from toymq_bench.broker import StartedBroker, connect
 from toymq_bench.frames import MARK, payload
 from toymq_bench.load import Load, Meter, Publisher
@@ -9,12 +7,12 @@ from toymq_bench.peers.peer import CountingProducer
 from toymq_bench.traffic import Plan, names, timed
 
 OPTIONS = ("--http", "127.0.0.1:0")
-"""Options of the broker that is measured."""
+"""Options of the measured broker."""
 JSON_LINES = b"Content-Type: application/x-ndjson\r\n"
 
 
 def request(topic: str, number: int, size: int, batch: int, *, keyed: bool) -> bytes:
-    """A publish of one message, or a batch of ``batch`` as JSON lines. With ``keyed`` every message has a key of its own."""
+    """An HTTP request that publishes one message, or ``batch`` of them as JSON lines; ``keyed``: each with a unique key."""
     body = payload(size, marked=False)
     if batch == 1:
         key = b"Idempotency-Key: %b-%d\r\n" % (MARK, number) if keyed else b""
@@ -31,7 +29,7 @@ def _post(topic: str, path: str, headers: bytes, body: bytes) -> bytes:
 def measure(
     broker: StartedBroker, connections: int, size: int, batch: int, plan: Plan, label: str, *, keyed: bool
 ) -> dict[str, float]:
-    """One run; a latency is that of a request. Raises: BenchError, OSError."""
+    """One run; latencies are those of requests. Raises: BenchError, OSError."""
     (topic,) = names(1)
     meter = Meter()
     publishers = []
@@ -40,13 +38,10 @@ def measure(
             request(topic, number, size, batch, keyed=keyed), 1,
             b"HTTP/1.1 201 ", rb"HTTP/1.1 [345]|\"duplicate\":true",
         )  # fmt: skip
-        publishers.append(Publisher(_connect(broker), wire, meter, 1))
+        publishers.append(Publisher(connect(broker.host, broker.http_port), wire, meter, 1))
     with Load(publishers, [], meter) as load:
         values = timed(load, meter, plan, broker.cpu_s, label)
     values["publishes_per_s"] *= batch
     values["broker_cpu_us"] /= batch
     return {**values, "rss_mb": broker.rss_bytes() / 1e6}
 
-
-def _connect(broker: StartedBroker) -> socket.socket:
-    return connect(broker.host, broker.http_port)

@@ -1,4 +1,4 @@
-"""Latencies of a run. Counted exactly while the load runs, summed up as an HDR histogram afterwards."""
+"""Latencies of a run: counted exactly while the load runs, summarised by an HDR histogram afterwards."""
 
 from collections.abc import Mapping
 
@@ -11,9 +11,9 @@ PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9, "max": 100.0
 
 
 def summary_ms(counts: Mapping[int, int], prefix: str) -> dict[str, float]:
-    """The percentiles of microseconds → how often, as ``<prefix>_p50_ms`` and so on; nothing of nothing.
+    """Percentiles of counts by microseconds, as ``<prefix>_p50_ms`` and so on; empty without counts.
 
-    The load itself only adds to a dict: a histogram in Python costs more than the message that it counts.
+    The load only counts in a dict: a histogram in Python costs more than a message.
     """
     if not counts:
         return {}

@@ -1,4 +1,4 @@
-"""The load generator: one thread, epoll, as little as possible per message. Knows no broker's wire (``frames``)."""
+"""The load generator: one thread, epoll, little work per message. Independent of a broker's wire format (``frames``)."""
 
 import select
 import socket
@@ -10,44 +10,43 @@ from toymq_bench.errors import BenchError
 from toymq_bench.frames import Consuming, Producing
 
 _BUFFER = bytearray(1 << 20)
-"""Buffer of all reads: there is one thread, and it copies each read out at once."""
+"""Buffer of all reads: one thread, which copies each read at once."""
 SILENCE_S = 30.0
-"""So long nothing at all arrives before a broker is taken for dead."""
+"""Time without any data after which a broker counts as dead."""
 BEHIND_MAX = 2_000_000
-"""Publishes of a fixed rate that may be due and not acknowledged: beyond it the broker does not keep up, and the latency of the
-rest would tell of the length of the run only."""
+"""Unanswered publishes at a fixed rate beyond which the broker does not keep up: latencies would only grow with the run."""
 
 
 def now_us() -> int:
-    """The monotonic clock."""
+    """Microseconds of a monotonic clock."""
     return time.perf_counter_ns() // 1000
 
 
 class Meter:
-    """Counters of a load. ``publish_us`` and ``delivery_us``: latency → how often."""
+    """Counters of a load. ``publish_us`` and ``delivery_us``: count by latency."""
 
     def __init__(self, *, budget: int | None = None, backlog_max: int | None = None) -> None:
         """
         Args:
-            budget: publish no more than these; None: no end.
-            backlog_max: publish no more than these ahead of the deliveries.
+            budget: most publishes; None: unlimited.
+            backlog_max: most publishes ahead of the deliveries.
         """
         self.budget = budget
         self.backlog_max = backlog_max
         self.sent = 0
-        """Since the beginning, as ``received`` is; the others since ``reset``."""
+        """Since the start, like ``received``; the other counters since ``reset``."""
         self.received = 0
         self.reset()
 
     def reset(self) -> None:
-        """Start to count: the warm-up is over."""
+        """Start counting: the warm-up is over."""
         self.acked = 0
         self.delivered = 0
         self.publish_us: defaultdict[int, int] = defaultdict(int)
         self.delivery_us: defaultdict[int, int] = defaultdict(int)
 
     def allowance(self, wanted: int) -> int:
-        """How many of ``wanted`` publishes may be sent; none unless above 0."""
+        """How many of ``wanted`` publishes may be sent now; 0 or less: none."""
         if self.budget is not None:
             wanted = min(wanted, self.budget - self.sent)
         if self.backlog_max is not None:
@@ -56,10 +55,10 @@ class Meter:
 
 
 class Schedule:
-    """The times at which a connection publishes, without waiting for replies: an open loop.
+    """Fixed times at which a connection publishes without waiting for replies: an open loop.
 
-    A latency counts from the intended time, not from the time at which the client came to it. So a broker that stalls for a
-    second is charged with every message that was due in that second (no coordinated omission).
+    A latency counts from the intended time, not from the time of sending. So a stall of a second delays every message that
+    was due in that second (no coordinated omission).
     """
 
     def __init__(self, start_us: float, interval_us: float) -> None:
@@ -81,7 +80,7 @@ class Schedule:
 
 
 class Link:
-    """A non-blocking connection that keeps what the socket did not take."""
+    """A non-blocking connection that buffers what the socket did not take."""
 
     __slots__ = ("_read_into", "_unsent", "_view", "socket")
 
@@ -89,7 +88,7 @@ class Link:
         connection.setblocking(False)
         self.socket = connection
         self._unsent = b""
-        # All read into the same memory: a fresh buffer of this size for each read costs more than a small message.
+        # One buffer for all reads: a new one per read costs more than a small message.
         self._view = memoryview(_BUFFER)
 
     @property
@@ -120,7 +119,7 @@ class Link:
 
 
 class Publisher(Link):
-    """A publishing connection: ``window`` messages outstanding (closed loop), or as a schedule says (open loop)."""
+    """A publishing connection: ``window`` unanswered messages (closed loop), or a schedule (open loop)."""
 
     __slots__ = ("_last_us", "_meter", "_sent_at", "_window", "_wire", "outstanding", "schedule")
 
@@ -150,7 +149,7 @@ class Publisher(Link):
                 self._block(min(count, self._wire.template.count), now)
 
     def _block(self, count: int, stamp_us: int) -> None:
-        # Stamps are part of the keys: two blocks of a connection never have the same.
+        # Stamps are part of the keys: each block of a connection needs its own.
         if stamp_us <= self._last_us:
             stamp_us = self._last_us + 1
         self._last_us = stamp_us
@@ -177,7 +176,7 @@ class Publisher(Link):
 
 
 class Subscriber(Link):
-    """A consuming connection; everything is acknowledged as its wire does it."""
+    """A consuming connection; its wire format acknowledges everything."""
 
     __slots__ = ("_meter", "_wire")
 
@@ -231,7 +230,7 @@ class Load:
         """
         now = heard_us = now_us()
         links = self._links
-        # Those that wait for others' deliveries, or for their time, have no event of their own.
+        # Publishers that wait for deliveries, or for their time, get no event of their own.
         others = self._publishers if self._meter.backlog_max is not None else self._paced
         for publisher in self._publishers:
             self._publish(publisher, now)
@@ -250,7 +249,7 @@ class Load:
             if events:
                 heard_us = now
             elif now - heard_us > SILENCE_S * 1e6:
-                raise BenchError(f"nothing came from the broker for {SILENCE_S:.0f} s")
+                raise BenchError(f"no data from the broker for {SILENCE_S:.0f} s")
             for publisher in others:
                 self._publish(publisher, now)
         return now
@@ -258,7 +257,7 @@ class Load:
     def _wait(self, now: int) -> list[tuple[int, int]]:
         if self._paced:
             due_us = min(publisher.schedule.next_us for publisher in self._paced if publisher.schedule is not None)
-            # epoll counts in milliseconds; select does not, and takes an epoll as a descriptor.
+            # epoll waits in milliseconds; select is finer, and takes an epoll descriptor.
             select.select([self._epoll.fileno()], [], [], min(max((due_us - now) / 1e6, 0), 0.05))
             return self._epoll.poll(0)
         return self._epoll.poll(0.05)

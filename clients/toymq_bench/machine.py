@@ -1,4 +1,4 @@
-"""Facts about the machine of a measurement."""
+"""Facts of the machine that a measurement ran on."""
 
 import os
 import platform
@@ -26,7 +26,7 @@ def facts(directory: Path) -> dict[str, Any]:
 
 
 def line(facts: dict[str, Any]) -> str:
-    """One line of them."""
+    """The facts in one line."""
     return (
         f"{facts['date']}, {facts['cores']} x {facts['cpu']}, Linux {facts['kernel']}, {facts['file_system']}, "
         f"Python {facts['python']} ({facts.get('build', 'as source')}), commit {facts['commit'] or 'unknown'}"
@@ -34,7 +34,7 @@ def line(facts: dict[str, Any]) -> str:
 
 
 def build() -> str:
-    """The optional accelerators of this interpreter's broker (``make fast``; ADR 0015)."""
+    """Whether this interpreter's broker is compiled, and its accelerators (``make fast``; ADR 0015)."""
     compiled = not hasattr(ServerConnection.next_commands, "__code__")
     return ("compiled" if compiled else "as source") + (", zlib_ng" if find_spec("zlib_ng") else "")
 
@@ -47,7 +47,7 @@ def _cpu_model() -> str:
 
 
 def _file_system(directory: Path) -> str:
-    """Its type: that of the longest mount point above the directory."""
+    """Type of the file system, by the longest mount point above the directory."""
     best, kind = "", "unknown"
     for mount in Path("/proc/self/mounts").read_text().splitlines():
         _, point, of_type, *_ = mount.split(" ")

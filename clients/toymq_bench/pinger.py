@@ -1,7 +1,7 @@
-"""A process that asks the broker for a PONG every few milliseconds: what its loop does not answer at once, it was held.
+"""A process that sends PING every few milliseconds: a late PONG is a stall of the broker's event loop.
 
-``python -m toymq_bench.pinger HOST PORT SECONDS`` prints microseconds and how often, as JSON. A process of its own, since the
-load generator answers late when it is busy.
+``python -m toymq_bench.pinger HOST PORT SECONDS`` prints counts by microseconds, as JSON. A separate process, since a busy
+load generator would read late.
 """
 
 import json
@@ -16,7 +16,7 @@ INTERVAL_S = 0.002
 
 
 def main(host: str, port: int, seconds: float) -> Counter[int]:
-    """Round trips in microseconds. Raises: OSError."""
+    """Count round trips by microseconds. Raises: OSError."""
     found: Counter[int] = Counter()
     with connect(host, port) as connection:
         end_us = now_us() + seconds * 1e6

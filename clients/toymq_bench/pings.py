@@ -1,4 +1,4 @@
-"""Round trips of PING, measured from another process while a load runs."""
+"""PING round trips, measured by another process while a load runs."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ from toymq_bench.latency import summary_ms
 
 @contextmanager
 def pings(broker: Broker, seconds: float) -> Iterator[dict[str, float]]:
-    """Run ``pinger`` for so long. Yields: metrics, empty until the context is left. Raises: WrongReply, OSError."""
+    """Run ``pinger`` for ``seconds``. Yields: metrics, empty until the context ends. Raises: WrongReply, OSError."""
     metrics: dict[str, float] = {}
     command = [sys.executable, "-m", "toymq_bench.pinger", broker.host, str(broker.port), str(seconds)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as pinger:

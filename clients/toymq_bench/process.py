@@ -12,15 +12,15 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def require_proc(pid: int) -> None:
-    """Raises: BenchError where the process cannot be looked into."""
+    """Raises: BenchError when there is no /proc, or no such process."""
     if not Path("/proc/self/stat").exists():
-        raise BenchError("what a broker costs is read from /proc, which this system does not have")
+        raise BenchError("CPU time and memory are read from /proc, which this system does not have")
     if not Path(f"/proc/{pid}/stat").exists():
-        raise BenchError(f"process {pid} does not exist: --pid is that of the broker")
+        raise BenchError(f"process {pid} does not exist: write the broker's process id as --pid")
 
 
 def cpu_s(pids: Iterable[int]) -> float:
-    """User and system time, in steps of 10 ms. One that is gone counts nothing."""
+    """User and system time, in steps of 10 ms, of those that still run."""
     ticks = 0
     for pid in pids:
         with suppress(FileNotFoundError, ProcessLookupError):
@@ -30,7 +30,7 @@ def cpu_s(pids: Iterable[int]) -> float:
 
 
 def rss_bytes(pids: Iterable[int]) -> int:
-    """Resident memory. One that is gone counts nothing."""
+    """Resident memory of those that still run."""
     pages = 0
     for pid in pids:
         with suppress(FileNotFoundError, ProcessLookupError):
@@ -39,7 +39,7 @@ def rss_bytes(pids: Iterable[int]) -> int:
 
 
 def family(pid: int) -> list[int]:
-    """The process and its descendants."""
+    """A process and its descendants."""
     found = [pid]
     for parent in found:  # grows while it is walked
         with suppress(FileNotFoundError, ProcessLookupError):

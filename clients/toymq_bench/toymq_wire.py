@@ -1,4 +1,4 @@
-"""Our own protocol for the load generator: ``frames.Producing`` and ``frames.Consuming``."""
+"""toymq's protocol for the load generator: ``frames.Producing`` and ``frames.Consuming``."""
 
 import re
 import struct
@@ -11,11 +11,11 @@ _OKS = re.compile(rb"(?:OK \d+\n)+")
 
 
 class ToymqProducer:
-    """PUBs of one topic. With ``keyed`` each has a key that was never used before."""
+    """PUBs to one topic; ``keyed``: each with a new key."""
 
     def __init__(self, topic: str, number: int, window: int, size: int, *, keyed: bool) -> None:
-        """``number`` tells the producers of a topic apart. Raises: ValueError when a payload cannot hold its send time."""
-        # Short, since a broker pays for each byte: the send time, the place in the block, the producer.
+        """``number``: unique among the producers of a topic. Raises: ValueError when a payload cannot hold its send time."""
+        # Short, since each byte costs the broker: send time, place in the block, producer.
         keys = (b"%b%03d%04d" % (MARK, i, number) if keyed else b"" for i in range(min(window, BLOCK)))
         body = payload(size, marked=not keyed and size >= STAMP_BYTES)
         self.template = Template([encode_command(Publish(topic, [key], [body])) for key in keys])
@@ -26,7 +26,7 @@ class ToymqProducer:
         data = self._rest + data
         lines = data.count(b"\n")
         self._rest = data[data.rfind(b"\n") + 1 :]
-        # What has only begun is counted as well, once it says as much.
+        # A line that has only begun counts as well.
         if data.count(b"OK ") != lines + self._rest.startswith(b"OK "):
             wrong = next(line for line in data.split(b"\n") if not line.startswith(b"OK "))
             raise WrongReply(f"a publish was answered with: {wrong[:200].decode(errors='replace')}")
@@ -34,7 +34,7 @@ class ToymqProducer:
 
 
 class ToymqConsumer:
-    """A subscription from id 0 that acks a range per read, or each message with ``single``; every id comes once, in order."""
+    """A subscription from id 0 that expects every id once, in order; acks a range per read, or with ``single`` each message."""
 
     def __init__(self, topic: str, consumer: str, size: int, *, keyed: bool, single: bool = False) -> None:
         """Raises: ValueError when neither key nor payload can hold the send time."""
@@ -52,11 +52,11 @@ class ToymqConsumer:
 
     @staticmethod
     def subscribe(topic: str, consumer: str, window: int) -> bytes:
-        """The command that opens the subscription."""
+        """The SUB command."""
         return encode_command(Subscribe(topic, consumer, window=window))
 
     def deliveries(self, data: bytes) -> Chunk:
-        """Raises: WrongReply when something else than the next id came."""
+        """Raises: WrongReply for anything but the next id."""
         data = self._unparsed + data
         at = self._after_oks(data, 0)
         ids: list[bytes] = []
@@ -66,7 +66,7 @@ class ToymqConsumer:
             fitting = (len(data) - at) // length
             if not fitting:
                 break
-            # A run of frames of one length is unpacked at once. It ends where an id has a digit more, or an OK stands between.
+            # Frames of one length are unpacked together: up to an id with one more digit, or an OK in between.
             width = len(header[1])
             count = max(min(fitting, 10**width - self._next_id), 1)
             while not data.startswith(self._head + b"%d " % (self._next_id + count - 1), at + (count - 1) * length):
@@ -85,7 +85,7 @@ class ToymqConsumer:
             at = self._after_oks(data, at + count * length)
         self._unparsed = data[at:]
         if header is None and b"\n" in self._unparsed:
-            raise WrongReply(f"a first delivery was expected, not {self._unparsed[:200].decode(errors='replace')!r}")
+            raise WrongReply(f"expected a first delivery, not {self._unparsed[:200].decode(errors='replace')!r}")
         if not ids:
             return Chunk((), b"")
         if self._single:
@@ -94,6 +94,6 @@ class ToymqConsumer:
 
     @staticmethod
     def _after_oks(data: bytes, at: int) -> int:
-        """Position behind the answers to ACKs that begin at ``at``."""
+        """Position after the replies to ACKs at ``at``."""
         found = _OKS.match(data, at)
         return at if found is None else found.end()

@@ -1,4 +1,4 @@
-"""Publishers and consumers on a toymq broker: what of, how many, and what a run of them showed."""
+"""Publishers and consumers on a toymq broker: their number and rate, and the metrics of a run."""
 
 import secrets
 import time
@@ -15,12 +15,12 @@ from toymq_bench.progress import phase
 from toymq_bench.toymq_wire import ToymqConsumer, ToymqProducer
 
 FILLERS, FILL_WINDOW = 4, 1024
-"""Connections and their windows when it matters only that a backlog comes to be."""
+"""Connections, and their windows, that publish a backlog."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Duration of a run. The warm-up is not counted."""
+    """Duration of a run, and of the warm-up before it."""
 
     seconds: float
     warmup_s: float
@@ -30,8 +30,8 @@ class Plan:
 class Traffic:
     """The load of a run. Connection i works on topic i modulo ``topics``; every consumer gets every message of its topic.
 
-    ``rate``: publishes a second of all producers together, whatever is answered (open loop); None: ``window`` outstanding
-    on each (closed loop).
+    ``rate``: publishes per second of all producers together, at fixed times (open loop); None: ``window`` unanswered publishes
+    per connection (closed loop).
     """
 
     producers: int = 1
@@ -46,17 +46,17 @@ class Traffic:
 
 
 def names(count: int) -> list[str]:
-    """Topics that no earlier run has used."""
+    """Names of new topics."""
     run = secrets.token_hex(3)
     return [f"b{run}-{number}" for number in range(count)]
 
 
 def subscriber(broker: Broker, topic: str, consumer: str, window: int, wire: Consuming, meter: Meter) -> Subscriber:
-    """Connected, and its subscription answered. Raises: WrongReply, OSError."""
+    """Connect a subscriber and wait for the OK of its SUB. Raises: WrongReply, OSError."""
     connection = broker.connect()
     connection.sendall(ToymqConsumer.subscribe(topic, consumer, window))
     reply = b""
-    while not reply.endswith(b"\n"):  # a byte at a time: what follows belongs to the load
+    while not reply.endswith(b"\n"):  # byte by byte: deliveries belong to the load
         reply += (byte := connection.recv(1))
         if not byte or (len(reply) > 2 and not reply.startswith(b"OK ")):
             raise WrongReply(f"SUB was answered with: {(reply + connection.recv(200)).decode(errors='replace').strip()}")
@@ -73,7 +73,7 @@ def delete(broker: Broker, topics: list[str]) -> None:
 def publisher(
     broker: Broker, topic: str, number: int, traffic: Traffic, meter: Meter, schedule: Schedule | None = None
 ) -> Publisher:
-    """Connected. Raises: ValueError, OSError."""
+    """Connect a publisher. Raises: ValueError, OSError."""
     wire = ToymqProducer(topic, number, traffic.window, traffic.size, keyed=traffic.keyed)
     return Publisher(broker.connect(), wire, meter, traffic.window, schedule)
 
@@ -103,15 +103,15 @@ def measure(broker: Broker, traffic: Traffic, plan: Plan, label: str) -> dict[st
     return values
 
 
-def held(broker: Broker, traffic: Traffic, plan: Plan, label: str) -> dict[str, float]:
-    """One run, while another process measures how long a PING takes. Raises: BenchError, ValueError, OSError."""
+def measure_with_pings(broker: Broker, traffic: Traffic, plan: Plan, label: str) -> dict[str, float]:
+    """One run, while another process measures PING round trips. Raises: BenchError, ValueError, OSError."""
     with pings(broker, plan.warmup_s + plan.seconds) as metrics:
         values = measure(broker, traffic, plan, label)
     return values | metrics
 
 
 def timed(load: Load, meter: Meter, plan: Plan, broker_cpu_s: Callable[[], float], label: str) -> dict[str, float]:
-    """Warm up, then measure for the seconds of the plan. Raises: BenchError."""
+    """Warm up, then measure for the plan's seconds. Raises: BenchError."""
     with phase(label, 100 * (plan.warmup_s + plan.seconds)) as bar:
         began = now_us()
 
@@ -128,7 +128,7 @@ def timed(load: Load, meter: Meter, plan: Plan, broker_cpu_s: Callable[[], float
         span_s = (load.run(reached(start + plan.seconds * 1e6)) - start) / 1e6
         cpu_s, own_s = broker_cpu_s() - cpu_s, time.process_time() - own_s
     if not (meter.acked or meter.delivered):
-        raise WrongReply(f"not one message was done in {span_s:.1f} s")
+        raise WrongReply(f"no message was completed in {span_s:.1f} s")
     return {
         "publishes_per_s": meter.acked / span_s,
         **({"deliveries_per_s": meter.delivered / span_s} if meter.delivered else {}),

@@ -43,7 +43,7 @@ AGAIN = message(0, 1).replace(b" 0 1 ", b" 0 2 ")
 
 @pytest.mark.parametrize("line", [b"ERR NOT_SUBSCRIBED so\n", b"CLOSED t c TAKEN_OVER\n", AGAIN])
 def test_what_is_no_first_delivery_ends_the_run(line: bytes) -> None:
-    with pytest.raises(WrongReply, match="a first delivery was expected"):
+    with pytest.raises(WrongReply, match="expected a first delivery"):
         ToymqConsumer("t", "c", 20, keyed=True).deliveries(line)
 
 

@@ -112,7 +112,7 @@ def test_one_digest_that_is_another_is_found(out: Path, tmp_path: Path) -> None:
 def test_what_cannot_be_tried_is_one_line(out: Path, tmp_path: Path) -> None:
     again = chaos("run", "--duration", "1s", "--out", out)
     assert (again.returncode, again.stdout) == (2, "")
-    assert again.stderr.splitlines()[-1].endswith("there is a data directory from an earlier run")
+    assert again.stderr.splitlines()[-1].endswith("the data directory of an earlier run exists: choose another --out")
     (tmp_path / "h.jsonl").write_text("{")
     torn = chaos("check", tmp_path / "h.jsonl")
     assert torn.returncode == 2

@@ -47,5 +47,5 @@ async def test_a_certificate_that_nobody_vouches_for(url: str) -> None:
 
 
 def test_tls_options_without_tls() -> None:
-    with pytest.raises(toymq.ConfigError, match="an SSL context belongs to toymqs"):
+    with pytest.raises(toymq.ConfigError, match="ssl needs toymqs"):
         toymq.connect("toymq://127.0.0.1", ssl=client_context())

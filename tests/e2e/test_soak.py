@@ -60,5 +60,5 @@ def test_the_samples_are_what_the_contract_says(out: Path) -> None:
 def test_what_cannot_be_tried_is_one_line(out: Path) -> None:
     again = soak("--duration", "1s", "--out", out)
     assert (again.returncode, again.stdout) == (2, "")
-    assert again.stderr.splitlines()[-1].endswith("there is a data directory from an earlier run")
+    assert again.stderr.splitlines()[-1].endswith("the data directory of an earlier run exists: choose another --out")
     assert "no duration" in soak("--duration", "soon").stderr

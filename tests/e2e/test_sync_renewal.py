@@ -181,7 +181,7 @@ def test_an_outage_is_told_once_and_renewing_goes_on(tmp_path: Path, caplog: pyt
             with sync.connect(url) as other:
                 assert other.pull("t", "c", 2, wait=LEASE_S * 4) == [], "both are renewed, over a new connection"
     assert [record.message.partition(": ")[2] for record in caplog.records if record.levelno >= logging.WARNING] == [
-        "the broker closed the connection; trying again until it is back"
+        "the broker closed the connection; reconnecting"
     ]
     assert told == [threading.main_thread()] * 3, "connected, disconnected, connected"
 

@@ -72,7 +72,7 @@ async def test_off_it_is_not_even_there(tmp_path: Path, monkeypatch: pytest.Monk
 
     for name in ("say", "received", "written"):
         monkeypatch.setattr(wire_log.WireLog, name, never)
-    for name in ("say", "received", "sent"):
+    for name in ("note", "received", "sent"):
         monkeypatch.setattr(toymq.wire_log.Wire, name, never)
     async with serving(tmp_path / "d") as served:
         await a_visit(served)

@@ -63,9 +63,9 @@ class Carrier:
             case "ack synced" if opened:
                 conversation.ack_synced(*opened[0], lambda error: None)
             case "ask":
-                conversation.say(CallSlot(Ping(), PongReply, again=True))
+                conversation.send(CallSlot(Ping(), PongReply, repeatable=True))
             case "give back":
-                conversation.say_now(CallSlot(Nack("t0", "c", ((0, 0),)), OkReply))
+                conversation.send_now(CallSlot(Nack("t0", "c", ((0, 0),)), OkReply))
             case "deliver" if self.connected:
                 for feed in live:
                     self._next_id += 1
@@ -74,7 +74,7 @@ class Carrier:
             case "seek" if self.connected and live:
                 self.peer.hear(f"CLOSED {live[0].command.topic} c SEEK\n".encode())
             case "goodbye":
-                conversation.say_goodbye(CallSlot(Ping(), PongReply))
+                conversation.send_last(CallSlot(Ping(), PongReply))
             case _:
                 pass
 

@@ -1,7 +1,7 @@
 """The blocking client: the names of the asyncio one without ``async``, over a socket and the same sans-IO conversation.
 
-In its caller's thread: the connection is read, and made again, while a call waits. Sending never waits without reading, so
-that a pipeline in both directions cannot stand still. Only ``auto_extend`` has a thread, and a connection beside this one.
+It runs in its caller's thread: it reads, and reconnects, while a call waits. Sending also reads, so that a pipeline in both
+directions cannot block itself. Only ``auto_extend`` has a thread, with a connection of its own.
 """
 
 import ssl as ssl_module
@@ -56,9 +56,9 @@ def _counting(
 
 
 class Client(ClientBase):
-    """A connection to a broker that comes back by itself; made by ``connect``. Of one thread, and a context manager.
+    """A connection to a broker that reconnects by itself; made by ``connect``. A context manager, for one thread.
 
-    A request that is under way when the connection is lost is said again when that is safe, otherwise it raises ConnectionLost.
+    A request that is under way when the connection is lost is repeated when that is safe, otherwise it raises ConnectionLost.
     """
 
     def __init__(self, options: Options) -> None:
@@ -69,9 +69,9 @@ class Client(ClientBase):
         self._link = self._new_link()
         self._conversation = self._link.conversation
         self._waiting_link: BlockingLink | None = None
-        """For requests that wait: the broker holds all replies behind one that does."""
+        """For requests that wait: the broker holds all replies behind such a request."""
         self._keeper: LeaseKeeper | None = None
-        """Made for the first subscription with ``auto_extend``."""
+        """Created for the first subscription with ``auto_extend``."""
 
     def open(self) -> "Client":
         """Connect and say HELLO, as ``connect`` describes."""
@@ -119,29 +119,29 @@ class Client(ClientBase):
     def pub_many(
         self, topic: str, items: Iterable[Item], *, delay: float | None = None, ttl: float | None = None, window: int = 1024
     ) -> "Publishing":
-        """Publish many, up to ``window`` of them without an answer, while it is iterated: ``list(mq.pub_many(...))`` publishes
-        all. Receipts come in the order of the items. Arguments are those of the asyncio client's ``pub_many``.
+        """Publish many while it is iterated, with up to ``window`` unanswered: ``list(mq.pub_many(...))`` publishes all.
+        Receipts come in the order of the items. Arguments are those of the asyncio client's ``pub_many``.
 
-        Raises: as ``pub``, at the place of the item that failed. What was on its way behind it is still published.
+        Raises: as ``pub``, in place of the receipt of the item that failed. Items sent after it are still published.
         """
         return Publishing(self, topic, items, delay, ttl, window)
 
     def _publish_many(
         self, topic: str, items: Iterable[Item], times: tuple[int | None, int | None], window: int, size: int
     ) -> Iterator[Receipt]:
-        flying: deque[Batch] = deque()
+        unanswered: deque[Batch] = deque()
         outstanding = 0
         block = self._options.header_block_of_many(topic)
         for chunk, error in chunks(items, size, self._body_bytes_max, block, *times):
-            flying.append(self._publish(topic, chunk))
+            unanswered.append(self._publish(topic, chunk))
             outstanding += len(chunk)
             self._link.exchange(0.0)
-            while flying and (outstanding > window - size or self._is_full or error is not None):
-                yield from self._receipts(topic, flying[0])
-                outstanding -= len(flying.popleft().outcomes)
+            while unanswered and (outstanding > window - size or self._is_full or error is not None):
+                yield from self._receipts(topic, unanswered[0])
+                outstanding -= len(unanswered.popleft().outcomes)
             if error is not None:
                 raise error
-        for batch in flying:
+        for batch in unanswered:
             yield from self._receipts(topic, batch)
 
     def _publish(self, topic: str, items: list[Outgoing]) -> Batch:
@@ -170,12 +170,12 @@ class Client(ClientBase):
         visibility: float | None = None, mode: Mode | None = None, start: str | None = None,
     ) -> Subscription:  # fmt: skip
         """Subscribe a consumer, and wait for the broker's OK. Arguments are those of the asyncio client's ``sub``. A
-        subscription whose topic another one covers already gets a connection of its own.
+        subscription that overlaps another one gets its own connection.
 
-        ``auto_extend`` renews leases from a thread, over a connection beside this client's: also while a handler sleeps or
-        computes, but not while it is in C code that keeps Python's lock.
+        ``auto_extend`` renews leases from a thread with its own connection, also while a handler sleeps or computes, but not
+        while C code holds Python's global lock.
 
-        Raises: BadName, BadArgument, AlreadySubscribed (this client has that very subscription), RequestError, RequestTimeout,
+        Raises: BadName, BadArgument, AlreadySubscribed (this client has the same subscription), RequestError, RequestTimeout,
             ClientClosed; ConfigError, ConnectFailed: leases cannot be renewed, and nothing is subscribed.
         """
         command = requests.subscription(topic, consumer, window, visibility, mode, start, auto_ack, auto_extend)
@@ -205,7 +205,7 @@ class Client(ClientBase):
     def _keeper_or_raise(self) -> "LeaseKeeper":
         """Raises: ConfigError, ConnectFailed, RequestError, ProtocolViolation."""
         if self._keeper is None or self._keeper.ended:
-            from toymq.sync.lease_keeper import LeaseKeeper  # has asyncio with it, which few command lines need
+            from toymq.sync.lease_keeper import LeaseKeeper  # imports asyncio, which few command lines need
 
             self._keeper = LeaseKeeper(self._options)
             weakref.finalize(self, self._keeper.close)  # also when the program ends
@@ -225,8 +225,8 @@ class Client(ClientBase):
     def pull(
         self, topic: str, consumer: str, max: int = 1, *, wait: float = 0.0, visibility: float | None = None
     ) -> list[Message]:
-        """Lease up to ``max`` messages without a subscription; see the asyncio client's ``pull``. Interrupted, it loses
-        nothing either."""
+        """Lease up to ``max`` messages without a subscription; see the asyncio client's ``pull``. An interrupted pull gives
+        back what was leased to it."""
         command = requests.pull_command(topic, consumer, max, wait, visibility)
         wait = command.wait_ms / 1000
         deadline = now() + wait
@@ -241,7 +241,7 @@ class Client(ClientBase):
                     raise
             else:
                 wait = deadline - now()
-                if pushes or wait <= 0:  # else a broker that shuts down sent us away
+                if pushes or wait <= 0:  # otherwise a broker that shuts down ended the wait early
                     return [Message(push, feed, self._link) for push in pushes]
 
     # -- methods whose signature and docstring are in ``requests``
@@ -270,9 +270,9 @@ class Client(ClientBase):
     # -- leaving
 
     def drain(self, timeout: float) -> bool:
-        """End the subscriptions, which gives back what is not acked, and wait for the answers that are due.
+        """End the subscriptions, which gives back unacked messages, and wait for pending answers.
 
-        Returns: whether nothing was left when ``timeout`` seconds were over.
+        Returns: False when something was left after ``timeout`` seconds.
         """
         deadline = now() + arguments.timeout("timeout", timeout)
         for link in self._links:
@@ -285,7 +285,7 @@ class Client(ClientBase):
         return min([link.until(link.is_idle, deadline) for link in self._links])
 
     def close(self) -> None:
-        """Send acks and what was asked already, and close. Takes a second at most, never raises. Idempotent."""
+        """Send acks and pending requests, then close, within a second. Never raises. Idempotent."""
         if not self._closed:
             deadline = now() + GOODBYE_S
             if self._keeper is not None:
@@ -295,7 +295,7 @@ class Client(ClientBase):
             if self._keeper is not None:
                 self._keeper.join(deadline - now())
 
-    # -- inside
+    # -- connections and requests
 
     @property
     def _main_conversation(self) -> Conversation:

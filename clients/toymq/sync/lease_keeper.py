@@ -1,8 +1,7 @@
 """Lease renewal of a blocking client while its thread is in a handler: ``sub(auto_extend=True)``.
 
-A thread with a loop of its own, and a connection of its own. The client's connection belongs to the thread that calls the
-client, which may be in the middle of a frame; and a lease may be renewed from any connection (protocol.md, TOUCH). Nothing
-happens here to the feeds: their books are read.
+It has its own thread, event loop and connection: the client's connection belongs to the thread that calls the client, which may
+be in the middle of a frame, and a lease may be renewed from any connection (protocol.md, TOUCH). Feeds are only read here.
 """
 
 import asyncio
@@ -24,7 +23,7 @@ from toymq_py.errors import ConfigError, ToymqError
 
 
 class _Unreported(Outages):
-    """The client tells of an outage when its own connection finds it: once, and in the thread that it belongs to."""
+    """Reports nothing: the client reports an outage when its own connection finds it, in its own thread."""
 
     def up(self, link: object, address: Address) -> None:
         pass
@@ -34,7 +33,7 @@ class _Unreported(Outages):
 
 
 class LeaseKeeper:
-    """Of one client. All but the methods without an underscore happens in its own thread, which ends with ``stop``."""
+    """Renews leases of one client. Only the public methods run outside its thread, which ends with ``stop``."""
 
     def __init__(self, options: Options) -> None:
         """Connect; retry for as long as a request may take while no broker answers.
@@ -49,13 +48,13 @@ class LeaseKeeper:
         self._forked = False
         self._loop = asyncio.new_event_loop()
         opened: Future[None] = Future()
-        # A daemon: a program that exits without closing has no leases to renew.
+        # A daemon: a program that exits has no leases to renew.
         self._thread = threading.Thread(target=self._run, args=(opened,), name="toymq-leases", daemon=True)
         try:
             self._thread.start()
         except RuntimeError as error:
             self._loop.close()
-            raise ConfigError(f"auto_extend needs a thread, and this process can start none: {error}") from error
+            raise ConfigError(f"auto_extend needs a thread, which cannot be started: {error}") from error
         _keepers.add(self)
         try:
             opened.result()
@@ -65,23 +64,23 @@ class LeaseKeeper:
 
     @property
     def ended(self) -> bool:
-        """Nothing is renewed any more: it was stopped, or the broker does not want us."""
+        """Whether it was stopped, or the broker refused its connection."""
         return self._link is None or self._link.conversation.is_closed
 
     def keep(self, feed: Feed, visibility_s: float) -> None:
-        """Renew its leases from now on, for so many seconds each."""
+        """Renew a feed's leases from now on, for ``visibility_s`` each."""
         self._call(lambda: self._begin(feed, visibility_s))
 
     def leave(self, feed: Feed) -> None:
-        """Its subscription is over. Idempotent."""
+        """Stop renewing a feed's leases. Idempotent."""
         self._call(lambda: self._end(feed))
 
     def stop(self) -> None:
-        """Soon. Idempotent; nothing happens in the child of a fork."""
+        """Ask the thread to end. Idempotent; without effect in the child of a fork."""
         self._call(self._leave)
 
     def join(self, timeout_s: float) -> None:
-        """After ``stop``: wait until it is done, but no longer."""
+        """Wait for the thread to end after ``stop``, at most ``timeout_s``."""
         if threading.current_thread() is not self._thread:  # where an unclosed client may be garbage-collected
             self._thread.join(max(timeout_s, 0.0))
 
@@ -91,9 +90,9 @@ class LeaseKeeper:
         self.join(GOODBYE_S)
 
     def leave_to_parent(self) -> None:
-        """In the child of a fork, which has no such thread: its copy of the connection must not outlive the parent.
+        """Close the copy of the connection in the child of a fork, which has no such thread: it must not outlive the parent.
 
-        The number stays taken, by the null device: the object that thinks it owns it may close it once more.
+        The descriptor then is the null device: the object that owns it may close it again.
         """
         self._forked = True
         descriptor = self._link.descriptor if self._link is not None else None

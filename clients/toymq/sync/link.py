@@ -1,4 +1,4 @@
-"""The blocking client's connection: a socket that is read, and made again, while a call waits."""
+"""A connection of the blocking client: it reads, and reconnects, while a call waits."""
 
 import logging
 import math
@@ -19,25 +19,25 @@ from toymq.options import RECEIVE_BYTES, Options
 from toymq.outages import Outages
 from toymq.pending_replies import CallSlot, check_greeting
 from toymq.url import Address
-from toymq.wire_log import waits
+from toymq.wire_log import log_wait
 from toymq_py.errors import ConnectionLost, ProtocolViolation, RequestError, ToymqError
 from toymq_py.protocol import HelloReply, OkReply, Quit
 
 logger = logging.getLogger("toymq")
 
 CLOSED = "this client is closed"
-FORKED = "this client was made before a fork, and its connection is the parent's: connect again in the child"
+FORKED = "this client was made before a fork and belongs to the parent: connect again in the child"
 ACKS_COALESCED = 1000
-"""Acks that leave without waiting for the next call that reads."""
+"""Acks that are sent without waiting for the next call that reads."""
 
 
 class BlockingLink:
-    """Carries the bytes of its conversation. Of one thread; nothing happens while no call waits."""
+    """Carries the bytes of its conversation. For one thread; nothing happens while no call waits."""
 
     def __init__(self, options: Options, outages: Outages, siblings: "list[BlockingLink]") -> None:
-        """Not connected; see ``open``. Without that, ``until`` connects.
+        """Not connected: ``open`` connects, or the first ``until``.
 
-        ``siblings``: all of the client's; the owner adds this one.
+        ``siblings``: all links of the client; the owner adds this one.
         """
         self._outages = outages
         self._siblings = siblings
@@ -45,7 +45,7 @@ class BlockingLink:
         self.conversation = Conversation(options.producer(), lambda: None)
         self.closed = False
         self.forked = False
-        """This is a child of the process that made it."""
+        """Whether this process is a child of the one that made it."""
         self.options = options
         self._backoff = options.backoff()
         self._socket: socket.socket | None = None
@@ -65,37 +65,36 @@ class BlockingLink:
                 if now() >= give_up_at or _is_hopeless(error):
                     raise
                 delay_s = self._backoff.next_s()
-                waits(delay_s)
+                log_wait(delay_s)
                 time.sleep(delay_s)
             else:
                 return
 
     def close(self, deadline: float) -> None:
-        """Let the broker take what is said already, until the deadline; then end, whatever it does."""
+        """Send QUIT and wait until the deadline for the broker to read everything; then close."""
         self.closed = True
         if self.conversation.online:
             last = CallSlot(Quit(), OkReply)
-            self.conversation.say_goodbye(last)
+            self.conversation.send_last(last)
             while self._socket is not None and not last.done and (left := deadline - now()) > 0:
                 self.exchange(left)
         self._drop_socket()
         self.conversation.close(ClientClosed(CLOSED))
 
     def leave_to_parent(self) -> None:
-        """In the child of a fork: without a word, since both would speak on one connection; and so that it does not outlive
-        the parent."""
+        """Close in the child of a fork, without sending: the connection is the parent's, and must not outlive it."""
         self.closed = self.forked = True
         self._drop_socket()
         self.conversation.close(ClientClosed(FORKED))
 
     @property
     def descriptor(self) -> int | None:
-        """Of its socket, while there is a connection."""
+        """Descriptor of its socket; None without a connection."""
         connection = self._socket
         return None if connection is None else connection.fileno()
 
     def until(self, done: Callable[[], bool], deadline: float | None) -> bool:
-        """Exchange bytes, connect again when needed. Returns: False when the time was over before ``done``."""
+        """Exchange bytes, reconnecting when needed, until ``done``. Returns: False at the deadline."""
         while not done():
             if self.conversation.is_closed:
                 return done()
@@ -110,7 +109,7 @@ class BlockingLink:
 
     def ask(self, slot: CallSlot, extra_s: float = 0.0) -> None:
         """Send a request and wait for its answer. The reply of an interrupted one is dropped. Raises: RequestTimeout."""
-        self.conversation.say(slot)
+        self.conversation.send(slot)
         answered = False
         try:
             answered = self.until(lambda: slot.done, now() + self.options.timeout_s + extra_s)
@@ -121,7 +120,7 @@ class BlockingLink:
             raise self.overdue(slot.awaited, extra_s)
 
     def ack_soon(self, feed: Feed, topic: str, msg_id: int) -> None:
-        """With the next bytes that are sent, or after a thousand."""
+        """Ack with the next bytes that are sent, or after a thousand acks."""
         self.conversation.ack(feed, topic, msg_id)
         if len(feed.acks_of(topic).ids) >= ACKS_COALESCED:
             self.exchange(0.0)
@@ -136,18 +135,18 @@ class BlockingLink:
             raise told[0]
 
     def is_idle(self) -> bool:
-        """Nothing is left to say or to hear."""
+        """Whether nothing is left to send or to receive."""
         return self.conversation.idle
 
     def overdue(self, awaited: str, extra_s: float = 0.0) -> RequestTimeout:
-        """The error to raise when ``until`` returned False."""
+        """Return the error for an ``until`` that returned False."""
         trouble = "" if self.conversation.online else self._trouble
         return RequestTimeout(f"no answer within {self.options.timeout_s + extra_s:g} s: waited for {awaited}{trouble}")
 
     def _connect_again(self, left_s: float | None) -> None:
         if self._tried:
             delay_s = self._backoff.next_s()
-            waits(delay_s)
+            log_wait(delay_s)
             time.sleep(delay_s if left_s is None else min(delay_s, left_s))
         try:
             self._connect_round(left_s)
@@ -159,7 +158,7 @@ class BlockingLink:
                 self.conversation.close(error)
 
     def _connect_round(self, left_s: float | None = None) -> None:
-        """Each address once. Raises: ConnectFailed, RequestError, ProtocolViolation: what the last one answered."""
+        """Try each address once. Raises: ConnectFailed, RequestError, ProtocolViolation, as the last one failed."""
         self._tried = True
         for address in self.options.addresses:
             last = address is self.options.addresses[-1]
@@ -203,11 +202,11 @@ class BlockingLink:
         self._address = address
         self._backoff.reset()
         for link in self._siblings:
-            link.look()
+            link.check()
         self._outages.up(self, address)
 
     def exchange(self, wait_s: float | None) -> None:
-        """Send what can be sent and take in what is there; waits once for either."""
+        """Send and receive what is possible now, after one wait for either."""
         connection = self._socket
         if connection is None:
             return
@@ -225,22 +224,21 @@ class BlockingLink:
         if pending and self._socket is connection:
             self._read(connection)
 
-    def look(self) -> None:
-        """Notice a connection lost since the last call: it belongs to the outage that is about to end. The next use
-        connects again."""
+    def check(self) -> None:
+        """Notice a lost connection, which belongs to the outage that is about to end. The next use reconnects."""
         while self.conversation.online and self._socket is not None and self._poll.poll(0):
             self.exchange(0.0)
         if self._socket is None:
             self._outages.left(self)
 
     def _write(self, connection: socket.socket) -> bool:
-        """Returns: whether the connection is still there."""
+        """Send. Returns: False when the connection was lost."""
         try:
             sent = connection.send(self._out)
         except (BlockingIOError, InterruptedError, ssl_module.SSLWantReadError, ssl_module.SSLWantWriteError):
             return True
         except OSError as error:
-            with suppress(OSError, ProtocolViolation):  # what the broker said before it went may still be here
+            with suppress(OSError, ProtocolViolation):  # the broker's last words may still be readable
                 while data := connection.recv(RECEIVE_BYTES):
                     self.conversation.receive(data)
             self._lose(ConnectionLost(f"the connection was lost: {error.strerror or error}"))
@@ -285,7 +283,7 @@ class BlockingLink:
 
 
 def now() -> float:
-    """Seconds of a clock that never goes back."""
+    """Seconds of a monotonic clock."""
     return time.perf_counter()
 
 

@@ -20,7 +20,7 @@ class Message(LeasedMessage[BlockingLink]):
     __slots__ = ()
 
     def ack(self, *, sync: bool = False) -> None:
-        """Done with it. Acks leave together, when the next call waits or after a thousand.
+        """Ack it. Acks leave together, when the next call waits or after a thousand.
 
         Args:
             sync: wait until the ack is on stable storage.
@@ -35,8 +35,8 @@ class Message(LeasedMessage[BlockingLink]):
     def nack(
         self, delay: float | None = None, *, reason: Reason = None, error: BaseException | None = None
     ) -> None:
-        """Give it back, to be delivered again in ``delay`` seconds; 0 means now, None takes the topic's backoff. Its dead
-        letter will say the last ``reason`` and ``error``.
+        """Nack it: give it back, to be delivered again in ``delay`` seconds; 0 means now, None takes the topic's backoff. Its
+        dead letter has the last ``reason`` and ``error``.
 
         Raises: RequestError, RequestTimeout, BadArgument.
         """
@@ -48,9 +48,9 @@ class Message(LeasedMessage[BlockingLink]):
                 request.result()
 
     def dead_letter(self, reason: Reason = None, *, error: BaseException | None = None) -> bool:
-        """Give it up: to the topic's dead letters, ``<topic>.dlq``. The letter says ``reason`` and ``error``.
+        """Move it to the topic's dead letters, ``<topic>.dlq``, with ``reason`` and ``error``.
 
-        Returns: False when its lease was over, so that it comes again, here or elsewhere.
+        Returns: False when its lease was over: it is delivered again, here or elsewhere.
 
         Raises: BadArgument (it is a dead letter itself), RequestError, ConnectionLost (it comes again), RequestTimeout.
         """
@@ -61,9 +61,9 @@ class Message(LeasedMessage[BlockingLink]):
         return count > 0
 
     def extend(self, visibility: float | None = None) -> bool:
-        """Restart the clock of its lease, for ``visibility`` seconds; None takes the subscription's.
+        """Renew its lease, for ``visibility`` seconds; None takes the subscription's.
 
-        Returns: False when the lease was over, or went with its connection: another worker may have the message.
+        Returns: False when the lease was over or its connection was lost: another worker may have the message.
 
         Raises: RequestError, RequestTimeout, BadArgument.
         """
@@ -78,9 +78,9 @@ class Message(LeasedMessage[BlockingLink]):
 
     @contextmanager
     def process(self, *, retry_delay: float | None = None, dead_on: DeadOn = ()) -> Iterator["Message"]:
-        """``with message.process():`` acks when the block ends, and gives the message back when it raises; ``retry_delay``
-        seconds later it is delivered again, None takes the topic's backoff. After exceptions of ``dead_on`` it goes to the
-        dead letters at once. Its letter says the last exception, as the asyncio client's."""
+        """``with message.process():`` acks when the block ends, and nacks when it raises: the message is delivered again
+        ``retry_delay`` seconds later, None takes the topic's backoff. After exceptions of ``dead_on`` it goes to the dead
+        letters at once. A dead letter has the last exception, as with the asyncio client."""
         handling = self._handling(retry_delay, dead_on)
         try:
             with handling:
@@ -107,7 +107,7 @@ class Subscription:
         self._auto_ack = auto_ack
         self._on_end = on_end
         self._last: list[Message] = []
-        """What ``auto_ack`` acks when the next one is asked for, or the subscription's block ends."""
+        """What ``auto_ack`` acks next."""
 
     def __enter__(self) -> "Subscription":
         return self
@@ -165,20 +165,20 @@ class Subscription:
             yield batch
 
     def close(self) -> None:
-        """Send acks, end the subscription; what was delivered and is not acked goes back at once. Idempotent."""
+        """Send acks and end the subscription; unacked messages go back at once. Idempotent."""
         done: list[None] = []
         self._end(lambda: done.append(None))
         link = self._link
         link.until(lambda: bool(done) or not link.conversation.online, now() + link.options.timeout_s)
 
     def _end(self, on_done: Callable[[], None]) -> None:
-        """Say UNSUB."""
+        """Send UNSUB."""
         if self._on_end is not None:
             self._on_end(self._feed)
         self._link.conversation.unsubscribe(self._feed, on_done)
 
     def _take(self, deadline: float | None) -> Message | None:
-        """None: the time is over, or the subscription is closed."""
+        """The next message; None at the deadline, or when the subscription is closed."""
         self._ack_last()
         push = self._next_push(deadline)
         if push is None:
@@ -191,7 +191,7 @@ class Subscription:
     def _next_push(self, deadline: float | None) -> MessagePush | None:
         feed = self._feed
         if self._on_end is not None:
-            self._link.exchange(0.0)  # leases are renewed of what was read, and the handler may take long
+            self._link.exchange(0.0)  # only what was read is renewed, and the handler may take long
         if not feed.arrived:
             self._link.until(lambda: bool(feed.arrived) or feed.state is not FeedState.LIVE, deadline)
             if feed.error is not None:

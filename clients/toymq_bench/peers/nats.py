@@ -26,8 +26,8 @@ class Nats(Peer):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        said = subprocess.run([self.program, "--version"], capture_output=True, text=True, check=False).stdout
-        version = re.search(r"v(\d+)\.(\d+)", said)
+        output = subprocess.run([self.program, "--version"], capture_output=True, text=True, check=False).stdout
+        version = re.search(r"v(\d+)\.(\d+)", output)
         self._syncs = version is not None and (int(version[1]), int(version[2])) >= FIRST_WITH_SYNC
 
     @property
@@ -100,7 +100,7 @@ class NatsConsumer:
             end = found.end()
         self._unparsed = data[end:]
         if self._unparsed.startswith(b"-ERR"):
-            raise WrongReply(f"a consumer was told {self._unparsed[:200].decode(errors='replace')!r}")
+            raise WrongReply(f"a consumer got {self._unparsed[:200].decode(errors='replace')!r}")
         if self._unparsed.startswith(b"PING\r\n"):
             self._unparsed = self._unparsed[6:]
             answers.append(b"PONG\r\n")

@@ -1,4 +1,4 @@
-"""The interface of a broker for the runner, and the life of its server process."""
+"""Interface of a broker to the runner, and its server process."""
 
 import os
 import re
@@ -25,7 +25,7 @@ READ_BYTES = 1 << 16
 
 
 def free_port() -> int:
-    """A port without a listener now."""
+    """A port that is free now."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
@@ -33,7 +33,7 @@ def free_port() -> int:
 
 
 def read_until(connection: socket.socket, end: bytes) -> bytes:
-    """Read until what came contains ``end``. Raises: WrongReply at the end of the stream; TimeoutError."""
+    """Read until the data contains ``end``. Raises: WrongReply at the end of the stream; TimeoutError."""
     data = b""
     while end not in data:
         more = connection.recv(READ_BYTES)
@@ -44,11 +44,11 @@ def read_until(connection: socket.socket, end: bytes) -> bytes:
 
 
 class Peer(ABC):
-    """A server of its own on a fresh directory and a free port. A context manager; what is left is killed."""
+    """A server on a fresh directory and a free port. A context manager: starts it, and kills it at the end."""
 
     name: ClassVar[str]
     program: ClassVar[str]
-    """The executable; where it is not installed, the peer is skipped."""
+    """The executable; the peer is skipped when it is not installed."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -57,7 +57,7 @@ class Peer(ABC):
 
     @classmethod
     def installed(cls) -> str | None:
-        """The path of its program; None where it is not there."""
+        """Path of its program; None when it is not installed."""
         return shutil.which(cls.program)
 
     def __enter__(self) -> "Peer":
@@ -71,13 +71,13 @@ class Peer(ABC):
         while not self._answers():
             if self._process.poll() is not None or time.perf_counter() > deadline:
                 self.__exit__()
-                said = (self.directory / "log").read_text(errors="replace").strip().splitlines()
-                raise BenchError(f"{self.name} did not start: {said[-1] if said else 'it said nothing'}")
+                output = (self.directory / "log").read_text(errors="replace").strip().splitlines()
+                raise BenchError(f"{self.name} did not start: {output[-1] if output else 'no output'}")
             time.sleep(RETRY_S)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kill it with all that it started: nothing of it is kept."""
+        """Kill it and all its processes."""
         if self._process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -85,7 +85,7 @@ class Peer(ABC):
             self._process = None
 
     def pids(self) -> list[int]:
-        """The server and its descendants: CPU time and memory are counted over all of them."""
+        """Process ids of the server and its descendants, for CPU time and memory."""
         assert self._process is not None
         return process.family(self._process.pid)
 
@@ -103,35 +103,35 @@ class Peer(ABC):
     @property
     @abstractmethod
     def durability(self) -> str:
-        """Promise of its reply to a publish, in the mode that is started here."""
+        """What its reply to a publish guarantees, in the mode used here."""
 
     @abstractmethod
     def command(self) -> Sequence[str]:
         """Command line of the server, with its data below ``directory``."""
 
     def environment(self) -> Mapping[str, str]:
-        """Environment variables of the server, on top of our own."""
+        """Environment variables of the server, added to ours."""
         return {}
 
     @abstractmethod
     def ready(self) -> None:
-        """Ask for a sign of life. Raises: OSError, WrongReply."""
+        """Check that it answers. Raises: OSError, WrongReply."""
 
     @abstractmethod
     def create(self, topic: str) -> None:
-        """Make a queue, stream or topic, where that is needed."""
+        """Create a queue, stream or topic, if needed."""
 
     @abstractmethod
     def producer(self, topic: str, number: int, window: int, size: int) -> tuple[socket.socket, Producing]:
-        """A connection that is ready to publish; payloads begin with the send time."""
+        """Open a publishing connection; payloads begin with the send time."""
 
     @abstractmethod
     def consumers(self, topic: str, window: int, size: int) -> list[tuple[socket.socket, Consuming]]:
-        """Connections that together are one consumer and ack each message by itself."""
+        """Open the connections of one consumer, which acks each message by itself."""
 
 
 class CountingProducer:
-    """``frames.Producing`` for wires with a token that stands in each reply once."""
+    """``frames.Producing`` for wire formats with a token that occurs once per reply."""
 
     def __init__(self, frame: bytes, window: int, token: bytes, wrong: bytes) -> None:
         """``wrong``: a pattern that only errors match."""

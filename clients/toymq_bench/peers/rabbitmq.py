@@ -13,7 +13,7 @@ from toymq_bench.frames import BLOCK, STAMP_BYTES, Chunk, Consuming, Producing, 
 from toymq_bench.peers.peer import HOST, READ_BYTES, Peer, free_port
 
 SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
-"""Not the one on PATH: that one insists on being root or a certain user."""
+"""Not the script on PATH, which needs root or its own user."""
 NODE = "toymq-bench@localhost"
 FRAME_BYTES_MAX = 131_072
 END = b"\xce"
@@ -39,7 +39,7 @@ def long(text: bytes) -> bytes:
 
 
 class Channel:
-    """A connection with one open channel, for what comes before the load."""
+    """A connection with one open channel, for the set-up before the load."""
 
     def __init__(self, connection: socket.socket) -> None:
         """Raises: WrongReply, OSError."""
@@ -107,7 +107,7 @@ class RabbitMQ(Peer):
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()
-        # The name server of Erlang detaches itself from those that it was started by.
+        # Erlang's name server is a daemon: it outlives the broker.
         subprocess.run(["epmd", "-port", str(self._epmd_port), "-kill"], capture_output=True, check=False)
 
     def ready(self) -> None:
@@ -132,7 +132,7 @@ class RabbitMQ(Peer):
 
 
 class RabbitProducer:
-    """Persistent messages; a confirm is for one message or for all up to it."""
+    """Publishes persistent messages; a confirm is for one message or for all up to it."""
 
     def __init__(self, queue: bytes, window: int, size: int) -> None:
         properties = struct.pack(">HHQHB", 60, 0, size, 0x1000, 2)  # delivery mode 2: persistent
@@ -141,7 +141,7 @@ class RabbitProducer:
         self._unparsed = b""
         self._lowest = 1
         self._above: set[int] = set()
-        """Confirmed by themselves, above the lowest that is not."""
+        """Tags confirmed one by one above the lowest unconfirmed."""
 
     def replies(self, data: bytes) -> int:
         """Raises: WrongReply unless each frame is a confirm."""
@@ -167,7 +167,7 @@ class RabbitProducer:
 
 
 class RabbitConsumer:
-    """Method, header and body of a delivery, found by what does not change in them."""
+    """Finds deliveries by the constant parts of their method, header and body frames."""
 
     def __init__(self, size: int) -> None:
         body = re.escape(struct.pack(">BHI", BODY, 1, size)) + rb"(.{12}).{%d}" % (size - STAMP_BYTES) + END
@@ -176,7 +176,7 @@ class RabbitConsumer:
         self._unparsed = b""
 
     def deliveries(self, data: bytes) -> Chunk:
-        """Raises: WrongReply when something else than a delivery came."""
+        """Raises: WrongReply when the broker closed the channel or connection."""
         data = self._unparsed + data
         answers, stamps, end = [], [], 0
         while (found := self._delivery.match(data, end)) is not None:
@@ -185,5 +185,5 @@ class RabbitConsumer:
             end = found.end()
         self._unparsed = data[end:]
         if self._unparsed[7:11] in (b"\x00\x14\x00\x28", b"\x00\x0a\x00\x32"):
-            raise WrongReply(f"a consumer was told {self._unparsed[:200].decode(errors='replace')!r}")
+            raise WrongReply(f"a consumer got {self._unparsed[:200].decode(errors='replace')!r}")
         return Chunk(stamps, b"".join(answers))

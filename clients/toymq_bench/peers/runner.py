@@ -1,4 +1,4 @@
-"""All peers that are installed, interleaved with ourselves: the same load, the same disk, the same minutes."""
+"""Runs the same load on toymq and all installed peers, alternating, on the same disk."""
 
 import tempfile
 from collections import Counter
@@ -22,12 +22,12 @@ from toymq_bench.traffic import Plan, timed
 
 PEERS: tuple[type[Peer], ...] = (Toymq, Redis, Nats, RabbitMQ, Beanstalkd)
 BACKLOG_MAX = 2000
-"""Messages between publish and delivery, end to end: latency is that of the broker, not of a queue that grows."""
+"""Most messages between publish and delivery: end-to-end latency is then the broker's, not a growing queue's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """``producers`` connections with ``window`` outstanding each; with ``consumers``, end to end."""
+    """``producers`` connections with ``window`` unanswered publishes each; ``consumed``: end to end."""
 
     name: str
     producers: int
@@ -51,7 +51,7 @@ SHAPES = (
 
 
 def measure(peer: Peer, shape: Shape, size: int, plan: Plan, label: str) -> tuple[dict[str, float], int]:
-    """One run on a server that has started; also how many messages it took, warm-up included. Raises: BenchError, OSError."""
+    """One run on a started server. Returns: metrics, and answered publishes, warm-up included. Raises: BenchError, OSError."""
     topic = "bench"
     peer.create(topic)
     meter = Meter(backlog_max=BACKLOG_MAX if shape.consumed else None)
@@ -71,7 +71,7 @@ def measure(peer: Peer, shape: Shape, size: int, plan: Plan, label: str) -> tupl
 def run(
     directory: Path, size: int, plan: Plan, runs: int, shapes: Sequence[Shape], peers: Sequence[type[Peer]], *, strace: bool
 ) -> list[Result]:
-    """Every shape on every peer as often as asked; with ``strace`` once more under it, for the syncs alone.
+    """Run every shape on every peer ``runs`` times; with ``strace`` once more, to count syncs.
 
     Raises: BenchError, OSError.
     """
@@ -100,13 +100,13 @@ def run(
 
 
 def installed() -> tuple[list[type[Peer]], list[str]]:
-    """Those that can be measured, and the names of those that are not there."""
+    """Installed peers, and the names of the others."""
     there = [kind for kind in PEERS if kind.installed() is not None]
     return there, [f"{kind.name} ({kind.program})" for kind in PEERS if kind not in there]
 
 
 def lines(results: Sequence[Result], skipped: Sequence[str]) -> Iterator[str]:
-    """A table of rates, one of CPU per message, one of what a reply means; then the peers that are not installed."""
+    """Tables of rates, CPU per message and more; the durability of each peer; peers that are not installed."""
     by = {(result.scenario, result.parameters["peer"]): result for result in results}
     shapes = [shape for shape in SHAPES if any(scenario == shape.name for scenario, _ in by)]
     names = list(dict.fromkeys(peer for _, peer in by))
@@ -134,7 +134,7 @@ def _cell(result: Result, metric: str) -> str:
 
 
 def chosen(names: Sequence[str]) -> list[Shape]:
-    """Shapes by name; all of them for none. Raises: BenchError."""
+    """Shapes by name; without names all. Raises: BenchError."""
     known = {shape.name.replace(" ", ""): shape for shape in SHAPES}
     unknown = [name for name in names if name.replace(" ", "") not in known]
     if unknown:

@@ -14,9 +14,9 @@ END_S = 30.0
 
 
 class SyncCounter:
-    """``strace -c`` on running processes. A context manager; ``syncs`` is there when it is left.
+    """``strace -c`` on running processes. A context manager; ``syncs`` is set at its end.
 
-    It slows the process down, so a rate beside it says nothing. Does not see O_DSYNC and io_uring.
+    It slows the processes down: do not measure a rate beside it. It does not see O_DSYNC and io_uring.
     """
 
     def __init__(self, pids: Sequence[int], directory: Path) -> None:
@@ -27,16 +27,16 @@ class SyncCounter:
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> "SyncCounter":
-        """Raises: BenchError where there is no strace, or it may not attach."""
+        """Raises: BenchError when strace is not installed or may not attach."""
         if shutil.which("strace") is None:
             raise BenchError("--strace needs strace, which is not installed")
         self._process = subprocess.Popen(self._command, stderr=subprocess.PIPE, text=True)
         assert self._process.stderr is not None
-        said = self._process.stderr.readline()
-        if "attached" not in said:
+        line = self._process.stderr.readline()
+        if "attached" not in line:
             self._process.kill()
             self._process.communicate()
-            raise BenchError(f"strace did not attach: {said.strip()}")
+            raise BenchError(f"strace did not attach: {line.strip()}")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -47,6 +47,6 @@ class SyncCounter:
 
 
 def count(summary: str) -> int:
-    """The calls of a summary of ``strace -c``."""
+    """Sum of the sync calls in the output of ``strace -c``."""
     found = re.findall(rf"^\s*[\d.]+\s+[\d.]+\s+\d+\s+(\d+)\s+(?:\d+\s+)?(?:{'|'.join(CALLS)})$", summary, re.MULTILINE)
     return sum(map(int, found))

@@ -1,4 +1,4 @@
-"""Ourselves, without keys, since the others have none."""
+"""toymq, without keys, since the others have none."""
 
 import socket
 import sys
@@ -11,7 +11,7 @@ from toymq_bench.toymq_wire import ToymqConsumer, ToymqProducer
 
 
 class Toymq(Peer):
-    """The installed ``toymq``, as it is by default."""
+    """The installed ``toymq`` with its defaults."""
 
     name = "toymq"
     program = "toymq"

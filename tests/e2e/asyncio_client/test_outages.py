@@ -60,7 +60,7 @@ async def test_one_warning_an_outage_and_never_a_token(caplog: pytest.LogCapture
         await mq.ping()
     warned = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(warned) == 1
-    assert "trying again until it is back" in warned[0]
+    assert "reconnecting" in warned[0]
     assert "s3cret" not in caplog.text
     assert [type(event) for event in events] == [toymq.Connected, toymq.Disconnected, toymq.Connected]
     assert not logging.getLogger("toymq").handlers
@@ -229,7 +229,7 @@ async def test_a_short_time_out_behind_a_long_one() -> None:
 
 
 async def test_who_waits_for_room_goes_on_when_the_connection_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toymq.link.SAID_MAX", 1)
+    monkeypatch.setattr("toymq.link.UNANSWERED_MAX", 1)
 
     async def dies(peer: Peer) -> None:
         await peer.greet()

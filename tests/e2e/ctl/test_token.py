@@ -62,7 +62,7 @@ def test_a_token_is_sent(tmp_path: Path) -> None:
     [
         (["--token", SECRET], {}, "shows in the process list: use TOYMQ_TOKEN or --token-file"),
         (["--url", f"toymq://{SECRET}@h"], {}, "shows in the process list"),
-        ([], {"TOYMQ_TOKEN": SECRET + " x"}, "the token in TOYMQ_TOKEN is not one word of printable ASCII"),
+        ([], {"TOYMQ_TOKEN": SECRET + " x"}, "invalid token in TOYMQ_TOKEN: write one word of printable ASCII"),
     ],
 )
 def test_a_token_in_the_wrong_place_is_refused(arguments: list[str], env: dict[str, str], text: str) -> None:

@@ -40,7 +40,7 @@ def test_a_start_that_fails_says_the_last_line_of_its_own_stderr(tmp_path: Path)
         broker.start()
     assert (broker.returncode, broker.stderr) == (3, "one\ndisk gone\n")
     assert log.read_text() == "an earlier life\none\ndisk gone\n"
-    with pytest.raises(StartFailed, match="exit code 4, and nothing on stderr"):
+    with pytest.raises(StartFailed, match="exit code 4, nothing on stderr"):
         BrokerProcess(tmp_path / "d", program=shell("exit 4")).start()
 
 

@@ -40,18 +40,18 @@ def test_a_connection_that_ends_before_the_greeting_is_told() -> None:
 def test_the_reply_of_a_call_that_was_left_is_nobodys() -> None:
     peer = Conversing()
     left, asked = CallSlot(Stats(), JsonReply), CallSlot(Ping(), PongReply)
-    peer.conversation.say(left)
+    peer.conversation.send(left)
     left.abandon()
-    peer.conversation.say(asked)
+    peer.conversation.send(asked)
     peer.hear(b"JSON 2\n{}\nPONG\n")
     assert asked.answer == PongReply()
 
 
 def test_what_is_safe_is_asked_again_and_what_is_not_fails() -> None:
     peer = Conversing()
-    safe, unsafe = CallSlot(Ping(), PongReply, again=True), CallSlot(Delete("t"), OkReply)
-    peer.conversation.say(safe)
-    peer.conversation.say(unsafe)
+    safe, unsafe = CallSlot(Ping(), PongReply, repeatable=True), CallSlot(Delete("t"), OkReply)
+    peer.conversation.send(safe)
+    peer.conversation.send(unsafe)
     peer.lose()
     assert isinstance(unsafe.answer, ToymqError)
     assert unsafe.answer.code == "CONNECTION_LOST"
@@ -277,11 +277,11 @@ def _acks_and_waits(peer: Conversing, feed: Feed) -> None:
 
 
 def _asks(peer: Conversing, feed: Feed) -> None:
-    peer.conversation.say(CallSlot(Ping(), PongReply, again=True))
+    peer.conversation.send(CallSlot(Ping(), PongReply, repeatable=True))
 
 
 def _gives_back(peer: Conversing, feed: Feed) -> None:
-    peer.conversation.say_now(CallSlot(Nack("t", "c", ((0, 0),)), OkReply))
+    peer.conversation.send_now(CallSlot(Nack("t", "c", ((0, 0),)), OkReply))
 
 
 def _subscribes(peer: Conversing, feed: Feed) -> None:
@@ -297,7 +297,7 @@ def _is_moved(peer: Conversing, feed: Feed) -> None:
 
 
 def _leaves(peer: Conversing, feed: Feed) -> None:
-    peer.conversation.say_goodbye(CallSlot(Quit(), OkReply))
+    peer.conversation.send_last(CallSlot(Quit(), OkReply))
 
 
 OUTPUTS = (

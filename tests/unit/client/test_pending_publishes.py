@@ -130,9 +130,9 @@ def test_a_broker_that_refuses_for_ever_does_not_hold_the_client() -> None:
     peer = Conversing()
     batch = peer.publish("a", "b", "c")
     rounds = 0
-    while peer.conversation.said_count:
+    while peer.conversation.unanswered_count:
         peer.said()
-        peer.hear(b"ERR OUT_OF_SEQUENCE no\n" * peer.conversation.said_count)
+        peer.hear(b"ERR OUT_OF_SEQUENCE no\n" * peer.conversation.unanswered_count)
         rounds += 1
         assert rounds < 10
     assert outcomes(batch) == ["OUT_OF_SEQUENCE"] * 3
@@ -194,7 +194,7 @@ def test_time_is_over() -> None:
     batch = peer.publish("a")
     batch.deadline = None
     timed = peer.publish("b")
-    for slot in peer.conversation._said:
+    for slot in peer.conversation._unanswered:
         slot.deadline = 5.0 if slot.batch is timed else 9.0  # type: ignore[attr-defined]
     assert peer.conversation.expire(4.0, 3.0, "") == 5.0
     assert peer.conversation.expire(5.0, 3.0, " (no connection)") == 9.0

@@ -35,9 +35,10 @@ def test_settings_come_back_in_seconds() -> None:
 
 
 def test_only_requests_without_an_effect_are_repeated_after_a_lost_connection() -> None:
-    assert all(request.slot.again for request in (requests.topics(), requests.stats(), requests.create("t"), requests.ping()))
+    safe = (requests.topics(), requests.stats(), requests.create("t"), requests.ping())
+    assert all(request.slot.repeatable for request in safe)
     unsafe = (requests.delete("t"), requests.purge("t"), requests.seek("t", "c", "latest"), requests.forget("t", "c"))
-    assert not any(request.slot.again for request in unsafe)
+    assert not any(request.slot.repeatable for request in unsafe)
 
 
 def test_many_ids_are_as_many_lines_as_they_need(client: Client) -> None:
@@ -70,7 +71,7 @@ def test_deliveries_that_no_caller_takes_are_ready_again_at_once() -> None:
 def test_a_pull_that_loses_its_connection_is_not_repeated() -> None:
     request = requests.pull(Pull("t", "c", 1, wait_ms=9000), 1.5, lambda consumer, messages: None)
     assert request.slot.frame() == b"PULL t c 1 wait=1500\n"
-    assert (request.wait_s, request.slot.again) == (1.5, False)
+    assert (request.wait_s, request.slot.repeatable) == (1.5, False)
     request.slot.failed(ConnectionLost("gone"))
     with pytest.raises(ConnectionLost):
         request.result()

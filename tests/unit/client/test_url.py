@@ -45,9 +45,9 @@ def test_the_rest_of_the_address_stays() -> None:
 def test_a_token_is_one_word_and_what_is_none_is_named_by_where_it_stood(token: str, tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text(token)
-    with pytest.raises(ConfigError, match="the token in TOYMQ_TOKEN is not one word of printable ASCII"):
+    with pytest.raises(ConfigError, match="invalid token in TOYMQ_TOKEN: write one word of printable ASCII"):
         address_with_token("toymq://host", token, None)
-    with pytest.raises(ConfigError, match=f"the token in {path} is not one word of printable ASCII"):
+    with pytest.raises(ConfigError, match=f"invalid token in {path}: write one word of printable ASCII"):
         address_with_token("toymq://host", None, str(path))
 
 

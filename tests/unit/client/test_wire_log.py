@@ -18,7 +18,7 @@ def test_both_directions_have_their_marks_and_no_token_or_body(caplog: pytest.Lo
         assert wire is not None
         wire.sent(b"HELLO 1 token=s3cret\nPUB t - 6\nsecret\n")
         wire.received([OkReply(7)])
-        wire.say("x", "the connection was lost")
+        wire.note("x", "the connection was lost")
     lines = [record.getMessage().partition(" ")[2] for record in caplog.records]
     assert [line[0] for line in lines] == ["<" if "OK" in line else "x" if "lost" in line else ">" for line in lines]
     assert lines[-2:] == ["< OK 7", "x the connection was lost"]
