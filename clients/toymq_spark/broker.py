@@ -1,28 +1,76 @@
-"""A connection to a broker, made where it is used, with its token, certificates and CA.
+"""Connections to a broker, with token and certificates, and retries. Knows nothing of Spark.
 
-The driver or executor that connects reads the files of tokens and certificates each time: a file that is replaced holds from
-the next connection on. Knows nothing of Spark.
+Driver and executors read the files of tokens and certificates at each connection: a replaced file applies from the next one on.
 """
 
+import logging
 import ssl
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from toymq import sync
 from toymq.url import is_token, parse_url
-from toymq_py.errors import ConnectionLost, ShuttingDown, TooManyConnections
+from toymq_py.errors import ConnectionLost, ShuttingDown, TooManyConnections, ToymqError
 from toymq_spark.errors import OptionError
 from toymq_spark.options import BrokerAddress, Certificates
 
+logger = logging.getLogger("toymq_spark")
+
+T = TypeVar("T")
 REQUEST_TIMEOUT_S = 10.0
-"""For an answer, a connection that is lost and made again meanwhile included."""
+"""For a reply, reconnecting included."""
 TRANSIENT = (ConnectionLost, OSError, ShuttingDown, TooManyConnections)
-"""What passes by itself when a broker restarts. TimeoutError is an OSError."""
+"""Errors that pass when a broker has restarted. TimeoutError is an OSError."""
+
+
+class RetryingClient:
+    """A client that connects when it is used, and retries after transient errors, ``num_retries`` of the address times."""
+
+    def __init__(self, address: BrokerAddress, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._address = address
+        self._sleep = sleep
+        self._client: sync.Client | None = None
+
+    def connected(self) -> sync.Client:
+        """Raises: OptionError, OSError, ToymqError."""
+        if self._client is None:
+            self._client = connect(self._address)
+        return self._client
+
+    def call(self, doing: str, request: Callable[[sync.Client], T]) -> T:
+        """Make a request until it succeeds; ``doing`` describes it in the log. Raises: OptionError, OSError, ToymqError."""
+        failures = 0
+        while True:
+            try:
+                return request(self.connected())
+            except (*TRANSIENT, ToymqError) as error:
+                failures += 1
+                if not self.pause(error, failures, doing):
+                    raise
+
+    def pause(self, error: Exception, failures: int, doing: str) -> bool:
+        """Close the connection and wait before another attempt. Returns: False when there is none."""
+        if not (isinstance(error, TRANSIENT) or getattr(error, "retryable", False)):
+            return False
+        self.close()
+        if failures > self._address.num_retries:
+            return False
+        pause_s = self._address.retry_interval_ms / 1000 * 2 ** (failures - 1)
+        logger.warning("%s failed (%s); trying again in %g s", doing, error, pause_s)
+        self._sleep(pause_s)
+        return True
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
 
 
 def connect(address: BrokerAddress) -> sync.Client:
-    """Raises: OptionError for a file that is none; what the client raises."""
+    """Raises: OptionError for an unreadable file; what the client raises."""
     certificates = address.certificates
     context = None if certificates is None else tls_context(certificates)
     return sync.connect(url_with_token(address), ssl=context, timeout_s=REQUEST_TIMEOUT_S)
@@ -35,7 +83,7 @@ def url_with_token(address: BrokerAddress) -> str:
     option = "toymq.token.file"
     token = _read(option, address.token_file).decode("utf-8", "replace").strip()
     if not is_token(token):
-        _fail(option, f"{address.token_file} holds more or less than one word of printable ASCII")
+        _fail(option, f"invalid token in {address.token_file}: write one word of printable ASCII")
     return replace(parse_url(address.url), token=token).url
 
 
@@ -48,12 +96,13 @@ def tls_context(certificates: Certificates) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=ca)
     except ssl.SSLError:
-        _fail("toymq.tls.ca", f"{ca} has no certificate in PEM format")
+        _fail("toymq.tls.ca", f"cannot load a certificate from {ca}: use a PEM file")
     if cert is not None:
         try:
             context.load_cert_chain(cert, key)
         except ssl.SSLError:
-            _fail("toymq.tls.cert", f"{cert} and {key or 'no toymq.tls.key'}: give a certificate and its key in PEM format")
+            pair = f"{cert} and {key or 'no toymq.tls.key'}"
+            _fail("toymq.tls.cert", f"cannot load {pair}: use the PEM files of a certificate and its key")
     return context
 
 

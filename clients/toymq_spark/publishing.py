@@ -14,23 +14,20 @@ crash, the broker recognises the rows that it has by their numbers. That is righ
 An attempt that lives on while a later one runs (an executor that was given up) says the same numbers for the same rows.
 """
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from toymq import Receipt, sync
+from toymq import Receipt
 from toymq.message import Sequenced
 from toymq_py.errors import DamagedData, PayloadTooLarge, ToymqError
 from toymq_py.storage.record import Frame, iter_frames
-from toymq_spark.broker import TRANSIENT, connect
+from toymq_spark.broker import TRANSIENT, RetryingClient
 from toymq_spark.claims import Publisher, Task, claim
 from toymq_spark.errors import OptionError
 from toymq_spark.options import BrokerAddress
 from toymq_spark.rows import Row, place_of
-
-logger = logging.getLogger("toymq_spark")
 
 ROWS_MAX = 1 << 32
 EPOCHS_MAX = 1 << 31
@@ -73,12 +70,10 @@ def write_task(publisher: Publisher, task: Task, rows: Sequence[Row]) -> Outcome
 
 
 class BrokerPublisher:
-    """A broker over the wire. After a lost connection or a transient refusal, unconfirmed publishes are sent again."""
+    """Publishes to and reads from a broker. Unconfirmed publishes are sent again after a transient error."""
 
     def __init__(self, address: BrokerAddress, sleep: Callable[[float], None] = time.sleep) -> None:
-        self._address = address
-        self._sleep = sleep
-        self._client: sync.Client | None = None
+        self._broker = RetryingClient(address, sleep)
 
     def publish(self, topic: str, messages: Sequence[Sequenced]) -> list[Receipt]:
         """Raises: ToymqError, OSError."""
@@ -87,11 +82,11 @@ class BrokerPublisher:
         while len(receipts) < len(messages):
             confirmed = len(receipts)
             try:
-                for receipt in self._connected().pub_many(topic, messages[confirmed:], window=WINDOW):
+                for receipt in self._broker.connected().pub_many(topic, messages[confirmed:], window=WINDOW):
                     receipts.append(receipt)
             except (*TRANSIENT, ToymqError) as error:
                 failures = 1 if len(receipts) > confirmed else failures + 1
-                if not self._pause(error, failures, f"publishing to {topic}"):
+                if not self._broker.pause(error, failures, f"publishing to {topic}"):
                     raise
         return receipts
 
@@ -107,33 +102,8 @@ class BrokerPublisher:
         return self._fetch(topic, from_id, READ_COUNT, wait_s)
 
     def close(self) -> None:
-        if self._client is not None:
-            self._client.close()
-            self._client = None
+        self._broker.close()
 
     def _fetch(self, topic: str, from_id: int, count: int, wait_s: float) -> tuple[list[Frame], int]:
-        failures = 0
-        while True:
-            try:
-                batch = self._connected().fetch(topic, from_id, count, wait=wait_s)
-                return list(iter_frames(batch.frames)), batch.next_id
-            except (*TRANSIENT, ToymqError) as error:
-                failures += 1
-                if not self._pause(error, failures, f"reading {topic}"):
-                    raise
-
-    def _pause(self, error: Exception, failures: int, doing: str) -> bool:
-        """Wait until it is tried again, over another connection; False when it is not."""
-        self.close()
-        passes = isinstance(error, TRANSIENT) or getattr(error, "retryable", False)
-        if not passes or failures > self._address.num_retries:
-            return False
-        pause_s = self._address.retry_interval_ms / 1000 * 2 ** (failures - 1)
-        logger.warning("%s is not possible now (%s); trying again in %g s", doing, error, pause_s)
-        self._sleep(pause_s)
-        return True
-
-    def _connected(self) -> sync.Client:
-        if self._client is None:
-            self._client = connect(self._address)
-        return self._client
+        batch = self._broker.call(f"reading {topic}", lambda client: client.fetch(topic, from_id, count, wait=wait_s))
+        return list(iter_frames(batch.frames)), batch.next_id

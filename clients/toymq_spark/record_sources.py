@@ -3,19 +3,15 @@
 Knows nothing of Spark. One reader, one thread: a Spark task opens its own.
 """
 
-import logging
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
-from toymq import sync
 from toymq_py.errors import DamagedData, NoSuchTopic, OutOfRange
 from toymq_py.storage.reader import DirectoryReader, Run, TopicReader, Walk
 from toymq_py.storage.record import Stop, valid_frame
-from toymq_spark.broker import TRANSIENT, connect
+from toymq_spark.broker import RetryingClient
 from toymq_spark.options import BrokerAddress, Directory
-
-logger = logging.getLogger("toymq_spark")
 
 T = TypeVar("T")
 FETCH_COUNT_MAX = 10_000
@@ -53,30 +49,28 @@ def open_logs(place: BrokerAddress | Directory) -> Logs:
 
 
 class BrokerLogs:
-    """A broker over the wire. Requests that fail because it restarts are retried, ``num_retries`` of the address times."""
+    """Topics of a broker. Requests that fail because it restarts are retried."""
 
     def __init__(self, address: BrokerAddress, sleep: Callable[[float], None] = time.sleep) -> None:
-        self._address = address
+        self._broker = RetryingClient(address, sleep)
         self._sleep = sleep
-        self._client: sync.Client | None = None
 
     def topics(self) -> list[str]:
         return sorted(found["topic"] for found in self.described())
 
     def described(self) -> list[dict[str, Any]]:
         """Topics with their consumers (protocol.md, "JSON shapes"). Raises: OSError, ToymqError."""
-        return self._retried(lambda client: client.topics())
+        return self._broker.call("listing topics", lambda client: client.topics())
 
     def bounds(self, topic: str) -> tuple[int, int]:
-        return self._retried(lambda client: client.offsets(topic))
+        return self._broker.call(f"reading {topic}", lambda client: client.offsets(topic))
 
     def id_at_time(self, topic: str, at_ms: int) -> int:
-        return self._retried(lambda client: client.offsets(topic, at_ms=min(at_ms, AT_MS_MAX)))[0]
+        return self._broker.call(f"reading {topic}", lambda client: client.offsets(topic, at_ms=min(at_ms, AT_MS_MAX)))[0]
 
     def read(self, topic: str, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[Run[T]]:
         while from_id < to_id:
-            at, count = from_id, min(to_id - from_id, FETCH_COUNT_MAX)
-            batch = self._retried(lambda client: client.fetch(topic, at, count, max_bytes=FETCH_BYTES_MAX))  # noqa: B023 (called at once)
+            batch = self._fetch(topic, from_id, min(to_id - from_id, FETCH_COUNT_MAX))
             if batch.next_id <= from_id:
                 return  # the log ends here
             yield from runs_of(batch.frames, to_id, walk)
@@ -84,29 +78,18 @@ class BrokerLogs:
 
     def wait(self, topic: str, next_id: int, seconds: float) -> None:
         try:
-            self._retried(lambda client: client.fetch(topic, next_id, 1, wait=seconds))
-        except (NoSuchTopic, OutOfRange):  # not there yet, or made anew: the next look at its bounds tells
+            self._fetch(topic, next_id, 1, wait_s=seconds)
+        except (NoSuchTopic, OutOfRange):  # missing or recreated: its bounds will tell
             self._sleep(min(seconds, POLL_INTERVAL_S))
 
     def close(self) -> None:
-        if self._client is not None:
-            self._client.close()
-            self._client = None
+        self._broker.close()
 
-    def _retried(self, ask: Callable[[sync.Client], T]) -> T:
-        for attempt in range(self._address.num_retries + 1):
-            try:
-                if self._client is None:
-                    self._client = connect(self._address)
-                return ask(self._client)
-            except TRANSIENT as error:
-                self.close()
-                if attempt == self._address.num_retries:
-                    raise
-                pause_s = self._address.retry_interval_ms / 1000 * 2**attempt
-                logger.warning("the broker does not answer (%s); trying again in %g s", error, pause_s)
-                self._sleep(pause_s)
-        raise AssertionError("not reached")
+    def _fetch(self, topic: str, from_id: int, count: int, wait_s: float = 0.0) -> Any:
+        return self._broker.call(
+            f"reading {topic}",
+            lambda client: client.fetch(topic, from_id, count, max_bytes=FETCH_BYTES_MAX, wait=wait_s),
+        )
 
 
 def runs_of(frames: bytes, to_id: int, walk: Walk[T]) -> Iterator[Run[T]]:

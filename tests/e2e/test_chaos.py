@@ -122,4 +122,4 @@ def test_what_cannot_be_tried_is_one_line(out: Path, tmp_path: Path) -> None:
     assert cut.returncode == 2
     assert f"{tmp_path / 'h.jsonl'}: it has no \"drained\"" in cut.stderr.splitlines()[-1]
     assert chaos("check", "--unfinished", tmp_path / "h.jsonl").returncode == 0
-    assert "no duration" in chaos("run", "--duration", "soon").stderr
+    assert "invalid duration" in chaos("run", "--duration", "soon").stderr

@@ -70,7 +70,8 @@ def test_the_broker_dies_with_a_harness_that_is_killed(out: Path, command: str) 
     again = subprocess.run([CHAOS, command, "--out", out], capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert again.returncode == 2
     (said,) = [line for line in again.stderr.splitlines() if line.startswith("toymq-chaos: ")]
-    why = "still mounted, umount it" if (out / "data").is_mount() else "a data directory from an earlier run"
+    mounted = (out / "data").is_mount()
+    why = "still mounted: umount it" if mounted else "the data directory of an earlier run exists: choose another --out"
     assert said.startswith(f"toymq-chaos: {out / 'data'}: ")
     assert said.endswith(why)
 

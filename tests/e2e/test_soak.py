@@ -61,4 +61,4 @@ def test_what_cannot_be_tried_is_one_line(out: Path) -> None:
     again = soak("--duration", "1s", "--out", out)
     assert (again.returncode, again.stdout) == (2, "")
     assert again.stderr.splitlines()[-1].endswith("the data directory of an earlier run exists: choose another --out")
-    assert "no duration" in soak("--duration", "soon").stderr
+    assert "invalid duration" in soak("--duration", "soon").stderr

@@ -255,7 +255,7 @@ def test_against_a_real_broker_with_kills_between_and_within(broker: BrokerProce
     attempts = 0
 
     publisher = BrokerPublisher(BrokerAddress(url_of(broker), 3, 0), lambda _: None)
-    ask = publisher._connected
+    ask = publisher._broker.connected
 
     def killing() -> sync.Client:
         nonlocal attempts
@@ -265,7 +265,7 @@ def test_against_a_real_broker_with_kills_between_and_within(broker: BrokerProce
             broker.restart()
         return client
 
-    publisher._connected = killing  # type: ignore[method-assign]
+    publisher._broker.connected = killing  # type: ignore[method-assign]
     write_task(publisher, TASK, written)
     assert attempts >= 5
     again = write_task(publisher, TASK, written)
