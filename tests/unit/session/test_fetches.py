@@ -1,0 +1,52 @@
+"""FETCH: records by id, and the wait for the next one. Contract: protocol.md, "FETCH"."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.session_rig import SessionRig
+from toymq_py.protocol import Fetch, Ping
+
+
+@pytest.fixture
+def session() -> Iterator[SessionRig]:
+    with SessionRig() as session:
+        yield session
+
+
+def head(written: bytes) -> list[bytes]:
+    return written.partition(b"\n")[0].split()[:4]
+
+
+def test_records_are_read_when_the_reply_is_written(session: SessionRig) -> None:
+    session.rig.publish("t", b"a", b"b")
+    session.apply(Fetch("t", 0, 9))
+    session.rig.publish("t", b"c")
+    assert head(session.write()) == [b"BATCH", b"t", b"3", b"3"]
+
+
+def test_a_fetch_at_the_end_waits_for_a_commit(session: SessionRig) -> None:
+    session.rig.publish("t", b"a")
+    session.apply(Fetch("t", 1, 9, wait_ms=1000))
+    session.apply(Ping())
+    assert session.write() == b"", "replies keep their order"
+    session.rig.publish("t", b"b")
+    written = session.write()
+    assert head(written) == [b"BATCH", b"t", b"1", b"2"]
+    assert written.endswith(b"\nPONG\n")
+
+
+def test_the_end_of_the_stream_answers_a_wait_empty(session: SessionRig) -> None:
+    session.rig.publish("t", b"a")
+    session.apply(Fetch("t", 1, 9, wait_ms=1000))
+    session.handler.end_waits()
+    assert head(session.write()) == [b"BATCH", b"t", b"0", b"1"]
+    assert all(timer.cancelled() for timer in session.loop._scheduled)
+
+
+def test_a_topic_that_was_deleted_meanwhile_is_not_read(session: SessionRig) -> None:
+    session.rig.publish("t", b"a")
+    session.apply(Fetch("t", 0, 9))
+    session.rig.broker.delete("t", lambda count, error: None)
+    session.rig.loop.drain()
+    assert session.write() == b"ERR NO_SUCH_TOPIC t was deleted\n"

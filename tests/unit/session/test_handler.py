@@ -1,0 +1,71 @@
+"""Commands applied to the broker, and the replies to commands that fail. Contract: protocol.md, "Errors"."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.session_rig import SessionRig
+from toymq_py.protocol import Ack, Command, Publish, commands
+from toymq_py.session.reader import Reader
+
+
+@pytest.fixture
+def session() -> Iterator[SessionRig]:
+    with SessionRig() as session:
+        yield session
+
+
+def test_a_refused_run_of_publishes_has_one_error_each(session: SessionRig) -> None:
+    session.apply(Publish("t.dlq", [b"", b"", b""], [b"x", b"y", b"z"]))
+    assert [line.split()[:2] for line in session.write().splitlines()] == [[b"ERR", b"FORBIDDEN"]] * 3
+    assert session.rig.broker.metrics.errors == {"FORBIDDEN": 3}
+
+
+def test_hello_comes_first_and_names_the_version_it_speaks(session: SessionRig) -> None:
+    session.apply(commands.Hello(1))
+    session.apply(commands.Hello(1))
+    assert session.write().splitlines()[1] == b"ERR BAD_ARGUMENT HELLO must be the first command of a connection"
+    with SessionRig() as other:
+        other.apply(commands.Hello(2))
+        assert other.write().startswith(b"ERR BAD_VERSION 1 ")
+        assert other.handler.ended, "it is fatal"
+
+
+@pytest.mark.parametrize(("error", "code"), [(RuntimeError("bug"), b"INTERNAL"), (OSError(5, "EIO"), b"STORAGE_FAILED")])
+def test_a_failure_is_the_reply_of_its_command_alone(
+    session: SessionRig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception, code: bytes
+) -> None:
+    def fails(name: str) -> None:
+        raise error
+
+    monkeypatch.setattr(session.rig.broker, "topic", fails)
+    session.apply(Ack("t", "c", ((0, 0),)))
+    session.apply(commands.Ping())
+    first, second = session.write().splitlines()
+    assert first.split()[:2] == [b"ERR", code]
+    assert second == b"PONG"
+    assert not session.handler.ended
+    assert [record.name for record in caplog.records] == ["toymq_py.session"]
+
+
+def test_nothing_behind_quit_is_applied(session: SessionRig) -> None:
+    runs: list[list[Command]] = [[commands.Ping(), commands.Quit(), commands.Ping()], [commands.Ping()], []]
+
+    class Parsed(Reader):
+        def __init__(self) -> None:
+            pass
+
+        def next_run(self) -> list[Command]:
+            return runs.pop(0)
+
+    assert session.handler.step(Parsed(), session.rig.clock, session.rig.clock.monotonic() + 1) is False
+    assert session.write() == b"PONG\nOK 0\n"
+
+
+def test_a_setting_is_answered_when_it_is_stored(session: SessionRig) -> None:
+    session.handler.apply(commands.Create("t", {"max_attempts": "3"}))
+    assert session.write() == b""
+    session.rig.loop.advance(0)
+    assert session.write() == b"OK 0\n"
+    session.apply(commands.Create("t", {"max_attempts": "4"}))
+    assert session.write().startswith(b"ERR EXISTS ")

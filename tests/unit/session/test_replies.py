@@ -1,0 +1,95 @@
+"""Replies in the order of their commands. Contract: protocol.md, "Framing"; ADR 0007."""
+
+import errno
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.fake_clock import FakeClock
+from tests.support.sim_event_loop import SimEventLoop
+from toymq_py.errors import BadArgument, DiskFull
+from toymq_py.metrics import Metrics
+from toymq_py.session.fair_queue import FairQueue, Runnable
+from toymq_py.session.replies import REPLIES_PER_WRITE, WRITE_BYTES, Replies
+from toymq_py.topic import Appended, Commit, Duplicate
+
+
+@pytest.fixture
+def replies() -> Iterator[Replies]:
+    loop, clock = SimEventLoop(random.Random(1)), FakeClock()
+    yield Replies(Metrics(), Runnable(FairQueue(clock, loop), lambda slice_end: False), clock)
+    loop.close()
+
+
+def written(replies: Replies) -> bytes:
+    return b"".join(replies.take_due(1e9))
+
+
+def test_a_reply_that_waits_holds_those_behind_it(replies: Replies) -> None:
+    replies.add(b"1\n")
+    held = replies.hold()
+    replies.add(b"3\n")
+    assert written(replies) == b"1\n"
+    assert not replies.due
+    replies.fill(held, lambda: b"2\n")
+    assert replies.due
+    assert written(replies) == b"2\n3\n"
+    assert (replies.held_bytes, bool(replies), replies.due) == (0, False, False)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"), [(None, b"OK 7\nOK 8\nDUP 7\n"), (DiskFull("full"), b"ERR DISK_FULL full\n" * 3)]
+)
+def test_publishes_are_answered_by_their_commit(replies: Replies, error: DiskFull | None, expected: bytes) -> None:
+    commit = Commit()
+    replies.add_appended(Appended(commit, 7, 2, 100))
+    replies.add_duplicate(Duplicate(commit, 7))
+    assert written(replies) == b""
+    held_bytes = replies.held_bytes
+    assert held_bytes > 100, "with the payload"
+    commit.resolve(error)
+    assert written(replies) == expected
+    assert replies.held_bytes == 0
+
+
+def test_a_push_goes_before_the_replies(replies: Replies) -> None:
+    replies.hold()
+    replies.push(b"CLOSED\n")
+    assert written(replies) == b"CLOSED\n"
+
+
+def test_a_write_is_bounded_in_bytes_and_in_replies(replies: Replies) -> None:
+    for _ in range(REPLIES_PER_WRITE + 1):
+        replies.add(b"OK 0\n")
+    assert len(replies.take_due(1e9)) == REPLIES_PER_WRITE
+    assert replies.due
+    assert len(replies.take_due(1e9)) == 1
+    for _ in range(3):
+        replies.add(b"x" * WRITE_BYTES)
+    assert [len(replies.take_due(1e9)) for _ in range(3)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(BadArgument("x"), b"BAD_ARGUMENT"), (OSError(errno.EIO, "x"), b"STORAGE_FAILED"), (KeyError(1), b"INTERNAL")]
+)
+def test_a_reply_that_cannot_be_made_is_an_error(replies: Replies, error: Exception, code: bytes) -> None:
+    def fails() -> bytes:
+        raise error
+
+    replies.in_turn(fails)
+    replies.add(b"next\n")
+    first, second = written(replies).splitlines()
+    assert first.split()[:2] == [b"ERR", code]
+    assert second == b"next"
+
+
+def test_a_large_reply_takes_several_turns(replies: Replies) -> None:
+    parts = iter([None, None, b"done\n"])
+    replies.in_turn(lambda: next(parts))
+    for _ in range(2):
+        assert written(replies) == b""
+        assert replies.unfinished
+    assert written(replies) == b"done\n"
+    assert not replies.unfinished
