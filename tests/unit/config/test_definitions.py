@@ -1,16 +1,12 @@
 """Definitions as files. Contract: clients.md, "Command lines" (--definitions); delivery.md, "Per-topic settings"."""
 
-import asyncio
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.in_process import serving
-from toymq_py.clock import SystemClock
 from toymq_py.config.definitions import (
     ChangeSettings,
     CreateTopic,
@@ -29,9 +25,6 @@ from toymq_py.config.options import SETTINGS
 from toymq_py.config.webhooks import CONCURRENCY_MAX, NAME_MAX, SIGNED, TIMEOUT_MS_MAX, Webhook
 from toymq_py.consumer_options import EARLIEST, LATEST, Start
 from toymq_py.errors import ConfigError
-from toymq_py.gateway.request_context import Gateway
-from toymq_py.runtime.definitions import apply_definitions, read_webhooks
-from toymq_py.storage import webhooks_file
 from toymq_py.units import DURATION_MS_MAX
 
 TEXT = """
@@ -164,35 +157,6 @@ def test_what_a_broker_has() -> None:
         described([row("c", problem="EIO")])
 
 
-async def test_a_broker_is_made_to_have_it(tmp_path: Path) -> None:
-    async with serving(tmp_path / "d") as served:
-        wire = await served.connect()
-        assert await wire.ask(b"PUB orders.eu - 1\nx\n") == b"OK 0"
-        assert await wire.ask(b"CONFIG orders.eu dedupe_keys=7\n") == b'JSON 18'
-        await wire.line()
-        assert await wire.ask(b"SUB orders.eu audit\n") == b"OK 1"
-        assert await wire.message() == (0, 1, b"x")
-        assert await wire.ask(b"ACK orders.eu audit 0 sync=1\n") == b"OK 1"
-        changes = await apply_definitions(WANTED, served.broker)
-        assert list(map(type, changes)) == [ChangeSettings, MakeConsumer, CreateTopic]
-        assert await apply_definitions(WANTED, served.broker) == [], "idempotent"
-        await wire.nothing_before_pong()
-        billing, audit = (served.broker.topic("orders.eu").channel(name).consumer for name in ("billing", "audit"))
-        assert (billing.floor, audit.floor) == (1, 1), "a new one at the end, the other where it was"
-    async with serving(tmp_path / "d") as served:
-        assert described(served.broker.describe(None)) == parse(TEXT.replace('start = "latest"', ""), "x")
-        assert plan(WANTED, described(served.broker.describe(None))) == [], "all of it was on the disk"
-
-
-async def test_a_refusal_names_the_topic(tmp_path: Path) -> None:
-    async with serving(tmp_path / "d", max_topics=1) as served:
-        with pytest.raises(ConfigError, match=r"topic plain: there are 1 topics, the limit \(--max-topics\)"):
-            await apply_definitions(WANTED, served.broker)
-        out_of_range = Definitions({"orders.eu": TopicDefinition({}, {"late": Start("id", 9)})})
-        with pytest.raises(ConfigError, match=r"topic orders\.eu: 0 is the first id"):
-            await apply_definitions(out_of_range, served.broker)
-
-
 names = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,20}", fullmatch=True)
 starts = st.one_of(
     st.sampled_from([EARLIEST, LATEST]),
@@ -240,29 +204,6 @@ def test_a_webhook_is_put_when_it_is_missing_differs_or_has_no_secret() -> None:
     assert str(PutWebhook("h", signed, None)) == f"+ webhook h orders.* {HOOK.url} signed"
     assert str(PutWebhook("h", signed, HOOK)) == "~ webhook h signed"
     assert str(PutWebhook("h", replace(HOOK, concurrency=2), HOOK)) == "~ webhook h concurrency=1 -> 2"
-
-
-async def test_webhooks_are_kept_with_their_secrets(tmp_path: Path) -> None:
-    """What is applied is what the gateway reads; what cannot be read is refused and not overwritten."""
-    text = to_toml(Definitions(webhooks={"h": HOOK, "s": HOOK})) + f'secret = "{SECRET}"\n'
-    async with serving(tmp_path / "d") as served:
-        wanted = parse(text, "x")
-        assert [str(change).split()[:3] for change in await apply_definitions(wanted, served.broker)] == [
-            ["+", "webhook", "h"], ["+", "webhook", "s"],
-        ]  # fmt: skip
-        assert await apply_definitions(wanted, served.broker) == [], "idempotent"
-        changed = Definitions(webhooks={"s": replace(HOOK, concurrency=9)})
-        assert len(await apply_definitions(changed, served.broker)) == 1
-        loop = asyncio.get_running_loop()
-        gateway = Gateway(served.broker, SystemClock(), loop)
-        assert gateway.webhooks.defined == {"h": HOOK, "s": replace(HOOK, concurrency=9, secret=SECRET)}
-        exported = described(served.broker.describe(None), read_webhooks(served.broker))
-        assert SECRET not in to_toml(exported) + to_json(exported)
-        assert "# It is signed" in to_toml(exported)
-        (tmp_path / "d" / webhooks_file.FILE_NAME).write_text("{}")
-        with pytest.raises(ConfigError, match=r"webhooks\.json cannot be read"):
-            await apply_definitions(wanted, served.broker)
-        assert (tmp_path / "d" / webhooks_file.FILE_NAME).read_text() == "{}"
 
 
 urls = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="#@[]"), max_size=20).map(

@@ -4,7 +4,6 @@ import pytest
 
 from tests.support.broker_rig import DIR, BrokerRig
 from tests.support.sim_names import inodes
-from toymq_py.runtime import broker_loop
 from toymq_py.storage.segment import segment_name
 
 LIMIT = 8
@@ -55,15 +54,3 @@ def test_a_file_that_was_replaced_while_it_was_closed_is_not_written() -> None:
     outcome = rig.publish("a", b"y")[0]
     assert "was replaced below the running broker" in str(outcome.commit.error)
     assert rig.disk.read_file(path) == data
-
-
-@pytest.mark.parametrize(
-    ("allowed", "connections", "files"),
-    [(1024, 768, 128), (400, 200, 100), (256, 128, 64), (65_536, 10_000, 16_384), (100, 50, 16), (1 << 20, 10_000, 16_384)],
-)
-def test_connections_and_files_and_a_reserve_are_what_is_allowed(
-    monkeypatch: pytest.MonkeyPatch, allowed: int, connections: int, files: int
-) -> None:
-    monkeypatch.setattr(broker_loop.resource, "getrlimit", lambda _: (allowed, allowed))
-    assert broker_loop.open_files_max(connections) == files
-    assert connections + files < allowed

@@ -1,0 +1,57 @@
+"""What an embedded host refuses before it starts."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toymq_py.config.options import BrokerOptions
+from toymq_py.embedded.host import EMBEDDED, EmbeddedHost
+from toymq_py.errors import ConfigError, DataDirectoryError, DirectoryLocked
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "error", "says"),
+    [
+        ("", None, ConfigError, "path is empty"),
+        (7, None, TypeError, "invalid path 7: pass the str or Path"),
+        ("d", {"fsync": "off"}, TypeError, "invalid options .*: pass a toymq_py.config.options.BrokerOptions or None"),
+        ("d", BrokerOptions(data_dir="e"), ConfigError, "options has data_dir 'e': leave it out"),
+    ],
+)
+def test_wrong_arguments_are_named_with_the_remedy(path: Any, options: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        EmbeddedHost(path, options, 1.0)
+
+
+def test_a_host_that_was_not_started_has_nothing_to_end(tmp_path: Path) -> None:
+    host = EmbeddedHost(tmp_path / "d", None, 1.0)
+    host.stop()
+    host.close()
+    assert not host.started
+    assert host.socket_path == f"{tmp_path}/d/toymq.sock"
+    assert host.lock_path == f"{tmp_path}/d/LOCK"
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_refused_directory_is_explained(tmp_path: Path) -> None:
+    host = EmbeddedHost(tmp_path, EMBEDDED, 1.0)
+    standalone = DirectoryLocked("d", 7, "toymq://127.0.0.1:1")
+    assert host._explained(standalone) is standalone
+    silent = host._explained(DirectoryLocked("d", 7))
+    explained = "connect to a broker that runs by itself by its address"
+    assert silent.__notes__ == [f"nothing answers at {tmp_path}/toymq.sock: {explained}"]
+    denied = host._explained(PermissionError(13, "Permission denied"))
+    assert isinstance(denied, DataDirectoryError)
+    assert str(denied) == f"cannot serve {tmp_path}: Permission denied"
+
+
+def test_it_serves_until_it_is_closed(tmp_path: Path) -> None:
+    host = EmbeddedHost(tmp_path / "d", None, 5.0)
+    host.start()
+    host.start()
+    host.ready.result(10)
+    assert Path(host.socket_path).is_socket()
+    host.close()
+    host.ended.result(10)
+    assert not Path(host.socket_path).exists(), "only the serving process has a socket there"

@@ -1,0 +1,47 @@
+"""The start of a command line: no traceback for Ctrl-C, nor for an extra that is not installed."""
+
+import sys
+from types import ModuleType
+
+import pytest
+
+from toymq_py.command_line import EXTRAS, INTERRUPTED, USAGE, run
+
+
+def command(monkeypatch: pytest.MonkeyPatch, error: BaseException | None) -> None:
+    def main() -> None:
+        if error is not None:
+            raise error
+
+    module = ModuleType("a_command")
+    module.main = main  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "a_command", module)
+
+
+def test_a_command_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    command(monkeypatch, None)
+    run("toymq", "a_command")
+
+
+def test_an_interrupt_is_an_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    command(monkeypatch, KeyboardInterrupt())
+    with pytest.raises(SystemExit) as exit_:
+        run("toymq", "a_command")
+    assert exit_.value.code == INTERRUPTED
+
+
+@pytest.mark.parametrize("package", EXTRAS)
+def test_a_missing_extra_is_named(package: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def missing(name: str) -> ModuleType:
+        raise ModuleNotFoundError(name=f"{package}.part")
+
+    monkeypatch.setattr("toymq_py.command_line.import_module", missing)
+    with pytest.raises(SystemExit) as exit_:
+        run("toymqctl", "a_command")
+    assert exit_.value.code == USAGE
+    assert capsys.readouterr().err == f"toymqctl needs {package}: pip install 'toymq[{EXTRAS[package]}]'\n"
+
+
+def test_any_other_module_that_is_missing_is_a_bug() -> None:
+    with pytest.raises(ModuleNotFoundError):
+        run("toymq", "toymq_py.not_there")
