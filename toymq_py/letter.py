@@ -66,10 +66,10 @@ def letter_key(topic: str, consumer: str, msg_id: int, ts_ns: int, since_ns: int
     return b"%b%b:%b:%d:%d:%d" % (LETTER_KEY, topic.encode(), consumer.encode(), msg_id, ts_ns, since_ns)
 
 
-def message_headers(key: bytes, block: bytes, msg_id: int) -> bytes:
+def message_headers(topic: str, key: bytes, block: bytes, msg_id: int) -> bytes:
     """The first part of a letter's headers: the message's own headers, its id, and its key."""
     kept, reserved = split_headers(block)
-    if not key.startswith(REDRIVE_KEY) or REDRIVES not in reserved:
+    if not key.startswith(_redrive_key(topic)) or REDRIVES not in reserved:
         own = key and not key.startswith(PRODUCER_PREFIX)
         reserved = {ORIGIN_KEY: key} if own else {}  # whatever a publisher wrote under these names
     redrives = b"" if REDRIVES not in reserved else b"%b: %b\n" % (REDRIVES, reserved[REDRIVES])
@@ -123,15 +123,17 @@ def return_of(letters_topic: str, run: Records, row: int) -> Return:
     return Return(key, run.payloads[row], headers, reserved.get(CONSUMER, b""))
 
 
-def rows_for(records: Records, start: int, stop: int, consumer: bytes) -> tuple[int, int]:
-    """Find the first rows that a consumer is to see: a record that came back for one consumer is for no other.
+def rows_for(topic: str, records: Records, start: int, stop: int, consumer: bytes) -> tuple[int, int]:
+    """Find the first rows that a consumer of the topic is to see: a record that came back for one consumer is for no other.
+    A copy of one that a worker forwarded to another topic, key and headers included, is for all of them.
 
     Returns: (first row, row behind those that follow it without a gap); (stop, stop) where there is none.
     """
     assert records.headers is not None
+    came_back = _redrive_key(topic)
     first = -1
     for row in range(start, stop):
-        if _is_for(records.keys[row], records.headers[row], consumer):
+        if not records.keys[row].startswith(came_back) or _is_for(records.headers[row], consumer):
             if first < 0:
                 first = row
         elif first >= 0:
@@ -139,9 +141,12 @@ def rows_for(records: Records, start: int, stop: int, consumer: bytes) -> tuple[
     return (first, stop) if first >= 0 else (stop, stop)
 
 
-def _is_for(key: bytes, block: bytes, consumer: bytes) -> bool:
-    if not key.startswith(REDRIVE_KEY):
-        return True
+def _redrive_key(topic: str) -> bytes:
+    """Beginning of the keys of records that came back to the topic from its own dead letters."""
+    return b"%b%b%b:" % (REDRIVE_KEY, topic.encode(), DEAD_LETTERS.encode())
+
+
+def _is_for(block: bytes, consumer: bytes) -> bool:
     _, reserved = split_headers(block)
     return reserved.get(REDRIVE_CONSUMER, consumer) == consumer
 
@@ -158,7 +163,7 @@ def moved_records(keys: Iterable[tuple[int, Sequence[bytes]]], topic: str) -> li
     if topic.endswith(DEAD_LETTERS):
         prefix = b"%b%b:" % (LETTER_KEY, topic.removesuffix(DEAD_LETTERS).encode())
     else:
-        prefix = b"%b%b%b:" % (REDRIVE_KEY, topic.encode(), DEAD_LETTERS.encode())
+        prefix = _redrive_key(topic)
     return [
         (first_id + row, key.removeprefix(prefix).split(b":"))
         for first_id, run in keys

@@ -182,7 +182,7 @@ def test_a_dead_letter_that_is_acked_before_it_is_back_is_caught(monkeypatch: py
 
 
 def test_a_dead_letter_that_comes_back_to_everyone_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toymq_py.topic.deliverer.rows_for", lambda run, start, stop, name: (start, stop))
+    monkeypatch.setattr("toymq_py.topic.deliverer.rows_for", lambda topic, run, start, stop, name: (start, stop))
     monkeypatch.setattr(Topic, "skip_for_others", lambda self, msg_id, name: None)
     assert caught("a dead letter came back to another consumer")
 

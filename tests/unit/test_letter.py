@@ -24,12 +24,12 @@ def test_a_header_block_is_split_into_the_clients_and_the_reserved(own: dict[str
 
 
 def test_reserved_headers_of_a_publisher_do_not_get_into_a_letter() -> None:
-    block = letter.message_headers(b"k", b"a: 1\ntoymq-origin-id: 5\ntoymq-redrives: 9\n", 7)
+    block = letter.message_headers("t", b"k", b"a: 1\ntoymq-origin-id: 5\ntoymq-redrives: 9\n", 7)
     assert letter.split_headers(block) == (b"a: 1\n", {letter.ORIGIN_KEY: b"k", letter.ORIGIN_ID: b"7"})
 
 
 def test_a_message_that_came_back_keeps_its_first_key_and_its_count() -> None:
-    block = letter.message_headers(b"redrive:t.dlq:1:2", b"toymq-origin-key: k\ntoymq-redrives: 2\n", 7)
+    block = letter.message_headers("t", b"redrive:t.dlq:1:2", b"toymq-origin-key: k\ntoymq-redrives: 2\n", 7)
     _, reserved = letter.split_headers(block)
     assert reserved == {letter.ORIGIN_KEY: b"k", letter.REDRIVES: b"2", letter.ORIGIN_ID: b"7"}
 
@@ -52,6 +52,16 @@ def test_a_return_is_the_same_at_every_try_and_counts_up() -> None:
     assert letter.split_headers(back.headers) == (
         b"a: 1\n", {letter.ORIGIN_KEY: b"k", letter.REDRIVES: b"3", letter.REDRIVE_CONSUMER: b"c"},
     )  # fmt: skip
+
+
+def test_a_returned_message_is_for_the_consumer_that_failed_it_and_its_copy_in_another_topic_for_all() -> None:
+    """A worker that forwarded one with its key and headers hid it from all consumers of the next topic but its own namesake."""
+    back = letter.return_of("t.dlq", records(b"", b"toymq-consumer: c\n"), 0)
+    run = records(back.key, back.headers)
+    assert [letter.rows_for("t", run, 0, 1, name) for name in (b"c", b"other")] == [(0, 1), (1, 1)]
+    assert [letter.rows_for("next", run, 0, 1, name) for name in (b"c", b"other")] == [(0, 1), (0, 1)]
+    forwarded = letter.message_headers("next", back.key, back.headers, 7)
+    assert letter.split_headers(forwarded)[1] == {letter.ORIGIN_ID: b"7", letter.ORIGIN_KEY: back.key}
 
 
 def test_a_redrives_header_of_thousands_of_digits_counts_as_none() -> None:

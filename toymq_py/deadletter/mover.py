@@ -147,7 +147,7 @@ class DeadLetterMover:
                     at,
                     letter_key(topic.name, name, at, run.ts_ns[row], consumer.since_ns),
                     run.payloads[row],
-                    message_headers(key, block, at) + origin + failure_headers(item.reason, failed) + times,
+                    message_headers(topic.name, key, block, at) + origin + failure_headers(item.reason, failed) + times,
                 )
                 at += 1
         return at

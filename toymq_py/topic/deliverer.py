@@ -196,7 +196,7 @@ class Deliverer:
 
     def _drop_others(self, run: Records, start: int, count: int) -> int:
         """Ack records that came back from the dead letters for another consumer. Returns: as ``_drop_expired``."""
-        mine, stop = rows_for(run, start, start + count, self._consumer.name.encode())
+        mine, stop = rows_for(self._context.topic, run, start, start + count, self._consumer.name.encode())
         if mine == start:
             return stop - start
         for first, last in ranges_of(run.ids[start:mine]):
