@@ -288,7 +288,7 @@ class Conversation:
             return  # the connection ends, and the next one subscribes
         if push.code == "SEEK":
             if feed in self.feeds:
-                feed.arrived.clear()
+                feed.drop_arrived()
                 self._put((_SubscribeSlot(self, feed),))
             return
         self.end(feed, ended(push.topic, push.consumer, push.code))
@@ -412,7 +412,7 @@ class Conversation:
         """Stop counting deliveries as open: the caller settles them by id."""
         for feed in self.feeds:
             if feed.command.consumer == consumer:
-                for place in list(feed.open):
+                for place in [*feed.open, *feed.waiting()]:
                     if place[0] == topic and any(first <= place[1] <= last for first, last in ids):
                         feed.settle(*place)
 

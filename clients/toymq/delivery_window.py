@@ -3,8 +3,8 @@
 Sans-IO; both clients' subscriptions are thin shells around it.
 """
 
-from collections import deque
-from collections.abc import Callable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection
 from enum import Enum
 
 from toymq.errors import ConsumerDeleted, SubscriptionEnded, TakenOver
@@ -29,23 +29,30 @@ class FeedState(Enum):
 
 
 class AckList:
-    """Acked ids of one topic that are not sent yet."""
+    """Acked ids of one topic that are not sent yet or not answered."""
 
-    __slots__ = ("consumer", "ids", "listed", "topic", "waiters")
+    __slots__ = ("consumer", "ids", "listed", "topic", "unanswered", "waiters")
 
     def __init__(self, topic: str, consumer: str) -> None:
         self.topic = topic
         self.consumer = consumer
         self.ids: list[int] = []
+        """Not sent yet."""
+        self.unanswered: list[tuple[IdRange, ...]] = []
+        """Sent, without an answer yet."""
         self.waiters: list[OnSynced] = []
         """Callbacks of acks that wait for stable storage."""
         self.listed = False
+
+    def holds(self, msg_id: int) -> bool:
+        return msg_id in self.ids or any(first <= msg_id <= last for line in self.unanswered for first, last in line)
 
     def take(self) -> list["AckSlot"]:
         """Take all, as few ACK lines as they fit into."""
         ids, self.ids = self.ids, []
         waiters, self.waiters = self.waiters, []
         lines = list(lines_of(to_ranges(ids)))
+        self.unanswered += lines
         return [
             AckSlot(self, line, sync=bool(waiters), waiters=waiters if at == len(lines) else [])
             for at, line in enumerate(lines, 1)
@@ -72,15 +79,18 @@ class AckSlot(Slot):
 
     def answered(self, reply: Reply) -> None:
         super().answered(reply)
+        self.acks.unanswered.remove(self._line)
         for on_synced in self._waiters:
             on_synced(None)
 
     def refused(self, error: ToymqError) -> None:
         """Drop acks of a deleted topic; report the error to synced acks."""
+        self.acks.unanswered.remove(self._line)
         for on_synced in self._waiters:
             on_synced(error)
 
     def failed(self, error: ToymqError) -> None:
+        self.acks.unanswered.remove(self._line)
         for first, last in self._line:
             self.acks.ids.extend(range(first, last + 1))
         self.acks.waiters.extend(self._waiters)
@@ -103,7 +113,12 @@ class Feed:
         self.pattern = TopicPattern(command.topic) if is_pattern(command.topic) else None
         self.state = FeedState.ASKED
         self.error: ToymqError | None = None
-        self.arrived: deque[MessagePush] = deque()
+        self._arrived: deque[MessagePush] = deque()
+        self._with_repeats: OrderedDict[Place, MessagePush] | None = None
+        """In place of ``_arrived``, from the first message that is delivered again until all are handed out: a later delivery
+        replaces the earlier one, whose lease is over. Many applications never need it, and it costs more."""
+        self._highest: dict[str, int] = {}
+        """By topic, the highest id that arrived."""
         self.open: dict[Place, None] = {}
         """Handed out, neither acked nor nacked."""
         self.on_settled: Callable[[], None] | None = None
@@ -118,22 +133,48 @@ class Feed:
 
     def take(self) -> MessagePush | None:
         """Hand out the next delivery."""
-        if not self.arrived:
+        if self._with_repeats is not None:
+            return self._take_with_repeats(self._with_repeats)
+        if not self._arrived:
             return None
-        push = self.arrived.popleft()
+        push = self._arrived.popleft()
         self.open[push.topic, push.msg_id] = None
         return push
+
+    def _take_with_repeats(self, waiting: OrderedDict[Place, MessagePush]) -> MessagePush | None:
+        push = None
+        if waiting:
+            place, push = waiting.popitem(last=False)
+            self.open[place] = None
+        if not waiting:
+            self._with_repeats = None
+        return push
+
+    @property
+    def arrived(self) -> Collection[object]:
+        """Deliveries that are not handed out yet."""
+        return self._arrived if self._with_repeats is None else self._with_repeats
+
+    def drop_arrived(self) -> None:
+        self._arrived.clear()
+        self._with_repeats = None
 
     def leased(self) -> list[Place]:
         """Deliveries that the broker still counts as leased, those with an unsent ack included. For any thread: each copy is
         made at once."""
-        waiting = [(push.topic, push.msg_id) for push in self.arrived.copy()]
         unsaid = [(acks.topic, msg_id) for acks in self._acks.copy().values() for msg_id in acks.ids.copy()]
-        return [*self.open.copy(), *waiting, *unsaid]
+        return [*self.open.copy(), *self.waiting(), *unsaid]
+
+    def waiting(self) -> list[Place]:
+        """Topics and ids of ``arrived``."""
+        repeats = self._with_repeats
+        return [(push.topic, push.msg_id) for push in self._arrived.copy()] if repeats is None else list(repeats.copy())
 
     def settle(self, topic: str, msg_id: int) -> None:
-        """A delivery is acked or nacked: it is no longer open."""
+        """A delivery is acked or nacked: it is no longer open, and a later one of the same message that waits is dropped."""
         self.open.pop((topic, msg_id), None)
+        if self._with_repeats is not None:
+            self._with_repeats.pop((topic, msg_id), None)
         if self.on_settled is not None:
             self.on_settled()
 
@@ -144,17 +185,30 @@ class Feed:
         return acks
 
     def arrive(self, push: MessagePush) -> None:
+        """Keep a delivery until it is handed out, unless its message is acked here: when a lease ends before the application
+        comes to it, the broker delivers again what was read already."""
         if self.state is not FeedState.LIVE:
             return
-        if self._still_open and (push.topic, push.msg_id) in self._still_open:
-            self._still_open.discard((push.topic, push.msg_id))
-            if (push.topic, push.msg_id) in self.open:
-                return  # its handler still runs, and acks it
-        self.arrived.append(push)
+        if push.msg_id > self._highest.get(push.topic, -1):
+            self._highest[push.topic] = push.msg_id
+            if self._with_repeats is None:
+                self._arrived.append(push)
+                return
+        place = push.topic, push.msg_id
+        if place in self._still_open:
+            self._still_open.discard(place)
+            if place in self.open:
+                return  # its handler runs on, and is the one that acks it
+        if push.topic in self._acks and self._acks[push.topic].holds(push.msg_id):
+            return
+        if self._with_repeats is None:
+            self._with_repeats = OrderedDict(((one.topic, one.msg_id), one) for one in self._arrived)
+            self._arrived.clear()
+        self._with_repeats[place] = push
 
     def lost(self) -> None:
-        """The connection is gone: the broker delivers again what was not handed out."""
-        self.arrived.clear()
+        """The connection is gone: what was not handed out comes again."""
+        self.drop_arrived()
         self._still_open = set(self.open)
 
     def subscribed(self) -> None:
@@ -166,14 +220,14 @@ class Feed:
         if self.state in (FeedState.ASKED, FeedState.LIVE):
             self.state = FeedState.ENDED
             self.error = error
-            self.arrived.clear()
+            self.drop_arrived()
             self.wake()
 
     def close(self) -> None:
         """Hand out nothing more."""
         if self.state is not FeedState.ENDED:
             self.state = FeedState.CLOSED
-        self.arrived.clear()
+        self.drop_arrived()
         self.wake()
 
 

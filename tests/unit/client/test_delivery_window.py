@@ -60,6 +60,53 @@ def test_what_a_handler_still_has_is_not_handed_out_again_after_a_reconnect() ->
     assert books.take() == push(1), "its lease ended: this is a later delivery"
 
 
+def test_a_later_delivery_of_a_message_that_waits_replaces_the_earlier_one() -> None:
+    """A window that holds more work than one lease time: each message came once for every lease that ended."""
+    books = feed("*")
+    for msg_id in (1, 2):
+        books.arrive(push(msg_id))
+    again = MessagePush("t", 2, 2, 0, b"", b"", b"x")
+    books.arrive(again)
+    books.arrive(push(2, "u"))
+    assert books.leased() == [("t", 1), ("t", 2), ("u", 2)]
+    assert [books.take() for _ in range(4)] == [push(1), again, push(2, "u"), None]
+    books.arrive(push(3))
+    assert books.take() == push(3)
+
+
+@pytest.mark.parametrize("when", ["it waits", "the ack is not sent", "the ack is not answered"])
+def test_a_message_that_was_acked_is_not_handed_out_again(when: str) -> None:
+    """Its lease ended before the application came to it, and the broker's next delivery was read before the ack's answer."""
+    books = feed()
+    books.arrive(push(1))
+    books.take()
+    if when == "it waits":
+        books.arrive(push(1))
+    books.settle("t", 1)
+    acks = books.acks_of("t")
+    acks.ids.append(1)
+    slots = acks.take() if when == "the ack is not answered" else []
+    books.arrive(push(1))
+    assert (books.take(), list(books.arrived)) == (None, [])
+    for slot in slots or acks.take():
+        slot.answered(OkReply(1))
+    books.arrive(push(1))
+    assert books.take() == push(1), "SEEK brought it back"
+
+
+@pytest.mark.parametrize("ended", ["refused", "failed"])
+def test_acks_that_were_not_taken_hold_no_message_back(ended: str) -> None:
+    books = feed()
+    acks = books.acks_of("t")
+    acks.ids.append(1)
+    (slot,) = acks.take()
+    getattr(slot, ended)(NoSuchTopic("gone"))
+    assert acks.unanswered == []
+    books.arrive(push(2))
+    books.arrive(push(1))
+    assert [books.take(), books.take()] == ([push(2), push(1)] if ended == "refused" else [push(2), None])
+
+
 def test_leased_are_those_that_wait_those_handed_out_and_those_whose_ack_is_not_sent() -> None:
     books = feed()
     for msg_id in (1, 2, 3):
