@@ -81,7 +81,7 @@ class Gateway:
                 raise ConfigError(f"{self._url}: {problem.get('code')} {problem.get('detail')}") from None
             raise ConfigError(f"{self._url} answers {error.code}: is a gateway there?") from None
         except (HTTPException, ValueError) as error:
-            raise ConfigError(f"cannot ask {self._url}: what answers there is no gateway") from error
+            raise ConfigError(f"cannot ask {self._url}: the answer is not that of a gateway") from error
         except OSError as error:
             raise ConfigError(f"cannot ask {self._url}: {getattr(error, 'reason', None) or error}") from error
 

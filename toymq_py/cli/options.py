@@ -135,5 +135,5 @@ def unknown_variables() -> list[str]:
     lines = []
     for name in sorted(os.environ):
         if name.startswith("TOYMQ_") and name not in known and (hint := did_you_mean(name, known)):
-            lines.append(f"{name} is no option's and is ignored{hint}")
+            lines.append(f"{name} is not an option and is ignored{hint}")
     return lines

@@ -77,7 +77,7 @@ def parse_object(name: str, data: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise DamagedData(f"the {name} is no JSON: {error}") from None
     if not isinstance(value, dict):
-        raise DamagedData(f"the {name} is no object")
+        raise DamagedData(f"the {name} is not a JSON object")
     return value
 
 

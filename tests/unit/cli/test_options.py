@@ -153,7 +153,7 @@ def test_a_mistake_in_the_environment_is_told() -> None:
     result = toymq("config", "show", TOYMQ_VISIBILITY="soon")
     assert (result.exit_code, "(from TOYMQ_VISIBILITY)" in result.stderr) == (2, True), result.stderr
     shown_with = toymq("config", "show", TOYMQ_VISIBILTY="1s", TOYMQ_SERVICE_HOST="10.0.0.1")
-    assert shown_with.stderr == "toymq: TOYMQ_VISIBILTY is no option's and is ignored; did you mean TOYMQ_VISIBILITY?\n"
+    assert shown_with.stderr == "toymq: TOYMQ_VISIBILTY is not an option and is ignored; did you mean TOYMQ_VISIBILITY?\n"
 
 
 def test_every_option_shows_what_it_parses() -> None:

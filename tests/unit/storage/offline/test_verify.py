@@ -134,7 +134,7 @@ def test_a_copy_is_damage() -> None:
     ("data", "text"),
     [
         (b"{", "is no JSON"),
-        (b"[]", "the settings file is no object"),
+        (b"[]", "the settings file is not a JSON object"),
         (b'{"colour": 1}', "colour is not a topic setting"),
         (b'{"\\ud800x": 1}', "'\\ud800x' is not a topic setting"),
         (b'{"a\\n\\u001b[31m": 1}', "'a\\n\\x1b[31m' is not a topic setting"),
