@@ -34,7 +34,7 @@ class AckSet:
         self._above = 0  # ids in all ranges together
 
     def add(self, first: int, last: int) -> int:
-        """Put ``first`` to ``last`` into the set; returns how many of them are new to it.
+        """Add the ids ``first`` to ``last``. Returns: how many of them are new.
 
         The floor rises over the contiguous prefix. Cost grows with the ranges inside, not the ids.
         """
@@ -94,7 +94,7 @@ class AckSet:
         return msg_id
 
     def open_until(self, msg_id: int, limit: int) -> int:
-        """Where the gap that holds ``msg_id`` ends: the next id in the set, ``limit`` at most.
+        """End of the gap that holds ``msg_id``: the next id in the set, ``limit`` at most.
 
         Assumes a gap.
         """
@@ -136,7 +136,7 @@ class AckSet:
 
     @classmethod
     def restore(cls, floor: int, ranges: IdRows, limit: int) -> "AckSet":
-        """All below ``floor`` and, below ``limit``, the ranges, which ascend from anywhere."""
+        """Make a set of all ids below ``floor`` and, below ``limit``, of the ranges, which ascend from anywhere."""
         acks = cls(floor)
         for first, last in ranges:
             acks.add(first, min(last, limit - 1))
@@ -161,7 +161,7 @@ class AckSet:
         return total
 
     def _insert(self, block: int, first: int, last: int) -> None:
-        """A range between block ``block`` and the one before."""
+        """Insert a range between block ``block`` and the one before."""
         if block:
             block -= 1
             self._firsts[block].append(first)
@@ -180,7 +180,7 @@ class AckSet:
             self._tops.append(last)
 
     def _replace(self, low: int, i: int, high: int, j: int, span: IdRange | None) -> None:
-        """One range or none in place of those from row ``i`` of block ``low`` up to row ``j`` of block ``high``."""
+        """Put one range, or none, in place of those from row ``i`` of block ``low`` up to row ``j`` of block ``high``."""
         firsts, lasts = self._firsts[low], self._lasts[low]
         if low < high:
             firsts = firsts[:i] + self._firsts[high][j:]

@@ -10,7 +10,7 @@ from toymq_py.records import MSG_ID_MAX, IdRange
 
 
 class WatchedAcks(AckSet):
-    """An ack set that tells what is added to it. Takes over the contents of another one, which is of no use any more."""
+    """An ack set that reports each addition. Takes over the contents of another set, which must not be used any more."""
 
     __slots__ = ("_on_added",)
 
@@ -29,7 +29,7 @@ class WatchedAcks(AckSet):
 
 
 class CommonAcks:
-    """The intersection of ack sets that only grow; make a new one after any other change."""
+    """The intersection of ack sets that only grow. Make a new one after any other change."""
 
     __slots__ = ("_acks", "_members")
 
@@ -51,13 +51,14 @@ class CommonAcks:
         return self._acks.open_below(limit)
 
     def track(self, members: Sequence[AckSet]) -> None:
-        """These are the sets; ``added`` is called with what is added to any of them from now on. Cost grows with all of their
+        """Take these sets as members; ``added`` is called for each addition from now on. Cost grows with all of their
         ranges."""
         self._members = list(members)
         self.added(0, MSG_ID_MAX)
 
     def added(self, first: int, last: int) -> None:
-        """One of the sets holds these ids now. Cost: the ranges there of the sets that keep an id open, one after the other."""
+        """Update the intersection: one member holds these ids now. Cost grows with the ranges there of the members that still
+        lack an id."""
         acks, members = self._acks, self._members
         at = acks.next_open(first)
         while at <= last:

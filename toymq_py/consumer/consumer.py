@@ -104,11 +104,11 @@ class Consumer:
         self.changes += 1
 
     def has_ready(self) -> bool:
-        """Whether anything waits for redelivery, or fell due behind the cursor."""
+        """Whether an id waits for redelivery, or fell due behind the cursor."""
         return self._runs.messages(RunState.READY) > 0 or len(self._due) > 0
 
     def available(self, limit: int) -> int:
-        """How many ids below ``limit`` could be leased now; above the cursor also what was skipped or is scheduled."""
+        """How many ids below ``limit`` could be leased now. Above the cursor, skipped and scheduled ids are counted, too."""
         return self._runs.messages(RunState.READY) + len(self._due) + max(limit - self.cursor, 0)
 
     def take_ready(
@@ -123,7 +123,7 @@ class Consumer:
         return taken
 
     def due(self, max_count: int) -> list[int]:
-        """Ids that fell due behind the cursor and were never delivered, lowest first: those below all that waits for
+        """Ids that fell due behind the cursor and were never delivered, lowest first; only those below all that waits for
         redelivery."""
         if not self._due:
             return []
@@ -131,13 +131,13 @@ class Consumer:
         return self._due.lowest(max_count, MSG_ID_MAX + 1 if again is None else again)
 
     def take_due(self, owner: Lessee, ids: list[int], deadline: float, now: float | None = None) -> None:
-        """Lease the first of the ids that ``due`` has just returned."""
+        """Lease ids that ``due`` has just returned, from the first on."""
         self._due.discard_range(ids[0], ids[-1])
         self._runs.lease_each(owner, ids, deadline, now)
         self.changes += 1
 
     def fall_due(self, ids: Iterable[int]) -> None:
-        """These ids are no longer scheduled; those that the cursor has passed are ready at once."""
+        """End the schedule of these ids: those behind the cursor are ready at once."""
         floor, cursor, settled, due = self.floor, self.cursor, self._settled, self._due
         for msg_id in ids:
             if floor <= msg_id < cursor and not (settled and settled.discard(msg_id)):
@@ -187,12 +187,12 @@ class Consumer:
     # -- acks and returns
 
     def unsend(self, owner: Lessee, first: int, last: int) -> None:
-        """Leases of ``owner`` that never left the process: ready again and not counted."""
+        """Return leases of ``owner`` that never left the process: they are ready again and not counted."""
         if self._runs.give_back(owner, first, last):
             self.changes += 1
 
     def hold(self, owner: Lessee, first: int, last: int) -> None:
-        """Lease the ready ids of the range to ``owner`` without a deadline, uncounted: records that cannot be read now, and
+        """Lease the ready ids of the range to ``owner`` without a deadline, uncounted. For records that cannot be read now, and
         must be neither delivered nor acked."""
         self._runs.hold(owner, first, last)
 
@@ -201,8 +201,8 @@ class Consumer:
         return self._runs.release(owner)
 
     def ack(self, ranges: Iterable[IdRange]) -> int:
-        """Ack ids that were delivered, even if their lease ended; also those that only an earlier run of the broker can have
-        delivered (ADR 0052). Returns: how many were not acked before."""
+        """Ack ids that were delivered, even if their lease ended, or that the broker may have delivered before its restart (ADR
+        0052). Returns: how many were not acked before."""
         taken = 0
         for first, last in ranges:
             before = taken
@@ -218,14 +218,14 @@ class Consumer:
         return taken
 
     def _ack_earlier(self, first: int, last: int) -> int:
-        """Ack what the broker may have delivered before its restart: no range with an id that is not due."""
+        """Ack ids that the broker may have delivered before its restart. A range with an id that is not due is refused."""
         if last < self.floor or self._scheduled.next_in(first, last + 1) <= last:
             return 0
         return self.ack_unseen([(first, last)], last + 1)
 
     def ack_unseen(self, ranges: Iterable[IdRange], limit: int) -> int:
-        """Ack ids below ``limit``, delivered or not, except those on their way to the dead letters: the client has read them
-        from the log. Returns: how many were not acked before."""
+        """Ack ids below ``limit`` that the client has read from the log, delivered or not, except those on their way to the
+        dead letters. Returns: how many were not acked before."""
         taken = 0
         for first, last in ranges:
             last = min(last, limit - 1)
@@ -238,7 +238,7 @@ class Consumer:
         return taken
 
     def note_failure(self, ranges: Iterable[IdRange], failed: Failed, budget: FailureBudget) -> None:
-        """Keep the failure that the next NACK of these leases gives."""
+        """Store the failure that a NACK of these leases reports. Call it before the leases end."""
         if self.failures is None:
             self.failures = FailureBook(budget)
         for first, last in ranges:
@@ -246,8 +246,8 @@ class Consumer:
                 self.failures.add(*span, failed)
 
     def nack(self, ranges: Iterable[IdRange], now: float, delay_s: float | None, policy: DeliveryPolicy) -> int:
-        """End leases, to be ready after ``delay_s`` or by default the policy's backoff; those out of attempts are held at once.
-        Returns: how many messages."""
+        """End leases. They are ready again after ``delay_s``, by default the backoff of the policy; those out of attempts are
+        held. Returns: how many messages."""
 
         def delay_of(attempt: int) -> float:
             return policy.backoff_s(attempt) if delay_s is None else delay_s
@@ -257,11 +257,11 @@ class Consumer:
         return returned
 
     def touch(self, ranges: Iterable[IdRange], deadline: float) -> int:
-        """Leases in the ranges end at ``deadline`` instead. Returns how many messages."""
+        """Move the deadline of the leases in the ranges. Returns: how many messages."""
         return sum(self._runs.touch(first, last, deadline) for first, last in ranges)
 
     def tick(self, now: float) -> bool:
-        """Leases and backoffs that are due at ``now`` end; whether anything became ready."""
+        """End the leases and backoffs that are due at ``now``. Returns: whether a message became ready."""
         if self._runs.tick(now):
             self.changes += 1
             return True
@@ -274,11 +274,11 @@ class Consumer:
     # -- dead letters
 
     def limit_attempts(self, max_attempts: int) -> None:
-        """Hold messages that would be ready after so many deliveries, to become dead letters. 0: no limit."""
+        """Hold messages for the dead letters instead of redelivering them after so many deliveries. 0: no limit."""
         self._runs.limit_attempts(max_attempts)
 
     def give_up(self, ranges: Iterable[IdRange]) -> int:
-        """Hold leases at once, whatever their attempts. Returns: how many messages."""
+        """Hold leased messages for the dead letters at once, whatever their attempts. Returns: how many."""
         given_up = sum(self._runs.give_up(first, last) for first, last in ranges)
         self.changes += given_up > 0
         return given_up
@@ -288,15 +288,16 @@ class Consumer:
         return self._runs.messages(RunState.HELD) > 0
 
     def take_held(self, max_count: int) -> list[HeldRange]:
-        """Hand over held messages, lowest ids first, to be stored as dead letters; each once, until ``unhold``."""
+        """Hand over held messages, lowest ids first, to be stored as dead letters. Each is handed over once, until
+        ``unhold``."""
         return self._runs.take_held(max_count)
 
     def unhold(self, first: int, last: int) -> None:
-        """Hold again what was handed over and not stored."""
+        """Take back messages that were handed over and not stored: they are held again."""
         self._runs.unhold(first, last)
 
     def ack_dead_lettered(self, first: int, last: int) -> int:
-        """Ack what was handed over and is a dead letter on stable storage now. Returns: how many messages."""
+        """Ack messages that were handed over and are dead letters on stable storage now. Returns: how many."""
         before = self._runs.messages(RunState.HELD)
         for span in self._runs.remove(first, last, STORED):
             self._acks.add(*span)
@@ -320,7 +321,7 @@ class Consumer:
 
     @staticmethod
     def track_common_acks(consumers: "Sequence[Consumer]") -> CommonAcks:
-        """The ids that all of them have acked, kept up to date until one of them seeks, or ``untrack``."""
+        """Keep the set of ids that all of these consumers have acked, until one of them seeks or is untracked."""
         common = CommonAcks()
         for consumer in consumers:
             consumer._acks = WatchedAcks(consumer._acks, common.added)
@@ -328,27 +329,27 @@ class Consumer:
         return common
 
     def untrack(self) -> None:
-        """Leave the ``CommonAcks`` that this consumer is part of."""
+        """Leave the ``CommonAcks`` of which this consumer is a member."""
         acks = AckSet(self.floor)
         acks.take_over(self._acks)
         self._acks = acks
 
     def has_acked_all(self, first: int, last: int) -> bool:
-        """Whether every id of the range counts as acked, now."""
+        """Whether every id of the range counts as acked."""
         return self._acks.next_open(first) > last
 
     def is_inflight(self, msg_id: int) -> bool:
-        """Whether it is leased."""
+        """Whether the message is leased."""
         run = self._runs.run_of(msg_id)
         return run is not None and run.state is RunState.INFLIGHT
 
     def has_delivered(self, msg_id: int) -> bool:
-        """Whether it was delivered and ``ack`` would take it."""
+        """Whether the message was delivered and ``ack`` would take it."""
         run = self._runs.run_of(msg_id)
         return run is not None and (run.attempt > 0 or run.spared) and run.state is not RunState.HELD
 
     def maybe_delivered(self, msg_id: int) -> bool:
-        """Whether ``ack`` would take it because the broker may have delivered it before its restart."""
+        """Whether ``ack`` would take the message because the broker may have delivered it before its restart."""
         run = self._runs.run_of(msg_id)
         return (
             msg_id < self.maybe_delivered_below
@@ -358,17 +359,17 @@ class Consumer:
         )
 
     def is_held(self, msg_id: int) -> bool:
-        """Whether it waits to become a dead letter, or is on its way."""
+        """Whether the message waits to become a dead letter, or is being moved."""
         return bool(self._runs.held(msg_id, msg_id))
 
     def failed(self, msg_id: int) -> int:
-        """How many deliveries of it ended without an ack; 0 when it is acked."""
+        """How many deliveries of the message ended without an ack; 0 when it is acked."""
         run = self._runs.run_of(msg_id)
         return 0 if run is None else max(run.attempt - (run.state is RunState.INFLIGHT), 0)
 
     @property
     def inflight(self) -> int:
-        """Messages inflight to all owners."""
+        """Messages inflight to all owners together."""
         return self._runs.messages(RunState.INFLIGHT)
 
     def inflight_to(self, owner: Lessee) -> list[IdRange]:
@@ -376,14 +377,14 @@ class Consumer:
         return self._runs.leased_to(owner)
 
     def take_freed(self) -> list[Lessee]:
-        """Lessees that asked for room and got some since the last call."""
+        """Take the list of lessees that asked for room and got some since the last call."""
         freed = self._runs.freed
         if freed:
             self._runs.freed = []
         return freed
 
     def counts(self, next_id: int) -> MessageCounts:
-        """Messages by what they wait for. Assumes that nothing at or above ``next_id`` was delivered."""
+        """Count messages by what they wait for. Assumes that no id at or above ``next_id`` was delivered."""
         inflight = self.inflight + self._runs.messages(RunState.HELD)
         scheduled = self._runs.messages(RunState.DELAYED)
         scheduled += self._scheduled.count(self.floor, next_id - 1, self._settled)
@@ -404,7 +405,7 @@ class Consumer:
     # -- seeks and restarts
 
     def seek(self, target: int, since_ns: int) -> None:
-        """Forget deliveries and acks: all ids below ``target`` count as acked, the rest is fresh."""
+        """Move the cursor and forget deliveries and acks: all ids below ``target`` count as acked, the others are fresh."""
         self.start = self.cursor = target
         self.since_ns = since_ns
         self.has_acked = False
@@ -436,7 +437,7 @@ class Consumer:
     def restore(
         cls, name: str, snapshot: ConsumerSnapshot, first_id: int, next_id: int, scheduled: IdSet | None = None
     ) -> tuple["Consumer", bool]:
-        """A consumer as it was, without leases, cut to what the log holds.
+        """Make a consumer from its snapshot, without leases, cut to the ids that the log holds.
 
         Delivered ids are ready again with their attempts. Ids below the highest of them that carry no attempts are ready with
         0, unless they are scheduled. Higher ids that are not acked stay fresh, also between acked ranges.
@@ -472,7 +473,7 @@ class Consumer:
         return consumer, lost or beyond > next_id
 
     def _restore_undelivered(self, position: int, limit: int) -> None:
-        """Make the ids from ``position`` up to ``limit`` that are not acked ready, with attempt 0."""
+        """Make the unacked ids from ``position`` up to ``limit`` ready, with attempt 0."""
         while (position := self._acks.next_open(position)) < limit:
             until = self._acks.open_until(position, limit)
             self._due.add_range(position, until - 1)

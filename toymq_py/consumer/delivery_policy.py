@@ -17,6 +17,6 @@ class DeliveryPolicy:
     nack_backoff_max_s: float = 30.0
 
     def backoff_s(self, attempt: int) -> float:
-        """Rest after the ``attempt``-th delivery failed, doubling from minimum to maximum."""
+        """Backoff after the ``attempt``-th delivery failed: it doubles from the minimum to the maximum."""
         doublings = min(max(attempt - 1, 0), _DOUBLINGS_MAX)
         return min(self.nack_backoff_min_s * 2.0**doublings, self.nack_backoff_max_s)

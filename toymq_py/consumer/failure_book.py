@@ -21,7 +21,7 @@ TOTAL_BYTES_MAX = 64 * 1024 * 1024
 
 
 class FailureBudget:
-    """What all books of a broker hold together, in bytes."""
+    """Bytes that the failure books of all consumers take together."""
 
     __slots__ = ("bytes",)
 
@@ -30,7 +30,7 @@ class FailureBudget:
 
 
 class FailureBook:
-    """Failures by id, ranges that failed together as one entry. At a limit the oldest entries go."""
+    """Failures by id; a range that failed together is one entry. At a limit the oldest entries are dropped."""
 
     __slots__ = ("_budget", "_bytes", "_entries", "_firsts")
 
@@ -61,7 +61,7 @@ class FailureBook:
         return failed if msg_id <= last else None
 
     def discard(self, first: int, last: int) -> None:
-        """Forget these ids."""
+        """Drop the failures of these ids."""
         low = bisect_right(self._firsts, first) - 1
         if low < 0 or self._entries[self._firsts[low]][0] < first:
             low += 1
@@ -80,7 +80,7 @@ class FailureBook:
                 self._put(last + 1, end, failed)
 
     def __del__(self) -> None:
-        """Its consumer was deleted, or moved: the others have the room."""
+        """Return its bytes to the budget: its consumer was deleted or moved."""
         self._budget.bytes -= self._bytes
 
     def _put(self, first: int, last: int, failed: Failed) -> None:

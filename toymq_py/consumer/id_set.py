@@ -14,7 +14,7 @@ _FULL: Final = (1 << CHUNK_IDS) - 1
 
 
 class IdSet:
-    """Ids in chunks of 4096, each one integer of bits; chunks without ids are not there.
+    """A set of ids in chunks of 4096, each chunk one integer of bits. Empty chunks are not stored.
 
     Where every id of a stretch is in it, that costs a bit each; an id that stands alone in its chunk costs half a KiB.
     """
@@ -47,13 +47,13 @@ class IdSet:
             self._put(chunk, bits, bits | bit)
 
     def add_range(self, first: int, last: int) -> None:
-        """Nothing happens when ``last`` is below ``first``."""
+        """Add the ids ``first`` to ``last``; none when ``last`` is below ``first``."""
         for chunk in range(first >> _SHIFT, (last >> _SHIFT) + 1 if last >= first else 0):
             bits = self._bits.get(chunk, 0)
             self._put(chunk, bits, bits | _mask(chunk, first, last))
 
     def discard(self, msg_id: int) -> bool:
-        """Returns: whether it was there."""
+        """Remove an id. Returns: whether it was in the set."""
         chunk, bit = msg_id >> _SHIFT, 1 << (msg_id & _MASK)
         bits = self._bits.get(chunk, 0)
         if not bits & bit:
@@ -67,7 +67,7 @@ class IdSet:
             self._put(chunk, bits, bits & ~_mask(chunk, first, last))
 
     def discard_all(self, other: "IdSet", first: int, last: int) -> None:
-        """Drop what the other set has of the range, too."""
+        """Remove the ids of another set, within a range."""
         for chunk in other._between(first, last):
             bits = self._bits.get(chunk, 0)
             self._put(chunk, bits, bits & ~(other._bits[chunk] & _mask(chunk, first, last)))
@@ -118,7 +118,7 @@ class IdSet:
         return found
 
     def count(self, first: int, last: int, without: "IdSet | None" = None) -> int:
-        """How many ids of the range are in this set, and not in the other. Cost grows with the chunks."""
+        """How many ids of the range are in this set and not in the other. Cost grows with the chunks."""
         total = 0
         for chunk in self._between(first, last):
             bits = self._bits[chunk]
@@ -130,7 +130,7 @@ class IdSet:
         return total
 
     def copy_range(self, other: "IdSet", first: int, last: int) -> None:
-        """Take in what the other set has of the range."""
+        """Add the ids of another set, within a range."""
         for chunk in other._between(first, last):
             bits = self._bits.get(chunk, 0)
             self._put(chunk, bits, bits | other._bits[chunk] & _mask(chunk, first, last))

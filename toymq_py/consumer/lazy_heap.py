@@ -10,7 +10,7 @@ _STALE_SLACK: Final = 64  # a small heap is not worth compacting
 
 
 class LazyHeap:
-    """Runs by a rank (deadline, or first id), lowest first, with entries that may be out of date.
+    """A heap of runs by rank (deadline, or first id), lowest first. Its entries may be out of date.
 
     An entry counts only while the run still carries its ticket; its rank is then at most the run's
     present rank, so a run whose rank rises needs no new entry. ``top`` puts right what it meets.
@@ -28,7 +28,7 @@ class LazyHeap:
         return len(self._entries)
 
     def push(self, run: LeaseRun) -> None:
-        """Give the run its entry; one that it has in whichever heap is stale now."""
+        """Give the run its entry. An entry that it has in another heap becomes stale."""
         run.ticket = ticket = next(self._tickets)
         heappush(self._entries, (self._rank(run), ticket, run))
 

@@ -20,7 +20,7 @@ single deliveries a second into 200 runs a second."""
 
 
 class RunState(IntEnum):
-    """What the ids of a run wait for. The value indexes the table's totals."""
+    """State of the ids of a run. The value is the index into the totals of the table."""
 
     READY = 0
     INFLIGHT = 1
@@ -45,7 +45,7 @@ Delivered = tuple[float | None, float] | None
 
 @dataclass(frozen=True, slots=True)
 class HeldRange:
-    """Ids that wait to become dead letters, alike but for their number.
+    """A range of ids that wait to become dead letters, equal in all but their number.
 
     ``delivered``: see ``Delivered``.
     """
@@ -125,7 +125,7 @@ class LeaseRun:
         return run
 
     def spare(self) -> None:
-        """The delivery under way counts as no attempt: the message was in a buffer, behind another one."""
+        """Take back the count of this delivery: the message was in a buffer, behind another one."""
         self.attempt -= 1
         self.spared = self.spared or self.attempt == 0
 
@@ -138,7 +138,7 @@ class LeaseRun:
         deadline: float,
         attempt: int,
     ) -> bool:
-        """Whether ids from ``first`` on, in this condition and ``spared`` alike, may become part of this run.
+        """Whether ids from ``first`` on, in this condition, may become part of this run. Assumes that ``spared`` is equal.
 
         The whole spread of merged deadlines counts, not the distance to the last one: otherwise a
         steady stream would push the deadline of its first message before it for ever.
@@ -156,7 +156,7 @@ class LeaseRun:
     def extend(
         self, last: int, earliest: float, deadline: float, delivered: Delivered
     ) -> None:
-        """Take in what ``accepts`` allowed.
+        """Extend the run by ids that ``accepts`` allowed.
 
         The later deadline counts: late by a little, never early.
         """
@@ -171,13 +171,14 @@ class LeaseRun:
             self.delivered = (first, max(mine[1], delivered[1]))
 
     def retire(self) -> None:
-        """No longer in the table: its heap entry is stale, and must not keep a session alive."""
+        """Mark the run as removed: its heap entry is stale, and must not keep a session alive."""
         self.ticket = None
         self.owner = None
 
 
 def attempts_if_killed(runs: Iterable[LeaseRun]) -> Iterator[AttemptRange]:
-    """What counts of runs in id order if the broker is killed now: of what is inflight to one lessee, only the lowest id."""
+    """Attempts that count if the broker is killed now, in id order. Of the messages inflight to one lessee only the lowest id
+    counts."""
     seen = set[Lessee | None]()
     for run in runs:
         first, attempt = run.first, run.attempt
@@ -192,7 +193,7 @@ def attempts_if_killed(runs: Iterable[LeaseRun]) -> Iterator[AttemptRange]:
 
 
 def lowest_run_by_lessee(runs: Iterable[LeaseRun]) -> dict[Lessee, LeaseRun]:
-    """Of what is inflight among the runs, the lowest run of each lessee."""
+    """The lowest inflight run of each lessee."""
     lowest: dict[Lessee, LeaseRun] = {}
     for run in runs:
         if run.state is INFLIGHT and run.owner is not None:

@@ -48,7 +48,7 @@ STORED: Final = 2
 
 
 class LeaseTable(RunList):
-    """Runs, each of which stands in exactly one of three heaps.
+    """Runs of delivered ids that are not acked. Each run stands in exactly one of three heaps.
 
     Ensures: READY runs stand in a heap by first id, and so do HELD ones that are not moving; the
     others in the heap by deadline; no READY run has ``max_attempts`` deliveries (0: any number); the
@@ -78,7 +78,7 @@ class LeaseTable(RunList):
     # -- deliveries
 
     def lease(self, owner: Lessee, first: int, last: int, deadline: float, now: float | None = None) -> None:
-        """First delivery, at ``now``, of ids above every run in the table."""
+        """Lease ids above every run in the table: their first delivery, at ``now``."""
         self._count_lease(owner, last + 1 - first)
         delivered: Delivered = None if now is None else (now, now)
         if self._runs:
@@ -93,7 +93,7 @@ class LeaseTable(RunList):
         self._deadlines.push(run)
 
     def lease_each(self, owner: Lessee, ids: list[int], deadline: float, now: float | None = None) -> None:
-        """First delivery, at ``now``, of ids, ascending, that stand in no run; anywhere among the runs."""
+        """Lease ascending ids that stand in no run, anywhere among the runs: their first delivery, at ``now``."""
         runs, firsts = self._runs, self._firsts
         delivered: Delivered = None if now is None else (now, now)
         self._count_lease(owner, len(ids))
@@ -116,7 +116,7 @@ class LeaseTable(RunList):
         firsts[low:at] = [run.first for run in added]
 
     def append_ready(self, first: int, last: int, attempt: int) -> None:
-        """Enter ids above every run in the table as waiting for redelivery (restart)."""
+        """Enter ids above every run in the table as ready for redelivery, after a restart."""
         run = LeaseRun(first, last, READY, None, 0.0, attempt)
         self._firsts.append(first)
         self._runs.append(run)
@@ -131,7 +131,7 @@ class LeaseTable(RunList):
     def take_ready(
         self, owner: Lessee, max_count: int, deadline: float, max_runs: int | None = None, now: float | None = None
     ) -> list[AttemptRange]:
-        """Lease up to ``max_count`` ready ids, lowest first; of no more than ``max_runs`` runs. Delivered at ``now``.
+        """Lease up to ``max_count`` ready ids, lowest first, from at most ``max_runs`` runs. They are delivered at ``now``.
 
         Returns: (first, last, attempt with this delivery counted) of each run.
         """
@@ -183,7 +183,7 @@ class LeaseTable(RunList):
     # -- returns
 
     def give_back(self, owner: Lessee, first: int, last: int) -> int:
-        """Leases of ``owner`` that were never written: READY, with one attempt less. Returns: how many ids."""
+        """Return leases of ``owner`` that were never written: READY, with one attempt less. Returns: how many ids."""
         i, j = self._carve(first, last)
         returned = 0
         for run in self._runs[i:j]:
@@ -196,7 +196,7 @@ class LeaseTable(RunList):
         return returned
 
     def hold(self, owner: Lessee, first: int, last: int) -> None:
-        """READY ids in the range become INFLIGHT to ``owner`` without a deadline, uncounted."""
+        """Lease the READY ids of the range to ``owner`` without a deadline, uncounted."""
         i, j = self._carve(first, last)
         for run in self._runs[i:j]:
             if run.state is READY:
@@ -209,7 +209,7 @@ class LeaseTable(RunList):
         self._settle(i, j)
 
     def release(self, owner: Lessee) -> int:
-        """All leases of ``owner`` are READY again, as a lost session leaves them. Returns how many ids."""
+        """End all leases of ``owner``, as a lost session does: they are READY. Returns: how many ids."""
         if not owner.inflight:
             return 0
         mine = [r for r in self._runs if r.state is INFLIGHT and r.owner is owner]
@@ -218,8 +218,8 @@ class LeaseTable(RunList):
         return released
 
     def postpone(self, first: int, last: int, now: float, delay_s: Callable[[int], float]) -> int:
-        """Leases in the range are DELAYED by ``delay_s(attempt)``, or READY when that is 0; those out of attempts are
-        HELD."""
+        """End the leases in the range: DELAYED by ``delay_s(attempt)``, READY when that is 0, HELD when out of attempts.
+        Returns: how many ids."""
         i, j = self._carve(first, last)
         postponed = 0
         for run in self._runs[i:j]:
@@ -235,7 +235,7 @@ class LeaseTable(RunList):
         return postponed
 
     def touch(self, first: int, last: int, deadline: float) -> int:
-        """Leases in the range end at ``deadline``, sooner or later than before. Returns: how many ids."""
+        """Move the deadline of the leases in the range, forward or back. Returns: how many ids."""
         i, j = self._carve(first, last)
         touched = 0
         for run in self._runs[i:j]:
@@ -248,7 +248,7 @@ class LeaseTable(RunList):
         return touched
 
     def tick(self, now: float) -> bool:
-        """Leases and delays that are due become READY; whether there were any."""
+        """End the leases and delays that are due: they are READY. Returns: whether there were any."""
         due: list[LeaseRun] = []
         while (run := self._deadlines.top()) is not None and run.deadline <= now:
             self._deadlines.pop()
@@ -264,7 +264,7 @@ class LeaseTable(RunList):
     # -- dead letters
 
     def give_up(self, first: int, last: int) -> int:
-        """Leases in the range are HELD, whatever their attempts. Returns how many ids."""
+        """Make the leases in the range HELD, whatever their attempts. Returns: how many ids."""
         i, j = self._carve(first, last)
         given_up = 0
         for run in self._runs[i:j]:
@@ -287,7 +287,7 @@ class LeaseTable(RunList):
             self._settle(0, len(self._runs))
 
     def take_held(self, max_count: int) -> list[HeldRange]:
-        """Up to so many HELD ids, lowest first; they are MOVING until ``unhold`` or ``remove``."""
+        """Take up to so many HELD ids, lowest first. They are MOVING until ``unhold`` or ``remove``."""
         taken: list[HeldRange] = []
         while max_count > 0 and (run := self._held.top()) is not None:
             if run.last + 1 - run.first > max_count:
@@ -299,7 +299,7 @@ class LeaseTable(RunList):
         return taken
 
     def unhold(self, first: int, last: int) -> None:
-        """MOVING ids in the range were not stored: HELD again."""
+        """Make MOVING ids in the range HELD again: they were not stored."""
         i, j = self._carve(first, last)
         for run in self._runs[i:j]:
             if run.state is HELD:
@@ -361,7 +361,7 @@ class LeaseTable(RunList):
         return spans
 
     def clear(self) -> None:
-        """Take every id out, also out of the lessees' counts."""
+        """Remove every id, also from the counts of the lessees."""
         for run in self._runs:
             self._discount(run, run.last + 1 - run.first)
             run.retire()
@@ -375,8 +375,8 @@ class LeaseTable(RunList):
         return any(ids.next_in(first, limit) < limit for ids in self._waiting)
 
     def _carve(self, first: int, last: int) -> tuple[int, int]:
-        """Split runs at the edges: runs i to j - 1 are exactly the range. Assumes a ``_settle(i, j)`` afterwards, which joins
-        again what did not change."""
+        """Split runs at the edges, so that runs i to j - 1 are exactly the range. Assumes that ``_settle(i, j)`` follows, which
+        joins unchanged neighbours again."""
         if last < first:
             return 0, 0
         i = self._index(first)
@@ -428,8 +428,8 @@ class LeaseTable(RunList):
         return any(run.owner is owner and run.state is INFLIGHT for run in map(self._runs.__getitem__, range(i - 1, -1, -1)))
 
     def _to_ready(self, run: LeaseRun) -> bool:
-        """READY, or HELD when it is out of attempts. Assumes a timed run, and a ``_settle`` over it next, which gives it its
-        heap entry. Returns: whether it is READY."""
+        """Make a timed run READY, or HELD when it is out of attempts. Assumes that ``_settle`` follows and gives it its heap
+        entry. Returns: whether it is READY."""
         self._discount(run, run.last + 1 - run.first)
         if 0 < self.max_attempts <= run.attempt:
             self._to_held(run)
@@ -441,7 +441,7 @@ class LeaseTable(RunList):
         return True
 
     def _to_held(self, run: LeaseRun) -> None:
-        """Assumes that it is discounted, and a ``_settle`` over it next."""
+        """Make a discounted run HELD. Assumes that ``_settle`` follows."""
         self._totals[HELD] += run.last + 1 - run.first
         run.state = HELD
         run.owner = None
@@ -450,7 +450,7 @@ class LeaseTable(RunList):
         run.deadline = run.earliest = inf  # alike: neighbours may join
 
     def _settle(self, i: int, j: int) -> None:
-        """Join what can be joined around runs i to j - 1, and give every run its heap entry."""
+        """Join neighbours around runs i to j - 1 where possible, and give every run its heap entry."""
         if i == j:
             return
         low = max(i - 1, 0)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class MessageCounts:
-    """``backlog`` is what is due: the sum of ``ready`` and ``inflight``.
+    """How many messages of a consumer wait. ``backlog`` is what is due: the sum of ``ready`` and ``inflight``.
 
     ``scheduled`` is beside it: messages given back with a delay (NACK), or published with one. An expired message counts as
     ``ready`` until its turn to be delivered comes, or all of its segment has expired; then it counts as acked. A message on its

@@ -14,7 +14,7 @@ from toymq_py.records import IdRange
 
 
 class RunList:
-    """Disjoint runs, and their first ids in a list beside them, which ``bisect`` reads."""
+    """Disjoint runs in id order, with their first ids in a parallel list for ``bisect``."""
 
     __slots__ = ("_firsts", "_runs")
 
@@ -29,28 +29,28 @@ class RunList:
         return iter(self._runs)
 
     def leased_to(self, owner: Lessee) -> list[IdRange]:
-        """The ids that are inflight to this owner, of this table."""
+        """The ids of this table that are inflight to an owner."""
         if not owner.inflight:
             return []
         return [(r.first, r.last) for r in self._runs if r.state is INFLIGHT and r.owner is owner]
 
     def run_of(self, msg_id: int) -> LeaseRun | None:
-        """The run that holds this id."""
+        """The run that contains an id; None without one."""
         i = self._index(msg_id)
         return self._runs[i] if i < len(self._runs) and self._runs[i].first <= msg_id else None
 
     def busy(self, first: int, last: int) -> list[IdRange]:
-        """What of the range is inflight, or on its way to the dead letters."""
+        """The parts of the range that are inflight or being moved to the dead letters."""
         return [
             (max(run.first, first), min(run.last, last)) for run in self._within(first, last) if run.state in (INFLIGHT, HELD)
         ]
 
     def held(self, first: int, last: int) -> list[IdRange]:
-        """What of the range waits for the dead letters, or is on its way there."""
+        """The parts of the range that wait for the dead letters or are being moved there."""
         return [(max(run.first, first), min(run.last, last)) for run in self._within(first, last) if run.state is HELD]
 
     def leased(self, first: int, last: int) -> list[IdRange]:
-        """What of the range is inflight, neighbours joined."""
+        """The parts of the range that are inflight, neighbours joined."""
         spans: list[IdRange] = []
         for run in self._within(first, last):
             if run.state is INFLIGHT:
@@ -59,7 +59,7 @@ class RunList:
         return spans
 
     def first_due(self) -> int | None:
-        """The lowest id that does not wait for a time, nor for the disk."""
+        """The lowest id that waits neither for a time nor for the disk."""
         for run in self._runs:
             if run.state is not DELAYED and not (run.state is INFLIGHT and run.deadline == inf):
                 return run.first
@@ -74,7 +74,7 @@ class RunList:
         return attempt, msg_id
 
     def attempts(self) -> IdRows:
-        """What counts as attempted, in id order, neighbours with equal attempts joined. Rows of an ``AttemptRange``."""
+        """Attempts that count after a kill, in id order, neighbours with equal attempts joined: rows of ``AttemptRange``."""
         firsts: list[int] = []
         lasts: list[int] = []
         attempts: list[int] = []

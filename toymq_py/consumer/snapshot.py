@@ -15,7 +15,7 @@ from toymq_py.records import MSG_ID_MAX
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSnapshot:
-    """What of a consumer survives a restart.
+    """The state of a consumer that survives a restart.
 
     ``has_acked`` says whether ``last_acked`` means anything; without it everything below ``start``
     counts as acked. ``acked_above`` are ranges at or above that point, whether acked or skipped;
@@ -32,11 +32,11 @@ class ConsumerSnapshot:
 
     @property
     def floor(self) -> int:
-        """All ids below count as acked, before ``acked_above`` is looked at."""
+        """Id below which all ids count as acked, without ``acked_above``."""
         return self.last_acked + 1 if self.has_acked else self.start
 
     def to_json(self) -> dict[str, Any]:
-        """The consumer's object in ``offsets.json``, its rows by columns: nothing here grows with their number."""
+        """The consumer's object in ``offsets.json``. The rows stay in columns, so the cost does not grow with their number."""
         return {
             "since_ns": self.since_ns,
             "start": self.start,
@@ -48,7 +48,7 @@ class ConsumerSnapshot:
 
     @classmethod
     def from_json(cls, value: object) -> "ConsumerSnapshot":
-        """The other way round.
+        """Parse the consumer's object in ``offsets.json``.
 
         Raises: DamagedData when a field is missing, unknown, of another type, or contradicts
             another one.
@@ -99,7 +99,7 @@ def _rows(field: str, value: object, width: int) -> IdRows:
 
 
 def _check_ascending(field: str, floor: int, rows: IdRows) -> None:
-    """Raises: DamagedData unless the ranges ascend from ``floor`` and share no id."""
+    """Raise DamagedData unless the ranges ascend from ``floor`` and are disjoint."""
     position = floor
     for firsts, lasts, *_ in rows.blocks:
         if firsts[0] < position or not all(map(le, firsts, lasts)) or not all(map(lt, lasts, firsts[1:])):

@@ -20,7 +20,7 @@ from toymq_py.topic import Channel, Topic
 
 
 class DeadLetters:
-    """All that is on its way between topics and their dead-letter topics."""
+    """Moves messages between topics and their dead-letter topics, for one broker."""
 
     def __init__(self, scheduler: Scheduler, clock: Clock, topic: Callable[[str], Topic]) -> None:
         """``topic`` gives a topic by name, a new one when there is none; raises RequestError when it cannot be had."""
@@ -44,12 +44,13 @@ class DeadLetters:
     # -- recovery
 
     def found(self, topic: str, keys: Iterable[tuple[int, Sequence[bytes]]]) -> None:
-        """Recovery read these keys in a topic's log."""
+        """Note the keys that recovery read in the log of a topic: they witness moves."""
         if witnesses := moved_records(keys, topic):
             self._witnesses[topic] = witnesses
 
     def settle(self, topics: Mapping[str, Topic]) -> None:
-        """Recovery, step 8: finish the moves whose acks were not durable when the broker died. All topics are recovered."""
+        """Recovery, step 8: finish the moves whose acks were not durable when the broker died. Assumes that all topics are
+        recovered."""
         for name, witnesses in self._witnesses.items():
             target, letters = topics[name], name.endswith(DEAD_LETTERS)
             source = topics.get(name.removesuffix(DEAD_LETTERS) if letters else name + DEAD_LETTERS)
@@ -60,7 +61,7 @@ class DeadLetters:
     # -- at work
 
     def held(self, topic: Topic, channel: Channel) -> None:
-        """Something is held there."""
+        """Move the messages that a channel holds to the dead-letter topic."""
         if self._closed:
             return  # it is found again at the next start
         mover = self._movers.get(topic)
@@ -92,7 +93,7 @@ class DeadLetters:
         return lambda: mover.waiters.pop(call, None)
 
     def redrive(self, letters: Topic, ids: Sequence[IdRange] | None, max_count: int | None, done: RedriveDone) -> None:
-        """Move letters back, those with the ``ids`` or all, ``max_count`` at most. One REDRIVE of a topic after the other.
+        """Move dead letters back, those with the ``ids`` or all, ``max_count`` at most. Each topic runs one REDRIVE at a time.
 
         Raises: BadArgument (it is not a dead-letter topic), ShuttingDown; then ``done`` is not called.
         """
@@ -120,7 +121,7 @@ class DeadLetters:
             redrive.start()
 
     def finish(self, done: Callable[[], None]) -> None:
-        """Shutdown: move what is held as far as the disk takes it, end what is on its way back; then call ``done``."""
+        """Shut down: move held messages as far as the disk allows, end each REDRIVE after its batch, then call ``done``."""
         for queue in self._redrives.values():
             for redrive in queue:
                 redrive.stopping = True

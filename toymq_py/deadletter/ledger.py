@@ -14,7 +14,8 @@ from toymq_py.topic import Topic
 
 
 class MoveLedger:
-    """Moves out of one topic. Watches its offsets; their target keeps its segments from the first of these records on."""
+    """Moves out of one topic whose acks are not durable yet. Watches the offsets of that topic; the target keeps its segments
+    from the first of these records on."""
 
     __slots__ = ("_deleted", "_moved", "_target", "_writing")
 
@@ -25,7 +26,7 @@ class MoveLedger:
         self._writing: int | None = None  # and of those before, which are being stored
 
     def add(self, target: Topic, first_id: int) -> None:
-        """From this id on, records of the target stand for messages that were moved."""
+        """Enter moved messages: records of the target from this id on stand for them."""
         if self._deleted:  # a commit was under way
             return
         if target is not self._target:  # the first one, or the one before was deleted
@@ -34,7 +35,7 @@ class MoveLedger:
         self._moved = first_id if self._moved is None else min(first_id, self._moved)
 
     def _first_unstored(self, target: Topic) -> int | None:
-        """The lowest id of such a record."""
+        """The lowest id of the target that stands for a move whose ack is not durable; None without one."""
         if target is not self._target:
             return None
         return min((first for first in (self._moved, self._writing) if first is not None), default=None)
@@ -54,7 +55,7 @@ class MoveLedger:
             target.retention.apply()
 
     def topic_deleted(self) -> None:
-        """The source is deleted: no ack is stored there any more, and nothing comes from it again."""
+        """Release the target: the source is deleted, so its acks are not stored any more."""
         self._deleted = True
         target, self._target = self._target, None
         if target is not None:
@@ -62,7 +63,7 @@ class MoveLedger:
 
 
 def ack_moved_messages(source: Topic, target: Topic, witnesses: Sequence[Witness], ledger: MoveLedger) -> None:
-    """Ack the messages of a source whose letter is in its dead-letter topic: a crash came before that was stored."""
+    """Ack messages whose letter is in the dead-letter topic already: the broker died before it stored that ack."""
     for record_id, (name, *numbers) in witnesses:
         consumer = source.consumers.get(name.decode())
         msg_id, _, since_ns = _integers(numbers, 3)
@@ -73,7 +74,7 @@ def ack_moved_messages(source: Topic, target: Topic, witnesses: Sequence[Witness
 
 
 def ack_redriven_letters(source: Topic, target: Topic, witnesses: Sequence[Witness], ledger: MoveLedger) -> None:
-    """Ack the letters of a dead-letter topic whose record is back: a crash came before that was stored."""
+    """Ack dead letters whose record is back in its origin: the broker died before it stored that ack."""
     letters, returned = RecordReader(source), RecordReader(target)
     ids = set[int]()
     for record_id, numbers in witnesses:
@@ -92,7 +93,7 @@ def ack_redriven_letters(source: Topic, target: Topic, witnesses: Sequence[Witne
 
 
 def _integers(numbers: Sequence[bytes], count: int) -> list[int]:
-    """-1 for all where a key was not made by the broker."""
+    """Parse the numbers of a key; -1 for each when the broker did not make it."""
     if len(numbers) != count or not all(number.isdigit() for number in numbers):
         return [-1] * count
     return [int(number) for number in numbers]

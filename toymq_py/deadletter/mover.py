@@ -38,7 +38,7 @@ RETRY_MIN_S, RETRY_MAX_S = 0.1, 30.0
 
 
 class DeadLetterMover:
-    """Moves what one topic's consumers hold to its dead-letter topic, a slice at a time; each slice waits for its commit."""
+    """Moves held messages of one topic to its dead-letter topic, a batch at a time. Each batch waits for its commit."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class DeadLetterMover:
         """The last try failed; the next is in time."""
 
     def add(self, channel: Channel) -> None:
-        """The channel's consumer holds something."""
+        """Move what the consumer of this channel holds."""
         self._channels[channel] = None
         self._go_on()
 
@@ -125,7 +125,7 @@ class DeadLetterMover:
             self._fail(error)
 
     def _write(self, channel: Channel, held: list[HeldRange], letters: TransferBatch) -> int:
-        """Make letters of what is held, until the slice is full. Returns: the id behind the last. Raises: OSError."""
+        """Make letters of held messages until the batch is full. Returns: the id after the last one. Raises: OSError."""
         topic, consumer = self._topic, channel.consumer
         name = consumer.name
         at = held[0].first
@@ -153,7 +153,7 @@ class DeadLetterMover:
         return at
 
     def _shared_headers(self, consumer: str, held: HeldRange) -> tuple[bytes, bytes]:
-        """The headers before those of the failure, and those behind."""
+        """Headers that stand before those of the failure, and headers that stand behind."""
         origin = ((ORIGIN_TOPIC, self._topic.name.encode()), (CONSUMER, consumer.encode()), (ATTEMPTS, b"%d" % held.attempt))
         times: list[tuple[bytes, bytes]] = []
         if held.delivered is not None:
@@ -182,7 +182,7 @@ class DeadLetterMover:
         self._scheduler.soon(self._next)
 
     def _fail(self, error: RequestError | OSError) -> None:
-        """Nothing is lost: what is held stays held, and is tried again."""
+        """Log a failed move and schedule the next try. The messages stay held."""
         if self._retry_s == RETRY_MIN_S:  # once: a full disk may take long
             logger.error("topic %s: messages cannot be moved to the dead letters (%s); trying again", self._topic.name, error)
         delay_s = self._retry_s

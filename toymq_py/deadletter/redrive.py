@@ -24,7 +24,7 @@ RedriveDone = Callable[[int, OSError | RequestError | None], None]
 
 
 class Redrive:
-    """One REDRIVE: of the letters that there are when it begins, a slice at a time."""
+    """One REDRIVE: moves back the letters that are there when it begins, a batch at a time."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Redrive:
             self._done(self._count, InternalError("a bug in the broker; its log has the details"))
 
     def _collect(self, batch: TransferBatch, returns: list[Return]) -> None:
-        """Add letters of the first range. Raises: OSError."""
+        """Add letters of the first range to the batch. Raises: OSError."""
         redrive_consumer = self._letters.redrive_consumer.consumer()
         first, last = self._ranges.pop()
         while (span := redrive_consumer.next_unacked(first, last + 1)) is not None:
@@ -142,7 +142,8 @@ class Redrive:
 
 
 def _free_keys(origin: Topic, returns: Sequence[Return]) -> None:
-    """A record that a client published under a letter's key does not keep the letter from coming back. Raises: OSError."""
+    """Release keys of letters under which a client published another record: it must not keep the letter from coming back.
+    Raises: OSError."""
     publisher, first_id, reading = origin.publisher, origin.log.first_id, RecordReader(origin)
     taken = []
     for back in returns:

@@ -24,7 +24,7 @@ LETTER_KEYS = 4 * UNSTORED_MAX
 
 
 class TransferBatch:
-    """Messages on their way from one topic to another, as columns. ``ids`` are those in the topic they come from."""
+    """Messages that move from one topic to another with one commit, as columns. ``ids`` are their ids in the source."""
 
     __slots__ = ("_rows_max", "bytes", "headers", "ids", "keys", "payloads")
 
@@ -53,7 +53,7 @@ class TransferBatch:
         stored: Callable[[int, int, Published], None],
         done: Callable[[RequestError | None], None],
     ) -> None:
-        """Publish into ``topic``.
+        """Publish the batch into ``topic``.
 
         Args:
             stored: called with the rows (first, after the last) that are on stable storage, and what became of them.
@@ -82,7 +82,7 @@ class TransferBatch:
 
 
 class RecordReader:
-    """Records of a topic by id, mostly ascending: neighbours come with one read, also those of the next slice."""
+    """Reads records of a topic by id, mostly ascending. One read serves neighbours, also those of the next batch."""
 
     __slots__ = ("_run", "_topic")
 
@@ -91,7 +91,7 @@ class RecordReader:
         self._run: Records | None = None
 
     def find(self, msg_id: int) -> tuple[Records | None, int]:
-        """The run and the row of a record; None and the id behind it, where there is none that can be read.
+        """Returns: the run of a record and its row; or None and the next id, where no record can be read.
 
         Raises: OSError.
         """
@@ -105,8 +105,8 @@ class RecordReader:
 
 
 def is_redriven_letter(origin: Topic, reader: RecordReader, msg_id: int, back: Return) -> bool:
-    """Whether this record is the letter, redriven and stored: equal to a consumer whatever its publisher, neither delayed
-    nor about to expire (ADR 0041).
+    """Whether this record is the redriven letter: committed, with the same key, payload and headers, neither delayed nor
+    expiring (ADR 0041).
 
     Raises: OSError.
     """

@@ -26,17 +26,18 @@ Done = Callable[[OSError | RequestError | None], None]
 
 
 class Registry(Protocol):
-    """What attaches a subscription to its topics."""
+    """What a subscription calls in the registry that attached it."""
 
     def leave(self, subscription: "MultiSubscription") -> None:
-        """Close: detach its parts."""
+        """Detach the parts of a closed subscription."""
 
     def later(self, delay_s: float, call: Callable[[], None]) -> None:
         """Have ``call`` called after a time."""
 
 
 class MultiSubscription(Lessee, ABC):
-    """One window over the parts (``Subscription``) that it has of each topic; it is the lessee of them all.
+    """One window over a consumer of several topics. It has a part (``Subscription``) for each topic, and is the lessee of all
+    parts.
 
     A part stands in ``_takeable`` when there may be something to take of it. They are asked in turn, so that a take costs the
     same however many topics there are. In ``_promised`` stand those that were woken and said that they will look.
@@ -81,7 +82,7 @@ class MultiSubscription(Lessee, ABC):
     # -- its topics
 
     def attach(self, topic: Topic, start: Start | None) -> Registration:
-        """Raises: ModeConflict, TooManyConsumers, OSError."""
+        """Add a part for a topic. Raises: ModeConflict, TooManyConsumers, OSError."""
         part, registration = topic.subscribe(
             self.consumer_name, start,
             mode=self.mode, window=self.window, visibility_s=self.visibility_s,
@@ -97,7 +98,7 @@ class MultiSubscription(Lessee, ABC):
         return registration
 
     def _on_part_added(self, part: Subscription) -> None:
-        """A part was added."""
+        """Prepare a new part."""
 
     def _part_woken(self, part: Subscription) -> bool:
         self._takeable[part] = None
@@ -107,7 +108,7 @@ class MultiSubscription(Lessee, ABC):
         return True
 
     def _next_takeable(self) -> Subscription:
-        """Assumes that there is one."""
+        """Pop the next part that may have messages. Assumes that there is one."""
         part, _ = self._takeable.popitem(last=False)
         self._promised.pop(part, None)
         return part
@@ -122,15 +123,15 @@ class MultiSubscription(Lessee, ABC):
 
     @abstractmethod
     def on_messages(self) -> bool:
-        """Wake the subscription: messages may be ready. Returns: whether that is looked at soon."""
+        """Wake the subscription: messages may be ready. Returns: whether it takes them soon."""
 
     @abstractmethod
     def on_part_ended(self, part: Subscription, code: str) -> None:
-        """A topic ended its part."""
+        """Handle a part that its topic ended."""
 
     @abstractmethod
     def end(self, code: str) -> None:
-        """All of it is lost, for the reason of a CLOSED code."""
+        """End the whole subscription with a CLOSED code."""
 
     def on_capacity(self) -> None:
         self.on_messages()
@@ -142,7 +143,7 @@ class MultiSubscription(Lessee, ABC):
             part.wake_others()
 
     def close(self) -> None:
-        """The holder lets go. Idempotent. Leases of a subscription are ready again at once, but for very many topics, of which
+        """Close the subscription. Idempotent. Its leases are ready again at once, except those of a poll; over very many topics
         some follow within a moment."""
         if not self.closed:
             self.closed = True
@@ -155,15 +156,15 @@ class MultiSubscription(Lessee, ABC):
     # -- its registration
 
     def when_registered(self, done: Done) -> None:
-        """Have ``done`` called, maybe at once, when every topic is attached and every new consumer is on stable storage
-        (ADR 0009), or when it is closed before; or with what went wrong: then it is of no use, and to be closed."""
+        """Call ``done``, maybe at once, when every topic is attached and every new consumer is on stable storage (ADR 0009), or
+        when it is closed before. With an error the subscription is useless and must be closed."""
         if self.registered:
             done(self.problem)
         else:
             self._registering.append(done)
 
     def settle(self, problem: OSError | RequestError | None) -> None:
-        """Its registration ended so. Called by ``SubscriptionRegistry``."""
+        """End the registration, with the problem if there was one. Called by ``SubscriptionRegistry``."""
         if not self.registered:
             self.registered = True
             self.problem = problem or self.problem
@@ -173,7 +174,7 @@ class MultiSubscription(Lessee, ABC):
 
 
 class PatternSubscription(MultiSubscription):
-    """A session's subscription of a pattern: ``Subscription`` over all topics that match, those to come included.
+    """Subscription of a session to a pattern: a ``Subscription`` over all topics that match, now or later.
 
     ``wake`` and ``ended`` are as in ``Subscription``; ``ended`` gets the name that was lost, one topic's or the pattern's.
     """
@@ -206,6 +207,7 @@ class PatternSubscription(MultiSubscription):
 
     @paused.setter
     def paused(self, paused: bool) -> None:
+        """Whether its session holds deliveries back (PAUSE)."""
         self._paused = paused
         for part in self.parts.values():
             part.paused = paused
@@ -228,7 +230,7 @@ class PatternSubscription(MultiSubscription):
             self._ended(self, self.name, code)
 
     def take(self, max_bytes: int) -> Delivery | None:
-        """See ``Subscription.take``. A topic that cannot be read (logged) is tried again after a moment, and harms no other."""
+        """See ``Subscription.take``. A topic that cannot be read is logged and tried again after a moment; the others go on."""
         hungry = self._takeable
         while hungry:
             room = self.window - self.inflight

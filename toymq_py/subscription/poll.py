@@ -18,7 +18,7 @@ RECORD_COST_BYTES = 64
 
 
 class Poll(MultiSubscription):
-    """A look for messages without a session: leases them at once, or is woken when there is something to lease.
+    """One PULL: leases messages without a session, or is woken when there are some.
 
     Its leases end by their deadline alone, never with the poll; ``close`` gives nothing back. What was taken and did not
     get out can be given back uncounted with ``delivery.unsend()``.

@@ -20,7 +20,7 @@ TOPICS_PER_TURN = 32
 
 
 class SubscriptionRegistry:
-    """Attaches subscriptions of patterns to the topics that match, those to come included, and polls to theirs.
+    """Attaches pattern subscriptions to the topics that match, now or later, and polls to theirs.
 
     A pattern over thousands of topics is attached and left in pieces, so that the loop is not held.
     """
@@ -31,12 +31,13 @@ class SubscriptionRegistry:
         self._watchers: dict[Callable[[Topic], None], None] = {}
 
     def watch(self, made: Callable[[Topic], None]) -> Callable[[], object]:
-        """Have ``made`` called with every topic that appears. Returns: what ends that."""
+        """Call ``made`` with every topic that is created. Returns: what ends that."""
         self._watchers[made] = None
         return lambda: self._watchers.pop(made, None)
 
     def follow(self, subscription: MultiSubscription, topics: Mapping[str, Topic]) -> None:
-        """Attach it to all topics that match, now or, when there are many, within a moment; see ``when_registered``."""
+        """Attach a subscription to all topics that match: now, or within a moment when they are many; see
+        ``when_registered``."""
         pattern = subscription.pattern
         assert pattern is not None
         subscription.registry = self
@@ -83,15 +84,15 @@ class SubscriptionRegistry:
             flushes.ask(topic, registration)
 
     def attach_one(self, subscription: MultiSubscription, topic: Topic) -> None:
-        """A poll of a plain topic. Raises: TooManyConsumers, OSError."""
+        """Attach a poll to a single topic. Raises: TooManyConsumers, OSError."""
         flushes = _PendingFlushes(subscription)
         subscription.registry = self
         flushes.ask(topic, subscription.attach(topic, None))
         flushes.all_asked()
 
     def topic_made(self, topic: Topic) -> None:
-        """A topic appeared: subscriptions of a pattern that it matches begin at its first id. Of exclusive ones that are one
-        consumer, the newest has it."""
+        """Attach matching subscriptions to a new topic, from its first id on. Of exclusive ones of the same consumer the newest
+        gets it."""
         taken: set[str] = set()
         for subscription in reversed(list(self._patterns)):
             pattern = subscription.pattern
@@ -112,7 +113,7 @@ class SubscriptionRegistry:
         logger.warning("consumer %s of %s passes over a topic: %s", subscription.consumer_name, subscription.name, error)
 
     def leave(self, subscription: MultiSubscription) -> None:
-        """Close: detach its parts."""
+        """Detach the parts of a closed subscription."""
         self._patterns.pop(subscription, None)
         self._leave_some(subscription)
 
@@ -123,7 +124,7 @@ class SubscriptionRegistry:
             self._scheduler.soon(lambda: self._leave_some(subscription))
 
     def end_all(self, code: str) -> None:
-        """Every pattern's subscription and poll ends with a CLOSED code."""
+        """End every pattern subscription and pattern poll with a CLOSED code."""
         for subscription in list(self._patterns):
             subscription.end(code)
 
@@ -132,7 +133,7 @@ class SubscriptionRegistry:
 
 
 class _PendingFlushes:
-    """What a subscription owes the disk before it is answered: one flush per topic on which its consumer is new."""
+    """Flushes that a subscription waits for before it is answered: one for each topic on which its consumer is new."""
 
     __slots__ = ("_asked", "_open", "_subscription")
 

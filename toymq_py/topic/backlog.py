@@ -27,7 +27,7 @@ CHEAP_RECOUNT_S = 0.001
 
 
 class Backlog:
-    """The ids that some consumer has not acked, due or not: what is scheduled takes space, too. Exact in messages; in bytes as
+    """The ids that some consumer has not acked, due or not: scheduled messages take space, too. Exact in messages; in bytes as
     exact as ``Log.bytes_between``."""
 
     def __init__(self, log: Log, channels: Mapping[str, Channel]) -> None:
@@ -37,7 +37,8 @@ class Backlog:
         self._common: CommonAcks | None = None  # where there is a limit, and more than one consumer
 
     def track(self) -> None:
-        """From now on it is asked often. To be called again when a consumer came, went or moved."""
+        """Keep the common acks of all consumers, so that frequent questions are cheap. Call it again after a consumer was made,
+        removed or moved."""
         self.untrack()
         if len(self._channels) > 1:
             self._common = Consumer.track_common_acks(self._consumers())
@@ -55,7 +56,7 @@ class Backlog:
         return self._consumers() if self._common is None else (self._common,)
 
     def ranges(self, first: int, limit: int) -> Iterator[IdRange]:
-        """The ids from ``first`` on and below ``limit``, as ascending ranges that do not touch."""
+        """The unacked ids from ``first`` on and below ``limit``, as ascending ranges that do not touch."""
         consumers = self._views()
         if not consumers:
             yield from self._log.retained(first, limit)
@@ -76,7 +77,7 @@ class Backlog:
             first = last + 1
 
     def messages(self, first: int, limit: int) -> int:
-        """How many of the ids from ``first`` on and below ``limit``."""
+        """How many unacked ids there are from ``first`` on and below ``limit``."""
         consumers = self._views()
         if consumers and first <= (lowest := min(consumer.floor for consumer in consumers)):
             most = max(consumer.unacked(limit) for consumer in consumers)
@@ -85,7 +86,7 @@ class Backlog:
         return sum(last - first + 1 for first, last in self.ranges(first, limit))
 
     def bytes(self, first: int, limit: int) -> int:
-        """What their records take on disk. Behind many ranges the records are taken to be equally long."""
+        """What the records of these ids take on disk. Behind many ranges all records are taken to be equally long."""
         size = count = 0
         for walked, (begin, last) in enumerate(self.ranges(first, limit)):
             if walked == RANGES_MAX:
@@ -97,7 +98,7 @@ class Backlog:
 
 
 class BacklogLimit:
-    """Admits publishes while there is room, or has the oldest dropped when they are committed (``when_full``).
+    """Refuses publishes beyond the limit, or drops the oldest messages when a commit exceeds it (``when_full``).
 
     What is admitted is counted down from the room that the last exact look found. Acks only add to the room, so a look is
     needed when it is used up, and after what may take from it: a new consumer, SEEK, FORGET.
@@ -135,7 +136,7 @@ class BacklogLimit:
     # -- before an append
 
     def fits(self, count: int, size: int) -> bool:
-        """Whether a run is admitted as a whole, as far as that is known without a look. ``size`` in bytes, encoded."""
+        """Whether a run is admitted as a whole, as far as that is known without a count. ``size`` in bytes, encoded."""
         if not self._rejects:
             return size <= self._bytes_max
         if count > self._room or size > self._room_bytes:
@@ -198,15 +199,15 @@ class BacklogLimit:
     # -- afterwards
 
     def recount(self) -> None:
-        """The backlog may have grown without a publish."""
+        """Count anew before the next publish: the backlog may have grown without one."""
         self._room = self._room_bytes = 0
         self._recount_after = 0.0
         if not self._rejects:
             self._trim()
 
     def committed(self, first_id: int, next_id: int) -> None:
-        """Records were committed, and their publishers have no answer yet. To drop the oldest before that would leave holes
-        of ids that are used again when the commit fails."""
+        """Drop the oldest messages beyond the limit, after a commit. Earlier it would leave holes of ids that are used again
+        when the commit fails."""
         if self._rejects:
             return
         self._room -= next_id - first_id
@@ -232,7 +233,7 @@ class BacklogLimit:
         self._recount(committed_id, 0)
 
     def _behind(self, first: int, excess: int, excess_bytes: int) -> int:
-        """The id before which so many messages and bytes lie, from ``first`` on."""
+        """The id before which so many messages and bytes lie, counted from ``first`` on."""
         bytes_between = self._log.bytes_between
         low, high = first + max(excess, 1), self._log.committed_id
         while low < high and bytes_between(first, low) < excess_bytes:  # a bisection: bytes ascend with the ids

@@ -28,7 +28,8 @@ class Registration(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Leased records: rows ``start`` to ``stop`` of a run, all at the same attempt; ids ascend, with gaps in what fell due."""
+    """Leased records: rows ``start`` to ``stop`` of a run, all at the same attempt. Ids ascend; there are gaps where messages
+    fell due."""
 
     subscription: "Subscription"
     """What they were leased through; of a pattern or a poll, the part that is the topic's."""
@@ -40,11 +41,11 @@ class Delivery:
     """Payload bytes, about."""
 
     def ranges(self, skip: int = 0) -> list[IdRange]:
-        """The ids behind the first so many, as ranges: they need not follow each other."""
+        """The ids after the first ``skip``, as ranges: they need not be contiguous."""
         return ranges_of(self.records.ids[self.start + skip : self.stop])
 
     def unsend(self, written: int = 0) -> None:
-        """Give all but the first ``written`` messages back, uncounted: they never left the process."""
+        """Return all but the first ``written`` messages uncounted: they never left the process."""
         for first, last in self.ranges(written):
             self.subscription.unsend(first, last)
 
@@ -66,7 +67,7 @@ class Delivery:
 
 
 class Subscription(Lessee):
-    """A hold on one consumer of one topic: a session's, or one topic's part of a pattern or a poll.
+    """Lets a session take from one consumer of one topic. A pattern or a poll has one for each topic.
 
     ``wake`` is called when there may be something to take, and says whether that will be looked at soon; ``ended`` with a
     CLOSED code when the topic ends it. After ``close`` or ``ended`` it takes nothing and does nothing.
@@ -103,12 +104,12 @@ class Subscription(Lessee):
 
     @property
     def pattern(self) -> TopicPattern | None:
-        """None: it is of one topic."""
+        """None: a subscription to a single topic has no pattern."""
         return None
 
     @property
     def name(self) -> str:
-        """The topic's."""
+        """Name of the topic."""
         return self.channel.context.topic
 
     @property
@@ -119,8 +120,8 @@ class Subscription(Lessee):
         self.wake(self)
 
     def take(self, max_bytes: int, max_count: int | None = None) -> Delivery | None:
-        """Lease what comes next, redeliveries first; None when there is nothing or the window is full. Where others take from
-        the same consumer, no more than its share of what is ready, and one at least.
+        """Lease the next messages, redeliveries first; None when there are none or the window is full. With other takers it
+        leases its share of what is ready, and one message at least.
 
         Raises: OSError when the log cannot be read.
         """
@@ -132,7 +133,7 @@ class Subscription(Lessee):
         return self.take_some(room if max_count is None else min(room, max_count), max_bytes)
 
     def take_some(self, max_count: int, max_bytes: int) -> Delivery | None:
-        """The same with another limit than the window."""
+        """As ``take``, with another limit than the window."""
         if self.closed:
             return None
         channel = self.channel
@@ -141,7 +142,7 @@ class Subscription(Lessee):
         return channel.take(self, max_count, max_bytes)
 
     def unsend(self, first: int, last: int) -> None:
-        """A delivery that never left our buffer: it goes back uncounted."""
+        """Return a delivery that never left the buffer, uncounted."""
         self.channel.unsend(self, first, last)
 
     def wake_others(self) -> None:
@@ -149,14 +150,14 @@ class Subscription(Lessee):
         self.channel.wake_next()
 
     def close(self) -> None:
-        """Its holder lets go: unless it is a poll's, its inflight is ready again at once. Idempotent."""
+        """Close the subscription. Idempotent. Its inflight messages are ready again at once, except those of a poll."""
         if not self.closed:
             self.closed = True
             self.channel.detach(self)
 
 
 class Channel:
-    """One consumer of a topic on the topic's log, with the sessions and polls that take from it.
+    """One consumer of a topic: joins its state with the log and with the sessions and polls that take from it.
 
     ``idle`` are those that found nothing, the longest idle first: each message that comes wakes one of them, so they are
     served in turn, and a thousand do not get up for one message. Does not know its topic: see ``ChannelContext``.
@@ -194,7 +195,7 @@ class Channel:
 
     @property
     def takers(self) -> int:
-        """How many share what there is."""
+        """Sessions and polls that share the messages."""
         return len(self.sessions) + len(self.polls)
 
     def attach(
@@ -224,7 +225,7 @@ class Channel:
         return subscription
 
     def detach(self, subscription: Subscription) -> None:
-        """The subscription is closed: its leases end, attempts kept, but for those of a poll."""
+        """Remove a closed subscription. The leases of a session end, attempts kept; those of a poll stay."""
         self.idle.pop(subscription, None)
         self._count_takers(-1)
         if subscription.mode is None:
@@ -239,17 +240,17 @@ class Channel:
         self.context.log.tail.enable(self.context.takers > 0)
 
     def end_sessions(self, code: str) -> None:
-        """Sessions end with a CLOSED code; polls go on."""
+        """End all sessions with a CLOSED code; polls stay."""
         for subscription in list(self.sessions):
             self._end(subscription, code)
 
     def end_all(self, code: str) -> None:
-        """Sessions and polls end with a CLOSED code."""
+        """End all sessions and polls with a CLOSED code."""
         for subscription in (*self.sessions, *self.polls):
             self._end(subscription, code)
 
     def close(self, code: str) -> None:
-        """The consumer is deleted."""
+        """End everything: the consumer is deleted."""
         self.closed = True
         self.end_all(code)
 
@@ -262,7 +263,7 @@ class Channel:
     # -- waking
 
     def available(self) -> int:
-        """How many messages could be taken now, about."""
+        """About how many messages could be taken now."""
         return self.consumer.available(self.context.log.committed_id)
 
     def wake(self, messages: int) -> None:
@@ -278,7 +279,7 @@ class Channel:
             self.wake(self.available())
 
     def notify_ready(self) -> None:
-        """Messages became ready again, or leases ended: wake takers that wait for either."""
+        """Wake takers: messages became ready again, or leases ended."""
         self._notify_room()
         if not self.closed:
             self.wake_next()
@@ -289,7 +290,7 @@ class Channel:
             lessee.on_capacity()
 
     def limit_attempts(self, max_attempts: int) -> None:
-        """The topic's settings say so; 0 for no limit."""
+        """Apply ``max_attempts`` of the topic; 0 for no limit."""
         self.consumer.limit_attempts(max_attempts)
         self._notify_held()
 
@@ -300,7 +301,7 @@ class Channel:
     # -- leases
 
     def take(self, subscription: Subscription, room: int, max_bytes: int) -> Delivery | None:
-        """See ``Subscription.take_some``. With None it is woken when there is something."""
+        """See ``Subscription.take_some``. After None the subscription is woken when messages are ready."""
         context = self.context
         visibility_s = subscription.visibility_s
         if visibility_s is None:
@@ -366,12 +367,13 @@ class Channel:
     # -- dead letters
 
     def ack_dead_lettered(self, first: int, last: int) -> None:
-        """Messages of the range that were handed over are dead letters on stable storage: they count as acked."""
+        """Ack messages of the range that are dead letters on stable storage now."""
         self.context.dead_lettered_total += self.consumer.ack_dead_lettered(first, last)
         self.context.changed()
 
     def skip_held_without_record(self, first: int, last: int) -> None:
-        """Messages of the range that were handed over have no record. What the disk refuses (EIO) stays until a restart."""
+        """Ack held messages of the range that have no record. Those that the disk refuses to give (EIO) stay until a
+        restart."""
         if not self.context.log.is_unreadable(first):
             self.consumer.skip(first, last)
             self.context.changed()
@@ -385,7 +387,7 @@ class Channel:
             self._arm(self, deadline)
 
     def due(self, now: float) -> None:
-        """Leases and backoffs end."""
+        """End leases and backoffs that are due."""
         if not self.closed:
             if self.consumer.tick(now):
                 self.context.changed()

@@ -16,7 +16,7 @@ from toymq_py.topic.retention import Retention
 
 
 class TopicCommits(CommitListener):
-    """Passes on what the committer of one topic tells."""
+    """Carries out what follows a commit: keys settle, limits and retention apply, takers wake."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class TopicCommits(CommitListener):
         self._waiters: dict[Callable[[], None], None] = {}
 
     def when_committed(self, call: Callable[[], None]) -> Callable[[], object]:
-        """Have ``call`` called once, at the next commit or when the topic is deleted. Returns: what withdraws it."""
+        """Call ``call`` once, at the next commit or when the topic is deleted. Returns: what withdraws it."""
         self._waiters[call] = None
         return lambda: self._waiters.pop(call, None)
 

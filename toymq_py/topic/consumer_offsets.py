@@ -17,20 +17,20 @@ from toymq_py.topic.redrive_consumer import RedriveConsumer
 
 
 class OffsetsWatch(Protocol):
-    """Told of the offsets of one topic."""
+    """Observes the writes of one topic's offsets."""
 
     def offsets_writing(self) -> None:
-        """The present state is being written."""
+        """The write of the present state begins."""
 
     def offsets_written(self) -> None:
         """The state of the last ``offsets_writing`` is on stable storage."""
 
     def topic_deleted(self) -> None:
-        """Nothing is written any more."""
+        """The topic is deleted: no more writes follow."""
 
 
 class ConsumerOffsets:
-    """The offsets of one topic; a source of the flusher."""
+    """Offsets of the consumers of one topic: a source for the flusher."""
 
     def __init__(
         self,
@@ -61,21 +61,22 @@ class ConsumerOffsets:
         self._closed = False
 
     def consumers(self) -> list[Consumer]:
-        """Those that clients name, and ``#redrive``."""
+        """All consumers: those of clients, and ``#redrive``."""
         return [*(channel.consumer for channel in self._channels.values()), *self._redriver.consumers]
 
     def changed(self) -> None:
-        """Consumer state has unsaved changes. A deleted topic has nothing to save."""
+        """Mark the consumer state as unsaved. A deleted topic has nothing to save."""
         if not self._closed:
             self._flusher.mark(self)
 
     def moved_back(self) -> None:
-        """SEEK and FORGET: the previous generation would take back what the consumer shall see again, until both hold it."""
+        """Have the next flush write both generations. After SEEK and FORGET the previous one would take back messages that the
+        consumer is to see again."""
         self._moved_back = True
 
     def flush(self, done: Done) -> None:
-        """``done`` is told when the present state is on stable storage, in both generations where it moved back; or why it is
-        not."""
+        """Store the present state, in both generations after ``moved_back``. ``done`` gets None when it is on stable storage,
+        or the error."""
         if self._closed:
             done(NoSuchTopic(f"{self._topic} was deleted"))
         elif self._moved_back:
@@ -85,7 +86,7 @@ class ConsumerOffsets:
             self._flusher.flush(self, done)
 
     def close(self) -> None:
-        """The topic is deleted."""
+        """Stop writing: the topic is deleted."""
         self._closed = True
         self._flusher.discard(self)
         if self.watch is not None:

@@ -10,7 +10,7 @@ from toymq_py.storage.offsets import LoadedOffsets, OffsetsSource, OffsetsState
 
 @dataclass(slots=True)
 class RestoredConsumers:
-    """Consumers of the offsets file, cut to what the log holds."""
+    """Consumers from the offsets file, cut to what the log holds."""
 
     consumers: list[Consumer] = field(default_factory=list)
     problem: str | None = None
@@ -42,7 +42,7 @@ def restore(loaded: LoadedOffsets, log: Log, scheduled: IdSet) -> RestoredConsum
 
 
 def skip_missing(consumer: Consumer, log: Log) -> None:
-    """Ack ids that no record stands for."""
+    """Ack the ids that have no record."""
     for first, last in (*log.lost, *log.removed):
         if last >= consumer.floor:
             consumer.skip(max(first, consumer.floor), last)

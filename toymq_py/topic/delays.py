@@ -23,7 +23,7 @@ BLOCK_ROWS_MAX = 1024
 
 
 class _Block:
-    """Times and ids, by columns: 16 bytes a row, where a tuple in a heap takes 150. Sorted only when it is the first."""
+    """Times and ids in columns: 16 bytes a row, where a tuple in a heap takes 150. Sorted only when it is the first block."""
 
     __slots__ = ("at_ns", "descending", "ids")
 
@@ -33,7 +33,7 @@ class _Block:
         self.descending = descending
 
     def sort(self) -> None:
-        """The latest first, so that what is due is popped from the end; of one time, the lowest id comes before the others."""
+        """Sort the latest first, so that due rows are popped from the end. Of equal times the lowest id is popped first."""
         if not self.descending:
             rows = sorted(zip(self.at_ns, self.ids, strict=True), reverse=True)
             self.at_ns = array("Q", [at_ns for at_ns, _ in rows])
@@ -42,7 +42,7 @@ class _Block:
 
 
 class Schedule:
-    """Ids that are not due, as a set (``ids``, which the consumers look at) and in the order of their times.
+    """Delayed message ids: a set (``ids``, which the consumers read) and an order by time.
 
     The order is a row of blocks, each later than the one before it; inside, only the first is sorted. Nothing depends on how
     the times are spread over ten years, and no call takes longer than the sorting of one block and the rows it is asked for.
@@ -57,7 +57,7 @@ class Schedule:
         self._starts: list[int] = []  # no time in a block is below its start, and none in the one before above it
 
     def add(self, ids: Sequence[int], deliver_at_ns: Sequence[int], now_ns: int) -> None:
-        """Records that are new here; those that are due already are left out."""
+        """Add records, except those that are due already."""
         put, add = self._put, self.ids.add
         for msg_id, at_ns in zip(ids, deliver_at_ns, strict=True):
             if at_ns > now_ns:
@@ -91,11 +91,11 @@ class Schedule:
         self._starts.insert(at + 1, later.at_ns[-1])
 
     def next_at_ns(self) -> int | None:
-        """Nothing is due before this; None when nothing waits."""
+        """Time before which no message is due; None when none waits."""
         return self._starts[0] if self._starts else None
 
     def take_due(self, now_ns: int, max_count: int) -> list[int]:
-        """Take out up to ``max_count`` ids that are due, the earliest first, of one time the lowest."""
+        """Remove up to ``max_count`` ids that are due, the earliest first, of equal times the lowest."""
         due: list[int] = []
         while self._starts and self._starts[0] <= now_ns and len(due) < max_count:
             block = self._blocks[0]
@@ -115,7 +115,7 @@ class Schedule:
         return [msg_id for msg_id in due if discard(msg_id)]
 
     def drop(self, first: int, last: int) -> None:
-        """No record stands for these ids any more."""
+        """Remove ids that have no record any more."""
         self.ids.discard_range(first, last)
         if not self.ids:
             self._blocks.clear()
@@ -123,7 +123,7 @@ class Schedule:
 
 
 class Delays:
-    """Gives due messages to the consumers of a topic, in slices: a million at one moment do not block the loop."""
+    """Makes due messages of a topic ready for its consumers, in slices: a million at one moment do not block the loop."""
 
     def __init__(
         self,
@@ -140,13 +140,13 @@ class Delays:
         self._closed = False
 
     def enter(self, ids: Sequence[int], deliver_at_ns: Sequence[int]) -> None:
-        """Records that are committed, or were found by recovery, with their times."""
+        """Schedule records that are committed, or were found by recovery."""
         if ids:
             self.schedule.add(ids, deliver_at_ns, self._clock.wall_ns())
             self._arm_next()
 
     def due(self, now: float) -> None:
-        """Messages may be due."""
+        """Make due messages ready, and arm for the next ones."""
         if self._closed:
             return
         channels = self._channels.values()
@@ -158,7 +158,7 @@ class Delays:
         self._arm_next()
 
     def close(self) -> None:
-        """The topic is deleted."""
+        """Stop: the topic is deleted."""
         self._closed = True
 
     def _arm_next(self) -> None:

@@ -30,7 +30,7 @@ LeasedRows = tuple[Records, int, int, int, int]
 
 
 class NoDelivery(Enum):
-    """Why nothing was taken."""
+    """Why a take returned no messages."""
 
     NOTHING_READY = "nothing is ready"
     OTHERS_FIRST = "many reads found nothing to deliver: others have their turn before it goes on"
@@ -39,7 +39,7 @@ class NoDelivery(Enum):
 
 @dataclass(slots=True)
 class ChannelContext:
-    """What the channels of one topic share."""
+    """State that the channels of one topic share."""
 
     topic: str
     log: Log
@@ -60,7 +60,7 @@ class ChannelContext:
 
 
 class Deliverer:
-    """Hands out what one consumer has not seen, and what it shall see again."""
+    """Leases the next messages of one consumer and reads them from the log."""
 
     __slots__ = ("_consumer", "_context", "_log", "_on_examined", "_waiting")
 
@@ -75,7 +75,7 @@ class Deliverer:
     def take(
         self, lessee: Lessee, deadline: float, now: float, room: int, max_bytes: int, *, patient: bool
     ) -> LeasedRows | NoDelivery:
-        """Lease what comes next, redeliveries first: at most ``room`` messages, and about ``max_bytes``, but one at least.
+        """Lease the next messages, redeliveries first: at most ``room``, and about ``max_bytes``, but one at least.
 
         Args:
             deadline, now: monotonic, in seconds.
@@ -145,8 +145,8 @@ class Deliverer:
     def _take_due(
         self, lessee: Lessee, ids: list[int], max_bytes: int, deadline: float, now: float
     ) -> LeasedRows | None:
-        """What fell due behind the cursor, as much of it as can be read without ado; only that is leased. None when the lowest
-        is expired, another consumer's, or has to be read with more care: that one is ready as any other then."""
+        """Lease ids that fell due behind the cursor, as far as one cheap read gives their records. None when the lowest is
+        expired, another consumer's, or needs a closer read: then it is ready like others."""
         consumer = self._consumer
         run = self._log.read_each(ids, min(max_bytes, READ_BYTES))
         if run is None:
@@ -180,8 +180,8 @@ class Deliverer:
         return run, start, stop, 1, size
 
     def _drop_expired(self, run: Records, start: int, count: int) -> int:
-        """Ack records that have expired. Returns: how many rows from ``start`` on are to be delivered; 0 when those at the
-        front were dropped."""
+        """Ack expired records. Returns: how many rows from ``start`` on are to be delivered; 0 when rows at the front were
+        dropped."""
         assert run.expires_at_ns is not None
         now_ns = self._context.clock.wall_ns()
         over = [0 < at_ns <= now_ns for at_ns in run.expires_at_ns[start : start + count]]
@@ -195,7 +195,7 @@ class Deliverer:
         return 0
 
     def _drop_others(self, run: Records, start: int, count: int) -> int:
-        """Ack records that came back from the dead letters for another consumer. Returns: as ``_drop_expired``."""
+        """Ack records that were redriven for another consumer. Returns: as ``_drop_expired``."""
         mine, stop = rows_for(self._context.topic, run, start, start + count, self._consumer.name.encode())
         if mine == start:
             return stop - start
@@ -205,8 +205,8 @@ class Deliverer:
         return 0
 
     def _pass_over(self, lessee: Lessee, first: int, last: int, *, fresh: bool = False) -> None:
-        """Pass over records that cannot be read. Lost ones count as acked; those that the disk refuses (EIO) do not: they stay
-        leased to ``UNREADABLE`` until a restart."""
+        """Pass over records that cannot be read. Lost ones are acked. Those that the disk refuses (EIO) stay leased to
+        ``UNREADABLE`` until a restart."""
         consumer = self._consumer
         if self._log.is_unreadable(first):
             if fresh:
@@ -219,7 +219,7 @@ class Deliverer:
 
 
 def _fit(run: Records, start: int, count: int, max_bytes: int) -> tuple[int, int]:
-    """(row after the last that fits, bytes): as many rows as ``max_bytes`` allows, at least one."""
+    """Returns: the row after the last one that fits in ``max_bytes``, at least one row, and the bytes."""
     stop = start + count
     if start == 0 and stop == len(run) and run.payload_bytes <= max_bytes:
         return stop, run.payload_bytes
@@ -233,7 +233,7 @@ def _fit(run: Records, start: int, count: int, max_bytes: int) -> tuple[int, int
 
 
 def ranges_of(ids: Sequence[int]) -> list[IdRange]:
-    """Ascending ids as ranges."""
+    """Ascending ids, joined to ranges."""
     if not ids:
         return []
     if ids[-1] - ids[0] + 1 == len(ids):

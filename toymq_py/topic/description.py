@@ -40,8 +40,8 @@ def describe_channel(channel: Channel) -> dict[str, Any]:
 
 
 def _oldest_unacked_age_s(log: Log, consumer: Consumer, now_ns: int) -> float:
-    """Since when the oldest record has been due that the consumer has not acked and that can be read; 0 when there is none. The
-    first of each kind is looked at: a later one is no older, unless it had less of a delay."""
+    """Age of the oldest message that is due, not acked and readable; 0 when there is none. Only the first of each kind is read:
+    a later one is no older, unless its delay was shorter."""
     for _ in range(PASSES_MAX):
         due = consumer.first_due(log.committed_id)
         found = [since_ns for msg_id in due if (since_ns := _due_since_ns(log, msg_id)) is not None]
@@ -51,7 +51,7 @@ def _oldest_unacked_age_s(log: Log, consumer: Consumer, now_ns: int) -> float:
 
 
 def due_times(log: Log, first: int, last: int) -> dict[int, int]:
-    """When messages are due that were published with a delay, by id, unix nanoseconds: their records alone say it.
+    """When delayed messages of an id range are due, by id, in unix nanoseconds. Read from their records.
 
     Raises: OSError.
     """

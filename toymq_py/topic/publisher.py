@@ -27,7 +27,7 @@ ATTRIBUTES_BYTES = 64
 
 @dataclass(slots=True)
 class Duplicate:
-    """``count`` publishes that appended nothing: their key stands for ``first_id``, which counts when ``commit`` is done."""
+    """``count`` publishes that appended nothing: their key stands for ``first_id``, which is valid when ``commit`` is done."""
 
     commit: Commit
     first_id: int
@@ -44,7 +44,7 @@ class Duplicate:
 
 @dataclass(slots=True)
 class Refused:
-    """``count`` publishes that appended nothing."""
+    """``count`` publishes that were refused with an error."""
 
     count: int
     error: RequestError
@@ -67,7 +67,7 @@ Published = Appended | Duplicate | Refused
 
 
 class Publisher:
-    """What a topic remembers of publishes, and the way through it into the log."""
+    """Appends messages to the log of a topic, except duplicates and what the backlog limit refuses."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Publisher:
         self.producers.settle(dict(sorted(recovered.producers.items(), key=lambda item: item[1][1])))
 
     def _remember(self, first_id: int, keys: Sequence[bytes]) -> None:
-        """Keys of records that stand in the log, the newest so far."""
+        """Enter keys of records that are in the log, the newest so far."""
         if b"" not in keys and self.dedupe.remember_new(keys, first_id):
             return
         for row, key in enumerate(keys):
@@ -106,7 +106,7 @@ class Publisher:
                 self.dedupe.replace(key, first_id + row)
 
     def resize(self, dedupe_keys: int) -> None:
-        """The topic's settings changed."""
+        """Apply a new ``dedupe_keys`` of the topic."""
         self.dedupe.resize(dedupe_keys)
         self.producers.resize(min(self.dedupe.capacity, PRODUCERS_MAX))
 
@@ -116,7 +116,7 @@ class Publisher:
         self.producers.forget(keys)
 
     def clear(self) -> None:
-        """The topic is deleted: its keys are room for others."""
+        """Forget all keys: the topic is deleted, and others can use the room."""
         self.dedupe.clear()
         self.producers.clear()
 
@@ -143,7 +143,8 @@ class Publisher:
         ttls_ms: Sequence[int] | None,
         ttl_ms: int | None,
     ) -> Extras | None:
-        """Times are made of the wall clock as it is, not of ``ts_ns``, which never falls when that is set back."""
+        """Headers and times of a run. The times count from the wall clock, not from ``ts_ns``, which never falls when the clock
+        is set back."""
         if ttls_ms is None and ttl_ms is not None:
             ttls_ms = [ttl_ms] * count
         if headers is None and delays_ms is None and ttls_ms is None:
@@ -226,7 +227,7 @@ class Publisher:
     def publish_unlimited(
         self, keys: Sequence[bytes], payloads: Sequence[bytes], headers: Sequence[bytes] | None = None
     ) -> Sequence[Published]:
-        """As ``publish``, past the backlog's limit and the topic's ttl: for what the broker itself has to store."""
+        """Publish for the broker itself: as ``publish``, without backlog limit and ttl of the topic."""
         limit, self.limit = self.limit, None
         try:
             return self.publish(keys, payloads, headers, topic_ttl=False)
@@ -244,8 +245,7 @@ class Publisher:
         delays_ms: Sequence[int] | None = None,
         ttls_ms: Sequence[int] | None = None,
     ) -> Sequence[Published]:
-        """Append a run of messages whose keys name producers; what is not above a producer's highest sequence appends
-        nothing.
+        """Append a run of messages whose keys name producers. A sequence not above the producer's highest appends nothing.
 
         Returns: outcomes that cover the run in order, up to the first refused one: what becomes of the rest is the session's
         to say.
@@ -350,7 +350,8 @@ class Publisher:
         *,
         remembered: bool = False,
     ) -> Sequence[Published]:
-        """``remembered``: the keys are in the dedupe table already, under the ids that they get here."""
+        """Append a run as far as the backlog limit admits it. ``remembered``: its keys are in the dedupe table already, under
+        the ids they get here."""
         blocks = None if extras is None else extras.encode()
         if self.limit is None or remembered or self._fits(keys, payloads, extras):
             return self._store(keys, payloads, blocks, extras, shape, remembered=remembered)
@@ -402,6 +403,6 @@ class Publisher:
 
 
 def _sizes(keys: Sequence[bytes], payloads: Sequence[bytes], blocks: Sequence[bytes] | None) -> list[int]:
-    """Of each record, in bytes, encoded."""
+    """Encoded size of each record in bytes."""
     sizes = [FRAME_OVERHEAD + len(key) + len(payload) for key, payload in zip(keys, payloads, strict=True)]
     return sizes if blocks is None else [size + len(block) for size, block in zip(sizes, blocks, strict=True)]

@@ -19,7 +19,7 @@ RANGES_MAX = 1000
 
 
 class RedriveConsumer:
-    """Of one topic. Its acks are the letters that went back."""
+    """Tracks which letters of a dead-letter topic went back, as acks of the consumer ``#redrive``."""
 
     def __init__(self, log: Log, clock: Clock) -> None:
         self._log = log
@@ -30,6 +30,7 @@ class RedriveConsumer:
         """How many went back since the start of the broker."""
 
     def consumer(self) -> Consumer:
+        """The consumer; made if there is none."""
         if not self.consumers:
             consumer = Consumer(REDRIVER, start=self._log.first_id, since_ns=self._clock.wall_ns())
             for first, last in self._log.lost:
@@ -38,7 +39,7 @@ class RedriveConsumer:
         return self.consumers[0]
 
     def ack(self, ids: Sequence[int]) -> int:
-        """Returns: how many are new."""
+        """Mark letters as redriven. Returns: how many were not before."""
         consumer = self.consumer()
         before = consumer.unacked(self._log.committed_id)
         for msg_id in ids:
@@ -46,18 +47,19 @@ class RedriveConsumer:
         return before - consumer.unacked(self._log.committed_id)
 
     def has_acked(self, msg_id: int) -> bool:
-        """Whether this letter went back."""
+        """Whether this letter was redriven."""
         return any(consumer.has_acked_all(msg_id, msg_id) for consumer in self.consumers)
 
     def describe(self) -> dict[str, Any]:
-        """For DESCRIBE: the first id ranges of retained letters that went back, and how many did since the start."""
+        """Fields for DESCRIBE: the first id ranges of retained letters that were redriven, and how many were since the
+        start."""
         first_id = self._log.first_id
         acked = self.consumers[0].snapshot().acked_above if self.consumers else ()
         ranges = [(max(first, first_id), last) for first, last in acked if last >= first_id]
         return {"redriven": ranges[:RANGES_MAX], "redriven_total": self.total}
 
     def pinning(self, stored: OffsetsState, consumers: list[Consumer]) -> tuple[OffsetsState, list[Consumer]]:
-        """Which of the consumers hold segments back, as stored and now: ``#redrive`` only where there is no other."""
+        """The consumers that hold segments back, as stored and now. ``#redrive`` counts only without others."""
         if not self.consumers:
             return stored, consumers
         others = {name: raw for name, raw in stored.consumers.items() if name != REDRIVER}

@@ -35,7 +35,8 @@ Purged = Callable[[int, OSError | RequestError | None], None]
 
 
 class Retention:
-    """Looks at a topic's segments whenever something changed that may let one go, and when one gets old enough.
+    """Removes segments of one topic by acks, age, size and ttl, and all messages with PURGE. Checks after each change that may
+    free a segment, and when one gets old enough.
 
     ``pinned_from`` gives the id from which on no segment goes by acks or limits, if any: only its records tell what was moved
     here. ``stored`` is the consumers' state that is on stable storage, None when there is none to go by.
@@ -83,12 +84,12 @@ class Retention:
         """Of segments whose files were taken before the offsets could say so."""
 
     def apply(self) -> None:
-        """Remove what may go, and see that the active segment can go in its turn."""
+        """Remove the segments that may go, and roll the active one when it is old or large."""
         if not self._context.topic_deleted:
             self._apply(self.stored, full=False)
 
     def apply_on_full_disk(self, present: OffsetsState) -> None:
-        """The same by the consumers' present state, which cannot be stored: what all have acked holds the space for that."""
+        """Remove what all consumers have acked in memory: the disk is too full to store that state."""
         if not self._context.topic_deleted:
             self._apply(present, full=True)
 
@@ -124,8 +125,8 @@ class Retention:
         self._roll(now_ns, [retain_acked_for_ms] if views else [], views, low=low)
 
     def _expire(self, now_ns: int) -> None:
-        """A message is found to have expired when its turn comes. Of a segment in which all have, no turn is waited for: where
-        nothing takes, it would never go."""
+        """Ack segments in which all messages have expired. Otherwise messages expire in their turn, which never comes where no
+        session takes."""
         for segment in self._log.segments[:-1]:
             if retention.expired(segment, now_ns) and not self._ack_expired(segment.base_id, segment.next_id - 1):
                 self._apply_later(LEASED_RETRY_S)
@@ -149,7 +150,7 @@ class Retention:
         return segments if kept_from is None else [segment for segment in segments if segment.next_id <= kept_from]
 
     def _over(self, segments: list[Segment], now_ns: int) -> list[Segment]:
-        """Messages that the topic's own limits drop, acked or not."""
+        """Segments beyond the limits of the topic, acked or not."""
         settings = self.settings
         dropped: list[Segment] = []
         if settings.retain_max_age is not None:
@@ -162,8 +163,7 @@ class Retention:
         return dropped
 
     def _roll(self, now_ns: int, retain_ms: list[int], views: Sequence[AckedView], *, low: bool) -> None:
-        """Seal an active segment that is old or large enough, or that stands in the way of a low disk; and look again in
-        time."""
+        """Seal the active segment when it is old, large, or acked on a low disk. Then arm the next check."""
         segments, committer, settings = self._log.segments, self._committer, self.settings
         if settings.retain_max_age is not None:
             retain_ms = [*retain_ms, settings.retain_max_age]
@@ -190,7 +190,7 @@ class Retention:
             self._apply_later(max(min(waiting) / 1e9, 1.0))
 
     def committed(self) -> None:
-        """Records were committed: on a topic without consumers nothing else tells that there is an age to look at."""
+        """Check the age after a commit: on a topic without consumers no other event arms that check."""
         if self._apply_at is None and self.settings.retain_max_age is not None:
             self.apply()
 
@@ -212,21 +212,21 @@ class Retention:
     # -- removing
 
     def drop(self, first: int, last: int) -> None:
-        """A limit drops what is not acked of these ids: it counts as acked for all consumers, inflight or not."""
+        """Ack the unacked messages of the range for all consumers, inflight or not, and count them as dropped."""
         self.dropped_total += self._backlog.messages(first, last + 1)
         for channel in self._channels.values():
             channel.consumer.skip(first, last)
         self._notify_gone()
 
     def drop_below(self, msg_id: int) -> None:
-        """``when_full=drop-oldest``. What has no consumer goes out of the retained range."""
+        """Drop messages below an id (``when_full=drop-oldest``). Without consumers they leave the retained range."""
         self.drop(self._log.first_id, msg_id - 1)
         if not self._channels:
             self._forget_below(msg_id)
             self.apply()
 
     def _forget_below(self, first_id: int) -> None:
-        """Ids below are not retained any more: they count as acked for all consumers."""
+        """Move the first retained id: ids below it count as acked for all consumers."""
         self._log.forget_below(first_id)
         for channel in self._channels.values():
             channel.consumer.drop_below(self._log.first_id)
@@ -234,14 +234,13 @@ class Retention:
         self._notify_gone()
 
     def _notify_gone(self) -> None:
-        """Ids count as acked without an ack: there may be room in a window."""
+        """Wake takers: ids were acked without an ACK, so windows may have room."""
         self._context.changed()
         for channel in self._channels.values():
             channel.notify_ready()
 
     def purge(self, done: Purged) -> None:
-        """Drop all messages that are there now, those that wait for their commit included; ids go on. ``done`` is told how many
-        were committed.
+        """Drop all messages, those that wait for their commit included; ids go on. ``done`` gets the number of committed ones.
 
         Raises: StorageFailed, NoSuchTopic; then ``done`` is not called.
         """
@@ -264,8 +263,8 @@ class Retention:
         commit.add_waiter(begun)
 
     def _remove(self, going: list[Segment], done: Flushed = lambda error: None) -> None:
-        """Take segments out of the log and have their files removed. Only a full disk is not waited for: they hold the space
-        that the offsets need."""
+        """Take segments out of the log, store the offsets, then unlink the files. On a full disk the files go first: they hold
+        the space that the offsets need."""
         self._log.take_out(going)
         self._forget_below(self._log.first_id)
         self._waiting += going
@@ -280,7 +279,7 @@ class Retention:
         self._flush_offsets(stored)
 
     def offsets_stored(self, state: OffsetsState) -> None:
-        """``state`` is on stable storage: what it justifies is unlinked, and more may go."""
+        """Unlink the segments that the stored offsets justify, then check for more."""
         self.stored = state
         waiting, self._waiting = self._waiting, []
         justified: list[Segment] = []
@@ -299,7 +298,7 @@ class Retention:
     def _unlink(
         self, going: Sequence[Segment], done: Callable[[], None], *, marked: bool = False, marks: Sequence[IdRange] = ()
     ) -> None:
-        """Oldest first, and each on the disk before the next: without the offsets' word a gap would look like a loss.
+        """Unlink files, oldest first, each durably before the next: without the offsets a gap would look like a loss.
 
         Args:
             marked: that word cannot be written: the name of what was a segment says it until then (ADR 0065).
@@ -330,7 +329,7 @@ class Retention:
 
 
 def _empty(fs: FileSystem, path: str, segment: Segment) -> None:
-    """Make a mark of a segment: a rename and a cut take no space on a full disk. Raises: OSError."""
+    """Turn a segment file into a mark: a rename and a cut need no space on a full disk. Raises: OSError."""
     mark = f"{path}/{removed_name((segment.base_id, segment.next_id - 1))}"
     fs.rename(segment.path, mark)
     fs.sync_dir(path)  # a segment that is cut and has its name would look damaged

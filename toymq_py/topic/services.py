@@ -20,7 +20,7 @@ from toymq_py.topic.ticker import Due
 
 @dataclass(slots=True)
 class TopicServices:
-    """One of each for all topics."""
+    """What a broker shares among its topics, one of each."""
 
     fs: FileSystem
     scheduler: Scheduler

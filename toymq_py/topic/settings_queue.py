@@ -18,7 +18,7 @@ Change = Callable[[TopicSettings], TopicSettings | None]
 
 
 class SettingsQueue:
-    """Of one topic."""
+    """Changes of one topic's settings, carried out one at a time."""
 
     def __init__(
         self,
@@ -43,11 +43,11 @@ class SettingsQueue:
         self._waiting: deque[Callable[[], None]] = deque()  # the one at the head runs
 
     def change(self, make: Change, done: Done) -> None:
-        """Make a change in its turn; ``done`` is told when it is on stable storage and in use, or why it is not."""
+        """Queue a change. ``done`` is called when it is on stable storage and in use, or with the error."""
         self._add(lambda: self._begin(make, done))
 
     def when_idle(self, call: Callable[[], None]) -> None:
-        """Have ``call`` called when all changes so far are done; maybe at once."""
+        """Call ``call`` when all queued changes are done; at once when there are none."""
         if self._waiting:
             self._waiting.append(lambda: self._end(lambda error: call(), None))
         else:

@@ -10,14 +10,14 @@ from typing import Protocol
 
 
 class Due(Protocol):
-    """Something with a time: a channel's leases, a topic's delays."""
+    """A part of a topic that has timed work: leases of a channel, delays of a topic."""
 
     def due(self, now: float) -> None:
         """Do what is due at ``now`` (monotonic seconds), and arm again for the rest."""
 
 
 class Ticker:
-    """The parts that have timed work, and the earliest time of each."""
+    """Calls parts when their timed work is due. Keeps the earliest time of each part."""
 
     def __init__(self, earlier: Callable[[float], None]) -> None:
         """``earlier``: told when ``tick`` must run before it was said."""

@@ -35,7 +35,8 @@ from toymq_py.topic.settings_queue import SettingsQueue
 
 
 class Topic:
-    """``path`` is the topic's directory, which is made with the first record or consumer."""
+    """One topic: its log, committer, publisher, consumers, delays and retention. ``path`` is its directory, which is made with
+    the first record or consumer."""
 
     def __init__(
         self,
@@ -133,7 +134,8 @@ class Topic:
                 self._add_channel(consumer)
 
     def opened(self) -> None:
-        """Begin limits and retention: all topics are recovered, moves between them are settled, and nothing may block now."""
+        """Start limits and retention. Assumes that all topics are recovered and moves between them settled; nothing may block
+        from here on."""
         self.log.run_behind = self.committer.run_behind
         self._set_limit()
         self.retention.apply()
@@ -160,7 +162,7 @@ class Topic:
             channel.limit_attempts(self._max_attempts)
 
     def apply_settings(self, settings: TopicSettings) -> None:
-        """Take new settings into use; they are on stable storage already."""
+        """Take settings into use that are on stable storage."""
         self.settings = settings
         self._set_policy()
         self.publisher.resize(self._setting("dedupe_keys"))
@@ -193,12 +195,12 @@ class Topic:
         return due_times(self.log, first, last)
 
     def id_range(self, at_ms: int | None = None) -> tuple[int, int]:
-        """The first id that is retained, with ``at_ms`` the first that was stored at or after that time, and ``next_id``."""
+        """The first retained id and ``next_id``; with ``at_ms`` the first id that was stored at or after that time."""
         log = self.log
         return log.first_id if at_ms is None else log.id_at_time(at_ms * 1_000_000), log.committed_id
 
     def is_scheduled(self, msg_id: int) -> bool:
-        """Whether a record waits for its time."""
+        """Whether a message waits for its ``deliver_at``."""
         return msg_id in self.delays.schedule.ids
 
     # -- consumers
@@ -225,11 +227,11 @@ class Topic:
 
     @property
     def consumers(self) -> dict[str, Consumer]:
-        """By name; a new dict."""
+        """The consumers by name, in a new dict."""
         return {name: channel.consumer for name, channel in self.channels.items()}
 
     def channel(self, name: str) -> Channel:
-        """Raises: NoSuchConsumer."""
+        """The channel of a consumer. Raises: NoSuchConsumer."""
         found = self.channels.get(name)
         if found is None:
             raise NoSuchConsumer(f"{self.name} has no consumer {name}")
@@ -290,7 +292,7 @@ class Topic:
         return subscription, registration
 
     def when_registered(self, subscription: Subscription, registration: Registration, done: Done) -> None:
-        """Have ``done`` called when the consumer of a new subscription is on stable storage, at once when it was known.
+        """Call ``done`` when the consumer of a new subscription is on stable storage; at once for a known consumer.
 
         A consumer that begins at the first id is served although the disk refused it: a restart would begin it there again. One
         that skips messages is not (ADR 0009): the subscription is closed, the consumer removed, and ``done`` gets the error.
@@ -311,10 +313,11 @@ class Topic:
 
     @property
     def unused(self) -> bool:
-        """Without records and consumers, ever since the start."""
+        """Whether the topic never had a record or a consumer since the start."""
         return not self.channels and not self.committer.next_id and not self.log.segments
 
     def records_lost(self, first: int, last: int) -> None:
+        """Ack records that a read found lost, and keep later records out of the damaged segment."""
         self.delays.schedule.drop(first, last)
         for consumer in self.offsets.consumers():
             consumer.skip(first, last)
@@ -325,8 +328,8 @@ class Topic:
                 self.committer.begin_segment()  # so that a later torn tail never shares a segment with this hole
 
     def ack(self, name: str, ids: Sequence[IdRange], *, unseen: bool = False) -> int:
-        """Ack deliveries; with ``unseen`` also messages that the client has read from the log, for a consumer that is made if
-        it is missing. Returns: how many were not acked before. Raises: NoSuchConsumer, TooManyConsumers."""
+        """Ack deliveries. With ``unseen`` also messages that the client has read from the log; a missing consumer is made then.
+        Returns: how many were not acked before. Raises: NoSuchConsumer, TooManyConsumers."""
         if unseen and name not in self.channels:
             self._make_channel(name, self.log.first_id)
         return self.channel(name).ack(ids, unseen=unseen)
@@ -334,8 +337,8 @@ class Topic:
     def nack(
         self, name: str, ids: Sequence[IdRange], delay_s: float | None, *, dead: bool = False, failure: Failure | None = None
     ) -> int:
-        """End leases without an ack; with ``dead`` the messages become dead letters at once. The letter shows ``failure``.
-        Returns: how many were inflight. Raises: NoSuchConsumer, BadArgument (``dead`` on a dead-letter topic)."""
+        """End leases without an ack; with ``dead`` the messages become dead letters at once, which show ``failure``. Returns:
+        how many were inflight. Raises: NoSuchConsumer, BadArgument (``dead`` on a dead-letter topic)."""
         return self.channel(name).nack(ids, delay_s, dead=dead, failure=failure)
 
     def touch(self, name: str, ids: Sequence[IdRange], visibility_s: float | None) -> int:
@@ -343,8 +346,8 @@ class Topic:
         return self.channel(name).touch(ids, visibility_s)
 
     def seek(self, name: str, start: Start) -> int:
-        """Move a consumer, or make it there; the caller flushes the offsets before it answers. Returns: the id. Raises:
-        OutOfRange, TooManyConsumers, OSError."""
+        """Move a consumer, or make it at that position. The caller flushes the offsets before it answers. Returns: the id.
+        Raises: OutOfRange, TooManyConsumers, OSError."""
         target = self.resolve(start)
         if not self.log.first_id <= target <= self.log.committed_id:
             raise OutOfRange(self.log.first_id, f"is the first id of {self.name}, {self.log.committed_id} the next")
@@ -406,7 +409,7 @@ class Topic:
         return "degraded" if self.log.degraded or self.offsets.lacks_consumers else "ok"
 
     def describe(self, *, consumers: bool = True) -> dict[str, Any]:
-        """The JSON object of protocol.md; thousands of ``consumers`` take a while."""
+        """The JSON object of protocol.md. Thousands of ``consumers`` take a while."""
         log = self.log
         described = {
             "topic": self.name,
@@ -434,12 +437,12 @@ class Topic:
     # -- ending
 
     def stop_deliveries(self, code: str) -> None:
-        """End every subscription with a CLOSED code, and every poll."""
+        """End all subscriptions and polls with a CLOSED code."""
         for channel in self.channels.values():
             channel.end_all(code)
 
     def begin_delete(self) -> None:
-        """Refuse all requests from now on; pending batches still commit."""
+        """Refuse all requests from now on. Pending batches still commit."""
         self.context.topic_deleted = True
         self.delays.close()
         self.committer.refuse(NoSuchTopic(f"{self.name} is being deleted"))

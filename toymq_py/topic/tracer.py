@@ -10,24 +10,24 @@ from toymq_py.topic.channel import Delivery
 
 
 class Tracer(ABC):
-    """Follows messages through the broker; what it raises is a bug. Called on the event loop, once for each run."""
+    """Follows messages through the broker. Called on the event loop, once for each run of messages; it must not raise."""
 
     @abstractmethod
     def exemplify(self, metrics: Metrics) -> None:
-        """Called first, with the metrics whose histograms may name traced messages as exemplars."""
+        """Take the metrics whose histograms may name traced messages as exemplars. Called first."""
 
     @abstractmethod
     def appended(self, topic: str, outcomes: Sequence[Appended], headers: Sequence[bytes]) -> None:
-        """These wait for their commits. ``headers``: a block for each message, in order, b"" for none."""
+        """Messages were appended and wait for their commits. ``headers``: a block for each message, in order, b"" for none."""
 
     @abstractmethod
     def synced(self, seconds: float) -> None:
-        """The time that the disk took for the batch of the next commit."""
+        """The disk took this time to sync the batch of the next commit."""
 
     @abstractmethod
     def delivered(self, delivery: Delivery) -> None:
-        """A consumer is handed these. Some of them have headers."""
+        """Messages were delivered to a consumer. Some of them have headers."""
 
     @abstractmethod
     def settled(self, what: str, topic: str, consumer: str, ids: Sequence[IdRange]) -> None:
-        """``what``: "ack" or "nack". Ids that were not delivered may be among them."""
+        """Messages were acked or given back. ``what``: "ack" or "nack". Ids that were not delivered may be among them."""
