@@ -167,7 +167,8 @@ class Broker:
         if name.endswith(DEAD_LETTERS):
             wanted = max(wanted, LETTER_KEYS)
         recovered = recover_log(
-            self._fs, path, first_id=state.first_id, next_id=state.next_id, removed=state.removed, told=loaded.told,
+            self._fs, path, first_id=state.first_id, next_id=state.next_id, removed=state.removed,
+            first_id_known=loaded.first_id_known,
             dedupe_keys=wanted, now_ns=self._clock.wall_ns(),
         )  # fmt: skip
         topic = self._make(name, settings, recovered=recovered, offsets=loaded)

@@ -18,13 +18,13 @@ _OPENING = re.compile(rb'\{"crc32": "([0-9a-f]{8})", "([a-z]+)": ')
 
 
 def encode(name: str, value: dict[str, Any]) -> bytes:
-    """The file's bytes."""
+    """Encode an object as a checked file."""
     body = json.dumps(value, separators=(", ", ": ")).encode()
     return b'{"crc32": "%08x", "%b": %b}\n' % (crc32(body), name.encode(), body)
 
 
 def encode_pieces(name: str, pieces: Iterable[bytes]) -> bytes:
-    """The file's bytes, from those of its object: made a piece at a time, other threads may run in between."""
+    """Join the pieces of an object to a checked file. Other threads may run between two pieces."""
     checksum = 0
     parts = [b""]
     for piece in pieces:
@@ -36,7 +36,7 @@ def encode_pieces(name: str, pieces: Iterable[bytes]) -> bytes:
 
 
 def pieces_of(value: Any) -> Iterator[bytes]:
-    """The same bytes as ``encode`` makes of an object, in pieces of its members, and of the rows of ``IdRows`` a block each."""
+    """Encode an object as ``encode`` does, in pieces: one for each member, and one for each block of ``IdRows``."""
     if isinstance(value, dict):
         opening = b"{"
         for name, member in value.items():
@@ -57,7 +57,7 @@ def pieces_of(value: Any) -> Iterator[bytes]:
 
 
 def decode(name: str, data: bytes) -> dict[str, Any]:
-    """The object, when the checksum fits.
+    """Decode a checked file.
 
     Raises: DamagedData when it does not, or the file is of another form.
     """
@@ -66,24 +66,24 @@ def decode(name: str, data: bytes) -> dict[str, Any]:
         raise DamagedData(f"not a checked {name} file")
     body = data[opening.end() :].rstrip()[:-1]
     if not data.rstrip().endswith(b"}") or crc32(body) != int(opening[1], 16):
-        raise DamagedData(f"checksum of the {name} does not fit")
+        raise DamagedData(f"the checksum of the {name} file does not fit its content")
     return parse_object(name, body)
 
 
 def parse_object(name: str, data: bytes) -> dict[str, Any]:
-    """A JSON object. Raises: DamagedData for anything else, however deep it is nested."""
+    """Parse a JSON object. Raises: DamagedData for anything else, however deep it is nested."""
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise DamagedData(f"the {name} is no JSON: {error}") from None
+        raise DamagedData(f"the {name} is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise DamagedData(f"the {name} is not a JSON object")
     return value
 
 
 def numbers(values: Any) -> list[int]:
-    """A list of whole numbers from 0 on. Raises: DamagedData for anything else; ``int`` alone would take 1.5 and "1", and
-    fail in a way of its own at 1e999."""
+    """Check a list of whole numbers from 0 on. Raises: DamagedData for anything else; ``int`` alone would take 1.5 and "1", and
+    fail in another way at 1e999."""
     if not isinstance(values, list) or not all(type(value) is int and value >= 0 for value in values):
-        raise DamagedData("whole numbers were expected")
+        raise DamagedData("a list of whole numbers from 0 on was expected")
     return values

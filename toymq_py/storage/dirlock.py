@@ -13,7 +13,7 @@ COMMAND = "toymq "
 
 
 class DirectoryLock:
-    """The held lock; the kernel drops it when the process dies, however it dies.
+    """A held lock on a data directory. The kernel releases it when the process dies.
 
     The directory is locked, too, where the system can: whoever removes ``LOCK`` must not let a second broker in.
     """
@@ -58,11 +58,12 @@ class DirectoryLock:
             raise DataDirectoryError(f"cannot use {data_dir}: {error.strerror or error}") from error
 
     def watch(self, path: str) -> None:
-        """Look at this directory, too, in ``lost``. Raises: OSError."""
+        """Have ``lost`` check this directory, too. Raises: OSError."""
         self._watched[path] = self._fs.inode(path)
 
     def lost(self) -> str | None:
-        """What of the directory is not what was locked; None while it is, or the disk does not say. From any thread."""
+        """What was removed or replaced since the lock was taken; None when nothing was, or the disk does not answer. Any
+        thread."""
         for path, inode in self._watched.items():
             reason = not_there(self._fs, path, inode)
             if reason is not None:
@@ -70,13 +71,13 @@ class DirectoryLock:
         return None
 
     def release(self) -> None:
-        """Give the directory back. Idempotent."""
+        """Release the lock. Idempotent."""
         self._file.close()
         _close(self._directory)
 
 
 def not_there(fs: FileSystem, path: str, inode: tuple[int, int]) -> str | None:
-    """What became of a file or directory below the running broker; None when it is there, or the disk does not say."""
+    """What became of a file or directory below the running broker; None when it is there, or the disk does not answer."""
     try:
         return None if fs.inode(path) == inode else f"{path} was replaced below the running broker"
     except OSError as error:
@@ -104,7 +105,7 @@ def _lock_directory(fs: FileSystem, data_dir: str) -> File | None:
 
 
 def _locked(data_dir: str, text: bytes) -> DirectoryLocked:
-    """What the text of its ``LOCK`` says of the owner."""
+    """The error for a directory in use, from the text of its ``LOCK``."""
     pid, _, line = text.strip().partition(b"\n")
     says = line.decode(errors="replace") or None
     command = says if says is not None and says.startswith(COMMAND) else None

@@ -57,7 +57,7 @@ class File(Protocol):
 
 
 class FileSystem(Protocol):
-    """Names and free space. Paths are strings below the data directory."""
+    """Names, files and free space. Paths are strings below the data directory."""
 
     def open(self, path: str, *, create: bool = False, exclusive: bool = False, write: bool = True) -> File:
         """Open a file; ``create`` makes a missing one, for its owner alone; ``exclusive`` fails with EEXIST if it is there."""
@@ -98,7 +98,7 @@ class FileSystem(Protocol):
 
 
 def named(error: OSError, path: str) -> OSError:
-    """An error of a descriptor, with the path that the system does not tell."""
+    """Add the path to an error of a descriptor, which does not name it."""
     error.filename = path
     return error
 
@@ -288,7 +288,7 @@ def copy_file(
     fs: FileSystem, source_path: str, path: str, *,
     start: int = 0, end: int | None = None, progress: Callable[[int], None] = lambda _bytes: None, exclusive: bool = False,
 ) -> int:  # fmt: skip
-    """Copy bytes of a file to a file of their own, synced.
+    """Copy bytes of a file to another file, synced.
 
     Args:
         start, end: which bytes of the source; its own end without.

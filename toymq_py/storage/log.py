@@ -38,7 +38,7 @@ WRONG_IDS_MAX = 64
 
 
 class Log:
-    """Committed records of one topic.
+    """Committed records of one topic, for its readers.
 
     ``committed_id`` is the id after the last committed record: readers never pass it. ``first_id`` is the first retained
     one. ``lost`` are id ranges inside that no record stands for; ``unreadable`` those that the disk refuses to give until
@@ -90,7 +90,7 @@ class Log:
 
     @property
     def degraded(self) -> bool:
-        """Whether some record that should be there is not."""
+        """Whether a record that should be there is lost or unreadable."""
         return bool(self.lost or self.unreadable)
 
     @property
@@ -103,21 +103,21 @@ class Log:
         return next((segment.newest_ts_ns for segment in reversed(self.segments) if segment.newest_ts_ns), 0)
 
     def lost_count(self) -> int:
-        """Ids in the retained range that no record stands for."""
+        """How many ids of the retained range have no record."""
         return sum(last - first + 1 for first, last in self.lost)
 
     def messages(self) -> int:
-        """Records in the retained range."""
+        """How many records are retained."""
         return sum(last - first + 1 for first, last in self.retained(self.first_id, self.committed_id))
 
     def retained(self, first: int, limit: int) -> list[IdRange]:
-        """What of the ids from ``first`` on and below ``limit`` is retained: neither lost nor removed."""
+        """The retained ids from ``first`` on and below ``limit``: neither lost nor removed."""
         first = max(first, self.first_id)
         return subtract([(first, limit - 1)], [*self.lost, *self.removed]) if first < limit else []
 
     def bytes_between(self, first: int, limit: int) -> int:
-        """What the committed records from ``first`` on and below ``limit`` take on disk. Exact where both are in the sparse
-        index, otherwise as ``Segment.position_of`` says: each end may be off by the 64 KiB between two entries."""
+        """Size on disk of the committed records from ``first`` on and below ``limit``. Exact where both are in the sparse
+        index; otherwise each end may be off by the 64 KiB between two entries."""
         segments = self.segments
         limit = min(limit, self.committed_id)
         if first >= limit or not segments:
@@ -127,13 +127,13 @@ class Log:
         return size + sum(segment.end for segment in segments[from_at:to_at])
 
     def is_unreadable(self, msg_id: int) -> bool:
-        """Whether the disk refuses to give this record until a restart."""
+        """Whether the disk refuses to give this record, until a restart."""
         return any(first <= msg_id <= last for first, last in self.unreadable)
 
     # -- reading
 
     def read(self, from_id: int, max_count: int, max_bytes: int = READ_BYTES) -> tuple[Records | None, int, int]:
-        """Records from ``from_id`` on, one stretch of consecutive ids.
+        """Read consecutive records from ``from_id`` on.
 
         Returns: (run, row of its first record to use, id after what was read). The run is None when the stretch holds no
         readable record: ids up to the returned one are lost or unreadable. At least one record comes where there is
@@ -163,7 +163,7 @@ class Log:
         return run, 0, min(next_id, from_id + max_count)
 
     def read_each(self, ids: Sequence[int], max_bytes: int) -> Records | None:
-        """Records of single ids, ascending, from anywhere in the log: as many as fit, one at least.
+        """Read single records by ascending ids, from anywhere in the log: as many as fit, one at least.
 
         Returns: a run of those from the first id on that can be had without ado; None when that one has to be ``read``.
 
@@ -184,7 +184,7 @@ class Log:
                        headers if any(headers) else None, expires_at_ns if any(expires_at_ns) else None)  # fmt: skip
 
     def _row_of(self, msg_id: int) -> Row | None:
-        """One record by its id; None when only ``read`` can tell why it is not there. Raises: OSError."""
+        """Read one record; None when only ``read`` can tell why it is missing. Raises: OSError."""
         found = self.tail.find(msg_id)
         if found is None:
             if not self.first_id <= msg_id < self.committed_id:
@@ -200,7 +200,7 @@ class Log:
         return run.ts_ns[row], run.keys[row], run.payloads[row], headers, expires_at_ns
 
     def read_frames(self, from_id: int, max_count: int, max_bytes: int) -> tuple[bytes, int, int]:
-        """Committed frames byte for byte, for FETCH.
+        """Read committed frames byte for byte, for FETCH.
 
         Returns: (frames, how many, next id). Lost ids inside the range are skipped and the next id passes them.
 
@@ -227,8 +227,8 @@ class Log:
         return b"".join(parts), count, from_id
 
     def id_at_time(self, ts_ns: int) -> int:
-        """The first committed record at or after a time; the next id when there is none. A segment counts up to the first
-        record behind it: a time that a clock made ten years ahead is not later than what came after it."""
+        """The first committed record at or after a time; the next id when there is none. A segment counts up to the time of the
+        first record behind it, because a clock that was ahead may have dated its records."""
         for segment, newest_ns in zip(self.segments, newest_times(self.segments), strict=True):
             if newest_ns < ts_ns or segment.next_id == segment.base_id:
                 continue
@@ -246,7 +246,7 @@ class Log:
     # -- changes by the committer and by retention
 
     def advance(self, next_id: int) -> None:
-        """Records up to ``next_id`` are committed."""
+        """Move the committed position to ``next_id``."""
         self.committed_id = next_id
 
     def forget_below(self, first_id: int) -> None:
@@ -257,7 +257,7 @@ class Log:
         self.removed = above(self.removed, first_id)
 
     def take_out(self, going: Sequence[Segment]) -> None:
-        """Retention removes these segments, never the last one; the files are the caller's."""
+        """Remove segments from the log, never the last one. The caller removes the files."""
         gone = {id(segment) for segment in going}
         first_goes = bool(self.segments) and id(self.segments[0]) in gone  # else what is lost before it stays lost
         self.segments[:] = [segment for segment in self.segments if id(segment) not in gone]
@@ -296,21 +296,21 @@ class Log:
         return best
 
     def segment_of(self, msg_id: int) -> Segment:
-        """The segment whose range holds an id. Assumes that there is one."""
+        """The segment whose range holds an id. Assumes that there is a segment."""
         return self.segments[self._at(msg_id)]
 
     def _at(self, msg_id: int) -> int:
         return max(bisect_right(self.segments, msg_id, key=lambda segment: segment.base_id) - 1, 0)
 
     def open(self, segment: Segment) -> None:
-        """Its file is there afterwards; of others, only some stay open. Raises: OSError."""
+        """Open the file of a segment; the least recently used ones are closed. Raises: OSError."""
         self.files.use(segment)
         segment.open(self.fs)
 
     def _read_frames(
         self, from_id: int, max_count: int, max_bytes: int, columns: Columns | None = None, *, whole: bool = True
     ) -> tuple[bytes, int, int, int]:
-        """Valid frames of one segment from ``from_id`` on, one for each id up to the next.
+        """Read valid frames of one segment from ``from_id`` on, without a gap.
 
         Args:
             columns: empty; filled with what is in the frames, payloads too. Without, they are only checked.
@@ -370,7 +370,7 @@ class Log:
         return self._past_damage(segment, at_id, from_id, max_count, max_bytes, columns, whole)
 
     def _hint(self, next_id: int, segment: Segment, pos: int) -> None:
-        """A reader stopped here, and may go on."""
+        """Note where a reader stopped: it may go on there."""
         if len(self._hints) >= HINTS_MAX:
             self._hints.clear()
         self._hints[next_id] = (segment, pos)
@@ -391,8 +391,9 @@ class Log:
     def _past_damage(
         self, segment: Segment, at_id: int, from_id: int, max_count: int, max_bytes: int, columns: Columns | None, whole: bool
     ) -> tuple[bytes, int, int, int]:
-        """A committed record does not check, or the disk refuses it: the segment is scanned, once for all readers. Returns: as
-        ``_read_frames``. Raises: BeingExamined while a thread is at that; OSError when the segment cannot be opened now."""
+        """Go on behind a committed record that fails its check or is refused by the disk. The segment is scanned, once for all
+        readers. Returns: as ``_read_frames``. Raises: BeingExamined during that scan; OSError when the segment cannot be opened
+        now."""
         base_id = segment.base_id
         if base_id not in self._examining:
             if base_id in self._not_examined:
@@ -400,7 +401,7 @@ class Log:
             tries = self._wrong.get(at_id, 0)
             if tries >= WRONG_READS_MAX:
                 after = self._next_known(segment, max(at_id, from_id))
-                self._pass_over(segment, from_id, after, "reads otherwise each time")
+                self._pass_over(segment, from_id, after, "gives other bytes at each read")
                 return b"", 0, 0, after
             if len(self._wrong) >= WRONG_IDS_MAX:
                 self._wrong.clear()
@@ -414,7 +415,7 @@ class Log:
         return self._read_frames(from_id, min(max_count, self._next_gap(from_id) - from_id), max_bytes, columns, whole=whole)
 
     def when_examined(self, call: Callable[[], None]) -> None:
-        """Have ``call`` called when the segments that are being examined are."""
+        """Call ``call`` when the scans of damaged segments are done; at once when there are none."""
         waiting = next(iter(self._examining.values()), None)
         if waiting is None:
             call()
@@ -422,7 +423,7 @@ class Log:
             waiting.append(lambda: self.when_examined(call))
 
     def _examine(self, segment: Segment) -> None:
-        """Have the scanner look at every byte of a segment, as far as it is committed."""
+        """Scan every committed byte of a segment."""
         base_id, next_id, end = segment.base_id, segment.next_id, None if segment.sealed else segment.end
         then = segment.end, segment.keyed, segment.expiring
         found: list[ScanResult] = []
@@ -450,11 +451,11 @@ class Log:
                 call()
 
         self._examining[base_id] = []
-        logger.warning("topic %s: a record in %s does not check; the segment is scanned", self.topic, segment.path)
+        logger.warning("topic %s: a record in %s fails its check; the segment is scanned", self.topic, segment.path)
         self.run_behind(job, done)
 
     def _adopt_damage(self, segment: Segment) -> None:
-        """A segment's damages are known: readers pass them from now on, and consumers hear of what is lost."""
+        """Take over the damages of a segment: readers skip them from now on, and consumers learn what is lost."""
         self._hints.clear()
         self._positions.forget(segment)
         known = [*self.lost, *self.unreadable, *self.removed]
@@ -472,7 +473,7 @@ class Log:
             if self.fs.exists(segment.sidecar_path):
                 self.fs.unlink(segment.sidecar_path)
         except OSError as error:
-            logger.warning("%s is not so any more and cannot be removed: %s", segment.sidecar_path, error)
+            logger.warning("%s is out of date and cannot be removed: %s", segment.sidecar_path, error)
 
     @staticmethod
     def _next_known(segment: Segment, msg_id: int) -> int:
@@ -481,7 +482,7 @@ class Log:
         return segment.index_ids[at] if at < len(segment.index_ids) else segment.next_id
 
     def _pass_over(self, segment: Segment, from_id: int, after: int, why: object) -> None:
-        """The disk refuses: that is not damage, and these records are passed over until restart."""
+        """Skip records that the disk refuses, until a restart. That is not damage."""
         self.unreadable = union([*self.unreadable, *subtract([(from_id, after - 1)], self.lost)])
         logger.error("topic %s: records %d to %d cannot be read (%s: %s); passed over until restart",
                      self.topic, from_id, after - 1, segment.path, why)  # fmt: skip

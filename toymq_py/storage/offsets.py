@@ -57,7 +57,7 @@ class AckedView:
                 above = IdRows.of(2, above)
             return cls(last_acked + 1 if consumer["has_acked"] else start, above)
         except (DamagedData, KeyError, OverflowError, TypeError, ValueError):
-            raise DamagedData("a consumer of another form") from None
+            raise DamagedData("a consumer must be an object with start, has_acked, last_acked and acked_above") from None
 
     def covers(self, first: int, last: int) -> bool:
         """Whether every id of the range is acked."""
@@ -86,8 +86,9 @@ class LoadedOffsets:
     consumers."""
 
     @property
-    def told(self) -> bool | None:
-        """Whether they know where the log begins: retention tells them before it removes. None: it never had to."""
+    def first_id_known(self) -> bool | None:
+        """Whether ``first_id`` is where the log begins: retention stores it before it removes. None: a topic that never had
+        offsets."""
         return None if self.source is OffsetsSource.NEW else self.problem is None
 
 
@@ -108,22 +109,22 @@ def decode(data: bytes) -> OffsetsState:
     found = checked_json.decode("state", data)
     first_id, next_id, consumers = found.get("first_id"), found.get("next_id"), found.get("consumers")
     if found.get("version") != VERSION:
-        raise DamagedData(f"offsets version {found.get('version')!r} is not known here")
+        raise DamagedData(f"offsets version {found.get('version')!r} is unknown: this toymq reads version {VERSION}")
     if type(first_id) is not int or type(next_id) is not int or not 0 <= first_id <= next_id < 1 << 64:
-        raise DamagedData("first_id and next_id of the offsets make no sense")
+        raise DamagedData("first_id and next_id of the offsets must be whole numbers, first_id the lower one")
     if not isinstance(consumers, dict) or not all(isinstance(value, dict) for value in consumers.values()):
-        raise DamagedData("the offsets hold no consumers object")
+        raise DamagedData("consumers of the offsets must be an object of objects")
     for consumer in consumers.values():
         _pack(consumer)
     try:
         removed = tuple((first, last) for first, last in map(checked_json.numbers, found.get("removed", ())))
     except (DamagedData, TypeError, ValueError):
-        raise DamagedData("the removed ranges of the offsets make no sense") from None
+        raise DamagedData("removed of the offsets must hold pairs of ids") from None
     return OffsetsState(first_id, next_id, consumers, removed)
 
 
 def _pack(consumer: dict[str, Any]) -> None:
-    """Rows of numbers by columns. What is of another form stays as it is, for whoever knows what a consumer must hold."""
+    """Rows of numbers by columns. Other values stay as they are, for ``ConsumerSnapshot`` to judge."""
     for name, width in (("acked_above", 2), ("attempts", 3)):
         with contextlib.suppress(KeyError, OverflowError, TypeError, ValueError):
             consumer[name] = IdRows.of(width, consumer[name])

@@ -74,7 +74,7 @@ class TopicReader:
         self._topic = topic
         files = list_segment_files(fs, path)
         loaded = load(fs, path)  # after the files: retention tells the offsets before it removes
-        files, state = replace(files, told=loaded.told), loaded.state
+        files, state = replace(files, first_id_known=loaded.first_id_known), loaded.state
         self._parts = segment_inventory(fs, path, files, state.first_id, state.next_id, sidecars=True)
         self._segments: list[Segment] = []
         self.first_id = files.begin(state.first_id)

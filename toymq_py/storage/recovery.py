@@ -44,7 +44,7 @@ KeyRun = tuple[int, list[bytes]]
 
 @dataclass(slots=True)
 class RecoveredLog:
-    """A topic's log as it was found and mended."""
+    """A topic's log after recovery."""
 
     segments: list[Segment] = field(default_factory=list)
     first_id: int = 0
@@ -76,17 +76,17 @@ def recover_log(
     first_id: int = 0,
     next_id: int = 0,
     removed: Sequence[IdRange] = (),
-    told: bool | None = False,
+    first_id_known: bool | None = False,
     dedupe_keys: int = 0,
     now_ns: int = 0,
 ) -> RecoveredLog:
-    """Open, check and mend one topic's directory.
+    """Open, check and mend the log of one topic.
 
     Args:
         first_id: from the offsets; segments wholly below are removed, ids below are not retained.
         next_id: from the offsets; ids below are never used again, whatever the log says.
         removed: from the offsets; what of it has no record was removed on purpose.
-        told: ``LoadedOffsets.told``: whether ``first_id`` is where the log begins, whatever files there are.
+        told: ``LoadedOffsets.first_id_known``: whether ``first_id`` is where the log begins, whatever files there are.
         dedupe_keys: how many keys are wanted for the dedupe table.
         now_ns: the wall clock; records with a later deliver_at are not due.
 
@@ -101,7 +101,7 @@ def recover_log(
         if any(plain):
             active_keys.append((first, plain))
 
-    files = _list_segments(fs, path, told)
+    files = _list_segments(fs, path, first_id_known)
     removed = _take_marks(fs, path, files.removed, first_id, removed)
     found.heads = files.heads
     newest: InventoryEntry | None = None
@@ -147,7 +147,7 @@ def recover_log(
 
 
 def _sum_up(found: RecoveredLog, missing: list[IdRange], removed: Sequence[IdRange]) -> None:
-    """Add up what is lost, removed and unreadable, above the first id only."""
+    """Add up lost, removed and unreadable ids above the first id."""
     gaps = sorted([*missing, *(gap for segment in found.segments for gap in segment.ids_of_damage(unreadable=False))])
     gaps = above(gaps, found.first_id)
     found.lost = subtract(gaps, removed)
@@ -159,15 +159,15 @@ def _sum_up(found: RecoveredLog, missing: list[IdRange], removed: Sequence[IdRan
 def _take_marks(
     fs: FileSystem, path: str, marks: Sequence[IdRange], first_id: int, removed: Sequence[IdRange]
 ) -> Sequence[IdRange]:
-    """What was removed, by the word of the offsets and of the marks. Those that the offsets know of by now go."""
+    """The removed ranges, from offsets and marks. Marks that the offsets know by now are unlinked."""
     for ids in marks:
         if not subtract(above([ids], first_id), removed):
             fs.unlink(f"{path}/{removed_name(ids)}")
     return [*removed, *marks]
 
 
-def _list_segments(fs: FileSystem, path: str, told: bool | None) -> SegmentFiles:
-    """Step 2. Sidecars of segments that are gone go, too; files that are not ours are left alone."""
+def _list_segments(fs: FileSystem, path: str, first_id_known: bool | None) -> SegmentFiles:
+    """Step 2: list the segments. Sidecars without a segment are removed; unknown files are left alone."""
     if not fs.is_dir(path):
         return SegmentFiles([])
     ids, sidecars = set(), set()
@@ -181,7 +181,7 @@ def _list_segments(fs: FileSystem, path: str, told: bool | None) -> SegmentFiles
             fs.unlink(f"{path}/{name}")
     for base_id in sidecars - ids:  # the broker died between removing a segment and its sidecar
         fs.unlink(f"{path}/{base_id:020d}.idx")
-    files = list_segment_files(fs, path, told)
+    files = list_segment_files(fs, path, first_id_known)
     for base_id, reason in files.foreign.items():
         logger.error("%s/%020d.log %s: it is not served; `toymq repair` puts it aside", path, base_id, reason)
     if files.problem is not None:
@@ -190,7 +190,7 @@ def _list_segments(fs: FileSystem, path: str, told: bool | None) -> SegmentFiles
 
 
 def _remove(fs: FileSystem, segment: Segment) -> None:
-    """What retention or PURGE had decided to remove when the broker died."""
+    """Remove segments that retention or PURGE had decided to remove when the broker died."""
     for leftover in (segment.path, segment.sidecar_path):
         if fs.exists(leftover):
             fs.unlink(leftover)
@@ -205,7 +205,7 @@ def _keep_scanned(fs: FileSystem, scanned: ScanResult) -> None:
 
 
 def _settle(fs: FileSystem, path: str, newest: InventoryEntry, next_id: int, found: RecoveredLog) -> None:
-    """Steps 4 to 6 for the segment at the end of the log: its tail is cut, what counts from now on is synced.
+    """Steps 4 to 6 for the last segment: cut its torn tail, and sync what counts from now on.
 
     ``next_id``: records below were on stable storage when the offsets were written.
     """
@@ -312,7 +312,7 @@ def _read_out(fs: FileSystem, segment: Segment, collect: Callable[[], list[T]]) 
         except _Broken:
             adopt(segment, examine(fs, segment, segment.next_id), segment.end, segment.keyed, segment.expiring)
             _report(segment)
-    logger.error("%s reads otherwise each time", segment.path)
+    logger.error("%s gives other bytes at each read", segment.path)
     return []
 
 

@@ -14,9 +14,9 @@ SEGMENT_BYTES_MIN = 64 * 1024
 
 
 def date(segments: Sequence[Segment], now_ns: int) -> None:
-    """Say of segments what their age counts from, where that is not the time of their newest record: at most the time of what
-    was appended behind them; of those that are further ahead than a clock may be, now, when that is first seen (ADR 0050).
-    Damage is no age: what is lost may be younger than what is left, and its bytes are evidence (ADR 0064)."""
+    """Set the time from which the age of a segment counts, where that is not the time of its newest record. It is at most the
+    time of later records, and the present time for a segment that is further ahead than a clock may be (ADR 0050). A damaged
+    segment counts from when its damage is seen: lost records may be younger (ADR 0064)."""
     for segment, newest_ns in zip(segments, newest_times(segments), strict=True):
         seen_ns = now_ns if newest_ns > now_ns + CLOCK_AHEAD_MAX_NS else newest_ns
         if segment.damages and segment.dated_ns is None:
@@ -33,7 +33,7 @@ def removable_by_acks(
     retain_acked_for_ns: int,
     disk_low: bool,
 ) -> list[Segment]:
-    """Sealed segments that every registered consumer has acked and that are old enough.
+    """Sealed segments that all consumers have acked and that are old enough.
 
     A topic without consumers drops nothing by acks. One stuck message pins its own segment and not those behind it.
     ``disk_low`` ignores the age.
@@ -50,12 +50,12 @@ def removable_by_acks(
 
 
 def removable_by_age(segments: Sequence[Segment], *, now_ns: int, retain_max_age_ns: int) -> list[Segment]:
-    """Sealed segments whose newest record is that old, acked or not."""
+    """Sealed segments whose newest record is older than ``retain_max_age``, acked or not."""
     return [segment for segment in segments if _free(segment, now_ns) and now_ns - segment.age_ts_ns >= retain_max_age_ns]
 
 
 def removable_by_bytes(segments: Sequence[Segment], *, now_ns: int, bytes_max: int) -> list[Segment]:
-    """The oldest sealed segments, until the others take ``bytes_max`` at most, acked or not. Assumes the order of the log."""
+    """The oldest sealed segments, until the others take at most ``bytes_max``, acked or not. Assumes the order of the log."""
     excess = sum(segment.end for segment in segments) - bytes_max
     going = []
     for segment in segments:
@@ -68,13 +68,13 @@ def removable_by_bytes(segments: Sequence[Segment], *, now_ns: int, bytes_max: i
 
 
 def _free(segment: Segment, now_ns: int) -> bool:
-    """Sealed, without a message that is still delayed or that the disk refuses to give: such a segment stays whatever the
-    limits say."""
+    """Whether a segment is sealed and holds no message that is delayed or that the disk refuses to give. Others stay whatever
+    the limits say."""
     return segment.sealed and segment.newest_deliver_at_ns <= now_ns and not (segment.damages and segment.unreadable)
 
 
 def expired(segment: Segment, now_ns: int) -> bool:
-    """Sealed, and the time of all its records is over, of those that were delayed, too."""
+    """Whether a segment is sealed and all its records have expired."""
     if not segment.expiring:  # every look at retention asks this of every segment
         return False
     expires_at_ns = segment.expires_at_ns
@@ -82,8 +82,8 @@ def expired(segment: Segment, now_ns: int) -> bool:
 
 
 def roll_age_ns(retention_ns: int) -> int:
-    """Age at which an active segment is sealed so that retention can get at it: a quarter of the shortest retention time, and
-    a second at least, so that no retention makes a segment of every message."""
+    """Age at which an active segment is sealed, so that retention can remove it: a quarter of the shortest retention time, and
+    a second at least."""
     return max(retention_ns // 4, ROLL_AGE_MIN_NS)
 
 

@@ -71,7 +71,7 @@ class Chain:
 
 
 class Salvage:
-    """The rest of a segment from its first break on: asked at every break where to go on."""
+    """Finds the valid frames behind damage, in the rest of a segment from its first break on."""
 
     def __init__(
         self, data: bytes, next_id: int | None = None, *, committed_id: int | None = None, origin: int = 0
@@ -97,7 +97,7 @@ class Salvage:
         self._chain = 0
 
     def resume(self, pos: int, msg_id: int) -> Chain | None:
-        """What follows behind a break; None when nothing behind it may be trusted."""
+        """The next chain of valid frames behind a break; None when no bytes behind it can be trusted."""
         if self._chains is None:
             end = None if self._is_foreign(pos, msg_id) else self.trusted_end(pos, msg_id)
             if end is not None:
@@ -110,7 +110,7 @@ class Salvage:
     # -- one frame
 
     def valid_frame(self, pos: int, msg_id: int | None = None) -> tuple[int, int] | None:
-        """(id, bytes) of the valid frame at ``pos``, when there is one; of this id, where one is asked for."""
+        """The id and size of the valid frame at ``pos``; None without one, or when it has another id than ``msg_id``."""
         claim = claimed_extent(self.data, pos, check_attributes=False)
         if claim is None or pos + claim[1] > len(self.data) or (msg_id is not None and claim[0] != msg_id):
             return None
@@ -122,7 +122,7 @@ class Salvage:
         return self.data[pos + 4 : pos + 12] != msg_id.to_bytes(8, "little") and self.valid_frame(pos) is not None
 
     def trusted_end(self, pos: int, msg_id: int) -> int | None:
-        """Where the damaged record at ``pos`` ends, when its header still tells.
+        """End of the damaged record at ``pos``, when its header still tells it.
 
         All lengths agree; or one of them leads to a valid frame of the next id, or makes the checksum fit; or one leads to
         where the log ends, exactly. The end may lie beyond the data: then the record was torn, if its lengths agree on that: a
@@ -144,8 +144,8 @@ class Salvage:
         return self.written <= end <= min(self.written + 4, len(self.data))
 
     def _fits_with_length(self, pos: int, end: int) -> bool:
-        """Whether only the length field was hit: with the one that leads to ``end`` the checksum fits. No payload can feign
-        that, since the checksum covers the header."""
+        """Whether only the length field was hit: with the length that leads to ``end`` the checksum fits. A payload cannot
+        feign that, since the checksum covers the header."""
         length = end - pos - 4
         if not LENGTH_MIN <= length <= LENGTH_MAX:
             return False
@@ -178,7 +178,7 @@ class Salvage:
     # -- chains
 
     def find_chains(self, start: int, last_id: int) -> list[Chain]:
-        """Chains behind a break whose own header tells nothing, first to last; empty when nothing may be trusted.
+        """Find the chains to keep behind a break whose header tells nothing, in order; empty when no bytes can be trusted.
 
         Args:
             start: position of the break.
@@ -192,7 +192,7 @@ class Salvage:
         return self._best(behind) if behind else self._best(chains, displaced=True)
 
     def _best(self, chains: list[Chain], *, displaced: bool = False) -> list[Chain]:
-        """The reading that ends where the log does, or else that keeps most bytes; then the one that keeps most before that.
+        """Choose the chains to keep: those that end where the log does, or else those with most bytes.
 
         Behind a chain that goes up to ``next_id`` and is passed at ``(id, end)``, another one may follow if its first id is
         higher than ``next_id``, and its ``start`` leaves the missing ids room: ``30 * id - end`` is no less than
@@ -235,8 +235,7 @@ class Salvage:
         return best
 
     def _last(self, chains: list[Chain], passed: list[tuple[int, int]]) -> int:
-        """Row of the chain that the log ends with; -1 for none. Not one that stands in a record which was hit, by the word of
-        the header that another chain leads to."""
+        """Row of the chain that the log ends with, -1 for none. A chain inside a record that was hit does not count."""
         found, hiding = -1, list[tuple[int, int]]()
         for row, chain in enumerate(chains):
             while hiding and hiding[0][1] <= chain.start:
@@ -250,13 +249,14 @@ class Salvage:
         return found
 
     def _passed(self, chain: Chain) -> tuple[int, int]:
-        """Where a later chain may begin behind one, and with which id: behind the record that was hit, if its header tells."""
+        """The id and position from which a later chain may begin: behind the record that was hit, if its header tells its
+        end."""
         pos, msg_id = chain.end, chain.next_id
         end = None if self._is_foreign(pos, msg_id) else self.trusted_end(pos, msg_id)
         return (msg_id, pos) if end is None else (msg_id + 1, end)
 
     def _collect(self, start: int, last_id: int) -> list[Chain]:
-        """Every chain behind ``start`` whose ids could be there at all, in order. What stands inside one is payload."""
+        """Collect every chain behind ``start`` whose ids are possible there, in order. A frame inside a chain is payload."""
         data, stop = self.data, self.written
         low = last_id + 1
         high = last_id + 1 + (len(data) - start) // FRAME_OVERHEAD
@@ -286,7 +286,8 @@ class Salvage:
             at = chains[-1].end
 
     def _chain_at(self, start: int, first_id: int) -> Chain:
-        """Valid frames from here on. What is checked in vain is no more than what was valid, or a few hundred bytes."""
+        """The chain of valid frames that begins here. Bytes checked in vain are at most as many as valid ones, or a few
+        hundred."""
         pos, msg_id = start, first_id
         while pos < len(self.data):
             window = min(max(DIRECT_CRC_BYTES, pos - start), WINDOW_BYTES)
@@ -304,11 +305,11 @@ class Salvage:
     # -- ends
 
     def _broken_off(self, pos: int, msg_id: int) -> bool:
-        """Whether a log may have been broken off here, before the record with this id."""
+        """Whether the log may have been broken off here, before the record with this id."""
         return pos >= self.written or self._looks_torn(pos, msg_id) or self._looks_hit(pos, msg_id)
 
     def _ends_log(self, chain: Chain, id_behind: int, end_behind: int) -> bool:
-        """Whether the log ends with a chain, or with the record that was hit behind it, with the id that it should end with."""
+        """Whether the log ends with this chain or with the damaged record behind it, at the id that it should end with."""
         if end_behind < self.written and not self._looks_torn(chain.end, chain.next_id):
             return False
         if self._next_id is not None:
@@ -316,8 +317,8 @@ class Salvage:
         return self._committed_id is None or id_behind >= self._committed_id
 
     def _looks_hit(self, pos: int, msg_id: int) -> bool:
-        """Whether a frame of this id was here before it was damaged: a lost page reads as zeros, damage of a bit rarely takes
-        both the length and the id, and what a sector took of them begins where the sector does."""
+        """Whether a frame of this id was here and was damaged. A lost page reads as zeros, a flipped bit rarely hits both
+        length and id, and a lost sector begins on its boundary."""
         if pos + FRAME_OVERHEAD > len(self.data):
             return False
         head = self.data[pos : pos + 12]
@@ -331,8 +332,8 @@ class Salvage:
         return claimed_extent(self.data, pos, check_attributes=False) is not None
 
     def _looks_torn(self, pos: int, msg_id: int) -> bool:
-        """Whether the rest of the data is the beginning of the frame of this id. A record's checksum has four bytes, so fewer
-        are no end of one."""
+        """Whether the rest of the data is the beginning of the frame of this id. Fewer than four bytes cannot be the checksum
+        of a record."""
         head = self.data[pos : pos + 12]
         if len(head) < 4:
             return True
@@ -361,13 +362,13 @@ def reaches_beyond(data: bytes, pos: int) -> bool:
 
 
 def frame_bytes(data: bytes) -> int | None:
-    """How long the frame is that begins ``data`` and goes on behind it; None when its header does not bear it out."""
+    """Size of the frame that begins ``data`` and goes on behind it; None when its header is not plausible."""
     claim = claimed_extent(data, 0)
     return claim[1] if claim is not None and claim[1] <= FRAME_BYTES_MAX and reaches_beyond(data, 0) else None
 
 
 def _fits(end: int, next_id: int, chain: Chain) -> bool:
-    """Whether at least one id is missing before a chain, and all that are have room in the bytes before it."""
+    """Whether at least one id is missing before a chain, and the missing ones have room in the bytes before it."""
     return 1 <= chain.first_id - next_id <= (chain.start - end) // FRAME_OVERHEAD
 
 

@@ -42,7 +42,7 @@ Progress = Callable[[int], None]
 
 @dataclass(slots=True)
 class ScanResult:
-    """What ``scan_segment`` found beside the segment itself."""
+    """The segment that a scan found, and what it found beside its records."""
 
     segment: Segment
     torn_bytes: int = 0
@@ -90,8 +90,7 @@ def scan_segment(
 
 
 def rescan(fs: FileSystem, segment: Segment, next_id: int, *, end: int | None = None) -> ScanResult:
-    """Scan what was thought to be whole, and has a record that does not check. ``segment`` is only read: ``adopt`` brings it up
-    to date.
+    """Scan a segment in which a record failed its check. ``segment`` is only read: ``adopt`` updates it.
 
     Args:
         next_id: the id that follows its last record.
@@ -108,7 +107,7 @@ def rescan(fs: FileSystem, segment: Segment, next_id: int, *, end: int | None = 
 
 
 def examine(fs: FileSystem, segment: Segment, next_id: int, *, end: int | None = None) -> ScanResult:
-    """``rescan``, and have the sidecar of a sealed segment say what was found, so that the next start finds the same."""
+    """Rescan a segment, and update its sidecar if it is sealed, so that the next start finds the same."""
     found = rescan(fs, segment, next_id, end=end)
     if end is None:
         keep_sidecar(fs, found)
@@ -116,8 +115,8 @@ def examine(fs: FileSystem, segment: Segment, next_id: int, *, end: int | None =
 
 
 def adopt(segment: Segment, found: ScanResult, end: int, keyed: int, expiring: int) -> None:
-    """Bring a segment up to date with a scan that ended where ``end`` was then, with so many keyed and expiring records; what
-    was appended since is added."""
+    """Update a segment from a scan that ended at ``end``, with so many keyed and expiring records then. Records that were
+    appended since are added."""
     scanned, since = found.segment, bisect_left(segment.index_positions, end)
     less_keyed = keyed - scanned.keyed
     segment.damages = scanned.damages
@@ -138,7 +137,7 @@ def _index(segment: Segment) -> "tuple[array[int], ...]":
 
 
 def damage_report(damages: Sequence[Damage]) -> Iterator[str]:
-    """Lines for the broker's log: the first places by themselves, the others counted."""
+    """Lines for the log of the broker: the first damages one by one, the others counted."""
     for damage in damages[:REPORTED_MAX]:
         what = "cannot be read (EIO) until a restart" if damage.unreadable else "are damaged and lost"
         yield f"records {damage.first_id} to {damage.last_id} {what}, bytes {damage.position} to {damage.resume}"
@@ -148,7 +147,8 @@ def damage_report(damages: Sequence[Damage]) -> Iterator[str]:
 
 
 def keep_sidecar(fs: FileSystem, found: ScanResult) -> OSError | None:
-    """Have the sidecar of a sealed segment say what the scan found, or remove it. Returns: why that failed."""
+    """Write what the scan found to the sidecar of a sealed segment, or remove the sidecar. Returns: the error if that
+    failed."""
     segment = found.segment
     try:
         if segment.end == found.size and not segment.start and not found.unreadable:
@@ -161,7 +161,7 @@ def keep_sidecar(fs: FileSystem, found: ScanResult) -> OSError | None:
 
 
 def trim(fs: FileSystem, segment: Segment, first_id: int) -> None:
-    """Have a segment begin at a later id: those before stand elsewhere. Raises: OSError."""
+    """Make a segment begin at a later id: another segment holds the records before. Raises: OSError."""
     at_id, pos = segment.seek_id(first_id)
     file = fs.open(segment.path, write=False)
     try:
@@ -191,7 +191,7 @@ def _position(file: File, segment: Segment, msg_id: int, pos: int, wanted: int) 
 
 
 def _end(result: ScanResult, scanning: "_SegmentScan", next_id: int | None, end: int | None) -> None:
-    """Breaks with no valid record behind them are no holes: the tail was torn there, or all of it is lost."""
+    """Find where the segment ends. Breaks without a valid record behind them are a torn tail, or all of the rest is lost."""
     segment = result.segment
     while segment.damages and segment.damages[-1].resume >= segment.end:
         damage = segment.damages.pop()
@@ -211,7 +211,7 @@ def _end(result: ScanResult, scanning: "_SegmentScan", next_id: int | None, end:
 
 
 class _SegmentScan:
-    """One run over a file."""
+    """Scans one file."""
 
     def __init__(
         self,
@@ -240,7 +240,7 @@ class _SegmentScan:
             self._past_damage(pos)
 
     def _by_windows(self) -> int | None:
-        """Up to the first break. Returns: where that is, None when there is none."""
+        """Scan up to the first break. Returns: its position, None without a break."""
         size, pos, msg_id = self._result.size, 0, self._segment.base_id
         window = WINDOW_BYTES
         while pos < size:
@@ -266,7 +266,7 @@ class _SegmentScan:
         return None
 
     def _past_damage(self, base: int) -> None:
-        """From the first break on."""
+        """Scan the rest of the file from the first break on."""
         result, segment = self._result, self._segment
         data = self._pread(result.size - base, base)
         salvage = Salvage(data, self._next_id, committed_id=self._committed_id, origin=base)
@@ -284,8 +284,8 @@ class _SegmentScan:
         self._progress(len(data) - pos)
 
     def _walk(self, data: bytes, base: int, msg_id: int) -> tuple[int, int, Stop]:
-        """Valid frames from the beginning of the data on. ``base``: where that stands in the file. Returns: bytes, next id, why
-        it stopped."""
+        """Take in the valid frames at the beginning of the data, which stands at ``base`` in the file. Returns: bytes, next id,
+        why it stopped."""
         columns = Columns()
         end, next_id, stop = scan(data, 0, msg_id, columns)
         _account(self._segment, columns, base, msg_id)
@@ -346,7 +346,7 @@ class _SegmentScan:
 
 
 def _account(segment: Segment, columns: Columns, base: int, first_id: int) -> None:
-    """Bring the segment's totals and its sparse index up to date with a window's records."""
+    """Update totals and sparse index of the segment with the records of a window."""
     if not columns.positions:
         return
     keys, times = columns.plain_keys(), columns.ts_ns

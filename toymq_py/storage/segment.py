@@ -78,7 +78,7 @@ class Damage:
 
 @dataclass(slots=True)
 class Segment:
-    """What is known of one segment file. Positions and sizes in bytes, ``end`` is where the next frame goes."""
+    """State of one segment file. Positions and sizes in bytes; the next frame goes to ``end``."""
 
     path: str
     base_id: int
@@ -129,7 +129,7 @@ class Segment:
 
     @property
     def lost(self) -> int:
-        """Ids of this segment that no record stands for, or none that can be read."""
+        """How many ids of this segment have no record, or none that can be read."""
         return sum(damage.last_id - damage.first_id + 1 for damage in self.damages)
 
     def ids_of_damage(self, *, unreadable: bool) -> list[IdRange]:
@@ -138,18 +138,17 @@ class Segment:
 
     @property
     def unreadable(self) -> bool:
-        """Whether the disk refuses to give some of it."""
+        """Whether the disk refuses to give some of its bytes."""
         return any(damage.unreadable for damage in self.damages)
 
     @property
     def expires_at_ns(self) -> int | None:
-        """When the last of all its records expires; None when some never does, may be there and cannot be read, or an older
-        sidecar does not say."""
+        """When the last record expires; None when one never does, may be unreadable, or an older sidecar does not say."""
         all_do = not self.unreadable and 0 < self.expiring == self.next_id - self.base_id - self.lost
         return self.newest_expires_at_ns if all_do else None
 
     def add_index_entry(self, msg_id: int, position: int, keyed: int, ts_ns: int) -> None:
-        """Enter a frame's place when the last entry is far enough away."""
+        """Add an index entry for a frame, if the last entry is far enough away."""
         if not self.index_positions or position - self.index_positions[-1] >= INDEX_INTERVAL_BYTES:
             self.index_ids.append(msg_id)
             self.index_positions.append(position)
@@ -171,8 +170,8 @@ class Segment:
         return self.damages[at].position if at < len(self.damages) else self.end
 
     def position_of(self, msg_id: int) -> int:
-        """Where a record begins: exact at an entry of the sparse index, between two of them as if all records there were
-        equally long. ``end`` for what lies behind the last."""
+        """Position of a record: exact at an entry of the sparse index, interpolated between two. ``end`` behind the last
+        record."""
         if msg_id >= self.next_id:
             return self.end
         if msg_id <= self.base_id:  # what is before the first file is lost
@@ -189,7 +188,7 @@ class Segment:
         return (self.index_ids[at], self.index_positions[at]) if self.index_ids else (self.base_id, self.start)
 
     def open(self, fs: FileSystem, *, write: bool = False) -> File:
-        """The file, opened once. A sealed segment is opened for reading only."""
+        """Open the file once; a sealed segment for reading only."""
         if self.file is None:
             file = fs.open(self.path, write=write or not self.sealed)
             if self.inode is not None and file.inode() != self.inode:
@@ -199,7 +198,7 @@ class Segment:
         return self.file
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the file. Idempotent."""
         if self.file is not None:
             with suppress(OSError):
                 self.inode = self.file.inode()
@@ -207,7 +206,7 @@ class Segment:
             self.file = None
 
     def sidecar(self) -> bytes:
-        """The sidecar's content for the segment as it is."""
+        """Content of the sidecar for the segment as it is."""
         expires = {} if self.expires_at_ns is None else {"expires": [self.expiring, self.newest_expires_at_ns]}
         return checked_json.encode(
             "segment",
@@ -227,7 +226,7 @@ class Segment:
         )
 
     def write_sidecar(self, fs: FileSystem) -> None:
-        """Raises: OSError. Nothing depends on it: the next start scans instead."""
+        """Write the sidecar. Raises: OSError; then the next start scans the segment instead."""
         replace_file(fs, self.sidecar_path, self.sidecar())
 
 
@@ -247,7 +246,7 @@ def newest_times(segments: Sequence[Segment]) -> list[int]:
 
 
 def load_sidecar(fs: FileSystem, path: str, base_id: int, next_base_id: int) -> Segment | None:
-    """A sealed segment as its sidecar tells it.
+    """Load a sealed segment from its sidecar.
 
     Returns: None when there is none, or it does not fit the file: its checksum, the file's size or the ids disagree.
     """
@@ -281,8 +280,8 @@ def _fill(segment: Segment, found: dict[str, Any]) -> None:
 
 
 def _makes_sense(segment: Segment) -> bool:
-    """Whether what a sidecar says fits together: readers follow its positions without looking, and a hole that ends before it
-    begins would be walked for ever. A checksum says only that it was written so."""
+    """Whether the fields of a sidecar fit together. A checksum does not show that: readers follow the positions, and a hole
+    that ends before it begins would never end."""
     at, next_id = 0, segment.base_id
     for damage in segment.damages:
         if not (at <= damage.position < damage.resume <= segment.end and next_id <= damage.first_id <= damage.last_id):
@@ -304,7 +303,7 @@ def _ascend(values: "array[int]", low: int, below: int) -> bool:
 
 
 def join_producers(into: Producers, newer: Mapping[bytes, tuple[int, int]]) -> None:
-    """Enter what was found further on in the log; of too many, those go that published longest ago."""
+    """Add producers that were found later in the log. Beyond the limit, those that published longest ago go."""
     for name, entry in newer.items():
         known = into.get(name)
         if known is None or entry > known:

@@ -38,7 +38,7 @@ Head = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class SegmentFiles:
-    """The segments that are in a topic's directory."""
+    """The segment files in a directory of a topic: those of this log, and those of others."""
 
     bases: list[int]
     """First ids of this log's segments, ascending."""
@@ -50,14 +50,14 @@ class SegmentFiles:
     """What is wrong with ``segments.json`` itself."""
     removed: Sequence[IdRange] = ()
     """Ranges that retention removed before the offsets could be told: marks stand for them (ADR 0065)."""
-    told: bool | None = False
-    """``LoadedOffsets.told``."""
+    first_id_known: bool | None = False
+    """``LoadedOffsets.first_id_known``."""
 
     def begin(self, first_id: int) -> int:
         """The first id of this log: what the offsets say, where they know it. Otherwise that of its first file, or that which
         another log's file, or a head that is known although nothing was removed ever, stands for."""
-        if not self.told:
-            known = self.heads if self.told is None else ()
+        if not self.first_id_known:
+            known = self.heads if self.first_id_known is None else ()
             first_id = max(first_id, min([*self.bases[:1], *self.foreign, *known], default=0))
         for first, last in self.removed:
             if first <= first_id <= last:
@@ -79,11 +79,11 @@ def list_bases(fs: FileSystem, path: str) -> list[int]:
     return sorted(base_id for name in fs.listdir(path) if (base_id := parse_segment_name(name)) is not None)
 
 
-def list_segment_files(fs: FileSystem, path: str, told: bool | None = False) -> SegmentFiles:
-    """Tell this log's segments from others. Reads 24 bytes of each.
+def list_segment_files(fs: FileSystem, path: str, first_id_known: bool | None = False) -> SegmentFiles:
+    """List the segment files and tell this log's from others. Reads 24 bytes of each.
 
     Args:
-        told: ``LoadedOffsets.told``.
+        told: ``LoadedOffsets.first_id_known``.
 
     Raises: OSError.
     """
@@ -107,11 +107,11 @@ def list_segment_files(fs: FileSystem, path: str, told: bool | None = False) -> 
             elif not theirs and record is not None and (known is not None or base_id < newest):
                 foreign[base_id] = f"is a segment of another log: it begins with record {record}, which is not of this log"
     ours = [base_id for base_id in bases if base_id not in foreign]
-    return SegmentFiles(ours, foreign, {} if theirs else heads, problem, removed, told)
+    return SegmentFiles(ours, foreign, {} if theirs else heads, problem, removed, first_id_known)
 
 
 def store(fs: FileSystem, path: str, heads: Mapping[int, Head]) -> None:
-    """Put the heads on stable storage. Raises: OSError."""
+    """Write the heads to stable storage. Raises: OSError."""
     bases = sorted(heads)
     columns = [bases, [heads[base_id][0] for base_id in bases], [heads[base_id][1] for base_id in bases]]
     value = {"version": VERSION, "topic": path.rpartition("/")[2], "heads": columns}
@@ -119,8 +119,7 @@ def store(fs: FileSystem, path: str, heads: Mapping[int, Head]) -> None:
 
 
 def read_heads(fs: FileSystem, path: str, bases: Iterable[int], known: Mapping[int, Head]) -> dict[int, Head]:
-    """Heads of segments: those that are known, and of the others as the files have them, if their first record is whole.
-    Raises: OSError."""
+    """The heads of segments: known ones, and the others from their files if the first record is whole. Raises: OSError."""
     heads = {}
     for base_id in bases:
         if base_id in known:
@@ -142,14 +141,14 @@ def is_used(fs: FileSystem, path: str) -> bool:
 
 
 def _load(fs: FileSystem, path: str) -> tuple[str, dict[int, Head], str | None]:
-    """Topic and heads of the file, none when there is none; and what is wrong with it."""
+    """Read topic and heads from the file, none without one. Returns: also what is wrong with it."""
     file = f"{path}/{FILE_NAME}"
     if not fs.exists(file):
         return "", {}, None
     try:
         found = checked_json.decode("segments", fs.read_file(file))
         if found.get("version") != VERSION:
-            return "", {}, f"{FILE_NAME}: version {found.get('version')!r} is not known here"
+            return "", {}, f"{FILE_NAME}: version {found.get('version')!r} is unknown: this toymq reads version {VERSION}"
         bases, times, checksums = (checked_json.numbers(column) for column in found["heads"])
         return str(found["topic"]), dict(zip(bases, zip(times, checksums, strict=True), strict=True)), None
     except (DamagedData, KeyError, TypeError, ValueError) as error:
@@ -159,7 +158,7 @@ def _load(fs: FileSystem, path: str) -> tuple[str, dict[int, Head], str | None]:
 
 
 def _compare(fs: FileSystem, path: str, known: Head | None) -> tuple[bool, int | None]:
-    """Whether a file begins with the known record; if not, the id of the one that it begins with, None for no whole one."""
+    """Whether a file begins with the known record. If not, the id of its first record, None when that is not whole."""
     file = fs.open(path, write=False)
     try:
         if known is not None and _head(file) == known:
@@ -170,7 +169,7 @@ def _compare(fs: FileSystem, path: str, known: Head | None) -> tuple[bool, int |
 
 
 def _length(file: File) -> int:
-    """Of the first frame, as it claims; 0 for none."""
+    """Length of the first frame as its header claims; 0 for none."""
     length = int.from_bytes(file.pread(4, 0), "little")
     return length if LENGTH_MIN <= length <= LENGTH_MAX else 0
 

@@ -33,7 +33,7 @@ class SegmentStatus(Enum):
 
 @dataclass(slots=True)
 class InventoryEntry:
-    """One file."""
+    """One segment file and its status."""
 
     segment: Segment
     status: SegmentStatus
@@ -57,7 +57,7 @@ def segment_inventory(
     visit: Visit | None = None,
     progress: Progress | None = None,
 ) -> Iterator[InventoryEntry]:
-    """Every segment in its order.
+    """Go through the segment files in the order of their names.
 
     Args:
         files: this log's; another log's stand for nothing, and what should be in their place is missing.

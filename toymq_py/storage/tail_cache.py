@@ -12,7 +12,7 @@ AHEAD_BYTES_MIN = 16 * 1024
 
 
 class TailBudget:
-    """Memory for all tails together: each topic with subscribers may use an equal share."""
+    """Memory for the tails of all topics: each topic with subscribers may use an equal share."""
 
     TOPIC_BYTES_MAX = 8 * 1024 * 1024
     TOTAL_BYTES_MAX = 128 * 1024 * 1024
@@ -27,7 +27,7 @@ class TailBudget:
 
 
 class TailCache:
-    """The newest committed records in memory, for subscribers that keep up; and what was read ahead for those that do not.
+    """The newest committed records in memory, for subscribers that keep up, and records that were read ahead for the others.
 
     Bounded by its share of the budget, the oldest run goes first; one run is kept in any case. Read ahead is half as much at
     most, beside it. Empty without a subscription.
@@ -46,7 +46,7 @@ class TailCache:
         self.enabled = False
 
     def enable(self, enabled: bool) -> None:
-        """Switch on with the first subscriber, off with the last."""
+        """Switch the cache on with the first subscriber, off with the last."""
         if enabled != self.enabled:
             self.enabled = enabled
             self._budget.topics += 1 if enabled else -1
@@ -54,7 +54,7 @@ class TailCache:
                 self.clear()
 
     def push(self, run: Records) -> None:
-        """Add a run; its ids follow the newest one's, or the tail starts anew."""
+        """Add a run of committed records. If its ids do not follow the newest one, the cache starts anew."""
         if self._runs and self._runs[-1].ids[-1] + 1 != run.ids[0]:
             self.clear()
         self._runs.append(run)
@@ -64,7 +64,7 @@ class TailCache:
             self._trim(share)
 
     def ahead_bytes(self) -> int:
-        """How much may be read ahead at a time; 0 where that would be next to nothing: thousands of topics share the memory."""
+        """How much may be read ahead at a time; 0 when thousands of topics share the memory."""
         share = self._budget.share() // (2 * AHEAD_RUNS)
         return share if self.enabled and share >= AHEAD_BYTES_MIN else 0
 
@@ -73,7 +73,7 @@ class TailCache:
         self._ahead = [*self._ahead[1 - AHEAD_RUNS :], run]
 
     def find(self, msg_id: int) -> tuple[Records, int] | None:
-        """The run that holds an id, and the row in it."""
+        """The run that holds an id, and the row in it; None when it is not in memory."""
         if self._runs and msg_id >= self._first_ids[0]:
             run = self._runs[bisect_right(self._first_ids, msg_id) - 1]
             row = msg_id - run.ids[0]

@@ -14,7 +14,7 @@ FILE_NAME = "topic.json"
 
 
 def load(fs: FileSystem, path: str) -> TopicSettings:
-    """Those of the topic in a directory. Raises: DamagedData, OSError."""
+    """Load the settings of the topic in a directory. Raises: DamagedData, OSError."""
     file = f"{path}/{FILE_NAME}"
     if not fs.exists(file):
         return TopicSettings()
@@ -25,15 +25,15 @@ def load(fs: FileSystem, path: str) -> TopicSettings:
 
 
 def parse(data: bytes) -> TopicSettings:
-    """What the broker makes of the file. Raises: DamagedData."""
+    """Parse the content of the file. Raises: DamagedData."""
     try:
         return TopicSettings.from_json(parse_object("settings file", data))
     except RequestError as error:
-        raise DamagedData(f"the settings file is none of this version: {error}") from error
+        raise DamagedData(f"the settings file is invalid: {error}") from error
 
 
 def store(fs: FileSystem, path: str, settings: TopicSettings) -> None:
-    """On stable storage, and a directory for them. Blocks. Raises: OSError."""
+    """Put the settings on stable storage, with the directory if it is missing. Blocks. Raises: OSError."""
     file = f"{path}/{FILE_NAME}"
     fs.mkdir(path)
     fs.sync_dir(path.rpartition("/")[0])

@@ -76,7 +76,7 @@ class Appended:
 
 
 def producers_of(keys: Sequence[bytes], sequences: Sequence[int], first_id: int) -> Producers:
-    """Where a run leaves its producers. Assumes that the sequences of each ascend."""
+    """The highest sequence and its id, for each producer of a run. Assumes that the sequences of each ascend."""
     n = len(keys)
     if keys.count(keys[0]) == n:
         return {keys[0]: (sequences[-1], first_id + n - 1)}
@@ -84,7 +84,7 @@ def producers_of(keys: Sequence[bytes], sequences: Sequence[int], first_id: int)
 
 
 class Batch:
-    """Filled by the committer until a sync thread takes it. ``roll``: it begins a new segment.
+    """Records that one commit writes. The committer fills it until a sync thread takes it. ``roll``: it begins a new segment.
 
     Records are encoded a run at a time. Short runs with one time stamp, one from each of many connections, are collected and
     become one: a record that is encoded by itself costs three times as much (ADR 0012).
@@ -151,7 +151,7 @@ class Batch:
         sequences: Sequence[int] | None = None,
         shape: Shape | None = None,
     ) -> Appended:
-        """Records that follow each other.
+        """Add a run of records.
 
         Args:
             ts_ns: not before that of the last ones.
@@ -197,7 +197,7 @@ class Batch:
         return Appended(self.commit, first_id, count, size)
 
     def close(self) -> None:
-        """Encode what is open."""
+        """Encode the open run."""
         keys, attributes, ts_ns = self._keys, self._attributes or None, self._ts_ns
         count = len(keys)
         if not count:
@@ -238,7 +238,7 @@ class Batch:
         self._open_bytes, self._tail, self._sequenced = 0, False, False
 
     def append_to(self, log: Log) -> None:
-        """Make these records, which are on the disk now, part of the log: its active segment, its tail, its committed id."""
+        """Add the records, which are on the disk now, to the log: to its active segment, its tail and its committed id."""
         active = log.segments[-1]
         for msg_id, offset, keyed, ts_ns in self.index:
             active.add_index_entry(msg_id, active.end + offset, active.keyed + keyed, ts_ns)
@@ -260,7 +260,7 @@ class Batch:
     def _index_inside(
         self, first_id: int, size: int, pieces: list[bytes] | None, keys: list[bytes], run_keyed: int, ts_ns: int
     ) -> None:
-        """Entries for a run that is longer than the index's distance.
+        """Add index entries for a run that is longer than the distance of the index.
 
         Args:
             pieces: two of each record; None when all records are of one length.
@@ -278,7 +278,7 @@ class Batch:
                 keyed += len(part) - part.count(b"")
 
     def _add_rows(self, ts_ns: int, keys: list[bytes], payloads: list[bytes], extras: Extras | None) -> None:
-        """The same run for the tail in memory."""
+        """Add the run to the rows for the tail in memory."""
         rows = self.rows
         self.rows_next_id += len(keys)
         headers = expires_at_ns = None

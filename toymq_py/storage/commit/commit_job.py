@@ -23,7 +23,7 @@ PREALLOCATE_AFTER_BYTES = 1024 * 1024
 
 
 class CommitJob:
-    """One batch on its way to the disk. All that ``run`` needs is bound when it is made: it reads nothing that may change.
+    """Writes one batch on a sync thread. All that ``run`` needs is bound when it is made: it reads nothing that may change.
 
     The attributes are filled by ``run``, on the sync thread, and read on the loop afterwards.
     """
@@ -86,7 +86,7 @@ class CommitJob:
         self.sync_s = 0.0
 
     def run(self) -> None:
-        """On the sync thread. Blocks; raises nothing that the disk says."""
+        """Write and sync the batch, on the sync thread. Blocks. Disk errors go to ``error`` and are not raised."""
         batch, position = self._batch, 0
         file: File | None = None
         try:
@@ -139,7 +139,7 @@ class CommitJob:
         return file
 
     def _seal(self, segment: Segment) -> None:
-        """Cut the preallocated tail and sync: after this the file ends with its last record, for good. Not of a damaged one."""
+        """Cut the preallocated tail and sync: the file ends with its last record, for good. A damaged file is not cut."""
         file = segment.open(self._fs, write=True)
         if not segment.damages:
             file.truncate(segment.end)
@@ -147,8 +147,8 @@ class CommitJob:
             file.sync()
 
     def _create_segment(self) -> File:
-        """A new active segment whose name is on stable storage before its first byte. Where there is none yet, the topic's
-        directory is made, too."""
+        """Create the new active segment. Its name is on stable storage before its first byte. The first segment makes the
+        directory of the topic."""
         fs, path, prepared = self._fs, self._path, self._prepared
         if self._active is None:
             fs.mkdir(path)
@@ -173,7 +173,7 @@ class CommitJob:
         return file
 
     def _preallocate(self, file: File, position: int) -> None:
-        """Extend the file ahead of the writer, where that is worth it."""
+        """Extend the file ahead of the writer, where that pays."""
         size = self._batch.size
         if position + size <= self.allocated or position + size < PREALLOCATE_AFTER_BYTES:
             return

@@ -41,7 +41,7 @@ logger = logging.getLogger("toymq_py.storage")
 
 
 class Committer:
-    """Appends to one log.
+    """Appends records to one log and makes them durable by group commit.
 
     ``next_id`` is the id of the next append; after a failed batch it returns to the committed one, and ids are not
     skipped. ``failed`` is set when the log is poisoned: a failed fsync is never retried, because Linux may have dropped
@@ -107,7 +107,7 @@ class Committer:
         sequences: Sequence[int] | None = None,
         shape: Shape | None = None,
     ) -> list[Appended]:
-        """Assign ids, encode, and queue for the next commit. Never blocks.
+        """Assign ids, encode, and queue records for the next commit. Never blocks.
 
         Args:
             keys: b"" for none; same length as ``payloads``.
@@ -155,7 +155,7 @@ class Committer:
         sequences: Sequence[int] | None,
         shape: Shape | None,
     ) -> Iterator[Appended]:
-        """A run that does not fit: what goes to one segment each; between two of them a batch that rolls is opened."""
+        """Divide a run that does not fit: a batch for each segment."""
         start = size = 0
 
         def part(stop: int) -> Appended:
@@ -184,7 +184,7 @@ class Committer:
         return COMMITTED
 
     def begin_segment(self) -> tuple[int, Commit]:
-        """Seal the active segment although there is room: what is appended from now on goes to a new one.
+        """Seal the active segment although it has room. Later records go to a new one.
 
         Returns: the first id of the new segment, and the commit with which it is there. An empty one is not sealed.
 
@@ -240,7 +240,7 @@ class Committer:
     # -- committing
 
     def _start(self) -> None:
-        """The pass is over. Hand the oldest batch to a sync thread, when none is there already."""
+        """End the loop pass: hand the oldest batch to a sync thread, unless one is running."""
         self._start_due = False
         self._pass.end()
         if self._running is not None or not self._pending:
@@ -312,7 +312,7 @@ class Committer:
         self._tell_idle()
 
     def _fail(self, batch: Batch, job: CommitJob) -> None:
-        """The batch and all behind it are refused, in order."""
+        """Refuse the batch and all batches behind it, in order."""
         error: RequestError
         if job.low:
             self._space.refuse()
@@ -349,7 +349,7 @@ class Committer:
     # -- behind the commits
 
     def _seal_behind(self, segment: Segment) -> None:
-        """The thread cut and synced it; its sidecar is written behind and never waited for."""
+        """Mark the segment as sealed and write its sidecar behind; no commit waits for that."""
         segment.sealed, segment.busy = True, False
         self._log.files.close(segment)
         if segment.unreadable:  # what the disk refuses now it may give to the next start, which has to look
@@ -377,8 +377,7 @@ class Committer:
         self._heads.record(bases, keep)
 
     def run_behind(self, job: Callable[[], None], done: Callable[[], None] = lambda: None) -> None:
-        """Run a job on the topic's files that only ``when_idle`` waits for: nothing may rename the directory below
-        it."""
+        """Run a job on the files of the topic. Only ``when_idle`` waits for it: the directory must not be renamed meanwhile."""
 
         def finished() -> None:
             self._side_jobs -= 1
@@ -402,7 +401,7 @@ class Committer:
             self._scheduler.later(self._fsync_interval_s, self._sync_due)
 
     def _sync_due(self) -> None:
-        """--fsync interval: sync what was written since the last time."""
+        """Sync what was written since the last time (``--fsync interval``)."""
         self._sync_timer = False
         if not self._unsynced or self.failed is not None or not self._log.segments:
             return
@@ -439,11 +438,11 @@ class Committer:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing of this log is at or on its way to the disk."""
+        """Whether no batch and no job of this log is at the disk or waits for it."""
         return self._running is None and not self._pending and not self._side_jobs and not self._start_due
 
     def when_idle(self, call: Callable[[], None]) -> None:
-        """Have ``call`` called once nothing is in flight; at once when that is so."""
+        """Call ``call`` when the committer is idle; at once when it is."""
         self._idle_waiters.append(call)
         self._tell_idle()
 
@@ -454,12 +453,12 @@ class Committer:
                 call()
 
     def active_file(self) -> tuple[str, tuple[int, int]] | None:
-        """Path and inode of the file that is appended to; None when it is not open. Raises: OSError."""
+        """Path and inode of the active file; None when it is not open. Raises: OSError."""
         active = self._log.segments[-1] if self._log.segments else None
         return None if active is None or active.sealed or active.file is None else (active.path, active.file.inode())
 
     def poison(self, reason: str, error: OSError | None = None) -> StorageFailed:
-        """Refuse publishes until a restart: what is written may not be kept. What is in flight may still commit.
+        """Refuse publishes until a restart: written records may be lost. Batches in flight may still commit.
 
         Returns: the error that publishes get from now on, which is the first one.
         """
@@ -471,12 +470,12 @@ class Committer:
         return self.failed
 
     def refuse(self, error: RequestError) -> None:
-        """Refuse further appends with ``error``; what was appended still commits."""
+        """Refuse further appends with ``error``. Appended records still commit."""
         self.closing = error
 
     def finish(self) -> None:
-        """Cut the preallocated tail of the active segment, so that the file ends where the records do, and drop the
-        segment that was made ahead. Blocks; for shutdown, when idle. Errors leave zeros that recovery knows."""
+        """Cut the preallocated tail of the active segment and drop the segment that was made ahead. Blocks; for shutdown, when
+        idle. After an error zeros stay, which recovery knows."""
         active = self._log.segments[-1] if self._log.segments else None
         ahead = self._next.abandon()
         try:
@@ -494,5 +493,5 @@ class Committer:
             logger.warning("topic %s: the log was not closed neatly: %s", self._log.topic, error)
 
     def abandon(self) -> None:
-        """The topic is deleted and its files go with it: let go of the segment that was made ahead. For when idle."""
+        """Close the segment that was made ahead, when idle: the topic is deleted and its files go with it."""
         self._next.abandon()

@@ -6,27 +6,28 @@ from toymq_py.storage.segment import Producers
 
 
 class CommitListener:
-    """Told by one ``Committer``, on the event loop. Of a batch in this order: ``scheduled``, ``synced``, ``stored``,
-    ``committed``; or ``failed``. As it is: does nothing."""
+    """Hears from one ``Committer`` what became of each batch, on the event loop: ``scheduled``, ``synced``, ``stored``,
+    ``committed``, in this order; or ``failed``. This base class ignores all."""
 
     def scheduled(self, first_id: int, deliver_at_ns: Sequence[int]) -> None:
-        """A committed run has delays: its first id, and when each record is due. Readers cannot see them yet."""
+        """Delayed records were committed: the first id, and when each is due. Readers cannot see them yet."""
 
     def synced(self, seconds: float) -> None:
-        """The disk took so long to sync."""
+        """The disk took so many seconds to sync."""
 
     def stored(self, seconds: float, count: int) -> None:
-        """So many messages that one loop pass appended became durable, so long after their append."""
+        """Messages that one loop pass appended became durable, so many seconds after their append."""
 
     def committed(self, first_id: int, next_id: int, keys: list[bytes], producers: Producers) -> None:
-        """A batch is durable, with these plain keys, and left its producers there. The waiters of its commit are told next."""
+        """A batch is durable, with these plain keys and the last sequences of these producers. The waiters of its commit are
+        told next."""
 
     def failed(self, keys: list[bytes]) -> None:
-        """A batch with these keys did not become durable."""
+        """A batch with these keys was refused."""
 
     def sealed(self) -> None:
-        """A segment was sealed; its successor is there if that could be made."""
+        """A segment was sealed. Its successor is there if it could be made."""
 
     def producers_since(self, first_id: int) -> Producers:
-        """The committed producers from an id on: a segment that begins there is sealed."""
+        """The committed producers from an id on, for the sidecar of a segment that begins there."""
         return {}

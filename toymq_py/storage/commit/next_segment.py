@@ -8,7 +8,7 @@ from toymq_py.storage.fs import File, FileSystem
 
 
 class NextSegment:
-    """One file at most, under a temporary name: its own comes when its first id is known."""
+    """The file of the next segment, made ahead under a temporary name until its first id is known."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class NextSegment:
         self._count = 0
 
     def prepare(self, segment_bytes: int) -> None:
-        """Have it made, for a segment of so many bytes, unless it is there or that is not worth it."""
+        """Make the file on a sync thread, unless it is there or the segment is small."""
         small = segment_bytes < 2 * PREALLOCATE_AFTER_BYTES
         if self._preparing or self._file is not None or small or self._space.low:
             return
@@ -64,7 +64,7 @@ class NextSegment:
         return file
 
     def abandon(self) -> str | None:
-        """Close it. Returns: the path of what is left of it, if there was one."""
+        """Close the file. Returns: the path of what is left of it, None without a file."""
         file = self.take()
         if file is None:
             return None

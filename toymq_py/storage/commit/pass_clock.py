@@ -10,7 +10,7 @@ logger = logging.getLogger("toymq_py.storage")
 
 
 class PassClock:
-    """Stamps what one loop pass appends: it all arrived before the pass began, and a log's times never fall."""
+    """Time stamps for appended records. All records of one loop pass get the same; the times of a log never fall."""
 
     __slots__ = ("_clock", "_last_ts_ns", "_passes", "_topic", "ts_ns")
 
@@ -41,11 +41,11 @@ class PassClock:
         return goes_back
 
     def end(self) -> None:
-        """The loop pass is over."""
+        """End the loop pass."""
         self.ts_ns = 0
 
     def reset(self, last_ts_ns: int) -> None:
-        """All that is not committed was refused. If this pass appends again, it takes the time again."""
+        """Forget all passes: their records were refused. If this pass appends again, it takes the time again."""
         self._passes.clear()
         self.ts_ns, self._last_ts_ns = 0, last_ts_ns
 

@@ -19,7 +19,7 @@ TELL_S = 10.0
 
 
 class SpaceGuard:
-    """``--min-free-bytes``: refuses publishing before the disk is full, for all topics of a file system.
+    """Refuses publishing for all topics of a file system before it is full (``--min-free-bytes``).
 
     The reserve is there for acks, offsets and draining. Publishing resumes at twice the mark.
     """
@@ -39,14 +39,15 @@ class SpaceGuard:
         """Called on the loop when the disk gets low, and now and then while it is."""
 
     def free_bytes(self) -> int:
-        """What the file system says. A disk that does not answer is not taken for a full one: the write itself will tell."""
+        """Free space of the file system. A disk that does not answer is not taken for a full one: the write itself will
+        tell."""
         try:
             return self._fs.free_bytes(self._path)
         except OSError:
             return 1 << 62
 
     def check(self, size: int) -> bool:
-        """On a sync thread, before ``size`` bytes are written: whether there is room.
+        """Whether there is room for ``size`` bytes. Called on a sync thread before the write.
 
         Near the mark it looks each time; far from it what was seen holds for a moment, and for a part of the room.
         """
@@ -63,14 +64,14 @@ class SpaceGuard:
         return free >= self.min_free_bytes
 
     def tell(self) -> None:
-        """On the loop, after a commit: topics that are idle hear of it, too, when the disk gets low."""
+        """Report a low disk to idle topics, too. Called on the loop after a commit."""
         now = self._clock.monotonic()
         if self._near and (self._told_at is None or now - self._told_at >= TELL_S):
             self._told_at = now
             self.on_low()
 
     def refuse(self) -> None:
-        """A commit found too little space."""
+        """Begin to refuse publishes: a commit found too little space."""
         if not self.low:
             self.low = True
             self._looked_at = self._clock.monotonic()
@@ -79,7 +80,7 @@ class SpaceGuard:
             self.on_low()
 
     def is_low(self) -> bool:
-        """Whether a publish would be refused now, also when there is none that asks. At most one look in ``LOW_LOOK_S``."""
+        """Whether a publish would be refused now. Asks the disk at most once in ``LOW_LOOK_S``, also without a publish."""
         now = self._clock.monotonic()
         if (self.low or self.min_free_bytes > 0) and now - self._looked_at >= LOW_LOOK_S:
             self._looked_at = now
@@ -92,10 +93,10 @@ class SpaceGuard:
         return self.low
 
     def getting_low(self) -> bool:
-        """Below twice the mark: what may be removed is removed at once."""
+        """Whether less than twice the mark is free: removable segments go at once."""
         return self.low or (self.min_free_bytes > 0 and self.free_bytes() < 2 * self.min_free_bytes)
 
     def admit(self) -> None:
-        """Before an append. Raises: DiskLow while refusing."""
+        """Raise DiskLow while publishing is refused. Called before an append."""
         if self.low and self.is_low():
             raise DiskLow(f"less than {self.min_free_bytes} bytes are free; publish later")

@@ -13,7 +13,7 @@ logger = logging.getLogger("toymq_py.storage")
 
 
 class Scheduler(Protocol):
-    """What the event loop, real or simulated, does for the layers below it."""
+    """What the event loop, real or simulated, offers to the layers below it."""
 
     def soon(self, call: Callable[[], None]) -> None:
         """Run ``call`` at the end of this loop pass, after what is already due."""

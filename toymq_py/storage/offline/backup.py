@@ -130,7 +130,7 @@ def back_up(
 
 
 class _Backup:
-    """One run."""
+    """One backup."""
 
     def __init__(self, fs: FileSystem, data_dir: str, to: str, progress: Progress) -> None:
         self._fs = fs
@@ -208,7 +208,7 @@ class _Backup:
         after = offsets.load(fs, path)
         if not _same_segments(topic.structure, after.state):
             raise _Changed
-        topic.begin = topic.end = replace(files, told=after.told).begin(after.state.first_id)
+        topic.begin = topic.end = replace(files, first_id_known=after.first_id_known).begin(after.state.first_id)
         topic.structure = replace(topic.structure, removed=(*topic.structure.removed, *files.removed))
         self._forget_another_log(path, to, bases)
         fs.mkdir(to)

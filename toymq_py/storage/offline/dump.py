@@ -21,7 +21,7 @@ def dump_topic(fs: FileSystem, path: str) -> Iterator[Frame | str]:
     for base_id, reason in files.foreign.items():
         yield f"{base_id:020d}.log {reason}"
     loaded = load(fs, path)
-    files, state = replace(files, told=loaded.told), loaded.state
+    files, state = replace(files, first_id_known=loaded.first_id_known), loaded.state
     removed = [*state.removed, *files.removed]
     for each in segment_inventory(fs, path, files, state.first_id, state.next_id, sidecars=False):
         segment = each.segment

@@ -107,8 +107,8 @@ class _TopicRepairer:
 
     def repair(self) -> TopicRepair:
         fs = self._fs
-        state, stored, told = self._readable_offsets()
-        files = segment_heads.list_segment_files(fs, self._path, told)
+        state, stored, first_id_known = self._readable_offsets()
+        files = segment_heads.list_segment_files(fs, self._path, first_id_known)
         state = replace(state, removed=tuple(union([*state.removed, *files.removed])))
         damaged, present, end = self._look(state, files)
         next_id = files.end(max(end, state.next_id))
@@ -151,7 +151,7 @@ class _TopicRepairer:
             self._done.notes.append("both generations of the offsets are damaged: its consumers are forgotten")
         elif loaded.problem is not None:
             self._done.notes.append(f"{loaded.problem}; taken is {loaded.source.value}")
-        return state, loaded.problem is None and not self._done.forgotten, loaded.told
+        return state, loaded.problem is None and not self._done.forgotten, loaded.first_id_known
 
     def _look(self, state: OffsetsState, files: segment_heads.SegmentFiles) -> tuple[list[_Damaged], list[IdRange], int]:
         """Segments that are damaged, id ranges that there are records for, and the end of the log. The first range is empty and

@@ -86,7 +86,7 @@ def verify_topic(fs: FileSystem, path: str, topic: str, progress: Progress | Non
     report = TopicReport(topic)
     files = list_segment_files(fs, path)
     loaded = offsets.load(fs, path)  # after the files: retention tells the offsets before it removes
-    files = replace(files, told=loaded.told)
+    files = replace(files, first_id_known=loaded.first_id_known)
     report.findings += [Finding(f"{path}/{base_id:020d}.log", reason) for base_id, reason in files.foreign.items()]
     if files.problem is not None:
         report.findings.append(Finding(path, files.problem))

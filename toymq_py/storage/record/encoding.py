@@ -27,7 +27,7 @@ def encode_records(
     payloads: Sequence[bytes],
     attributes: Sequence[bytes] | None = None,
 ) -> list[bytes]:
-    """Frames of consecutive ids with one time stamp.
+    """Encode records of consecutive ids and one time stamp.
 
     Returns: two pieces per record, the frame without its checksum and the checksum: joining them is left to the one
         join of the whole batch.
@@ -80,7 +80,8 @@ def encode_alike(first_id: int, ts_ns: int, keys: Sequence[bytes], payloads: Seq
 def _stretches(
     keys: Sequence[bytes], payloads: Sequence[bytes], attributes: Sequence[bytes] | None
 ) -> Iterator[tuple[int, int, int, slice]]:
-    """Length of key, payload and attributes, and the rows that have them, one after the other. Most runs are one stretch."""
+    """Divide a run by shape. Yields: length of key, payload and attributes, and the rows that have them. Most runs are one
+    stretch."""
     rests = repeat(0, len(keys)) if attributes is None else map(len, attributes)
     shapes = list(zip(map(len, keys), map(len, payloads), rests, strict=True))
     start, rows = 0, len(shapes)

@@ -45,7 +45,7 @@ _packers: dict[tuple[int, int], struct.Struct] = {}
 
 
 def frame_packer(key_len: int, payload_len: int) -> struct.Struct:
-    """Of all of a frame before its attributes: length, msg_id, ts_ns, key_len, key, payload_len, payload."""
+    """Packs a frame up to its attributes: length, msg_id, ts_ns, key_len, key, payload_len, payload."""
     packer = _packers.get((key_len, payload_len))
     if packer is None:
         if len(_packers) >= _PACKERS_MAX:
@@ -128,7 +128,7 @@ def valid_frame(data: bytes, pos: int) -> tuple[int, int] | None:
 
 
 def decode_frame(data: bytes, pos: int = 0) -> Frame:
-    """Raises: DamagedData when no valid frame stands at ``pos``."""
+    """Decode the frame at ``pos``. Raises: DamagedData when it is not valid."""
     claim = valid_frame(data, pos)
     if claim is None:
         raise DamagedData(f"no valid record at byte {pos}")
@@ -156,8 +156,8 @@ Row = tuple[int, bytes, bytes, bytes, int]
 
 
 def decode_row(data: bytes, msg_id: int) -> Row | None:
-    """The record that is exactly ``data``; None when it is not valid or has another id. As ``decode_frame``, and a third of its
-    time: for records that are read one by one."""
+    """Decode the record that is exactly ``data``; None when it is not valid or has another id. Takes a third of the time of
+    ``decode_frame``."""
     if len(data) < FRAME_OVERHEAD or crc32(data) != CRC_RESIDUE:
         return None
     length, found_id, ts_ns, key_len = HEADER.unpack_from(data)

@@ -38,7 +38,7 @@ class Stop(Enum):
 
 
 class Columns:
-    """What a scan saw of each valid frame, as far as it was asked to look. Appended to by ``scan``."""
+    """Columns of the valid frames that a scan saw. ``scan`` appends to them."""
 
     __slots__ = ("attributes", "keys", "payloads", "positions", "sequences", "ts_ns")
 
@@ -190,7 +190,7 @@ def _scan_alike(
     columns: Columns | None,
     with_payloads: bool,
 ) -> int:
-    """Frames without attributes, or with one number alone, that have the lengths of the one before.
+    """Scan frames that have the lengths of the one before, without attributes or with one number alone.
 
     Many at a time they cost a third: their headers are taken apart by one ``struct``, and one checksum over all of them is
     compared with what valid frames of this length give (``run_residue``; ADR 0012).
@@ -242,7 +242,7 @@ def _scan_alike(
 
 
 def to_records(first_id: int, columns: Columns) -> Records:
-    """The scanned rows as a run of records; needs ``with_payloads``."""
+    """Make a run of records from scanned rows. Needs ``with_payloads``."""
     n = len(columns.positions)
     headers: list[bytes] | None = None
     expires_at_ns: list[int] | None = None

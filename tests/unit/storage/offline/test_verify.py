@@ -133,7 +133,7 @@ def test_a_copy_is_damage() -> None:
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        (b"{", "is no JSON"),
+        (b"{", "is not JSON"),
         (b"[]", "the settings file is not a JSON object"),
         (b'{"colour": 1}', "colour is not a topic setting"),
         (b'{"\\ud800x": 1}', "'\\ud800x' is not a topic setting"),
