@@ -141,6 +141,13 @@ async def test_a_payload_over_the_limit(rig: HttpRig, more: dict[str, Any], code
         assert (await ws.ask(op="publish", payload="a"))["id"] == (code is None), "it left nothing, and the connection goes on"
 
 
+async def test_a_message_in_parts_is_one(rig: HttpRig) -> None:
+    async with frames(rig) as ws:
+        await ws.socket.send(["", '{"op": "publish", ', "", '"payload": "ä', 'b"}', ""])
+        assert (await ws.hear())["op"] == "published"
+    assert [m["payload"] for m in await rig.lease("t")] == ["äb"]
+
+
 async def test_a_frame_of_bytes_ends_it_with_a_reason(rig: HttpRig) -> None:
     async with frames(rig) as ws:
         assert (await ws.ask(op="subscribe", consumer="c"))["op"] == "subscribed"

@@ -11,6 +11,7 @@ from typing import Any, cast
 import websockets.http11
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import InvalidHandshake, InvalidHeader
+from websockets.frames import Frame
 from websockets.protocol import State
 
 from toymq_py.errors import BadFraming, RequestError
@@ -190,6 +191,16 @@ class GatewayWebSocket(WebSocketsSansIOProtocol):
         self._unwritten = False
         self._unanswered = 0
         self._read_or_not()
+
+    def handle_cont(self, event: Frame) -> None:
+        """Uvicorn's, except that parts are joined as they come: in a list two bytes took fifty, and empty ones had no limit."""
+        (before,) = self.frames
+        joined = before if isinstance(before, bytearray) else bytearray(before)
+        joined += event.data
+        self.frames = [joined]  # type: ignore[list-item]
+        if event.fin:
+            self.frames = [bytes(joined)]
+            self.send_receive_event_to_app()
 
     def handle_ping(self) -> None:
         super().handle_ping()
