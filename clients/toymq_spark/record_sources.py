@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
 from toymq_py.errors import DamagedData, NoSuchTopic, OutOfRange
-from toymq_py.storage.reader import DirectoryReader, Run, TopicReader, Walk
+from toymq_py.storage.reader import DirectoryReader, RecordRun, TopicReader, Walk
 from toymq_py.storage.record import Stop, valid_frame
 from toymq_spark.broker import RetryingClient
 from toymq_spark.options import BrokerAddress, Directory
@@ -34,7 +34,7 @@ class Logs(Protocol):
     def id_at_time(self, topic: str, at_ms: int) -> int:
         """Id of the first record at or after a time; the next id when there is none. Raises: NoSuchTopic."""
 
-    def read(self, topic: str, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[Run[T]]:
+    def read(self, topic: str, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[RecordRun[T]]:
         """Records of an id range in runs; ids that no record stands for are left out. Raises: NoSuchTopic, OutOfRange."""
 
     def wait(self, topic: str, next_id: int, seconds: float) -> None:
@@ -68,7 +68,7 @@ class BrokerLogs:
     def id_at_time(self, topic: str, at_ms: int) -> int:
         return self._broker.call(f"reading {topic}", lambda client: client.offsets(topic, at_ms=min(at_ms, AT_MS_MAX)))[0]
 
-    def read(self, topic: str, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[Run[T]]:
+    def read(self, topic: str, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[RecordRun[T]]:
         while from_id < to_id:
             batch = self._fetch(topic, from_id, min(to_id - from_id, FETCH_COUNT_MAX))
             if batch.next_id <= from_id:
@@ -92,7 +92,7 @@ class BrokerLogs:
         )
 
 
-def runs_of(frames: bytes, to_id: int, walk: Walk[T]) -> Iterator[Run[T]]:
+def runs_of(frames: bytes, to_id: int, walk: Walk[T]) -> Iterator[RecordRun[T]]:
     """The body of a BATCH as runs of consecutive ids. Raises: DamagedData when the bytes are no records."""
     pos = 0
     while pos < len(frames):
@@ -103,7 +103,7 @@ def runs_of(frames: bytes, to_id: int, walk: Walk[T]) -> Iterator[Run[T]]:
         if first_id >= to_id:
             return
         pos, next_id, stop, seen = walk(frames, pos, first_id, to_id - first_id)
-        yield Run(first_id, next_id, seen)
+        yield RecordRun(first_id, next_id, seen)
         if stop is Stop.COUNT:
             return
 
@@ -127,7 +127,7 @@ class DirectoryLogs:
     def id_at_time(self, topic: str, at_ms: int) -> int:
         return self._topic(topic).id_at_time(min(at_ms, AT_MS_MAX) * 1_000_000)
 
-    def read(self, topic: str, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[Run[T]]:
+    def read(self, topic: str, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[RecordRun[T]]:
         return self._topic(topic).read(from_id, to_id, walk)
 
     def wait(self, topic: str, next_id: int, seconds: float) -> None:

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from toymq_py.errors import OutOfRange
-from toymq_py.storage.reader import Run, Walk
+from toymq_py.storage.reader import RecordRun, Walk
 from toymq_spark import offsets
 from toymq_spark.batches import joined
 from toymq_spark.frames import RowWalk
@@ -64,7 +64,7 @@ def read_span(options: SourceOptions, schema: StructType, span: IdSpan) -> Itera
         logs.close()
 
 
-def _whole(options: SourceOptions, logs: Logs, span: IdSpan, walk: Walk[T]) -> Iterator[Run[T]]:
+def _whole(options: SourceOptions, logs: Logs, span: IdSpan, walk: Walk[T]) -> Iterator[RecordRun[T]]:
     """The runs of a range, and every id in it that none of them holds is a loss."""
     expected = span.start
     while True:

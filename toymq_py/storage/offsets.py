@@ -25,7 +25,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class OffsetsState:
-    """What one topic's offsets file holds. ``first_id`` and ``next_id`` only ever raise what the log says.
+    """Content of one topic's offsets file. ``first_id`` and ``next_id`` only ever raise what the log says.
 
     ``removed``: id ranges that retention took from behind a segment that has to stay; without it they would look like a
     loss (ADR 0008). Written only when there are some.
@@ -39,7 +39,7 @@ class OffsetsState:
 
 @dataclass(frozen=True, slots=True)
 class AckedView:
-    """What one consumer has acked, as far as that is on stable storage: all below ``floor``, and ``above``."""
+    """Ids that one consumer has acked on stable storage: all below ``floor``, and ``above``."""
 
     floor: int
     above: IdRows
@@ -93,7 +93,7 @@ class LoadedOffsets:
 
 
 def encode(state: OffsetsState) -> bytes:
-    """The file's bytes. With many ranges this takes long, but never the interpreter for more than a millisecond."""
+    """Encode the file. Many ranges take long, but hold the interpreter for no more than a millisecond at a time."""
     fields = {
         "version": VERSION,
         "first_id": state.first_id,
@@ -105,7 +105,7 @@ def encode(state: OffsetsState) -> bytes:
 
 
 def decode(data: bytes) -> OffsetsState:
-    """Raises: DamagedData when the checksum or the form does not fit."""
+    """Decode the file. Raises: DamagedData when checksum or form are wrong."""
     found = checked_json.decode("state", data)
     first_id, next_id, consumers = found.get("first_id"), found.get("next_id"), found.get("consumers")
     if found.get("version") != VERSION:
@@ -124,14 +124,14 @@ def decode(data: bytes) -> OffsetsState:
 
 
 def _pack(consumer: dict[str, Any]) -> None:
-    """Rows of numbers by columns. Other values stay as they are, for ``ConsumerSnapshot`` to judge."""
+    """Pack the rows of a consumer into columns. Other values stay as they are, for ``ConsumerSnapshot`` to judge."""
     for name, width in (("acked_above", 2), ("attempts", 3)):
         with contextlib.suppress(KeyError, OverflowError, TypeError, ValueError):
             consumer[name] = IdRows.of(width, consumer[name])
 
 
 def load(fs: FileSystem, directory: str) -> LoadedOffsets:
-    """The newest generation that checks (recovery, step 8). Never raises for what the files hold.
+    """Load the newest generation that is valid (recovery, step 8). Never raises for what the files hold.
 
     Raises: OSError other than a missing file.
     """
@@ -165,8 +165,8 @@ def _was_removed(fs: FileSystem, directory: str) -> bool:
 
 
 def settle(fs: FileSystem, directory: str, loaded: LoadedOffsets) -> None:
-    """Make the files say what ``load`` found, where that was the previous generation. A damaged present one would take the
-    place of the sound one at the next ``write``; after a kill between the renames, the temp file is about to be removed.
+    """Write back what ``load`` found when that was the previous generation. Otherwise a damaged present one would replace the
+    sound one at the next ``write``, and after a kill between the renames the temp file is about to be removed.
 
     Raises: OSError.
     """
@@ -183,7 +183,7 @@ def settle(fs: FileSystem, directory: str, loaded: LoadedOffsets) -> None:
 
 
 def write(fs: FileSystem, directory: str, data: bytes) -> None:
-    """Put a new generation in place: temp file, sync, the present one becomes the previous, rename, sync of the directory.
+    """Write a new generation: temp file, sync, the present one becomes the previous, rename, sync of the directory.
 
     A kill between the two renames leaves the previous generation alone, which is the last one that was finished.
 
@@ -209,7 +209,8 @@ def write(fs: FileSystem, directory: str, data: bytes) -> None:
 
 
 def _mark(fs: FileSystem, directory: str) -> None:
-    """The next generation's sync of the directory makes it durable: never before the first generation is."""
+    """Create the mark that offsets were written. The next generation's sync of the directory makes it durable: never before the
+    first generation is."""
     mark = f"{directory}/{MARK_NAME}"
     if not fs.exists(mark):
         with contextlib.suppress(OSError):  # the next write tries again

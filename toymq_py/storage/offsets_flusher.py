@@ -24,7 +24,7 @@ RETRY_S = 1.0
 
 
 class FlushSource(Protocol):
-    """One topic's consumer state, as the flusher sees it."""
+    """Consumer state of one topic, as the flusher sees it."""
 
     path: str
 
@@ -42,7 +42,7 @@ Done = Callable[[OSError | RequestError | None], None]
 
 
 class OffsetsFlusher:
-    """Writes changed topics' offsets, grouped.
+    """Writes the offsets of changed topics, in groups.
 
     A topic that changes while it is being written is written again. A failed flush (a full disk, say) keeps the topic
     dirty and is retried; it poisons nothing.
@@ -64,7 +64,7 @@ class OffsetsFlusher:
         self._stopped: RequestError | None = None
 
     def stop(self, error: RequestError) -> None:
-        """Write nothing any more: the directory is not ours. All that wait, now or later, are told ``error``."""
+        """Stop writing: the directory is not ours any more. All waiters, now and later, get ``error``."""
         self._stopped = error
         self._dirty.clear()
         waiters, self._waiters = self._waiters, {}
@@ -73,13 +73,13 @@ class OffsetsFlusher:
                 done(error)
 
     def mark(self, source: FlushSource) -> None:
-        """The source has unsaved changes. Cheap when it is marked already."""
+        """Mark a source as unsaved. Cheap when it is marked already."""
         if source not in self._dirty and self._stopped is None:
             self._dirty[source] = None
             self._arm(max(self._clock.monotonic() + DEBOUNCE_S, self._not_before))
 
     def flush(self, source: FlushSource, done: Done) -> None:
-        """Write the source as it is now; ``done`` is told when that is on stable storage, or why it is not."""
+        """Write the source as it is now. ``done`` gets None when that is on stable storage, or the error."""
         if self._stopped is not None:
             done(self._stopped)
             return
@@ -88,7 +88,7 @@ class OffsetsFlusher:
         self._arm(self._clock.monotonic())
 
     def discard(self, source: FlushSource) -> None:
-        """The topic is being deleted: nothing of it is written any more, and waiters are told so."""
+        """Forget a source whose topic is being deleted. Its waiters get an error."""
         self._dirty.pop(source, None)
         if self._running:
             self._discarded.add(source)
@@ -97,14 +97,14 @@ class OffsetsFlusher:
             done(NoSuchTopic("the topic is being deleted"))
 
     def when_quiet(self, call: Callable[[], None]) -> None:
-        """Have ``call`` called when no file of an offsets flush is being written; at once when that is so."""
+        """Call ``call`` when no offsets file is being written; at once when none is."""
         if self._running:
             self._quiet_waiters.append(call)
         else:
             call()
 
     def flush_all(self, done: Callable[[], None]) -> None:
-        """Write all that is unsaved, once each; for shutdown."""
+        """Write every unsaved source once, for shutdown."""
         self._idle_waiters.append(done)
         self._arm(self._clock.monotonic())
 

@@ -7,8 +7,8 @@ OPEN_FILES_MAX = 1024
 
 
 class OpenFiles:
-    """At most ``limit`` segment files are open; those that were not used for longest give way, but for those that a sync thread
-    writes. So connections, offsets and directories find descriptors however many topics there are."""
+    """Keeps at most ``limit`` segment files open. The least recently used are closed, except those that a sync thread writes.
+    So connections, offsets and directories find descriptors however many topics there are."""
 
     __slots__ = ("_newest", "_segments", "limit")
 
@@ -18,7 +18,7 @@ class OpenFiles:
         self._segments: dict[int, Segment] = {}  # by identity, the one that was not used for longest first
 
     def use(self, segment: Segment) -> None:
-        """Count a file that is open, or will be at once."""
+        """Count a segment whose file is open, or will be at once."""
         if segment is self._newest:
             return
         self._newest = segment
@@ -29,7 +29,7 @@ class OpenFiles:
             self._make_room(segment)
 
     def close(self, segment: Segment) -> None:
-        """Close its file, if it is open."""
+        """Close the file of a segment, if it is open."""
         segment.close()
         self._segments.pop(id(segment), None)
         if segment is self._newest:

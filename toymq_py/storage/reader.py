@@ -29,7 +29,7 @@ Walk = Callable[[bytes, int, int, int], tuple[int, int, Stop, T]]
 valid frame, why it stopped, and what it saw. ``scan`` says what valid means."""
 
 
-class Run(NamedTuple, Generic[T]):
+class RecordRun(NamedTuple, Generic[T]):
     """Consecutive records, from ``first_id`` to below ``next_id``, and what a walk over them saw."""
 
     first_id: int
@@ -44,7 +44,7 @@ def walk_columns(data: bytes, pos: int, expected_id: int, max_count: int) -> tup
 
 
 class DirectoryReader:
-    """A data directory. Made from its path, opened anew for every look at a topic."""
+    """Reads a data directory. Each topic is opened anew."""
 
     def __init__(self, data_dir: str, fs: FileSystem | None = None) -> None:
         """Raises: DataDirectoryError when there are no topics to be found at the path."""
@@ -53,11 +53,11 @@ class DirectoryReader:
         check_data_directory(self._fs, self._data_dir)
 
     def topics(self) -> list[str]:
-        """Names, sorted. Raises: OSError."""
+        """Names of the topics, sorted. Raises: OSError."""
         return topic_names(self._fs, self._data_dir)
 
     def topic(self, name: str) -> "TopicReader":
-        """A topic as it is now. Raises: BadName, NoSuchTopic, OSError."""
+        """Open a topic as it is now. Raises: BadName, NoSuchTopic, OSError."""
         path = f"{self._data_dir}/topics/{check_name('topic', name)}"
         if not self._fs.is_dir(path):
             raise NoSuchTopic(f"no topic {name} in {self._data_dir}")
@@ -65,7 +65,7 @@ class DirectoryReader:
 
 
 class TopicReader:
-    """A topic as it was when this was made: what is appended or removed later is not seen, or ``OutOfRange``."""
+    """Reads a topic as it was when this was made. Later records are not seen; removed ones are ``OutOfRange``."""
 
     def __init__(self, fs: FileSystem, path: str, topic: str) -> None:
         """Raises: OSError."""
@@ -88,7 +88,8 @@ class TopicReader:
         return max(self._known_next_id, segments[-1].next_id if segments else 0)
 
     def _segments_below(self, to_id: int) -> list[Segment]:
-        """Those that hold ids below, and maybe more: no further than is asked for, as a segment without a sidecar is scanned.
+        """Segments that hold ids below ``to_id``, maybe more. Goes no further than needed: a segment without a sidecar is
+        scanned.
 
         Raises: OSError, OutOfRange.
         """
@@ -114,8 +115,8 @@ class TopicReader:
                         return run.first_id + row
         return self.next_id
 
-    def read(self, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[Run[T]]:
-        """Records of an id range, checked, in runs of about a MiB. Ids that no record stands for are passed over.
+    def read(self, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[RecordRun[T]]:
+        """Read the records of an id range, checked, in runs of about a MiB. Ids without a record are skipped.
 
         Raises: OutOfRange when ``from_id`` lies below what is retained, or retention takes a segment meanwhile. OSError.
         """
@@ -129,7 +130,7 @@ class TopicReader:
         now = TopicReader(self._fs, self._path, self._topic)
         return OutOfRange(now.first_id, f"is now the first id of {self._topic}: retention went on while it was read")
 
-    def _read_segment(self, segment: Segment, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[Run[T]]:
+    def _read_segment(self, segment: Segment, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[RecordRun[T]]:
         to_id = min(to_id, segment.next_id)
         for examined in (False, True):
             try:
@@ -152,8 +153,8 @@ class TopicReader:
             adopt(segment, scanned, segment.end, segment.keyed, segment.expiring)
 
     @staticmethod
-    def _runs(segment: Segment, file: File, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[Run[T]]:
-        """Up to the first place where a record should be and is not, unless the segment knows of that damage."""
+    def _runs(segment: Segment, file: File, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[RecordRun[T]]:
+        """Read up to the first missing record, unless the segment knows of that damage."""
         msg_id, pos = segment.seek_id(from_id)
         resumes = {damage.position: (damage.last_id + 1, damage.resume) for damage in segment.damages}
         window = WINDOW_BYTES
@@ -169,7 +170,7 @@ class TopicReader:
                 first_id = msg_id
                 used, msg_id, stop, seen = walk(data, used, msg_id, to_id - msg_id)
                 if msg_id > first_id:
-                    yield Run(first_id, msg_id, seen)
+                    yield RecordRun(first_id, msg_id, seen)
             if used:
                 window = WINDOW_BYTES
             elif stop is Stop.PARTIAL and window < FRAME_BYTES_MAX:

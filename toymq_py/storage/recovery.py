@@ -10,7 +10,7 @@
     8  offsets, or their previous generation; their ids raise the log's       storage.offsets, recover_log
     9  listen                                                                 the server
 
-A segment whose sidecar was trusted and whose records do not check is scanned like one without a sidecar, whoever finds that.
+A segment whose sidecar was trusted and whose records do not check is scanned like one without a sidecar.
 
 Assumes what storage.md assumes: what was not synced may be there whole, in part, out of order at 4 KiB grain, or not at
 all; a name that was not synced may be missing; what was synced stays, unless the medium fails.

@@ -170,7 +170,7 @@ class Publisher:
         Args:
             keys: b"" for none.
             headers: header blocks, b"" for none.
-            delays_ms: how long each waits before it is delivered to anyone; at most ten years.
+            delays_ms: how long each waits before its delivery; at most ten years.
             ttls_ms: how long after its append each expires, delayed or not; the topic's ``ttl`` when None.
             topic_ttl: False for what never expires (a dead letter on its way back), whatever the topic's ``ttl``.
             shape: of all keys and payloads, where the caller knows it.

@@ -26,10 +26,10 @@ def test_it_is_the_intersection(seed: int) -> None:
         last = first + rng.choice((0, 0, 1, 5, 60))
         sets[which].add(first, last)
         held[which].update(range(first, last + 1))
-        everybody = set.intersection(*held)
-        assert common.unacked(160) == 160 - len(everybody & set(range(160)))
+        common_ids = set.intersection(*held)
+        assert common.unacked(160) == 160 - len(common_ids & set(range(160)))
         span = common.next_unacked(0, 160)
-        assert (span[0] if span else 160) == next(at for at in range(161) if at not in everybody)
+        assert (span[0] if span else 160) == next(at for at in range(161) if at not in common_ids)
 
 
 def test_an_ack_does_not_ask_a_hundred_others_for_each_range(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,7 @@ def test_a_consumer_that_starts_above_0_is_contiguous_from_its_start() -> None:
 
 
 def test_an_ack_of_what_was_never_handed_out_takes_it_too() -> None:
-    """Who names it has seen it in the log. What lies between stays, in its order, and nothing changes for what is acked."""
+    """The client has seen it in the log. Messages between stay in their order, and nothing changes for acked ones."""
     it = consumer(delivered=2)
     assert it.ack_unseen([(1, 1), (4, 5), (8, 20)], 10) == 5
     assert (it.has_acked, it.floor, it.next_fresh(10)) == (True, 0, (2, 3))

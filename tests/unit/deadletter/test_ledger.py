@@ -9,7 +9,7 @@ LARGE = b"x" * 3000
 
 
 def with_letters(count: int) -> BrokerRig:
-    """Of "t", all stored; what everybody has acked is not kept."""
+    """Of "t", all stored; messages that all consumers have acked are not kept."""
     rig = BrokerRig(max_attempts=1, retain_acked_for_ms=0, segment_bytes=4096)
     rig.publish("t", *[LARGE] * count)
     assert len(rig.take(rig.subscribe("t"))) == count
@@ -102,7 +102,7 @@ def test_a_dead_letter_topic_that_is_deleted_keeps_nothing_where_its_letters_wen
 
 
 def test_on_a_full_disk_nothing_is_kept_for_that() -> None:
-    """What everybody has acked holds the space that the offsets need."""
+    """What all consumers have acked holds the space that the offsets need."""
     rig = with_letters(2)
     rig.disk.fail("pwrite", 1, errno.ENOSPC, sticky=True, path="offsets")
     rig.redrive("t.dlq")

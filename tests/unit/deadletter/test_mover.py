@@ -132,7 +132,7 @@ def test_headers_of_the_message_are_kept_and_forged_ones_are_not() -> None:
     assert "toymq-redrives" not in headers
 
 
-def test_times_that_nobody_knows_after_a_restart_are_left_out() -> None:
+def test_delivery_times_unknown_after_a_restart_are_left_out() -> None:
     rig = poisoned(max_attempts=2)
     rig.flush("t")
     rig.reopen()

@@ -106,7 +106,7 @@ def test_two_at_once_bring_each_back_once() -> None:
     assert len(rig.records("t")) == 1200
 
 
-def test_letters_that_went_back_pin_nothing_where_somebody_consumes_them() -> None:
+def test_redriven_letters_pin_nothing_where_a_consumer_acks_them() -> None:
     rig = dead(40, segment_bytes=4096, retain_acked_for_ms=0)
     rig.redrive("t.dlq", [(39, 39)])
     rig.take(rig.subscribe("t.dlq", "audit"))
@@ -117,7 +117,7 @@ def test_letters_that_went_back_pin_nothing_where_somebody_consumes_them() -> No
     rig = dead(40, segment_bytes=4096, retain_acked_for_ms=0)
     rig.redrive("t.dlq", [(39, 39)])
     rig.advance(5)
-    assert rig.broker.topic("t.dlq").log.first_id == 0, "nobody has seen them, and they did not go back"
+    assert rig.broker.topic("t.dlq").log.first_id == 0, "no consumer has seen them, and they did not go back"
     rig.redrive("t.dlq")
     rig.advance(5)
     assert rig.broker.topic("t.dlq").log.first_id > 0, "all went back"

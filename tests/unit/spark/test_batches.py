@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.support.frames import encode_attributes, encode_frame
 from toymq_py.errors import DamagedData
-from toymq_py.storage.reader import Run
+from toymq_py.storage.reader import RecordRun
 from toymq_spark import batches
 from toymq_spark.frames import RowWalk
 from toymq_spark.record_sources import runs_of
@@ -17,7 +17,7 @@ SCHEMA = arrow_schema(source_schema(include_headers=True))
 TS_NS = 1_781_767_800_123_456_789
 
 
-def rows_of(runs: list[Run[list[pa.RecordBatch]]], schema: pa.Schema = SCHEMA) -> list[dict[str, object]]:
+def rows_of(runs: list[RecordRun[list[pa.RecordBatch]]], schema: pa.Schema = SCHEMA) -> list[dict[str, object]]:
     found = list(batches.joined(batch for run in runs for batch in run.seen))
     for batch in found:
         batch.validate(full=True)
@@ -26,7 +26,7 @@ def rows_of(runs: list[Run[list[pa.RecordBatch]]], schema: pa.Schema = SCHEMA) -
     return [row for batch in found for row in batch.to_pylist()]
 
 
-def runs(*frames: bytes, to_id: int = 1 << 63, schema: pa.Schema = SCHEMA) -> list[Run[list[pa.RecordBatch]]]:
+def runs(*frames: bytes, to_id: int = 1 << 63, schema: pa.Schema = SCHEMA) -> list[RecordRun[list[pa.RecordBatch]]]:
     return list(runs_of(b"".join(frames), to_id, RowWalk("t", schema)))
 
 

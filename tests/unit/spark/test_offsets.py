@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.unit.spark.test_options import source
 from toymq_py.errors import NoSuchTopic
-from toymq_py.storage.reader import Run, Walk
+from toymq_py.storage.reader import RecordRun, Walk
 from toymq_spark import offsets
 from toymq_spark.errors import DataLoss, OptionError
 from toymq_spark.offsets import IdSpan
@@ -36,7 +36,7 @@ class FakeLogs:
         first_id, next_id = self.bounds(topic)
         return min(max(-(-at_ms // 100), first_id), next_id)
 
-    def read(self, topic: str, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[Run[T]]:
+    def read(self, topic: str, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[RecordRun[T]]:
         raise NotImplementedError
 
     def wait(self, topic: str, next_id: int, seconds: float) -> None:

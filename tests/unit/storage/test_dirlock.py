@@ -1,4 +1,4 @@
-"""``LOCK``: who has the directory, and whether it is still the one that was locked. ADR 0049."""
+"""``LOCK``: which process has the directory, and whether it is still the one that was locked. ADR 0049."""
 
 import errno
 import shutil

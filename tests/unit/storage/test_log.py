@@ -290,7 +290,7 @@ def fetch_all(rig: LogRig, max_bytes: int) -> list[int]:
 
 
 @pytest.mark.parametrize("fetched", [False, True])
-def test_a_bad_sector_in_a_record_of_many_pages_holds_up_nobody(fetched: bool) -> None:
+def test_a_bad_sector_in_a_record_of_many_pages_blocks_no_reader(fetched: bool) -> None:
     """The loop stood still: what lies behind the record is looked for from the index, through that record."""
     rig = LogRig(segment_bytes=1 << 20)
     for n in range(30):
@@ -300,7 +300,7 @@ def test_a_bad_sector_in_a_record_of_many_pages_holds_up_nobody(fetched: bool) -
     assert sorted(set(range(30)) - set(found)) in ([3], [3, 4]), "the records on its page"
 
 
-def test_a_length_that_is_too_small_near_a_bad_sector_holds_up_nobody() -> None:
+def test_a_length_that_is_too_small_near_a_bad_sector_blocks_no_reader() -> None:
     """Its header goes over the end of what is read, so that the rest of it is asked for by that length."""
     rig = LogRig(segment_bytes=1 << 20)
     rig.publish(b"x" * (4096 - 10 - 30), *[b""] * 300)
@@ -327,7 +327,7 @@ def test_a_batch_takes_what_fits_however_long_the_records_are(size: int, count: 
     assert rig.log.read_frames(0, count, 2 << 20)[1] == batch
 
 
-def test_what_the_index_knows_goes_before_where_somebody_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_index_goes_before_where_a_reader_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = LogRig(segment_bytes=1 << 24)
     for _ in range(20):
         rig.publish(b"x" * 500_000)
@@ -379,8 +379,8 @@ def counted_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return reads
 
 
-def test_who_fetches_one_batch_after_the_other_reads_each_byte_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody fills a batch to its last byte; what did not fit is where the next one begins, for each of two readers."""
+def test_a_fetch_of_one_batch_after_the_other_reads_each_byte_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No record fits the end of a batch exactly; what did not fit is where the next one begins, for each of two readers."""
     rig = LogRig(segment_bytes=1 << 20)
     random = Random(7)
     for n in range(3000):
@@ -400,7 +400,7 @@ def test_who_fetches_one_batch_after_the_other_reads_each_byte_once(monkeypatch:
     assert size * 1.5 < sum(reads) < size * 1.5 * 1.05
 
 
-def test_who_fetches_a_batch_that_holds_less_than_a_record_gets_it_alone() -> None:
+def test_a_fetch_of_less_than_a_record_gets_it_alone() -> None:
     rig = filled()
     for max_bytes in (1, 29, 30, 119, 120, 121, 200):
         frames, count, next_id = rig.log.read_frames(7, 10, max_bytes)
@@ -421,24 +421,24 @@ def test_segments_that_are_read_in_turn_stay_open(monkeypatch: pytest.MonkeyPatc
     assert len(opened) == 2
 
 
-def test_who_reads_one_after_the_other_is_read_ahead_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_of_one_record_after_the_other_is_read_ahead_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each by itself costs a look at the disk, so that a deep backlog would cost more a message than what is in memory."""
     rig = LogRig(segment_bytes=1 << 20)
     for n in range(300):
         rig.publish(b"%d" % n)
-    rig.log.tail.enable(True)  # somebody is subscribed
+    rig.log.tail.enable(True)  # there is a subscription
     reads = counted_reads(monkeypatch)
     for msg_id in range(300):
         run, row, next_id = rig.log.read(msg_id, 1)
         assert run is not None
         assert (run.ids[row], run.payloads[row], next_id) == (msg_id, b"%d" % msg_id, msg_id + 1)
     assert len(reads) <= 300 // AHEAD_ROWS + 3
-    for first in (250, 3, 120, 7):  # and nobody else gets other than he asked for
+    for first in (250, 3, 120, 7):  # and other readers get what they asked for
         run, row, next_id = rig.log.read(first, 5)
         assert run is not None
         assert (run.ids[row], run.payloads[row + 4], next_id) == (first, b"%d" % (first + 4), first + 5)
     rig.log.tail.enable(False)
-    assert rig.log.tail.find(299) is None, "nothing is kept for nobody"
+    assert rig.log.tail.find(299) is None, "nothing is kept without a subscription"
 
 
 # -- single records, as they fall due

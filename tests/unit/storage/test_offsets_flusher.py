@@ -202,7 +202,7 @@ def test_the_last_flush_waits_for_what_changed_meanwhile() -> None:
     assert done == [1]
 
 
-def test_a_topic_that_cannot_be_written_delays_nobody_else() -> None:
+def test_a_topic_that_cannot_be_written_delays_no_other() -> None:
     rig = Rig()
     failing, fine = rig.source("a"), rig.source("b")
     rig.disk.fail("pwrite", 1, errno.EIO, sticky=True, path="/a/")

@@ -53,7 +53,7 @@ def test_a_sealed_segment_without_sidecar_gets_one_and_the_next_start_believes_i
     assert ids_of(recover_log(disk, PATH, dedupe_keys=0)) == list(range(30))
     read = scanned(disk)
     assert f"{PATH}/{segment_name(20)}" in read
-    assert f"{PATH}/{segment_name(0)}" not in read, "but for its keys nobody reads a sealed segment"
+    assert f"{PATH}/{segment_name(0)}" not in read, "a sealed segment is read only for its keys"
 
 
 def test_a_sidecar_that_cannot_be_written_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -73,7 +73,7 @@ def test_what_a_poll_took_and_did_not_send_goes_back_uncounted() -> None:
     assert rig.shown(*rig.poll("t").take(9, TAKE_BYTES)) == ["t 1-1 x1"]
 
 
-def test_a_poll_takes_over_from_nobody_and_a_session_not_from_it() -> None:
+def test_a_poll_takes_over_from_no_session_and_no_session_from_it() -> None:
     rig = BrokerRig()
     alone = rig.subscribe("t")
     poll = rig.poll("t")

@@ -261,7 +261,7 @@ def test_dropped_by_bytes() -> None:
     assert (ids(rig), rig.numbers("t")["dropped_total"]) == ([2, 3, 4], 2)
 
 
-def test_what_nobody_consumes_leaves_the_retained_range() -> None:
+def test_dropped_messages_without_consumers_leave_the_retained_range() -> None:
     rig = BrokerRig()
     assert rig.change("create", "t", backlog_max_messages="2", when_full="drop-oldest") == "OK"
     for _ in range(6):

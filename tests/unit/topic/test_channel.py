@@ -43,7 +43,7 @@ def test_one_message_wakes_one_and_each_in_turn() -> None:
     assert order == [0, 1, 2, 0, 1, 2]
 
 
-def test_who_cannot_take_is_passed_over() -> None:
+def test_a_session_that_cannot_take_is_passed_over() -> None:
     """A stalled worker, a paused one: their wake says so, or they pass on what they were woken for."""
     rig = BrokerRig()
     deaf = rig.subscribe("t", mode="shared", wake=lambda _: False)

@@ -32,7 +32,7 @@ def counts(rig: BrokerRig, consumer: str = "c", topic: str = "t") -> dict[str, A
     return {name: found[name] for name in ("ready", "inflight", "scheduled", "backlog")}
 
 
-def test_a_delayed_message_holds_up_nobody_and_takes_its_place_by_id(rig: BrokerRig) -> None:
+def test_a_delayed_message_blocks_no_other_and_takes_its_place_by_id(rig: BrokerRig) -> None:
     subscription = rig.subscribe("t", window=2)
     publish(rig, b"0")
     publish(rig, b"1", delay_ms=1000)
@@ -81,7 +81,7 @@ def test_what_is_due_and_expired_is_passed_over_to_what_is_due(rig: BrokerRig) -
     assert rig.take(subscription) == [(2, 1)]
 
 
-def test_who_waits_is_woken_when_it_is_due_and_not_before(rig: BrokerRig) -> None:
+def test_an_idle_session_is_woken_when_a_message_is_due_and_not_before(rig: BrokerRig) -> None:
     subscription = rig.subscribe("t")
     publish(rig, b"0", delay_ms=20)
     assert rig.take(subscription) == []

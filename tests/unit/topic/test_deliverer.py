@@ -26,7 +26,7 @@ def test_records_that_the_disk_refuses_stay_unacked_and_come_after_a_restart() -
     assert [msg_id for msg_id, _ in rig.take(rig.subscribe("t"))] == list(range(second, third))
 
 
-def test_records_found_damaged_count_as_acked_for_everyone() -> None:
+def test_records_found_damaged_count_as_acked_for_all_consumers() -> None:
     rig = BrokerRig()
     rig.publish("t", b"a", b"b" * 50, b"c")
     one = rig.subscribe("t", "one", visibility_s=5)

@@ -390,7 +390,7 @@ def passing(ttls_ms: list[int | None], **options: int) -> BrokerRig:
 
 
 @pytest.mark.parametrize("restart", ["none", "sidecars", "scan"])
-def test_a_segment_that_expired_as_a_whole_goes_although_nobody_takes(restart: str) -> None:
+def test_a_segment_that_expired_as_a_whole_goes_without_a_session(restart: str) -> None:
     rig = passing([5_000, 30_000, None, 5_000])
     rig.advance(1)
     if restart == "scan":
@@ -414,7 +414,7 @@ def test_a_segment_that_expired_as_a_whole_goes_although_nobody_takes(restart: s
     assert (rig.broker.topic("t").log.lost, rig.broker.topic("t").log.first_id) == ([], 2)
 
 
-def test_what_expired_in_somebodys_hands_is_his_until_his_lease_ends() -> None:
+def test_what_expired_while_inflight_stays_until_its_lease_ends() -> None:
     rig = BrokerRig(retain_acked_for_ms=0, max_attempts=2)
     publisher = rig.broker.topic_or_new("t").publisher
     publisher.publish([b""] * 4, [b"x" * 800] * 4, None, None, [5_000] * 4)
@@ -426,7 +426,7 @@ def test_what_expired_in_somebodys_hands_is_his_until_his_lease_ends() -> None:
     for _ in range(3):
         rig.advance(10)
     topic = rig.broker.topic("t")
-    assert topic.context.expired_total == 2, "that rests after a nack, and that nobody took"
+    assert topic.context.expired_total == 2, "that rests after a nack, and that no session took"
     assert topic.log.first_id == 0
     assert len(rig.records("t.dlq")) == 1
     assert rig.ack("t", 0, 0) == 1, "the work was done"
@@ -434,7 +434,7 @@ def test_what_expired_in_somebodys_hands_is_his_until_his_lease_ends() -> None:
     assert topic.log.first_id == 4
 
 
-def test_what_expired_in_hands_that_never_ack_goes_when_the_lease_ends() -> None:
+def test_what_expired_while_inflight_goes_when_its_lease_ends_without_an_ack() -> None:
     rig = BrokerRig(retain_acked_for_ms=0)
     rig.broker.topic_or_new("t").publisher.publish([b""], [b"x" * 3000], None, None, [5_000])
     rig.publish("t", b"x" * 3000)

@@ -29,7 +29,7 @@ def test_seek_forward_back_and_out_of_range() -> None:
         with pytest.raises(OutOfRange, match=r"^0 "):
             topic.seek("c", Start("id", target))
     with pytest.raises(NoSuchConsumer):
-        topic.forget("nobody")
+        topic.forget("unknown")
 
 
 def test_a_new_consumer_starts_where_it_says() -> None:

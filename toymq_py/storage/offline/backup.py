@@ -38,7 +38,7 @@ from toymq_py.storage.segment_heads import list_bases
 ENDS_BYTES = 4096
 """Of a segment, what is compared at either end to know whether two are the same: every record has its time in nanoseconds."""
 HEAD_BYTES = 20
-"""Length, id and time of a record: who a log is."""
+"""Length, id and time of a record: they identify a log."""
 ROUNDS_MAX = 100
 """How often a topic, or all of them, is gone through again because segments went meanwhile: each round copies only what the
 last one did not, so a second one is rare."""
@@ -54,7 +54,7 @@ class _Changed(Exception):
 
 @dataclass(slots=True)
 class BackupReport:
-    """What a backup did. ``reports`` are those of ``verify`` on the copy."""
+    """Result of a backup. ``reports`` are those of ``verify`` on the copy."""
 
     copied: set[str] = field(default_factory=set)
     """Segments, by their paths in the backup."""
@@ -66,7 +66,7 @@ class BackupReport:
 
     @property
     def damaged(self) -> bool:
-        """Whether something that should be in the copy is not; it was not in the source either, or a disk failed."""
+        """Whether the copy lacks something that it should have: the source lacked it, too, or a disk failed."""
         return bool(self.problems) or any(report.damaged for report in self.reports)
 
 
@@ -159,7 +159,7 @@ class _Backup:
         self._remove_what_is_gone()
 
     def _look(self, name: str) -> _Topic:
-        """Raises: FileNotFoundError, when the topic was deleted."""
+        """Read the mark and the acks of a topic. Raises: FileNotFoundError when the topic was deleted."""
         path = f"{self._from}/{name}"
         mark = self._mark(path)
         acks = offsets.load(self._fs, path)
@@ -176,7 +176,7 @@ class _Backup:
     # -- copying
 
     def _copy_all(self) -> bool:
-        """Returns: whether segments went before they were copied."""
+        """Copy all topics. Returns: whether segments went before they were copied."""
         some_went = False
         for name, topic in list(self._topics.items()):
             before = topic.structure
@@ -187,7 +187,7 @@ class _Backup:
         return some_went
 
     def _copy_topic(self, name: str) -> bool:
-        """Returns: False when the topic was deleted meanwhile."""
+        """Copy a topic, again when it changes meanwhile. Returns: False when it was deleted."""
         fs, path = self._fs, f"{self._from}/{name}"
         for _ in range(ROUNDS_MAX):
             if not fs.is_dir(path):
@@ -200,7 +200,7 @@ class _Backup:
         raise DataDirectoryError(f"topic {name} changes faster than it can be copied: try again")
 
     def _try_topic(self, name: str, path: str, to: str) -> None:
-        """Raises: _Changed, FileNotFoundError."""
+        """Copy a topic once. Raises: _Changed, FileNotFoundError."""
         fs, topic = self._fs, self._topics[name]
         topic.structure = offsets.load(fs, path).state
         files = segment_heads.list_segment_files(fs, path)
@@ -248,7 +248,7 @@ class _Backup:
             self.report.problems.append(problem)
 
     def _head_now(self, path: str, topic: _Topic) -> Mark | None:
-        """The mark, as it is now: what retention or PURGE took is taken for what it was."""
+        """The mark as it is now. A segment that retention or PURGE took counts as unchanged."""
         assert topic.mark is not None
         base_id, head = topic.mark
         try:
@@ -259,7 +259,7 @@ class _Backup:
             return topic.mark if gone else None
 
     def _forget_another_log(self, path: str, to: str, bases: list[int]) -> None:
-        """An earlier backup may hold a topic that was deleted since and made anew: nothing of that may be mixed in."""
+        """Remove an earlier backup of a topic that was deleted since and made anew: the two logs must not be mixed."""
         fs = self._fs
         for base_id in sorted({*bases} & {*_bases(fs, to)}):
             theirs = _read(fs, f"{path}/{segment_name(base_id)}", HEAD_BYTES, 0)
@@ -286,7 +286,8 @@ class _Backup:
             replace_file(fs, copy, data)
 
     def _copy_newest(self, file: str, to: str, base_id: int) -> int:
-        """To its last valid record. What is behind it was not acknowledged, and may be half there. Returns: the id behind."""
+        """Copy the newest segment up to its last valid record. Bytes behind it were not acknowledged, and may be incomplete.
+        Returns: the id behind."""
         fs = self._fs
         found = _settled(fs, file, base_id)
         # With damage in it, what is behind the last record is part of what that was judged by.
@@ -299,7 +300,7 @@ class _Backup:
         return found.segment.next_id
 
     def _copy(self, file: str, to: str, size: int) -> None:
-        """Put ``size`` bytes of a file in place of ``to``, which stays as it was until they are all on the disk."""
+        """Replace ``to`` by ``size`` bytes of a file, once they are all on the disk."""
         fs, temporary = self._fs, to + ".tmp"
         try:
             if copy_file(fs, file, temporary, end=size, progress=self._progress) < size:
@@ -314,7 +315,7 @@ class _Backup:
         self.report.copied_bytes += size
 
     def _copy_small(self, name: str, path: str, to: str) -> None:
-        """Acks as they were when the backup began; what segments there are, as it is now."""
+        """Copy offsets and settings: the acks as they were when the backup began, the segments as they are now."""
         fs, topic = self._fs, self._topics[name]
         current, lost = f"{to}/{offsets.FILE_NAME}", topic.acks.source is OffsetsSource.LOST
         if lost:
@@ -338,7 +339,7 @@ class _Backup:
             replace_file(fs, file, data)
 
     def _copy_webhooks(self, data: bytes | None) -> None:
-        """The file is written although nothing changed: an earlier backup may have left it readable for every user."""
+        """Write the webhooks, also unchanged ones: an earlier backup may have left the file readable for every user."""
         fs = self._fs
         if data is None:
             with contextlib.suppress(FileNotFoundError):
@@ -353,7 +354,7 @@ class _Backup:
         fs.sync_dir(self._target)
 
     def _remove_what_is_gone(self) -> None:
-        """Segments that retention took, topics that were deleted: after the offsets that say so."""
+        """Remove segments and topics that are gone from the source, after the offsets that say so are in the copy."""
         fs = self._fs
         for name in fs.listdir(self._to):
             topic = self._topics.get(name)
@@ -372,7 +373,8 @@ class _Backup:
     # -- verifying
 
     def verify(self, progress: Progress) -> None:
-        """Every byte of the copy. What an earlier backup left and is damaged now is copied again, as long as it can be."""
+        """Check every byte of the copy. Damage that an earlier backup left is copied again from the source, while that is
+        possible."""
         fs = self._fs
         for name in self._topics:
             path = f"{self._to}/{name}"
@@ -399,7 +401,7 @@ def _same_segments(one: OffsetsState, other: OffsetsState) -> bool:
 
 
 def _settled(fs: FileSystem, path: str, base_id: int) -> ScanResult:
-    """A segment that is written to while it is read: a page that was read too early looks like damage, but only once."""
+    """Scan a segment that may be written meanwhile: a page that was read too early looks like damage, but only once."""
     found = scan_segment(fs, path, base_id)
     while found.segment.damages:
         again = scan_segment(fs, path, base_id)
@@ -434,7 +436,7 @@ def _refuses(fs: FileSystem, path: str) -> bool:
 
 
 def _remove_files(fs: FileSystem, path: str) -> None:
-    """All files of a directory that is a backup's own."""
+    """Remove the files that a backup has written to a directory."""
     if fs.is_dir(path):
         for name in fs.listdir(path):
             fs.unlink(f"{path}/{name}")

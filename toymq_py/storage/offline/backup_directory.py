@@ -12,7 +12,7 @@ MARK_VERSION = 1
 
 
 def is_empty(fs: FileSystem, path: str) -> bool:
-    """Whether a directory holds nothing but what a file system or a lock leaves there; also when it is missing."""
+    """Whether a directory is missing, or holds only what a file system or a lock leaves there."""
     if not fs.is_dir(path):
         return not fs.exists(path)
     return not {*fs.listdir(path)} - {"LOCK", "lost+found"}

@@ -13,7 +13,7 @@ from toymq_py.storage.segment_inventory import SegmentStatus, segment_inventory
 
 
 def dump_topic(fs: FileSystem, path: str) -> Iterator[Frame | str]:
-    """Records in order; a str tells what is missing or damaged, where it stands.
+    """Yields: records in order, and a str where records are missing or damaged.
 
     Raises: OSError.
     """

@@ -36,7 +36,7 @@ QUARANTINE = "quarantine"
 
 @dataclass(slots=True)
 class TopicRepair:
-    """What was done to one topic; ``lost`` are the ids that no record stands for, none of which was known to be gone."""
+    """Result of the repair of one topic. ``lost`` are ids without a record that were not known to be gone before."""
 
     topic: str
     lost: list[IdRange] = field(default_factory=list)
@@ -49,7 +49,7 @@ class TopicRepair:
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """Records that follow each other in a file; ``behind_hole``: others were lost before them."""
+    """Consecutive records in a file. ``behind_hole``: records before them are lost."""
 
     start: int
     end: int
@@ -60,7 +60,7 @@ class _Stretch:
 
 @dataclass(slots=True)
 class _Damaged:
-    """A segment that cannot stay as it is, and what of it stays."""
+    """A damaged segment, and the parts of it that stay."""
 
     path: str
     last: bool
@@ -70,7 +70,7 @@ class _Damaged:
 def repair(
     fs: FileSystem, data_dir: str, *, pid: int, progress: Progress | None = None
 ) -> Iterator[TopicRepair]:
-    """Repair every topic in which ``verify`` finds damage, one at a time; tells what was done after each.
+    """Repair every topic in which ``verify`` finds damage. Yields: the result for each, one after the other.
 
     Args:
         progress: told the bytes that were looked at.
@@ -92,7 +92,7 @@ def repair(
 
 
 class _TopicRepairer:
-    """One topic's."""
+    """Repairs one topic."""
 
     def __init__(self, fs: FileSystem, data_dir: str, topic: str, run: int) -> None:
         self._fs = fs
@@ -136,7 +136,7 @@ class _TopicRepairer:
     # -- looking
 
     def _readable_offsets(self) -> tuple[OffsetsState, bool, bool | None]:
-        """What can be trusted of the offsets, whether that is what the file says, and whether they know the log's beginning."""
+        """The offsets that can be trusted, whether the file says the same, and whether they know the first id."""
         loaded = offsets.load(self._fs, self._path)
         state = loaded.state
         for name, raw in list(state.consumers.items()):
@@ -154,8 +154,8 @@ class _TopicRepairer:
         return state, loaded.problem is None and not self._done.forgotten, loaded.first_id_known
 
     def _look(self, state: OffsetsState, files: segment_heads.SegmentFiles) -> tuple[list[_Damaged], list[IdRange], int]:
-        """Segments that are damaged, id ranges that there are records for, and the end of the log. The first range is empty and
-        says where the log begins: what retention took before that is no loss."""
+        """Find damaged segments, the id ranges that have records, and the end of the log. The first range is empty and says
+        where the log begins: what retention took before is not lost."""
         damaged: list[_Damaged] = []
         end = state.first_id
         begin = files.begin(end)
@@ -200,8 +200,8 @@ class _TopicRepairer:
         self._done.quarantined.append(name)
 
     def _put_aside(self, files: segment_heads.SegmentFiles, *, divides: bool) -> None:
-        """Another log's files, and copies. What knows the heads goes, too, before a segment is divided: until it is written
-        anew, no part may look like a file that came from elsewhere."""
+        """Move files of other logs, and copies, to the quarantine. Before a segment is divided ``segments.json`` goes, too:
+        until it is written anew, no part may look like another log's file."""
         fs = self._fs
         for path in [*(f"{self._path}/{segment_name(base_id)}" for base_id in files.foreign), *self._copies]:
             self._bury(path)
@@ -251,15 +251,15 @@ class _TopicRepairer:
         fs.sync_dir(self._path)
 
     def _seal(self, path: str, stretch: _Stretch) -> None:
-        """Behind a hole a producer's sequence says nothing of lower ones: they may have been lost with it, unacknowledged, and
-        a retry of them has to be stored (ADR 0013). The file does not tell of the hole any more; its sidecar does."""
+        """Write the sidecar of a repaired segment. Behind a hole no producer sequence is kept: lower ones may be lost
+        unacknowledged, and a retry of them must be stored (ADR 0013)."""
         segment = scan_segment(self._fs, path, stretch.first_id).segment
         if stretch.behind_hole:
             segment.producers = {}
         segment.write_sidecar(self._fs)
 
     def _begin_anew(self, next_id: int) -> None:
-        """An empty segment: what is appended does not share a file with what was divided, and no id is used twice."""
+        """Create an empty segment, so that new records share no file with a divided one, and no id is used twice."""
         path = f"{self._path}/{segment_name(next_id)}"
         if not self._fs.exists(path):
             file = self._fs.open(path, create=True)
@@ -290,7 +290,7 @@ class _TopicRepairer:
 
 
 def _stretches(segment: Segment) -> Iterator[_Stretch]:
-    """Valid byte ranges of a segment, in pieces."""
+    """Yields: the valid parts of a segment."""
     start, first_id, behind = segment.start, segment.base_id, False
     ends = [(d.position, d.first_id, d.resume, d.last_id + 1) for d in segment.damages]
     for end, next_id, resume, resume_id in [*ends, (segment.end, segment.next_id, 0, 0)]:
@@ -300,7 +300,7 @@ def _stretches(segment: Segment) -> Iterator[_Stretch]:
 
 
 def _gaps(state: OffsetsState, present: list[IdRange], end: int) -> Iterator[IdRange]:
-    """Ids that no record stands for, and that were not removed."""
+    """Yields: ids that have no record and were not removed."""
     expected = present[0][0]
     for first, last in [*present, (max(end, state.next_id), 0)]:
         if first > expected:

@@ -22,8 +22,8 @@ from toymq_py.storage.segment_inventory import InventoryEntry, SegmentStatus, se
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing worth saying. ``damage``: something that should be there is not; otherwise it is a note, such as a torn
-    tail that was never acknowledged."""
+    """One result of verification. ``damage``: something is missing; otherwise it is a note, such as a torn tail that was never
+    acknowledged."""
 
     path: str
     text: str
@@ -32,7 +32,7 @@ class Finding:
 
 @dataclass(slots=True)
 class TopicReport:
-    """What verification found in one topic."""
+    """Result of verification for one topic."""
 
     topic: str
     segments: int = 0
@@ -52,13 +52,13 @@ class TopicReport:
 
 
 def check_data_directory(fs: FileSystem, data_dir: str) -> None:
-    """Raises: DataDirectoryError when a directory has no topics directory."""
+    """Raise DataDirectoryError unless the directory has a topics directory."""
     if not fs.is_dir(f"{data_dir}/topics"):
         raise DataDirectoryError(f"{data_dir} is not a data directory: it has no topics directory")
 
 
 def topic_names(fs: FileSystem, data_dir: str) -> list[str]:
-    """Topics of a data directory: what the broker would open. Raises: OSError."""
+    """Names of the topics that the broker would open. Raises: OSError."""
     root = f"{data_dir}/topics"
     if not fs.is_dir(root):
         return []
@@ -76,13 +76,13 @@ def log_bytes(fs: FileSystem, data_dir: str) -> int:
 
 
 def verify(fs: FileSystem, data_dir: str, progress: Progress | None = None) -> Iterator[TopicReport]:
-    """Reports, a topic at a time. Raises: OSError when a file cannot be read at all."""
+    """Yields: a report for each topic. Raises: OSError when a file cannot be read at all."""
     for topic in topic_names(fs, data_dir):
         yield verify_topic(fs, f"{data_dir}/topics/{topic}", topic, progress)
 
 
 def verify_topic(fs: FileSystem, path: str, topic: str, progress: Progress | None = None) -> TopicReport:
-    """One topic's report: segments, sidecars, offsets, settings. Raises: OSError."""
+    """Check segments, sidecars, offsets and settings of one topic. Raises: OSError."""
     report = TopicReport(topic)
     files = list_segment_files(fs, path)
     loaded = offsets.load(fs, path)  # after the files: retention tells the offsets before it removes

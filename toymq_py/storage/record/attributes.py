@@ -18,14 +18,14 @@ NUMBER_BYTES = 13
 
 
 def encode_sequences(sequences: Sequence[int]) -> list[bytes]:
-    """Attribute blocks that hold a sequence and nothing else."""
+    """Encode attribute blocks that hold a sequence and nothing else."""
     pack = NUMBER.pack
     return [pack(ATTRIBUTE_SEQUENCE, 8, sequence) for sequence in sequences]
 
 
 @dataclass(slots=True)
 class Extras:
-    """What records carry beside key and payload, a sequence apart: columns of one length, None where no record has it.
+    """Columns that records carry beside key and payload, without sequences. A column is None where no record has it.
 
     ``headers[i]`` is b"" for none. Times are the wall clock's, in nanoseconds; an ``expires_at_ns`` of 0 is none.
     """
@@ -42,7 +42,7 @@ class Extras:
         )
 
     def encode(self, sequences: Sequence[int] | None = None) -> list[bytes]:
-        """Attribute blocks, those of the sequences too."""
+        """Encode attribute blocks, with the sequences if given."""
         parts: list[Iterable[bytes]] = []
         for tag, numbers in (
             (ATTRIBUTE_DELIVER_AT, self.deliver_at_ns),
@@ -59,13 +59,13 @@ class Extras:
 
 
 def deliver_at_of(block: bytes) -> int | None:
-    """When the record of an attribute block is due, None when it says nothing of it. Nanoseconds."""
+    """``deliver_at`` of an attribute block in nanoseconds, None without one."""
     found = (parse_attributes(block) or {}).get(ATTRIBUTE_DELIVER_AT)
     return None if found is None else int.from_bytes(found, "little")
 
 
 def parse_attributes(block: bytes) -> dict[int, bytes] | None:
-    """Tag to raw value; an unknown tag is kept. None when the block is not well formed."""
+    """Parse a block to raw values by tag; unknown tags are kept. None when the block is not well formed."""
     spans = attribute_spans(block, 0, len(block))
     return None if spans is None else {tag: block[at:end] for tag, at, end in spans}
 

@@ -22,7 +22,7 @@ _residues: dict[int, list[int]] = {}
 
 
 def run_residue(stride: int, count: int) -> int:
-    """The checksum of so many valid frames of ``stride`` bytes, one after the other, whatever is in them.
+    """The checksum of ``count`` valid frames of ``stride`` bytes in a row, whatever they contain.
 
     A frame with its own checksum has a constant one, and a CRC is affine: crc(A || B) is crc(B), and crc(A) carried over
     as many zeros as B has bytes.

@@ -56,7 +56,7 @@ def frame_packer(key_len: int, payload_len: int) -> struct.Struct:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One decoded record with everything it carries; for tools, not for the hot path."""
+    """One decoded record with everything it carries. For tools, not for the hot path."""
 
     msg_id: int
     ts_ns: int
@@ -76,7 +76,7 @@ class Frame:
 
 
 def claimed_extent(data: bytes, pos: int, *, check_attributes: bool = True) -> tuple[int, int] | None:
-    """What an unchecked header at ``pos`` says, when its lengths agree with each other.
+    """Read an unchecked header at ``pos``, when its lengths agree with each other.
 
     Returns: (msg_id, bytes of the whole frame), the frame possibly reaching beyond ``data``; None when the length is out
     of bounds, disagrees with the key, payload and attribute lengths as far as they are visible, or fewer than the 22

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.archives import archived
 from toymq_py.errors import OutOfRange
-from toymq_py.storage.reader import Run
+from toymq_py.storage.reader import RecordRun
 from toymq_spark.jobs import replay_ranges
 from toymq_spark.jobs.replay_ranges import Piece, overlapping, pieces_of_archive
 
@@ -46,10 +46,10 @@ def test_where_the_next_record_is() -> None:
     class Gaps:
         """Records 5 and 6, and retention below."""
 
-        def read(self, topic: str, at: int, end: int, walk: Any) -> Iterator[Run[None]]:
+        def read(self, topic: str, at: int, end: int, walk: Any) -> Iterator[RecordRun[None]]:
             if at < 5:
                 raise OutOfRange(5, "is the first id")
-            yield from (Run(max(at, 5), 7, None) for _ in range(at < 7 and end > 5))
+            yield from (RecordRun(max(at, 5), 7, None) for _ in range(at < 7 and end > 5))
 
     logs: Any = Gaps()
     assert [replay_ranges._next_id(logs, "t", at, 9) for at in (0, 5, 6, 7)] == [5, 5, 6, 9]

@@ -179,7 +179,7 @@ def test_damaged_webhooks_are_said_and_those_of_an_earlier_backup_stay() -> None
 
 
 def test_other_files_beside_the_topics_are_neither_read_nor_touched() -> None:
-    """Somebody keeps the tokens in the data directory, and notes in that of the backup."""
+    """The tokens may be in the data directory, and notes beside the backup."""
     rig = broker()
     rig.put(webhooks_file.FILE_NAME, webhooks("one"))
     rig.put("tokens.json", b'{"tokens": ["s3cret"]}')
@@ -209,7 +209,7 @@ def test_a_directory_that_holds_something_else_is_refused() -> None:
     assert not rig.disk.exists("/data/other")
 
 
-def test_what_somebody_uses_is_refused() -> None:
+def test_a_backup_in_use_is_refused() -> None:
     rig = broker()
     do_backup(rig)
     lock = DirectoryLock.take(rig.disk, TO, 9)
