@@ -162,7 +162,7 @@ def test_plain_keys_behind_a_long_stream_are_found_again() -> None:
 
 
 def test_a_hole_forgets_what_stands_behind_it() -> None:
-    """A power cut may keep the later page of a batch and lose the earlier one. No publisher was told of either: a retry of the lost
+    """A power cut may keep the later page of a batch and lose the earlier one. Neither was acknowledged: a retry of the lost
     sequence must be stored, and no DUP may say that it was."""
     for seed in range(40):
         rig = BrokerRig(disk=MortalDisk(random.Random(seed)), segment_bytes=65_536)
