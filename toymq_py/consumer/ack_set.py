@@ -1,4 +1,4 @@
-"""Which ids of a topic count as acked for one consumer: a floor and ranges above it.
+"""The ids of a topic that one consumer has acked: a floor and ranges above it.
 
 Owns the set of acked ids and its compact form. Knows nothing of deliveries, leases or the cursor:
 a range may lie anywhere above the floor. Contract: delivery.md, "Ack floor".

@@ -1,4 +1,4 @@
-"""The ids that all of some consumers have acked, kept up to date with each ack: no walk through the acks of every consumer.
+"""The ids that several consumers have all acked, updated with each ack.
 
 For topics with a backlog's limit and several consumers; others pay nothing. Contract: delivery.md, "Backlog limits"; ADR 0043.
 """

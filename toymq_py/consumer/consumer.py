@@ -1,4 +1,4 @@
-"""One consumer of one topic: what is leased, what is acked, what comes next.
+"""State of one consumer of one topic: leases, acks and cursor.
 
 Joins the ack set, the lease table and the cursor, and alone changes them together. Knows neither sessions, nor records, nor
 files. Contracts: delivery.md; storage.md, "offsets.json".

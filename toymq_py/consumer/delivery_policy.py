@@ -1,4 +1,4 @@
-"""How long a lease lasts and how long a failed message rests. Times in seconds, no clock.
+"""Visibility timeout and NACK backoff. Times in seconds, no clock.
 
 Contract: delivery.md, "Visibility timeout" and "NACK".
 """

@@ -1,4 +1,4 @@
-"""The last failure of each message that was given back with one: what its dead letter will say.
+"""The last failure that a NACK reported for each message, for its dead letter.
 
 In memory alone, lost with a restart, and bounded: a letter without is a letter all the same. Contract: delivery.md, "Attempts";
 ADR 0062.

@@ -1,4 +1,4 @@
-"""A set of message ids as bits. Owns the bits; knows nothing of what they mean.
+"""A set of message ids as bits.
 
 Contract: delivery.md, "Delay" (a million scheduled ids in bounded memory, none of them a run).
 """

@@ -1,4 +1,4 @@
-"""Runs by a rank, lowest first: a heap whose entries may be out of date. Knows of a run its ticket, and asks for its rank."""
+"""A heap of runs by rank, lowest first, whose entries may be out of date. Uses only ticket and rank of a run."""
 
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush, heapreplace

@@ -1,4 +1,4 @@
-"""The leases of one consumer: every id that was delivered and is not acked, in runs, with deadlines and redeliveries.
+"""The leases of one consumer: runs of ids that were delivered and are not acked, with deadlines and redeliveries.
 
 Knows neither acks, nor the cursor, nor the disk; reads no clock: ``now`` and deadlines are passed in. Contract: delivery.md,
 "Runs, not rows".

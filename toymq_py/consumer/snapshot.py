@@ -1,4 +1,4 @@
-"""What of a consumer survives a restart: its JSON object in ``offsets.json``, checked.
+"""State of a consumer that survives a restart: its JSON object in ``offsets.json``, checked.
 
 Contract: storage.md, "offsets.json". Knows nothing of how a consumer keeps its state.
 """

@@ -1,4 +1,4 @@
-"""All that moves between topics and their dead-letter topics, for the broker.
+"""Dead letters of all topics of a broker: moves, REDRIVE, recovery.
 
 Contract: delivery.md, "Attempts"; ADR 0023. Joins a topic with its dead-letter topic; topics know nothing of each other.
 Belongs to the event loop.

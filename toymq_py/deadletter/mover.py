@@ -1,4 +1,4 @@
-"""The mover: from a topic's held messages to letters in its dead-letter topic.
+"""Moves held messages of a topic to its dead-letter topic.
 
 Contract: delivery.md, "Attempts"; ADR 0023. First the letter is on stable storage, then its message counts as acked; in between
 the key of the letter sees to it that a kill makes no second copy. Belongs to the event loop.

@@ -1,4 +1,4 @@
-"""Moving messages from one topic to another by slices, to the dead letters and back: what both ways have in common.
+"""What moving and redriving have in common: messages go from one topic to another in batches.
 
 Contract: delivery.md, "Attempts"; ADR 0023. Belongs to the event loop.
 """

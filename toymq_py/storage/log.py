@@ -1,4 +1,4 @@
-"""A topic's log as its readers see it: the segments, the committed position, reads that check, the tail in memory.
+"""A topic's log for its readers: segments, committed position, checked reads, tail in memory.
 
 Contract: storage.md, "Recovery" (last paragraph) and "Segments". Belongs to the event loop. How records get in is the
 committer's business, how segments go is retention's.

@@ -1,4 +1,4 @@
-"""How many segment files are open, of all topics together. Belongs to the event loop."""
+"""Limits the open segment files of all topics together. Belongs to the event loop."""
 
 from toymq_py.storage.segment import Segment
 

@@ -1,4 +1,4 @@
-"""Records of a data directory or a backup, read straight from the segments, with no broker. Changes nothing.
+"""Reads records straight from a data directory or a backup, without a broker. Changes nothing.
 
 The one way to read a log beside the broker (architecture.md, rule 4): Spark reads whole directories through it. It
 takes no lock, so the directory may be in use. Then its newest records may be there before their sync has returned: they were

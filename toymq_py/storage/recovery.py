@@ -1,4 +1,4 @@
-"""From the bytes on disk to a log that can be opened: the nine steps of storage.md, those that concern one topic.
+"""Recovery of one topic's log from the bytes on disk: those of the nine steps of storage.md that concern it.
 
     1  LOCK                                                                   dirlock
     2  list the segments, remove .tmp leftovers, leave other logs' files      _list_segments, segment_heads

@@ -1,4 +1,4 @@
-"""Which sealed segments may go, and when the active one is sealed. Pure decisions; the topic carries them out.
+"""Decides which sealed segments may go, and when the active one is sealed. Pure; the topic carries it out.
 
 Contract: storage.md, "Retention".
 """

@@ -1,4 +1,4 @@
-"""Finding the valid frames behind damage, in linear time whatever the bytes.
+"""Finds the valid frames behind damage, in linear time whatever the bytes.
 
 Contract: storage.md, "Recovery", step 6; ADR 0003, ADR 0046 and ADR 0067 tell the rule and its limits. Pure: bytes in,
 positions out.

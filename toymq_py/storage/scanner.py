@@ -1,4 +1,4 @@
-"""The one judge of damage: which records a segment holds, and which ids are lost (ADR 0046).
+"""The one judge of damage: decides which records a segment holds, and which ids are lost (ADR 0046).
 
 Contract: storage.md, "One judge of damage", and "Recovery", steps 4 to 6. Start, sidecar check, reads, verify, repair, backup,
 dump and the reader of directories ask ``scan_segment``; nothing else decides that a record is lost. Its word depends on the

@@ -1,4 +1,4 @@
-"""One file of a topic's log: what is known of it, and its sidecar. What is in it is the scanner's word (``scanner``).
+"""One segment file of a log and its sidecar. Which records are in it is decided in ``scanner``.
 
 Contract: storage.md, "Segments" and "Recovery". Knows nothing of other segments, of commits or of threads.
 

@@ -1,4 +1,4 @@
-"""Which log a segment belongs to: ``segments.json``, the head of each segment of a topic (ADR 0048).
+"""Tells which log a segment belongs to: ``segments.json`` holds the head of each segment of a topic (ADR 0048).
 
 A frame's checksum covers neither topic nor log. The head of a segment does: time in nanoseconds and checksum of its first
 record, which never change. ``segments.json`` keeps them, by first id. It is written behind the commit that began a segment, and

@@ -1,4 +1,4 @@
-"""The segments of a topic's directory, in the order of their names: what each stands for. Changes nothing.
+"""The segments of a topic's directory in the order of their names, each with its status. Changes nothing.
 
 Contract: storage.md, "Recovery", steps 2 to 6, and "One judge of damage"; ADR 0046 and ADR 0047. Start, verify, repair, dump
 and the reader of directories go through the same parts, so that they see the same log:

@@ -1,4 +1,4 @@
-"""The newest records of a log in memory, and what was read ahead. Contract: storage.md, "Segments". Knows no disk."""
+"""The newest records of a log, and records read ahead, in memory. Contract: storage.md, "Segments". Does no I/O."""
 
 from bisect import bisect_right
 

@@ -1,4 +1,4 @@
-"""``topic.json``: the settings of a topic that are not the broker's defaults. No file, no such settings.
+"""``topic.json``: the settings of a topic that differ from the defaults. No file, no such settings.
 
 Contract: delivery.md, "Per-topic settings" (whole numbers: milliseconds, bytes, counts).
 """

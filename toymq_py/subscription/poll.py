@@ -1,4 +1,4 @@
-"""A look for messages of one topic, or of all topics of a pattern, without a subscription.
+"""PULL: messages of one topic, or of all topics of a pattern, without a subscription.
 
 Contract: protocol.md, "PULL"; delivery.md. Knows no wire and no sessions. Belongs to the event loop.
 """

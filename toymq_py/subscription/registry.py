@@ -1,4 +1,4 @@
-"""Which patterns and polls are attached to which topics, those to come included.
+"""Attaches patterns and polls to topics, existing and new ones.
 
 Contract: protocol.md, "SUB", "PULL". Belongs to the event loop.
 """

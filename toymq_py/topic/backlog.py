@@ -1,4 +1,4 @@
-"""How much of a topic waits, and what a publish beyond its limit does.
+"""The backlog of a topic, and the limits on it.
 
 Contract: delivery.md, "Backlog limits": the backlog is what is retained and some consumer has not acked, all that is retained
 when there is none. ADR 0018. Belongs to the event loop.

@@ -1,4 +1,4 @@
-"""One consumer of a topic, what it is handed, and the sessions and polls that take from it.
+"""One consumer of a topic with its deliveries, and the sessions and polls that take from it.
 
 Contract: delivery.md, "mode", "Session gone", "Visibility timeout". Knows no wire and no topic. Belongs to the event loop.
 """

@@ -1,4 +1,4 @@
-"""What a commit does to a topic: keys settle, limits and retention look, delays begin, takers wake.
+"""What follows a commit: keys settle, limits and retention apply, delays begin, takers wake.
 
 Contract: delivery.md. Belongs to the event loop.
 """

@@ -1,4 +1,4 @@
-"""The consumer state of a topic on disk: written behind by the flusher, with the callbacks that wait for it.
+"""Consumer state of a topic on disk: written behind by the flusher.
 
 Contract: storage.md, "offsets.json"; ADR 0008, 0051. Belongs to the event loop.
 """

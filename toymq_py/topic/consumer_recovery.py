@@ -1,4 +1,4 @@
-"""A topic's consumers as a restart finds them. Contract: storage.md, "Recovery" (step 8); ADR 0051."""
+"""Consumers of a topic after a restart. Contract: storage.md, "Recovery" (step 8); ADR 0051."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""What DESCRIBE, TOPICS and STATS say of a topic. Contract: protocol.md, "JSON shapes".
+"""JSON objects of a topic for DESCRIBE, TOPICS and STATS. Contract: protocol.md, "JSON shapes".
 
 Everything is computed when it is asked for, from what delivery and storage go by themselves: there is no second book that could
 be wrong, and nothing to restore after a restart.

@@ -1,4 +1,4 @@
-"""How messages enter a topic: what its dedupe table and its producers' sequences know appends nothing.
+"""The way of messages into a topic: deduplication, producer sequences, backlog limit, append.
 
 Contract: delivery.md, "Dedupe"; protocol.md, "PUB"; ADR 0013. Belongs to the event loop.
 """

@@ -1,4 +1,4 @@
-"""The consumer ``#redrive`` of a dead-letter topic: it has acked the letters that went back.
+"""The consumer ``#redrive`` of a dead-letter topic: it acks the letters that were redriven.
 
 Contract: delivery.md, "Attempts" (REDRIVE); ADR 0023. Belongs to the event loop.
 """

@@ -1,4 +1,4 @@
-"""Removing messages that nothing retains: by acks, age, size, ttl and backlog limit, and all of them with PURGE.
+"""Removal of messages by acks, age, size, ttl and backlog limit, and of all messages with PURGE.
 
 Contract: storage.md, "Retention". Which segments may go is decided in ``storage.retention``. Belongs to the event loop.
 

@@ -1,4 +1,4 @@
-"""What a broker lends to each of its topics."""
+"""Services that a broker shares among its topics."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

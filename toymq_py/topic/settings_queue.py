@@ -1,4 +1,4 @@
-"""Changes of a topic's settings, one at a time: each sees what the one before made, and they share a temp file.
+"""Changes of a topic's settings, one at a time: each sees the result of the one before, and they share a temp file.
 
 Contract: storage.md, "topic.json"; delivery.md, "Per-topic settings". Belongs to the event loop.
 """

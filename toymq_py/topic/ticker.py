@@ -1,4 +1,4 @@
-"""When something of a topic is due: leases, backoffs, what was published with a delay. One deadline for all topics.
+"""Timed work of all topics: leases, backoffs and delayed messages, under one deadline.
 
 Contract: delivery.md, "Visibility timeout" (one ticker, driven by ``tick(now)``). Knows neither clock nor loop.
 """

@@ -1,4 +1,4 @@
-"""The interface of a tracer, which is called with what happens to messages. Not compiled, like the tracers below it."""
+"""Interface of a tracer, which follows messages. Not compiled, like the tracers that implement it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

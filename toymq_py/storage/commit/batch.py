@@ -1,4 +1,4 @@
-"""What one commit stands for: the records that go to one segment with one sync, and what became of them.
+"""A batch: the records that go to one segment with one sync, and the commit that stands for them.
 
 Contract: storage.md, "Append and group commit"; ADR 0002. Belongs to the event loop; knows no file and no thread.
 """

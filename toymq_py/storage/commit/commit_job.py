@@ -1,4 +1,4 @@
-"""What a sync thread does with one batch, and what came of it.
+"""The work of a sync thread for one batch, and its outcome.
 
 Contract: storage.md, "Append and group commit", "Segments"; ADR 0002. It touches the active segment's file behind the committed
 position, and nothing else; what becomes of the outcome is the committer's.

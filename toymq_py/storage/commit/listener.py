@@ -1,4 +1,4 @@
-"""The interface through which a committer tells what became of a batch."""
+"""Interface through which a committer reports what became of a batch."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The file of the segment to come, made ahead of need. Contract: storage.md, "Segments". Belongs to the event loop."""
+"""The file of the next segment, made ahead of need. Contract: storage.md, "Segments". Belongs to the event loop."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""``--min-free-bytes``: when the disk is too full to publish. Contract: storage.md, "Append and group commit"."""
+"""``--min-free-bytes``: refuses publishing on a full disk. Contract: storage.md, "Append and group commit"."""
 
 import logging
 from collections.abc import Callable

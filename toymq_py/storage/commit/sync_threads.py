@@ -1,4 +1,4 @@
-"""What the layers above need of an event loop, and the sync threads.
+"""The event loop as the storage layer sees it (``Scheduler``), and the sync threads.
 
 Both come in from outside, so that a simulated loop can run the whole broker in one thread.
 """

@@ -1,4 +1,4 @@
-"""A copy of a data directory whose broker may be running.
+"""Copies a data directory whose broker may be running.
 
 Contract: clients.md, "Command lines"; ADR 0026. Takes no lock of the broker's and asks it nothing: what is on the disk has an
 order, and a copy that keeps to it is a state that a crash might have left.

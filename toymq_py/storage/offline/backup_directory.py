@@ -1,4 +1,4 @@
-"""The directory of a backup: the mark that tells it from others, and what it may be made in."""
+"""The directory of a backup, and the mark that tells it from others."""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""Read a topic's records straight from its segments, in order, damage included. Changes nothing."""
+"""Reads the records of a topic straight from its segments, in order, damage included. Changes nothing."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Put what is damaged aside, so that a data directory is whole again, with fewer records. For a stopped broker.
+"""Moves damage to a quarantine, so that a data directory is valid again, with fewer records. For a stopped broker.
 
 Contract: storage.md ("`toymq repair DIR` moves damage to a quarantine folder"); ADR 0027. What counts as a record is what
 recovery counts; every one of them stays, under its id. What is lost is entered in the offsets as removed, so that it is a gap

@@ -1,4 +1,4 @@
-"""A data directory made from a backup.
+"""Makes a data directory from a backup.
 
 Contract: clients.md, "Command lines"; ADR 0026.
 """

@@ -1,4 +1,4 @@
-"""Check every byte of a data directory, offline. Changes nothing.
+"""Checks every byte of a data directory, offline. Changes nothing.
 
 Contract: storage.md ("`toymq verify DIR` checks every byte offline"). The same scan as recovery, reported instead of mended.
 """

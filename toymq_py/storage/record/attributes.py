@@ -1,4 +1,4 @@
-"""What a record may carry behind its payload: ``u8 tag, u32 len, bytes`` each. Contract: storage.md, "Record frame"."""
+"""Attributes of a record, behind its payload: ``u8 tag, u32 len, bytes`` each. Contract: storage.md, "Record frame"."""
 
 import struct
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Records of consecutive ids and one time stamp as bytes, encoded together. ADR 0012, ADR 0039."""
+"""Encodes records of consecutive ids and one time stamp together. ADR 0012, ADR 0039."""
 
 import struct
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""One record as bytes: the frame, put together and taken apart.
+"""The frame: one record as bytes, decoded and checked.
 
 Contract: storage.md, "Record frame"; ADR 0001. Little-endian:
 

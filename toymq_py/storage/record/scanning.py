@@ -1,4 +1,4 @@
-"""Walking the frames of a segment: where valid ones of consecutive ids end, and what is in them, by columns. ADR 0012."""
+"""Scans the frames of a segment: checks ids and checksums, and collects columns. ADR 0012."""
 
 import struct
 from enum import Enum
