@@ -16,37 +16,10 @@ from toymq.nack_reason import Reason
 from toymq.nack_reason import describe as describe_failure
 from toymq.options import DEFAULT_VISIBILITY_S
 from toymq.pending_replies import CallSlot, GiveBack, PullSlot
+from toymq_py import protocol
 from toymq_py.consumer_options import Mode
 from toymq_py.errors import ToymqError
 from toymq_py.failure import Failure
-from toymq_py.protocol import (
-    Ack,
-    BatchReply,
-    Command,
-    Config,
-    Create,
-    Delete,
-    Describe,
-    Fetch,
-    Forget,
-    JsonReply,
-    MessagePush,
-    Nack,
-    Offsets,
-    OffsetsReply,
-    OkReply,
-    Ping,
-    PongReply,
-    Pull,
-    Purge,
-    Redrive,
-    Reply,
-    Seek,
-    Stats,
-    Subscribe,
-    Topics,
-    Touch,
-)
 from toymq_py.protocol.frames import DEFAULT_FETCH_BYTES, FETCH_BYTES_MAX
 from toymq_py.records import MSG_ID_MAX, IdRange
 
@@ -70,12 +43,18 @@ class Request(Generic[T]):
 
 
 def _request(
-    command: Command, expect: type[Reply], read: Callable[[Any], T], *, repeatable: bool = True, wait_s: float = 0.0
+    command: protocol.Command, expect: type[protocol.Reply], read: Callable[[Any], T], wait_s: float = 0.0
 ) -> Request[T]:
-    return Request(CallSlot(command, expect, repeatable=repeatable), read, wait_s)
+    """A request that a lost connection repeats."""
+    return Request(CallSlot(command, expect, repeatable=True), read, wait_s)
 
 
-def _value(reply: OkReply) -> int:
+def _change(command: protocol.Command) -> Request[int]:
+    """A request that must not be repeated; its OK has a number."""
+    return Request(CallSlot(command, protocol.OkReply), _value)
+
+
+def _value(reply: protocol.OkReply) -> int:
     return reply.value
 
 
@@ -83,11 +62,11 @@ def _nothing(_: object) -> None:
     return None
 
 
-def _json(reply: JsonReply) -> Any:
+def _json(reply: protocol.JsonReply) -> Any:
     return json.loads(reply.body)
 
 
-def _settings_in_seconds(reply: JsonReply) -> dict[str, Any]:
+def _settings_in_seconds(reply: protocol.JsonReply) -> dict[str, Any]:
     return arguments.settings_in_seconds(json.loads(reply.body))
 
 
@@ -96,7 +75,7 @@ def _settings_in_seconds(reply: JsonReply) -> dict[str, Any]:
 
 def fetch(
     topic: str, from_id: int, max_count: int, *, max_bytes: int | None = None, wait: float = 0.0
-) -> Request[BatchReply]:
+) -> Request[protocol.BatchReply]:
     """Read committed records without a consumer: WAL frames, byte for byte.
 
     Args:
@@ -104,12 +83,12 @@ def fetch(
 
     Raises: OutOfRange, NoSuchTopic, RequestError, RequestTimeout.
     """
-    command = Fetch(
+    command = protocol.Fetch(
         arguments.topic(topic), arguments.whole("from_id", from_id, 0, MSG_ID_MAX), arguments.count("max_count", max_count),
         DEFAULT_FETCH_BYTES if max_bytes is None else arguments.whole("max_bytes", max_bytes, 1, FETCH_BYTES_MAX),
         arguments.duration_ms("wait", wait),
     )  # fmt: skip
-    return _request(command, BatchReply, lambda reply: reply, wait_s=command.wait_ms / 1000)
+    return _request(command, protocol.BatchReply, lambda reply: reply, command.wait_ms / 1000)
 
 
 def offsets(topic: str, *, at_ms: int | None = None) -> Request[tuple[int, int]]:
@@ -118,23 +97,24 @@ def offsets(topic: str, *, at_ms: int | None = None) -> Request[tuple[int, int]]
 
     Raises: NoSuchTopic, RequestTimeout.
     """
-    command = Offsets(arguments.topic(topic), arguments.unix_ms("at_ms", at_ms))
-    return _request(command, OffsetsReply, lambda reply: (reply.first_id, reply.next_id))
+    command = protocol.Offsets(arguments.topic(topic), arguments.unix_ms("at_ms", at_ms))
+    return _request(command, protocol.OffsetsReply, lambda reply: (reply.first_id, reply.next_id))
 
 
 def topics(pattern: str | None = None) -> Request[list[dict[str, Any]]]:
     """Return what ``describe`` returns, for all topics or for those that match. Raises: BadName, RequestTimeout."""
-    return _request(Topics(None if pattern is None else arguments.topic_or_pattern(pattern, "pattern")), JsonReply, _json)
+    chosen = None if pattern is None else arguments.topic_or_pattern(pattern, "pattern")
+    return _request(protocol.Topics(chosen), protocol.JsonReply, _json)
 
 
 def describe(topic: str) -> Request[dict[str, Any]]:
     """Return state, settings and consumers of a topic (protocol.md, "JSON shapes"). Raises: NoSuchTopic, RequestTimeout."""
-    return _request(Describe(arguments.topic(topic)), JsonReply, _json)
+    return _request(protocol.Describe(arguments.topic(topic)), protocol.JsonReply, _json)
 
 
 def stats() -> Request[dict[str, Any]]:
     """Return the broker's statistics (protocol.md, "JSON shapes"). Raises: RequestTimeout."""
-    return _request(Stats(), JsonReply, _json)
+    return _request(protocol.Stats(), protocol.JsonReply, _json)
 
 
 def create(topic: str, settings: Settings | None = None) -> Request[None]:
@@ -146,7 +126,7 @@ def create(topic: str, settings: Settings | None = None) -> Request[None]:
 
     Raises: TopicExists, RequestError, RequestTimeout.
     """
-    return _request(Create(arguments.topic(topic), arguments.settings(settings)), OkReply, _nothing)
+    return _request(protocol.Create(arguments.topic(topic), arguments.settings(settings)), protocol.OkReply, _nothing)
 
 
 def config(topic: str, settings: Settings | None = None) -> Request[dict[str, Any]]:
@@ -154,7 +134,8 @@ def config(topic: str, settings: Settings | None = None) -> Request[dict[str, An
 
     Raises: NoSuchTopic, BadArgument, RequestTimeout.
     """
-    return _request(Config(arguments.topic(topic), arguments.settings(settings)), JsonReply, _settings_in_seconds)
+    command = protocol.Config(arguments.topic(topic), arguments.settings(settings))
+    return _request(command, protocol.JsonReply, _settings_in_seconds)
 
 
 def delete(topic: str) -> Request[int]:
@@ -162,7 +143,7 @@ def delete(topic: str) -> Request[int]:
 
     Raises: NoSuchTopic, ConnectionLost (the outcome is unknown), RequestTimeout.
     """
-    return _request(Delete(arguments.topic(topic)), OkReply, _value, repeatable=False)
+    return _change(protocol.Delete(arguments.topic(topic)))
 
 
 def purge(topic: str) -> Request[int]:
@@ -170,7 +151,7 @@ def purge(topic: str) -> Request[int]:
 
     Raises: NoSuchTopic, ConnectionLost (the outcome is unknown), RequestTimeout.
     """
-    return _request(Purge(arguments.topic(topic)), OkReply, _value, repeatable=False)
+    return _change(protocol.Purge(arguments.topic(topic)))
 
 
 def seek(topic: str, consumer: str, to: str) -> Request[int]:
@@ -179,13 +160,14 @@ def seek(topic: str, consumer: str, to: str) -> Request[int]:
 
     Raises: OutOfRange, NoSuchTopic, ConnectionLost (the outcome is unknown), RequestTimeout.
     """
-    command = Seek(arguments.topic(topic), arguments.consumer(consumer), arguments.start("to", to))
-    return _request(command, OkReply, _value, repeatable=False)
+    command = protocol.Seek(arguments.topic(topic), arguments.consumer(consumer), arguments.start("to", to))
+    return _change(command)
 
 
 def forget(topic: str, consumer: str) -> Request[None]:
     """Delete a consumer's state. Raises: NoSuchConsumer, ConnectionLost (the outcome is unknown), RequestTimeout."""
-    return _request(Forget(arguments.topic(topic), arguments.consumer(consumer)), OkReply, _nothing, repeatable=False)
+    command = protocol.Forget(arguments.topic(topic), arguments.consumer(consumer))
+    return Request(CallSlot(command, protocol.OkReply), _nothing)
 
 
 # -- methods that take several requests: many ids do not fit into one line
@@ -206,7 +188,7 @@ def ack(
     topic, consumer, sync = arguments.topic(topic), arguments.consumer(consumer), arguments.flag("sync", sync)
     client._settle(topic, consumer, ranges)
     for line in lines_of(ranges):
-        yield _request(Ack(topic, consumer, line, sync), OkReply, _value, repeatable=False)
+        yield _change(protocol.Ack(topic, consumer, line, sync))
 
 
 def nack(
@@ -246,16 +228,14 @@ def redrive(
 
     Raises: NoSuchTopic, BadArgument, ConnectionLost (the outcome is unknown), RequestTimeout.
     """
-    whole = Redrive(arguments.topic(topic), None, None if max is None else arguments.count("max", max))
+    whole = protocol.Redrive(arguments.topic(topic), None, None if max is None else arguments.count("max", max))
     if ids is None:
-        yield _request(whole, OkReply, _value, repeatable=False)
+        yield _change(whole)
         return
     moved = 0
     for line in lines_of(arguments.ids("ids", ids)):
         if max is None or moved < max:
-            request = _request(
-                replace(whole, ids=line, max_count=None if max is None else max - moved), OkReply, _value, repeatable=False
-            )
+            request = _change(replace(whole, ids=line, max_count=None if max is None else max - moved))
             yield request
             moved += request.result()
 
@@ -264,40 +244,40 @@ def redrive(
 
 
 def ping() -> Request[None]:
-    return _request(Ping(), PongReply, _nothing)
+    return _request(protocol.Ping(), protocol.PongReply, _nothing)
 
 
 def subscription(
     topic: str, consumer: str, window: int, visibility: float | None, mode: Mode | None, start: str | None,
     auto_ack: bool, auto_extend: bool,
-) -> Subscribe:  # fmt: skip
+) -> protocol.Subscribe:  # fmt: skip
     """The SUB command of a subscription. Raises: TypeError, BadName, BadArgument."""
     arguments.flag("auto_ack", auto_ack)
     if arguments.flag("auto_extend", auto_extend) and visibility is None:
         visibility = DEFAULT_VISIBILITY_S
-    return Subscribe(
+    return protocol.Subscribe(
         arguments.topic_or_pattern(topic), arguments.consumer(consumer), arguments.count("window", window),
         arguments.to_ms("visibility", visibility, 1), None if start is None else arguments.start("start", start),
         arguments.mode(mode),
     )  # fmt: skip
 
 
-def pull_command(topic: str, consumer: str, max_count: int, wait: float, visibility: float | None) -> Pull:
+def pull_command(topic: str, consumer: str, max_count: int, wait: float, visibility: float | None) -> protocol.Pull:
     """Raises: TypeError, BadName, BadArgument."""
-    return Pull(
+    return protocol.Pull(
         arguments.topic_or_pattern(topic), arguments.consumer(consumer), arguments.count("max", max_count),
         arguments.duration_ms("wait", wait), arguments.to_ms("visibility", visibility, 1),
     )  # fmt: skip
 
 
-def pull(command: Pull, wait_s: float, give_back: GiveBack) -> Request[list[MessagePush]]:
+def pull(command: protocol.Pull, wait_s: float, give_back: GiveBack) -> Request[list[protocol.MessagePush]]:
     """A PULL that waits up to ``wait_s`` seconds. It is not repeated by itself: the wait would begin anew. Leases of a lost
     reply end by their time; ``give_back`` gets deliveries that no caller takes."""
     slot = PullSlot(replace(command, wait_ms=round(wait_s * 1000)), give_back)
     return Request(slot, lambda _: slot.messages, wait_s)
 
 
-def give_back(conversation: Conversation, consumer: str, messages: Sequence[MessagePush]) -> None:
+def give_back(conversation: Conversation, consumer: str, messages: Sequence[protocol.MessagePush]) -> None:
     """Make deliveries that no caller takes ready again at once. Without a connection their leases end by their time: a later
     NACK could hit the lease of another worker."""
     by_topic: dict[str, list[int]] = {}
@@ -313,11 +293,11 @@ def nack_line(
     *, dead: bool = False, failure: Failure | None = None,
 ) -> Request[int]:  # fmt: skip
     """One NACK, of ids that were checked and fit into one line."""
-    command = Nack(topic, consumer, tuple(ids), arguments.to_ms("delay", delay), dead, failure)
-    return _request(command, OkReply, _value, repeatable=False)
+    command = protocol.Nack(topic, consumer, tuple(ids), arguments.to_ms("delay", delay), dead, failure)
+    return _change(command)
 
 
 def touch(topic: str, consumer: str, ids: Sequence[IdRange], visibility: float | None) -> Request[int]:
     """Renew leases of checked ids for ``visibility`` seconds."""
-    command = Touch(topic, consumer, tuple(ids), arguments.to_ms("visibility", visibility, 1))
-    return _request(command, OkReply, _value, repeatable=False)
+    command = protocol.Touch(topic, consumer, tuple(ids), arguments.to_ms("visibility", visibility, 1))
+    return _change(command)
