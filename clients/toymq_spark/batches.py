@@ -1,6 +1,6 @@
-"""Records as Arrow batches in the columns of Spark's Kafka connector.
+"""Records as Arrow batches with the columns of Spark's Kafka connector.
 
-Contract: spark.md, "Source". Knows the columns and their types, and what a record's key and headers are; nothing of Spark.
+Contract: spark.md, "Source". Knows columns, types, and a record's key and headers; nothing of Spark.
 
     key            binary         the dedupe key; null for none. See ``ATTRIBUTE_SEQUENCE`` below
     value          binary         the payload
@@ -11,9 +11,8 @@ Contract: spark.md, "Source". Knows the columns and their types, and what a reco
     timestampType  int            1: append time
     headers        array<struct<key: string, value: binary>>, null for none; only with includeHeaders
 
-A record that was published with ``seq`` carries the name of its producer where others have a key (protocol.md), and one that
-came back from a dead-letter topic, or is a dead letter, a key that the broker gave it. The key of a row that Spark wrote
-travels in the header ``KEY_HEADER`` (ADR 0016) through all of that: where it is, it is the key, and not shown as a header.
+A record published with ``seq`` has its producer's name in place of a key (protocol.md); a dead letter or redriven message has a
+key of the broker's. The key of a row that Spark wrote is in the header ``KEY_HEADER`` (ADR 0016): that header becomes the key.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,7 +24,7 @@ from toymq_py.storage.record import ATTRIBUTE_HEADERS, ATTRIBUTE_SEQUENCE, Colum
 
 ROWS_MAX = 10_000
 BYTES_MAX = 8 << 20
-"""Of payloads in one batch, about: rows of 2 MiB must not come 10,000 at a time."""
+"""About the most payload of a batch: 10,000 rows of 2 MiB would be too many."""
 KEY_HEADER = "toymq-key"
 TIMESTAMP_TYPE_APPEND = 1
 TIMESTAMP_TYPE = pa.timestamp("us", "UTC")
@@ -67,7 +66,7 @@ def columns_batch(first_id: int, columns: Columns, topic: str, schema: pa.Schema
 
 
 def constant(name: str, topic: str, count: int) -> pa.Array:
-    """A column that has the same value in every row of a topic."""
+    """A column with one value in every row of a topic."""
     match name:
         case "topic":
             return pa.repeat(topic, count)
@@ -80,7 +79,7 @@ def constant(name: str, topic: str, count: int) -> pa.Array:
 
 
 def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of ``ROWS_MAX``, but about ``BYTES_MAX``: many small ones cost Spark more than rows do."""
+    """Join batches up to ``ROWS_MAX`` and about ``BYTES_MAX``: a small batch costs Spark more than its rows."""
     pending: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -98,7 +97,7 @@ def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def key_and_headers(key: bytes, attributes: bytes) -> tuple[bytes | None, Headers | None]:
-    """What a record with attributes shows as its key and its headers; None for none."""
+    """Key and headers of a record with attributes; None for none."""
     found = parse_attributes(attributes) or {}
     headers = parse_header_block(found.get(ATTRIBUTE_HEADERS, b""))
     own_key = next((value or b"" for name, value in headers if name == KEY_HEADER), None)
@@ -108,7 +107,7 @@ def key_and_headers(key: bytes, attributes: bytes) -> tuple[bytes | None, Header
 
 
 def parse_header_block(block: bytes) -> Headers:
-    """``Name: value`` lines (protocol.md). A line without a colon is a name without a value, which a sink can say again."""
+    """Parse ``Name: value`` lines (protocol.md). A line without a colon is a name without a value, which a sink can write."""
     headers: Headers = []
     for line in block.split(b"\n"):
         if line:

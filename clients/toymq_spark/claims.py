@@ -1,12 +1,11 @@
-"""Claims: a task stores count and checksum of its rows before it publishes them, and compares with earlier runs of its batch.
+"""Claims: a task stores count and checksum of its rows before it publishes them, and compares them with earlier runs.
 
 Contract: ADR 0016. Knows nothing of Spark.
 
-A *run* is one attempt of Spark at a whole batch, with its own cut into tasks. A batch that is run again is cut as before, or
-not: a task cannot know, since PySpark tells it neither how many there are nor how many there were. But every row that an
-earlier run may have published belongs to a task that claimed rows. When all of those tasks have the same rows in this run,
-then no other task has any of them. So a task that claimed nothing before waits until they have said so, and stops when one
-says no.
+A *run* is one attempt of Spark at a whole batch, cut into tasks. A later run may be cut differently, and PySpark tells a task
+neither number. But every row that an earlier run may have published belongs to a task that claimed rows. When all of those
+tasks have the same rows in this run, no other task has any of them. So a task without an earlier claim waits until they have
+confirmed that, and stops when one has other rows.
 
 Records of ``CLAIMS_TOPIC``, all with a sequence, so that each is there once:
 
@@ -15,8 +14,8 @@ Records of ``CLAIMS_TOPIC``, all with a sequence, so that each is there once:
     <sink>.<task>          epoch               {"rows": …, "crc32": …, "run": …}      the claim
     <sink>.<task>.run-<r>  epoch               {"same": …}      run r has compared the claim with its rows
 
-A run is over when another begins. Its tasks may live on (an executor that was given up), so a task looks after its claim
-whether its run is the last one still: either it sees the new run, or the new run sees its claim.
+A run ends when another begins. Its tasks may go on (an executor that was given up), so a task checks after its claim that its
+run is still the last: either it sees the new run, or the new run sees its claim.
 """
 
 import json
@@ -36,9 +35,9 @@ from toymq_spark.rows import CLAIMS_TOPIC, Row, checksum
 logger = logging.getLogger("toymq_spark")
 
 RUN_BITS = 20
-"""A million runs of a batch, and 2^31 batches: a sequence stays below 2^63."""
+"""A million runs per batch and 2^31 batches keep a sequence below 2^63."""
 IDLE_S = 300.0
-"""How long a task waits for others of its run that compare nothing. They may have to compute their rows first."""
+"""Time that a task waits for the others of its run, which may have to compute their rows first."""
 _ASK_S = 1.0
 
 
@@ -50,7 +49,7 @@ class Task:
         sink: unique to this sink of this query.
         number: of the task in the batch.
         epoch: number of the batch.
-        run: the same for all tasks of one attempt at the batch, those tried again included, and no other attempt.
+        run: unique to one attempt at the batch, and shared by all its tasks and their retries.
     """
 
     sink: str
@@ -89,32 +88,32 @@ def claim(
     rows: Sequence[Row],
     monotonic: Callable[[], float] = time.monotonic,  # noqa: TID251
 ) -> None:
-    """Returns when the task may publish its rows.
+    """Return when the task may publish its rows.
 
-    Raises: ReplayMismatch. OptionError when the token lacks a right. What the broker refuses with.
+    Raises: ReplayMismatch; OptionError when the token lacks a right; errors of the broker.
     """
     mine = {"rows": len(rows), "crc32": f"{checksum(rows):08x}"}
     try:
         run = _begin(publisher, task)
         if run.first != run.msg_id:
             _agree(publisher, task, run, mine, monotonic)
-        _say(publisher, task, mine)
+        _store_claim(publisher, task, mine)
         (latest,) = _publish(publisher, f"{task.sink}.runs", run.seq, {})
     except Forbidden as error:
         raise OptionError(
-            f"the token needs both publish and subscribe for {CLAIMS_TOPIC}, where a sink keeps what it has done: {error}"
+            f"the token needs publish and subscribe for {CLAIMS_TOPIC}, where a sink keeps its progress: {error}"
         ) from None
     if latest.msg_id != run.msg_id:
         _superseded(task)
 
 
 def _begin(publisher: Publisher, task: Task) -> _Run:
-    """The task's run, made known if it is not."""
+    """The task's run, recorded if it is new."""
     producer, number, first = f"{task.sink}.runs", task.epoch << RUN_BITS, None
     while True:
-        said: dict[str, Any] = {"run": task.run} if first is None else {"run": task.run, "first": first}
-        (receipt,) = _publish(publisher, producer, number, said)
-        # Read even where it is new: a token without the right to read this topic fails before anything is published.
+        body: dict[str, Any] = {"run": task.run} if first is None else {"run": task.run, "first": first}
+        (receipt,) = _publish(publisher, producer, number, body)
+        # Also read a new one: a token without the right to read this topic fails before anything is published.
         found = publisher.record(CLAIMS_TOPIC, receipt.msg_id)
         seq = _sequence(found, producer)
         if seq >> RUN_BITS > task.epoch:
@@ -142,8 +141,8 @@ def _agree(publisher: Publisher, task: Task, run: _Run, mine: dict[str, Any], mo
         _compare(task, own, mine)
         return
     # A task that claimed to have no rows has published none.
-    left = {f"{name}.run-{task.run}".encode(): name for name, said in before.items() if said["rows"]}
-    told = False
+    left = {f"{name}.run-{task.run}".encode(): name for name, claimed in before.items() if claimed["rows"]}
+    logged = False
     at, deadline = run.msg_id + 1, monotonic() + IDLE_S
     while left:
         frames, at = publisher.read(CLAIMS_TOPIC, at, _ASK_S)
@@ -156,23 +155,23 @@ def _agree(publisher: Publisher, task: Task, run: _Run, mine: dict[str, Any], mo
             if not json.loads(frame.payload)["same"]:
                 raise ReplayMismatch(
                     f"{task.producer}, batch {task.epoch}: {name} has other rows than before, and may have published some "
-                    f"that are here now. {_WHY}"
+                    f"of these. {_WHY}"
                 )
             del left[frame.key]
             deadline = monotonic() + IDLE_S
-        if left and not told:
+        if left and not logged:
             logger.warning("%s, batch %d: waiting for %d tasks that had rows before", task.producer, task.epoch, len(left))
-            told = True
+            logged = True
         if left and monotonic() > deadline:
             raise ReplayMismatch(
-                f"{task.producer}, batch {task.epoch}: an earlier run was broken off, and this task has to wait until "
-                f"{min(left.values())} has compared its rows with what it had then, which did not come within {IDLE_S:g} s. "
-                "Run it again; if that task was not computing its rows meanwhile, with as many cores as Spark had, or as tasks"
+                f"{task.producer}, batch {task.epoch}: an earlier run was interrupted, and this task has to wait until "
+                f"{min(left.values())} has compared its rows with that run, which did not happen within {IDLE_S:g} s. "
+                "Run it again; if that task was not computing its rows, with as many cores as before, or as tasks"
             )
 
 
-def _say(publisher: Publisher, task: Task, mine: dict[str, Any]) -> None:
-    """The claim; it has to be the one that is there, if one is."""
+def _store_claim(publisher: Publisher, task: Task, mine: dict[str, Any]) -> None:
+    """Store the claim; an earlier one has to be equal."""
     (receipt,) = _publish(publisher, task.producer, task.epoch, {**mine, "run": task.run})
     if not receipt.duplicate:
         return
@@ -184,8 +183,8 @@ def _say(publisher: Publisher, task: Task, mine: dict[str, Any]) -> None:
 
 
 _WHY = (
-    "The rows of a batch have to be the same when it is run again: was the query changed, or its number of partitions, or does "
-    "it use rand(), a clock, or a source that changes? Another producerId or checkpoint publishes all of the batch anew"
+    "A batch that is run again needs the same rows: was the query changed, or its number of partitions, or does it use rand(), "
+    "a clock, or a source that changes? Another producerId or checkpoint publishes the whole batch anew"
 )
 
 
@@ -202,7 +201,7 @@ def _same(before: dict[str, Any], mine: dict[str, Any]) -> bool:
 
 
 def _between(publisher: Publisher, sink: str, from_id: int, to_id: int) -> list[Frame]:
-    """Claims of one sink, among those of other sinks, which may be millions."""
+    """Claims of one sink, in an id range."""
     begin = f"{sink}.".encode()
     found: list[Frame] = []
     while from_id < to_id:
@@ -214,19 +213,19 @@ def _between(publisher: Publisher, sink: str, from_id: int, to_id: int) -> list[
     return found
 
 
-def _publish(publisher: Publisher, producer: str, seq: int, said: dict[str, Any]) -> list[Receipt]:
-    return publisher.publish(CLAIMS_TOPIC, [Sequenced(producer, seq, json.dumps(said).encode())])
+def _publish(publisher: Publisher, producer: str, seq: int, body: dict[str, Any]) -> list[Receipt]:
+    return publisher.publish(CLAIMS_TOPIC, [Sequenced(producer, seq, json.dumps(body).encode())])
 
 
 def _sequence(found: Frame, producer: str) -> int:
     seq = found.number(ATTRIBUTE_SEQUENCE)
     if found.key != producer.encode() or seq is None:
-        raise ReplayMismatch(f"record {found.msg_id} of {CLAIMS_TOPIC} is not one of {producer}")
+        raise ReplayMismatch(f"record {found.msg_id} of {CLAIMS_TOPIC} does not belong to {producer}")
     return seq
 
 
 def _too_late(producer: str, epoch: int, task: Task) -> NoReturn:
-    raise ReplayMismatch(f"{producer} has gone on to batch {epoch}: this attempt at batch {task.epoch} comes too late")
+    raise ReplayMismatch(f"{producer} is at batch {epoch}: this attempt at batch {task.epoch} comes too late")
 
 
 def _superseded(task: Task) -> NoReturn:

@@ -1,8 +1,8 @@
-"""The stderr of the processes that Spark starts, filtered, and the end of a job by a signal.
+"""Filters the stderr of the processes that Spark starts, and ends a job on a signal.
 
-The JVM and its Python workers write to the stderr that they inherit: how the JVM starts, pages of Java for an error that the
-command prints in one line, and tracebacks of workers after the end of their job. So they get a pipe, and a thread passes on
-the rest. Knows nothing of jobs.
+The JVM and its Python workers write to the inherited stderr: messages of the start, stack traces of an error that the command
+prints in one line, and tracebacks of workers after their job. So they get a pipe, and a thread passes on the rest. Knows
+nothing of jobs.
 """
 
 import logging
@@ -17,7 +17,7 @@ from types import FrameType
 from typing import NoReturn
 
 _STARTED, _ENDED = b"\0started\n", b"\0ended\n"
-"""Written into the pipe by ourselves, to separate what came before from what comes later."""
+"""Markers that this process writes into the pipe, to separate earlier from later output."""
 _TRACEBACK = b"Traceback (most recent call last):"
 _GONE = (b"BrokenPipeError", b"ConnectionResetError", b"KeyboardInterrupt")
 """Last lines of a worker's traceback after the end of its job."""
@@ -27,7 +27,7 @@ JVM_S = 10.0
 
 
 class Console:
-    """Stderr of the processes that are started within ``starting``. The thread ends with the last of them."""
+    """Stderr of processes started within ``starting``. Its thread ends with the last of them."""
 
     def __init__(self) -> None:
         self._out = os.dup(2)
@@ -40,7 +40,7 @@ class Console:
 
     @contextmanager
     def starting(self) -> Iterator[None]:
-        """Hold output back meanwhile: it matters only when the start fails (``last_words``)."""
+        """Hold output back during the start: it matters only when that fails (``last_words``)."""
         os.dup2(self._pipe, 2)
         try:
             yield
@@ -49,14 +49,14 @@ class Console:
         os.write(self._pipe, _STARTED)
 
     def last_words(self) -> str | None:
-        """Why a JVM did not start, in a line; None when it does not say."""
+        """Why a JVM did not start, in one line; None when unknown."""
         self.drain()
         lines = [line.decode(errors="replace").strip() for line in self._before or ()]
         found = (re.match(r'(?:Exception in thread "[^"]*" [\w.$]+: |Error: )(.+)', line) for line in lines)
-        return next((said[1] for said in found if said), None)
+        return next((match[1] for match in found if match), None)
 
     def mute(self) -> None:
-        """Drop all output from now on: it only follows from our own end."""
+        """Drop all output from now on: it only follows from our exit."""
         self._muted = True
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 2)
@@ -68,13 +68,13 @@ class Console:
         self._drained.wait(DRAIN_S)
 
     def take(self, data: bytes) -> bytes:
-        """What remains of some whole lines; a traceback is held until its last line is known."""
+        """Filter whole lines; a traceback is held until its last line."""
         shown = b""
         for line in data.splitlines(keepends=True):
             if line.endswith(_STARTED):
                 self._before = None
             elif line.endswith(_ENDED):
-                self._muted = True  # half a traceback: of a worker after the end of its job
+                self._muted = True  # what follows is of workers after their job
             elif self._muted:
                 continue
             elif self._before is not None:
@@ -97,7 +97,7 @@ class Console:
     def _pump(self, read: int) -> None:
         rest = b""
         while data := os.read(read, 1 << 16):
-            # A progress bar has no line breaks, and begins with a carriage return.
+            # A progress bar begins with a carriage return and has no newline.
             whole, newline, rest = (rest + data).rpartition(b"\n")
             shown = self.take(whole + newline)
             if rest.startswith(b"\r") and self._before is None and not self._muted:
@@ -105,7 +105,7 @@ class Console:
             if shown:
                 try:
                     os.write(self._out, shown)
-                except OSError:  # the reader is gone: the processes must not block on that
+                except OSError:  # the reader is gone: go on reading, so that the processes do not block
                     self._muted = True
             if self._muted:
                 self._drained.set()
@@ -113,10 +113,10 @@ class Console:
 
 
 class Ending:
-    """SIGTERM and SIGINT end a job at once: the batch that runs is run again next time, and each record is there once.
+    """SIGTERM and SIGINT end a job at once: the next run repeats the current batch, and each record is there once.
 
-    Nothing is asked of the JVM: the signal may have come in the middle of a question, and its answer would be taken for that
-    of the next one. It is told to end as we are, and what then fails here only follows from that.
+    No request is sent to the JVM: the signal may have interrupted one, whose reply would be taken for the next. The JVM gets a
+    SIGTERM, and later failures here only follow from that.
     """
 
     def __init__(self, console: Console) -> None:
@@ -127,10 +127,10 @@ class Ending:
     def watch(self, jvm: "subprocess.Popen[bytes] | None") -> None:
         """
         Args:
-            jvm: None where it is not ours.
+            jvm: None when this process did not start it.
         """
 
-        def told(number: int, frame: FrameType | None) -> NoReturn:
+        def handle(number: int, frame: FrameType | None) -> NoReturn:
             for one in self._before:
                 signal.signal(one, signal.SIG_IGN)
             self.code = 128 + number
@@ -145,9 +145,9 @@ class Ending:
             raise SystemExit(self.code)
 
         for number in self._before:
-            signal.signal(number, told)
+            signal.signal(number, handle)
 
     def restore(self) -> None:
-        """Signals do again what they did."""
+        """Restore the previous signal handlers."""
         for number, handler in self._before.items():
             signal.signal(number, handler)

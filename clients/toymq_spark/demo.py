@@ -1,4 +1,4 @@
-"""``toymq-pipeline demo``: archive and replay real data through real kills, and count what is there afterwards."""
+"""``toymq-pipeline demo``: archive and replay real data through real kills, and count the records afterwards."""
 
 import hashlib
 import json
@@ -26,11 +26,11 @@ WAIT_S = 300
 
 
 class DemoFailed(LocalError):
-    """Something did not start, or did not end."""
+    """A process did not start, or did not end."""
 
 
 def run(master: str, say: Callable[[str], object]) -> bool:
-    """Whether every record was there once, everywhere. Raises: DemoFailed, StartFailed, OSError, ToymqError."""
+    """Run the demo. Returns: whether every record was there once. Raises: DemoFailed, StartFailed, OSError, ToymqError."""
     place = Path(tempfile.mkdtemp(prefix="toymq-spark-demo-"))
     try:
         return _run(place, master, say)

@@ -1,13 +1,13 @@
-"""Errors of the Spark connector, on top of those of the broker.
+"""Errors of the Spark connector, besides those of the broker.
 
     LocalError
     ├─ ConfigError
-    │  └─ OptionError        an option or a schema that is not known, has no meaning here, or makes no sense
-    ├─ NoSpark               it does not start
-    ├─ DataLoss              records that a query should have read are gone (``failOnDataLoss``)
-    └─ ReplayMismatch        a task that is run again has other rows than before: publishing them would lose or double some
+    │  └─ OptionError        an unknown, misplaced or invalid option, or an invalid schema
+    ├─ NoSpark               Spark does not start
+    ├─ DataLoss              records that a query should read are gone (``failOnDataLoss``)
+    └─ ReplayMismatch        a repeated task has other rows: publishing them would lose or double some
 
-Spark shows an error of a Python data source by class and text, so the texts say what to do.
+Spark shows an error of a Python data source by class and text: each text has its remedy.
 """
 
 from toymq_py.errors import ConfigError, LocalError
@@ -22,7 +22,7 @@ class NoSpark(LocalError):
 
 
 class DataLoss(LocalError):
-    """Ids ``first_id`` to ``last_id`` of a topic are gone; ``last_id`` None: their number is unknown."""
+    """Ids ``first_id`` to ``last_id`` of a topic are gone; ``last_id`` None: all from the first on."""
 
     def __init__(self, topic: str, first_id: int, last_id: int | None, why: str) -> None:
         which = f"from {first_id} on" if last_id is None else f"{first_id} to {last_id}"
@@ -33,4 +33,4 @@ class DataLoss(LocalError):
 
 
 class ReplayMismatch(LocalError):
-    """Nothing of the task's rows was published by this attempt."""
+    """This attempt published none of the task's rows."""

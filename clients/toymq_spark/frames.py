@@ -1,8 +1,8 @@
-"""Frames of the log as Arrow batches, straight from their bytes where many of one shape stand together.
+"""Frames of the log as Arrow batches, cut straight from the bytes where many have one shape.
 
-Records of a topic often have keys and payloads of one length each. Such a stretch of frames is a table already, with a stride:
-its columns are cut out of the bytes by numpy, without an object for each row, which takes a tenth of the time. What is not
-alike goes through ``storage.record.scan`` and lists. Both give the same rows (tests/unit/spark/test_batches.py).
+Records of a topic often have keys and payloads of equal length. Such frames are a table with a stride: numpy cuts its columns
+out of the bytes without an object per row, in a tenth of the time. Other frames go through ``storage.record.scan`` and lists.
+Both give the same rows (tests/unit/spark/test_batches.py).
 """
 
 from functools import lru_cache
@@ -28,18 +28,18 @@ from toymq_py.storage.record import (
 from toymq_spark.batches import TIMESTAMP_TYPE, columns_batch, constant
 
 ALIKE_MIN = 64
-"""Below it, setting up costs more than it saves."""
+"""Below this count the set-up costs more than it saves."""
 UNLIKE_ROWS = 1024
-"""Taken one by one before it is tried again whether what follows is alike."""
+"""Rows that are scanned one by one before the next try."""
 _KEYED_NUMBERS = (ATTRIBUTE_DELIVER_AT, ATTRIBUTE_EXPIRES_AT)
-"""Attributes that are one number, and leave the key what it is; with a sequence it is the name of a producer."""
+"""Attributes that are one number and keep the key; with a sequence the key is a producer's name."""
 
 
 class RowWalk:
-    """A ``storage.reader.Walk`` that sees Arrow batches of a topic's rows."""
+    """A ``storage.reader.Walk`` that makes Arrow batches of a topic's rows."""
 
     def __init__(self, topic: str, schema: pa.Schema) -> None:
-        """``schema``: the columns wanted, any of the source's, in any order."""
+        """``schema``: columns of the source, in any order."""
         self._topic = topic
         self._schema = schema
 
@@ -85,7 +85,7 @@ class RowWalk:
 
 
 def _alike(data: bytes, pos: int, first_id: int, max_count: int) -> Any:
-    """The valid frames at ``pos`` that have the lengths of the first, as a numpy table; None when they are not many."""
+    """Valid frames at ``pos`` with the lengths of the first, as a numpy table; None when they are few."""
     if pos + FRAME_OVERHEAD > len(data):
         return None
     length, _, _, key_len = HEADER.unpack_from(data, pos)
@@ -118,13 +118,13 @@ def _alike(data: bytes, pos: int, first_id: int, max_count: int) -> Any:
 
 
 def _tag(rows: Any) -> int | None:
-    """The attribute that the rows have, if they have one."""
+    """The rows' attribute, if any."""
     return int(rows["tag"][0]) if "tag" in rows.dtype.names else None
 
 
-@lru_cache(maxsize=1024)  # random sizes must not grow it without end
+@lru_cache(maxsize=1024)  # bounded: sizes may be random
 def _layout(key_len: int, payload_len: int, rest: int) -> Any:
-    """A frame (storage.record) as a numpy type; fields of no bytes are left out."""
+    """A frame (storage.record) as a numpy type, without empty fields."""
     fields = [("length", "<u4"), ("msg_id", "<u8"), ("ts_ns", "<i8"), ("key_len", "<u2"), ("key", f"V{key_len}")]
     fields += [("payload_len", "<u4"), ("payload", f"V{payload_len}")]
     if rest:
@@ -133,7 +133,7 @@ def _layout(key_len: int, payload_len: int, rest: int) -> Any:
 
 
 def _binary(rows: Any, name: str) -> pa.Array:
-    """A column of bytes of one length, copied together."""
+    """A column of equally long bytes, copied at once."""
     count = len(rows)
     size = rows.dtype[name].itemsize if name in rows.dtype.names else 0
     offsets = np.arange(count + 1, dtype=np.int32) * np.int32(size)

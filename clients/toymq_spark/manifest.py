@@ -52,15 +52,15 @@ NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 class ArchiveMismatch(ConfigError):
-    """An archive and a checkpoint that do not belong together."""
+    """The archive and the checkpoint do not belong together."""
 
 
 class AlreadyCommitted(LocalError):
-    """Another attempt has put the manifest in place. It stays."""
+    """Another attempt has committed this manifest."""
 
 
 class NoArchive(ConfigError):
-    """A directory without a manifest: another one was meant, or nothing has been archived yet."""
+    """The directory has no manifest: it is a wrong one, or nothing is archived yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Archive:
             raise NoArchive(f"{self.path} is not an archive: it has no manifest")
 
     def files(self) -> list[ArchiveFile]:
-        """What a reader reads, by topic and id; none where only empty batches were archived.
+        """Current files by topic and id; none after empty batches only.
 
         Raises: NoArchive, DamagedData, OSError.
         """
@@ -147,11 +147,11 @@ class Archive:
         return self._load(file) if file.exists() else None
 
     def attempt(self, name: str) -> Path:
-        """A directory for one attempt at the batch of this name; each call gives another one."""
+        """A new directory for one attempt at a batch."""
         return self.path / "data" / f"batch={name}.{uuid.uuid4().hex[:8]}"
 
     def next_compaction(self) -> str:
-        """Name of the next compaction. Those that begin at the same time have the same name, and only one can commit it."""
+        """Name of the next compaction. Concurrent ones get the same name, and only one can commit it."""
         names = (file.stem for file in self._manifests.glob(f"{COMPACTION}*.json"))
         done = [int(found[1]) for name in names if (found := re.fullmatch(COMPACTION + r"([0-9]+)", name))]
         return f"{COMPACTION}{max(done, default=0) + 1:0{NAME_DIGITS}d}"
@@ -168,16 +168,16 @@ class Archive:
         sync(self.path)
 
     def discard_attempts(self, prefix: str) -> None:
-        """Of batches with this beginning that have their manifest, what other attempts have written. One of a batch without a
-        manifest may be about to be committed. Raises: DamagedData, OSError."""
+        """Remove files of other attempts at committed batches with this prefix; an attempt at an uncommitted batch may be about
+        to commit. Raises: DamagedData, OSError."""
         for place in (self.path / "data").glob(f"batch={prefix}*"):
             manifest = self.find(place.name.removeprefix("batch=").partition(".")[0])
             if manifest is not None and place.name not in _places(manifest.files):
                 shutil.rmtree(place, ignore_errors=True)
 
     def remove(self, manifest: Manifest, paths: Sequence[str]) -> None:
-        """Files that others stand for. The manifest stays, if with nothing in it: it says that its batch has been archived, and
-        by which query. Raises: OSError."""
+        """Remove replaced files. The manifest stays, even empty: it proves that its batch was archived, and by which query.
+        Raises: OSError."""
         for path in paths:
             (self.path / path).unlink(missing_ok=True)
         left = tuple(file for file in manifest.files if file.path not in set(paths))
@@ -194,7 +194,7 @@ class Archive:
         except (ValueError, KeyError, TypeError, AttributeError):
             raise DamagedData(f"{file}: invalid manifest of an archive") from None
         if version != VERSION:
-            raise DamagedData(f"{file} is of version {version!r}, which is not known here")
+            raise DamagedData(f"{file} has version {version!r}, and this toymq reads {VERSION}")
         return manifest
 
 
@@ -229,7 +229,7 @@ def create_atomically(path: Path, content: dict[str, Any]) -> None:
         try:
             os.link(temporary, path)
         except FileExistsError:
-            if temporary.stat().st_nlink == 1:  # two of NFS: it was done, and the answer was lost
+            if temporary.stat().st_nlink == 1:  # two on NFS: the link was made, and the reply lost
                 raise AlreadyCommitted(f"{path} is there already") from None
         except OSError as error:
             if error.errno not in NO_LINKS:
@@ -240,7 +240,7 @@ def create_atomically(path: Path, content: dict[str, Any]) -> None:
 
 @contextmanager
 def _temporary(path: Path, content: dict[str, Any]) -> Iterator[Path]:
-    """A file beside ``path`` with this content, on stable storage, under a name of its own."""
+    """A synced temporary file beside ``path`` with this content."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         with temporary.open("w") as file:
@@ -253,7 +253,7 @@ def _temporary(path: Path, content: dict[str, Any]) -> Iterator[Path]:
 
 
 def _places(files: Iterable[ArchiveFile]) -> set[str]:
-    """The names of the directories of attempts."""
+    """Directories of attempts that have these files."""
     return {Path(file.path).parts[1] for file in files}
 
 
@@ -262,7 +262,7 @@ def _json(manifest: Manifest) -> dict[str, Any]:
 
 
 def sync_order(files: Iterable[Path]) -> Iterator[Path]:
-    """Files, and then the directories that hold them, from within outwards up to the batch's own parent."""
+    """Files, then their directories from the innermost up to the batch's parent."""
     directories: set[Path] = set()
     for file in files:
         yield file
@@ -271,7 +271,7 @@ def sync_order(files: Iterable[Path]) -> Iterator[Path]:
 
 
 def sync(path: Path) -> None:
-    """Put a file's bytes, or a directory's names, on stable storage. Raises: OSError."""
+    """Fsync a file or a directory. Raises: OSError."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)

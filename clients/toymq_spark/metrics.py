@@ -1,4 +1,4 @@
-"""How far streams are behind: a listener that keeps the newest numbers of each query, for a log line or a monitor."""
+"""Lag of streams: a listener that keeps the latest progress of each query."""
 
 import json
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from pyspark.sql.streaming.listener import (
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One batch of one query. ``behind``: topic to how many records it has not read yet, as of when it looked last."""
+    """One batch of a query. ``behind``: unread records by topic, when it last checked."""
 
     query: str
     batch: int
@@ -47,9 +47,9 @@ def progress_of(found: dict[str, Any]) -> Progress:
     )
 
 
-def _offsets(said: Any) -> dict[str, int]:
+def _offsets(reported: Any) -> dict[str, int]:
     """Offsets of one source; Spark gives them as an object or as JSON, and None where it has none."""
-    found = json.loads(said) if isinstance(said, str) else said
+    found = json.loads(reported) if isinstance(reported, str) else reported
     if not isinstance(found, dict):
         return {}
     return {
@@ -62,7 +62,7 @@ def _offsets(said: Any) -> dict[str, int]:
 class BehindLatest(StreamingQueryListener):
     """``spark.streams.addListener(BehindLatest(print))``: called with the progress of each batch of every query.
 
-    ``queries`` has the newest of each query that runs.
+    ``queries`` has the latest progress of each running query.
     """
 
     def __init__(self, took: Callable[[Progress], object] = lambda progress: None) -> None:

@@ -1,7 +1,7 @@
-"""Which ids a batch reads: where it begins and ends, how a limit is shared, how ranges are cut for tasks, and what is lost.
+"""Id ranges of a batch: start, end, shares of a limit, ranges of tasks, and lost ids.
 
-Knows nothing of Spark. An id range is [start, end): ``end`` is the first id that does not belong to it. Spark keeps offsets as
-JSON and compares them as strings, so the form is fixed: ``{"topic": {"0": id}}``, topics sorted.
+Knows nothing of Spark. An id range is [start, end). Spark stores offsets as JSON and compares them as strings, so their form is
+fixed: ``{"topic": {"0": id}}``, topics sorted.
 """
 
 import itertools
@@ -18,7 +18,7 @@ from toymq_spark.record_sources import Logs
 logger = logging.getLogger("toymq_spark")
 
 Offsets = dict[str, int]
-"""Topic to next id to read."""
+"""Next id to read by topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,25 +31,25 @@ class IdSpan:
 
 
 def to_json(offsets: Mapping[str, int]) -> dict[str, dict[str, int]]:
-    """The form that Spark keeps."""
+    """Offsets as Spark stores them."""
     return {topic: {"0": offsets[topic]} for topic in sorted(offsets)}
 
 
 def from_json(found: Mapping[str, Any]) -> Offsets:
-    """Raises: OptionError when a checkpoint holds something else."""
+    """The inverse. Raises: OptionError for an invalid checkpoint."""
     try:
         return {topic: int(partitions["0"]) for topic, partitions in found.items()}
     except (KeyError, TypeError, ValueError):
-        raise OptionError(f"the checkpoint holds offsets of another form: {str(found)[:200]}") from None
+        raise OptionError(f"invalid offsets in the checkpoint: {str(found)[:200]}") from None
 
 
 def starting(options: SourceOptions, logs: Logs, *, missing_is_empty: bool) -> Offsets:
     """First id to read, by topic.
 
     Args:
-        missing_is_empty: what a topic is that does not exist: empty (a stream may wait for it), or an error.
+        missing_is_empty: a missing topic counts as empty (a stream may wait for it), else it is an error.
 
-    Raises: NoSuchTopic, OptionError, DataLoss when a given id is no longer there.
+    Raises: NoSuchTopic, OptionError, DataLoss when a given id is gone.
     """
     found = {}
     for topic in options.topics.select(logs.topics):
@@ -60,18 +60,18 @@ def starting(options: SourceOptions, logs: Logs, *, missing_is_empty: bool) -> O
             if start == next_id and options.late_start_is_error:
                 raise OptionError(
                     f"topic {topic} has no record at or after {place} ms; "
-                    "startingOffsetsByTimestampStrategy=latest would begin at its end"
+                    "startingOffsetsByTimestampStrategy=latest starts at its end"
                 )
             continue
         if place >= 0:
             check_start(options, topic, place, first_id, next_id)
         found[topic] = first_id if place == EARLIEST else next_id if place == LATEST else min(max(place, first_id), next_id)
-    _refuse_strangers(options.start, found)
+    _refuse_unread(options.start, found)
     return found
 
 
 def ending(options: SourceOptions, logs: Logs, start: Offsets) -> Offsets:
-    """End of a batch, by topic; never before its beginning. Raises: NoSuchTopic, OptionError."""
+    """End of a batch by topic, at least its start. Raises: NoSuchTopic, OptionError."""
     found = {}
     for topic, begin in start.items():
         _, next_id = logs.bounds(topic)
@@ -85,17 +85,17 @@ def ending(options: SourceOptions, logs: Logs, start: Offsets) -> Offsets:
         else:
             end = place
         found[topic] = max(begin, end)
-    _refuse_strangers(options.end, found)
+    _refuse_unread(options.end, found)
     return found
 
 
 def latest(options: SourceOptions, logs: Logs) -> Offsets:
-    """The present ends of the topics that are there."""
+    """Current ends of existing topics."""
     return {topic: _bounds(logs, topic, missing_is_empty=True)[1] for topic in options.topics.select(logs.topics)}
 
 
 def deleted(options: SourceOptions, logs: Logs, known: Iterable[str]) -> Offsets:
-    """Of the topics that a stream reads by a pattern, those that are no more. They end at 0, as one that was given by name."""
+    """Deleted topics of a stream with a pattern; they end at 0, like missing topics given by name."""
     if options.topics.pattern is None:
         return {}
     present = set(logs.topics())
@@ -103,15 +103,15 @@ def deleted(options: SourceOptions, logs: Logs, known: Iterable[str]) -> Offsets
 
 
 def share(start: Mapping[str, int], end: Mapping[str, int], limit: int | None) -> Offsets:
-    """The ends of a batch of at most about ``limit`` records, split by backlog; no topic with a backlog gets nothing.
+    """Ends of a batch of about ``limit`` records, shared by backlog; each topic with a backlog gets some.
 
-    A topic that ``start`` does not know is new and read from 0; one that ``end`` does not know stays where it is.
+    A topic that is not in ``start`` is new and read from 0; one that is not in ``end`` stays where it is.
     """
     backlog = {topic: max(next_id - start.get(topic, 0), 0) for topic, next_id in end.items()}
     total = sum(backlog.values())
     reached = dict(start)
     for topic, waiting in backlog.items():
-        # Two rounded parts of a limit of 10 may be 11; with Kafka they are, too.
+        # Rounded parts may exceed the limit by one each, as with Kafka.
         part = waiting if limit is None or total <= limit else max(limit * waiting // total, 1) if waiting else 0
         begin = start.get(topic, 0)
         reached[topic] = begin + part if end[topic] >= begin else end[topic]
@@ -119,8 +119,7 @@ def share(start: Mapping[str, int], end: Mapping[str, int], limit: int | None) -
 
 
 def cut(options: SourceOptions, start: Mapping[str, int], end: Mapping[str, int]) -> list[IdSpan]:
-    """Ranges for tasks, about equal in size. The same for the same offsets and options, so that a batch that is run again is
-    cut again as it was."""
+    """Ranges of about equal size for tasks. Deterministic: a repeated batch is cut in the same way."""
     total = sum(max(end[topic] - start.get(topic, 0), 0) for topic in end)
     spans = []
     for topic in sorted(end):
@@ -138,7 +137,7 @@ def cut(options: SourceOptions, start: Mapping[str, int], end: Mapping[str, int]
 
 
 def retained(options: SourceOptions, logs: Logs, start: Offsets, end: Offsets) -> Offsets:
-    """Where a batch of a stream really begins, after retention, and after a topic was made anew.
+    """Actual start of a stream's batch, after retention, or after a topic was recreated.
 
     Raises: DataLoss with ``failOnDataLoss``; without it the loss is a warning.
     """
@@ -149,33 +148,33 @@ def retained(options: SourceOptions, logs: Logs, start: Offsets, end: Offsets) -
             continue
         first_id, next_id = _bounds(logs, topic, missing_is_empty=True)
         if stop > next_id:
-            lost(options, topic, max(begin, next_id), stop - 1, f"the topic ends at {next_id}; was it deleted and made anew?")
+            lost(options, topic, max(begin, next_id), stop - 1, f"the topic ends at {next_id}; was it deleted and recreated?")
             found[topic] = stop
         elif begin > stop:
-            lost(options, topic, begin, None, "the topic was deleted" + (" and made anew" if next_id else ""))
+            lost(options, topic, begin, None, "the topic was deleted" + (" and recreated" if next_id else ""))
             found[topic] = min(first_id, stop)
         elif begin < first_id and topic in start:
-            lost(options, topic, begin, min(first_id, stop) - 1, f"retention has removed what is below {first_id}")
+            lost(options, topic, begin, min(first_id, stop) - 1, f"retention removed the records below {first_id}")
             found[topic] = min(first_id, stop)
         elif begin < first_id:
-            found[topic] = min(first_id, stop)  # a new topic begins where it begins
+            found[topic] = min(first_id, stop)  # a new topic starts at its first id
     return found
 
 
 def check_start(options: SourceOptions, topic: str, start: int, first_id: int, next_id: int) -> None:
     """Raises: DataLoss, OptionError."""
     if start < first_id:
-        lost(options, topic, start, first_id - 1, f"retention has removed what is below {first_id}")
+        lost(options, topic, start, first_id - 1, f"retention removed the records below {first_id}")
     elif start > next_id:
         raise OptionError(f"option startingOffsets: topic {topic} ends at {next_id}, before {start}")
 
 
 def lost(options: SourceOptions, topic: str, first_id: int, last_id: int | None, why: str) -> None:
-    """Raises: DataLoss with ``failOnDataLoss``."""
+    """Report lost ids. Raises: DataLoss with ``failOnDataLoss``."""
     loss = DataLoss(topic, first_id, last_id, why)
     if options.fail_on_data_loss:
-        raise DataLoss(topic, first_id, last_id, f"{why} (failOnDataLoss=false would go on)")
-    logger.warning("%s; going on, as failOnDataLoss=false says", loss)
+        raise DataLoss(topic, first_id, last_id, f"{why} (failOnDataLoss=false continues)")
+    logger.warning("%s; continuing, with failOnDataLoss=false", loss)
 
 
 def _bounds(logs: Logs, topic: str, missing_is_empty: bool) -> tuple[int, int]:
@@ -187,7 +186,7 @@ def _bounds(logs: Logs, topic: str, missing_is_empty: bool) -> tuple[int, int]:
         raise
 
 
-def _refuse_strangers(edge: Edge, found: Offsets) -> None:
-    strangers = set(edge.by_topic or ()) - set(found)
-    if strangers:
-        raise OptionError(f"the offsets given name topic {min(strangers)}, which is not read")
+def _refuse_unread(edge: Edge, found: Offsets) -> None:
+    unread = set(edge.by_topic or ()) - set(found)
+    if unread:
+        raise OptionError(f"the given offsets name topic {min(unread)}, which is not read: leave it out")

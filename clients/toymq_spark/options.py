@@ -1,7 +1,7 @@
-"""Options of source and sink: their names, their defaults, and what is refused.
+"""Options of source and sink: names, defaults and checks.
 
-Contract: spark.md; the names are those of Spark's Kafka connector. Spark hands option names over in lower case. An option that
-is not known, or has no meaning where it stands, is refused by its name: one that is passed over in silence is a wrong result.
+Contract: spark.md; the names are those of Spark's Kafka connector. Spark passes option names in lower case. An unknown or
+misplaced option is an error: ignoring it would give a wrong result.
 """
 
 import json
@@ -22,13 +22,13 @@ T = TypeVar("T")
 
 EARLIEST = -2
 LATEST = -1
-"""Kafka's numbers for the two ends of a log, in offsets as JSON."""
+"""Kafka's numbers for the ends of a log in JSON offsets."""
 
 MAX_RECORDS_PER_PARTITION = 250_000
-"""A task of this size takes about a second: long against its start (31 ms), short enough to spread and to retry."""
+"""A task of this size takes about a second: long beside its start (31 ms), short enough to spread and retry."""
 NUM_RETRIES = 3
 RETRY_INTERVAL_MS = 1000
-"""Doubled each time: 7 s in all, in which a broker restarts."""
+"""Doubled each time: 7 s in total, enough for a broker's restart."""
 MAX_TRIGGER_DELAY_MS = 15 * 60 * 1000
 
 _ACCESS = ("toymq.token", "toymq.token.file", "toymq.tls", "toymq.tls.ca", "toymq.tls.cert", "toymq.tls.key")
@@ -42,12 +42,12 @@ _BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 _SINK = (*_EVERYWHERE, "topic", "producerId")
 _SPARKS_OWN = ("checkpointLocation", "queryName")
-"""What Spark itself reads and also hands to a streaming sink."""
+"""Spark's own options, which it also passes to a streaming sink."""
 
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """Paths of PEM files on every node: CA of the broker, own certificate and key. ``ca`` None: the machine's CAs."""
+    """Paths of PEM files on every node: the broker's CA (None: the system's), client certificate and key."""
 
     ca: str | None = None
     cert: str | None = None
@@ -56,7 +56,7 @@ class Certificates:
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """Where a broker is, for how long to try, and how to get in (``broker.connect``)."""
+    """A broker's URL, its retries, and access to it (``broker.connect``)."""
 
     url: str
     num_retries: int = NUM_RETRIES
@@ -74,13 +74,13 @@ class Directory:
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Which topics: by name, or all that a regular expression matches as a whole."""
+    """Topics by name, or by a regular expression for the whole name."""
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
 
     def select(self, present: Callable[[], list[str]]) -> list[str]:
-        """Sorted names; ``present`` is asked only where there is a pattern."""
+        """Sorted names; ``present`` is called only for a pattern."""
         if self.pattern is None:
             return sorted(self.names)
         matches = re.compile(self.pattern).fullmatch
@@ -89,7 +89,7 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Where reading begins or ends: an id, an end of the log, or a time; for all topics or by topic.
+    """Start or end of reading: an id, an end of the log, or a time; for all topics or by topic.
 
     ``kind`` "id": numbers are ids, ``EARLIEST`` or ``LATEST``. "time": milliseconds since the epoch.
     """
@@ -99,25 +99,25 @@ class Edge:
     by_topic: Mapping[str, int] | None = None
 
     def of(self, topic: str) -> int:
-        """Raises: OptionError when the option names topics and this one not."""
+        """The number for a topic. Raises: OptionError when the option names other topics only."""
         if self.by_topic is None:
             assert self.everywhere is not None
             return self.everywhere
         if topic not in self.by_topic:
-            raise OptionError(f"the offsets given name {', '.join(sorted(self.by_topic))}, and not topic {topic}")
+            raise OptionError(f"the given offsets name {', '.join(sorted(self.by_topic))}: add topic {topic}")
         return self.by_topic[topic]
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """All a source needs to know. Counts are of records."""
+    """Options of a source. Counts are of records."""
 
     place: BrokerAddress | Directory
     topics: Topics
     start: Edge
     end: Edge
     late_start_is_error: bool
-    """What a starting time behind the last record means: an error, or the end of the log."""
+    """Whether a starting time after the last record is an error, or the end of the log."""
     include_headers: bool
     fail_on_data_loss: bool
     min_partitions: int | None
@@ -135,9 +135,10 @@ class SinkOptions:
 
 
 def parse_source(given: Mapping[str, str], mode: Mode | None = None) -> SourceOptions:
-    """
+    """Parse the options of a source.
+
     Args:
-        mode: None while it is not known yet whether the query is a stream; then what one of the two forbids is let through.
+        mode: None: unknown yet; options of either mode are accepted.
 
     Raises: OptionError.
     """
@@ -148,7 +149,7 @@ def parse_source(given: Mapping[str, str], mode: Mode | None = None) -> SourceOp
     if mode == "batch":
         options.refuse(_STREAM_ONLY, "a batch has no triggers")
     if options.text("maxTriggerDelay") is not None and options.text("minOffsetsPerTrigger") is None:
-        options.fail("maxTriggerDelay", "needs minOffsetsPerTrigger: without it nothing waits")
+        options.fail("maxTriggerDelay", "needs minOffsetsPerTrigger")
     place = _place(options)
     return SourceOptions(
         place=place,
@@ -170,7 +171,7 @@ def parse_sink(given: Mapping[str, str], mode: Mode) -> SinkOptions:
     """Raises: OptionError."""
     options = _Options(given)
     if "path" in options.given:
-        options.fail("path", "a sink publishes through a broker: give url")
+        options.fail("path", "a sink publishes through a broker: use url")
     if mode == "batch":
         options.refuse(_SPARKS_OWN, "a batch has no checkpoint and no query name")
     options.refuse_unknown((*_SINK, *_SPARKS_OWN))
@@ -179,12 +180,12 @@ def parse_sink(given: Mapping[str, str], mode: Mode) -> SinkOptions:
         options.checked("topic", lambda: check_name("topic", topic))
     producer_id = options.text("producerId")
     if producer_id is not None and not re.fullmatch(r"[A-Za-z0-9._-]{1,128}", producer_id):
-        options.fail("producerId", "1 to 128 of A-Z a-z 0-9 . _ -")
+        options.fail("producerId", f"invalid value {producer_id!r}: write 1 to 128 of A-Z a-z 0-9 . _ -")
     return SinkOptions(_address(options), topic, producer_id)
 
 
 class _Options:
-    """Options as given, read by their proper names."""
+    """The given options, read by their proper names."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self.given = {name.lower(): str(value) for name, value in given.items()}
@@ -195,12 +196,12 @@ class _Options:
     def refuse_unknown(self, known: tuple[str, ...]) -> None:
         left = set(self.given) - {name.lower() for name in known}
         if left:
-            raise OptionError(f"option {min(left)} is not known here; known are {', '.join(sorted(known))}")
+            raise OptionError(f"unknown option {min(left)}: known are {', '.join(sorted(known))}")
 
     def refuse(self, names: tuple[str, ...], why: str) -> None:
         for name in names:
             if name.lower() in self.given:
-                self.fail(name, f"has no meaning here: {why}")
+                self.fail(name, f"has no effect here: {why}")
 
     def text(self, name: str) -> str | None:
         return self.given.get(name.lower())
@@ -215,7 +216,7 @@ class _Options:
         found = [(name, value) for name in names if (value := self.text(name)) is not None]
         if len(found) != 1:
             which = " and ".join(name for name, _ in found) or "none"
-            raise OptionError(f"exactly one of the options {', '.join(names)} is needed, and there is {which}")
+            raise OptionError(f"set exactly one of the options {', '.join(names)}, not {which}")
         return found[0]
 
     def number(self, name: str, at_least: int) -> int | None:
@@ -232,7 +233,7 @@ class _Options:
     def choice(self, name: str, values: tuple[str, ...], default: str) -> str:
         text = (self.text(name) or default).lower()
         if text not in values:
-            self.fail(name, f"{text!r} is neither {' nor '.join(values)}")
+            self.fail(name, f"invalid value {text!r}: write {' or '.join(values)}")
         return text
 
     def duration_ms(self, name: str, default: int) -> int:
@@ -251,7 +252,7 @@ class _Options:
         return found
 
     def by_topic(self, name: str, text: str, least: int) -> dict[str, int]:
-        """``{"topic": {"0": n}}``: every topic is one log, and 0 its only partition."""
+        """Parse ``{"topic": {"0": n}}``; 0 is the only partition of a topic."""
         numbers = {}
         for topic, value in self.json(name, text).items():
             if not isinstance(value, dict) or list(value) != ["0"]:
@@ -268,7 +269,7 @@ def _place(options: _Options) -> BrokerAddress | Directory:
     if name != "path":
         return _address(options)
     if not value:
-        options.fail("path", "is empty")
+        options.fail("path", "is empty: name a data directory")
     options.refuse(
         (*_ACCESS, "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"), "a directory is read without a broker"
     )
@@ -279,19 +280,19 @@ def _address(options: _Options) -> BrokerAddress:
     name, url = options.one_of(("url", "toymq.bootstrap.servers"))
     if name == "toymq.bootstrap.servers":
         if "," in url or "//" in url:
-            options.fail(name, "is host:port of the one broker")
+            options.fail(name, f"invalid value {url!r}: write the host:port of one broker")
         url = f"{'toymqs' if options.boolean('toymq.tls', False) else 'toymq'}://{url}"
     elif options.text("toymq.tls") is not None:
-        options.fail("toymq.tls", "the url says it: toymqs:// is TLS")
+        options.fail("toymq.tls", "leave it out: the url has it (toymqs:// is TLS)")
     address = options.checked(name, lambda: parse_url(url))
     given = [option for option in _ACCESS if options.text(option) is not None]
     if address.path is not None and given:
-        options.fail(given[0], "a Unix socket has neither tokens nor TLS here")
+        options.fail(given[0], "has no effect with a Unix socket: leave it out")
     token, token_file = options.text("toymq.token"), options.text("toymq.token.file")
     if token is not None and token_file is not None:
-        options.fail("toymq.token.file", "toymq.token is given already")
+        options.fail("toymq.token.file", "toymq.token is set: leave one out")
     if address.token is not None and (token is not None or token_file is not None):
-        options.fail("toymq.token" if token is not None else "toymq.token.file", "the URL has a token already")
+        options.fail("toymq.token" if token is not None else "toymq.token.file", "the URL has a token: leave one out")
     if token is not None:
         url = replace(address, token=token).url
         options.checked("toymq.token", lambda: parse_url(url))
@@ -309,9 +310,9 @@ def _certificates(options: _Options, tls: bool) -> Certificates | None:
     if not given:
         return None
     if not tls:
-        options.fail(given[0], "is for a broker that speaks TLS: toymqs://…, or toymq.bootstrap.servers with toymq.tls=true")
+        options.fail(given[0], "needs TLS: toymqs://…, or toymq.bootstrap.servers with toymq.tls=true")
     if given[-1] == "toymq.tls.key" and "toymq.tls.cert" not in given:
-        options.fail("toymq.tls.key", "does nothing without toymq.tls.cert")
+        options.fail("toymq.tls.key", "needs toymq.tls.cert")
     return Certificates(*map(options.text, names))
 
 
@@ -369,7 +370,7 @@ def _end(options: _Options) -> Edge:
 
 
 def _timed(options: _Options, everywhere: str, by_topic: str) -> Edge | None:
-    """As with Kafka, a time for all topics goes before times by topic, and both before offsets."""
+    """As with Kafka, a time for all topics overrides times by topic, and both override offsets."""
     at_ms = options.number(everywhere, 0)
     if at_ms is not None:
         return Edge("time", at_ms)

@@ -1,17 +1,17 @@
-"""Publish the rows of a task exactly once, however often the task runs.
+"""Publishes the rows of a task exactly once, however often the task runs.
 
 Contract: spark.md, "Sink"; protocol.md, ``PUB … seq=``; ADR 0016. Knows nothing of Spark.
 
-A task is identified by its producer (sink and task number) and its epoch (the batch). The order of rows after a shuffle
-differs from run to run, so they are sorted and numbered, and the number is the sequence. When the task runs again after a
-crash, the broker recognises the rows that it has by their numbers. That is right only if they are the same rows:
+A task is identified by its producer (sink and task number) and its epoch (the batch). The order of rows after a shuffle differs
+from run to run, so they are sorted and numbered, and the number is the sequence: when the task runs again, the broker
+recognises stored rows. That requires the same rows:
 
-1. The claim (``claims``): count and checksum of the rows are stored before any row is published, once for each producer and
-   epoch. If there is one already it has to be the same, otherwise the task fails, and publishes nothing. And where the batch
-   was run before, none of this task's rows may have been another task's.
+1. The claim (``claims``): count and checksum of the rows are stored before any row is published, once per producer and
+   epoch. An earlier claim has to be equal, otherwise the task fails and publishes nothing. And if the batch ran before, none of
+   this task's rows may have been another task's.
 2. The rows are published with sequence ``epoch << 32 | row``. A ``DUP`` is a row that an earlier attempt published.
 
-An attempt that lives on while a later one runs (an executor that was given up) says the same numbers for the same rows.
+An attempt that goes on beside a later one (an executor that was given up) uses the same numbers for the same rows.
 """
 
 import time
@@ -31,30 +31,31 @@ from toymq_spark.rows import Row, place_of
 
 ROWS_MAX = 1 << 32
 EPOCHS_MAX = 1 << 31
-"""So that a sequence stays below 2^63."""
+"""Keeps a sequence below 2^63."""
 WINDOW = 2048
-"""Rows on their way to the broker; above that the task waits, which is how the broker's pace reaches Spark."""
+"""Most unanswered rows; then the task waits, which slows Spark to the broker's pace."""
 
 READ_COUNT = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Rows that this attempt stored, and rows that were there."""
+    """Rows that this attempt stored, and rows that were stored before."""
 
     published: int
     duplicates: int
 
 
 def write_task(publisher: Publisher, task: Task, rows: Sequence[Row]) -> Outcome:
-    """
+    """Publish the rows of a task.
+
     Args:
         rows: in their total order (``rows.rows_of``).
 
-    Raises: ReplayMismatch. OptionError when there are more rows than numbers. What the broker refuses with.
+    Raises: ReplayMismatch; OptionError for too many rows; errors of the broker.
     """
     if len(rows) >= ROWS_MAX or not 0 <= task.epoch < EPOCHS_MAX:
-        raise OptionError(f"{len(rows)} rows in epoch {task.epoch} are more than can be numbered")
+        raise OptionError(f"{len(rows)} rows in epoch {task.epoch}: at most {ROWS_MAX} rows and {EPOCHS_MAX} epochs")
     claim(publisher, task, rows)
     first = task.epoch << 32
     receipts = []
@@ -62,7 +63,7 @@ def write_task(publisher: Publisher, task: Task, rows: Sequence[Row]) -> Outcome
         messages = [Sequenced(task.producer, seq, row.body, row.hdr, row.delay_ms, row.ttl_ms) for seq, row in numbered]
         try:
             receipts += publisher.publish(topic, messages)
-        except PayloadTooLarge as error:  # the largest is one of those
+        except PayloadTooLarge as error:  # of the largest, for one
             row = max((row for row in rows if row.topic == topic), key=lambda row: len(row.body))
             raise OptionError(f"column value is too large: {error}{place_of(row)}") from None
     duplicates = sum(receipt.duplicate for receipt in receipts)

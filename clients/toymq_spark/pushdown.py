@@ -1,7 +1,7 @@
-"""Filters that narrow what is read: conditions on topic, offset and timestamp become id ranges.
+"""Pushed-down filters: conditions on topic, offset and timestamp become id ranges.
 
-Only a condition on ``offset`` or ``topic`` is taken over from Spark. What a timestamp narrows (milliseconds, and the record at
-an edge) Spark checks again. A condition on ``key`` stays with Spark: a log has no index of keys.
+Conditions on ``offset`` and ``topic`` are taken from Spark. A condition on ``timestamp`` narrows the range to milliseconds, and
+Spark checks it again. Spark alone checks ``key``: a log has no index of keys.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +16,7 @@ _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 class Bounds:
-    """Bounds of ids and times in milliseconds, joined by AND; ``…_end`` is exclusive."""
+    """Conjunction of bounds of ids and of times in milliseconds; ends are exclusive."""
 
     def __init__(self) -> None:
         self.topics: set[str] | None = None
@@ -26,7 +26,7 @@ class Bounds:
         self.end_ms: int | None = None
 
     def take(self, filters: Sequence[Filter]) -> Iterator[Filter]:
-        """Note what can be noted; yields what Spark has to check itself."""
+        """Take filters. Yields: those that Spark has to check."""
         for one in filters:
             match one:
                 case EqualTo(("topic",), str(topic)):
@@ -51,12 +51,12 @@ class Bounds:
                     self.end_ms = end_ms if self.end_ms is None else min(self.end_ms, end_ms)
                     yield one
                 case IsNotNull(("topic" | "offset" | "timestamp" | "value" | "partition" | "timestampType",)):
-                    pass  # it never is
+                    pass  # always true
                 case _:
                     yield one
 
     def narrow(self, start: Offsets, end: Offsets, id_at_time: Callable[[str, int], int]) -> tuple[Offsets, Offsets]:
-        """The id ranges within the bounds; a topic without ids in them has an empty range."""
+        """Narrow id ranges to the bounds; some may become empty."""
         begins, ends = {}, {}
         for topic, begin in start.items():
             if self.topics is not None and topic not in self.topics:

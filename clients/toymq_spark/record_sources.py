@@ -1,6 +1,6 @@
-"""Where records are read from: a broker over the wire, or a data directory. Both look the same from above.
+"""Sources of records with one interface: a broker, or a data directory.
 
-Knows nothing of Spark. One reader, one thread: a Spark task opens its own.
+Knows nothing of Spark. For one thread: each Spark task opens its own.
 """
 
 import time
@@ -16,11 +16,11 @@ from toymq_spark.options import BrokerAddress, Directory
 T = TypeVar("T")
 FETCH_COUNT_MAX = 10_000
 FETCH_BYTES_MAX = 256 << 10
-"""Of one question: a millisecond of the broker's loop, behind which a publish may wait. Larger ones are no faster."""
+"""Bytes per request: a millisecond of the broker's loop, for which a publish may wait. Larger requests are not faster."""
 POLL_INTERVAL_S = 0.1
-"""How often a directory, or several topics at once, are looked at while a stream waits for more."""
+"""Interval at which a waiting stream checks a directory, or several topics."""
 AT_MS_MAX = 2**63 // 1_000_000
-"""In the year 2262: no record is later, and a broker takes no later time for a question."""
+"""In the year 2262: the latest time of a record, and of a request to a broker."""
 
 
 class Logs(Protocol):
@@ -32,19 +32,19 @@ class Logs(Protocol):
         """(first retained id, next id). Raises: NoSuchTopic."""
 
     def id_at_time(self, topic: str, at_ms: int) -> int:
-        """Id of the first record at or after a time; the next id when there is none. Raises: NoSuchTopic."""
+        """Id of the first record at or after a time, else the next id. Raises: NoSuchTopic."""
 
     def read(self, topic: str, from_id: int, to_id: int, walk: Walk[T]) -> Iterator[RecordRun[T]]:
-        """Records of an id range in runs; ids that no record stands for are left out. Raises: NoSuchTopic, OutOfRange."""
+        """Records of an id range in runs; missing ids are skipped. Raises: NoSuchTopic, OutOfRange."""
 
     def wait(self, topic: str, next_id: int, seconds: float) -> None:
-        """Until the topic has more than ``next_id``, or the time is over."""
+        """Wait until the topic exceeds ``next_id``, at most ``seconds``."""
 
     def close(self) -> None: ...
 
 
 def open_logs(place: BrokerAddress | Directory) -> Logs:
-    """Raises: DataDirectoryError. Connects to a broker only when something is asked."""
+    """Open a source; a broker is connected to at its first request. Raises: DataDirectoryError."""
     return BrokerLogs(place) if isinstance(place, BrokerAddress) else DirectoryLogs(place.path)
 
 
@@ -93,12 +93,12 @@ class BrokerLogs:
 
 
 def runs_of(frames: bytes, to_id: int, walk: Walk[T]) -> Iterator[RecordRun[T]]:
-    """The body of a BATCH as runs of consecutive ids. Raises: DamagedData when the bytes are no records."""
+    """The body of a BATCH as runs of consecutive ids. Raises: DamagedData for invalid records."""
     pos = 0
     while pos < len(frames):
         found = valid_frame(frames, pos)
         if found is None:
-            raise DamagedData(f"the broker sent no valid record at byte {pos} of a batch")
+            raise DamagedData(f"the broker sent an invalid record at byte {pos} of a batch")
         first_id = found[0]
         if first_id >= to_id:
             return
@@ -109,7 +109,7 @@ def runs_of(frames: bytes, to_id: int, walk: Walk[T]) -> Iterator[RecordRun[T]]:
 
 
 class DirectoryLogs:
-    """A data directory or a backup. A topic is looked at anew whenever its bounds are asked for."""
+    """A data directory or a backup. A topic is opened again when its bounds are requested."""
 
     def __init__(self, path: str, sleep: Callable[[float], None] = time.sleep) -> None:
         """Raises: DataDirectoryError."""

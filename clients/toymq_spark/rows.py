@@ -1,7 +1,7 @@
-"""Rows of a table as messages: which columns a sink takes, and how a row becomes a body with headers.
+"""Rows of a table as messages: the columns of a sink, and a row's body with its headers.
 
-Knows Arrow and the wire's header block; nothing of Spark's sinks or of brokers. A published record carries its producer's name
-where others have a key, so a row's key travels in a header (``batches.KEY_HEADER``).
+Knows Arrow and the wire's header block; nothing of Spark's sinks or of brokers. A published record has its producer's name in
+place of a key, so a row's key is sent as a header (``batches.KEY_HEADER``).
 """
 
 import zlib
@@ -17,7 +17,7 @@ from toymq_spark.batches import KEY_HEADER
 from toymq_spark.errors import OptionError
 
 CLAIMS_TOPIC = "toymq-spark.claims"
-"""Where tasks say what they are about to publish (``publishing``)."""
+"""Topic of the claims (``claims``)."""
 
 TYPES: Mapping[str, tuple[str, ...]] = {
     "value": ("binary", "string"),
@@ -26,7 +26,7 @@ TYPES: Mapping[str, tuple[str, ...]] = {
     "headers": ("array<struct<key:string,value:binary>>",),
     "delayMs": ("int", "bigint"),
     "ttlMs": ("int", "bigint"),
-    # What a source adds, so that its rows may be written as they are. Partition and offset say where a row came from.
+    # Columns of a source, so that its rows can be written unchanged. Partition and offset are a row's origin.
     "partition": ("int",),
     "offset": ("bigint",),
     "timestamp": ("timestamp",),
@@ -36,11 +36,11 @@ TYPES: Mapping[str, tuple[str, ...]] = {
 
 
 class Row(NamedTuple):
-    """One message to be published. Rows compare by all their fields; the order of equal rows does not matter."""
+    """A message to publish. Rows are ordered by all fields; the order of equal rows does not matter."""
 
     topic: str
     source: tuple[str, int]
-    """Topic and offset it came from; ("", 0) for none. Comes first when rows are put in order, as it costs least."""
+    """Topic and offset of origin; ("", 0) for none. Compared early, since it is cheap."""
     body: bytes
     hdr: int
     delay_ms: int | None
@@ -51,26 +51,27 @@ class Row(NamedTuple):
 
 
 def check_columns(columns: Mapping[str, str], topic: str | None) -> None:
-    """
+    """Check the columns of a sink.
+
     Args:
-        columns: name to Spark type.
-        topic: what the option says.
+        columns: Spark types by name.
+        topic: the option ``topic``.
 
     Raises: OptionError.
     """
     for name, kind in columns.items():
         if name not in TYPES:
-            raise OptionError(f"column {name} is not known to the sink; known are {', '.join(TYPES)}")
+            raise OptionError(f"unknown column {name}: the sink takes {', '.join(TYPES)}")
         if kind not in TYPES[name]:
-            raise OptionError(f"column {name} is {kind}; it has to be {' or '.join(TYPES[name])}")
+            raise OptionError(f"column {name} is {kind}: make it {' or '.join(TYPES[name])}")
     if "value" not in columns:
-        raise OptionError("column value is missing: it is what is published")
+        raise OptionError("column value is missing: it has the payloads")
     if topic is None and "topic" not in columns:
-        raise OptionError("neither the option topic nor a column topic says where to publish")
+        raise OptionError("no topic: set the option topic, or add a column topic")
 
 
 def rows_of(batches: Iterable[pa.RecordBatch], topic: str | None) -> list[Row]:
-    """Rows in their total order: that of the source where it is known, and the same for the same rows in any order.
+    """Rows in a total order: by source where it is known, and the same for the same rows in any order.
 
     Raises: OptionError for a row that cannot be published, with its place.
     """
@@ -89,7 +90,7 @@ def checksum(rows: Sequence[Row]) -> int:
 
 
 def place_of(row: Row) -> str:
-    """Describe where a row came from, for an error message; "" where it does not say."""
+    """Origin of a row, for an error message; "" if unknown."""
     topic, offset = row.source
     return _place(topic or None, offset)
 
@@ -108,11 +109,11 @@ def _rows(batch: pa.RecordBatch, option: str | None) -> Iterator[Row]:
             _fail("value", "is null", topics[at], offsets[at])
         target = topics[at] if option is None else option
         if target is None:
-            _fail("topic", "is null, and there is no option topic", topics[at], offsets[at])
+            _fail("topic", "is null: set it, or the option topic", topics[at], offsets[at])
         known = topics[at] is not None and offsets[at] is not None
         source: tuple[str, int] = (topics[at], offsets[at]) if from_source and known else ("", 0)
         if target == CLAIMS_TOPIC:
-            _fail("topic", f"is {CLAIMS_TOPIC}, where the sink keeps its claims", topics[at], offsets[at])
+            _fail("topic", f"is {CLAIMS_TOPIC}, which has the sink's claims: choose another topic", topics[at], offsets[at])
         if option is None:
             try:
                 check_name("topic", target)
@@ -122,21 +123,21 @@ def _rows(batch: pa.RecordBatch, option: str | None) -> Iterator[Row]:
         body = value.encode() if isinstance(value, str) else value
         for name, number, least in (("delayMs", delays[at], 0), ("ttlMs", ttls[at], 1)):
             if number is not None and not least <= number <= DURATION_MS_MAX:
-                _fail(name, f"is {number}; it has to be {least} to {DURATION_MS_MAX} (ten years)", *source)
+                _fail(name, f"is {number}: write {least} to {DURATION_MS_MAX} (ten years)", *source)
         yield Row(target, source, block + body if block else body, len(block), delays[at], ttls[at])
 
 
 def _header_block(key: bytes | str | None, headers: list[dict[str, Any]] | None, source: tuple[str, int]) -> bytes:
-    """Every header that a source has read can be published again, odd lines included: ``batches.parse_header_block``."""
+    """Encode key and headers; all that ``batches.parse_header_block`` reads can be written again."""
     lines = []
     for header in headers or ():
         name, value = (header or {}).get("key"), (header or {}).get("value")
         if name == KEY_HEADER:
-            _fail("headers", f"has a header named {name!r}: that is where the column key goes; say it there", *source)
+            _fail("headers", f"has a header named {name!r}: use the column key instead", *source)
         if name is None or ":" in name or "\n" in name or (name == "" and value is None):
-            _fail("headers", f"has a header named {name!r}, which a line cannot carry: leave it out of the array", *source)
+            _fail("headers", f"has a header named {name!r}, which a header line cannot carry: leave it out", *source)
         if value is not None and b"\n" in value:
-            _fail("headers", f"has a line break in {name!r}, which a line cannot carry: {value[:40]!r}", *source)
+            _fail("headers", f"has a line break in {name!r}, which a header line cannot carry: {value[:40]!r}", *source)
         lines.append(name.encode() + (b"\n" if value is None else b": %b\n" % value))
     if key is not None:
         value = key.encode() if isinstance(key, str) else key

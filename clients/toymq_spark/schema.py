@@ -1,4 +1,4 @@
-"""The columns as Spark types, and which schemas a user may ask for."""
+"""The source's columns as Spark types, and the check of a user's schema."""
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -31,28 +31,28 @@ _NULLABLE = ("key", "headers")
 
 
 def source_schema(include_headers: bool) -> StructType:
-    """Kafka's columns in Kafka's order."""
+    """The columns of Spark's Kafka connector, in its order."""
     return StructType([*_COLUMNS.fields, StructField("headers", _HEADERS)]) if include_headers else _COLUMNS
 
 
 def check_projection(wanted: StructType, include_headers: bool) -> None:
-    """Raises: OptionError when a schema has a column that the source has not, or has with another type, or has none."""
+    """Raises: OptionError for a schema without columns, an unknown column, or another type."""
     if not wanted.fields:
-        raise OptionError("the schema has no columns: rows would not be counted; offset alone is read fast")
+        raise OptionError("the schema has no columns: choose at least one; offset is cheap")
     columns = {field.name: field for field in source_schema(include_headers)}
     for field in wanted:
         known = columns.get(field.name)
         if known is None:
             hint = " without includeHeaders=true" if field.name == "headers" else ""
-            raise OptionError(f"column {field.name} is not known{hint}; known are {', '.join(columns)}")
+            raise OptionError(f"unknown column {field.name}{hint}: the source has {', '.join(columns)}")
         if field.dataType != known.dataType:
             raise OptionError(
                 f"column {field.name} is {known.dataType.simpleString()}, not {field.dataType.simpleString()}: read it and cast"
             )
         if field.name in _NULLABLE and not field.nullable:
-            raise OptionError(f"column {field.name} may be null; the schema says it may not")
+            raise OptionError(f"column {field.name} may be null: make it nullable in the schema")
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """What batches must look like, nullability included: Spark compares it."""
+    """The Arrow schema that Spark expects of batches, nullability included."""
     return to_arrow_schema(schema, timezone="UTC")

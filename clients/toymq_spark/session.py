@@ -1,4 +1,4 @@
-"""The one place where a Spark session is made, with the settings that this data source wants."""
+"""Creates Spark sessions with this data source and its settings."""
 
 import os
 import subprocess
@@ -14,12 +14,12 @@ SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.python.unix.domain.socket.enabled": "true",  # between JVM and Python: a task costs 31 ms instead of 57
     "spark.sql.python.filterPushdown.enabled": "true",
-    # How long a Python worker may take until it has greeted the JVM: Spark's 15 s are too short beside other work, and a query
-    # that fails for it fails for good. (For the worker of a streaming source Spark has fixed 10 s.)
+    # Time for a Python worker to connect to the JVM: Spark's 15 s are too short on a busy machine, and end the query. (For the
+    # worker of a streaming source 10 s are fixed.)
     "spark.python.authenticate.socketTimeout": "120s",
     "spark.ui.showConsoleProgress": "false",
 }
-LOCAL_SETTINGS = {  # a driver with its executors inside serves no other host
+LOCAL_SETTINGS = {  # a local driver serves no other host
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
@@ -27,10 +27,11 @@ LOCAL_SETTINGS = {  # a driver with its executors inside serves no other host
 
 
 def build_session(app: str, master: str | None = None, settings: Mapping[str, str] | None = None) -> SparkSession:
-    """
+    """Create a session.
+
     Args:
         master: None leaves it to ``spark-submit``.
-        settings: go before those of this file.
+        settings: override those of this file.
 
     Raises: NoJava.
     """
@@ -49,13 +50,13 @@ def build_session(app: str, master: str | None = None, settings: Mapping[str, st
 
 
 def jvm_of(spark: SparkSession) -> "subprocess.Popen[bytes] | None":
-    """The process that ``build_session`` started; None where ``spark-submit`` did."""
+    """The JVM that ``build_session`` started; None if ``spark-submit`` did."""
     found: subprocess.Popen[bytes] | None = getattr(getattr(spark.sparkContext, "_gateway", None), "proc", None)
     return found
 
 
 def apart(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
-    """A session of the same Spark with settings of its own, which change nothing for others."""
+    """Create a session of the same Spark with its own settings."""
     own = spark.newSession()
     for name, value in settings.items():
         own.conf.set(name, value)

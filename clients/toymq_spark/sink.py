@@ -1,7 +1,7 @@
-"""``format("toymq")`` for writing: what Spark calls, and the identity of a task.
+"""``format("toymq")`` for writing: Spark's interface, and the identity of a task.
 
-Contract: spark.md, "Sink". Writers are pickled and sent to executors. Nothing is left to ``commit``: a row is published when
-its task has ended, and ``abort`` takes nothing back.
+Contract: spark.md, "Sink". Writers are pickled and sent to executors. ``commit`` and ``abort`` do nothing: a row is published
+when its task has ended.
 """
 
 import uuid
@@ -25,27 +25,27 @@ BATCH_ID = "streaming.sql.batchId"
 
 @dataclass
 class Written(WriterCommitMessage):
-    """Result of one task: what it wrote."""
+    """Result of a task."""
 
     published: int
     duplicates: int
 
 
 def current_task(options: SinkOptions, run: str, *, known: bool) -> Task:
-    """Identity of the running task. The one place that asks Spark.
+    """Identity of the running task.
 
-    Within a stream, its ``foreachBatch`` included, a task is known by the query and the batch, which a restart from the
-    checkpoint does not change. A plain batch is known by its producerId.
+    In a stream, its ``foreachBatch`` included, query and batch identify a task, also after a restart from the checkpoint. A
+    plain batch is identified by its producerId.
 
     Args:
-        run: of the writer that all tasks of this attempt have a copy of.
-        known: refuse a plain batch without producerId; otherwise it is another one each time it is run.
+        run: id of the writer, which all tasks of this attempt share.
+        known: refuse a plain batch without producerId; otherwise each run is a new one.
 
-    Raises: OptionError when Spark does not say what is needed.
+    Raises: OptionError when Spark does not identify the task.
     """
     context = TaskContext.get()
     if context is None:
-        raise OptionError("this is not running in a Spark task")
+        raise OptionError("not in a Spark task: use df.write or df.writeStream")
     query_id, batch_id = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
     return task_of(options, run, context.partitionId(), query_id, batch_id, known=known)
 
@@ -60,19 +60,19 @@ def task_of(
     if options.producer_id is not None:
         return Task(f"spark.{sink}", partition, 0, run)
     if known:
-        raise OptionError(f"Spark does not say which query and batch this is (no {QUERY_ID}, {BATCH_ID}): set producerId")
+        raise OptionError(f"Spark does not name the query and batch (no {QUERY_ID}, {BATCH_ID}): set producerId")
     return Task(f"spark.{run}.{sink}", partition, 0, run)
 
 
 class _Writer:
-    """Base of both writers. Made once for a batch or a query, and copied to its tasks."""
+    """Base of both writers. Created once per batch or query, and copied to its tasks."""
 
     _known: bool
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         """Raises: OptionError."""
         if overwrite:
-            raise OptionError("a topic is appended to: batches take mode(\"append\"), streams outputMode append or update")
+            raise OptionError("a topic cannot be overwritten: use mode(\"append\"), or outputMode append or update")
         check_columns({field.name: field.dataType.simpleString() for field in schema}, options.topic)
         self._options = options
         self._run = uuid.uuid4().hex
@@ -88,8 +88,7 @@ class _Writer:
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
-    """``df.write``, also within ``foreachBatch``. Without producerId a task that is tried again publishes once, and a job that
-    is run again publishes again."""
+    """``df.write``, also within ``foreachBatch``. Without producerId a repeated task publishes once, a repeated job again."""
 
     _known = False
 

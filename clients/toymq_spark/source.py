@@ -1,7 +1,7 @@
-"""``format("toymq")`` for reading: what Spark calls, and how it comes down to id ranges.
+"""``format("toymq")`` for reading: Spark's interface, mapped to id ranges.
 
-Contract: spark.md, "Source, batch and streaming". Readers are pickled and sent to executors, so they hold options and never a
-connection that is open. Nothing hangs on ``commit`` or ``stop``: Spark calls them late or never.
+Contract: spark.md, "Source, batch and streaming". Readers are pickled and sent to executors, so they hold options and no open
+connection. Nothing depends on ``commit`` or ``stop``: Spark calls them late or never.
 """
 
 import logging
@@ -37,8 +37,7 @@ logger = logging.getLogger("toymq_spark")
 T = TypeVar("T")
 
 LATEST_OFFSET_WAIT_S = 1.0
-"""Spark asks for the latest offset again 10 ms after it got nothing new, which costs 17 % of a core; a question that waits for
-news costs nothing, and news is not delayed by it."""
+"""Time that a request for the latest offset waits for news: Spark asks every 10 ms otherwise, which costs 17 % of a core."""
 
 PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
@@ -52,7 +51,7 @@ class SpanPartition(InputPartition):
 
 
 def read_span(options: SourceOptions, schema: StructType, span: IdSpan) -> Iterator[pa.RecordBatch]:
-    """The rows of an id range. Stateless: reading it again gives the same.
+    """Read an id range; repeatable.
 
     Raises: DataLoss with ``failOnDataLoss`` when ids of the range have no record; OSError and ToymqError of the log.
     """
@@ -65,7 +64,7 @@ def read_span(options: SourceOptions, schema: StructType, span: IdSpan) -> Itera
 
 
 def _whole(options: SourceOptions, logs: Logs, span: IdSpan, walk: Walk[T]) -> Iterator[RecordRun[T]]:
-    """The runs of a range, and every id in it that none of them holds is a loss."""
+    """The runs of a range; every id without a record is a loss."""
     expected = span.start
     while True:
         try:
@@ -78,7 +77,7 @@ def _whole(options: SourceOptions, logs: Logs, span: IdSpan, walk: Walk[T]) -> I
         except OutOfRange as error:
             first_id = min(error.first_id, span.end)
             if first_id <= expected:
-                break  # beyond the end
+                break  # past the end
             offsets.lost(options, span.topic, expected, first_id - 1, "retention removed them while they were read")
             expected = first_id
     if expected < span.end:
@@ -104,7 +103,7 @@ class BatchReader(DataSourceReader):
         finally:
             logs.close()
         spans = offsets.cut(self._options, start, end)
-        # Spark makes a partition of its own where there is none, and would have it read.
+        # Without a partition Spark would create one and read it.
         return [SpanPartition(span) for span in spans] or [SpanPartition(IdSpan("", 0, 0))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -115,10 +114,9 @@ class BatchReader(DataSourceReader):
 
 
 class PushdownReader(BatchReader):
-    """A batch reader that narrows the id ranges by Spark's filters.
+    """A batch reader that narrows id ranges by Spark's filters.
 
-    A class of its own: Spark refuses a reader that has ``pushFilters`` while ``spark.sql.python.filterPushdown.enabled`` is
-    false.
+    A separate class: Spark refuses a reader with ``pushFilters`` while ``spark.sql.python.filterPushdown.enabled`` is false.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
@@ -127,13 +125,13 @@ class PushdownReader(BatchReader):
 
 def batch_reader(options: SourceOptions, schema: StructType) -> BatchReader:
     """Raises: OptionError."""
-    # Spark tells a source nothing of its settings, but pushes filters in a worker that does nothing else.
+    # A source cannot read Spark's settings, but Spark pushes filters in a worker of its own.
     pushing = PUSHDOWN_WORKER in sys.modules or getattr(sys.modules["__main__"].__spec__, "name", "") == PUSHDOWN_WORKER
     return (PushdownReader if pushing else BatchReader)(options, schema)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reader of a streaming query. Lives in a process of its own, next to the driver."""
+    """Reader of a streaming query, in a process beside the driver."""
 
     def __init__(
         self,
@@ -208,7 +206,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._logs
 
     def _look(self, begin: Offsets) -> Offsets:
-        """Next ids of the topics; waits a moment for the first record when there is nothing new."""
+        """Next ids of the topics; waits briefly for a record when there is no news."""
         logs = self._open()
         deadline = self._monotonic() + LATEST_OFFSET_WAIT_S
         while True:
@@ -225,7 +223,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 logs.wait(topic, end[topic], wait_s)
 
     def _too_few(self, begin: Offsets, end: Offsets) -> bool:
-        """minOffsetsPerTrigger is not reached, and maxTriggerDelay has not passed."""
+        """Whether minOffsetsPerTrigger is not reached and maxTriggerDelay not over."""
         least = self._options.min_offsets_per_trigger
         if least is None:
             return False

@@ -1,6 +1,6 @@
-"""``archive``: topics to Parquet, each record once, continuously or until what is there now is done.
+"""``archive``: topics to Parquet, each record once, continuously or up to now.
 
-A batch that Spark runs again after a crash is either there with its manifest, and is passed over, or not, and is written anew.
+A batch that Spark repeats after a crash either has its manifest, and is skipped, or is written anew.
 """
 
 import json
@@ -30,7 +30,7 @@ from toymq_spark.schema import source_schema
 from toymq_spark.sink import QUERY_ID
 
 GLOB = re.compile(r"[{}\[\]*?\\]")
-"""What Spark takes for a pattern in a path that it reads."""
+"""Characters of a pattern in a path that Spark reads."""
 
 
 def start(
@@ -42,17 +42,18 @@ def start(
     trigger: str = "10 seconds",
     checkpoint: Path | None = None,
 ) -> StreamingQuery:
-    """
+    """Start the query that archives.
+
     Args:
-        source: options of ``format("toymq")``: where, which topics, how much a batch.
+        source: options of ``format("toymq")``: place, topics, size of a batch.
         to: the archive.
-        once: end when everything that is there now is archived.
-        trigger: how often a batch begins, as Spark says it.
-        checkpoint: ``<to>/checkpoint`` unless given. It and the archive belong together.
+        once: end when everything up to now is archived.
+        trigger: interval between batches, in Spark's words.
+        checkpoint: default ``<to>/checkpoint``; belongs to this archive alone.
 
     Raises: ArchiveMismatch, DamagedData, OSError.
     """
-    to = to.absolute()  # what is before a colon in a relative path is a scheme
+    to = to.absolute()  # in a relative path Spark takes the text before a colon for a scheme
     checkpoint = (checkpoint or to / "checkpoint").absolute()
     check_checkpoint(Archive(to), checkpoint)
     options = {"startingOffsets": "earliest", **source, "includeHeaders": "true"}
@@ -67,7 +68,7 @@ def start(
 
 
 def dated(records: DataFrame) -> DataFrame:
-    """With the day, in UTC, that the archive is partitioned by."""
+    """Add the day in UTC, which partitions the archive."""
     return records.withColumn("date", F.to_date("timestamp"))
 
 
@@ -80,12 +81,12 @@ def write_batch(archive: Archive, checkpoint: Path, batch: DataFrame, number: in
         ordered = batch.sortWithinPartitions("date", "topic", "offset")
         try:
             ordered.write.partitionBy("date", "topic").parquet(str(place))
-            # Spark does not: after a power cut it would take other records for the batch that is archived.
+            # Spark does not sync: after a power cut it would take other records for this batch.
             for file in (checkpoint / "offsets" / str(number), checkpoint / "offsets"):
                 sync(file)
             archive.commit(Manifest(name, query, tuple(describe(archive.path, place))))
         except Exception:
-            # Another attempt at the same batch may have been faster, and may have removed what this one wrote.
+            # Another attempt at the batch may have been faster, and removed these files.
             if archive.find(name) is None:
                 raise
     archive.discard_attempts(name)
@@ -93,7 +94,7 @@ def write_batch(archive: Archive, checkpoint: Path, batch: DataFrame, number: in
 
 
 def check_checkpoint(archive: Archive, checkpoint: Path) -> None:
-    """Refuse a checkpoint of another archive: the batches that it counts as archived would be missing in this one.
+    """Refuse a checkpoint of another archive: its finished batches would be missing in this one.
 
     Raises: ArchiveMismatch, DamagedData, OSError.
     """
@@ -107,19 +108,19 @@ def check_checkpoint(archive: Archive, checkpoint: Path) -> None:
     if archived > planned:
         raise ArchiveMismatch(
             f"{archive.path} has a batch {archived}, and the checkpoint {checkpoint} none after {planned}: it is older than "
-            "the archive, and what it would take for that batch would be left out. Give the checkpoint that this archive was "
-            "written with last, or archive to another place"
+            "the archive, and its next batches would be skipped. Use the checkpoint that this archive was written with last, "
+            "or archive to another place"
         )
     for number in range(done + 1):
         if f"{number:0{NAME_DIGITS}d}" not in batches:
             raise ArchiveMismatch(
-                f"{archive.path} has no batch {number}, and the checkpoint {checkpoint} says that all up to {done} are "
-                "archived: it is of another archive. Give this one a checkpoint of its own"
+                f"{archive.path} has no batch {number}, and in the checkpoint {checkpoint} all up to {done} are archived: it "
+                "belongs to another archive. Give this archive its own checkpoint"
             )
 
 
 def _last_batch(log: Path) -> int:
-    """Of one of the two logs of a checkpoint; -1 for none."""
+    """Last batch in a log of a checkpoint; -1 for none."""
     return max((int(file.name) for file in log.glob("*") if file.name.isdecimal()), default=-1)
 
 
@@ -127,22 +128,22 @@ def _check_query(archive: Archive, manifest: Manifest | None, query: str) -> Non
     """Raises: ArchiveMismatch."""
     if manifest is not None and manifest.query != query:
         raise ArchiveMismatch(
-            f"{archive.path} has a batch {int(manifest.name)} of another query: the checkpoint is not the one that this "
-            "archive was made with. Give the right checkpoint, or archive to another place"
+            f"{archive.path} has a batch {int(manifest.name)} of another query: it was written with another checkpoint. Use "
+            "that checkpoint, or archive to another place"
         )
 
 
 def read(spark: SparkSession, archive: Path, paths: Sequence[str] | None = None) -> DataFrame:
-    """An archive as a table: the columns of the source, and ``date``.
+    """Read an archive as a table: the columns of the source, and ``date``.
 
     Args:
-        paths: of files, relative to the archive; None for what the manifests name now.
+        paths: files to read, relative to the archive; None: all of the manifests.
 
     Raises: NoArchive, DamagedData, OSError.
     """
     columns = source_schema(include_headers=True)
     columns = StructType([*columns.fields, StructField("date", DateType())])
-    archive = archive.absolute()  # what is before a colon in a relative path is a scheme
+    archive = archive.absolute()  # in a relative path Spark takes the text before a colon for a scheme
     found = Archive(archive).paths() if paths is None else [str(archive / path) for path in paths]
     if not found:
         return spark.createDataFrame([], columns)

@@ -1,7 +1,7 @@
-"""``compact``: merge the many small files of an archive into few large ones, behind a new manifest.
+"""``compact``: merge small files of an archive into few large ones, with a new manifest.
 
-Readers see the old files until the new manifest is in place; one that has opened them has a grace time to finish.
-Of two compactions at once one succeeds, and the other fails with ``AlreadyCommitted`` and leaves nothing behind.
+Readers see the old files until the new manifest is in place, and then have a grace time to finish. Of two concurrent
+compactions one succeeds; the other fails with ``AlreadyCommitted`` and leaves nothing behind.
 """
 
 import shutil
@@ -22,7 +22,7 @@ GRACE_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What one run did. Counts are of files."""
+    """Result of a run: numbers of files, and of rows."""
 
     merged: int
     made: int
@@ -33,10 +33,11 @@ class Compacted:
 def compact(
     spark: SparkSession, archive: Path, *, target_bytes: int = TARGET_BYTES, grace_ms: int = GRACE_MS, now_ms: int | None = None
 ) -> Compacted:
-    """
+    """Merge small files, and remove those that were replaced before the grace time.
+
     Args:
-        target_bytes: files below it are merged, up to about this size.
-        grace_ms: for how long a file stays after others stand for it.
+        target_bytes: merge files below this size, up to about this size.
+        grace_ms: time that a replaced file stays.
         now_ms: for tests.
 
     Raises: AlreadyCommitted when another compaction was done meanwhile. NoArchive, DamagedData, OSError.
@@ -47,7 +48,7 @@ def compact(
     store.require()  # before anything is removed
     store.discard_attempts(COMPACTION)
     removed = _remove_replaced(store, now_ms - grace_ms)
-    name = store.next_compaction()  # before the files: whatever stands for one of them has an earlier name, or this one
+    name = store.next_compaction()  # before the files are listed: what replaces one of them has this name or an earlier one
     groups = list(_groups(store.files(), target_bytes))
     if not groups:
         return Compacted(0, 0, removed, 0)
@@ -58,8 +59,8 @@ def compact(
         shutil.rmtree(place, ignore_errors=True)
         if store.find(name) is None:
             raise
-        # It may have failed for a file that the other one has removed already.
-        why = f"{archive}: another compaction was done meanwhile; this one has replaced nothing"
+        # The other one may have removed a file that this one reads.
+        why = f"{archive}: another compaction was faster; this one replaced nothing"
         raise AlreadyCommitted(why) from error
     store.discard_attempts(name)
     return replace(done, removed=removed)
@@ -76,13 +77,13 @@ def _merge(
     replaced = tuple(file.path for group in groups for file in group)
     before, after = sum(file.rows for group in groups for file in group), sum(file.rows for file in made)
     if before != after:
-        raise AssertionError(f"{before} rows went in and {after} came out; nothing was replaced")
+        raise AssertionError(f"{before} rows became {after}: nothing was replaced")
     store.commit(Manifest(name, name, made, replaced, now_ms))
     return Compacted(len(replaced), len(made), 0, after)
 
 
 def _groups(files: list[ArchiveFile], target_bytes: int) -> Iterator[list[ArchiveFile]]:
-    """Small files of the same day and topic that become one. A single file is left as it is."""
+    """Groups of small files of one day and topic; each becomes one file. Single files stay."""
     by_place: dict[tuple[str, str], list[ArchiveFile]] = defaultdict(list)
     for file in files:
         if file.bytes < target_bytes:
@@ -100,7 +101,7 @@ def _groups(files: list[ArchiveFile], target_bytes: int) -> Iterator[list[Archiv
 
 
 def _remove_replaced(store: Archive, before_ms: int) -> int:
-    """Files that others have stood for since before a time."""
+    """Remove files that were replaced before a time."""
     manifests = store.manifests()
     old = {path for manifest in manifests if manifest.written_ms <= before_ms for path in manifest.replaces}
     count = 0

@@ -1,8 +1,8 @@
-"""``replay``: an archive, or a range of a topic, into a topic: keys and headers kept, each record once, at a rate.
+"""``replay``: publish an archive, or a range of a topic, into a topic: keys and headers kept, each record once, at a rate.
 
-What is to be read is planned once, in pieces, and the plan is a file: a job that is run again goes on with the piece that it
-died in. That piece has the same rows, dealt out in the same way, so the sink knows which of them are there (``publishing``).
-An archive may be compacted meanwhile: the files are looked up for each piece, and its rows are counted.
+The plan, a file, has the pieces to read: a repeated job continues with the piece that it died in. That piece has the same rows,
+assigned to tasks in the same way, so the sink knows which are stored (``publishing``). An archive may be compacted meanwhile:
+each piece looks up its files and counts its rows.
 """
 
 import time
@@ -26,7 +26,7 @@ from toymq_spark.record_sources import open_logs
 
 PIECE_ROWS = 200_000
 TASKS = 4
-"""Of a piece; fixed, since the rows of a task must be the same in every run."""
+"""Tasks of a piece; fixed, since a task needs the same rows in every run."""
 COLUMNS = ("key", "value", "headers", "topic", "partition", "offset")
 
 
@@ -36,7 +36,7 @@ class ArchiveChanged(LocalError):
 
 @dataclass(frozen=True)
 class Plan:
-    """``what`` is everything that the pieces follow from."""
+    """The pieces of a replay; ``what`` is all that they depend on."""
 
     name: str
     what: dict[str, Any]
@@ -45,7 +45,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """After a piece. Counts are of rows, of this run; ``total`` counts missing ids of a topic until they were looked for."""
+    """Progress after a piece: rows of this run; ``total`` includes missing ids of pieces that were not read yet."""
 
     piece: int
     pieces: int
@@ -63,12 +63,13 @@ def replay(
     monotonic: Callable[[], float] = time.monotonic,  # noqa: TID251 (a job has no Clock)
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Progress]:
-    """
+    """Replay, piece by piece.
+
     Args:
         source: an archive, or options of ``format("toymq")``.
-        sink: options of the sink; ``topic`` is where everything goes.
-        state: a directory for the plan and for how far it is.
-        rate: rows a second at most.
+        sink: options of the sink, with the target as ``topic``.
+        state: a directory for the plan and its progress.
+        rate: most rows per second.
 
     Raises: ConfigError when the state belongs to another replay. NoArchive, DamagedData, and ArchiveChanged.
     """
@@ -83,7 +84,7 @@ def replay(
         if piece.rows not in (None, count):
             raise ArchiveChanged(
                 f"{source}: topic {piece.topic} had {piece.rows} rows from {piece.start} to {piece.end - 1} when this "
-                f"replay was planned, and now it has {count}"
+                f"replay was planned, and has {count} now"
             )
         write_atomically(state / "done.json", {"pieces": number + 1})
         rows += count
@@ -96,7 +97,7 @@ def replay(
 
 
 def _publish(table: DataFrame, sink: Mapping[str, str]) -> int:
-    """How many rows there were."""
+    """Publish a table. Returns: its rows."""
     seen = Observation()
     rows = table.select(*COLUMNS).observe(seen, F.count(F.lit(1)).alias("rows")).repartition(TASKS, "offset")
     rows.write.format("toymq").mode("append").options(**sink).save()
@@ -134,7 +135,7 @@ def _read(spark: SparkSession, source: Mapping[str, str] | Path, piece: Piece) -
         "startingOffsets": f'{{"{piece.topic}": {{"0": {piece.start}}}}}',
         "endingOffsets": f'{{"{piece.topic}": {{"0": {piece.end}}}}}',
     }
-    chosen = ("subscribe", "assign", "starting", "ending")  # the plan says it already
+    chosen = ("subscribe", "assign", "starting", "ending")  # the plan has it
     place = {name: value for name, value in source.items() if not name.lower().startswith(chosen)}
     options = {**place, "subscribe": piece.topic, **ends, "includeHeaders": "true"}
     return spark.read.format("toymq").options(**options).load()
@@ -144,7 +145,7 @@ def _planned(state: Path, what: dict[str, Any], make: Callable[[], Plan]) -> Pla
     file = state / "plan.json"
     if not file.exists():
         plan = make()
-        if plan.pieces:  # a plan of nothing would keep out for ever what comes after it
+        if plan.pieces:  # an empty plan would exclude later records for ever
             state.mkdir(parents=True, exist_ok=True)
             write_atomically(file, asdict(plan))
         return plan
@@ -154,7 +155,7 @@ def _planned(state: Path, what: dict[str, Any], make: Callable[[], Plan]) -> Pla
     except (KeyError, TypeError):
         raise DamagedData(f"{file}: invalid plan of a replay") from None
     if plan.what != what:
-        raise ConfigError(f"{state} belongs to another replay, of {plan.what}: give another directory")
+        raise ConfigError(f"{state} belongs to another replay, of {plan.what}: use another directory")
     return plan
 
 

@@ -1,7 +1,6 @@
-"""What a replay does at a time: id ranges of a topic that hold about as many rows as asked for. Knows nothing of Spark.
+"""Pieces of a replay: id ranges of a topic with about equal numbers of rows. Knows nothing of Spark.
 
-A piece names ids and no files: what compaction puts in the place of a file has the same rows. A gap in the ids belongs to no
-piece where that is known, so that it costs neither time nor a part of the rate.
+A piece names ids and no files: compaction keeps the rows. Known gaps belong to no piece: they cost neither time nor rate.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from toymq_spark.record_sources import Logs
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Ids of one topic, ``end`` excluded. ``rows``: how many it has; None where that is known only when it has been read."""
+    """Ids of one topic, ``end`` excluded. ``rows``: their number; None until they are read."""
 
     topic: str
     start: int
@@ -43,7 +42,7 @@ def pieces_of_topics(
     options: SourceOptions, logs: Logs, start: Mapping[str, int], end: Mapping[str, int], rows: int
 ) -> list[Piece]:
     """Pieces by topic and id, each of ``rows`` ids except a topic's last. Raises: DataLoss, OSError, ToymqError."""
-    if options.fail_on_data_loss:  # then there are no gaps that a replay would live with, and nothing to look for
+    if options.fail_on_data_loss:  # then a gap is an error, and need not be found here
         starts = ((topic, at) for topic in sorted(end) for at in range(start[topic], end[topic], rows))
         return [Piece(topic, at, min(at + rows, end[topic])) for topic, at in starts]
     found = []
@@ -58,12 +57,12 @@ def pieces_of_topics(
 
 
 def overlapping(files: Iterable[ArchiveFile], piece: Piece) -> list[ArchiveFile]:
-    """Those that may have rows of a piece."""
+    """Files that may have rows of a piece."""
     return [file for file in files if file.topic == piece.topic and file.first_id < piece.end and piece.start <= file.last_id]
 
 
 def _next_id(logs: Logs, topic: str, at: int, end: int) -> int:
-    """Id of the first record from ``at`` on; ``end`` when there is none before it."""
+    """Id of the first record from ``at`` on; at most ``end``."""
     try:
         run = next(logs.read(topic, at, end, walk_columns), None)
     except OutOfRange as error:
@@ -72,8 +71,8 @@ def _next_id(logs: Logs, topic: str, at: int, end: int) -> int:
 
 
 def _apart(files: Iterable[ArchiveFile]) -> Iterator[list[ArchiveFile]]:
-    """Files of one topic, sorted by first id, in groups of ids that do not overlap: a clock that was set back at midnight
-    puts neighbours into two days."""
+    """Group files of one topic, sorted by first id, so that groups do not overlap: a clock that was set back at midnight puts
+    neighbours into two days."""
     group: list[ArchiveFile] = []
     last_id = -1
     for file in files:
@@ -87,7 +86,7 @@ def _apart(files: Iterable[ArchiveFile]) -> Iterator[list[ArchiveFile]]:
 
 
 def _ids(archive: Archive, files: list[ArchiveFile]) -> Sequence[int]:
-    """In order. Read only where ids are missing or mixed."""
+    """Ids of files, ascending; read only where ids are missing or mixed."""
     first, *others = files
     if not others and first.rows == first.last_id - first.first_id + 1:
         return range(first.first_id, first.last_id + 1)
@@ -106,7 +105,7 @@ def _cut(topic: str, groups: Iterable[Sequence[int]], rows: int) -> Iterator[Pie
             part = min(rows - taken, len(ids) - at)
             at, taken = at + part, taken + part
             end = int(ids[at - 1]) + 1
-            while at < len(ids) and int(ids[at]) < end:  # an id that is there twice: its topic was deleted and made anew
+            while at < len(ids) and int(ids[at]) < end:  # an id that occurs twice: its topic was recreated
                 at, taken = at + 1, taken + 1
             if taken >= rows:
                 yield Piece(topic, start, end, taken)

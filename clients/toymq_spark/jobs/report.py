@@ -1,4 +1,4 @@
-"""``report``: what a topic or an archive holds, by topic and window of time: rates, sizes, keys, gaps, delay, dead letters."""
+"""``report``: statistics of topics or an archive by topic and window: rates, sizes, keys, gaps, delays, dead letters."""
 
 import re
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ from toymq_py.units import DURATION_MS_MAX
 from toymq_spark.manifest import NULL_PARTITION, Archive, Manifest
 
 SET = {"includeHeaders": "true", "failOnDataLoss": "false"}
-"""Options of the source that are this job's own: it looks for reasons in headers, and for gaps."""
+"""Options of the source that this job sets: it reads headers, and finds gaps."""
 DEAD_LETTERS = ".dlq"
 REASON_HEADER, ERROR_TYPE_HEADER, ATTEMPTS_HEADER = "toymq-reason", "toymq-error-type", "toymq-attempts"
-"""Of a dead letter (delivery.md)."""
+"""Headers of a dead letter (delivery.md)."""
 NO_GAPS = {"gap_ids": 0, "gaps": 0}
 _UNITS_MS = {
     "microsecond": 0.001, "millisecond": 1, "second": 1000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000,
@@ -32,8 +32,8 @@ _PART = re.compile(rf"\s*(\d{{1,15}})\s+({'|'.join(_UNITS_MS)})s?\b", re.IGNOREC
 class Report:
     """``windows``: a row for each topic and window. ``topics``: a row for each topic. Sizes in bytes, durations in seconds.
 
-    A gap is in the window of the record behind it. ``reasons``: why messages became dead letters, by reason and type of error,
-    and after how many attempts.
+    A gap counts in the window of the record after it. ``reasons``: dead letters by reason and type of error, with their
+    attempts.
     """
 
     windows: list[dict[str, Any]]
@@ -42,7 +42,7 @@ class Report:
 
 
 def check_window(window: str) -> None:
-    """Whether Spark cuts time into windows of this width: months and years have none. Raises: ConfigError."""
+    """Check the width of windows: months and years vary. Raises: ConfigError."""
     parts = _PART.findall(window)
     width_ms = sum(int(count) * _UNITS_MS[unit.lower()] for count, unit in parts)
     if _PART.sub("", window).strip() or not 0 < width_ms <= DURATION_MS_MAX:
@@ -50,11 +50,12 @@ def check_window(window: str) -> None:
 
 
 def report(records: DataFrame, window: str, archive: Path | None = None) -> Report:
-    """
+    """Make a report.
+
     Args:
-        records: the source's columns; ``headers`` where there are some.
-        window: as Spark says it: "1 minute", "1 hour".
-        archive: where the records are from, if from there: its manifests say when they were archived.
+        records: columns of the source, with or without ``headers``.
+        window: width in Spark's words: "1 minute", "1 hour".
+        archive: the archive of the records, if any: its manifests have the times of archiving.
 
     Raises: ConfigError for the window, DamagedData, OSError.
     """
@@ -106,7 +107,7 @@ def report(records: DataFrame, window: str, archive: Path | None = None) -> Repo
 
 
 def _in_utc(row: Row) -> dict[str, Any]:
-    """Spark returns local times without a zone, in any zone of the session."""
+    """Convert times to UTC: Spark returns local times without a zone."""
     return {name: value.astimezone(UTC) if isinstance(value, datetime) else value for name, value in row.asDict().items()}
 
 
@@ -123,7 +124,7 @@ def _names() -> Sequence[str]:
 
 
 def _reasons(records: DataFrame) -> list[dict[str, Any]]:
-    """Why messages became dead letters and after how many attempts, by topic."""
+    """Dead letters by topic, reason and type of error, with their attempts."""
     dead = records.where("headers IS NOT NULL").select(
         "topic", _header(REASON_HEADER).alias("reason"), _header(ERROR_TYPE_HEADER).alias("error_type"),
         _header(ATTEMPTS_HEADER).try_cast("bigint").alias("attempts"),
@@ -135,7 +136,7 @@ def _reasons(records: DataFrame) -> list[dict[str, Any]]:
 
 
 def _header(name: str) -> Column:
-    """The value of a header as text; of several the first."""
+    """Value of the first header with this name, as text."""
     return F.get(F.filter("headers", lambda header: header.key == name), F.lit(0)).value.cast("string")
 
 

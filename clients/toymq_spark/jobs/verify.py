@@ -1,15 +1,15 @@
-"""``verify``: compare the ledgers of producers and consumers with the log itself, at any size.
+"""``verify``: compare ledgers of producers and consumers with the log, at any size.
 
-Contract: reliability.md, the form of ``history.jsonl`` and the checker's words. A ledger is such a file; of its lines those
-with ``op`` "pub" and "deliver" count. One that is malformed ends the job: a publish that is not looked up would pass as
-found. The log is a broker or a data directory. What is wrong comes out as rows:
+Contract: reliability.md, ``history.jsonl`` and the checker's terms. A ledger is such a file; its lines with ``op`` "pub" and
+"deliver" count. A malformed line ends the job: it could be an unchecked publish. The log is a broker or a data directory.
+Findings are rows:
 
-    lost         a publish that was answered OK or DUP, and no record stands at its id
-    unexpected   a record without a publish, or whose every attempt was refused; a delivery of what is not in the log
+    lost         a publish that was answered OK or DUP, without a record at its id
+    unexpected   a record without a publish, or with refused attempts only; a delivery without a record
     changed      a record or a delivery with another payload or key than was published
     duplicated   a key with more than one record
 
-Only topics that the ledgers publish to are looked at. What retention has removed cannot be checked, and is no finding.
+Only topics with publishes in the ledgers are checked, and only ids that retention has kept.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ KINDS = ("lost", "unexpected", "changed", "duplicated")
 
 
 def ledger(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
-    """Lines of ledgers, to be cached and handed to ``refuse_malformed`` before anything else is asked of them."""
+    """Lines of ledgers; cache them, and call ``refuse_malformed`` first."""
     lines = spark.read.option("lineSep", "\n").text(list(paths)).select("value", F.col("_metadata.file_path").alias("file"))
     parsed = F.from_json(
         "value", f"{LEDGER}, broken string",
@@ -51,9 +51,9 @@ def ledger(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
 
 
 def _well_formed() -> Column:
-    """Of nearly all lines Spark itself can tell that nothing is wrong. ``ledgers.torn`` has the last word on the others.
+    """Lines that Spark itself finds well formed, which are nearly all. ``ledgers.torn`` checks the others.
 
-    Spark makes a text of any value where it wants one, and passes over what stands behind an object.
+    Spark converts any value to text where it expects one, and ignores text after an object.
     """
     alone = F.col("value").rlike(r"^\s*\{[^{}]*+\}\s*\z")
     texts = ~F.col("value").rlike(r'"(op|result|topic|key|digest|consumer)"\s*:\s*[^"n\s]')

@@ -1,14 +1,14 @@
-"""``watch``: live, what is wrong with topics: ids that no record stands for, and consumers that do not get on.
+"""``watch``: report gaps and stuck consumers of topics, live.
 
-Two streams meet in one stateful operator (``transformWithState``), by topic: the ids of the records that the source reads, as
-runs, and once a second what the broker says of the consumers. A finding comes once, when it begins:
+One stateful operator (``transformWithState``) per topic gets two streams: runs of ids that the source reads, and once a second
+the broker's description of consumers. A finding comes once, when it begins:
 
-    gap      ids that no record stands for: damage, or retention that overtook this job
-    anew     the topic was deleted and made anew: its ids begin again
-    stuck    a consumer has something to do, and for a while nothing was settled
-    moving   one that was stuck settles again
+    gap      ids without a record: damage, or retention that overtook this job
+    anew     the topic was deleted and recreated: its ids begin again
+    stuck    a consumer has a backlog, and has settled nothing for a while
+    moving   a stuck consumer settles again
 
-What a consumer has settled is known by ``next_id - backlog - scheduled``, which rises whatever order its acks come in.
+``next_id - backlog - scheduled`` is what a consumer has settled; it rises in whatever order its acks come.
 """
 
 import time
@@ -27,17 +27,17 @@ from toymq_spark.session import apart
 
 STUCK_AFTER_MS = 60_000
 SET = {"failOnDataLoss": "false"}
-"""Options of the source that are this job's own: what is missing is for it to find, not a reason to stop."""
+"""Options of the source that this job sets: it reports missing records and goes on."""
 SETTINGS = {
-    # transformWithState asks for this store.
+    # transformWithState needs this store.
     "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-    "spark.sql.shuffle.partitions": "1",  # a row a second and consumer: 200 stores of state would be 200 tasks a batch
+    "spark.sql.shuffle.partitions": "1",  # few rows: Spark's default of 200 stores would be 200 tasks a batch
 }
 SIGHT = (
     "topic string, first_id bigint, last_id bigint, "
     "at_ms bigint, consumer string, settled bigint, waiting bigint, inflight bigint, sessions int, paused boolean"
 )
-"""A run of ids, or a look at one consumer; a look at a topic without consumers has null for one."""
+"""A run of ids, or a sample of one consumer; null in a sample of a topic without consumers."""
 FINDING = "topic string, kind string, consumer string, first_id bigint, last_id bigint, detail string"
 _ARROW = pa.schema(
     [
@@ -51,12 +51,12 @@ _ARROW = pa.schema(
 def findings(
     spark: SparkSession, source: Mapping[str, str], *, stuck_after_ms: int = STUCK_AFTER_MS, once: bool = False
 ) -> DataFrame:
-    """A stream of ``FINDING``, to be written in mode "append".
+    """A stream of ``FINDING``, for output mode "append".
 
     Args:
-        source: options of ``format("toymq")``. Without a broker (``path``) there are no consumers to look at.
-        stuck_after_ms: for how long a consumer may settle nothing.
-        once: for a trigger that ends: gaps only, since a single look at a consumer tells nothing.
+        source: options of ``format("toymq")``. A directory (``path``) has no consumers.
+        stuck_after_ms: time after which a consumer that settles nothing is stuck.
+        once: for a trigger that ends: gaps only, since one sample of a consumer shows nothing.
 
     Raises: ConfigError.
     """
@@ -102,7 +102,7 @@ def _unacked(consumer: Mapping[str, Any]) -> int:
 
 
 def _looks(place: BrokerAddress, topics: Topics, ticks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """One look at the broker, however many ticks have gathered."""
+    """One sample of the broker for any number of ticks."""
     if sum(tick.num_rows for tick in ticks) == 0:
         return
     logs = BrokerLogs(place)
@@ -117,7 +117,7 @@ def _looks(place: BrokerAddress, topics: Topics, ticks: Iterator[pa.RecordBatch]
 
 
 class TopicWatch(StatefulProcessor):
-    """State of one topic: the id that comes next, and for each consumer what it had settled when, and whether it was told."""
+    """State of a topic: its next id, and for each consumer what it had settled when, and whether it was reported."""
 
     def __init__(self, stuck_after_ms: int) -> None:
         self._stuck_after_ms = stuck_after_ms

@@ -18,7 +18,7 @@ from toymq_spark.manifest import Archive, Manifest
 SPARK_SAYS = """[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted
 Traceback (most recent call last):
   File "worker.py", line 1, in main
-toymq_spark.errors.DataLoss: topic t: records 3 to 4 are gone: retention has removed what is below 5
+toymq_spark.errors.DataLoss: topic t: records 3 to 4 are gone: retention removed the records below 5
  SQLSTATE: XXKST
 """
 
@@ -140,7 +140,7 @@ def test_a_replay_of_nothing_is_json_too(empty: Path, tmp_path: Path, monkeypatc
 
 
 def test_of_what_spark_says_our_own_error_is_told() -> None:
-    text = "topic t: records 3 to 4 are gone: retention has removed what is below 5"
+    text = "topic t: records 3 to 4 are gone: retention removed the records below 5"
     assert explain(SPARK_SAYS) == ("toymq_spark.errors.DataLoss", text)
     assert explain("\nPATH_NOT_FOUND\nmore") == (None, "PATH_NOT_FOUND")
     java = "An error occurred while calling o69.start.\n: java.io.IOException: file is there\n\tat a.B.c(B.java:1)\n"

@@ -113,7 +113,7 @@ def test_a_manifest_of_another_version(tmp_path: Path) -> None:
     archive.commit(place(archive, "0000000001", "a"))
     path = tmp_path / "manifest" / "0000000001.json"
     path.write_text(path.read_text().replace('"version": 1', '"version": 2'))
-    with pytest.raises(DamagedData, match="is of version 2"):
+    with pytest.raises(DamagedData, match="has version 2"):
         archive.files()
 
 

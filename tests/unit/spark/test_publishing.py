@@ -120,7 +120,7 @@ def test_a_task_without_rows_claims_that_it_had_none() -> None:
 def test_an_attempt_that_comes_too_late() -> None:
     broker = FakeBroker()
     write_task(broker, NEXT, rows([b"x"]))
-    with pytest.raises(ReplayMismatch, match="has gone on to batch 4: this attempt at batch 3 comes too late"):
+    with pytest.raises(ReplayMismatch, match="is at batch 4: this attempt at batch 3 comes too late"):
         write_task(broker, TASK, rows([b"x"]))
 
 
@@ -185,22 +185,22 @@ def test_rows_that_cannot_be_published_are_named() -> None:
     from_source = {"topic": pa.array(["s"]), "offset": pa.array([7], pa.int64()), "partition": pa.array([0], pa.int32())}
     assert refused(table([None], **from_source)) == "column value is null (in the row of topic s, offset 7)"  # type: ignore[list-item]
     no_topic = pa.array([None], pa.string())
-    assert "column topic is null, and there is no option topic" in refused(table(one, topic=no_topic), None)
+    assert "column topic is null: set it, or the option topic" in refused(table(one, topic=no_topic), None)
     assert "column topic topic name must be" in refused(table(one, topic=pa.array(["a b"])), None)
-    assert "where the sink keeps its claims" in refused(table(one), CLAIMS_TOPIC)
+    assert "which has the sink's claims" in refused(table(one), CLAIMS_TOPIC)
     assert "column key has a line break" in refused(table(one, key=pa.array([b"a\nb"])))
     for name, numbers in (("delayMs", (-1, 10**15)), ("ttlMs", (-1, 0, 10**15))):
         for number in numbers:
             text = refused(table(one, **{name: pa.array([number])}, **from_source))
             least = int(name == "ttlMs")
-            assert text.startswith(f"column {name} is {number}; it has to be {least} to 316224000000 (ten years)")
+            assert text.startswith(f"column {name} is {number}: write {least} to 316224000000 (ten years)")
             assert text.endswith("(in the row of topic s, offset 7)")
     for header, named in (
-        (("a:b", b""), "a header named 'a:b', which a line cannot carry"),
-        (("a\nb", b""), "which a line cannot carry: leave it out"),
+        (("a:b", b""), "a header named 'a:b', which a header line cannot carry"),
+        (("a\nb", b""), "which a header line cannot carry: leave it out"),
         (("", None), "a header named '', which"),
         (("a", b"1\n2"), "a line break in 'a'"),
-        (("toymq-key", b""), "that is where the column key goes"),
+        (("toymq-key", b""), "use the column key instead"),
     ):
         text = refused(table(one, headers=pa.array([[header]], HEADERS_TYPE), **from_source))
         assert named in text
@@ -213,9 +213,9 @@ def test_columns_of_the_sink() -> None:
     check_columns({"value": "string", "key": "binary", "delayMs": "bigint", "offset": "bigint"}, "t")
     for columns, topic, named in (
         ({"key": "binary"}, "t", "column value is missing"),
-        ({"value": "int"}, "t", "column value is int; it has to be binary or string"),
-        ({"value": "string"}, None, "neither the option topic nor a column topic"),
-        ({"value": "string", "valeu": "string"}, "t", "column valeu is not known to the sink"),
+        ({"value": "int"}, "t", "column value is int: make it binary or string"),
+        ({"value": "string"}, None, "no topic: set the option topic"),
+        ({"value": "string", "valeu": "string"}, "t", "unknown column valeu"),
         ({"value": "string", "headers": "map<string,string>"}, "t", "column headers is map<string,string>"),
     ):
         with pytest.raises(OptionError, match=named):
@@ -229,7 +229,7 @@ def test_who_a_task_is() -> None:
     assert task_of(named, "r", 2, "q", "7", known=False) == Task("spark.q.nightly", 2, 7, "r")
     assert task_of(named, "r", 2, None, None, known=False) == Task("spark.nightly", 2, 0, "r")
     assert task_of(plain, "r", 2, None, None, known=False) == Task("spark.r.t", 2, 0, "r")
-    with pytest.raises(OptionError, match="Spark does not say which query and batch this is"):
+    with pytest.raises(OptionError, match="Spark does not name the query and batch"):
         task_of(plain, "r", 2, None, None, known=True)
 
 

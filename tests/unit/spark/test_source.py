@@ -189,8 +189,8 @@ def test_a_schema_is_a_projection(place: dict[str, str]) -> None:
     assert only.schema.names == ["offset", "value"]
     assert only.column("offset").to_pylist() == list(range(10))
     for field, named in (
-        (StructField("ofset", LongType()), "column ofset is not known; known are key, value"),
-        (StructField("headers", StringType()), "column headers is not known without includeHeaders=true"),
+        (StructField("ofset", LongType()), "unknown column ofset: the source has key, value"),
+        (StructField("headers", StringType()), "unknown column headers without includeHeaders=true"),
         (StructField("offset", StringType()), "column offset is bigint, not string"),
         (StructField("key", BinaryType(), False), "column key may be null"),
     ):
@@ -293,7 +293,7 @@ def test_a_topic_that_was_deleted_is_a_loss_however_it_was_chosen(
     with pytest.raises(DataLoss, match=r"topic t: records from 5 on are gone: the topic was deleted \(failOn"):
         failing.partitions({"t": {"0": 5}}, end)
     assert going_on.partitions({"t": {"0": 5}}, end) == []
-    assert "topic t: records from 5 on are gone: the topic was deleted; going on" in caplog.text
+    assert "topic t: records from 5 on are gone: the topic was deleted; continuing" in caplog.text
     directory_with(tmp_path, 2)
     assert rows_of(going_on, going_on.partitions(end, {"t": {"0": 2}}))[0][1] == 0, "one of that name begins anew"
 

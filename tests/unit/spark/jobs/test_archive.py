@@ -88,7 +88,7 @@ def test_a_checkpoint_is_good_for_one_archive(store: Archive, tmp_path: Path) ->
     archive.check_checkpoint(store, theirs)
     archive.check_checkpoint(Archive(tmp_path / "new"), tmp_path / "none")
     archive.check_checkpoint(Archive(tmp_path / "new"), checkpoint(tmp_path / "begun", "p"))
-    with pytest.raises(ArchiveMismatch, match=r"has no batch 0, and the checkpoint .*ck says that all up to 2"):
+    with pytest.raises(ArchiveMismatch, match=r"has no batch 0, and in the checkpoint .*ck all up to 2"):
         archive.check_checkpoint(Archive(tmp_path / "new"), theirs)
     with pytest.raises(ArchiveMismatch, match="has a batch 0 of another query"):
         archive.check_checkpoint(store, tmp_path / "none")

@@ -49,7 +49,7 @@ def test_of_two_compactions_at_once_one_is_done(
         assert (run().merged, run().merged) == (3, 0), "and when the grace time is over the old files are gone"
 
     monkeypatch.setattr(archive, "read", reader(other))
-    with pytest.raises(AlreadyCommitted, match="another compaction was done meanwhile; this one has replaced nothing"):
+    with pytest.raises(AlreadyCommitted, match="another compaction was faster; this one replaced nothing"):
         run()
     assert ids(store) == list(range(30))
     (kept,) = (store.path / "data").glob("batch=compact-*")
