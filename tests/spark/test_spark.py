@@ -220,7 +220,7 @@ def test_retention_that_overtakes_a_stopped_query(
     assert seen == list(range(10)), "nothing of a batch that cannot be whole"
     run("false")
     assert sorted(seen) == [*range(10), *range(first_id, next_id)]
-    assert f"{gone}; continuing, as failOnDataLoss=false says" in console.read_text()
+    assert f"{gone}; continuing, with failOnDataLoss=false" in console.read_text()
 
 
 def test_spark_finds_the_source_by_itself(url: str, numbers: str, spark: SparkSession) -> None:
