@@ -1,7 +1,7 @@
-"""The broker: the topics of one data directory, and the operations that concern more than one topic.
+"""The broker: the topics of one data directory, and the operations that span topics.
 
-Contract: architecture.md, delivery.md, storage.md. Sessions, the HTTP gateway and the embedded API call it with model types
-and never with wire frames. Belongs to the event loop; the scheduler, clock and file system are passed in.
+Contract: architecture.md, delivery.md, storage.md. Sessions and the HTTP gateway call its methods; it knows no wire frames.
+Belongs to the event loop; the scheduler, clock and file system are passed in.
 """
 
 import logging
@@ -82,7 +82,7 @@ class Broker:
         self.unopened: dict[str, StorageFailed] = {}
         """Topics whose files could not be read, by name, with the error that every command on them gets."""
         self.on_deadline: Callable[[float], None] = lambda at: None
-        """Called with a time when ``tick`` must run earlier than the last one returned."""
+        """Called with a time when ``tick`` must run before the time that it returned last."""
         self.shutting_down = False
         self._fs = fs
         self._scheduler = scheduler
@@ -97,9 +97,9 @@ class Broker:
         self._space = SpaceGuard(fs, options.data_dir, options.min_free_bytes, clock)
         self._space.on_low = self._disk_low
         self._flusher = OffsetsFlusher(fs, scheduler, clock)
-        self._dead_letters = DeadLetters(scheduler, clock, self._topic_or_new_one_more)
+        self._dead_letters = DeadLetters(scheduler, clock, self._dead_letter_topic)
         self.on_topic_created: Callable[[str], Done] = lambda name: lambda error: None
-        """Called with the name when a request creates a topic, in its context. The result is called with the outcome."""
+        """Called with the name when a request creates a topic. What it returns is called with the outcome."""
         self._started = clock.monotonic()
         self._ticker = Ticker(lambda at: self.on_deadline(at))
         self._subscriptions = SubscriptionRegistry(scheduler)
@@ -110,9 +110,9 @@ class Broker:
             tail_budget=TailBudget(), arm=self._ticker.arm, lost=self.directory.lost,
         )  # fmt: skip
         self.lost: DirectoryLost | None = None
-        """Set once the data directory is no longer this broker's: nothing that it writes would be kept."""
+        """Set when the data directory is no longer this broker's: nothing that it writes is kept."""
         self.on_lost: Callable[[], None] = lambda: None
-        """Called once, when ``lost`` is set. The process has to end, and nothing more is written."""
+        """Called once, when ``lost`` is set; the process must end then."""
 
     # -- opening
 
@@ -146,13 +146,13 @@ class Broker:
             topic.opened()
 
     def _open_safely(self, name: str, path: str) -> None:
-        """Open a topic; one that cannot be opened is closed until a restart, and the others are served."""
+        """Open a topic. One that fails stays closed until a restart, and the others are served."""
         try:
             self._open_topic(name, path)
         except (OSError, DamagedData) as error:
             if self.options.strict_recovery:
                 raise
-            logger.error("topic %s cannot be opened, it is closed until a restart: %s", name, error)  # noqa: TRY400 (one line)
+            logger.error("topic %s cannot be opened and stays closed until a restart: %s", name, error)  # noqa: TRY400 (one line)
             self.unopened[name] = StorageFailed(f"{name} could not be opened when the broker started: {error}")
 
     def _open_topic(self, name: str, path: str) -> None:
@@ -244,9 +244,9 @@ class Broker:
             raise Forbidden(f"{name} holds dead letters, which the broker alone writes: publish to {origin}")
         return self.topic_or_new(name)
 
-    def _topic_or_new_one_more(self, name: str) -> Topic:
-        """As ``topic_or_new``, beyond the limit of topics: a message that cannot become a dead letter would wait for ever. Each
-        topic has at most one dead-letter topic, and it does not count (ADR 0074)."""
+    def _dead_letter_topic(self, name: str) -> Topic:
+        """As ``topic_or_new``, beyond the limit of topics: without it a message would wait for ever. A topic has at most one,
+        which does not count (ADR 0074)."""
         if name in self.topics or name in self.unopened:
             return self.topic_or_new(name)
         return self._add_topic(name, TopicSettings())
@@ -261,7 +261,7 @@ class Broker:
         self._dead_letters.redrive(self.topic(name), ids, max_count, done)
 
     def when_letters_are_stored(self, topic: Topic, call: Callable[[], None]) -> Callable[[], object]:
-        """Call ``call`` once, when the next messages of a topic are dead letters on stable storage. Returns: its withdrawal."""
+        """Call ``call`` once, when the next dead letters of a topic are stored. Returns: a function that cancels it."""
         return self._dead_letters.when_stored(topic, call)
 
     def _new_topic(self, name: str) -> Topic:
@@ -284,7 +284,7 @@ class Broker:
         return topic
 
     def watch_new_topics(self, made: Callable[[Topic], None]) -> Callable[[], object]:
-        """Call ``made`` with every topic that is created from now on. Returns: the way to end that."""
+        """Call ``made`` with every new topic. Returns: a function that ends it."""
         return self._subscriptions.watch(made)
 
     def poll(self, name: str, consumer: str, *, visibility_s: float | None = None, wake: Callable[[], bool]) -> Poll:
@@ -314,7 +314,7 @@ class Broker:
         return poll
 
     def follow(self, subscription: PatternSubscription) -> None:
-        """Attach a pattern's subscription to all topics that match, now and later; see its ``when_registered``."""
+        """Subscribe a pattern to all matching topics, present and future; see its ``when_registered``."""
         self._subscriptions.follow(subscription, self.topics)
 
     def create(self, name: str, changes: Mapping[str, str], done: Done) -> None:
@@ -334,7 +334,7 @@ class Broker:
             settings = present.changed(changes)
             if known and settings != present:
                 raise TopicExists(f"{name} exists with other settings; change them with CONFIG")
-            return settings  # also when it is known: it may live in memory alone
+            return settings  # also an existing topic may be in memory only
 
         def created(error: OSError | RequestError | None) -> None:
             if error is not None and not known and topic.unused and self.topics.get(name) is topic:
@@ -374,11 +374,11 @@ class Broker:
                 del self.topics[name]
                 self.quotas.topic_gone(name)
                 self._dead_letters.forget(topic)
-            else:  # its name stays taken, so that nothing new is written over what is still there
+            else:  # keep the name taken, so that no new files mix with the old ones
                 logger.error("topic %s not removed (%s): it is closed until a restart", name, error)
             done(messages, error)
 
-        # Nothing may write into the directory while it is removed: no settings, no commit, no flush of the offsets.
+        # First wait for everything that writes into the directory: settings, commits, offsets.
         remove = partial(self.directory.remove_topic, name, removed)
         topic.settings_queue.when_idle(lambda: topic.committer.when_idle(lambda: self._flusher.when_quiet(remove)))
 

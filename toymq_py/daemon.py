@@ -1,4 +1,4 @@
-"""Wires the process of a broker: loop, memory, descriptors, server, signals. The only home of uvloop."""
+"""The broker process: loop, memory, descriptors, server, signals. The only user of uvloop."""
 
 import asyncio
 import contextlib
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("toymq_py.daemon")
 
 DESCRIPTORS_SPARE = 256
-"""Kept for segments and directories: a client with all connections must not keep the disk from a topic."""
+"""Reserved for segments and directories, so that connections cannot use up all descriptors."""
 
 IN_THE_CLEAR = {"--listen": "--tls-listen", "--http": "--https"}
-"""Listeners without TLS, and what to use instead beyond this machine."""
+"""Listeners without TLS, and the one with TLS."""
 
 
 def serve(options: ServeOptions, ready: Callable[[list[str]], None], reloads: Mapping[str, Callable[[], None]]) -> None:
@@ -50,7 +50,7 @@ def serve(options: ServeOptions, ready: Callable[[list[str]], None], reloads: Ma
     Args:
         ready: called with the addresses, ``host:port``, ``toymqs://host:port``, those of HTTP and of the metrics, once
             connections are accepted.
-        reloads: what SIGHUP does beside, by what is read again; each raises ConfigError when it is not as it should be.
+        reloads: more files to read at SIGHUP, by their names in the log; each raises ConfigError.
 
     Raises: ConfigError, DirectoryLocked, DataDirectoryError.
     """
@@ -61,7 +61,7 @@ def serve(options: ServeOptions, ready: Callable[[list[str]], None], reloads: Ma
 
 
 def check_files(options: ServeOptions) -> list[str]:
-    """What ``serve`` would refuse of the files that the options name, a line each. Blocks."""
+    """Check the files that the options name. Blocks. Returns: a line for each error."""
     problems = []
     for read in (_read_definitions, _read_authority, _read_certificates):
         try:
@@ -132,7 +132,7 @@ async def _serve(
             for change in await apply_definitions(openable(wanted, broker), broker):
                 logger.info("%s: %s", options.definitions, change)
             gc.collect()
-            gc.freeze()  # what recovery made stays; the collector need not look at it again and again
+            gc.freeze()  # recovered objects live long: exempt them from garbage collection
             on_disconnects = heap_trimming.HeapTrimmer(loop).look
             watch = MemoryWatch(loop, broker.quotas, options.memory_max_bytes)
             bound.callback(watch.stop)
@@ -193,7 +193,7 @@ def _http_server(
 
 
 def _bind(option: str, address: str, options: ServeOptions, bound: contextlib.ExitStack) -> list[socket.socket]:
-    """Sockets for an address that ``bound`` closes. Their reach is known now; no connection is accepted before.
+    """Bind sockets, which ``bound`` closes, and warn about exposed ones. They do not accept yet.
 
     Raises: ConfigError, DataDirectoryError.
     """
@@ -205,9 +205,9 @@ def _bind(option: str, address: str, options: ServeOptions, bound: contextlib.Ex
         bound.callback(listener.close)
     if any(options.check_exposure(option, listener.getsockname()[0]) for listener in listeners):
         if option == "--metrics":
-            logger.warning("%s %s: whoever reaches it can read the names of topics and consumers", option, address)
+            logger.warning("%s %s: other machines can read the names of topics and consumers", option, address)
         elif options.auth_file is None:
-            logger.warning("%s %s: whoever reaches it may do everything (--insecure-public)", option, address)
+            logger.warning("%s %s: other machines may do everything (--insecure-public)", option, address)
         elif (instead := IN_THE_CLEAR.get(option)) is not None:
             logger.warning("%s %s: tokens and messages cross the network in the clear; %s does not", option, address, instead)
     return listeners
@@ -217,11 +217,11 @@ def _bind(option: str, address: str, options: ServeOptions, bound: contextlib.Ex
 def _metrics(
     broker: Broker, loop: asyncio.AbstractEventLoop, listeners: list[socket.socket], allowed_hosts: Sequence[str]
 ) -> Iterator[None]:
-    """Serve ``/metrics`` meanwhile, if there are listeners."""
+    """Serve ``/metrics`` on the listeners, if there are any."""
     if not listeners:
         yield
         return
-    from toymq_py.observability.metrics_server import MetricsServer  # not loaded for a broker that does not serve them
+    from toymq_py.observability.metrics_server import MetricsServer  # imported only when needed
 
     listener = MetricsServer(broker, loop, listeners, AllowedHosts(allowed_hosts))
     listener.start()
@@ -272,7 +272,7 @@ def _stop_at_once(server: Server, web: "HttpServer | None") -> None:
 def _reload_on_hangup(
     loop: asyncio.AbstractEventLoop, reloads: Mapping[str, Callable[[], None]], done: Callable[[], None]
 ) -> None:
-    """SIGHUP reads files again, and a bad one changes nothing. Without files it ends the process, as usual."""
+    """Read files again at SIGHUP; a bad one changes nothing. Without files SIGHUP ends the process, as usual."""
 
     def reload() -> None:
         for what, read in reloads.items():

@@ -19,7 +19,7 @@ from toymq_py.storage.fs import FileSystem
 logger = logging.getLogger("toymq_py.broker")
 
 DELETED_PREFIX = ".deleted-"
-"""Begins the name of a directory that was a topic's: it is removed in the background, or at the next start."""
+"""Prefix of a deleted topic's directory, which is removed in the background or at the next start."""
 
 Stored = Callable[[OSError | None], None]
 """Called when a change is on stable storage, or with the error that prevented it."""
@@ -53,7 +53,7 @@ class DataDirectory:
             if not known:
                 fs.mkdir(path)
             try:
-                fs.sync_dir(parent)  # also when it is there: the process that made it may have been killed before this
+                fs.sync_dir(parent)  # also if it exists: the process that created it may have been killed before this
             except PermissionError:
                 if not known:
                     raise
@@ -72,7 +72,7 @@ class DataDirectory:
             self._lock = None
 
     def lost(self) -> str | None:
-        """Why the directory is not the one that was locked, None while it is; see ``DirectoryLock.lost``. From any thread."""
+        """Why this is not the directory that was locked, or None; see ``DirectoryLock.lost``. Thread-safe."""
         lock = self._lock
         return None if lock is None else lock.lost()
 
@@ -82,7 +82,7 @@ class DataDirectory:
         return f"{self._topics}/{name}"
 
     def topic_names(self) -> Iterator[str]:
-        """Names of the topics that have a directory; removes those that were deleted. Blocks. Raises: OSError."""
+        """Yield the topics that have a directory, and remove deleted ones. Blocks. Raises: OSError."""
         fs, topics = self._fs, self._topics
         fs.mkdir(topics)
         fs.sync_dir(self.path)
@@ -96,13 +96,15 @@ class DataDirectory:
             try:
                 check_name("topic", name)
             except RequestError:
-                continue  # not ours: left alone
+                continue  # not a topic
             if fs.is_dir(self.topic_path(name)):
                 yield name
 
     def remove_topic(self, name: str, done: Stored) -> None:
-        """Free a topic's name and remove its files; ``done`` is called when the name is free on stable storage, or with the
-        error that left it taken. Assumes that nothing writes into the topic's directory meanwhile."""
+        """Free a topic's name and remove its files. ``done`` is called when the name is durably free, or with an error.
+
+        Assumes that nothing writes into the topic's directory.
+        """
         fs, path = self._fs, self.topic_path(name)
         while fs.exists(self.topic_path(grave := f"{DELETED_PREFIX}{next(self._deleted)}")):
             pass
@@ -120,7 +122,7 @@ class DataDirectory:
         self._offload(rename, renamed)
 
     def _remove_tree(self, name: str) -> None:
-        """Remove a deleted topic's directory; what cannot be removed now is removed at the next start."""
+        """Remove a deleted topic's directory; the next start removes what is left."""
         path = self.topic_path(name)
         with contextlib.suppress(OSError):
             for entry in self._fs.listdir(path):

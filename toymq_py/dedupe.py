@@ -1,16 +1,15 @@
-"""Which key was published as which id, and how far each producer is. Pure state, no I/O.
+"""Deduplication: the id of each key, and the highest sequence of each producer. Pure state, no I/O.
 
-Contract: delivery.md, "Dedupe". A topic's newest keys in memory, least recently used out first, rebuilt from the log
-at start. An entry may be newer than the committed position: the topic decides what a hit on it waits for.
+Contract: delivery.md, "Dedupe". Holds the newest keys of a topic and evicts the least recently used; rebuilt from the log at
+start. An entry may be newer than the committed position: the topic decides what a hit on it waits for.
 """
 
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
-DEFAULT_DEDUPE_KEYS = 65_536
 LONG_RUN = 16
-"""Keys of a run that is kept as it came; shorter ones are put together, up to ``JOINED_MAX``."""
+"""A run of so many keys is kept as it is; shorter ones are joined, up to ``JOINED_MAX``."""
 JOINED_MAX = 1024
 
 SHARE_FREED = 16
@@ -33,7 +32,7 @@ class KeyBudget:
         while (over := self.used - self.limit) > 0:
             largest = max(self.tables, key=lambda table: len(table) - table.kept, default=None)
             if largest is None or not largest.give(max(over, len(largest) // SHARE_FREED)):
-                return  # what is left belongs to batches that may still fail
+                return  # the rest belongs to batches that may still fail
 
 
 class DedupeTable:
@@ -123,14 +122,14 @@ class DedupeTable:
             self.touch(key)
 
     def forget(self, keys: Sequence[bytes]) -> None:
-        """Take back keys of a batch that failed. Unknown ones are passed over."""
+        """Remove the keys of a failed batch. Unknown keys are ignored."""
         gone = [key for key in keys if self._ids.pop(key, None) is not None]
         self._budget.used -= len(gone)
         if gone:
             self._rebuild(set(gone))
 
     def withdraw(self, keys: Sequence[bytes]) -> None:
-        """Take back the run that ``remember_new`` has just entered: its records were refused."""
+        """Remove the run that ``remember_new`` has just entered: its records were refused."""
         count = len(keys)
         for key in keys:
             del self._ids[key]
@@ -155,14 +154,14 @@ class DedupeTable:
             self._budget.settle()
 
     def fail(self) -> None:
-        """Every batch that was pending is refused; its keys are forgotten one batch after the other."""
+        """All pending batches failed; ``forget`` removes their keys batch by batch."""
         self._pending.clear()
 
     def _unsettled(self) -> int:
         return sum(count for _, count in self._pending)
 
     def give(self, count: int) -> int:
-        """Drop up to so many of the oldest keys that are settled. Returns: how many went."""
+        """Evict up to so many of the oldest committed keys. Returns: how many."""
         excess = min(count, len(self._ids) - self._unsettled() - self.kept)
         if excess <= 0:
             return 0
@@ -188,7 +187,7 @@ class DedupeTable:
         return excess
 
     def _give_repeated(self, keys: Sequence[bytes]) -> int:
-        """The oldest places in the order. Returns: how many keys went, which have no newer place."""
+        """Drop the oldest entries of the order. Returns: how many keys had no newer entry and are evicted."""
         ids, repeats = self._ids, self._repeats
         gone = 0
         for key in keys:
@@ -221,7 +220,7 @@ class DedupeTable:
         keys = list(chain.from_iterable(self._order))[self._gone :]
         newest_first = dict.fromkeys(key for key in reversed(keys) if not gone or key not in gone)
         newest_last = list(reversed(newest_first))
-        # In pieces: what is given stays in memory until its whole run is.
+        # in pieces: evicted keys stay in memory until their whole run is evicted
         self._order = deque(newest_last[at : at + JOINED_MAX] for at in range(0, len(newest_last), JOINED_MAX))
         self._joined = []
         self._ordered, self._gone = len(newest_last), 0
@@ -251,7 +250,7 @@ class ProducerTable:
         self._pending: dict[bytes, Entry] = {}
 
     def __len__(self) -> int:
-        """Producers that count."""
+        """Committed producers."""
         return len(self._committed)
 
     def __bool__(self) -> bool:
@@ -275,15 +274,15 @@ class ProducerTable:
         return {producer: entry for producer, entry in self._committed.items() if entry[1] >= first_id}
 
     def remember(self, entries: Mapping[bytes, Entry]) -> None:
-        """Enter where producers will be when the batch commits."""
+        """Enter the producers of a batch before it commits."""
         self._pending.update(entries)
 
     def touch(self, producer: bytes) -> None:
-        """A hit: it is the last to be forgotten. Assumes that it is committed."""
+        """Mark a committed producer as the most recently used."""
         self._committed.move_to_end(producer)
 
     def settle(self, entries: Mapping[bytes, Entry]) -> None:
-        """A batch has committed and left its producers there."""
+        """Commit the producers of a batch."""
         committed, pending = self._committed, self._pending
         before = len(committed)
         for producer, entry in entries.items():
@@ -304,11 +303,11 @@ class ProducerTable:
             self._budget.used -= self._committed.pop(producer, None) is not None
 
     def fail(self) -> None:
-        """Every batch that was pending is refused."""
+        """All pending batches failed."""
         self._pending.clear()
 
     def give(self, count: int) -> int:
-        """Forget so many, those that were used longest ago. Returns: how many went."""
+        """Evict up to so many of the least recently used. Returns: how many."""
         gone = max(min(count, len(self._committed)), 0)
         for _ in range(gone):
             self._committed.popitem(last=False)

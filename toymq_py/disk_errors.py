@@ -1,4 +1,4 @@
-"""What the disk's errors mean: which of them pass by themselves, and what a client hears of each."""
+"""The meaning of disk errors: which are temporary, and which error a client gets."""
 
 import errno
 from collections.abc import Callable
@@ -7,14 +7,16 @@ from toymq_py.errors import DiskFull, RequestError, StorageFailed
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
-"""Nothing was written: there was no file to write to. It passes, like a full disk."""
+"""Nothing was written. Temporary, like a full disk."""
 LASTING = (errno.EACCES, errno.EPERM, errno.EIO, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO)
-"""Of opening a file: the next try would meet it again."""
+"""Permanent errors of opening a file: a retry would fail again."""
 
 
 class BeingExamined(BlockingIOError):
-    """Damage was met in a segment, and a thread looks how far it goes: what is behind it cannot be read before that.
-    ``when_done`` has a call called once it is known."""
+    """A segment is damaged, and a thread is searching for the end of the damage: nothing behind it can be read before.
+
+    ``when_done`` registers a call for the end of the search.
+    """
 
     def __init__(self, path: str, when_done: Callable[[Callable[[], None]], None]) -> None:
         super().__init__(errno.EAGAIN, "a damaged segment is being examined; try again in a moment", path)
@@ -22,7 +24,7 @@ class BeingExamined(BlockingIOError):
 
 
 def what_passes(error: OSError) -> str | None:
-    """What is lacking, when that ends by itself and nothing is damaged. None for other errors."""
+    """Describe a temporary shortage; None for other errors."""
     if error.errno in NO_SPACE:
         return "no space left on the disk"
     return "no file descriptor left" if error.errno in NO_DESCRIPTORS else None

@@ -1,7 +1,7 @@
-"""Why a consumer gave a message back: what NACK says of it, bounded and printable.
+"""The failure texts of a NACK, bounded and printable.
 
-Contract: protocol.md, NACK; ADR 0062. The texts come from a handler's exceptions, often with pieces of a stranger's message in
-them: here they become single lines of printable characters, so that no reader of a dead letter has to fear them.
+Contract: protocol.md, NACK; ADR 0062. The texts come from a handler's exceptions and may contain parts of a message: they are
+reduced to printable lines, safe to show in a terminal.
 """
 
 from dataclasses import dataclass
@@ -10,15 +10,15 @@ from urllib.parse import quote, unquote
 REASON_BYTES_MAX = ERROR_BYTES_MAX = 1024
 ERROR_TYPE_BYTES_MAX = 256
 FAILURE_BYTES_MAX = 3400
-"""All texts of one NACK, percent-encoded: beside the longest names and one range of ids they fit into a header line."""
+"""All texts of one NACK, percent-encoded: they fit into a header line with the longest names and one range of ids."""
 CUT = "..."
-"""Stands for what was cut off."""
+"""Marks a cut text."""
 _SAFE = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What a NACK says of one failure; None where it says nothing. Made by ``failure_of`` alone, which bounds it.
+    """The failure texts of a NACK, None where missing. Made by ``failure_of``, which bounds them.
 
     ``traceback`` has line breaks, the other texts have none.
     """
@@ -32,9 +32,9 @@ class Failure:
 def failure_of(
     reason: str | None = None, error_type: str | None = None, error: str | None = None, traceback: str | None = None
 ) -> Failure | None:
-    """Make a failure of any texts. Of a text that is too long the end is cut off, of a traceback the beginning.
+    """Make a failure of any texts. Cuts the end of a long text, the beginning of a long traceback.
 
-    Returns: None when no text says anything.
+    Returns: None when all texts are empty.
     """
     left = FAILURE_BYTES_MAX
     fitted: list[str | None] = []
@@ -54,22 +54,22 @@ def encode_text(text: str) -> str:
 
 
 def decode_text(token: str) -> str:
-    """The inverse. A percent sign that begins no code stands for itself, bytes that are not UTF-8 become U+FFFD."""
+    """The inverse of ``encode_text``. A percent sign without a code is kept; bytes that are not UTF-8 become U+FFFD."""
     return unquote(token)
 
 
 def encoded_len(text: str) -> int:
-    """Length of the token."""
+    """Length of the encoded text."""
     return len(encode_text(text))
 
 
 def _one_line(text: str) -> str:
-    """Only printable characters: what moves a cursor, turns the direction of a text or breaks a line is a space."""
+    """Replace unprintable characters, such as line breaks and terminal controls, by spaces."""
     return text if text.isprintable() else "".join(char if char.isprintable() else " " for char in text)
 
 
 def cut(line: str, bytes_max: int) -> str:
-    """As much of the beginning of a line as fits, encoded."""
+    """The beginning of a line, so that its encoding fits."""
     if encoded_len(line) <= bytes_max:
         return line
     left = bytes_max - len(CUT)
@@ -81,7 +81,7 @@ def cut(line: str, bytes_max: int) -> str:
 
 
 def _last_lines(text: str, bytes_max: int) -> str:
-    """As many of the last lines as fit, encoded; of a single line that is too long, its beginning."""
+    """The last lines whose encoding fits, or the beginning of a single long line."""
     lines = [_one_line(line).rstrip() for line in text.strip("\r\n").split("\n")]
     kept: list[str] = []
     left = bytes_max

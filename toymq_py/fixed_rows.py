@@ -1,7 +1,7 @@
-"""Rows of one layout, one behind the other in some bytes: taken apart, put together and compared many at a time.
+"""Pack, unpack and compare consecutive rows of one layout, many at a time.
 
-A call of ``struct`` for each row costs more than what it does: it makes a tuple of each, and whoever wants columns takes that
-apart again. Here one call does a block of rows, and what is the same in all of them is compared column by column (ADR 0039).
+One ``struct`` call for each row would make a tuple for each, which the caller takes apart again. Here one call handles a block
+of rows, and constant parts are compared column by column (ADR 0039).
 """
 
 import struct
@@ -9,14 +9,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 BLOCKS = (128, 64, 16)
-"""Rows that are done with one call; what is left over, fewer than the last, with one more. A ``Struct`` of many rows takes as
-long to make as it saves, and as much memory as they have fields: there are few sizes of it, and they are kept."""
+"""Rows of one call, largest first; one more call handles the rest. A ``Struct`` of many rows costs time and memory to make, so
+there are few sizes, and they are cached."""
 
 LAYOUTS_CACHED_MAX = 64
-"""How many layouts whoever makes them by the shape of what comes keeps; about 60 KiB each."""
+"""Layouts that a caller caches by the shape of its rows; about 60 KiB each."""
 
 COLUMNS_MAX = 48
-"""Bytes up to which comparing them column by column costs less than row by row."""
+"""Up to so many bytes, comparing by columns is faster than by rows."""
 
 
 class RowLayout:
@@ -35,8 +35,7 @@ class RowLayout:
         self._blocks = {1: row}
 
     def unpack(self, data: bytes | memoryview, pos: int, rows: int) -> list[Any]:
-        """The values of so many rows from ``pos`` on, row by row: column ``i`` is ``[i :: fields]``. Assumes that they are
-        there."""
+        """Unpack so many rows from ``pos``, row by row: column ``i`` is ``[i :: fields]``. Assumes that ``data`` has them."""
         values: list[Any] = []
         for block in _blocks(rows):
             values += self._block(block).unpack_from(data, pos)
@@ -72,7 +71,7 @@ def _blocks(rows: int) -> Iterator[int]:
 def columns_are(data: bytes | memoryview, pos: int, stride: int, rows: int, expected: bytes) -> bool:
     """Whether ``expected`` stands at ``pos``, and each ``stride`` behind it, in so many rows."""
     width, last = len(expected), pos + (rows - 1) * stride
-    for at in (last, pos + stride if rows > 1 else last):  # what takes turns differs here, mostly
+    for at in (last, pos + stride if rows > 1 else last):  # rows that alternate mostly differ here
         if data[at : at + width] != expected:
             return False
     if width > COLUMNS_MAX:

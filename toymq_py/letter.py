@@ -1,7 +1,7 @@
 """The dead-letter format: headers and key of a dead letter, and of the record that REDRIVE makes of one. Pure.
 
-Contract: delivery.md, "Attempts"; ADR 0023, 0041, 0062. Clients may publish any key and any header, ones that look like these
-among them: a key says where to look, and no more.
+Contract: delivery.md, "Attempts"; ADR 0023, 0041, 0062. Clients may publish the same keys and headers: a key is a
+hint, not a proof.
 """
 
 import json
@@ -16,7 +16,7 @@ ORIGIN_TOPIC, ORIGIN_ID, ORIGIN_KEY = b"toymq-origin-topic", b"toymq-origin-id",
 CONSUMER, ATTEMPTS, REASON = b"toymq-consumer", b"toymq-attempts", b"toymq-reason"
 ERROR_TYPE, ERROR, FAILED_AT = b"toymq-error-type", b"toymq-error", b"toymq-failed-at"
 TRACEBACK = b"toymq-traceback"
-"""A JSON string: it has line breaks."""
+"""A JSON string, because it has line breaks."""
 FIRST_DELIVERED, LAST_DELIVERED = b"toymq-first-delivered", b"toymq-last-delivered"
 """Unix milliseconds."""
 REDRIVES, REDRIVE_CONSUMER = b"toymq-redrives", b"toymq-redrive-consumer"
@@ -71,14 +71,14 @@ def message_headers(topic: str, key: bytes, block: bytes, msg_id: int) -> bytes:
     kept, reserved = split_headers(block)
     if not key.startswith(_redrive_key(topic)) or REDRIVES not in reserved:
         own = key and not key.startswith(PRODUCER_PREFIX)
-        reserved = {ORIGIN_KEY: key} if own else {}  # whatever a publisher wrote under these names
+        reserved = {ORIGIN_KEY: key} if own else {}  # drop what a publisher wrote under these names
     redrives = b"" if REDRIVES not in reserved else b"%b: %b\n" % (REDRIVES, reserved[REDRIVES])
     origin_key = b"" if ORIGIN_KEY not in reserved else b"%b: %b\n" % (ORIGIN_KEY, reserved[ORIGIN_KEY])
     return b"%b%b%b%b: %d\n" % (kept, redrives, origin_key, ORIGIN_ID, msg_id)
 
 
 def failure_headers(held_reason: str, failed: tuple[Failure, int] | None) -> bytes:
-    """The part that says why the message died.
+    """The headers with the reason of a dead letter.
 
     Args:
         held_reason: why it was held, for a letter of which no NACK gave a reason.
@@ -99,17 +99,17 @@ def failure_headers(held_reason: str, failed: tuple[Failure, int] | None) -> byt
 
 
 class Return(NamedTuple):
-    """The record that a letter comes back as, without id and time. Made of the letter alone, and so the same at every try."""
+    """The record that REDRIVE publishes for a dead letter. It depends on the letter alone, so every retry makes the same."""
 
     key: bytes
     payload: bytes
     headers: bytes
     consumer: bytes
-    """The consumer that failed the message; b"" where the letter does not say."""
+    """The consumer that failed the message; b"" if the letter has none."""
 
 
 def return_of(letters_topic: str, run: Records, row: int) -> Return:
-    """The record that a letter of a dead-letter topic comes back as."""
+    """Make the record that REDRIVE publishes for a dead letter."""
     kept, reserved = split_headers(b"" if run.headers is None else run.headers[row])
     redrives = reserved.get(REDRIVES, b"")
     headers = kept

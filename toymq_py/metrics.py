@@ -1,7 +1,7 @@
-"""What the broker counts: plain numbers, no third party, nothing on the hot path but an addition.
+"""The metrics of the broker: plain numbers, an addition each on the hot path, no third-party package.
 
-Every metric stands once in ``TABLE``, with its kind, unit, labels and help; exporters are adapters elsewhere, and
-docs/metrics.md is made of it. What the broker knows anyway is computed when it is asked for; ``Metrics`` holds the rest.
+``TABLE`` lists every metric with its kind, unit, labels and help; exporters and docs/metrics.md are made from it. ``Metrics``
+holds the counters; gauges are computed when they are read.
 Contract: clients.md, "Operations".
 """
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class Kind(Enum):
-    """What a number does, in the words of Prometheus."""
+    """The metric types of Prometheus."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -33,7 +33,7 @@ class Metric:
 
 
 SECONDS_BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""From a sync that an SSD's cache answers to a disk that hangs."""
+"""From a sync into an SSD's cache to a disk that hangs."""
 MESSAGES_BOUNDS = tuple(float(4**power) for power in range(9))
 """1 to 65,536: a lone publisher to a pipeline at full speed."""
 
@@ -41,7 +41,7 @@ LIMITS = (
     "connections", "address_connections", "token_connections", "reserve_connections", "topics", "token_topics",
     "reserve_topics", "held_bytes", "holder_held_bytes", "memory", "consumers", "token_consumers", "reserve_consumers",
 )  # fmt: skip
-"""What ``auth.quotas`` refuses by: of all, of one address, of one token, what is left for admins."""
+"""The limits of ``auth.quotas``: of the broker, an address, a token, and the reserve for admins."""
 TOPIC = ("topic",)
 CONSUMER = ("topic", "consumer")
 
@@ -101,7 +101,7 @@ FSYNC_SAMPLES = 1024
 
 
 class Exemplar(NamedTuple):
-    """One message of a bucket that a trace tells of. ``value`` is in the metric's unit, ``at_s`` in unix seconds."""
+    """A traced message of a bucket. ``value`` is in the metric's unit, ``at_s`` in unix seconds."""
 
     value: float
     trace_id: str
@@ -123,7 +123,7 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many observations there were."""
+        """The number of observations."""
         return sum(self.counts)
 
     def observe(self, value: float, times: int = 1) -> None:
@@ -131,12 +131,12 @@ class Histogram:
         self.sum += value * times
 
     def exemplify(self, exemplar: Exemplar) -> None:
-        """Of a value that was, or is about to be, observed."""
+        """Set the exemplar of a value that is observed, too."""
         self.exemplars[bisect_left(self._bounds, exemplar.value)] = exemplar
 
 
 class Metrics:
-    """What is counted as it happens: attributes named in ``TABLE``, and ``errors`` by code. Belongs to the event loop."""
+    """Counters named in ``TABLE``, and ``errors`` by code. Belongs to the event loop."""
 
     __slots__ = ("_fsync_s", "ack_total", "commit_messages", "connections", "connections_evicted_total",
                  "connections_opened_total", "connections_torn_total", "deliver_total", "duplicate_total", "errors",
@@ -162,11 +162,11 @@ class Metrics:
         self._fsync_s: deque[float] = deque(maxlen=FSYNC_SAMPLES)
 
     def refused(self, code: str, count: int = 1) -> None:
-        """``ERR`` replies with a code of ``errors.py``: those are few, so the label is bounded."""
+        """Count ``ERR`` replies by code; the codes of ``errors.py`` bound the label."""
         self.errors[code] = self.errors.get(code, 0) + count
 
     def limit_reached(self, limit: str) -> None:
-        """A refusal by one of ``LIMITS``."""
+        """Count a refusal by one of ``LIMITS``."""
         self.limits_reached[limit] += 1
 
     @property
@@ -175,7 +175,7 @@ class Metrics:
         return sum(self.errors.values())
 
     def synced(self, seconds: float) -> None:
-        """The disk took so long to sync a log."""
+        """Record the time of one sync of a log."""
         self.fsync_seconds.observe(seconds)
         self._fsync_s.append(seconds)
 

@@ -9,7 +9,6 @@ DEAD_LETTERS = ".dlq"
 """Ends the name of a topic's dead-letter topic."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,195}\Z")
-_PATTERN_WORD = re.compile(r"[A-Za-z0-9_-]+\Z|\*\Z|>\Z")
 
 
 def check_name(kind: str, name: str) -> str:
@@ -28,7 +27,7 @@ def check_name(kind: str, name: str) -> str:
 
 
 def is_topic_name(name: str) -> bool:
-    """Whether a topic may have this name; a dead-letter topic's is longer than others by its suffix."""
+    """Whether a topic may have this name; a dead-letter topic's may be longer by its suffix."""
     return _NAME.match(name) is not None or (
         name.endswith(DEAD_LETTERS) and _NAME.match(name.removesuffix(DEAD_LETTERS)) is not None
     )
@@ -49,7 +48,7 @@ def check_topic_or_pattern(name: str) -> str:
 class TopicPattern:
     """A topic name in which whole words may be ``*`` (one word) and the last ``>`` (one or more).
 
-    A wildcard never matches ``dlq`` as the last word: dead letters are named by spelling it.
+    A wildcard never matches ``dlq`` as the last word: dead-letter topics must be spelled out.
     """
 
     __slots__ = ("_regex", "_words", "text")
@@ -74,11 +73,11 @@ class TopicPattern:
         self._words = words
 
     def matches(self, topic: str) -> bool:
-        """Whether a topic name falls under this pattern."""
+        """Whether the pattern matches a topic name."""
         return self._regex.match(topic) is not None
 
     def covers(self, topic_or_pattern: str) -> bool:
-        """Whether every topic that falls under another pattern falls under this one. Assumes that it is a legal one."""
+        """Whether this pattern matches every topic that another legal pattern matches."""
         if not is_pattern(topic_or_pattern):
             return self.matches(topic_or_pattern)
         words, others = self.text.split("."), topic_or_pattern.split(".")
@@ -97,7 +96,7 @@ class TopicPattern:
         return True
 
     def overlaps(self, other: "TopicPattern | str") -> bool:
-        """Whether a name can fall under this pattern and under the other one, or be that name."""
+        """Whether some topic name matches both patterns, or this one matches a name."""
         if isinstance(other, str):
             return self.matches(other)
         one, two = self._words, other._words
@@ -112,10 +111,10 @@ class TopicPattern:
 
 
 def _word_may_match(word: str, other: str, *, last: bool) -> bool:
-    """Whether a word of a pattern, at its end or not, and another's word can be one word of a name."""
+    """Whether a word of a pattern and a word of another one can match the same word of a name."""
     return word == other or (word == "*" and other != "" and not (last and other == "dlq"))
 
 
 def _rest_may_match(rest: list[str], other: list[str]) -> bool:
-    """The same of ``>`` and the other's remaining words."""
+    """Whether ``>`` and the remaining words of another pattern can match the same words."""
     return rest == [">"] and "" not in other and other[-1] != "dlq"

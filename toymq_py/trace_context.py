@@ -1,4 +1,4 @@
-"""W3C Trace Context in a message's headers: which trace a message belongs to. Source: https://www.w3.org/TR/trace-context/.
+"""W3C Trace Context in a message's headers: the trace that it belongs to. Source: https://www.w3.org/TR/trace-context/.
 
 Read only by a tracer, and for log lines about one message. Knows nothing of OpenTelemetry.
 """
@@ -20,7 +20,7 @@ class TraceContext(NamedTuple):
     Attributes:
         trace_id: 32 hex digits.
         span_id: 16 hex digits.
-        sampled: the trace is to be recorded, says its first span.
+        sampled: the first span asks to record the trace.
         state: the ``tracestate`` header, "" for none.
     """
 
@@ -36,7 +36,7 @@ class TraceContext(NamedTuple):
 
 
 def trace_context(headers: bytes) -> TraceContext | None:
-    """Of a header block; None when it has none, or one that is not valid: that is no error of the message."""
+    """Parse the trace context of a header block; None when it is missing or invalid, which is not an error."""
     found = _TRACEPARENT.search(headers)
     if found is None:
         return None
@@ -50,6 +50,6 @@ def trace_context(headers: bytes) -> TraceContext | None:
 
 
 def log_fields(headers: bytes | None) -> dict[str, str]:
-    """What a log line about a message carries beside its text (``extra=``): ``trace_id`` and ``span_id``, or nothing."""
+    """The ``extra=`` of a log line about a message: ``trace_id`` and ``span_id``, or nothing."""
     context = trace_context(headers) if headers else None
     return {"trace_id": context.trace_id, "span_id": context.span_id} if context is not None else {}

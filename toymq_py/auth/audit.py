@@ -1,7 +1,7 @@
 """The audit trail: a line for each change, each removal and each refusal, with token and address.
 
-Contract: docs/security.md, "The audit trail"; ADR 0059. Knows no transport. What a client says stands in a line with its
-control characters escaped, and cut: nothing of it begins a line or a field.
+Contract: docs/security.md, "The audit trail"; ADR 0059. Knows no transport. A client's text is
+escaped and cut, so that it cannot begin a line or a field.
 """
 
 import json
@@ -13,11 +13,11 @@ from typing import Literal
 logger = logging.getLogger("toymq_py.audit")
 
 REFUSED = frozenset(("AUTH_REQUIRED", "AUTH_FAILED", "FORBIDDEN"))
-"""Codes of refusals that are recorded whatever was asked for."""
+"""Refusals with these codes are always recorded."""
 OK = "OK"
 VALUE_CHARS_MAX = 200
 _PLAIN = re.compile(r"[!#-<>-~]+\Z")
-"""What needs no quotes: printable ASCII without a space, a quote and ``=``."""
+"""Needs no quotes: printable ASCII without space, quote and ``=``."""
 
 Via = Literal["tcp", "http", "websocket"]
 
@@ -25,14 +25,14 @@ Via = Literal["tcp", "http", "websocket"]
 def record(
     action: str, result: str, *, token: str | None, address: str | None, via: Via, about: Mapping[str, str] | None = None
 ) -> None:
-    """Write one line.
+    """Write one line of the audit trail.
 
     Args:
         action: the command's verb or the operation's name.
         result: ``OK``, or the code of the error.
         token: the token's name, None for none.
-        address: the other end's, without its port: the repeats of one client are one line, and counted.
-        about: what was acted on, by what it is: topic, consumer, webhook.
+        address: of the client, without its port, so that its repeats become one counted line.
+        about: the topic, consumer or webhook, by kind.
     """
     level = logging.INFO if result == OK else logging.WARNING
     if not logger.isEnabledFor(level):

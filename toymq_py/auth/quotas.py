@@ -1,4 +1,4 @@
-"""Shares of the broker's limits: what one token and one address may hold, and what is left for admins.
+"""Shares of the broker's limits: for each token, for each address, and the reserve for admins.
 
 Contract: docs/security.md, "Limits"; ADR 0058. Pure accounting: no socket, no clock. Belongs to the loop.
 """
@@ -19,11 +19,11 @@ RESERVE_PART = 10
 
 
 FLOOR_BYTES = 64 * 1024
-"""What every connection may hold whatever others do: it goes on with small messages, and what it waits for comes to its end."""
+"""Every connection may hold so much whatever others do, so that small messages still pass."""
 
 
 class Limits(Protocol):
-    """The options that are shared out (``config.options.BrokerOptions``)."""
+    """The options with limits (``config.options.BrokerOptions``)."""
 
     @property
     def max_connections(self) -> int: ...
@@ -42,7 +42,7 @@ class Limits(Protocol):
 
 
 class Holder:
-    """One token, or one address of another machine. ``limited`` is False for admins and for this machine."""
+    """The usage of one token, or of one address of another machine. ``limited`` is False for admins and for this machine."""
 
     __slots__ = ("connections", "held_bytes", "limited", "name", "percent")
 
@@ -63,7 +63,7 @@ class Holder:
 
 
 class Seat:
-    """One connection's seat among all. It is anonymous until ``identify``."""
+    """One connection's part in the limits. It is anonymous until ``identify``."""
 
     __slots__ = ("_evict", "_quotas", "address", "held_bytes", "left", "token")
 
@@ -76,89 +76,89 @@ class Seat:
         self.left = False
 
     def identify(self, name: str, *, admin: bool) -> None:
-        """A token was shown. Raises: TooManyConnections; the connection is to end then."""
+        """Count the connection for its token. Raises: TooManyConnections; then close it."""
         if self.token is None or self.token.name != name or self.token.limited is admin:
             self._quotas.identify(self, name, admin=admin)
 
     def busy(self) -> None:
-        """A request is answered: it is not in the way, unless it is anonymous where tokens are asked for."""
+        """A request is being answered: the connection is not evicted, unless it is anonymous where tokens are needed."""
         self._quotas.busy(self)
 
     def idle(self) -> None:
-        """Nothing is asked for."""
+        """The connection has no request: it may be evicted."""
         self._quotas.idle(self)
 
     def settle(self, held_bytes: int) -> bool:
-        """The connection holds so many bytes now. What is no more than ``FLOOR_BYTES`` is not counted.
+        """Set the bytes that the connection holds; up to ``FLOOR_BYTES`` do not count.
 
-        Returns: False when it, its token, its address or all together hold too much, or memory runs out: it is to take no more.
+        Returns: False when a limit is exceeded or memory runs out: take no more then.
         """
         return self._quotas.settle(self, held_bytes if held_bytes > FLOOR_BYTES else 0)
 
     @property
     def crowded(self) -> bool:
-        """Its token, its address or all together hold too much."""
+        """The token, the address or the broker holds too much."""
         return not self._quotas.has_room(self)
 
     def hold(self, more_bytes: int) -> None:
-        """A part of a body has arrived. Raises: QueueFull; the connection is to take no more of it."""
+        """Count a part of a body. Raises: QueueFull; then take no more of it."""
         held_bytes = self.held_bytes + more_bytes
         if not self._quotas.settle(self, held_bytes) and held_bytes > FLOOR_BYTES:
             raise self._quotas.too_much(self)
 
     def too_much(self) -> QueueFull:
-        """Why no more is taken."""
+        """The error that says which limit is exceeded."""
         return self._quotas.too_much(self)
 
     def leave(self) -> None:
-        """The connection is gone, or is about to go. Idempotent."""
+        """The connection is closed or closing. Idempotent."""
         if not self.left:
             self.left = True
             self._quotas.leave(self)
 
     def evict(self) -> None:
-        """Make the seat free now; the connection closes."""
+        """Close the connection and free its seat."""
         assert self._evict is not None
         self.leave()
         self._evict()
 
 
 acting_token: ContextVar[Holder | None] = ContextVar("toymq_acting", default=None)
-"""Whose command or request is carried out; None: the broker's own, or one without a token. A context, because a topic or a
-consumer is made deep below the request for it, and a wait goes on later."""
+"""The token of the present request; None for the broker itself or without tokens. A context variable, because a topic or a
+consumer is created deep below its request, and perhaps after a wait."""
 
 
 class Quotas:
-    """What each token and address holds of the broker's limits."""
+    """The usage of the broker's limits by token and address."""
 
     def __init__(self, limits: Limits, metrics: Metrics) -> None:
         self.guarded = False
-        """Tokens are asked for: there may be admins, and an anonymous connection has no rights yet."""
+        """The broker has an auth file: there may be admins, and an anonymous connection has no rights."""
         self._limits = limits
         self._metrics = metrics
         self._connections = 0
         self._this_machine = Holder("this machine", 100, limited=False)
         self._addresses: dict[str, Holder] = {}
         self._tokens: dict[str, Holder] = {}
-        self._evictable: dict[Seat, None] = {}  # those that were used longest ago come first
+        self._evictable: dict[Seat, None] = {}  # least recently used first
         self.held_bytes = 0
         """Of all connections."""
         self.memory_high = False
-        """The process has more memory than it should: publishes are refused."""
+        """The process is above its memory limit: publishes are refused."""
         self._topic_makers: dict[str, str] = {}  # topic to token, since the broker started
         self._beside: set[str] = set()
-        """Dead-letter topics whose origin is there: at most one to each, which the broker makes and the limit has no say in."""
+        """Dead-letter topics whose origin exists: the broker creates them, and they do not count (ADR 0074)."""
         self._topics_made: dict[str, int] = {}
         self._consumer_makers: dict[str, dict[str, str]] = {}  # topic to consumer to token
 
     # -- connections
 
     def enter(self, address: str | None, evict: Callable[[], None] | None = None) -> Seat:
-        """A seat for a new connection.
+        """Admit a connection.
 
         Args:
             address: the other end's IP address; None for a Unix socket.
-            evict: closes the connection. With it the connection gives way to others, while it is idle or anonymous.
+            evict: closes the connection; with it the connection may be evicted while it is idle or anonymous.
 
         Raises: TooManyConnections.
         """
@@ -227,7 +227,7 @@ class Quotas:
     # -- bytes
 
     def settle(self, seat: Seat, held_bytes: int) -> bool:
-        """See ``Seat.settle``; all of it is counted."""
+        """See ``Seat.settle``; counts all of it."""
         holder, more = seat.token or seat.address, held_bytes - seat.held_bytes
         if seat.left:
             more = -seat.held_bytes
@@ -256,14 +256,14 @@ class Quotas:
         return QueueFull(f"{holder.name} holds {share}, its share of --max-held-bytes; try again later")
 
     def memory_refusal(self) -> QueueFull:
-        """Of a publish while memory is high."""
+        """The error of a publish while memory is high."""
         self._metrics.limit_reached("memory")
         return QueueFull("the broker's memory is at its limit (--memory-max); publish again later")
 
     # -- topics and consumers
 
     def admit_topic(self, name: str, present: int) -> None:
-        """A topic is to be made beside so many. Dead-letter topics beside their origin do not count. Raises: TooManyTopics."""
+        """Count a new topic beside ``present`` ones; dead-letter topics with an origin do not count. Raises: TooManyTopics."""
         present -= len(self._beside)
         limit, maker = self._limits.max_topics, acting_token.get()
         made = 0 if maker is None else self._topics_made.get(maker.name, 0)
@@ -281,7 +281,7 @@ class Quotas:
 
     def topic_gone(self, name: str) -> None:
         """Stop counting a topic that was deleted. Idempotent."""
-        self._beside -= {name, name + DEAD_LETTERS}  # letters whose origin went are a topic like others
+        self._beside -= {name, name + DEAD_LETTERS}  # without its origin it counts as any topic
         self._consumer_makers.pop(name, None)
         maker = self._topic_makers.pop(name, None)
         if maker is not None:
@@ -290,7 +290,7 @@ class Quotas:
                 del self._topics_made[maker]
 
     def admit_consumer(self, topic: str, name: str, present: Collection[str]) -> None:
-        """A consumer of a topic is to be made beside others. Raises: TooManyConsumers."""
+        """Count a new consumer of a topic. Raises: TooManyConsumers."""
         limit, maker = self._limits.max_consumers, acting_token.get()
         if maker is None or not maker.limited:
             self._admit(f"consumers of {topic}", TooManyConsumers, limit, "--max-consumers", maker, len(present), 0)
@@ -322,11 +322,11 @@ class Quotas:
 
     @property
     def evictable(self) -> int:
-        """Connections that give way to others."""
+        """The number of connections that may be evicted."""
         return len(self._evictable)
 
     def _evict_one(self, *, of: Holder | None = None, but: Seat | None = None) -> bool:
-        """Close the one that was idle longest. Returns: False when there is none."""
+        """Evict the least recently used connection. Returns: False when there is none."""
         for seat in self._evictable:
             if seat is not but and (of is None or seat.address is of):
                 self._metrics.connections_evicted_total += 1
@@ -357,7 +357,7 @@ def peer_address(connection: socket.socket) -> str | None:
 
 
 def peer_of(transport: asyncio.BaseTransport) -> str | None:
-    """The same of a transport."""
+    """The IP address of a transport's other end; None for a Unix socket."""
     return _address_of(transport.get_extra_info("peername"))
 
 
@@ -366,7 +366,7 @@ def _address_of(name: Any) -> str | None:
 
 
 def network_of(address: str | None) -> str | None:
-    """What counts as one address: an IPv4 address, the /64 of an IPv6 one; None for this machine."""
+    """The unit of --address-percent: an IPv4 address, or the /64 of an IPv6 address; None for this machine."""
     if address is None:
         return None
     ip = ipaddress.ip_address(address.partition("%")[0])

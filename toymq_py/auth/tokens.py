@@ -1,7 +1,7 @@
 """Tokens of an auth file and their rights.
 
-Contract: clients.md, "Command lines" (the auth file); reliability.md, "Security"; ADR 0021. Knows no connection and no command:
-TCP sessions and the HTTP gateway ask it. No token is kept, shown or logged here, only its SHA-256 digest. Belongs to the loop.
+Contract: clients.md, "Command lines" (the auth file); reliability.md, "Security"; ADR 0021. Serves TCP sessions and the HTTP
+gateway. Keeps, shows and logs no token, only its SHA-256 digest. Belongs to the loop.
 """
 
 import hmac
@@ -20,7 +20,7 @@ from toymq_py.errors import AuthFailed, BadName, ConfigError
 from toymq_py.names import DEAD_LETTERS, TopicPattern, check_name, check_topic_or_pattern
 
 ANSWERS_MAX = 4096
-"""Names that a grant remembers its answers for; those of one more client's random names must not pile up."""
+"""Names whose answers a grant caches; a client's random names must not fill the memory."""
 
 _DIGEST = re.compile(r"[0-9a-fA-F]{64}\Z")
 _TABLE = re.compile(r"\s*\[\[\s*token\s*\]\]")
@@ -28,7 +28,7 @@ _KEYS = ("name", "sha256", "publish", "subscribe", "admin", "expires")
 
 
 class _Patterns:
-    """Topic patterns of which one has to cover what is asked for. Remembers its answers about legal names: those are short."""
+    """The topic patterns of one right. Caches its answers for legal names, which are short."""
 
     __slots__ = ("_answers", "_patterns", "texts")
 
@@ -39,7 +39,7 @@ class _Patterns:
         self._answers: dict[str, bool] = {}
 
     def cover(self, topic_or_pattern: str) -> bool:
-        """False also for what is neither a topic's name nor a pattern."""
+        """Whether one of the patterns covers a topic or pattern; False for an illegal name."""
         answer = self._answers.get(topic_or_pattern)
         if answer is None:
             try:
@@ -55,7 +55,7 @@ class _Patterns:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grant:
-    """What one token allows; immutable, a changed file makes new ones. ``name`` is for logs."""
+    """The rights of one token; immutable, a changed file makes new ones. ``name`` is for logs."""
 
     name: str
     digest: bytes = field(repr=False)
@@ -65,7 +65,7 @@ class Grant:
     admin: bool
     """CREATE, CONFIG, DELETE, PURGE, SEEK, FORGET, REDRIVE, of every topic."""
     expires_ns: int | None = field(default=None, repr=False)
-    """From then on it is refused, in nanoseconds since the epoch; None: never."""
+    """When the token expires, in nanoseconds since the epoch; None: never."""
 
     def may_publish(self, topic: str) -> bool:
         return self.publish.cover(topic)
@@ -81,11 +81,11 @@ class Grant:
         )
 
     def sees(self, topic: str) -> bool:
-        """Whether DESCRIBE, TOPICS and STATS show it: with the right to read its messages, or to delete them."""
+        """Whether DESCRIBE, TOPICS and STATS show the topic: with the right to subscribe, or to administer."""
         return self.admin or self.subscribe.cover(topic)
 
     def allows_all_of(self, before: "Grant") -> bool:
-        """Whether every subscription that ``before`` allowed is one that this allows, too."""
+        """Whether this allows every subscription that ``before`` allowed."""
         letters_too = self.admin or not before.admin or not before.subscribe.texts
         return letters_too and all(map(self.may_subscribe, before.subscribe.texts))
 
@@ -94,7 +94,7 @@ class Authority:
     """The present table of tokens."""
 
     def __init__(self, grants: Sequence[Grant], wall_ns: Callable[[], int] = SystemClock.wall_ns) -> None:
-        """``wall_ns`` is the time, in nanoseconds since the epoch, by which tokens expire."""
+        """``wall_ns`` returns the time in nanoseconds since the epoch, for expiry."""
         self._wall_ns = wall_ns
         self._grants = tuple(grants)
         self._expired: frozenset[bytes] = frozenset()
@@ -122,16 +122,15 @@ class Authority:
         ends = {grant.digest: grant.expires_ns - now for grant in self._grants if grant.expires_ns is not None}
         before, self._expired = self._expired, frozenset(digest for digest, left_ns in ends.items() if left_ns <= 0)
         if not self._expired <= before:
-            self._say_changed()
+            self._notify()
         return min((left_ns / 1e9 for left_ns in ends.values() if left_ns > 0), default=None)
 
     def expiring(self) -> list[Grant]:
-        """Those that expire some time, or have."""
+        """Tokens with an expiry, past or future."""
         return [grant for grant in self._grants if grant.expires_ns is not None]
 
     def find(self, token: str) -> Grant | None:
-        """The grant of a token, expired or not; None when there is no such token. Every digest is compared in constant time,
-        whether one before it was equal or not."""
+        """Find the grant of a token, expired or not. Compares every digest in constant time, also after a match."""
         digest = sha256(token.encode(errors="surrogatepass")).digest()
         found = None
         for grant in self._grants:
@@ -140,7 +139,7 @@ class Authority:
         return found
 
     def present(self, grant: Grant) -> Grant | None:
-        """The rights that the token of ``grant`` has now; None when it has gone or expired."""
+        """The present grant of the same token; None when it is gone or expired."""
         try:
             return self.renew(grant)
         except AuthFailed:
@@ -155,20 +154,20 @@ class Authority:
         return present
 
     def replace(self, grants: Sequence[Grant]) -> None:
-        """The table is another one from here on."""
+        """Replace the table of tokens."""
         self._grants = tuple(grants)
-        self._say_changed()
+        self._notify()
 
-    def _say_changed(self) -> None:
+    def _notify(self) -> None:
         for changed in self.on_change:
             changed()
 
 
 def check_access(path: str) -> str | None:
-    """Other users that may change or read an auth file. Blocks. Returns: what is unwise and not refused, in a line.
+    """Check the permissions of an auth file. Blocks. Returns: a warning when every user may read it.
 
-    Raises: ConfigError, when every user of the machine may make tokens: they may write the file, or replace it in a directory
-        of theirs. One with the sticky bit is not, each may replace only its own there.
+    Raises: ConfigError when every user may write the file, or replace it because its directory is writable without the sticky
+        bit.
     """
     try:
         mode = Path(path).stat().st_mode
@@ -204,8 +203,10 @@ def read_grants(path: str) -> tuple[Grant, ...]:
 
 
 def parse_grants(text: str, path: str) -> tuple[Grant, ...]:
-    """The grants of an auth file's text; ``path`` is for messages. Raises: ConfigError, never with a value of the file: a token
-    may stand where its digest belongs."""
+    """Parse the text of an auth file; ``path`` is for errors.
+
+    Raises: ConfigError, without values of the file, which may be a token in the wrong place.
+    """
     try:
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -235,7 +236,7 @@ def parse_grants(text: str, path: str) -> tuple[Grant, ...]:
 
 
 class _BadField(Exception):
-    """Raised with what is wrong; ``field`` is where."""
+    """An invalid value of ``field``."""
 
     def __init__(self, field: str, text: str) -> None:
         super().__init__(text)
@@ -295,7 +296,7 @@ def _check_unique(grant: Grant, before: Sequence[Grant]) -> None:
 
 
 def _line_of(field: str, lines: Sequence[str], start: int) -> int:
-    """Of a field in the table that begins at line ``start``; ``start`` when it is not written there."""
+    """The line of a field in the table that begins at line ``start``; ``start`` when the field is missing."""
     for number, line in enumerate(lines[start:], start + 1):
         if _TABLE.match(line):
             break

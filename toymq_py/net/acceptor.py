@@ -1,6 +1,6 @@
-"""One listening socket: takes what knocks, a burst at a time, and waits when there are no descriptors.
+"""One listening socket: accepts in bursts, and backs off when descriptors run out.
 
-Contract: delivery.md, "Sessions" (accept loop). Knows nothing of what becomes of a connection.
+Contract: delivery.md, "Sessions" (accept loop). Does not know what becomes of a connection.
 """
 
 import asyncio
@@ -13,8 +13,8 @@ logger = logging.getLogger("toymq_py.acceptor")
 
 BACKLOG = 4096  # the default of 100 throttles a burst of connects to 200 a second
 ACCEPTS_PER_PASS = 32
-"""To begin a session takes about 0.2 ms: a crowd that comes at once is let in little by little. One a pass would let clients
-that keep the loop busy lock out those that come."""
+"""A session takes about 0.2 ms to begin, so a burst of connects is spread over passes. With one accept a pass, busy clients
+could lock out new ones."""
 BACK_OFF_MIN_S = 0.01
 BACK_OFF_MAX_S = 1.0
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -23,14 +23,14 @@ NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 class Acceptor:
     """Accepts on one listener, from ``start`` to ``stop``. Belongs to the loop.
 
-    A reader of the loop, not ``sock_accept``: that makes new objects for each connection, and those of the last one stay where
-    a crowd has left them (``runtime.heap_trimming``).
+    Uses ``add_reader`` and not ``sock_accept``, whose objects for each connection would keep freed memory from going back
+    (``runtime.heap_trimming``).
     """
 
     def __init__(
         self, listener: socket.socket, loop: asyncio.AbstractEventLoop, accepted: Callable[[socket.socket], None]
     ) -> None:
-        """``accepted`` gets each connection, and owns it. It must not raise."""
+        """``accepted`` is called with each connection and owns it. It must not raise."""
         self._listener = listener
         self._loop = loop
         self._accepted = accepted
@@ -64,11 +64,11 @@ class Acceptor:
             self._back_off(error)
 
     def _back_off(self, error: OSError) -> None:
-        """Said once an episode; open connections do not notice."""
+        """Log once, and accept again after a pause; open connections go on."""
         if error.errno not in NO_DESCRIPTORS:
             logger.warning("accept failed: %s", error)
         elif not self._back_off_s:
-            logger.error("no descriptors left (%s): accepting waits", error.strerror)
+            logger.error("no descriptors left (%s): accepting is paused", error.strerror)
         self._back_off_s = min(max(2 * self._back_off_s, BACK_OFF_MIN_S), BACK_OFF_MAX_S)
         self._loop.remove_reader(self._listener)
         self._timer = self._loop.call_later(self._back_off_s, self._resume)

@@ -10,16 +10,15 @@ from toymq_py.errors import ConfigError
 
 
 class Certificates:
-    """The certificate, its key, and the CA of client certificates. A new connection gets the present ``context``; a newer one
-    changes nothing for open connections."""
+    """The TLS context of new connections; ``reload`` does not change open ones."""
 
     def __init__(self, cert: str, key: str, client_ca: str | None = None) -> None:
         """Blocks.
 
         Args:
-            cert: path of a PEM file: our certificate, and those between it and the root behind it.
-            key: path of a PEM file: its private key, not encrypted.
-            client_ca: path of a PEM file: every client must show a certificate that one of these vouches for.
+            cert: path of a PEM file: the server certificate, followed by its intermediates.
+            key: path of a PEM file: the private key, unencrypted.
+            client_ca: path of a PEM file: clients must show a certificate that one of these CAs has signed.
 
         Raises: ConfigError.
         """
@@ -29,7 +28,7 @@ class Certificates:
         self.context = self._load()
 
     def reload(self) -> None:
-        """Read the files again. Blocks. Raises: ConfigError; then everything stays as it was."""
+        """Read the files again. Blocks. Raises: ConfigError; then nothing has changed."""
         self.context = self._load()
 
     def _load(self) -> ssl.SSLContext:
@@ -38,7 +37,7 @@ class Certificates:
         _check(key, "the key", "PRIVATE KEY-----")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.options |= ssl.OP_NO_RENEGOTIATION  # a client could ask for it again and again, at our cost
+        context.options |= ssl.OP_NO_RENEGOTIATION  # a client could make us do it over and over
         try:
             context.load_cert_chain(cert, key, password=_no_password)
         except ssl.SSLError as error:
@@ -62,17 +61,17 @@ class _Encrypted(Exception):
 
 
 def _no_password() -> str:
-    """Without this OpenSSL asks on the terminal."""
+    """Keep OpenSSL from asking for a password on the terminal."""
     raise _Encrypted
 
 
 def _why(error: ssl.SSLError) -> str:
-    """Of a PEM file that is cut OpenSSL says nothing."""
+    """The reason, if OpenSSL gives one; for a truncated PEM file it does not."""
     return f": {error.reason.replace('_', ' ').lower()}" if error.reason else ""
 
 
 def _check(path: str, what: str, mark: str) -> None:
-    """OpenSSL names neither the file nor what it misses in it. Raises: ConfigError."""
+    """Check a PEM file first, because OpenSSL's error names neither the file nor the part. Raises: ConfigError."""
     try:
         text = Path(path).read_text(encoding="ascii", errors="replace")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Under which names a listener may be called: what a web page cannot make its own by DNS. ADR 0057."""
+"""The ``Host`` names that a listener answers to, against DNS rebinding. ADR 0057."""
 
 import re
 from collections.abc import Sequence
@@ -12,28 +12,28 @@ _NAME = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*\Z", re.ASCII)
 
 
 def check_host_name(text: str) -> str:
-    """A name without port. Raises: ConfigError."""
+    """Return a host name without port. Raises: ConfigError."""
     if len(text) > HOST_CHARS_MAX or _NAME.match(text.lower()) is None:
         raise ConfigError(f"invalid host name {text[:HOST_CHARS_MAX]!a}: write toymq or queue.example, without port")
     return text
 
 
 class AllowedHosts:
-    """Answers to addresses, ``localhost`` and the names that it is given. A page whose name its owner's DNS leads here (DNS
-    rebinding) would else be of the same site as the broker."""
+    """Allows addresses, ``localhost`` and configured names. With any name, a web page whose DNS name resolves to this machine
+    would be same-origin with the broker (DNS rebinding)."""
 
     def __init__(self, names: Sequence[str] = ()) -> None:
         self._names = frozenset(name.lower() for name in names)
 
     def allow(self, host: str) -> bool:
-        """Whether a request with this ``Host`` is served; one without is no browser's."""
+        """Whether a request with this ``Host`` is served; a request without one does not come from a browser."""
         if len(host) > HOST_CHARS_MAX:
             return False
         return is_address_or_localhost(host) or name_of(host) in self._names
 
 
 def name_of(host: str) -> str:
-    """Name or address of a ``Host`` header, in small letters, without port, brackets and the root's dot."""
+    """The name or address of a ``Host`` header, in lower case, without port, brackets and trailing dot."""
     name = host.rpartition(":")[0] if ":" in host and not host.endswith("]") else host
     return name.strip("[]").lower().removesuffix(".")
 

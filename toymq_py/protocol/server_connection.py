@@ -48,7 +48,6 @@ class ServerConnection:
         self._body_len = 0
         self._drain_left = 0
         self._refused: Rejected | None = None  # a PUB whose body is dropped as it comes; the next command
-        self._drain_frames = False
         self._ended = False
         self.starved = True
         """``next_commands`` returns nothing before more bytes are there."""

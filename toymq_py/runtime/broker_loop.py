@@ -22,7 +22,7 @@ OPEN_FILES_MIN, OPEN_FILES_LIMIT = 16, 16_384
 
 
 class LoopScheduler:
-    """The event loop and the sync threads, as the layers below know them."""
+    """The ``Scheduler`` of the storage: the event loop and the sync threads."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -63,8 +63,8 @@ class DirectoryWatch:
 
 
 def open_files_max(max_connections: int) -> int:
-    """How many segment files may be open: what the connections leave of the descriptors, but for a reserve to accept by, to
-    write offsets and to read directories; and a quarter at most, as the process may be another program's."""
+    """How many segment files may be open: the descriptors that the connections leave, except for a reserve for accepting,
+    offsets and directories. At most a quarter of all, because an embedded broker shares the process."""
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if allowed == resource.RLIM_INFINITY:
         return OPEN_FILES_LIMIT
@@ -77,9 +77,9 @@ def opened_broker(
     options: BrokerOptions, clock: Clock, loop: asyncio.AbstractEventLoop, tracer: Tracer | None = None,
     address: str | None = None,
 ) -> Iterator[Broker]:  # fmt: skip
-    """A broker that has its directory and has recovered it; both are given back at the end. Blocks.
+    """Open a broker, and close it at the end. Blocks.
 
-    ``tracer`` follows messages; ``address`` as of ``Broker.open``.
+    ``tracer`` makes spans; ``address`` as of ``Broker.open``.
 
     Raises: DirectoryLocked, DataDirectoryError.
     """

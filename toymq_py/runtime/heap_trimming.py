@@ -1,9 +1,8 @@
-"""Memory that goes back to the system when a crowd has left.
+"""Return freed heap to the OS after many connections close.
 
-Ten thousand connections take a hundred MiB, freed to the last byte when they end; and nearly all of it would stay ours. The
-interpreter's allocator returns only whole arenas of a MiB, and some hundred small things that the interpreter and the loop keep
-to use again lie scattered over all of them, wherever the last connections happened to leave them. Owns what is said to the
-allocators; of connections it knows how many there are.
+Ten thousand connections take a hundred MiB. They free all of it, but nearly none would go back: the interpreter's allocator
+returns only whole arenas of a MiB, and some hundred small objects that the interpreter and the loop cache for reuse are
+scattered over all of them. Owns all calls of the allocators; of connections it knows only their number.
 """
 
 import asyncio
@@ -18,25 +17,25 @@ from pathlib import Path
 from typing import Any, cast
 
 KEPT_OBJECTS = 600
-"""More than any list of spare objects holds: uvloop keeps 250 of a kind, asyncio 255."""
+"""More than any free list holds: uvloop caches 250 objects of a kind, asyncio 255."""
 KEPT_CALLS = 32
-"""The same for what Cython keeps of each coroutine function: eight."""
+"""The same for coroutine objects, of which Cython caches eight for each function."""
 ROUND_S = 0.1
 PATIENCE = 3
 ROUNDS_MAX = 30
-"""Under load memory comes and goes, and each round seems to help."""
+"""Under load memory comes and goes, so that each round seems to help."""
 MUCH_MORE = 1.1
 WATCH_S = 0.5
 BUSY = 0.25
-"""This part of a core. A round holds the loop for 10 ms and more: with 16 producers x 256 rounds took 6 to 9 % of the time."""
+"""CPU share above which the broker is busy: a round blocks the loop for 10 ms and more."""
 CROWD = 256
-"""So many hold 3 MiB and more (ADR 0011), and may have left a busy broker."""
+"""So many closed connections freed 3 MiB and more (ADR 0011): trim even if the broker is busy."""
 WORTH_IT_BYTES = 512 * 1024
 LARGE_BYTES = 1024 * 1024
-"""From here on a block is mapped by itself and unmapped when it is freed. Left alone, glibc moves this bound up to 32 MiB the
-first time such a block is freed, and a FETCH of a MiB leaves a hole in the heap. Writes of 256 KiB stay below."""
+"""Larger blocks are mapped alone and unmapped when freed. By default glibc raises this bound up to 32 MiB, and a FETCH of a MiB
+leaves a hole in the heap. Writes of 256 KiB stay below."""
 TRIM_BYTES = 8 * 1024 * 1024
-"""Free memory at the top of the heap that is kept: without it every large write would ask the system anew."""
+"""Free memory to keep at the top of the heap, so that not every large write needs a system call."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # malloc.h
 
 
@@ -53,23 +52,21 @@ _GLIBC = _glibc()
 
 
 def set_up() -> None:
-    """Before the broker starts and makes threads; nothing happens without glibc.
+    """Configure the allocator and the garbage collector; call it before threads start.
 
-    All threads allocate from one arena. By default each has its own, and each keeps some MiB of what was freed: after minutes
-    of mixed load 16 sync threads held 30 MiB of nothing. What they are for, threads that allocate side by side, the GIL rules
-    out.
+    With glibc all threads share one arena. By default each thread has one and keeps some MiB of freed memory: 16 sync threads
+    held 30 MiB. Under the GIL threads do not allocate in parallel anyway.
     """
     if _GLIBC is not None:
         _GLIBC.mallopt(_M_ARENA_MAX, 1)
         _GLIBC.mallopt(_M_MMAP_THRESHOLD, LARGE_BYTES)
         _GLIBC.mallopt(_M_TRIM_THRESHOLD, TRIM_BYTES)
-    # Nothing here depends on the collector: what sessions leave is freed when its last user goes. A look at everything that
-    # ten thousand connections hold takes 100 ms, so it is rare.
+    # Sessions leave no reference cycles. A full collection with ten thousand connections takes 100 ms, so it is rare.
     gc.set_threshold(10_000, 10, 1_000)
 
 
 class HeapTrimmer:
-    """Gives memory back, when there is much and the broker has time, or when a crowd has gone. Belongs to the loop."""
+    """Trims the heap when the broker is idle, or after many connections have closed. Belongs to the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -80,11 +77,11 @@ class HeapTrimmer:
         self._most = self._now = 0  # connections, since then
 
     def look(self, most: int, now: int) -> None:
-        """For the moment after connections have ended: what is in use by then is what there is to do.
+        """Begin to trim after connections have closed.
 
         Args:
-            most: how many there were since the last look.
-            now: how many there are. If that is not ``CROWD`` fewer, it waits until the broker has little to do.
+            most: the highest number of connections since the last call.
+            now: the present number. Unless it is ``CROWD`` lower, trimming waits until the broker is idle.
         """
         self._most, self._now = max(self._most, most), now
         if not self._watching and not self._rounds_left:
@@ -101,7 +98,7 @@ class HeapTrimmer:
 
     def _decide(self, cpu_s: float, began: float) -> None:
         self._watching = False
-        # The usual is what remaining connections hold: a crowd's memory may be less than much more.
+        # Many closed connections may have held less than MUCH_MORE of the usual.
         if self._crowd or rss_bytes() > self._usual * MUCH_MORE:
             if not self._crowd and time.process_time() - cpu_s > BUSY * (self._loop.time() - began):
                 self._watch()
@@ -112,9 +109,9 @@ class HeapTrimmer:
             self._begin_round(PATIENCE)
 
     def _begin_round(self, rounds_left: int) -> None:
-        """The lists of spare objects are emptied by taking more from them than they hold and giving those back first that
-        were made last: these lie close together, where something is anyway. What others use meanwhile moves a little each
-        time, so there are rounds until some of them did not help.
+        """Renew the free lists: take more objects than they hold, and free the newest first, which lie close together.
+
+        Objects in use move a little each time, so rounds go on until ``PATIENCE`` of them freed nothing.
         """
         self._rounds_left = rounds_left
         loop = self._loop
@@ -148,7 +145,7 @@ class HeapTrimmer:
 
 
 def _forget_names() -> None:
-    """The interpreter's cache of attributes holds on to up to 4096 names."""
+    """Clear the interpreter's attribute cache, which holds up to 4096 names."""
     clear: Callable[[], None] | None = getattr(sys, "_clear_internal_caches", None)  # from 3.13 on
     (clear or sys._clear_type_cache)()
 
@@ -158,13 +155,13 @@ def _nothing() -> None:
 
 
 def trim() -> None:
-    """Give back what is free, whatever the loop does meanwhile."""
+    """Return free memory at once."""
     if _GLIBC is not None:
         _GLIBC.malloc_trim(0)
 
 
 def available_bytes(root: Path = Path("/")) -> int:
-    """Memory of this machine, or of the cgroup where that is less."""
+    """Memory of this machine, or of its cgroup if that is less."""
     found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for path in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
@@ -175,10 +172,9 @@ def available_bytes(root: Path = Path("/")) -> int:
 
 
 def rss_bytes() -> int:
-    """Resident memory of this process, 0 where it cannot be told.
+    """Resident memory of this process, 0 where it is unknown.
 
-    Without a file object: each that is made leaves a name in the interpreter's cache of attributes, up to 4096 of them, which
-    here and there keep a MiB of the allocator from going back.
+    Uses no file object: each leaves a name in the interpreter's attribute cache, which may keep a MiB from going back.
     """
     try:
         statm = os.open("/proc/self/statm", os.O_RDONLY)

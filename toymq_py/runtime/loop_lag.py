@@ -7,11 +7,11 @@ from toymq_py.clock import Clock
 
 LAG_PERIOD_S = 0.25
 LAG_PERIODS = 40
-"""Ten seconds: a reader that asks once a second sees every delay."""
+"""Ten seconds, so that polling once a second shows every delay."""
 
 
 class LoopLag:
-    """How late the event loop runs a timer: what every request waits, beside the disk."""
+    """How late the event loop runs a timer: the delay of every request, beside the disk."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._loop = loop

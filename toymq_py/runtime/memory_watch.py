@@ -11,13 +11,13 @@ logger = logging.getLogger("toymq_py.broker")
 
 MEMORY_PERIOD_S = 0.25
 MEMORY_PERCENT = 80
-"""Of the memory of the machine or cgroup: beyond it the kernel's OOM killer comes near."""
+"""Default limit, as a share of the memory of the machine or cgroup, to stay clear of the OOM killer."""
 MEMORY_LOW_PERCENT = 90
-"""Of the limit: below it publishes are accepted again."""
+"""Publishes are accepted again below this share of the limit."""
 
 
 class MemoryWatch:
-    """Sets ``Quotas.memory_high`` while the process has too much memory."""
+    """Sets ``Quotas.memory_high`` while the process is above its memory limit."""
 
     def __init__(
         self,
