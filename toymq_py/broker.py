@@ -141,7 +141,7 @@ class Broker:
     def _open_topics(self) -> None:
         for name in self.directory.topic_names():
             self._open_safely(name, self.directory.topic_path(name))
-        self._dead_letters.settle(self.topics)
+        self._dead_letters.settle_moves(self.topics)
         for topic in self.topics.values():
             topic.opened()
 
@@ -174,7 +174,7 @@ class Broker:
         topic = self._make(name, settings, recovered=recovered, offsets=loaded)
         self.topics[name] = topic
         self.quotas.topic_there(name, self.topics)
-        self._dead_letters.found(name, recovered.keys)
+        self._dead_letters.note_recovered_keys(name, recovered.keys)
         if topic.offsets.problem is not None:
             level = logging.WARNING if loaded.source is offsets.OffsetsSource.CURRENT else logging.ERROR
             logger.log(level, "topic %s: offsets from %s: %s", name, loaded.source.value, topic.offsets.problem)
@@ -193,7 +193,7 @@ class Broker:
         make = Topic if self._tracer is None else partial(TracedTopic, self._tracer)
         return make(
             name, self.directory.topic_path(name), self._services, settings,
-            held=self._dead_letters.held, keys_kept=LETTER_KEYS if name.endswith(DEAD_LETTERS) else 0, **recovered,
+            held=self._dead_letters.move_held, keys_kept=LETTER_KEYS if name.endswith(DEAD_LETTERS) else 0, **recovered,
         )  # fmt: skip
 
     def check_directory(self, done: Callable[[], None] = lambda: None) -> None:

@@ -14,7 +14,7 @@ from tests.support.sim_disk import SimDisk
 from toymq_py.consumer_options import Start
 from toymq_py.errors import DiskLow, NoSuchTopic, StorageFailed
 from toymq_py.storage.commit.batch import CommitState
-from toymq_py.storage.commit.space_guard import LOOKED_FOR_S
+from toymq_py.storage.commit.space_guard import FREE_SPACE_VALID_S
 from toymq_py.storage.segment import segment_name
 
 FIRST = f"{DIR}/topics/t/{segment_name(0)}"
@@ -215,7 +215,7 @@ def test_an_idle_topic_hears_of_a_disk_that_gets_low() -> None:
     rig.ack("idle", 0, 19)
     assert len(rig.broker.topic("idle").log.segments) > 3
     rig.disk.capacity_bytes = rig.disk.used_bytes + 150_000
-    rig.advance(LOOKED_FOR_S)
+    rig.advance(FREE_SPACE_VALID_S)
     rig.publish("busy", b"x")
     rig.advance(1)
     assert len(rig.broker.topic("idle").log.segments) <= 1

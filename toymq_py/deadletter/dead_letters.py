@@ -43,12 +43,12 @@ class DeadLetters:
 
     # -- recovery
 
-    def found(self, topic: str, keys: Iterable[tuple[int, Sequence[bytes]]]) -> None:
+    def note_recovered_keys(self, topic: str, keys: Iterable[tuple[int, Sequence[bytes]]]) -> None:
         """Note the keys that recovery read in the log of a topic: they witness moves."""
         if witnesses := moved_records(keys, topic):
             self._witnesses[topic] = witnesses
 
-    def settle(self, topics: Mapping[str, Topic]) -> None:
+    def settle_moves(self, topics: Mapping[str, Topic]) -> None:
         """Recovery, step 8: finish the moves whose acks were not durable when the broker died. Assumes that all topics are
         recovered."""
         for name, witnesses in self._witnesses.items():
@@ -60,7 +60,7 @@ class DeadLetters:
 
     # -- at work
 
-    def held(self, topic: Topic, channel: Channel) -> None:
+    def move_held(self, topic: Topic, channel: Channel) -> None:
         """Move the messages that a channel holds to the dead-letter topic."""
         if self._closed:
             return  # it is found again at the next start

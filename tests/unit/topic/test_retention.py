@@ -8,7 +8,7 @@ import pytest
 from tests.support.broker_rig import DIR, BrokerRig
 from toymq_py.consumer_options import Start
 from toymq_py.disk_errors import BeingExamined
-from toymq_py.storage.commit.space_guard import LOOKED_FOR_S
+from toymq_py.storage.commit.space_guard import FREE_SPACE_VALID_S
 from toymq_py.storage.offline.verify import verify_topic
 from toymq_py.storage.segment import segment_name
 
@@ -161,7 +161,7 @@ def test_a_low_disk_removes_what_is_acked_at_once() -> None:
     rig.ack("t", 0, 3)
     assert rig.broker.topic("t").log.first_id == 0, "for a day"
     rig.disk.capacity_bytes = rig.disk.used_bytes + 90_000
-    rig.advance(LOOKED_FOR_S)
+    rig.advance(FREE_SPACE_VALID_S)
     outcome = rig.publish("t", b"x")[0]
     assert outcome.error is not None or outcome.commit.error is not None
     rig.loop.drain()

@@ -308,7 +308,7 @@ class Committer:
             self._fail(batch, job)
         if job.sealed:
             self.listener.sealed()
-        self._space.tell()
+        self._space.report_low()
         self._tell_idle()
 
     def _fail(self, batch: Batch, job: CommitJob) -> None:

@@ -9,12 +9,11 @@ from toymq_py.storage.fs import FileSystem
 
 logger = logging.getLogger("toymq_py.storage")
 
-LOW_LOOK_S = 0.1
-"""How often the free space is looked at while publishing is refused."""
-
-LOOKED_FOR_S = 0.02
-"""How long a look at the free space holds while publishing, far from the mark: to ask costs 20 µs of a commit's 200."""
-TELL_S = 10.0
+LOW_CHECK_S = 0.1
+"""How often the free space is checked while publishing is refused."""
+FREE_SPACE_VALID_S = 0.02
+"""How long a check of the free space is valid while publishing, far from the mark: it costs 20 µs of a commit's 200."""
+LOW_REPORT_S = 10.0
 """How often retention is asked to make room while the disk is low."""
 
 
@@ -30,11 +29,11 @@ class SpaceGuard:
         self.min_free_bytes = min_free_bytes
         self._clock = clock
         self.low = False
-        self._looked_at = -LOW_LOOK_S
+        self._checked_at = -LOW_CHECK_S
         self._near = False
         self._credit = 0  # bytes that may be written before the next look
-        self._look_at = 0.0
-        self._told_at: float | None = None
+        self._check_at = 0.0
+        self._reported_at: float | None = None
         self.on_low: Callable[[], None] = lambda: None
         """Called on the loop when the disk gets low, and now and then while it is."""
 
@@ -55,35 +54,35 @@ class SpaceGuard:
             return True
         now = self._clock.monotonic()
         self._credit -= size
-        if self._credit >= 0 and now < self._look_at:
+        if self._credit >= 0 and now < self._check_at:
             return True
         free = self.free_bytes()
         self._near = free < 2 * self.min_free_bytes
         self._credit = 0 if self._near else (free - self.min_free_bytes) // 16
-        self._look_at = now + LOOKED_FOR_S
+        self._check_at = now + FREE_SPACE_VALID_S
         return free >= self.min_free_bytes
 
-    def tell(self) -> None:
+    def report_low(self) -> None:
         """Report a low disk to idle topics, too. Called on the loop after a commit."""
         now = self._clock.monotonic()
-        if self._near and (self._told_at is None or now - self._told_at >= TELL_S):
-            self._told_at = now
+        if self._near and (self._reported_at is None or now - self._reported_at >= LOW_REPORT_S):
+            self._reported_at = now
             self.on_low()
 
     def refuse(self) -> None:
         """Begin to refuse publishes: a commit found too little space."""
         if not self.low:
             self.low = True
-            self._looked_at = self._clock.monotonic()
+            self._checked_at = self._clock.monotonic()
             logger.error("less than %d bytes are free: publishing is refused", self.min_free_bytes)
-            self._told_at = self._looked_at
+            self._reported_at = self._checked_at
             self.on_low()
 
     def is_low(self) -> bool:
-        """Whether a publish would be refused now. Asks the disk at most once in ``LOW_LOOK_S``, also without a publish."""
+        """Whether a publish would be refused now. Asks the disk at most once in ``LOW_CHECK_S``, also without a publish."""
         now = self._clock.monotonic()
-        if (self.low or self.min_free_bytes > 0) and now - self._looked_at >= LOW_LOOK_S:
-            self._looked_at = now
+        if (self.low or self.min_free_bytes > 0) and now - self._checked_at >= LOW_CHECK_S:
+            self._checked_at = now
             free = self.free_bytes()
             if free < self.min_free_bytes:
                 self.refuse()
