@@ -16,7 +16,7 @@ from toymqctl.quantities import CONSUMER, TOPIC, Ids
 def ack(broker: Broker, topic: str, consumer: str, ids: tuple[IdRange, ...], sync: bool) -> None:
     """Ack IDS (7, 3-9 or 3-9,12) of TOPIC that were delivered to CONSUMER, by any session.
 
-    Prints how many were delivered and are now acked. Acking again is harmless.
+    Prints how many were in flight and are now acked. Acking again has no effect.
     """
     with broker.connect() as client:
         click.echo(f"acked {client.ack(topic, consumer, ids, sync=sync)}")

@@ -16,16 +16,16 @@ from toymq_py.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """Paths of PEM files, for a broker that speaks TLS."""
+    """Paths of PEM files for TLS."""
 
     ca: str | None = None
     cert: str | None = None
     key: str | None = None
 
     def context(self) -> ssl.SSLContext | None:
-        """None when nothing is named: the system's CAs. Raises: ConfigError."""
+        """A TLS context; None without files: the system's CAs. Raises: ConfigError."""
         if self.key is not None and self.cert is None:
-            raise ConfigError("--tls-key does nothing without --tls-cert")
+            raise ConfigError("--tls-key needs --tls-cert")
         if self == Certificates():
             return None
         for option, path in (("--tls-ca", self.ca), ("--tls-cert", self.cert), ("--tls-key", self.key)):
@@ -54,7 +54,7 @@ def _check_readable(option: str, path: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """Connects each command to its broker. No repr and no text contains the token."""
+    """Connects a command to its broker. No text of it contains the token."""
 
     address: Address
     certificates: Certificates = Certificates()
@@ -76,7 +76,7 @@ class Broker:
 
 
 class _Warnings(logging.Handler):
-    """Prints the client's warnings of outages. Errors are raised and printed elsewhere, once."""
+    """Prints the client's warnings of outages; errors are raised and printed elsewhere."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno == logging.WARNING:
@@ -86,14 +86,14 @@ class _Warnings(logging.Handler):
 _warnings = _Warnings()
 
 
-def say_warnings() -> None:
+def show_warnings() -> None:
     """Print outages of the connection on stderr. Idempotent."""
     logger = logging.getLogger("toymq")
     logger.addHandler(_warnings)
     logger.propagate = False
 
 
-def hush_warnings() -> None:
-    """Stop printing them: a full-screen command shows outages itself."""
+def hide_warnings() -> None:
+    """Stop printing outages: a full-screen command shows them itself."""
     logging.getLogger("toymq").removeHandler(_warnings)
     logging.getLogger("toymq").addHandler(logging.NullHandler())

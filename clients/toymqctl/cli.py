@@ -11,7 +11,7 @@ from toymq.url import DEFAULT_URL, address_with_token, parse_url
 from toymq_py.command_line import INTERRUPTED
 from toymq_py.errors import ConfigError, ToymqError
 from toymqctl.ack import ack
-from toymqctl.broker import Broker, Certificates, say_warnings
+from toymqctl.broker import Broker, Certificates, show_warnings
 from toymqctl.completion import completion
 from toymqctl.config import config
 from toymqctl.consumers import consumers
@@ -116,7 +116,7 @@ def main(
         if ctx.get_parameter_source(option) is ParameterSource.COMMANDLINE and not parse_url(url).tls:
             raise click.UsageError(f"--{option.replace('_', '-')} belongs to a broker with TLS: --url toymqs://host:port")
     ctx.obj = Broker(address_with_token(url, token, token_file), Certificates(tls_ca, tls_cert, tls_key))
-    say_warnings()
+    show_warnings()
 
 
 for command in (

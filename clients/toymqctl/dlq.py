@@ -13,7 +13,7 @@ from toymq_py.errors import BadArgument
 from toymq_py.names import DEAD_LETTERS
 from toymq_py.records import IdRange
 from toymqctl.broker import Broker
-from toymqctl.letters import Alike, described, error_of, grouped, traceback_of
+from toymqctl.letters import FailureGroup, described, error_of, grouped, traceback_of
 from toymqctl.lines import Row, format_option, json_flag
 from toymqctl.quantities import TOPIC, Ids
 from toymqctl.tables import as_json as json_option
@@ -22,16 +22,16 @@ from toymqctl.tables import facts, print_json, printable, screen_room, size, tab
 T = TypeVar("T")
 
 FETCH_COUNT = 1000
-"""Letters of one FETCH at most; it ends at 1 MiB anyhow."""
+"""Most dead letters of one FETCH, which also ends at 1 MiB."""
 REDRIVE_COUNT = 10_000
-"""Letters of one REDRIVE: it is answered when all of them are stored, and a request has a time-out."""
+"""Most dead letters of one REDRIVE: its reply waits until all are stored, and a request has a time-out."""
 
 _COLUMNS = ("id", "died", "origin", "consumer", "attempts", "reason", "error", "key", "size")
 _GROUPED = ("letters", "first", "last", "died", "consumer", "reason", "last error")
 
 
 def _letters_of(topic: str) -> str:
-    """A topic is named by itself or by its dead-letter topic."""
+    """The dead-letter topic of a topic, or of itself."""
     return topic if topic.endswith(DEAD_LETTERS) else topic + DEAD_LETTERS
 
 
@@ -53,7 +53,7 @@ def dlq() -> None:
 @dlq.command("list")
 @click.argument("topic", required=False, type=TOPIC)
 @click.option("-n", "--lines", "count", type=click.IntRange(1), default=100, help="Show at most this many.")
-@click.option("--all", "everything", is_flag=True, help="Also those that were redriven.")
+@click.option("--all", "everything", is_flag=True, help="Also show those that were redriven.")
 @click.option("--group", "group", is_flag=True, help="Count those with the same consumer, reason and type of error.")
 @json_option
 @click.pass_obj
@@ -63,14 +63,14 @@ def list_letters(broker: Broker, topic: str | None, count: int, everything: bool
     `origin` is the message's id in TOPIC. Long values are cut to the terminal; --json prints them whole.
     """
     if group and topic is None:
-        raise click.UsageError("--group counts the letters of a TOPIC")
+        raise click.UsageError("--group needs a TOPIC")
     with broker.connect() as client:
         if topic is None:
             _list_topics(client, as_json=as_json)
             return
         letters = _letters(client, _letters_of(topic), everything=everything)
         if group:
-            _show(grouped(letters)[:count], Alike.to_json, _GROUPED, _group_line, (3, 4, 5, 6), as_json=as_json)
+            _show(grouped(letters)[:count], FailureGroup.to_json, _GROUPED, _group_line, (3, 4, 5, 6), as_json=as_json)
         else:
             rows = [described(row, went_back) for row, went_back in islice(letters, count)]
             _show(rows, dict, _COLUMNS, _line, (1, 3, 5, 6, 7), as_json=as_json)
@@ -104,12 +104,12 @@ def _list_topics(client: sync.Client, *, as_json: bool) -> None:
 
 
 def _letters(client: sync.Client, topic: str, *, everything: bool) -> Iterator[tuple[Row, bool]]:
-    """Each with whether it went back. Raises: NoSuchTopic."""
-    from toymq_py.storage.record import iter_frames  # no other command but tail needs the records' codec
+    """Dead letters, each with whether it was redriven. Raises: NoSuchTopic."""
+    from toymq_py.storage.record import iter_frames  # only tail also needs the records' codec
 
-    described = client.describe(topic)
-    redriven: list[IdRange] = [(first, last) for first, last in described["redriven"]]
-    at, end = described["first_id"], described["next_id"]
+    found = client.describe(topic)
+    redriven: list[IdRange] = [(first, last) for first, last in found["redriven"]]
+    at, end = found["first_id"], found["next_id"]
     while at < end:
         passed = 0 if everything else next((last + 1 for first, last in redriven if first <= at <= last), 0)
         if passed:
@@ -129,10 +129,10 @@ def _line(row: dict[str, Any]) -> tuple[str, ...]:
     return (str(row["id"]), _time(row["ts_ns"]), *map(_cell, shown), size(row["bytes"]))
 
 
-def _group_line(alike: Alike) -> tuple[str, ...]:
-    newest = alike.newest
+def _group_line(group: FailureGroup) -> tuple[str, ...]:
+    newest = group.newest
     shown = [newest[name] for name in ("consumer", "reason", "error")]
-    return (str(alike.count), str(alike.first_id), str(newest["id"]), _time(newest["ts_ns"]), *map(_cell, shown))
+    return (str(group.count), str(group.first_id), str(newest["id"]), _time(newest["ts_ns"]), *map(_cell, shown))
 
 
 def _cell(found: object) -> str:
@@ -159,7 +159,7 @@ def show(broker: Broker, topic: str, letter: int, form: str) -> None:
         batch = client.fetch(name, letter, 1)
     frames = [frame for frame in iter_frames(batch.frames) if frame.msg_id == letter]
     if not frames:
-        raise BadArgument(f"{name} has no letter {letter}")
+        raise BadArgument(f"{name} has no dead letter {letter}: `toymqctl dlq list` shows those that it has")
     (frame,) = frames
     row = Row.fetched(name, frame.msg_id, frame.ts_ns, frame.key, frame.headers, frame.payload)
     if form == "text":

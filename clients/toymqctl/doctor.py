@@ -1,4 +1,4 @@
-"""``toymqctl doctor``: what is wrong with a broker, and what to do about it."""
+"""``toymqctl doctor``: checks of a broker, with remedies."""
 
 import statistics
 from collections.abc import Iterator
@@ -18,28 +18,28 @@ from toymqctl.tables import duration, print_json, size
 
 PINGS = 5
 SLOW_PING_S = 0.25
-"""A round trip over any continent; a broker that needs longer is busy or starved."""
+"""A round trip around the world; a slower broker is busy or starved."""
 SLOW_FSYNC_S = 0.05
-"""A disk that turns needs 10 to 20 ms; beyond this it is shared with something greedy, or failing."""
+"""A hard disk needs 10 to 20 ms; a slower one is overloaded, or failing."""
 SKEW_S = 1.0
-"""Beyond what NTP leaves; `@<unix-ms>`, delays and ages are off by as much."""
+"""More than NTP leaves; `@<unix-ms>`, delays and ages are off by as much."""
 FULL_SHARE = 0.9
-"""Share of a limit that warns: time to raise it before requests are refused."""
+"""Share of a limit above which a check warns."""
 SPARE_FACTOR = 4
-"""Free space below so many times --min-free-bytes is worth a word; publishing resumes at twice."""
+"""Free space below this multiple of --min-free-bytes warns; publishing resumes at twice."""
 STALE_S = 24 * 3600.0
-"""Age of unacked messages without a subscriber that warns: an abandoned consumer keeps them on the disk."""
+"""Age of unacked messages without a subscriber above which a check warns: an abandoned consumer keeps them on the disk."""
 ATTEMPTS_MANY = 100
-"""Five times the --max-attempts of a broker that is told nothing: such a message is not helped by another delivery."""
+"""Five times the default --max-attempts: another delivery does not help such a message."""
 EXPIRES_SOON_S = 14 * 24 * 3600.0
-"""Time to make another token and give it out."""
+"""Time to create and distribute another token."""
 
 State = Literal["ok", "warn", "FAIL"]
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``advice`` is "" when there is nothing to do."""
+    """Result of a check; ``advice`` is "" when there is nothing to do."""
 
     check: str
     state: State
@@ -50,12 +50,12 @@ class Finding:
 def examine(
     stats: dict[str, Any], server: str, own_version: str, max_payload: int, round_trip_s: float, skew_s: float
 ) -> Iterator[Finding]:
-    """What a broker's STATS and greeting tell.
+    """Check a broker's STATS and greeting.
 
     Args:
-        server: name and version of its greeting.
+        server: name and version, from its greeting.
         max_payload: bytes, from its greeting.
-        skew_s: by how much its clock is ahead of ours.
+        skew_s: how far its clock is ahead of ours.
     """
     yield _speed(round_trip_s)
     yield _versions(server, own_version)
@@ -174,7 +174,7 @@ def _topics(topics: list[dict[str, Any]]) -> Iterator[Finding]:
 
 
 def _consumers(topics: list[dict[str, Any]], max_attempts: int | None) -> Iterator[Finding]:
-    """``max_attempts``: where a topic has none of its own."""
+    """``max_attempts``: the default of topics."""
     for topic in topics:
         for consumer in topic["consumers"]:
             age_s = consumer["oldest_unacked_age_s"]
@@ -184,7 +184,7 @@ def _consumers(topics: list[dict[str, Any]], max_attempts: int | None) -> Iterat
                     f"{consumer['backlog']} unacked, the oldest for {duration(age_s)}, and it has no subscriber",
                     f"start it, or `toymqctl forget {topic['topic']} {consumer['consumer']}`: its messages stay on the disk",
                 )  # fmt: skip
-            attempts = consumer.get("attempts_max", 0)  # a broker of an older version does not tell
+            attempts = consumer.get("attempts_max", 0)  # missing in older brokers
             if attempts >= ATTEMPTS_MANY and _is_endless(topic, max_attempts):
                 yield Finding(
                     f"consumer {consumer['consumer']} of {topic['topic']}", "warn",
@@ -194,7 +194,7 @@ def _consumers(topics: list[dict[str, Any]], max_attempts: int | None) -> Iterat
 
 
 def _is_endless(topic: dict[str, Any], max_attempts: int | None) -> bool:
-    """Whether messages of a topic are delivered again for ever. A letter of dead letters has nowhere to go."""
+    """Whether messages of a topic are redelivered for ever, as dead letters are."""
     return bool(topic["topic"].endswith(DEAD_LETTERS)) or topic["settings"].get("max_attempts", max_attempts) == 0
 
 

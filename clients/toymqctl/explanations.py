@@ -8,7 +8,7 @@ from toymq.url import DEFAULT_PORT, Address
 from toymq_py.errors import ProtocolViolation, RequestError
 
 PROBE_S = 2.0
-"""How long an error may take to find out more about itself."""
+"""Time to probe an address after an error."""
 
 ADVICE = {
     "AUTH_FAILED": "set another token with TOYMQ_TOKEN or --token-file (`toymqctl token create` makes one)",
@@ -28,7 +28,7 @@ ADVICE = {
     "TOO_MANY_TOPICS": "`toymqctl delete` unused topics, or start the broker with a larger --max-topics",
     "UNKNOWN_COMMAND": "this broker is of another version; `toymqctl doctor` tells which",
 }
-"""By code of protocol.md; a code that is not here says what to do in its own text."""
+"""Remedies by code of protocol.md; other errors have theirs in the text."""
 
 _ENDED = {
     "TAKEN_OVER": "another session subscribed as the same consumer; choose another --consumer to have both",
@@ -37,7 +37,7 @@ _ENDED = {
 
 
 def explain(address: Address, error: Exception) -> str:
-    """One line that says what is wrong and, where we know, what to do."""
+    """An error in one line, with a remedy where one is known."""
     if isinstance(error, toymq.ConnectFailed):
         return _unreachable(address, error)
     if isinstance(error, ProtocolViolation):

@@ -1,4 +1,4 @@
-"""Dead letters: what their headers say (docs/dead-letters.md), and which failed alike."""
+"""Dead letters by their headers (docs/dead-letters.md), and groups of equal failures."""
 
 import json
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from toymqctl.lines import Row
 
 
 def described(row: Row, went_back: bool) -> dict[str, Any]:
-    """A letter, but for its payload and its traceback."""
+    """A dead letter without its payload and traceback."""
     headers = row.headers
     return {
         "topic": row.topic,
@@ -30,13 +30,13 @@ def described(row: Row, went_back: bool) -> dict[str, Any]:
 
 
 def error_of(headers: dict[str, str]) -> str | None:
-    """``ValueError: no such template``."""
+    """Type and text of the error: ``ValueError: no such template``; None for none."""
     texts = [text for name in ("toymq-error-type", "toymq-error") if (text := headers.get(name))]
     return ": ".join(texts) or None
 
 
 def traceback_of(headers: dict[str, str]) -> list[str]:
-    """Its lines; none where there is no traceback."""
+    """Lines of the traceback; empty without one."""
     try:
         text = json.loads(headers.get("toymq-traceback", ""))
     except (ValueError, RecursionError):
@@ -49,8 +49,8 @@ def _number(text: str | None) -> int | None:
 
 
 @dataclass(slots=True)
-class Alike:
-    """Letters of one consumer with one reason and one type of error. ``newest`` is the last of them."""
+class FailureGroup:
+    """Dead letters of one consumer with one reason and one type of error; ``newest`` is the last."""
 
     count: int
     first_id: int
@@ -62,14 +62,14 @@ class Alike:
         return {"count": self.count, **named, **last, "last_error": self.newest["error"]}
 
 
-def grouped(letters: Iterable[tuple[Row, bool]]) -> list[Alike]:
-    """Those that failed alike together, the most frequent first. Texts of errors differ from message to message: they tell
-    nothing apart."""
-    found: dict[tuple[str | None, ...], Alike] = {}
+def grouped(letters: Iterable[tuple[Row, bool]]) -> list[FailureGroup]:
+    """Group dead letters, the most frequent group first. The text of an error does not count: it differs from message to
+    message."""
+    found: dict[tuple[str | None, ...], FailureGroup] = {}
     for row, went_back in letters:
         letter = described(row, went_back) | {"error_type": row.headers.get("toymq-error-type")}
         key = (letter["consumer"], letter["reason"], letter["error_type"])
-        alike = found.setdefault(key, Alike(0, row.id, letter))
-        alike.count += 1
-        alike.newest = letter
-    return sorted(found.values(), key=lambda alike: -alike.count)
+        group = found.setdefault(key, FailureGroup(0, row.id, letter))
+        group.count += 1
+        group.newest = letter
+    return sorted(found.values(), key=lambda group: -group.count)

@@ -1,4 +1,4 @@
-"""Messages as lines of text, whether they were delivered or fetched."""
+"""Messages, delivered or fetched, as lines of text."""
 
 import base64
 import json
@@ -16,8 +16,8 @@ REDRIVE_KEY = b"redrive:"
 
 
 def own_key(topic: str, key: bytes, headers: dict[str, str]) -> bytes:
-    """The key that the publisher gave, b"" for none. A dead letter, and a message that came back from there, have keys of the
-    broker's; a client numbers what has none under a name of its own."""
+    """The publisher's key, b"" for none. Dead letters and redriven messages have keys of the broker's; a client numbers
+    messages without a key under a name of its own."""
     if topic.endswith(DEAD_LETTERS) or (key.startswith(REDRIVE_KEY) and "toymq-redrives" in headers):
         key = headers.get("toymq-origin-key", "").encode()
     return b"" if key.startswith(PRODUCER_PREFIX) else key
@@ -25,7 +25,7 @@ def own_key(topic: str, key: bytes, headers: dict[str, str]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """``attempt`` is None where nothing was delivered; ``key`` is b"" for none."""
+    """A message; ``attempt`` is None for a fetched one, ``key`` b"" for none."""
 
     topic: str
     id: int

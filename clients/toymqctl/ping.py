@@ -8,11 +8,11 @@ from toymqctl.tables import print_json
 
 
 @click.command()
-@click.option("--count", type=click.IntRange(1), default=1)
+@click.option("--count", type=click.IntRange(1), default=1, help="Number of pings.")
 @json_option
 @click.pass_obj
 def ping(broker: Broker, count: int, as_json: bool) -> None:
-    """Ask whether the broker answers, and how fast. Exit code 1 when it does not."""
+    """Measure the round trip to the broker. Exit code 1 when it does not answer."""
     with broker.connect() as client:
         for _ in range(count):
             round_trip_s = client.ping()

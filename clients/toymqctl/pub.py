@@ -27,9 +27,9 @@ def lines_of(stream: Iterable[bytes]) -> Iterator[bytes]:
 @click.argument("payloads", nargs=-1)
 @click.option("--key", help="Dedupe key of a single payload: the broker answers DUP to a repeat.")
 @click.option("--header", "header_lines", multiple=True, metavar="NAME:VALUE", help="Header of each message; repeatable.")
-@click.option("--delay", "delay_s", type=Duration(), help="Deliver it after this time: 5s, 2h, 30d.")
-@click.option("--ttl", "ttl_s", type=Duration(), help="Drop it after this time: 1d.")
-@click.option("--file", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Publish its lines.")
+@click.option("--delay", "delay_s", type=Duration(), help="Deliver after this time: 5s, 2h, 30d.")
+@click.option("--ttl", "ttl_s", type=Duration(), help="Drop after this time: 1d.")
+@click.option("--file", "path", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Publish this file's lines.")
 @click.option("--whole", is_flag=True, help="Publish the whole file, or all of stdin, as one message.")
 @click.pass_obj
 def pub(
@@ -60,7 +60,7 @@ def pub(
     if header_lines and not payloads and not whole:
         raise click.UsageError("--header goes with PAYLOAD or --whole")
     if ttl_s == 0:
-        raise click.UsageError("with --ttl 0 nothing would be delivered; leave it out for no limit")
+        raise click.UsageError("with --ttl 0 nothing would be delivered: leave it out for no limit")
     headers = _headers(header_lines)
 
     def one(payload: bytes) -> None:
@@ -98,9 +98,9 @@ def _headers(lines: tuple[str, ...]) -> dict[str, str] | None:
     for line in lines:
         name, colon, value = line.partition(":")
         if not colon or not name:
-            raise click.UsageError(f"a header is NAME:VALUE, not {line!r}")
+            raise click.UsageError(f"invalid header {line!r}: write NAME:VALUE")
         if name in headers:
-            raise click.UsageError(f"the header {name} stands twice")
+            raise click.UsageError(f"the header {name} is given twice: give it once")
         headers[name] = value.removeprefix(" ")
     return headers or None
 

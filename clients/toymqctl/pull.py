@@ -12,8 +12,8 @@ from toymqctl.quantities import CONSUMER, TOPIC
 @click.command()
 @click.argument("topic", metavar="TOPIC|PATTERN", type=TOPIC)
 @click.argument("consumer", type=CONSUMER)
-@click.option("--max", "max_count", type=click.IntRange(1), default=1, help="Lease at most this many.")
-@click.option("--wait", "wait_s", type=Duration(), default="0s", help="Wait for the first message.")
+@click.option("--max", "max_count", type=click.IntRange(1), default=1, help="Most messages to lease.")
+@click.option("--wait", "wait_s", type=Duration(), default="0s", help="Time to wait for the first message.")
 @click.option("--visibility", "visibility_s", type=Duration(), help="Length of the lease; default: the topic's.")
 @click.option("--ack", "acks", is_flag=True, help="Ack each message after printing it.")
 @format_option

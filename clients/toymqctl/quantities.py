@@ -17,7 +17,7 @@ from toymqctl.broker import Broker, Certificates
 from toymqctl.settings import SETTINGS
 
 COMPLETION_S = 0.5
-"""How long a Tab may wait for the broker."""
+"""Time that completion waits for the broker."""
 
 
 class Ids(click.ParamType[tuple[IdRange, ...]]):
@@ -33,7 +33,7 @@ class Ids(click.ParamType[tuple[IdRange, ...]]):
 
 
 class _Name(click.ParamType[str], ABC):
-    """A name completed with those of the broker; without a broker there are no completions."""
+    """A name, completed with the broker's; without a broker nothing is completed."""
 
     name = "name"
 
@@ -70,7 +70,7 @@ class ConsumerName(_Name):
 
 
 class SettingWord(click.ParamType[str]):
-    """``visibility=30s``; completed with the names of settings."""
+    """``visibility=30s``; completed with names of settings."""
 
     name = "setting"
 

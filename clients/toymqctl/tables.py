@@ -11,14 +11,14 @@ import click
 _BYTES = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 _SECONDS = (("d", 86_400), ("h", 3600), ("m", 60))
 NARROWEST = 8
-"""Characters of a text that is cut."""
+"""Least characters of a cut text."""
 
 
 def table(rows: Sequence[Sequence[str]], text: Collection[int] = (0,), room: int | None = None) -> str:
-    """Aligned columns, the first row is their names. Columns in ``text`` are aligned left, numbers right.
+    """Align columns; the first row has their names. Columns in ``text`` are aligned left, numbers right.
 
     Args:
-        room: characters of a line; columns in ``text`` are cut to it, the widest first. None cuts nothing.
+        room: most characters of a line; columns in ``text`` are cut, the widest first. None: unlimited.
     """
     shown = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
@@ -33,7 +33,7 @@ def table(rows: Sequence[Sequence[str]], text: Collection[int] = (0,), room: int
 
 
 def _narrow(widths: list[int], text: Collection[int], room: int) -> None:
-    """Make columns in ``text`` narrower, as far as that goes."""
+    """Narrow columns in ``text`` as far as possible."""
     excess = sum(widths) + 2 * (len(widths) - 1) - room
     while excess > 0:
         widest = max(text, key=lambda at: widths[at])
@@ -44,17 +44,17 @@ def _narrow(widths: list[int], text: Collection[int], room: int) -> None:
 
 
 def screen_room() -> int | None:
-    """Characters of a line of the terminal; None where the output is a file or another program."""
+    """Width of the terminal; None when stdout is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def printable(text: str) -> str:
-    """Names, headers and errors come from strangers: they must not move the cursor of a reader, nor turn the text around."""
+    """Replace unprintable characters: texts of strangers must not move the cursor or reverse the text."""
     return text if text.isprintable() else "".join(each if each.isprintable() else "·" for each in text)
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> str:
-    """Names and values, one a line."""
+    """Names and values, one pair per line."""
     return table(list(rows), text=(0, 1))
 
 
@@ -75,10 +75,10 @@ def duration(seconds: float) -> str:
 
 
 def print_json(rows: Iterable[Any]) -> None:
-    """One value a line."""
+    """Print one value per line."""
     for row in rows:
         click.echo(json.dumps(row))
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
-"""The option that every reader has."""
+"""The option ``--json`` of commands that read."""

@@ -11,14 +11,14 @@ from toymqctl.lines import Row, format_option, json_flag
 from toymqctl.quantities import TOPIC
 
 WAIT_S = 20.0
-"""How long one FETCH waits for more; shorter than middleboxes take an idle connection for a dead one."""
+"""Time that one FETCH waits; shorter than the idle time-out of middleboxes."""
 FETCH_COUNT = 10_000
-"""Messages of one FETCH at most; it ends at 1 MiB anyhow."""
+"""Most messages of one FETCH, which also ends at 1 MiB."""
 
 
 @click.command()
 @click.argument("topic", type=TOPIC)
-@click.option("-n", "--lines", "count", type=click.IntRange(0), default=10, help="How many ids to go back.")
+@click.option("-n", "--lines", "count", type=click.IntRange(0), default=10, help="Number of ids to go back.")
 @click.option("--from", "begin", help="Start at earliest, latest, an id or @unix-ms.")
 @click.option("-f", "--follow", is_flag=True, help="Wait for new messages until Ctrl-C.")
 @click.option("--max", "max_count", type=click.IntRange(1), help="Stop after this many messages.")
@@ -32,12 +32,12 @@ def tail(broker: Broker, topic: str, count: int, begin: str | None, follow: bool
         toymqctl tail orders -f
         toymqctl tail orders --from earliest --json
     """
-    from toymq_py.storage.record import iter_frames  # no other command needs the records' codec
+    from toymq_py.storage.record import iter_frames  # only dlq also needs the records' codec
 
     with broker.connect() as client:
         at, end = _range(client, topic, count, begin)
         left = max_count
-        while (follow or at != end) and left != 0:  # beyond the end the broker says what is wrong
+        while (follow or at != end) and left != 0:  # past the end the broker answers with the error
             ask = FETCH_COUNT if left is None else min(left, FETCH_COUNT)
             try:
                 batch = client.fetch(topic, at, ask, wait=WAIT_S if follow else 0.0)
@@ -60,7 +60,7 @@ def tail(broker: Broker, topic: str, count: int, begin: str | None, follow: bool
 
 
 def _range(client: sync.Client, topic: str, count: int, begin: str | None) -> tuple[int, int]:
-    """The first id to read, and the one where what is there now ends. Raises: BadArgument, NoSuchTopic."""
+    """First id to read, and the current end. Raises: BadArgument, NoSuchTopic."""
     first_id, next_id = client.offsets(topic)
     if begin is None:
         return max(first_id, next_id - count), next_id

@@ -232,7 +232,7 @@ def test_toymqctl_over_tls(files: Path, monkeypatch: pytest.MonkeyPatch) -> None
             (["--tls-ca", "nothing.pem", "ping"], "--tls-ca: cannot read nothing.pem: No such file"),
             (["--tls-ca", KEY, "ping"], "--tls-ca: "),
             (["--tls-cert", CERT, "--tls-key", CLIENT_KEY, "ping"], "cannot load a certificate and key from"),
-            (["--tls-key", KEY, "ping"], "--tls-key does nothing without --tls-cert"),
+            (["--tls-key", KEY, "ping"], "--tls-key needs --tls-cert"),
         ):
             refused = _toymqctl(broker, *arguments)
             assert refused.exit_code in (1, 2)

@@ -5,7 +5,7 @@ import sys
 import click
 
 from toymq_py.command_line import missing
-from toymqctl.broker import Broker, hush_warnings
+from toymqctl.broker import Broker, hide_warnings
 
 
 @click.command()
@@ -30,7 +30,7 @@ def top(broker: Broker) -> None:
 
     async def run() -> None:
         async with BrokerFeed(broker) as feed:
-            hush_warnings()  # they would be written over the screen, which says them itself
+            hide_warnings()  # they would be written over the screen, which says them itself
             await Top(feed).run_async()
 
     asyncio.run(run())

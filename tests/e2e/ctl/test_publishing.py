@@ -30,8 +30,8 @@ def test_a_stream_says_how_far_it_came(ctl: Ctl) -> None:
     [
         (["x", "--whole"], "PAYLOAD and --whole exclude each other"),
         (["--header", "A: b"], "--header goes with"),
-        (["x", "--header", "no colon"], "a header is NAME:VALUE, not 'no colon'"),
-        (["x", "--header", "A:b", "--header", "A:c"], "the header A stands twice"),
+        (["x", "--header", "no colon"], "invalid header 'no colon': write NAME:VALUE"),
+        (["x", "--header", "A:b", "--header", "A:c"], "the header A is given twice"),
     ],
 )
 def test_pub_refuses_what_makes_no_sense(ctl: Ctl, arguments: list[str], text: str) -> None:

@@ -88,7 +88,7 @@ def test_dead_letters_are_listed_shown_and_sent_back(ctl: Ctl, broker: BrokerPro
     assert ok(ctl("dlq", "show", "jobs", "1", "--format", "raw")) == "job 1\n"
     assert values(ctl("dlq", "show", "jobs", "1", "--json"))[0]["payload"] == "job 1"
     refused(ctl("dlq", "show", "jobs", "7"), 1, "OUT_OF_RANGE")
-    refused(ctl("dlq", "show", "jobs", "3"), 1, "jobs.dlq has no letter 3")
+    refused(ctl("dlq", "show", "jobs", "3"), 1, "jobs.dlq has no dead letter 3")
     assert ok(ctl("dlq", "redrive", "jobs", "1")) == "sent back 1\n"
     assert [row["id"] for row in values(ctl("dlq", "list", "jobs", "--json"))] == [0, 2]
     assert [row["redriven"] for row in values(ctl("dlq", "list", "jobs", "--all", "--json"))] == [False, True, False]
@@ -135,7 +135,7 @@ def test_dead_letters_say_why_and_those_that_failed_alike_are_counted(ctl: Ctl, 
     table = rows(ctl("dlq", "list", "failing", "--group", "-n", "1"))
     assert table[0] == ["letters", "first", "last", "died", "consumer", "reason", "last", "error"]
     assert (len(table), table[1][:3]) == (2, ["3", "0", "2"])
-    refused(ctl("dlq", "list", "--group"), 2, "--group counts the letters of a TOPIC")
+    refused(ctl("dlq", "list", "--group"), 2, "--group needs a TOPIC")
     shown = ok(ctl("dlq", "show", "failing", "1"))
     assert "\nTraceback (most recent call last):\n" in shown
     assert "\n    raise error\nValueError: no template:" in shown

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -51,18 +50,6 @@ with sync.connect(sys.argv[1]) as other:
 message.ack(sync=True)
 print(mq.describe("forked")["consumers"][0]["backlog"])
 """
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("data") / "d") as running:
-        yield running
-
-
-@pytest.fixture
-def client(broker: BrokerProcess) -> Iterator[Client]:
-    with sync.connect(f"127.0.0.1:{broker.port}") as connected:
-        yield connected
 
 
 def renewing() -> list[threading.Thread]:

@@ -1,46 +1,27 @@
-"""The blocking client against a real broker, and against a server that follows a script."""
+"""The blocking client against a real broker."""
 
 import json
-import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.support.broker_process import BrokerProcess
-from toymq import ConnectFailed, RequestTimeout, SubscriptionEnded, TakenOver, sync
+from toymq import ConnectFailed, SubscriptionEnded, TakenOver, sync
 from toymq.message import Receipt
 from toymq.sync import Client
 from toymq_py.errors import (
     AlreadySubscribed,
-    AuthFailed,
     BadArgument,
     BadName,
-    CommandFailed,
     ConnectionLost,
     NoSuchTopic,
     OutOfRange,
     PayloadTooLarge,
-    ProtocolViolation,
-    ShuttingDown,
     TopicExists,
 )
 from toymq_py.storage.record import iter_frames
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("data") / "d") as running:
-        yield running
-
-
-@pytest.fixture
-def client(broker: BrokerProcess) -> Iterator[Client]:
-    with sync.connect(f"toymq://127.0.0.1:{broker.port}") as connected:
-        yield connected
 
 
 def test_publish_and_consume_with_everything(client: Client) -> None:
@@ -171,124 +152,6 @@ def test_a_closed_client_says_so(broker: BrokerProcess) -> None:
         client.ping()
     with sync.connect(f"127.0.0.1:{broker.port}") as other:
         assert other.describe("closed")["consumers"][0]["backlog"] == 0, "close sends the acks that were collected"
-
-
-Script = Callable[[socket.socket], None]
-
-
-@contextmanager
-def scripted(script: Script) -> Iterator[str]:
-    """A server for one connection."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(10)
-
-        def serve() -> None:
-            connection, _ = listener.accept()
-            connection.settimeout(10)
-            with connection:
-                script(connection)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        try:
-            yield f"127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            thread.join(10)
-            assert not thread.is_alive()
-
-
-GREETING = b"HELLO 1 server=fake/1 max_payload=2097152\n"
-
-
-def answering(*answers: bytes) -> Script:
-    def script(connection: socket.socket) -> None:
-        for answer in answers:
-            connection.recv(65_536)
-            connection.sendall(answer)
-
-    return script
-
-
-@pytest.mark.parametrize(
-    ("answer", "error", "text"),
-    [
-        (b"HTTP/1.1 400 Bad Request\r\n", ProtocolViolation, "this port speaks HTTP"),
-        (b"220 mail\r\n", ProtocolViolation, "not a toymq broker"),
-        (b"OK 1\n", ProtocolViolation, "answered HELLO with OkReply"),
-        (b"ERR NEW_CODE of a later version\n", CommandFailed, "NEW_CODE"),
-        (b"ERR SHUTTING_DOWN bye\n", ShuttingDown, "bye"),
-        (b"", ConnectionLost, "closed the connection"),
-    ],
-)
-def test_a_server_that_is_no_broker(answer: bytes, error: type[Exception], text: str) -> None:
-    with scripted(answering(answer)) as url, pytest.raises(error, match=text):
-        sync.connect(url)
-
-
-@pytest.mark.parametrize(
-    ("answer", "error", "text"),
-    [
-        (b"OK 1\n", ProtocolViolation, "answered PING with OkReply"),
-        (b"ERR NEW_CODE of a later version\n", CommandFailed, "NEW_CODE"),
-    ],
-)
-def test_an_answer_of_another_kind(answer: bytes, error: type[Exception], text: str) -> None:
-    with scripted(answering(GREETING, answer)) as url, sync.connect(url) as client, pytest.raises(error, match=text):
-        client.ping()
-
-
-def test_an_answer_that_comes_too_late_is_not_taken_for_another() -> None:
-    go_on = threading.Event()
-
-    def script(connection: socket.socket) -> None:
-        connection.recv(100)
-        connection.sendall(GREETING)
-        connection.recv(100)
-        assert go_on.wait(10)
-        connection.sendall(b"ERR INTERNAL late\n")
-        while (asked := connection.recv(100)) and b"QUIT" not in asked:  # again and again, when our answer is late itself
-            connection.sendall(b"PONG\n" * asked.count(b"PING\n"))
-
-    with scripted(script) as url, sync.connect(url, timeout_s=0.05) as client:
-        with pytest.raises(RequestTimeout, match="waited for the reply to PING") as caught:
-            client.ping()
-        assert isinstance(caught.value, TimeoutError)
-        go_on.set()
-        while True:
-            try:
-                client.ping()
-                break
-            except RequestTimeout:
-                pass
-
-
-def test_what_the_broker_said_before_it_went_is_read() -> None:
-    def script(connection: socket.socket) -> None:
-        connection.recv(100)
-        connection.sendall(GREETING)
-        connection.recv(100)
-        connection.sendall(b"OK 7\nERR SHUTTING_DOWN bye\n")
-
-    with scripted(script) as url, sync.connect(url, timeout_s=0.2) as client:
-        assert client.pub("t", b"x").msg_id == 7
-        with pytest.raises(RequestTimeout, match=r"waited for the OK of a publish to t \(.+\)"):
-            client.pub("t", b"y")
-        client.close()
-
-
-def test_a_token_is_sent_first_and_a_refusal_is_the_callers() -> None:
-    heard: list[bytes] = []
-
-    def refuse(connection: socket.socket) -> None:
-        heard.append(connection.recv(100))
-        connection.sendall(b"ERR AUTH_FAILED no\n")
-
-    with scripted(refuse) as url, pytest.raises(AuthFailed):
-        sync.connect(f"toymq://s3cret@{url}")
-    assert heard == [b"HELLO 1 auth=s3cret\n"]
-    script = answering(b"HELLO 1 server=x/1 max_payload=5\n", b"PONG\n")
-    with scripted(script) as url, sync.connect(f"toymq://s3cret@{url}") as client:
-        client.ping()
 
 
 def test_a_producer_that_numbers_its_messages(client: Client) -> None:
