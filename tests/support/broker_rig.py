@@ -237,6 +237,10 @@ class BrokerRig:
         head = f"{DIR}/topics/{topic}/"
         return sorted(path.removeprefix(head) for path in self.disk.snapshot() if path.startswith(head) and path != head)
 
+    def segment_files(self, topic: str) -> list[str]:
+        """Names of the segments in a topic's directory."""
+        return [name for name in self.files(topic) if name.endswith(".log")]
+
     def put(self, path: str, data: bytes) -> None:
         """Overwrite a file below the data directory behind the broker's back."""
         file = self.disk.open(f"{DIR}/{path}", create=True)

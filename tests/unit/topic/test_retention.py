@@ -7,16 +7,8 @@ import pytest
 
 from tests.support.broker_rig import DIR, BrokerRig
 from toymq_py.consumer_options import Start
-from toymq_py.disk_errors import BeingExamined
 from toymq_py.storage.commit.space_guard import FREE_SPACE_VALID_S
-from toymq_py.storage.offline.verify import verify_topic
 from toymq_py.storage.segment import segment_name
-
-FIRST = segment_name(0)
-
-
-def logs(rig: BrokerRig) -> list[str]:
-    return [name for name in rig.files("t") if name.endswith(".log")]
 
 
 def limited(**settings: object) -> BrokerRig:
@@ -194,7 +186,7 @@ def test_what_is_too_old_goes_acked_or_not(consumed: bool) -> None:
     for _ in range(3):
         rig.advance(6)
     assert (topic.log.messages(), topic.log.first_id, topic.state) == (0, 3, "ok"), "the active one, too, on a quiet topic"
-    assert logs(rig) == [segment_name(3)]
+    assert rig.segment_files("t") == [segment_name(3)]
     assert topic.retention.dropped_total == (2 if consumed else 3)
     assert rig.publish("t", b"new")[0].first_id == 3
     if subscription is not None:
@@ -354,7 +346,7 @@ def test_a_crash_while_old_segments_go_brings_back_all_or_nothing_of_each(op: st
             assert topic.state == "ok"
             for _ in range(5):
                 after.advance(10)
-            assert (topic.log.messages(), topic.log.committed_id, logs(after)) == (0, 4, [segment_name(4)])
+            assert (topic.log.messages(), topic.log.committed_id, after.segment_files("t")) == (0, 4, [segment_name(4)])
             assert after.numbers("t")["consumers"]["c"]["backlog"] == 0
         if not fault.fired:
             break
@@ -370,10 +362,10 @@ def test_offsets_that_fail_for_a_while_delay_the_unlinking() -> None:
     rig.advance(20)
     assert fault.fired
     assert rig.broker.topic("t").log.messages() == 0
-    assert segment_name(0) in logs(rig), "nothing on disk says that it may go"
+    assert segment_name(0) in rig.segment_files("t"), "nothing on disk says that it may go"
     rig.disk.heal()
     rig.advance(3)
-    assert logs(rig) == [segment_name(3)]
+    assert rig.segment_files("t") == [segment_name(3)]
 
 
 # -- by expiry
@@ -405,7 +397,7 @@ def test_a_segment_that_expired_as_a_whole_goes_without_a_session(restart: str) 
     assert (topic.context.expired_total, topic.consumers["c"].floor, topic.log.first_id) == (2, 1, 0), "acked, and kept as such"
     for _ in range(4):
         rig.advance(10)
-    assert logs(rig)[:2] == [segment_name(2), segment_name(4)], "what never expires stays"
+    assert rig.segment_files("t")[:2] == [segment_name(2), segment_name(4)], "what never expires stays"
     assert (topic.log.first_id, topic.log.removed) == (2, [(3, 3)])
     assert topic.context.expired_total == 3
     assert topic.retention.dropped_total == 0
@@ -444,203 +436,3 @@ def test_what_expired_while_inflight_goes_when_its_lease_ends_without_an_ack() -
     for _ in range(3):
         rig.advance(11)
     assert (rig.broker.topic("t").context.expired_total, rig.broker.topic("t").log.first_id) == (1, 1)
-
-
-def damage(rig: BrokerRig, where: bytes) -> None:
-    """Behind the broker's back, in the first segment of t."""
-    path = f"topics/t/{segment_name(0)}"
-    data = bytearray(rig.disk.snapshot()[f"{DIR}/{path}"])
-    data[data.index(where)] ^= 1
-    rig.put(path, bytes(data))
-
-
-@pytest.mark.parametrize("found", ["by a read", "by a read, then by a sidecar", "by a read, then by a scan", "by a scan"])
-def test_damage_where_a_message_would_expire_takes_none_along_that_never_does(found: str) -> None:
-    """What is left of the segment is as many as were counted to expire: that they are the same is not said by it."""
-    rig = BrokerRig(retain_acked_for_ms=0)
-    rig.subscribe("t").close()
-    rig.broker.topic("t").publisher.publish([b""], [b"B" * 1500], None, None, [5_000])
-    rig.publish("t", b"never expires" * 115)
-    rig.publish("t", b"x" * 3000)
-    rig.flush("t")
-    rig.advance(1)
-    damage(rig, b"B" * 100)
-    if found.startswith("by a read"):
-        assert rig.take(rig.subscribe("t", "other", start="earliest", window=1)) == [(1, 1)]
-        assert rig.broker.topic("t").log.lost == [(0, 0)]
-    if found.endswith("by a scan"):
-        rig.disk.unlink(f"{DIR}/topics/t/{segment_name(0)[:-4]}.idx")
-    if found != "by a read":
-        rig.reopen()
-    for _ in range(4):
-        rig.advance(10)
-    assert rig.broker.topic("t").context.expired_total == 0
-    assert rig.take(rig.subscribe("t")) == [(1, 1), (2, 1)]
-    assert segment_name(0) in logs(rig)
-
-
-@pytest.mark.parametrize("scanned", [False, True])
-def test_where_all_expired_but_the_damage_it_goes_since_the_scan_counted_anew(scanned: bool) -> None:
-    rig = BrokerRig(retain_acked_for_ms=0)
-    rig.subscribe("t").close()
-    rig.broker.topic("t").publisher.publish([b""] * 2, [b"B" * 1500, b"A" * 1500], None, None, [5_000] * 2)
-    rig.loop.drain()
-    rig.publish("t", b"x" * 3000)
-    rig.flush("t")
-    rig.advance(1)
-    damage(rig, b"B" * 100)
-    with pytest.raises(BeingExamined):
-        rig.broker.topic("t").log.read(0, 1)
-    rig.loop.drain()
-    assert rig.broker.topic("t").log.read(0, 1)[0] is None
-    if scanned:
-        rig.disk.unlink(f"{DIR}/topics/t/{segment_name(0)[:-4]}.idx")
-        rig.reopen()
-    for _ in range(4):
-        rig.advance(10)
-    topic = rig.broker.topic("t")
-    assert (topic.context.expired_total, topic.log.first_id) == (1, 2)
-
-
-@pytest.mark.parametrize("found", ["cut to nothing", "all zeros", "its newest records zeroed"])
-@pytest.mark.parametrize("restart", [False, True])
-def test_damage_is_no_age(found: str, restart: bool) -> None:
-    """The segment was unlinked as soon as all was acked, minutes old, and the loss forgotten with it."""
-    rig = BrokerRig(retain_acked_for_ms=3_600_000)
-    rig.subscribe("t").close()
-    for n in range(12):
-        rig.publish("t", b"%d" % n * 1300)
-    rig.advance(120)
-    rig.flush("t")
-    path = f"topics/t/{segment_name(3)}"
-    assert segment_name(3) in logs(rig)
-    data = rig.disk.snapshot()[f"{DIR}/{path}"]
-    keep = {"cut to nothing": 0, "all zeros": 0, "its newest records zeroed": 1400}[found]
-    rig.put(path, data[:keep] + (b"" if found == "cut to nothing" else bytes(len(data) - keep)))
-    rig.disk.unlink(f"{DIR}/{path[:-4]}.idx")
-    rig.reopen()
-    lost = rig.broker.topic("t").log.lost
-    assert lost
-    subscription = rig.subscribe("t", window=100)
-    rig.take(subscription)
-    rig.ack("t", 0, 11)
-    if restart:
-        rig.reopen()
-    rig.advance(60)
-    assert segment_name(3) in logs(rig), "damaged bytes are evidence"
-    assert (rig.broker.topic("t").log.lost, rig.broker.topic("t").log.degraded) == (lost, True)
-    for _ in range(9):
-        rig.advance(1000)
-    assert segment_name(3) not in logs(rig), "old enough by what was appended behind it"
-    rig.reopen()
-    assert rig.broker.topic("t").log.lost == []
-
-
-class BadPage:
-    """A file of the simulated disk in which reads that touch some bytes fail."""
-
-    def __init__(self, file: object, start: int, end: int) -> None:
-        self._file, self._start, self._end = file, start, end
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._file, name)
-
-    def pread(self, length: int, offset: int) -> bytes:
-        if offset < self._end and offset + length > self._start:
-            raise OSError(errno.EIO, "bad page")
-        return self._file.pread(length, offset)  # type: ignore[attr-defined, no-any-return]
-
-
-def test_one_page_that_the_disk_refuses_for_a_while_costs_neither_records_nor_delays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The segment was sealed with what was unreadable as lost, and its delayed messages were delivered at once."""
-    rig = BrokerRig(segment_bytes=1 << 20)
-    rig.subscribe("t").close()
-    rig.broker.topic("t").publisher.publish([b""], [b"later"], None, [3_600_000])
-    rig.loop.drain()
-    for n in range(30):
-        rig.publish("t", b"%02d" % n * 500)
-    rig.flush("t")
-    opens = type(rig.disk).open
-
-    def open_bad(self: object, path: str, **how: bool) -> object:
-        file = opens(self, path, **how)  # type: ignore[arg-type]
-        return BadPage(file, 4096, 8192) if path.endswith(FIRST) else file
-
-    with monkeypatch.context() as patched:
-        patched.setattr(type(rig.disk), "open", open_bad)
-        rig.reopen()
-        log = rig.broker.topic("t").log
-        unreadable = log.unreadable
-        assert unreadable
-        assert log.lost == []
-        assert 0 not in [msg_id for msg_id, _ in rig.take(rig.subscribe("t", window=100))]
-        rig.publish("t", b"behind")
-        rig.flush("t")
-    rig.reopen()
-    log = rig.broker.topic("t").log
-    assert (log.lost, log.unreadable) == ([], [])
-    (first, last), = unreadable
-    assert set(range(first, last + 1)) <= {msg_id for msg_id, _ in rig.take(rig.subscribe("t", window=100))}
-
-
-@pytest.mark.parametrize("offsets", [True, False])
-def test_the_first_segment_lost_is_a_loss(offsets: bool) -> None:
-    """It was taken for what retention had removed: state ok, and unacked messages were never delivered."""
-    rig = BrokerRig()
-    if offsets:
-        rig.subscribe("t").close()
-    for n in range(12):
-        rig.publish("t", b"%d" % n * 1300)
-    if offsets:
-        rig.flush("t")
-    rig.disk.unlink(f"{DIR}/topics/t/{FIRST}")
-    report = verify_topic(rig.disk, f"{DIR}/topics/t", "t")
-    assert (report.lost, report.first_id, report.damaged) == (3, 0, True)
-    for _ in range(2):
-        rig.reopen()
-        log = rig.broker.topic("t").log
-        assert (log.lost, log.first_id, log.messages(), log.degraded) == ([(0, 2)], 0, 9, True)
-        assert [msg_id for msg_id, _ in rig.take(rig.subscribe("t", window=100))] == list(range(3, 12))
-        rig.flush("t")
-
-
-def test_the_last_segment_lost_gives_no_id_twice_although_the_offsets_are_old() -> None:
-    rig = BrokerRig()
-    for n in range(12):
-        rig.publish("t", b"%d" % n * 1300)
-    newest = logs(rig)[-1]
-    rig.disk.unlink(f"{DIR}/topics/t/{newest}")
-    rig.reopen()
-    log = rig.broker.topic("t").log
-    assert log.committed_id > int(newest[:-4])
-    assert log.lost
-
-
-@pytest.mark.parametrize("op", ["rename", "sync_dir", "truncate", "unlink", "pwrite", "sync"])
-def test_a_power_cut_while_a_full_disk_takes_what_is_acked_is_no_loss(op: str) -> None:
-    """The offsets cannot be told before: marks tell."""
-    marks = 0
-    for nth in range(1, 20):
-        rig = BrokerRig(retain_acked_for_ms=0)
-        for n in range(6):
-            rig.publish("t", b"%d" % n * 3000)
-        rig.take(rig.subscribe("t"))
-        rig.flush("t")
-        rig.broker.topic("t").ack("c", [(0, 3)])
-        rig.disk.fail("open", 1, errno.ENOSPC, sticky=True, path="offsets.json.tmp")
-        fault = rig.disk.fail(op, nth, errno.EIO, sticky=True)
-        rig.broker.topic("t").flush_offsets(lambda error: None)
-        rig.loop.advance(0)
-        for seed in range(3):
-            cut = rig.disk.peek_crash(random.Random(seed))
-            marks += sum(name.endswith(".removed") for name in cut.snapshot())
-            after = BrokerRig(disk=cut)
-            log = after.broker.topic("t").log
-            assert (log.lost, after.broker.topic("t").state) == ([], "ok")
-            assert {4, 5} <= {msg_id for msg_id, _ in after.take(after.subscribe("t", window=100))}
-            assert verify_topic(after.disk, f"{DIR}/topics/t", "t").lost == 0
-        if not fault.fired:
-            break
-    else:
-        pytest.fail("more steps than were looked at")
-    assert marks or op in {"rename", "sync_dir"}
