@@ -1,0 +1,60 @@
+"""What the messages of both clients share: NACK, TOUCH, and a handler that fails."""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+import toymq
+from tests.support.conversing import Conversing, message
+from toymq.delivery_window import Feed
+from toymq.leased_message import Connection, LeasedMessage
+from toymq_py.errors import BadArgument
+
+
+@pytest.fixture
+def peer() -> Conversing:
+    return Conversing()
+
+
+@pytest.fixture
+def leased(peer: Conversing) -> Iterator[LeasedMessage[Connection]]:
+    feed: Feed = peer.subscribe()
+    peer.said()
+    peer.hear(b"OK 0\n" + message(7))
+    push = feed.take()
+    assert push is not None
+    link = cast(Connection, SimpleNamespace(conversation=peer.conversation, options=toymq.connect("h")._options))
+    yield LeasedMessage(push, feed, link)
+    assert feed.take() is None
+
+
+def test_requests_name_the_message_and_its_consumer(leased: LeasedMessage[Connection]) -> None:
+    assert leased._nack(1.5).slot.frame() == b"NACK t c 7 delay=1500\n"
+    assert leased._nack(1.5, dead=True).slot.frame() == b"NACK t c 7 dead=1\n", "a dead letter has no delay"
+    assert leased._touch(30).slot.frame() == b"TOUCH t c 7 visibility=30000\n"
+
+
+def test_a_failed_handler_gives_back_with_its_reason_and_settles(peer: Conversing, leased: LeasedMessage[Connection]) -> None:
+    leased._handler_failed(ValueError("bad"), 0.5, ())
+    (line,) = peer.said()
+    assert line.startswith("NACK t c 7 delay=500 reason=")
+    assert leased._feed.open == {}
+
+
+def test_some_exceptions_go_to_the_dead_letters_and_a_cancellation_gives_back_at_once(
+    peer: Conversing, leased: LeasedMessage[Connection]
+) -> None:
+    leased._handler_failed(ValueError("bad"), 0.5, (ValueError,))
+    leased._handler_failed(KeyboardInterrupt(), 0.5, ())
+    dead, cancelled = peer.said()
+    assert dead.startswith("NACK t c 7 dead=1")
+    assert cancelled == "NACK t c 7 delay=0"
+
+
+def test_wrong_arguments_are_refused_before_the_handler_runs(leased: LeasedMessage[Connection]) -> None:
+    with pytest.raises(BadArgument):
+        leased._handling(-1, ())
+    with pytest.raises(TypeError):
+        leased._handling(None, "ValueError")  # type: ignore[arg-type]
